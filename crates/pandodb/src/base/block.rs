@@ -1,0 +1,87 @@
+//! [`EntryBlock`]: a batch of entries that owns its bytes, passed between cursors.
+//!
+//! One virtual call hands over a block, not a key (design: a cursor costs a call a block). A block is filled by copying,
+//! cleared and filled again, so that a scan allocates a constant number of times.
+
+use super::ids::Seqno;
+use super::message::{Entry, Kind};
+
+/// Entries in cursor order, with the bytes of their keys and values in one buffer.
+#[derive(Clone, Debug, Default)]
+pub struct EntryBlock {
+    bytes: Vec<u8>,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    key: u32,
+    key_len: u32,
+    value_len: u32,
+    kind: Kind,
+    seqno: Seqno,
+}
+
+impl EntryBlock {
+    /// An empty block.
+    pub fn new() -> EntryBlock {
+        EntryBlock::default()
+    }
+
+    /// Appends a copy of `entry`.
+    #[inline]
+    pub fn push(&mut self, entry: Entry<'_>) {
+        let key = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(entry.key);
+        self.bytes.extend_from_slice(entry.value);
+        self.slots.push(Slot {
+            key,
+            key_len: entry.key.len() as u32,
+            value_len: entry.value.len() as u32,
+            kind: entry.kind,
+            seqno: entry.seqno,
+        });
+    }
+
+    /// Forgets the entries, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.slots.clear();
+    }
+
+    /// The number of entries.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Bytes of keys and values held.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The `i`-th entry.
+    ///
+    /// # Panics
+    /// If `i` is not below [`EntryBlock::len`].
+    #[inline]
+    pub fn get(&self, i: usize) -> Entry<'_> {
+        let slot = self.slots[i];
+        let value = (slot.key + slot.key_len) as usize;
+        Entry {
+            key: &self.bytes[slot.key as usize..value],
+            seqno: slot.seqno,
+            kind: slot.kind,
+            value: &self.bytes[value..value + slot.value_len as usize],
+        }
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+        (0..self.len()).map(|i| self.get(i))
+    }
+}

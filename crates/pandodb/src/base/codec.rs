@@ -1,0 +1,183 @@
+//! Little-endian integers and LEB128 varints, written without fuss and read without trust.
+//!
+//! A [`Reader`] never reads past its bytes, never believes a length before it has compared it with what remains, and
+//! turns every violation into [`Error::Corruption`] with the offset at which it stood.
+
+use super::error::{Error, Result};
+
+/// Appends `value` as LEB128: seven bits a byte, least significant first, at most ten bytes.
+#[inline]
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Appends the length of `bytes` as a varint, then `bytes`.
+#[inline]
+pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// How many bytes [`put_varint`] appends for `value`.
+#[inline]
+pub fn varint_len(value: u64) -> usize {
+    ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
+}
+
+/// Reads a varint at the start of `bytes`: the value and its length in bytes. `None` if it is cut off or over 64 bits.
+#[inline]
+pub fn get_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let first = *bytes.first()?;
+    if first < 0x80 {
+        return Some((u64::from(first), 1));
+    }
+    let mut value = 0u64;
+    for (i, &byte) in bytes.iter().take(10).enumerate() {
+        let part = u64::from(byte & 0x7f);
+        if i == 9 && part > 1 {
+            return None;
+        }
+        value |= part << (7 * i);
+        if byte < 0x80 {
+            return Some((value, i + 1));
+        }
+    }
+    None
+}
+
+/// A bounded reader of persisted bytes.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    what: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    /// Reads `bytes`, which are said to be a `what` in errors.
+    pub fn new(bytes: &'a [u8], what: &'static str) -> Reader<'a> {
+        Reader { bytes, at: 0, what }
+    }
+
+    /// Bytes that have not been read yet.
+    pub fn remaining(&self) -> usize {
+        self.bytes.len() - self.at
+    }
+
+    /// Whether everything has been read.
+    pub fn is_empty(&self) -> bool {
+        self.remaining() == 0
+    }
+
+    /// The offset of the next byte.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// A corruption error at the reader's position. The caller adds the file with [`Error::in_file`].
+    pub fn corrupt(&self, detail: impl Into<String>) -> Error {
+        Error::corruption(self.what, self.at as u64, detail)
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
+        if len > self.remaining() {
+            return Err(self.corrupt(format!("{len} bytes claimed where {} remain", self.remaining())));
+        }
+        let bytes = &self.bytes[self.at..self.at + len];
+        self.at += len;
+        Ok(bytes)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.take(N)?);
+        Ok(out)
+    }
+
+    /// One byte.
+    pub fn u8(&mut self) -> Result<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// Two bytes, little-endian.
+    pub fn u16(&mut self) -> Result<u16> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+
+    /// Four bytes, little-endian.
+    pub fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    /// Eight bytes, little-endian.
+    pub fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    /// A varint.
+    #[inline]
+    pub fn varint(&mut self) -> Result<u64> {
+        match get_varint(&self.bytes[self.at..]) {
+            Some((value, len)) => {
+                self.at += len;
+                Ok(value)
+            }
+            None => Err(self.corrupt("varint cut off or too long")),
+        }
+    }
+
+    /// A varint that must not exceed `limit`.
+    pub fn varint_max(&mut self, limit: u64) -> Result<u64> {
+        let value = self.varint()?;
+        if value > limit {
+            return Err(self.corrupt(format!("{value} is over the limit of {limit}")));
+        }
+        Ok(value)
+    }
+
+    /// A count of items of at least `item_bytes` each: bounded by what remains, so that it may size an allocation.
+    pub fn count(&mut self, item_bytes: usize) -> Result<usize> {
+        let limit = self.remaining() / item_bytes.max(1);
+        Ok(self.varint_max(limit as u64)? as usize)
+    }
+
+    /// A byte string that [`put_bytes`] wrote.
+    pub fn bytes(&mut self) -> Result<&'a [u8]> {
+        let len = self.varint_max(self.remaining() as u64)? as usize;
+        self.take(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn varints_round_trip_at_every_length() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, (1u64 << shift) - 1, u64::MAX >> shift] {
+                let mut out = Vec::new();
+                put_varint(&mut out, value);
+                assert_eq!(out.len(), varint_len(value));
+                assert_eq!(get_varint(&out), Some((value, out.len())));
+                assert_eq!(get_varint(&out[..out.len() - 1]), None);
+            }
+        }
+        assert_eq!(get_varint(&[0xff; 10]), None);
+    }
+
+    #[test]
+    fn a_claimed_length_is_compared_with_what_remains() {
+        let mut out = Vec::new();
+        put_varint(&mut out, u64::MAX);
+        let error = Reader::new(&out, "test").bytes().unwrap_err();
+        assert!(matches!(error, Error::Corruption { .. }), "{error}");
+        assert!(Reader::new(&[5, 1, 2], "test").count(1).is_err());
+    }
+}

@@ -1,0 +1,110 @@
+//! Newtypes for every number that could be mistaken for another.
+
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!(stringify!($name), "({})"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// A sequence number: the place of a message in the one total order of all writes of a store. 0 is before all.
+    Seqno(u64)
+}
+id! {
+    /// The identity of a keyspace. Never reused, not even after the keyspace is dropped.
+    KeyspaceId(u32)
+}
+id! {
+    /// The identity of a run (and, from the same counter, of a trunk node). Never reused within a store.
+    RunId(u64)
+}
+id! {
+    /// A 4 KiB page of the data file; its byte offset is `4096 ×` the number.
+    PageNo(u64)
+}
+
+impl Seqno {
+    /// Above every sequence number that is ever given out: reads at it see everything.
+    pub const MAX: Seqno = Seqno(u64::MAX >> 1);
+
+    /// The sequence number after this one.
+    #[inline]
+    pub fn next(self) -> Seqno {
+        Seqno(self.0 + 1)
+    }
+}
+
+impl PageNo {
+    /// The byte offset of the page in the data file.
+    #[inline]
+    pub fn offset(self) -> u64 {
+        self.0 * super::PAGE as u64
+    }
+}
+
+/// A block of the data file: where it starts and how many pages it spans.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BlockAddr {
+    /// The first page.
+    pub page: PageNo,
+    /// The number of pages, at least 1.
+    pub pages: u32,
+}
+
+impl BlockAddr {
+    /// The length of the block in bytes.
+    #[inline]
+    pub fn bytes(self) -> usize {
+        self.pages as usize * super::PAGE
+    }
+}
+
+/// A contiguous range of pages that was allocated or freed as one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Extent {
+    /// The first page.
+    pub start: PageNo,
+    /// The number of pages.
+    pub pages: u32,
+}
+
+impl Extent {
+    /// The page after the last one.
+    #[inline]
+    pub fn end(self) -> u64 {
+        self.start.0 + u64::from(self.pages)
+    }
+
+    /// The length in bytes.
+    #[inline]
+    pub fn bytes(self) -> u64 {
+        u64::from(self.pages) * super::PAGE as u64
+    }
+}
+
+/// The identity of a store: drawn at random when it is created, mixed into every checksum, so that a block of another
+/// store never passes for one of this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StoreId(pub [u8; 16]);
+
+impl fmt::Display for StoreId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}

@@ -1,0 +1,108 @@
+//! Messages: what a write leaves behind, from the log to the last leaf.
+
+use super::codec::{Reader, put_varint};
+use super::error::Result;
+use super::ids::{BlockAddr, Extent, PageNo, Seqno};
+use super::range::KeyRange;
+
+/// What a message does to its key. The numbers are persisted (log records, run blocks) and never change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Kind {
+    /// The key has no value from here on (a point tombstone).
+    Delete = 0,
+    /// The key has this value.
+    Put = 1,
+    /// The keyspace's operator folds this operand into whatever the key had.
+    Merge = 2,
+    /// The key has a value that lives in extents of its own; the message holds a [`BlobRef`].
+    BlobPut = 3,
+    /// Every key of a range has no value from here on. Only in logs and batches: memtables and runs keep range
+    /// tombstones beside their entries.
+    RangeDelete = 4,
+}
+
+impl Kind {
+    /// Decodes a persisted kind; `None` if no kind has that number.
+    #[inline]
+    pub fn from_u8(byte: u8) -> Option<Kind> {
+        Some(match byte {
+            0 => Kind::Delete,
+            1 => Kind::Put,
+            2 => Kind::Merge,
+            3 => Kind::BlobPut,
+            4 => Kind::RangeDelete,
+            _ => return None,
+        })
+    }
+}
+
+/// A borrowed point message with its key: the currency of memtables, runs and cursors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The user key, 1 to 65,535 bytes.
+    pub key: &'a [u8],
+    /// The place in the order of all writes.
+    pub seqno: Seqno,
+    /// What the message does; never [`Kind::RangeDelete`].
+    pub kind: Kind,
+    /// The value of a put, the operand of a merge, the encoded [`BlobRef`] of a blob put, empty for a delete.
+    pub value: &'a [u8],
+}
+
+impl Entry<'_> {
+    /// The order of messages: key ascending, then newest first.
+    #[inline]
+    pub fn order(&self, other: &Entry<'_>) -> std::cmp::Ordering {
+        self.key.cmp(other.key).then_with(|| other.seqno.cmp(&self.seqno))
+    }
+}
+
+/// Where a large value lives, and the checksum of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlobRef {
+    /// The first page; the value fills pages from there on, the last one padded with zeros.
+    pub page: PageNo,
+    /// The length of the value in bytes.
+    pub len: u64,
+    /// CRC-32C of the value.
+    pub crc: u32,
+}
+
+impl BlobRef {
+    /// The pages that the value occupies.
+    pub fn extent(&self) -> Extent {
+        Extent { start: self.page, pages: self.len.div_ceil(super::PAGE as u64) as u32 }
+    }
+
+    /// The value as one block.
+    pub fn addr(&self) -> BlockAddr {
+        BlockAddr { page: self.page, pages: self.extent().pages }
+    }
+
+    /// Appends the persisted form: page (varint), length (varint), crc (4 bytes, little-endian).
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.page.0);
+        put_varint(out, self.len);
+        out.extend_from_slice(&self.crc.to_le_bytes());
+    }
+
+    /// Decodes what [`BlobRef::encode`] wrote; bounds the length by [`super::MAX_VALUE`].
+    pub fn decode(bytes: &[u8]) -> Result<BlobRef> {
+        let mut reader = Reader::new(bytes, "blob reference");
+        let blob = BlobRef { page: PageNo(reader.varint()?), len: reader.varint()?, crc: reader.u32()? };
+        if blob.len > super::MAX_VALUE as u64 || blob.len == 0 || blob.page.0 >= 1 << 48 || !reader.is_empty() {
+            return Err(reader.corrupt("blob reference out of bounds"));
+        }
+        Ok(blob)
+    }
+}
+
+/// A range delete at rest: every message of a key in `range` with a smaller seqno is dead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangeTombstone {
+    /// The keys that it covers.
+    pub range: KeyRange,
+    /// Its place in the order of all writes; it covers what is strictly older.
+    pub seqno: Seqno,
+}

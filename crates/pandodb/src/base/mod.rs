@@ -1,0 +1,39 @@
+//! The words that every layer shares: identities, messages, key ranges, errors, codecs.
+//!
+//! Nothing here does I/O or takes a lock. A type lives here when two layers pass it to each other; what only one
+//! layer needs stays in that layer.
+//!
+//! Order is bytewise, for ever. Messages are ordered by **user key ascending, then seqno descending**, so the newest
+//! message of a key comes first wherever messages are listed.
+
+pub mod block;
+pub mod codec;
+pub mod error;
+pub mod ids;
+pub mod message;
+pub mod range;
+
+pub use block::EntryBlock;
+pub use error::{Error, Result};
+pub use ids::{BlockAddr, Extent, KeyspaceId, PageNo, RunId, Seqno, StoreId};
+pub use message::{BlobRef, Entry, Kind, RangeTombstone};
+pub use range::KeyRange;
+
+/// The unit of allocation and of checked I/O, in bytes.
+pub const PAGE: usize = 4096;
+/// Pages in an extent: 128 KiB, the unit in which runs are reference counted and given back.
+pub const EXTENT_PAGES: u32 = 32;
+/// The longest key that is accepted, in bytes.
+pub const MAX_KEY: usize = 65_535;
+/// The longest value, and the longest result of a merge operator, in bytes.
+pub const MAX_VALUE: usize = 64 << 20;
+/// The longest merge operand, in bytes. Operands are always stored inline.
+pub const MAX_OPERAND: usize = 256 << 10;
+/// The largest value that may be stored inline with its key, whatever the threshold asked for, in bytes.
+pub const MAX_INLINE_VALUE: usize = 64 << 10;
+
+/// The 64-bit hash of a user key that every filter uses (xxh3, seed 0).
+#[inline]
+pub fn key_hash(key: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(key)
+}

@@ -1,0 +1,145 @@
+//! Half-open ranges of keys.
+
+use std::ops::{Bound, RangeBounds};
+
+/// The keys `from ≤ key < to`. An empty `from` is before every key and an empty `to` is after every key; neither can be
+/// mistaken for a key, since keys have at least one byte.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KeyRange {
+    /// The first key of the range.
+    pub from: Vec<u8>,
+    /// The first key after the range; empty: no upper bound.
+    pub to: Vec<u8>,
+}
+
+/// Compares two upper bounds, of which an empty one is above all.
+fn cmp_upper(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    match (a.is_empty(), b.is_empty()) {
+        (true, true) => std::cmp::Ordering::Equal,
+        (true, false) => std::cmp::Ordering::Greater,
+        (false, true) => std::cmp::Ordering::Less,
+        (false, false) => a.cmp(b),
+    }
+}
+
+impl KeyRange {
+    /// Every key.
+    pub fn all() -> KeyRange {
+        KeyRange::default()
+    }
+
+    /// The keys from `from` (inclusive) to `to` (exclusive; empty: no bound).
+    pub fn new(from: impl Into<Vec<u8>>, to: impl Into<Vec<u8>>) -> KeyRange {
+        KeyRange { from: from.into(), to: to.into() }
+    }
+
+    /// Just one key.
+    pub fn point(key: &[u8]) -> KeyRange {
+        KeyRange { from: key.to_vec(), to: successor(key) }
+    }
+
+    /// The keys that start with `prefix`; an empty prefix is every key.
+    pub fn prefix(prefix: &[u8]) -> KeyRange {
+        let mut to = prefix.to_vec();
+        while let Some(last) = to.last_mut() {
+            if *last < 0xff {
+                *last += 1;
+                break;
+            }
+            to.pop();
+        }
+        KeyRange { from: prefix.to_vec(), to }
+    }
+
+    /// Turns any Rust range of byte strings into a half-open one.
+    ///
+    /// ```
+    /// use pandodb::KeyRange;
+    /// assert_eq!(KeyRange::from_bounds(&(b"a"..=b"b")), KeyRange::new(*b"a", *b"b\0"));
+    /// assert_eq!(KeyRange::from_bounds::<&[u8]>(&(..)), KeyRange::all());
+    /// ```
+    pub fn from_bounds<K: AsRef<[u8]>>(bounds: &impl RangeBounds<K>) -> KeyRange {
+        let from = match bounds.start_bound() {
+            Bound::Included(key) => key.as_ref().to_vec(),
+            Bound::Excluded(key) => successor(key.as_ref()),
+            Bound::Unbounded => Vec::new(),
+        };
+        match bounds.end_bound() {
+            Bound::Included(key) => KeyRange { from, to: successor(key.as_ref()) },
+            // Below the empty key there is nothing: an empty range, not an unbounded one.
+            Bound::Excluded(key) if key.as_ref().is_empty() => KeyRange { from: vec![0], to: vec![0] },
+            Bound::Excluded(key) => KeyRange { from, to: key.as_ref().to_vec() },
+            Bound::Unbounded => KeyRange { from, to: Vec::new() },
+        }
+    }
+
+    /// Whether no key can be in the range.
+    pub fn is_empty(&self) -> bool {
+        !self.to.is_empty() && self.from >= self.to
+    }
+
+    /// Whether the range holds `key`.
+    #[inline]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        key >= self.from.as_slice() && self.is_above(key)
+    }
+
+    /// Whether `key` lies below the upper bound.
+    #[inline]
+    pub fn is_above(&self, key: &[u8]) -> bool {
+        self.to.is_empty() || key < self.to.as_slice()
+    }
+
+    /// The keys that are in both ranges (possibly none: see [`KeyRange::is_empty`]).
+    pub fn intersect(&self, other: &KeyRange) -> KeyRange {
+        let from = self.from.as_slice().max(other.from.as_slice());
+        let to = if cmp_upper(&self.to, &other.to).is_le() { &self.to } else { &other.to };
+        KeyRange { from: from.to_vec(), to: to.clone() }
+    }
+
+    /// Whether some key can be in both ranges.
+    pub fn overlaps(&self, other: &KeyRange) -> bool {
+        !self.is_empty()
+            && !other.is_empty()
+            && (other.to.is_empty() || self.from < other.to)
+            && (self.to.is_empty() || other.from < self.to)
+    }
+
+    /// Whether every key of `other` is in this range.
+    pub fn covers(&self, other: &KeyRange) -> bool {
+        other.is_empty() || (self.from <= other.from && cmp_upper(&other.to, &self.to).is_le())
+    }
+}
+
+/// The smallest byte string above `key`.
+pub fn successor(key: &[u8]) -> Vec<u8> {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefix_ranges_end_after_the_last_key_with_the_prefix() {
+        assert_eq!(KeyRange::prefix(b"ab"), KeyRange::new(*b"ab", *b"ac"));
+        assert_eq!(KeyRange::prefix(b"a\xff\xff"), KeyRange::new(*b"a\xff\xff", *b"b"));
+        assert_eq!(KeyRange::prefix(b"\xff"), KeyRange::new(*b"\xff", *b""));
+        assert_eq!(KeyRange::prefix(b""), KeyRange::all());
+    }
+
+    #[test]
+    fn an_unbounded_end_is_above_every_bound() {
+        let all = KeyRange::all();
+        let low = KeyRange::new(*b"a", *b"m");
+        assert!(all.covers(&low) && !low.covers(&all));
+        assert!(low.overlaps(&all) && all.overlaps(&low));
+        assert_eq!(all.intersect(&low), low);
+        assert!(!low.overlaps(&KeyRange::new(*b"m", *b"")));
+        assert!(low.intersect(&KeyRange::new(*b"m", *b"")).is_empty());
+        assert!(KeyRange::from_bounds(&(..b"")).is_empty());
+    }
+}

@@ -1,0 +1,174 @@
+//! The device: the one owner of every side effect.
+//!
+//! Files, directory entries, the lock, the clock, randomness and threads are reached through [`Device`] and [`File`], so
+//! that a simulator can stand in for the machine ([`sim`]), count it ([`counting`]) or keep it in memory ([`mem`]).
+//! Nothing else in the engine touches `std::fs`, `Instant::now` or `std::thread`.
+//!
+//! I/O is *submit and complete*: [`File::submit`] starts a read or a write of an owned, page-aligned buffer and
+//! [`File::complete`] waits for it. The default implementation does the work at submission, with pread and pwrite; a
+//! queueing device overrides both. Small unaligned writes (the log) go through [`File::write_at`].
+//!
+//! Transfers may be short and may be interrupted, as POSIX allows; [`read_exact_at`] and [`write_all_at`] finish them.
+
+pub mod buf;
+pub mod counting;
+pub mod file;
+pub mod mem;
+pub mod sim;
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+pub use buf::AlignedBuf;
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenHow {
+    /// Open for writing too.
+    pub write: bool,
+    /// Create the file; it must not exist. Implies `write`.
+    pub create_new: bool,
+    /// Bypass the page cache where the file system can; transfers are then page-aligned in offset and length.
+    pub direct: bool,
+}
+
+/// What the store's lock allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockMode {
+    /// One writer, no readers.
+    Exclusive,
+    /// Any number of readers, no writer.
+    Shared,
+}
+
+/// A held lock; dropping it lets go.
+pub trait LockGuard: Send + Sync + fmt::Debug {}
+
+/// A thread started by [`Device::spawn`].
+pub trait JoinHandle: Send {
+    /// Waits for the thread to end.
+    fn join(self: Box<Self>);
+}
+
+/// A directory of files and the machine around it.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// Opens (or creates) the file `name`. The directory entry of a new file is durable after [`Device::sync_dir`].
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>>;
+    /// Renames a file, replacing the target.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// The names of all files, sorted.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes creations, renames and removals durable.
+    fn sync_dir(&self) -> io::Result<()>;
+    /// Takes the store's lock without waiting; `WouldBlock` if someone else holds it.
+    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>>;
+    /// Monotonic time since an arbitrary start.
+    fn now(&self) -> Duration;
+    /// Waits.
+    fn sleep(&self, time: Duration);
+    /// A random number, not for cryptography.
+    fn random(&self) -> u64;
+    /// Starts a background thread.
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>>;
+    /// Where the directory is, for messages.
+    fn path(&self) -> String;
+}
+
+/// A request for [`File::submit`]; the buffer travels with it and comes back on completion.
+#[derive(Debug)]
+pub enum Request {
+    /// Fill the buffer from `offset`.
+    Read {
+        /// Byte offset, a multiple of the page size on a direct file.
+        offset: u64,
+        /// Where the bytes go.
+        buf: AlignedBuf,
+    },
+    /// Write the whole buffer at `offset`.
+    Write {
+        /// Byte offset, a multiple of the page size on a direct file.
+        offset: u64,
+        /// The bytes.
+        buf: AlignedBuf,
+    },
+}
+
+/// A submitted request.
+#[derive(Debug)]
+pub enum Ticket {
+    /// Already done.
+    Ready(io::Result<AlignedBuf>),
+    /// In flight, under the device's own number.
+    Pending(u64),
+}
+
+/// An open file.
+pub trait File: Send + Sync + fmt::Debug {
+    /// Reads up to `buf.len()` bytes; returns how many. 0 means the end of the file.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+    /// Writes up to `buf.len()` bytes; returns how many.
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize>;
+    /// The length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Cuts or extends (with zeros, without occupying space) to `len` bytes.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Occupies space for the range, which then cannot fail for want of space, and extends the file to its end.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Gives the space of the range back; it reads as zeros. May do nothing where the file system cannot.
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Makes data (and the length) durable.
+    fn sync(&self) -> io::Result<()>;
+    /// Bytes that the file occupies on the device.
+    fn occupied(&self) -> io::Result<u64>;
+
+    /// Whether the file is empty.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Starts a request. The default does it at once.
+    fn submit(&self, request: Request) -> Ticket {
+        Ticket::Ready(match request {
+            Request::Read { offset, mut buf } => read_exact_at(self, offset, &mut buf).map(|()| buf),
+            Request::Write { offset, buf } => write_all_at(self, offset, &buf).map(|()| buf),
+        })
+    }
+
+    /// Waits for a request and hands its buffer back.
+    fn complete(&self, ticket: Ticket) -> io::Result<AlignedBuf> {
+        match ticket {
+            Ticket::Ready(result) => result,
+            Ticket::Pending(_) => Err(io::Error::other("this device completes at submission")),
+        }
+    }
+}
+
+/// Reads exactly `buf.len()` bytes: goes on after short transfers and interruptions, fails with `UnexpectedEof` past
+/// the end.
+pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.read_at(offset + done as u64, &mut buf[done..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all of `buf`: goes on after short transfers and interruptions.
+pub fn write_all_at<F: File + ?Sized>(file: &F, offset: u64, buf: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match file.write_at(offset + done as u64, &buf[done..]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! PandoDB (work in progress: the face is written last).
+#![forbid(unsafe_code)]
+
+pub mod base;
+pub mod device;
+
+pub use base::{Error, KeyRange, Result};

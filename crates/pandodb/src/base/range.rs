@@ -140,6 +140,6 @@ mod tests {
         assert_eq!(all.intersect(&low), low);
         assert!(!low.overlaps(&KeyRange::new(*b"m", *b"")));
         assert!(low.intersect(&KeyRange::new(*b"m", *b"")).is_empty());
-        assert!(KeyRange::from_bounds(&(..b"")).is_empty());
+        assert!(KeyRange::from_bounds::<&[u8]>(&(..&b""[..])).is_empty());
     }
 }

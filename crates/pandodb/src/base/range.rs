@@ -55,7 +55,7 @@ impl KeyRange {
     ///
     /// ```
     /// use pandodb::KeyRange;
-    /// assert_eq!(KeyRange::from_bounds(&(b"a"..=b"b")), KeyRange::new(*b"a", *b"b\0"));
+    /// assert_eq!(KeyRange::from_bounds::<&[u8; 1]>(&(b"a"..=b"b")), KeyRange::new(*b"a", *b"b\0"));
     /// assert_eq!(KeyRange::from_bounds::<&[u8]>(&(..)), KeyRange::all());
     /// ```
     pub fn from_bounds<K: AsRef<[u8]>>(bounds: &impl RangeBounds<K>) -> KeyRange {

@@ -3,5 +3,6 @@
 
 pub mod base;
 pub mod device;
+pub mod space;
 
 pub use base::{Error, KeyRange, Result};

@@ -1,0 +1,479 @@
+//! The data file: checked blocks in allocated pages.
+//!
+//! Steps of a block's life: [`DataFile::alloc`], fill the body, [`DataFile::seal_block`], [`DataFile::write`]; later
+//! [`DataFile::read_block`]; in the end [`DataFile::free`] (or [`DataFile::give_back`] if nothing ever reached it).
+//!
+//! Block header, 16 bytes, little-endian, at the start of every block but the superblocks and large values:
+//!
+//! ```text
+//!  0  crc32c u32 over: store id (16), owner u64, page u64, then the block from byte 4 to its end
+//!  4  kind u8      5  zeros (3)      8  pages u32      12  zeros (4)
+//! ```
+//!
+//! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks;
+//! everything read is bounded by the file before it is believed.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::map::PageMap;
+use super::superblock::SLOTS;
+use crate::base::{
+    BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId,
+    StoreId,
+};
+use crate::device::{AlignedBuf, Device, File, OpenHow, Request};
+
+/// The name of the data file.
+pub const DATA_FILE: &str = "data";
+/// Bytes of the header of a block.
+pub const BLOCK_HEADER: usize = 16;
+/// The largest block, in pages: a value of the greatest size beside a key of the greatest size, with room to spare.
+pub const MAX_BLOCK_PAGES: u32 = ((MAX_VALUE + (1 << 20)) / PAGE) as u32;
+/// The file grows by at least this many extents (1 MiB).
+const MIN_GROWTH: u64 = 8;
+
+/// What a block holds. The numbers are persisted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum BlockKind {
+    /// Entries of a run.
+    Leaf = 1,
+    /// Separators and children of a run.
+    Inner = 2,
+    /// A page of a run's filter.
+    Filter = 3,
+    /// A run's range tombstones.
+    Tombstones = 4,
+    /// A run's description of itself.
+    Footer = 5,
+    /// A node of an index's trunk.
+    Node = 6,
+    /// The catalogue of keyspaces.
+    Catalog = 7,
+    /// A large value; has no header, its checksum stands in the message that names it.
+    Blob = 8,
+}
+
+impl BlockKind {
+    /// The name used in errors and by the inspector.
+    pub fn name(self) -> &'static str {
+        match self {
+            BlockKind::Leaf => "leaf block",
+            BlockKind::Inner => "inner block",
+            BlockKind::Filter => "filter block",
+            BlockKind::Tombstones => "tombstone block",
+            BlockKind::Footer => "run footer",
+            BlockKind::Node => "trunk node",
+            BlockKind::Catalog => "catalogue",
+            BlockKind::Blob => "large value",
+        }
+    }
+
+    /// Decodes a persisted kind.
+    pub fn from_u8(byte: u8) -> Option<BlockKind> {
+        use BlockKind::*;
+        [Leaf, Inner, Filter, Tombstones, Footer, Node, Catalog, Blob]
+            .into_iter()
+            .find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// The one data file of a store, with its allocation map. Shared by all layers above through an `Arc`.
+#[derive(Debug)]
+pub struct DataFile {
+    file: Arc<dyn File>,
+    store_id: StoreId,
+    /// The length of the file in pages, for readers that must not wait for the map.
+    pages: AtomicU64,
+    state: Mutex<Space>,
+    read_bytes: AtomicU64,
+    reads: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+/// What the map's lock guards.
+#[derive(Debug, Default)]
+struct Space {
+    map: PageMap,
+    /// Freed since the last checkpoint began.
+    dropped: Vec<Extent>,
+    /// Freed before the checkpoints that began since, oldest first; each waits for two superblocks after it.
+    quarantine: VecDeque<Vec<Extent>>,
+    quarantined_pages: u64,
+}
+
+/// Figures of the data file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceStats {
+    /// Bytes of the file's length.
+    pub file_bytes: u64,
+    /// Bytes in allocated pages, quarantined ones included.
+    pub allocated_bytes: u64,
+    /// Bytes that are freed but wait for superblocks.
+    pub quarantined_bytes: u64,
+    /// Bytes read since opening, and the number of reads.
+    pub read_bytes: u64,
+    /// Reads since opening.
+    pub reads: u64,
+    /// Bytes written since opening.
+    pub written_bytes: u64,
+}
+
+impl DataFile {
+    /// Creates the data file of a new store, with the superblock slots taken.
+    pub fn create(device: &dyn Device, store_id: StoreId) -> Result<Arc<DataFile>> {
+        let how = OpenHow {
+            write: true,
+            create_new: true,
+            direct: true,
+        };
+        let file = device
+            .open(DATA_FILE, how)
+            .map_err(|e| Error::io("create", DATA_FILE, None, &e))?;
+        Self::around(file, store_id, 0)
+    }
+
+    /// Opens the raw data file of an existing store, to read its superblocks.
+    pub fn open_raw(device: &dyn Device, write: bool) -> Result<Arc<dyn File>> {
+        let how = OpenHow {
+            write,
+            create_new: false,
+            direct: true,
+        };
+        device
+            .open(DATA_FILE, how)
+            .map_err(|e| Error::io("open", DATA_FILE, None, &e))
+    }
+
+    /// Wraps the data file of an existing store. The map is empty but for the superblocks: the caller marks what the
+    /// roots reach before it allocates.
+    pub fn open(file: Arc<dyn File>, store_id: StoreId) -> Result<Arc<DataFile>> {
+        let len = file
+            .len()
+            .map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
+        Self::around(file, store_id, len)
+    }
+
+    fn around(file: Arc<dyn File>, store_id: StoreId, len: u64) -> Result<Arc<DataFile>> {
+        let extent_bytes = u64::from(EXTENT_PAGES) * PAGE as u64;
+        let mut state = Space::default();
+        state.map.grow(len.div_ceil(extent_bytes).max(MIN_GROWTH));
+        // A length that the file does not have yet costs nothing: writes extend it.
+        for slot in SLOTS {
+            assert!(state.map.take(Extent {
+                start: slot,
+                pages: 1
+            }));
+        }
+        let pages = state.map.extents() * u64::from(EXTENT_PAGES);
+        Ok(Arc::new(DataFile {
+            file,
+            store_id,
+            pages: AtomicU64::new(pages),
+            state: Mutex::new(state),
+            read_bytes: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
+        }))
+    }
+
+    /// The store that the file belongs to.
+    pub fn store_id(&self) -> StoreId {
+        self.store_id
+    }
+
+    /// The file itself, for superblocks.
+    pub fn file(&self) -> &dyn File {
+        &*self.file
+    }
+
+    // ---- allocation ----
+
+    /// Takes `pages` contiguous pages, aligned to an extent if they fill one. Grows the file where there is no gap.
+    ///
+    /// # Errors
+    /// [`Error::DiskFull`] or [`Error::Io`] if the file cannot grow.
+    pub fn alloc(&self, pages: u32) -> Result<Extent> {
+        let mut state = self.state.lock();
+        if let Some(extent) = state.map.alloc(pages) {
+            return Ok(extent);
+        }
+        let now = state.map.extents();
+        let missing = u64::from(pages.div_ceil(EXTENT_PAGES))
+            - state.map.free_tail().min(u64::from(pages / EXTENT_PAGES));
+        let extents = now + missing.max(MIN_GROWTH).max(now / 4);
+        self.set_extents(&mut state, extents)?;
+        Ok(state
+            .map
+            .alloc(pages)
+            .expect("the file has grown by enough"))
+    }
+
+    /// Lets go of pages that something reached. They are used again when neither superblock can reach them.
+    pub fn free(&self, extent: Extent) {
+        let mut state = self.state.lock();
+        debug_assert!(
+            state.map.is_taken(extent),
+            "{extent:?} is freed but not taken"
+        );
+        state.quarantined_pages += u64::from(extent.pages);
+        state.dropped.push(extent);
+    }
+
+    /// Lets go of pages that nothing durable ever reached: a build that was given up, a tail that was not needed.
+    pub fn give_back(&self, extent: Extent) {
+        if extent.pages > 0 {
+            self.state.lock().map.release(extent);
+        }
+    }
+
+    /// Marks what a root reaches, on opening.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if the pages are beyond the file or belong to something else already.
+    pub fn mark(&self, extent: Extent) -> Result<()> {
+        if self.state.lock().map.take(extent) {
+            return Ok(());
+        }
+        Err(self.corrupt(
+            BlockAddr {
+                page: extent.start,
+                pages: extent.pages,
+            },
+            "allocation",
+            format!(
+                "{} pages are beyond the file or claimed twice",
+                extent.pages
+            ),
+        ))
+    }
+
+    /// A checkpoint begins: what was freed until now is out of reach of the superblock that it will write.
+    pub fn begin_checkpoint(&self) {
+        let mut state = self.state.lock();
+        let dropped = std::mem::take(&mut state.dropped);
+        state.quarantine.push_back(dropped);
+    }
+
+    /// The checkpoint that began last was given up before it wrote its superblock.
+    pub fn abandon_checkpoint(&self) {
+        let mut state = self.state.lock();
+        let mut dropped = state.quarantine.pop_back().expect("a checkpoint has begun");
+        state.dropped.append(&mut dropped);
+    }
+
+    /// The superblock of the checkpoint that began last is durable: frees what both slots have left behind, punches it
+    /// out of the file and cuts off a long free tail.
+    pub fn finish_checkpoint(&self) -> Result<()> {
+        let mut released = Vec::new();
+        {
+            let mut state = self.state.lock();
+            while state.quarantine.len() > 1 {
+                released.append(&mut state.quarantine.pop_front().expect("not empty"));
+            }
+        }
+        released.sort_unstable();
+        // Punched while they still count as taken: afterwards they might be allocated and written in between.
+        let mut rest = released.iter().peekable();
+        while let Some(first) = rest.next() {
+            let mut stop = first.end();
+            while let Some(next) = rest.next_if(|next| next.start.0 == stop) {
+                stop = next.end();
+            }
+            let (from, to) = (first.start.offset(), PageNo(stop).offset());
+            self.file
+                .punch_hole(from, to - from)
+                .map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e))?;
+        }
+        let mut state = self.state.lock();
+        for &extent in &released {
+            state.map.release(extent);
+            state.quarantined_pages -= u64::from(extent.pages);
+        }
+        let tail = state.map.free_tail();
+        let extents = state.map.extents();
+        // A tail shorter than the growth step would only be asked for again.
+        if tail > MIN_GROWTH && tail > extents / 4 {
+            let keep = extents - tail + MIN_GROWTH;
+            self.set_extents(&mut state, keep)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the length of the file and of the map.
+    fn set_extents(&self, state: &mut Space, extents: u64) -> Result<()> {
+        let pages = extents * u64::from(EXTENT_PAGES);
+        let bytes = PageNo(pages).offset();
+        self.file
+            .set_len(bytes)
+            .map_err(|e| Error::io("resize", DATA_FILE, Some(bytes), &e))?;
+        let now = state.map.extents();
+        state.map.shrink(now.saturating_sub(extents));
+        state.map.grow(extents);
+        self.pages.store(pages, Relaxed);
+        Ok(())
+    }
+
+    /// Whether freed pages wait for superblocks.
+    pub fn has_quarantine(&self) -> bool {
+        self.state.lock().quarantined_pages > 0
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> SpaceStats {
+        let state = self.state.lock();
+        SpaceStats {
+            file_bytes: state.map.extents() * u64::from(EXTENT_PAGES) * PAGE as u64,
+            allocated_bytes: state.map.taken_pages() * PAGE as u64,
+            quarantined_bytes: state.quarantined_pages * PAGE as u64,
+            read_bytes: self.read_bytes.load(Relaxed),
+            reads: self.reads.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+        }
+    }
+
+    /// Bytes that the file occupies on the device.
+    pub fn occupied(&self) -> Result<u64> {
+        self.file
+            .occupied()
+            .map_err(|e| Error::io("stat", DATA_FILE, None, &e))
+    }
+
+    // ---- blocks ----
+
+    /// Writes the whole buffer from `page` on and hands it back for reuse. Not durable before [`DataFile::sync`].
+    pub fn write(&self, page: PageNo, buf: AlignedBuf) -> Result<AlignedBuf> {
+        self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
+        let ticket = self.file.submit(Request::Write {
+            offset: page.offset(),
+            buf,
+        });
+        self.file
+            .complete(ticket)
+            .map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
+    }
+
+    /// Reads raw pages; the length is bounded before anything is allocated for it.
+    pub fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
+        let pages = self.pages.load(Relaxed);
+        if addr.pages == 0
+            || addr.pages > MAX_BLOCK_PAGES
+            || addr.page.0.saturating_add(addr.pages.into()) > pages
+        {
+            return Err(self.corrupt(
+                addr,
+                "block address",
+                format!("{} pages lie outside the file", addr.pages),
+            ));
+        }
+        self.reads.fetch_add(1, Relaxed);
+        self.read_bytes.fetch_add(addr.bytes() as u64, Relaxed);
+        let buf = AlignedBuf::zeroed(addr.pages as usize);
+        let ticket = self.file.submit(Request::Read {
+            offset: addr.page.offset(),
+            buf,
+        });
+        self.file.complete(ticket).map_err(|e| match e.kind() {
+            std::io::ErrorKind::UnexpectedEof => {
+                self.corrupt(addr, "block", "the file ends inside it")
+            }
+            _ => Error::io("read", DATA_FILE, Some(addr.page.offset()), &e),
+        })
+    }
+
+    /// Reads a block and checks that it is the one that was written there.
+    pub fn read_block(&self, addr: BlockAddr, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+        let buf = self.read(addr)?;
+        self.check_block(&buf, addr, owner, kind)?;
+        Ok(buf)
+    }
+
+    /// Checks the header of a block that was read from `addr`.
+    pub fn check_block(
+        &self,
+        bytes: &[u8],
+        addr: BlockAddr,
+        owner: RunId,
+        kind: BlockKind,
+    ) -> Result<()> {
+        assert_eq!(bytes.len(), addr.bytes(), "a block is checked whole");
+        let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        if self.block_crc(bytes, addr.page, owner) != stored {
+            return Err(self.corrupt(addr, kind.name(), "checksum mismatch"));
+        }
+        let pages = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        if bytes[4] != kind as u8 || pages != addr.pages {
+            return Err(self.corrupt(
+                addr,
+                kind.name(),
+                format!("found kind {} of {pages} pages", bytes[4]),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Fills in the header of a block whose body stands from byte 16 on.
+    pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: RunId, kind: BlockKind) {
+        assert_eq!(bytes.len(), addr.bytes(), "a block is sealed whole");
+        bytes[..BLOCK_HEADER].fill(0);
+        bytes[4] = kind as u8;
+        bytes[8..12].copy_from_slice(&addr.pages.to_le_bytes());
+        let crc = self.block_crc(bytes, addr.page, owner);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    fn block_crc(&self, bytes: &[u8], page: PageNo, owner: RunId) -> u32 {
+        let mut place = [0u8; 32];
+        place[..16].copy_from_slice(&self.store_id.0);
+        place[16..24].copy_from_slice(&owner.0.to_le_bytes());
+        place[24..].copy_from_slice(&page.0.to_le_bytes());
+        crc32c::crc32c_append(crc32c::crc32c(&place), &bytes[4..])
+    }
+
+    /// A corruption error that names this file and the block's offset.
+    pub fn corrupt(&self, addr: BlockAddr, what: &'static str, detail: impl Into<String>) -> Error {
+        Error::corruption(what, 0, detail).in_file(DATA_FILE, addr.page.offset())
+    }
+
+    /// Makes everything written durable. A failure is final: the caller poisons the store.
+    pub fn sync(&self) -> Result<()> {
+        self.file
+            .sync()
+            .map_err(|e| Error::io("sync", DATA_FILE, None, &e))
+    }
+
+    // ---- large values ----
+
+    /// Writes a large value into an extent of its own. Not durable before [`DataFile::sync`].
+    pub fn write_blob(&self, value: &[u8]) -> Result<BlobRef> {
+        assert!(
+            !value.is_empty() && value.len() <= MAX_VALUE,
+            "large values have 1 byte to 64 MiB"
+        );
+        let extent = self.alloc(value.len().div_ceil(PAGE) as u32)?;
+        match self.write(extent.start, AlignedBuf::from_bytes(value)) {
+            Ok(_) => Ok(BlobRef {
+                page: extent.start,
+                len: value.len() as u64,
+                crc: crc32c::crc32c(value),
+            }),
+            Err(e) => {
+                self.give_back(extent);
+                Err(e)
+            }
+        }
+    }
+
+    /// Reads a large value; the first `blob.len` bytes of the buffer are the value.
+    pub fn read_blob(&self, blob: &BlobRef) -> Result<AlignedBuf> {
+        let buf = self.read(blob.addr())?;
+        if crc32c::crc32c(&buf[..blob.len as usize]) != blob.crc {
+            return Err(self.corrupt(blob.addr(), BlockKind::Blob.name(), "checksum mismatch"));
+        }
+        Ok(buf)
+    }
+}

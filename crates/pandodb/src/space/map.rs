@@ -1,0 +1,304 @@
+//! The allocation map: which pages of the data file are taken.
+//!
+//! One `u32` for each extent of 32 pages, plus two indexes derived from it: the ranges of wholly free extents, for
+//! large requests, and the partly taken ones (slabs), for small requests. Pure bookkeeping, no I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::base::{EXTENT_PAGES, Extent, PageNo};
+
+/// Slabs tried for a small request before a fresh extent is opened.
+const SLAB_TRIES: usize = 64;
+
+/// Which pages are taken. Invariant: `free` holds exactly the maximal ranges of extents whose word is 0, `partial`
+/// exactly the extents whose word is neither 0 nor full.
+#[derive(Debug, Default)]
+pub struct PageMap {
+    words: Vec<u32>,
+    free: BTreeMap<u64, u64>,
+    partial: BTreeSet<u64>,
+    taken_pages: u64,
+}
+
+/// The bits of an extent's word from `from` on, `count` of them.
+fn mask(from: u32, count: u32) -> u32 {
+    debug_assert!(from + count <= EXTENT_PAGES && count > 0);
+    (u32::MAX >> (EXTENT_PAGES - count)) << from
+}
+
+/// The first bit at which `count` zero bits in a row start.
+fn find_gap(word: u32, count: u32) -> Option<u32> {
+    (0..=EXTENT_PAGES - count).find(|&from| word & mask(from, count) == 0)
+}
+
+impl PageMap {
+    /// The extents that the map covers.
+    pub fn extents(&self) -> u64 {
+        self.words.len() as u64
+    }
+
+    /// Pages that are taken.
+    pub fn taken_pages(&self) -> u64 {
+        self.taken_pages
+    }
+
+    /// Extends the map to `extents` extents.
+    pub fn grow(&mut self, extents: u64) {
+        let old = self.extents();
+        if extents > old {
+            self.words.resize(extents as usize, 0);
+            self.add_free(old, extents - old);
+        }
+    }
+
+    /// Extents at the end of the map that are wholly free.
+    pub fn free_tail(&self) -> u64 {
+        match self.free.last_key_value() {
+            Some((&start, &count)) if start + count == self.extents() => count,
+            _ => 0,
+        }
+    }
+
+    /// Drops `extents` wholly free extents from the end.
+    pub fn shrink(&mut self, extents: u64) {
+        assert!(
+            extents <= self.free_tail(),
+            "only a free tail can be cut off"
+        );
+        if extents > 0 {
+            let (start, count) = self.free.pop_last().expect("a free tail");
+            if count > extents {
+                self.free.insert(start, count - extents);
+            }
+            self.words.truncate(self.words.len() - extents as usize);
+        }
+    }
+
+    /// Takes `pages` contiguous pages; `None` if no gap is large enough. Small requests go to slabs, requests of an
+    /// extent or more start at an extent.
+    pub fn alloc(&mut self, pages: u32) -> Option<Extent> {
+        assert!(pages > 0, "an allocation has at least one page");
+        if pages < EXTENT_PAGES {
+            let slab = self.partial.iter().take(SLAB_TRIES).find_map(|&extent| {
+                find_gap(self.words[extent as usize], pages)
+                    .map(|bit| extent * u64::from(EXTENT_PAGES) + u64::from(bit))
+            });
+            if let Some(start) = slab {
+                let extent = Extent {
+                    start: PageNo(start),
+                    pages,
+                };
+                assert!(self.take(extent));
+                return Some(extent);
+            }
+        }
+        let want = u64::from(pages.div_ceil(EXTENT_PAGES));
+        let start = self
+            .free
+            .iter()
+            .find(|&(_, &count)| count >= want)
+            .map(|(&start, _)| start)?;
+        let extent = Extent {
+            start: PageNo(start * u64::from(EXTENT_PAGES)),
+            pages,
+        };
+        assert!(self.take(extent));
+        Some(extent)
+    }
+
+    /// Marks pages as taken. `false`, and nothing changes, if one of them is already taken or beyond the map.
+    pub fn take(&mut self, extent: Extent) -> bool {
+        if extent.pages == 0 || extent.end() > self.extents() * u64::from(EXTENT_PAGES) {
+            return false;
+        }
+        if pieces(extent).any(|(at, from, count)| self.words[at as usize] & mask(from, count) != 0)
+        {
+            return false;
+        }
+        for (at, from, count) in pieces(extent) {
+            let before = self.words[at as usize];
+            self.set_word(at, before, before | mask(from, count));
+        }
+        self.taken_pages += u64::from(extent.pages);
+        true
+    }
+
+    /// Marks pages as free.
+    ///
+    /// # Panics
+    /// If one of them is not taken: freeing twice would hand the same page to two owners.
+    pub fn release(&mut self, extent: Extent) {
+        for (at, from, count) in pieces(extent) {
+            let before = self.words[at as usize];
+            let bits = mask(from, count);
+            assert!(before & bits == bits, "pages {extent:?} are freed twice");
+            self.set_word(at, before, before & !bits);
+        }
+        self.taken_pages -= u64::from(extent.pages);
+    }
+
+    /// Whether every page of `extent` is taken.
+    pub fn is_taken(&self, extent: Extent) -> bool {
+        extent.end() <= self.extents() * u64::from(EXTENT_PAGES)
+            && pieces(extent).all(|(at, from, count)| {
+                let bits = mask(from, count);
+                self.words[at as usize] & bits == bits
+            })
+    }
+
+    fn set_word(&mut self, at: u64, before: u32, after: u32) {
+        self.words[at as usize] = after;
+        if before == 0 && after != 0 {
+            self.cut_free(at);
+        }
+        if before != 0 && after == 0 {
+            self.add_free(at, 1);
+        }
+        if after != 0 && after != u32::MAX {
+            self.partial.insert(at);
+        } else {
+            self.partial.remove(&at);
+        }
+    }
+
+    /// Removes one extent from the free ranges.
+    fn cut_free(&mut self, at: u64) {
+        let (&start, &count) = self
+            .free
+            .range(..=at)
+            .next_back()
+            .expect("a free extent lies in a free range");
+        assert!(at < start + count);
+        self.free.remove(&start);
+        if at > start {
+            self.free.insert(start, at - start);
+        }
+        if at + 1 < start + count {
+            self.free.insert(at + 1, start + count - at - 1);
+        }
+    }
+
+    /// Adds free extents and joins them with their neighbours.
+    fn add_free(&mut self, mut start: u64, mut count: u64) {
+        if let Some((&before, &len)) = self.free.range(..start).next_back()
+            && before + len == start
+        {
+            self.free.remove(&before);
+            (start, count) = (before, count + len);
+        }
+        if let Some(len) = self.free.remove(&(start + count)) {
+            count += len;
+        }
+        self.free.insert(start, count);
+    }
+}
+
+/// Cuts a page range at extent boundaries: (extent, first page in it, pages).
+fn pieces(extent: Extent) -> impl Iterator<Item = (u64, u32, u32)> {
+    let size = u64::from(EXTENT_PAGES);
+    let (start, end) = (extent.start.0, extent.end());
+    (start / size..end.div_ceil(size)).map(move |at| {
+        let from = start.max(at * size);
+        let to = end.min((at + 1) * size);
+        (at, (from - at * size) as u32, (to - from) as u32)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(start: u64, pages: u32) -> Extent {
+        Extent {
+            start: PageNo(start),
+            pages,
+        }
+    }
+
+    /// Compares the derived indexes with the words.
+    fn check(map: &PageMap) {
+        let mut free = BTreeMap::new();
+        let mut at = 0;
+        while at < map.words.len() {
+            let run = map.words[at..]
+                .iter()
+                .take_while(|&&word| word == 0)
+                .count();
+            if run > 0 {
+                free.insert(at as u64, run as u64);
+            }
+            at += run.max(1);
+        }
+        assert_eq!(map.free, free);
+        let partial: BTreeSet<u64> = (0..map.extents())
+            .filter(|&e| map.words[e as usize] != 0 && map.words[e as usize] != u32::MAX)
+            .collect();
+        assert_eq!(map.partial, partial);
+        assert_eq!(
+            map.taken_pages,
+            map.words
+                .iter()
+                .map(|word| u64::from(word.count_ones()))
+                .sum::<u64>()
+        );
+    }
+
+    #[test]
+    fn small_requests_share_extents_and_large_ones_start_at_one() {
+        let mut map = PageMap::default();
+        map.grow(8);
+        assert_eq!(map.alloc(3), Some(extent(0, 3)));
+        assert_eq!(map.alloc(5), Some(extent(3, 5)));
+        assert_eq!(map.alloc(70), Some(extent(32, 70)));
+        // What the large request left over of its last extent serves small ones.
+        assert_eq!(map.alloc(25), Some(extent(102, 25)));
+        assert_eq!(map.alloc(32 * 5), None);
+        check(&map);
+        map.release(extent(40, 10));
+        assert!(!map.is_taken(extent(39, 2)) && map.is_taken(extent(32, 8)));
+        assert!(!map.take(extent(35, 10)), "overlaps taken pages");
+        check(&map);
+    }
+
+    #[test]
+    fn random_use_keeps_the_indexes_true() {
+        let mut map = PageMap::default();
+        let mut held: Vec<Extent> = Vec::new();
+        let mut state = 7u64;
+        for _ in 0..4000 {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let pick = (state >> 33) as usize;
+            if pick % 3 < 2 || held.is_empty() {
+                let pages = [1, 2, 7, 31, 32, 33, 100][pick / 3 % 7];
+                let got = map.alloc(pages).unwrap_or_else(|| {
+                    map.grow(map.extents() + 5);
+                    map.alloc(pages).expect("room after growth")
+                });
+                assert!(
+                    held.iter()
+                        .all(|e| e.end() <= got.start.0 || got.end() <= e.start.0)
+                );
+                held.push(got);
+            } else {
+                map.release(held.swap_remove(pick % held.len()));
+            }
+        }
+        check(&map);
+        held.drain(..).for_each(|e| map.release(e));
+        assert_eq!((map.taken_pages(), map.free_tail()), (0, map.extents()));
+        map.shrink(map.extents() - 1);
+        check(&map);
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn a_double_free_is_our_own_mistake() {
+        let mut map = PageMap::default();
+        map.grow(1);
+        let got = map.alloc(2).unwrap();
+        map.release(got);
+        map.release(got);
+    }
+}

@@ -1,0 +1,228 @@
+//! The superblock: where a store begins.
+//!
+//! Two slots, in pages 0 and 32 of the data file, written in turn: a checkpoint overwrites the older one, so that a torn
+//! write leaves the other. A store opens from the valid slot with the higher generation. Falling back to the older one
+//! is always safe: what it reaches is reused only after *both* slots have moved on, and its log is kept as long.
+//!
+//! Persisted form, one page, little-endian:
+//!
+//! ```text
+//!   0  magic "PandoDB\0"                    64  epoch u32              104  catalogue copy 2: page u64
+//!   8  format version u32                   68  clean u8, zeros        112  catalogue copy 2: pages u32, zeros u32
+//!  12  zeros u32                            72  durable seqno u64      120  catalogue length in bytes u64
+//!  16  compatible flags u64                 80  next run id u64        128  zeros
+//!  24  read-only-compatible flags u64       88  catalogue copy 1: page u64
+//!  32  incompatible flags u64               96  catalogue copy 1: pages u32, zeros u32
+//!  40  store id, 16 bytes                 4092  crc32c of bytes 0..4092
+//!  56  generation u64
+//! ```
+
+use crate::base::codec::Reader;
+use crate::base::{BlockAddr, Error, PAGE, PageNo, Result, Seqno, StoreId};
+use crate::device::{AlignedBuf, File, read_exact_at, write_all_at};
+
+const MAGIC: &[u8; 8] = b"PandoDB\0";
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// The pages of the two slots.
+pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
+
+/// The root of everything durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Features that an older version may ignore.
+    pub compatible: u64,
+    /// Features that an older version may ignore if it only reads.
+    pub read_only_compatible: u64,
+    /// Features that an older version must not meet.
+    pub incompatible: u64,
+    /// The store's identity.
+    pub store_id: StoreId,
+    /// Counts superblocks; the higher of two valid slots is the current one.
+    pub generation: u64,
+    /// The log epoch of the opener that wrote this.
+    pub epoch: u32,
+    /// Written by a clean close: the log ends exactly at `durable`.
+    pub clean: bool,
+    /// The log was durable through here when this was written: if it ends before, it is damaged.
+    pub durable: Seqno,
+    /// Every run and trunk node has a smaller identity.
+    pub next_run_id: u64,
+    /// The two copies of the catalogue; `pages == 0` in a store that has none yet.
+    pub catalogs: [BlockAddr; 2],
+    /// The length of the catalogue in bytes, without block header and padding.
+    pub catalog_len: u64,
+}
+
+impl Superblock {
+    /// The persisted form.
+    pub fn encode(&self) -> AlignedBuf {
+        let mut out = Vec::with_capacity(PAGE);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+        for flags in [
+            self.compatible,
+            self.read_only_compatible,
+            self.incompatible,
+        ] {
+            out.extend_from_slice(&flags.to_le_bytes());
+        }
+        out.extend_from_slice(&self.store_id.0);
+        out.extend_from_slice(&self.generation.to_le_bytes());
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out.extend_from_slice(&[u8::from(self.clean), 0, 0, 0]);
+        out.extend_from_slice(&self.durable.0.to_le_bytes());
+        out.extend_from_slice(&self.next_run_id.to_le_bytes());
+        for addr in self.catalogs {
+            out.extend_from_slice(&addr.page.0.to_le_bytes());
+            out.extend_from_slice(&addr.pages.to_le_bytes());
+            out.extend_from_slice(&[0; 4]);
+        }
+        out.extend_from_slice(&self.catalog_len.to_le_bytes());
+        debug_assert_eq!(out.len(), 128);
+        let mut page = AlignedBuf::from_bytes(&out);
+        let crc = crc32c::crc32c(&page[..PAGE - 4]);
+        page[PAGE - 4..].copy_from_slice(&crc.to_le_bytes());
+        page
+    }
+
+    /// Decodes one slot's page.
+    pub fn decode(page: &[u8]) -> Result<Superblock> {
+        let bad = |offset, detail: String| Error::corruption("superblock", offset, detail);
+        if page.len() != PAGE || &page[..8] != MAGIC {
+            return Err(bad(0, "no magic number".into()));
+        }
+        let stored = u32::from_le_bytes([
+            page[PAGE - 4],
+            page[PAGE - 3],
+            page[PAGE - 2],
+            page[PAGE - 1],
+        ]);
+        if crc32c::crc32c(&page[..PAGE - 4]) != stored {
+            return Err(bad(PAGE as u64 - 4, "checksum mismatch".into()));
+        }
+        let mut reader = Reader::new(page, "superblock");
+        reader.take(8)?;
+        let version = reader.u32()?;
+        if version != FORMAT_VERSION {
+            return Err(bad(
+                8,
+                format!("format version {version}, this build reads {FORMAT_VERSION}"),
+            ));
+        }
+        reader.take(4)?;
+        let [compatible, read_only_compatible, incompatible] =
+            [reader.u64()?, reader.u64()?, reader.u64()?];
+        let mut store_id = StoreId::default();
+        store_id.0.copy_from_slice(reader.take(16)?);
+        let generation = reader.u64()?;
+        let epoch = reader.u32()?;
+        let clean = reader.u32()? & 0xff != 0;
+        let durable = Seqno(reader.u64()?);
+        let next_run_id = reader.u64()?;
+        let mut catalogs = [BlockAddr::default(); 2];
+        for addr in &mut catalogs {
+            *addr = BlockAddr {
+                page: PageNo(reader.u64()?),
+                pages: reader.u32()?,
+            };
+            reader.take(4)?;
+        }
+        let catalog_len = reader.u64()?;
+        Ok(Superblock {
+            compatible,
+            read_only_compatible,
+            incompatible,
+            store_id,
+            generation,
+            epoch,
+            clean,
+            durable,
+            next_run_id,
+            catalogs,
+            catalog_len,
+        })
+    }
+
+    /// Reads both slots of `file`, which is called `name` in errors.
+    pub fn read_slots(file: &dyn File, name: &str) -> [Result<Superblock>; 2] {
+        SLOTS.map(|slot| {
+            let mut page = AlignedBuf::zeroed(1);
+            read_exact_at(file, slot.offset(), &mut page)
+                .map_err(|e| match e.kind() {
+                    std::io::ErrorKind::UnexpectedEof => {
+                        Error::corruption("superblock", 0, "the file ends before it")
+                            .in_file(name, slot.offset())
+                    }
+                    _ => Error::io("read", name, Some(slot.offset()), &e),
+                })
+                .and_then(|()| {
+                    Superblock::decode(&page).map_err(|e| e.in_file(name, slot.offset()))
+                })
+        })
+    }
+
+    /// Writes the superblock to the slot that its generation says, and syncs.
+    pub fn write(&self, file: &dyn File, name: &str) -> Result<()> {
+        let slot = SLOTS[(self.generation % 2) as usize];
+        write_all_at(file, slot.offset(), &self.encode())
+            .map_err(|e| Error::io("write", name, Some(slot.offset()), &e))?;
+        file.sync().map_err(|e| Error::io("sync", name, None, &e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Superblock {
+        Superblock {
+            compatible: 1,
+            read_only_compatible: 2,
+            incompatible: 3,
+            store_id: StoreId(*b"0123456789abcdef"),
+            generation: 0x1122_3344_5566_7788,
+            epoch: 9,
+            clean: true,
+            durable: Seqno(77),
+            next_run_id: 12,
+            catalogs: [
+                BlockAddr {
+                    page: PageNo(40),
+                    pages: 2,
+                },
+                BlockAddr {
+                    page: PageNo(90),
+                    pages: 2,
+                },
+            ],
+            catalog_len: 5000,
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let page = sample().encode();
+        let hex: String = page[..128].iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            "50616e646f4442000100000000000000010000000000000002000000000000000300000000000000\
+             303132333435363738396162636465668877665544332211090000000100000\
+             04d000000000000000c000000000000002800000000000000020000000000000\
+             05a0000000000000002000000000000008813000000000000"
+        );
+        assert!(page[128..PAGE - 4].iter().all(|&b| b == 0));
+        assert_eq!(Superblock::decode(&page).unwrap(), sample());
+    }
+
+    #[test]
+    fn every_bit_matters() {
+        let mut page = sample().encode();
+        for bit in 0..PAGE * 8 {
+            page[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&page).is_err(), "bit {bit}");
+            page[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+}

@@ -87,10 +87,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         if len > self.remaining() {
-            return Err(self.corrupt(format!(
-                "{len} bytes claimed where {} remain",
-                self.remaining()
-            )));
+            return Err(self.corrupt(format!("{len} bytes claimed where {} remain", self.remaining())));
         }
         let bytes = &self.bytes[self.at..self.at + len];
         self.at += len;

@@ -102,47 +102,26 @@ impl Error {
         if source.kind() == io::ErrorKind::StorageFull {
             return Error::DiskFull { op };
         }
-        Error::Io {
-            op,
-            file: file.to_owned(),
-            offset,
-            kind: source.kind(),
-            message: source.to_string(),
-        }
+        Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), message: source.to_string() }
     }
 
     /// Damage found in a `what` at `offset`; add the file with [`Error::in_file`] where it is known.
     pub fn corruption(what: &'static str, offset: u64, detail: impl Into<String>) -> Error {
-        Error::Corruption {
-            file: String::new(),
-            offset,
-            what,
-            detail: detail.into(),
-        }
+        Error::Corruption { file: String::new(), offset, what, detail: detail.into() }
     }
 
     /// An argument that cannot be accepted.
     pub fn invalid(detail: impl Into<String>) -> Error {
-        Error::InvalidArgument {
-            detail: detail.into(),
-        }
+        Error::InvalidArgument { detail: detail.into() }
     }
 
     /// Names the file of a corruption that does not name one yet, and shifts its offset by `base`.
     #[must_use]
     pub fn in_file(self, name: &str, base: u64) -> Error {
         match self {
-            Error::Corruption {
-                file,
-                offset,
-                what,
-                detail,
-            } if file.is_empty() => Error::Corruption {
-                file: name.to_owned(),
-                offset: base + offset,
-                what,
-                detail,
-            },
+            Error::Corruption { file, offset, what, detail } if file.is_empty() => {
+                Error::Corruption { file: name.to_owned(), offset: base + offset, what, detail }
+            }
             other => other,
         }
     }
@@ -156,28 +135,14 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Io {
-                op,
-                file,
-                offset,
-                message,
-                ..
-            } => {
+            Error::Io { op, file, offset, message, .. } => {
                 write!(f, "{op} of `{file}`")?;
                 if let Some(offset) = offset {
                     write!(f, " at byte {offset}")?;
                 }
-                write!(
-                    f,
-                    " failed: {message}; check the device, then reopen the store"
-                )
+                write!(f, " failed: {message}; check the device, then reopen the store")
             }
-            Error::Corruption {
-                file,
-                offset,
-                what,
-                detail,
-            } => {
+            Error::Corruption { file, offset, what, detail } => {
                 let file = if file.is_empty() { "memory" } else { file };
                 write!(
                     f,
@@ -185,27 +150,15 @@ impl fmt::Display for Error {
                 )
             }
             Error::Poisoned { first } => {
-                write!(
-                    f,
-                    "the store refuses writes since an earlier failure ({first}); reopen it to recover"
-                )
+                write!(f, "the store refuses writes since an earlier failure ({first}); reopen it to recover")
             }
             Error::Indeterminate { first } => {
-                write!(
-                    f,
-                    "the commit may or may not survive a crash: {first}; reopen the store and read it back"
-                )
+                write!(f, "the commit may or may not survive a crash: {first}; reopen the store and read it back")
             }
             Error::DiskFull { op } => {
-                write!(
-                    f,
-                    "the disk is full ({op}); nothing was kept of this write: free space or delete, then retry"
-                )
+                write!(f, "the disk is full ({op}); nothing was kept of this write: free space or delete, then retry")
             }
-            Error::Locked { path } => write!(
-                f,
-                "`{path}` is open elsewhere; close the other opener first"
-            ),
+            Error::Locked { path } => write!(f, "`{path}` is open elsewhere; close the other opener first"),
             Error::NotAStore { path, detail } => {
                 write!(f, "`{path}` is not a store that can be opened: {detail}")
             }
@@ -216,15 +169,9 @@ impl fmt::Display for Error {
                 "keyspace `{keyspace}` merges with `{operator}`, which is not registered; register it when opening the store"
             ),
             Error::OperatorFailed { operator, detail } => {
-                write!(
-                    f,
-                    "merge operator `{operator}` failed: {detail}; fix the operator and retry"
-                )
+                write!(f, "merge operator `{operator}` failed: {detail}; fix the operator and retry")
             }
-            Error::NoKeyspace { name } => write!(
-                f,
-                "there is no keyspace `{name}`; list them with `keyspaces`"
-            ),
+            Error::NoKeyspace { name } => write!(f, "there is no keyspace `{name}`; list them with `keyspaces`"),
             Error::ReadOnly => write!(f, "the store is open for reading only; open it for writing"),
         }
     }

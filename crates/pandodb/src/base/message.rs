@@ -54,9 +54,7 @@ impl Entry<'_> {
     /// The order of messages: key ascending, then newest first.
     #[inline]
     pub fn order(&self, other: &Entry<'_>) -> std::cmp::Ordering {
-        self.key
-            .cmp(other.key)
-            .then_with(|| other.seqno.cmp(&self.seqno))
+        self.key.cmp(other.key).then_with(|| other.seqno.cmp(&self.seqno))
     }
 }
 
@@ -74,18 +72,12 @@ pub struct BlobRef {
 impl BlobRef {
     /// The pages that the value occupies.
     pub fn extent(&self) -> Extent {
-        Extent {
-            start: self.page,
-            pages: self.len.div_ceil(super::PAGE as u64) as u32,
-        }
+        Extent { start: self.page, pages: self.len.div_ceil(super::PAGE as u64) as u32 }
     }
 
     /// The value as one block.
     pub fn addr(&self) -> BlockAddr {
-        BlockAddr {
-            page: self.page,
-            pages: self.extent().pages,
-        }
+        BlockAddr { page: self.page, pages: self.extent().pages }
     }
 
     /// Appends the persisted form: page (varint), length (varint), crc (4 bytes, little-endian).
@@ -98,16 +90,8 @@ impl BlobRef {
     /// Decodes what [`BlobRef::encode`] wrote; bounds the length by [`super::MAX_VALUE`].
     pub fn decode(bytes: &[u8]) -> Result<BlobRef> {
         let mut reader = Reader::new(bytes, "blob reference");
-        let blob = BlobRef {
-            page: PageNo(reader.varint()?),
-            len: reader.varint()?,
-            crc: reader.u32()?,
-        };
-        if blob.len > super::MAX_VALUE as u64
-            || blob.len == 0
-            || blob.page.0 >= 1 << 48
-            || !reader.is_empty()
-        {
+        let blob = BlobRef { page: PageNo(reader.varint()?), len: reader.varint()?, crc: reader.u32()? };
+        if blob.len > super::MAX_VALUE as u64 || blob.len == 0 || blob.page.0 >= 1 << 48 || !reader.is_empty() {
             return Err(reader.corrupt("blob reference out of bounds"));
         }
         Ok(blob)

@@ -30,18 +30,12 @@ impl KeyRange {
 
     /// The keys from `from` (inclusive) to `to` (exclusive; empty: no bound).
     pub fn new(from: impl Into<Vec<u8>>, to: impl Into<Vec<u8>>) -> KeyRange {
-        KeyRange {
-            from: from.into(),
-            to: to.into(),
-        }
+        KeyRange { from: from.into(), to: to.into() }
     }
 
     /// Just one key.
     pub fn point(key: &[u8]) -> KeyRange {
-        KeyRange {
-            from: key.to_vec(),
-            to: successor(key),
-        }
+        KeyRange { from: key.to_vec(), to: successor(key) }
     }
 
     /// The keys that start with `prefix`; an empty prefix is every key.
@@ -54,10 +48,7 @@ impl KeyRange {
             }
             to.pop();
         }
-        KeyRange {
-            from: prefix.to_vec(),
-            to,
-        }
+        KeyRange { from: prefix.to_vec(), to }
     }
 
     /// Turns any Rust range of byte strings into a half-open one.
@@ -74,23 +65,11 @@ impl KeyRange {
             Bound::Unbounded => Vec::new(),
         };
         match bounds.end_bound() {
-            Bound::Included(key) => KeyRange {
-                from,
-                to: successor(key.as_ref()),
-            },
+            Bound::Included(key) => KeyRange { from, to: successor(key.as_ref()) },
             // Below the empty key there is nothing: an empty range, not an unbounded one.
-            Bound::Excluded(key) if key.as_ref().is_empty() => KeyRange {
-                from: vec![0],
-                to: vec![0],
-            },
-            Bound::Excluded(key) => KeyRange {
-                from,
-                to: key.as_ref().to_vec(),
-            },
-            Bound::Unbounded => KeyRange {
-                from,
-                to: Vec::new(),
-            },
+            Bound::Excluded(key) if key.as_ref().is_empty() => KeyRange { from: vec![0], to: vec![0] },
+            Bound::Excluded(key) => KeyRange { from, to: key.as_ref().to_vec() },
+            Bound::Unbounded => KeyRange { from, to: Vec::new() },
         }
     }
 
@@ -114,15 +93,8 @@ impl KeyRange {
     /// The keys that are in both ranges (possibly none: see [`KeyRange::is_empty`]).
     pub fn intersect(&self, other: &KeyRange) -> KeyRange {
         let from = self.from.as_slice().max(other.from.as_slice());
-        let to = if cmp_upper(&self.to, &other.to).is_le() {
-            &self.to
-        } else {
-            &other.to
-        };
-        KeyRange {
-            from: from.to_vec(),
-            to: to.clone(),
-        }
+        let to = if cmp_upper(&self.to, &other.to).is_le() { &self.to } else { &other.to };
+        KeyRange { from: from.to_vec(), to: to.clone() }
     }
 
     /// Whether some key can be in both ranges.
@@ -154,10 +126,7 @@ mod tests {
     #[test]
     fn prefix_ranges_end_after_the_last_key_with_the_prefix() {
         assert_eq!(KeyRange::prefix(b"ab"), KeyRange::new(*b"ab", *b"ac"));
-        assert_eq!(
-            KeyRange::prefix(b"a\xff\xff"),
-            KeyRange::new(*b"a\xff\xff", *b"b")
-        );
+        assert_eq!(KeyRange::prefix(b"a\xff\xff"), KeyRange::new(*b"a\xff\xff", *b"b"));
         assert_eq!(KeyRange::prefix(b"\xff"), KeyRange::new(*b"\xff", *b""));
         assert_eq!(KeyRange::prefix(b""), KeyRange::all());
     }

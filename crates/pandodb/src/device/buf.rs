@@ -23,9 +23,7 @@ impl AlignedBuf {
     /// # Panics
     /// If the allocator has no memory left; callers bound `pages` before they believe it.
     pub fn zeroed(pages: usize) -> AlignedBuf {
-        AlignedBuf {
-            pages: Page::new_vec_zeroed(pages).expect("out of memory"),
-        }
+        AlignedBuf { pages: Page::new_vec_zeroed(pages).expect("out of memory") }
     }
 
     /// A copy of `bytes`, padded with zeros to whole pages.

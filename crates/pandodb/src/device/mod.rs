@@ -130,9 +130,7 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Starts a request. The default does it at once.
     fn submit(&self, request: Request) -> Ticket {
         Ticket::Ready(match request {
-            Request::Read { offset, mut buf } => {
-                read_exact_at(self, offset, &mut buf).map(|()| buf)
-            }
+            Request::Read { offset, mut buf } => read_exact_at(self, offset, &mut buf).map(|()| buf),
             Request::Write { offset, buf } => write_all_at(self, offset, &buf).map(|()| buf),
         })
     }

@@ -21,10 +21,7 @@ use parking_lot::Mutex;
 
 use super::map::PageMap;
 use super::superblock::SLOTS;
-use crate::base::{
-    BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId,
-    StoreId,
-};
+use crate::base::{BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, StoreId};
 use crate::device::{AlignedBuf, Device, File, OpenHow, Request};
 
 /// The name of the data file.
@@ -76,9 +73,7 @@ impl BlockKind {
     /// Decodes a persisted kind.
     pub fn from_u8(byte: u8) -> Option<BlockKind> {
         use BlockKind::*;
-        [Leaf, Inner, Filter, Tombstones, Footer, Node, Catalog, Blob]
-            .into_iter()
-            .find(|&kind| kind as u8 == byte)
+        [Leaf, Inner, Filter, Tombstones, Footer, Node, Catalog, Blob].into_iter().find(|&kind| kind as u8 == byte)
     }
 }
 
@@ -126,35 +121,21 @@ pub struct SpaceStats {
 impl DataFile {
     /// Creates the data file of a new store, with the superblock slots taken.
     pub fn create(device: &dyn Device, store_id: StoreId) -> Result<Arc<DataFile>> {
-        let how = OpenHow {
-            write: true,
-            create_new: true,
-            direct: true,
-        };
-        let file = device
-            .open(DATA_FILE, how)
-            .map_err(|e| Error::io("create", DATA_FILE, None, &e))?;
+        let how = OpenHow { write: true, create_new: true, direct: true };
+        let file = device.open(DATA_FILE, how).map_err(|e| Error::io("create", DATA_FILE, None, &e))?;
         Self::around(file, store_id, 0)
     }
 
     /// Opens the raw data file of an existing store, to read its superblocks.
     pub fn open_raw(device: &dyn Device, write: bool) -> Result<Arc<dyn File>> {
-        let how = OpenHow {
-            write,
-            create_new: false,
-            direct: true,
-        };
-        device
-            .open(DATA_FILE, how)
-            .map_err(|e| Error::io("open", DATA_FILE, None, &e))
+        let how = OpenHow { write, create_new: false, direct: true };
+        device.open(DATA_FILE, how).map_err(|e| Error::io("open", DATA_FILE, None, &e))
     }
 
     /// Wraps the data file of an existing store. The map is empty but for the superblocks: the caller marks what the
     /// roots reach before it allocates.
     pub fn open(file: Arc<dyn File>, store_id: StoreId) -> Result<Arc<DataFile>> {
-        let len = file
-            .len()
-            .map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
+        let len = file.len().map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
         Self::around(file, store_id, len)
     }
 
@@ -164,10 +145,7 @@ impl DataFile {
         state.map.grow(len.div_ceil(extent_bytes).max(MIN_GROWTH));
         // A length that the file does not have yet costs nothing: writes extend it.
         for slot in SLOTS {
-            assert!(state.map.take(Extent {
-                start: slot,
-                pages: 1
-            }));
+            assert!(state.map.take(Extent { start: slot, pages: 1 }));
         }
         let pages = state.map.extents() * u64::from(EXTENT_PAGES);
         Ok(Arc::new(DataFile {
@@ -203,23 +181,17 @@ impl DataFile {
             return Ok(extent);
         }
         let now = state.map.extents();
-        let missing = u64::from(pages.div_ceil(EXTENT_PAGES))
-            - state.map.free_tail().min(u64::from(pages / EXTENT_PAGES));
+        let missing =
+            u64::from(pages.div_ceil(EXTENT_PAGES)) - state.map.free_tail().min(u64::from(pages / EXTENT_PAGES));
         let extents = now + missing.max(MIN_GROWTH).max(now / 4);
         self.set_extents(&mut state, extents)?;
-        Ok(state
-            .map
-            .alloc(pages)
-            .expect("the file has grown by enough"))
+        Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
     /// Lets go of pages that something reached. They are used again when neither superblock can reach them.
     pub fn free(&self, extent: Extent) {
         let mut state = self.state.lock();
-        debug_assert!(
-            state.map.is_taken(extent),
-            "{extent:?} is freed but not taken"
-        );
+        debug_assert!(state.map.is_taken(extent), "{extent:?} is freed but not taken");
         state.quarantined_pages += u64::from(extent.pages);
         state.dropped.push(extent);
     }
@@ -240,15 +212,9 @@ impl DataFile {
             return Ok(());
         }
         Err(self.corrupt(
-            BlockAddr {
-                page: extent.start,
-                pages: extent.pages,
-            },
+            BlockAddr { page: extent.start, pages: extent.pages },
             "allocation",
-            format!(
-                "{} pages are beyond the file or claimed twice",
-                extent.pages
-            ),
+            format!("{} pages are beyond the file or claimed twice", extent.pages),
         ))
     }
 
@@ -285,9 +251,7 @@ impl DataFile {
                 stop = next.end();
             }
             let (from, to) = (first.start.offset(), PageNo(stop).offset());
-            self.file
-                .punch_hole(from, to - from)
-                .map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e))?;
+            self.file.punch_hole(from, to - from).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e))?;
         }
         let mut state = self.state.lock();
         for &extent in &released {
@@ -308,9 +272,7 @@ impl DataFile {
     fn set_extents(&self, state: &mut Space, extents: u64) -> Result<()> {
         let pages = extents * u64::from(EXTENT_PAGES);
         let bytes = PageNo(pages).offset();
-        self.file
-            .set_len(bytes)
-            .map_err(|e| Error::io("resize", DATA_FILE, Some(bytes), &e))?;
+        self.file.set_len(bytes).map_err(|e| Error::io("resize", DATA_FILE, Some(bytes), &e))?;
         let now = state.map.extents();
         state.map.shrink(now.saturating_sub(extents));
         state.map.grow(extents);
@@ -338,9 +300,7 @@ impl DataFile {
 
     /// Bytes that the file occupies on the device.
     pub fn occupied(&self) -> Result<u64> {
-        self.file
-            .occupied()
-            .map_err(|e| Error::io("stat", DATA_FILE, None, &e))
+        self.file.occupied().map_err(|e| Error::io("stat", DATA_FILE, None, &e))
     }
 
     // ---- blocks ----
@@ -348,39 +308,22 @@ impl DataFile {
     /// Writes the whole buffer from `page` on and hands it back for reuse. Not durable before [`DataFile::sync`].
     pub fn write(&self, page: PageNo, buf: AlignedBuf) -> Result<AlignedBuf> {
         self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
-        let ticket = self.file.submit(Request::Write {
-            offset: page.offset(),
-            buf,
-        });
-        self.file
-            .complete(ticket)
-            .map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
+        let ticket = self.file.submit(Request::Write { offset: page.offset(), buf });
+        self.file.complete(ticket).map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
     }
 
     /// Reads raw pages; the length is bounded before anything is allocated for it.
     pub fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
         let pages = self.pages.load(Relaxed);
-        if addr.pages == 0
-            || addr.pages > MAX_BLOCK_PAGES
-            || addr.page.0.saturating_add(addr.pages.into()) > pages
-        {
-            return Err(self.corrupt(
-                addr,
-                "block address",
-                format!("{} pages lie outside the file", addr.pages),
-            ));
+        if addr.pages == 0 || addr.pages > MAX_BLOCK_PAGES || addr.page.0.saturating_add(addr.pages.into()) > pages {
+            return Err(self.corrupt(addr, "block address", format!("{} pages lie outside the file", addr.pages)));
         }
         self.reads.fetch_add(1, Relaxed);
         self.read_bytes.fetch_add(addr.bytes() as u64, Relaxed);
         let buf = AlignedBuf::zeroed(addr.pages as usize);
-        let ticket = self.file.submit(Request::Read {
-            offset: addr.page.offset(),
-            buf,
-        });
+        let ticket = self.file.submit(Request::Read { offset: addr.page.offset(), buf });
         self.file.complete(ticket).map_err(|e| match e.kind() {
-            std::io::ErrorKind::UnexpectedEof => {
-                self.corrupt(addr, "block", "the file ends inside it")
-            }
+            std::io::ErrorKind::UnexpectedEof => self.corrupt(addr, "block", "the file ends inside it"),
             _ => Error::io("read", DATA_FILE, Some(addr.page.offset()), &e),
         })
     }
@@ -393,13 +336,7 @@ impl DataFile {
     }
 
     /// Checks the header of a block that was read from `addr`.
-    pub fn check_block(
-        &self,
-        bytes: &[u8],
-        addr: BlockAddr,
-        owner: RunId,
-        kind: BlockKind,
-    ) -> Result<()> {
+    pub fn check_block(&self, bytes: &[u8], addr: BlockAddr, owner: RunId, kind: BlockKind) -> Result<()> {
         assert_eq!(bytes.len(), addr.bytes(), "a block is checked whole");
         let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if self.block_crc(bytes, addr.page, owner) != stored {
@@ -407,11 +344,7 @@ impl DataFile {
         }
         let pages = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         if bytes[4] != kind as u8 || pages != addr.pages {
-            return Err(self.corrupt(
-                addr,
-                kind.name(),
-                format!("found kind {} of {pages} pages", bytes[4]),
-            ));
+            return Err(self.corrupt(addr, kind.name(), format!("found kind {} of {pages} pages", bytes[4])));
         }
         Ok(())
     }
@@ -441,26 +374,17 @@ impl DataFile {
 
     /// Makes everything written durable. A failure is final: the caller poisons the store.
     pub fn sync(&self) -> Result<()> {
-        self.file
-            .sync()
-            .map_err(|e| Error::io("sync", DATA_FILE, None, &e))
+        self.file.sync().map_err(|e| Error::io("sync", DATA_FILE, None, &e))
     }
 
     // ---- large values ----
 
     /// Writes a large value into an extent of its own. Not durable before [`DataFile::sync`].
     pub fn write_blob(&self, value: &[u8]) -> Result<BlobRef> {
-        assert!(
-            !value.is_empty() && value.len() <= MAX_VALUE,
-            "large values have 1 byte to 64 MiB"
-        );
+        assert!(!value.is_empty() && value.len() <= MAX_VALUE, "large values have 1 byte to 64 MiB");
         let extent = self.alloc(value.len().div_ceil(PAGE) as u32)?;
         match self.write(extent.start, AlignedBuf::from_bytes(value)) {
-            Ok(_) => Ok(BlobRef {
-                page: extent.start,
-                len: value.len() as u64,
-                crc: crc32c::crc32c(value),
-            }),
+            Ok(_) => Ok(BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) }),
             Err(e) => {
                 self.give_back(extent);
                 Err(e)

@@ -61,10 +61,7 @@ impl PageMap {
 
     /// Drops `extents` wholly free extents from the end.
     pub fn shrink(&mut self, extents: u64) {
-        assert!(
-            extents <= self.free_tail(),
-            "only a free tail can be cut off"
-        );
+        assert!(extents <= self.free_tail(), "only a free tail can be cut off");
         if extents > 0 {
             let (start, count) = self.free.pop_last().expect("a free tail");
             if count > extents {
@@ -84,24 +81,14 @@ impl PageMap {
                     .map(|bit| extent * u64::from(EXTENT_PAGES) + u64::from(bit))
             });
             if let Some(start) = slab {
-                let extent = Extent {
-                    start: PageNo(start),
-                    pages,
-                };
+                let extent = Extent { start: PageNo(start), pages };
                 assert!(self.take(extent));
                 return Some(extent);
             }
         }
         let want = u64::from(pages.div_ceil(EXTENT_PAGES));
-        let start = self
-            .free
-            .iter()
-            .find(|&(_, &count)| count >= want)
-            .map(|(&start, _)| start)?;
-        let extent = Extent {
-            start: PageNo(start * u64::from(EXTENT_PAGES)),
-            pages,
-        };
+        let start = self.free.iter().find(|&(_, &count)| count >= want).map(|(&start, _)| start)?;
+        let extent = Extent { start: PageNo(start * u64::from(EXTENT_PAGES)), pages };
         assert!(self.take(extent));
         Some(extent)
     }
@@ -111,8 +98,7 @@ impl PageMap {
         if extent.pages == 0 || extent.end() > self.extents() * u64::from(EXTENT_PAGES) {
             return false;
         }
-        if pieces(extent).any(|(at, from, count)| self.words[at as usize] & mask(from, count) != 0)
-        {
+        if pieces(extent).any(|(at, from, count)| self.words[at as usize] & mask(from, count) != 0) {
             return false;
         }
         for (at, from, count) in pieces(extent) {
@@ -163,11 +149,7 @@ impl PageMap {
 
     /// Removes one extent from the free ranges.
     fn cut_free(&mut self, at: u64) {
-        let (&start, &count) = self
-            .free
-            .range(..=at)
-            .next_back()
-            .expect("a free extent lies in a free range");
+        let (&start, &count) = self.free.range(..=at).next_back().expect("a free extent lies in a free range");
         assert!(at < start + count);
         self.free.remove(&start);
         if at > start {
@@ -209,10 +191,7 @@ mod tests {
     use super::*;
 
     fn extent(start: u64, pages: u32) -> Extent {
-        Extent {
-            start: PageNo(start),
-            pages,
-        }
+        Extent { start: PageNo(start), pages }
     }
 
     /// Compares the derived indexes with the words.
@@ -220,27 +199,17 @@ mod tests {
         let mut free = BTreeMap::new();
         let mut at = 0;
         while at < map.words.len() {
-            let run = map.words[at..]
-                .iter()
-                .take_while(|&&word| word == 0)
-                .count();
+            let run = map.words[at..].iter().take_while(|&&word| word == 0).count();
             if run > 0 {
                 free.insert(at as u64, run as u64);
             }
             at += run.max(1);
         }
         assert_eq!(map.free, free);
-        let partial: BTreeSet<u64> = (0..map.extents())
-            .filter(|&e| map.words[e as usize] != 0 && map.words[e as usize] != u32::MAX)
-            .collect();
+        let partial: BTreeSet<u64> =
+            (0..map.extents()).filter(|&e| map.words[e as usize] != 0 && map.words[e as usize] != u32::MAX).collect();
         assert_eq!(map.partial, partial);
-        assert_eq!(
-            map.taken_pages,
-            map.words
-                .iter()
-                .map(|word| u64::from(word.count_ones()))
-                .sum::<u64>()
-        );
+        assert_eq!(map.taken_pages, map.words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>());
     }
 
     #[test]
@@ -266,9 +235,7 @@ mod tests {
         let mut held: Vec<Extent> = Vec::new();
         let mut state = 7u64;
         for _ in 0..4000 {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let pick = (state >> 33) as usize;
             if pick % 3 < 2 || held.is_empty() {
                 let pages = [1, 2, 7, 31, 32, 33, 100][pick / 3 % 7];
@@ -276,10 +243,7 @@ mod tests {
                     map.grow(map.extents() + 5);
                     map.alloc(pages).expect("room after growth")
                 });
-                assert!(
-                    held.iter()
-                        .all(|e| e.end() <= got.start.0 || got.end() <= e.start.0)
-                );
+                assert!(held.iter().all(|e| e.end() <= got.start.0 || got.end() <= e.start.0));
                 held.push(got);
             } else {
                 map.release(held.swap_remove(pick % held.len()));

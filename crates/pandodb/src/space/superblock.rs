@@ -61,11 +61,7 @@ impl Superblock {
         out.extend_from_slice(MAGIC);
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
         out.extend_from_slice(&[0; 4]);
-        for flags in [
-            self.compatible,
-            self.read_only_compatible,
-            self.incompatible,
-        ] {
+        for flags in [self.compatible, self.read_only_compatible, self.incompatible] {
             out.extend_from_slice(&flags.to_le_bytes());
         }
         out.extend_from_slice(&self.store_id.0);
@@ -93,12 +89,7 @@ impl Superblock {
         if page.len() != PAGE || &page[..8] != MAGIC {
             return Err(bad(0, "no magic number".into()));
         }
-        let stored = u32::from_le_bytes([
-            page[PAGE - 4],
-            page[PAGE - 3],
-            page[PAGE - 2],
-            page[PAGE - 1],
-        ]);
+        let stored = u32::from_le_bytes([page[PAGE - 4], page[PAGE - 3], page[PAGE - 2], page[PAGE - 1]]);
         if crc32c::crc32c(&page[..PAGE - 4]) != stored {
             return Err(bad(PAGE as u64 - 4, "checksum mismatch".into()));
         }
@@ -106,14 +97,10 @@ impl Superblock {
         reader.take(8)?;
         let version = reader.u32()?;
         if version != FORMAT_VERSION {
-            return Err(bad(
-                8,
-                format!("format version {version}, this build reads {FORMAT_VERSION}"),
-            ));
+            return Err(bad(8, format!("format version {version}, this build reads {FORMAT_VERSION}")));
         }
         reader.take(4)?;
-        let [compatible, read_only_compatible, incompatible] =
-            [reader.u64()?, reader.u64()?, reader.u64()?];
+        let [compatible, read_only_compatible, incompatible] = [reader.u64()?, reader.u64()?, reader.u64()?];
         let mut store_id = StoreId::default();
         store_id.0.copy_from_slice(reader.take(16)?);
         let generation = reader.u64()?;
@@ -123,10 +110,7 @@ impl Superblock {
         let next_run_id = reader.u64()?;
         let mut catalogs = [BlockAddr::default(); 2];
         for addr in &mut catalogs {
-            *addr = BlockAddr {
-                page: PageNo(reader.u64()?),
-                pages: reader.u32()?,
-            };
+            *addr = BlockAddr { page: PageNo(reader.u64()?), pages: reader.u32()? };
             reader.take(4)?;
         }
         let catalog_len = reader.u64()?;
@@ -152,14 +136,11 @@ impl Superblock {
             read_exact_at(file, slot.offset(), &mut page)
                 .map_err(|e| match e.kind() {
                     std::io::ErrorKind::UnexpectedEof => {
-                        Error::corruption("superblock", 0, "the file ends before it")
-                            .in_file(name, slot.offset())
+                        Error::corruption("superblock", 0, "the file ends before it").in_file(name, slot.offset())
                     }
                     _ => Error::io("read", name, Some(slot.offset()), &e),
                 })
-                .and_then(|()| {
-                    Superblock::decode(&page).map_err(|e| e.in_file(name, slot.offset()))
-                })
+                .and_then(|()| Superblock::decode(&page).map_err(|e| e.in_file(name, slot.offset())))
         })
     }
 
@@ -187,16 +168,7 @@ mod tests {
             clean: true,
             durable: Seqno(77),
             next_run_id: 12,
-            catalogs: [
-                BlockAddr {
-                    page: PageNo(40),
-                    pages: 2,
-                },
-                BlockAddr {
-                    page: PageNo(90),
-                    pages: 2,
-                },
-            ],
+            catalogs: [BlockAddr { page: PageNo(40), pages: 2 }, BlockAddr { page: PageNo(90), pages: 2 }],
             catalog_len: 5000,
         }
     }

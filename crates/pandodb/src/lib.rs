@@ -3,6 +3,8 @@
 
 pub mod base;
 pub mod device;
+pub mod filter;
+pub mod pool;
 pub mod space;
 
 pub use base::{Error, KeyRange, Result};

@@ -1,0 +1,81 @@
+//! [`Block`]: a shared, immutable block, and [`PinnedBlock`]: one that a user holds.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::base::PAGE;
+use crate::device::AlignedBuf;
+
+/// What keeping a block costs beside its bytes: slot, map entry, reference counts, the allocator's share.
+const OVERHEAD: usize = 160;
+
+/// An immutable block of whole pages; cloning it copies a reference. Dereferences to its bytes.
+#[derive(Clone)]
+pub struct Block(Arc<Body>);
+
+struct Body {
+    buf: AlignedBuf,
+    pinned: Arc<AtomicU64>,
+}
+
+impl Block {
+    pub(super) fn new(buf: AlignedBuf, pinned: Arc<AtomicU64>) -> Block {
+        Block(Arc::new(Body { buf, pinned }))
+    }
+
+    /// What the pool charges for the block, in bytes.
+    pub(super) fn cost(&self) -> usize {
+        self.len() + OVERHEAD
+    }
+
+    /// The number of pages.
+    pub fn pages(&self) -> u32 {
+        (self.len() / PAGE) as u32
+    }
+
+    /// A guard for a user, who may hold it for long: counted in the pool's pinned bytes until it is dropped.
+    pub fn pin(&self) -> PinnedBlock {
+        self.0.pinned.fetch_add(self.len() as u64, Relaxed);
+        PinnedBlock(self.clone())
+    }
+}
+
+impl Deref for Block {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0.buf
+    }
+}
+
+impl std::fmt::Debug for Block {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Block({} pages)", self.pages())
+    }
+}
+
+/// A block that a user holds. Dereferences to its bytes.
+#[derive(Debug)]
+pub struct PinnedBlock(Block);
+
+impl Clone for PinnedBlock {
+    fn clone(&self) -> PinnedBlock {
+        self.0.pin()
+    }
+}
+
+impl Deref for PinnedBlock {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for PinnedBlock {
+    fn drop(&mut self) {
+        let before = self.0.0.pinned.fetch_sub(self.0.len() as u64, Relaxed);
+        debug_assert!(before >= self.0.len() as u64, "a pin is counted once");
+    }
+}

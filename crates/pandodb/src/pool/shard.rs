@@ -1,0 +1,152 @@
+//! One shard of the pool: a map of slots and the CLOCK ring over them. Pure bookkeeping, no lock and no I/O.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use super::{Block, PoolStats};
+use crate::base::{PageNo, RunId};
+
+/// Who wrote the block, and where it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FrameKey {
+    pub(super) owner: RunId,
+    pub(super) page: PageNo,
+}
+
+impl FrameKey {
+    /// All 64 bits are usable. Neither number is chosen by a user, so nothing stronger is needed.
+    #[inline]
+    pub(super) fn hash(self) -> u64 {
+        let mixed = (self.owner.0.rotate_left(32) ^ self.page.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ (mixed >> 32)
+    }
+}
+
+impl Hash for FrameKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(FrameKey::hash(*self));
+    }
+}
+
+/// Hands through the hash that the key has computed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Through(u64);
+
+impl Hasher for Through {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a frame key is hashed as one number");
+    }
+    #[inline]
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[derive(Debug)]
+struct Frame {
+    key: FrameKey,
+    block: Block,
+    referenced: bool,
+}
+
+/// Invariant: `map` names exactly the occupied slots of `ring`, `vacant` the others; `bytes` is the sum of their costs.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    map: HashMap<FrameKey, u32, BuildHasherDefault<Through>>,
+    ring: Vec<Option<Frame>>,
+    vacant: Vec<u32>,
+    hand: usize,
+    bytes: usize,
+    hits: u64,
+    misses: u64,
+    evictions: u64,
+}
+
+impl Shard {
+    /// Bytes that the shard's frames are charged with.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A lookup, counted; a hit is remembered for the hand.
+    #[inline]
+    pub(super) fn hit(&mut self, key: FrameKey) -> Option<Block> {
+        let Some(&slot) = self.map.get(&key) else {
+            self.misses += 1;
+            return None;
+        };
+        self.hits += 1;
+        let frame = self.ring[slot as usize].as_mut().expect("the map names occupied slots");
+        frame.referenced = true;
+        Some(frame.block.clone())
+    }
+
+    /// A lookup that does not count.
+    pub(super) fn find(&self, key: FrameKey) -> Option<Block> {
+        let slot = *self.map.get(&key)?;
+        self.ring[slot as usize].as_ref().map(|frame| frame.block.clone())
+    }
+
+    /// Adds a block whose key is not there.
+    pub(super) fn insert(&mut self, key: FrameKey, block: Block) {
+        self.bytes += block.cost();
+        let frame = Some(Frame { key, block, referenced: false });
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.ring[slot as usize] = frame;
+                slot
+            }
+            None => {
+                self.ring.push(frame);
+                (self.ring.len() - 1) as u32
+            }
+        };
+        let old = self.map.insert(key, slot);
+        assert!(old.is_none(), "a block is cached once");
+    }
+
+    /// Removes a block; returns what it was charged with.
+    pub(super) fn remove(&mut self, key: FrameKey) -> Option<usize> {
+        let slot = self.map.remove(&key)?;
+        let frame = self.ring[slot as usize].take().expect("the map names occupied slots");
+        self.vacant.push(slot);
+        let cost = frame.block.cost();
+        self.bytes -= cost;
+        Some(cost)
+    }
+
+    /// Moves the hand to the next frame that was not hit since it came by, and removes that; `None` if there is no frame.
+    pub(super) fn evict(&mut self) -> Option<usize> {
+        if self.map.is_empty() {
+            return None;
+        }
+        // Two rounds at most: the first one clears every bit.
+        loop {
+            self.hand = if self.hand >= self.ring.len() { 0 } else { self.hand };
+            let slot = self.hand;
+            self.hand += 1;
+            match &mut self.ring[slot] {
+                Some(frame) if frame.referenced => frame.referenced = false,
+                Some(frame) => {
+                    let key = frame.key;
+                    self.evictions += 1;
+                    return self.remove(key);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Adds the shard's counters to `stats`.
+    pub(super) fn add_to(&self, stats: &mut PoolStats) {
+        stats.blocks += self.map.len() as u64;
+        stats.hits += self.hits;
+        stats.misses += self.misses;
+        stats.evictions += self.evictions;
+    }
+}

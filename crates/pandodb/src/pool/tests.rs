@@ -1,0 +1,113 @@
+//! Tests of the pool.
+
+use std::sync::Barrier;
+
+use super::*;
+use crate::base::Error;
+
+const OWNER: RunId = RunId(7);
+
+fn addr(page: u64, pages: u32) -> BlockAddr {
+    BlockAddr { page: PageNo(page), pages }
+}
+
+fn buf(fill: u8, pages: usize) -> AlignedBuf {
+    let mut buf = AlignedBuf::zeroed(pages);
+    buf.fill(fill);
+    buf
+}
+
+#[test]
+fn a_block_is_loaded_once_and_known_by_owner_and_page() {
+    let pool = Pool::new(1 << 20);
+    let first = pool.get(OWNER, addr(3, 1), || Ok(buf(1, 1))).unwrap();
+    let again = pool.get(OWNER, addr(3, 1), || panic!("it is cached")).unwrap();
+    assert_eq!((&first[..], again.pages()), (&[1u8; 4096][..], 1));
+    // The same page under another owner is another block.
+    let other = pool.get(RunId(8), addr(3, 1), || Ok(buf(2, 1))).unwrap();
+    assert_eq!(other[0], 2);
+    let stats = pool.stats();
+    assert_eq!((stats.hits, stats.misses, stats.blocks), (1, 2, 2));
+    pool.forget(OWNER, PageNo(3));
+    assert!(pool.peek(OWNER, PageNo(3)).is_none());
+    assert_eq!(first[4095], 1, "a holder keeps a forgotten block");
+}
+
+#[test]
+fn a_failed_load_caches_nothing() {
+    let pool = Pool::new(1 << 20);
+    let result = pool.get(OWNER, addr(1, 1), || Err(Error::corruption("leaf block", 0, "damage")));
+    assert!(result.unwrap_err().is_corruption());
+    assert_eq!(pool.stats().blocks, 0);
+}
+
+#[test]
+fn the_capacity_holds_and_what_is_hit_stays() {
+    let pool = Pool::new(1 << 20);
+    for page in 0..32 {
+        pool.insert(OWNER, addr(page, 1), buf(9, 1));
+    }
+    for page in 100..5_000 {
+        pool.insert(OWNER, addr(page, 1), buf(0, 1));
+        for hot in 0..32 {
+            let block = pool.peek(OWNER, PageNo(hot)).expect("a block that is hit all the time stays");
+            assert_eq!(block[17], 9);
+        }
+        assert!(pool.stats().bytes <= 1 << 20);
+    }
+    let stats = pool.stats();
+    assert!(stats.evictions > 4_000 && stats.blocks > 200, "{stats:?}");
+    pool.set_capacity(40_000);
+    assert!(pool.stats().bytes <= 40_000);
+    pool.set_capacity(0);
+    assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0));
+}
+
+#[test]
+fn a_large_block_is_handed_out_without_being_cached() {
+    let pool = Pool::new(16 * 4096);
+    let block = pool.insert(OWNER, addr(1, 2), buf(5, 2));
+    assert_eq!((block.len(), pool.stats().blocks), (8192, 0));
+    pool.insert(OWNER, addr(9, 1), buf(5, 1));
+    assert_eq!(pool.stats().blocks, 1);
+}
+
+#[test]
+fn pins_are_counted_until_the_last_one_drops() {
+    let pool = Pool::new(64 * 1024);
+    let block = pool.insert(OWNER, addr(1, 1), buf(5, 1));
+    let pins: Vec<PinnedBlock> = (0..4).map(|_| block.pin()).collect();
+    assert!(!pool.should_copy() && pool.stats().pinned_bytes == 16_384);
+    let fifth = pins[0].clone();
+    assert!(pool.should_copy());
+    drop((pins, block));
+    pool.set_capacity(0);
+    assert_eq!((fifth[0], pool.stats().pinned_bytes), (5, 4096));
+    drop(fifth);
+    assert_eq!(pool.stats().pinned_bytes, 0);
+}
+
+#[test]
+fn threads_that_miss_together_share_one_block() {
+    let pool = Pool::new(4 << 20);
+    let barrier = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (pool, barrier) = (&pool, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                for i in 0..2_000u64 {
+                    let page = (i * 31 + thread) % 700;
+                    let block = pool.get(OWNER, addr(page, 1), || Ok(buf(page as u8, 1))).unwrap();
+                    assert_eq!(block[0], page as u8);
+                }
+            });
+        }
+    });
+    let stats = pool.stats();
+    assert_eq!((stats.blocks, stats.bytes), (700, 700 * buf_cost()));
+}
+
+fn buf_cost() -> u64 {
+    Pool::new(1 << 20).insert(OWNER, addr(1, 1), buf(0, 1)).cost() as u64
+}

@@ -3,8 +3,9 @@
 //! One `u32` for each extent of 32 pages, plus two indexes derived from it: the ranges of wholly free extents, for
 //! large requests, and the partly taken ones (slabs), for small requests. Pure bookkeeping, no I/O.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use super::ranges::RangeSet;
 use crate::base::{EXTENT_PAGES, Extent, PageNo};
 
 /// Slabs tried for a small request before a fresh extent is opened.
@@ -15,7 +16,7 @@ const SLAB_TRIES: usize = 64;
 #[derive(Debug, Default)]
 pub struct PageMap {
     words: Vec<u32>,
-    free: BTreeMap<u64, u64>,
+    free: RangeSet,
     partial: BTreeSet<u64>,
     taken_pages: u64,
 }
@@ -47,14 +48,14 @@ impl PageMap {
         let old = self.extents();
         if extents > old {
             self.words.resize(extents as usize, 0);
-            self.add_free(old, extents - old);
+            self.free.insert(old, extents - old);
         }
     }
 
     /// Extents at the end of the map that are wholly free.
     pub fn free_tail(&self) -> u64 {
-        match self.free.last_key_value() {
-            Some((&start, &count)) if start + count == self.extents() => count,
+        match self.free.last() {
+            Some((start, count)) if start + count == self.extents() => count,
             _ => 0,
         }
     }
@@ -63,10 +64,7 @@ impl PageMap {
     pub fn shrink(&mut self, extents: u64) {
         assert!(extents <= self.free_tail(), "only a free tail can be cut off");
         if extents > 0 {
-            let (start, count) = self.free.pop_last().expect("a free tail");
-            if count > extents {
-                self.free.insert(start, count - extents);
-            }
+            self.free.remove(self.extents() - extents, extents);
             self.words.truncate(self.words.len() - extents as usize);
         }
     }
@@ -87,7 +85,7 @@ impl PageMap {
             }
         }
         let want = u64::from(pages.div_ceil(EXTENT_PAGES));
-        let start = self.free.iter().find(|&(_, &count)| count >= want).map(|(&start, _)| start)?;
+        let start = self.free.first_fit(want)?;
         let extent = Extent { start: PageNo(start * u64::from(EXTENT_PAGES)), pages };
         assert!(self.take(extent));
         Some(extent)
@@ -135,43 +133,16 @@ impl PageMap {
     fn set_word(&mut self, at: u64, before: u32, after: u32) {
         self.words[at as usize] = after;
         if before == 0 && after != 0 {
-            self.cut_free(at);
+            self.free.remove(at, 1);
         }
         if before != 0 && after == 0 {
-            self.add_free(at, 1);
+            self.free.insert(at, 1);
         }
         if after != 0 && after != u32::MAX {
             self.partial.insert(at);
         } else {
             self.partial.remove(&at);
         }
-    }
-
-    /// Removes one extent from the free ranges.
-    fn cut_free(&mut self, at: u64) {
-        let (&start, &count) = self.free.range(..=at).next_back().expect("a free extent lies in a free range");
-        assert!(at < start + count);
-        self.free.remove(&start);
-        if at > start {
-            self.free.insert(start, at - start);
-        }
-        if at + 1 < start + count {
-            self.free.insert(at + 1, start + count - at - 1);
-        }
-    }
-
-    /// Adds free extents and joins them with their neighbours.
-    fn add_free(&mut self, mut start: u64, mut count: u64) {
-        if let Some((&before, &len)) = self.free.range(..start).next_back()
-            && before + len == start
-        {
-            self.free.remove(&before);
-            (start, count) = (before, count + len);
-        }
-        if let Some(len) = self.free.remove(&(start + count)) {
-            count += len;
-        }
-        self.free.insert(start, count);
     }
 }
 
@@ -196,7 +167,7 @@ mod tests {
 
     /// Compares the derived indexes with the words.
     fn check(map: &PageMap) {
-        let mut free = BTreeMap::new();
+        let mut free = RangeSet::default();
         let mut at = 0;
         while at < map.words.len() {
             let run = map.words[at..].iter().take_while(|&&word| word == 0).count();

@@ -20,6 +20,7 @@
 
 pub mod data;
 pub mod map;
+pub mod ranges;
 pub mod superblock;
 
 pub use data::{BLOCK_HEADER, BlockKind, DataFile};

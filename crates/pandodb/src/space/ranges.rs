@@ -1,0 +1,106 @@
+//! [`RangeSet`]: a set of numbers kept as maximal ranges. Free extents, live large values.
+
+use std::collections::BTreeMap;
+
+/// A set of `u64`, stored as disjoint ranges that do not touch: start → length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RangeSet {
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl RangeSet {
+    /// Adds `start..start + len`, none of which may be in the set, and joins it with its neighbours.
+    pub fn insert(&mut self, mut start: u64, mut len: u64) {
+        if len == 0 {
+            return;
+        }
+        if let Some((&before, &size)) = self.ranges.range(..start).next_back() {
+            assert!(before + size <= start, "{start}+{len} is in the set already");
+            if before + size == start {
+                self.ranges.remove(&before);
+                (start, len) = (before, len + size);
+            }
+        }
+        if let Some((&after, &size)) = self.ranges.range(start..).next() {
+            assert!(start + len <= after, "{start}+{len} is in the set already");
+            if start + len == after {
+                self.ranges.remove(&after);
+                len += size;
+            }
+        }
+        self.ranges.insert(start, len);
+    }
+
+    /// Removes `start..start + len`, all of which must be in the set.
+    pub fn remove(&mut self, start: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let found = self.ranges.range(..=start).next_back().map(|(&at, &size)| (at, size));
+        let (at, size) =
+            found.filter(|(at, size)| start + len <= at + size).expect("only what is in the set leaves it");
+        self.ranges.remove(&at);
+        if at < start {
+            self.ranges.insert(at, start - at);
+        }
+        if start + len < at + size {
+            self.ranges.insert(start + len, at + size - start - len);
+        }
+    }
+
+    /// Whether all of `start..start + len` is in the set.
+    pub fn contains(&self, start: u64, len: u64) -> bool {
+        self.ranges.range(..=start).next_back().is_some_and(|(&at, &size)| start + len <= at + size)
+    }
+
+    /// The start of the first range of at least `len`.
+    pub fn first_fit(&self, len: u64) -> Option<u64> {
+        self.ranges.iter().find(|&(_, &size)| size >= len).map(|(&start, _)| start)
+    }
+
+    /// The last range: (start, length).
+    pub fn last(&self) -> Option<(u64, u64)> {
+        self.ranges.last_key_value().map(|(&start, &len)| (start, len))
+    }
+
+    /// All ranges in order: (start, length).
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ranges.iter().map(|(&start, &len)| (start, len))
+    }
+
+    /// How many ranges there are.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Whether the set is empty.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_join_and_split() {
+        let mut set = RangeSet::default();
+        set.insert(10, 5);
+        set.insert(20, 5);
+        set.insert(15, 5);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [(10, 15)]);
+        set.remove(12, 3);
+        assert_eq!(set.iter().collect::<Vec<_>>(), [(10, 2), (15, 10)]);
+        assert!(set.contains(15, 10) && !set.contains(11, 2) && !set.contains(0, 1));
+        assert_eq!((set.first_fit(3), set.first_fit(11), set.last()), (Some(15), None, Some((15, 10))));
+    }
+
+    #[test]
+    #[should_panic(expected = "in the set already")]
+    fn overlaps_are_our_own_mistake() {
+        let mut set = RangeSet::default();
+        set.insert(10, 5);
+        set.insert(14, 2);
+    }
+}

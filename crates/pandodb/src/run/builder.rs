@@ -1,0 +1,323 @@
+//! [`RunBuilder`]: packs a sorted stream of messages into a run, bottom up, in one pass (002 §3.3).
+//!
+//! ```text
+//!   push ─▶ leaf being filled ─▶ pages ─▶ disk          finish: last leaf, inner levels, filter,
+//!            └ separator, position ─▶ children                  tombstones, footer
+//! ```
+//!
+//! A leaf is closed when the next entry would not fit and it is seven eighths full; until then it grows, up to 8 pages, so
+//! that middle-sized values waste little. All messages of a key stay in one leaf, which grows as far as it takes, up to
+//! 4 MiB of them: then the key goes on in the next leaf, and the leaf says so. A larger single entry has a leaf of its own.
+//!
+//! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and, while the
+//! filter is written, 10 bits a key). Dropped before it is finished, a builder gives its pages back.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::inner::{Child, InnerBuilder, MIN_FANOUT, separator};
+use super::leaf::LeafBuilder;
+use super::meta::{self, RunMeta};
+use super::pages::{PageWriter, Placed};
+use super::tombstones;
+use crate::base::{BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, Seqno, key_hash};
+use crate::filter::{BloomBuilder, FilterMeta};
+use crate::space::{BlockKind, DataFile};
+
+/// A leaf does not grow beyond this for the sake of filling its last page.
+const GROWN_LEAF: usize = 8 * PAGE;
+/// The messages of one key are spread over several leaves past this many bytes.
+const MAX_GROUP: usize = 4 << 20;
+
+/// One level of the tree: its blocks, and the separators before them.
+#[derive(Default)]
+struct Level {
+    blocks: Vec<(Child, u32)>,
+    separators: Vec<u8>,
+}
+
+impl Level {
+    fn push(&mut self, child: Child, separator: &[u8]) {
+        self.blocks.push((child, separator.len() as u32));
+        self.separators.extend_from_slice(separator);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Child, &[u8])> {
+        let mut rest = &self.separators[..];
+        self.blocks.iter().map(move |&(child, len)| {
+            let (separator, after) = rest.split_at(len as usize);
+            rest = after;
+            (child, separator)
+        })
+    }
+}
+
+/// Builds one run from messages in their order.
+pub struct RunBuilder {
+    pages: PageWriter,
+    leaf: LeafBuilder,
+    /// The bytes that the leaf may grow to before it is closed or allowed more.
+    leaf_limit: usize,
+    /// Bounds the leaf from below; empty for the first.
+    leaf_separator: Vec<u8>,
+    pages_before: u32,
+    leaves: Level,
+    filter: BloomBuilder,
+    tombstones: Vec<RangeTombstone>,
+    last_key: Vec<u8>,
+    last_seqno: Seqno,
+    meta: RunMeta,
+}
+
+impl RunBuilder {
+    /// Starts the run `id`, which will take about `expected_bytes` on disk: a hint for allocation only.
+    pub fn new(data: Arc<DataFile>, id: RunId, expected_bytes: u64) -> RunBuilder {
+        RunBuilder {
+            pages: PageWriter::new(data, id, expected_bytes),
+            leaf: LeafBuilder::default(),
+            leaf_limit: PAGE,
+            leaf_separator: Vec::new(),
+            pages_before: 0,
+            leaves: Level::default(),
+            filter: BloomBuilder::new(),
+            tombstones: Vec::new(),
+            last_key: Vec::new(),
+            last_seqno: Seqno(0),
+            meta: RunMeta { id, min_seqno: Seqno::MAX, ..RunMeta::default() },
+        }
+    }
+
+    /// Appends a message.
+    ///
+    /// # Errors
+    /// [`crate::Error::DiskFull`] or an I/O error; the builder is good only for dropping then.
+    ///
+    /// # Panics
+    /// If the message is not strictly after the one before it, or not one that a run may hold.
+    pub fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        assert!((1..=MAX_KEY).contains(&entry.key.len()), "keys have 1 to 65,535 bytes");
+        let new_key = match self.last_key.as_slice().cmp(entry.key) {
+            Ordering::Less => true,
+            Ordering::Equal if entry.seqno < self.last_seqno => false,
+            _ => panic!("messages are pushed in order: {} after {}", entry.seqno, self.last_seqno),
+        };
+        self.make_room(&entry, new_key)?;
+        self.leaf.add(&entry);
+        self.count(&entry);
+        if new_key {
+            self.filter.add(key_hash(entry.key));
+            self.meta.keys += 1;
+            if self.meta.first_key.is_empty() {
+                self.meta.first_key.extend_from_slice(entry.key);
+            }
+            self.last_key.clear();
+            self.last_key.extend_from_slice(entry.key);
+        }
+        self.last_seqno = entry.seqno;
+        Ok(())
+    }
+
+    /// Adds a range tombstone, in any order.
+    pub fn push_tombstone(&mut self, tombstone: RangeTombstone) {
+        assert!(!tombstone.range.is_empty(), "a range tombstone covers something");
+        self.span_seqno(tombstone.seqno);
+        self.meta.range_tombstones += 1;
+        self.tombstones.push(tombstone);
+    }
+
+    /// Bytes of blocks that are complete.
+    pub fn bytes_written(&self) -> u64 {
+        self.pages.placed_pages() * PAGE as u64
+    }
+
+    /// Bytes of the run's leaves, the one being filled included.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_written() + if self.leaf.is_empty() { 0 } else { self.leaf.size() as u64 }
+    }
+
+    fn span_seqno(&mut self, seqno: Seqno) {
+        assert!(seqno <= Seqno::MAX, "a seqno that was given out");
+        self.meta.min_seqno = self.meta.min_seqno.min(seqno);
+        self.meta.max_seqno = self.meta.max_seqno.max(seqno);
+    }
+
+    fn count(&mut self, entry: &Entry<'_>) {
+        self.span_seqno(entry.seqno);
+        self.meta.key_bytes += entry.key.len() as u64;
+        self.meta.value_bytes += entry.value.len() as u64;
+        match entry.kind {
+            Kind::Put => self.meta.puts += 1,
+            Kind::Merge => self.meta.merges += 1,
+            Kind::Delete => {
+                assert!(entry.value.is_empty(), "a delete has no value");
+                self.meta.deletes += 1;
+            }
+            Kind::BlobPut => {
+                let blob = BlobRef::decode(entry.value).expect("a blob put holds a reference");
+                self.meta.blob_puts += 1;
+                self.meta.blob_bytes += blob.len;
+            }
+            Kind::RangeDelete => panic!("range deletes are pushed as tombstones"),
+        }
+    }
+
+    /// Sees to it that the leaf can take `entry`: lets it grow, or closes it.
+    fn make_room(&mut self, entry: &Entry<'_>, new_key: bool) -> Result<()> {
+        let need = self.leaf.size_with(entry);
+        if need <= self.leaf_limit {
+            return Ok(());
+        }
+        let grown = need.next_multiple_of(PAGE);
+        let may_grow = if self.leaf.is_empty() {
+            true
+        } else if new_key {
+            grown <= GROWN_LEAF && self.leaf.size() * 8 < self.leaf_limit * 7
+        } else {
+            need <= MAX_GROUP
+        };
+        if may_grow {
+            self.leaf_limit = grown;
+            return Ok(());
+        }
+        self.close_leaf(!new_key)?;
+        self.leaf_separator.clear();
+        if new_key {
+            self.leaf_separator.extend_from_slice(separator(&self.last_key, entry.key));
+        } else {
+            self.leaf_separator.extend_from_slice(entry.key);
+            self.leaf_separator.push(0);
+        }
+        self.leaf_limit = self.leaf.size_with(entry).next_multiple_of(PAGE);
+        Ok(())
+    }
+
+    fn close_leaf(&mut self, continues: bool) -> Result<()> {
+        let (pages, before, leaf) = (self.leaf.pages(), self.pages_before, &self.leaf);
+        let placed = self.pages.append(pages, BlockKind::Leaf, |block| leaf.encode(block, before, continues))?;
+        let child = Child { position: placed.position, pages, leaf: placed.position };
+        self.leaves.push(child, &self.leaf_separator);
+        self.pages_before = pages;
+        self.leaf.clear();
+        Ok(())
+    }
+
+    /// Writes the rest of the run and describes it; `None` if nothing was pushed. Everything is written, nothing synced.
+    ///
+    /// # Errors
+    /// [`crate::Error::DiskFull`] or an I/O error; the pages are given back then.
+    pub fn finish(mut self) -> Result<Option<RunMeta>> {
+        if !self.leaf.is_empty() {
+            self.close_leaf(false)?;
+        }
+        if self.meta.entries() == 0 && self.tombstones.is_empty() {
+            return Ok(None);
+        }
+        self.meta.leaf_pages = self.pages.placed_pages();
+        self.meta.last_key = std::mem::take(&mut self.last_key);
+        if self.meta.leaf_pages > 0 {
+            self.write_inner()?;
+        }
+        self.write_filter()?;
+        self.write_tombstones()?;
+        self.write_footer()?;
+        self.meta.extents = self.pages.finish()?;
+        Ok(Some(self.meta))
+    }
+
+    /// Writes level upon level until one block is left: the root.
+    fn write_inner(&mut self) -> Result<()> {
+        let mut level = std::mem::take(&mut self.leaves);
+        let mut height = 0u8;
+        let mut root = None;
+        while level.blocks.len() > 1 {
+            height += 1;
+            (level, root) = self.write_level(&level, height)?;
+        }
+        let first = level.blocks[0].0;
+        // A lone leaf is the root, and the first block of the run.
+        let extents = self.pages.extents();
+        self.meta.root = root.unwrap_or(BlockAddr { page: extents[0].start, pages: first.pages });
+        self.meta.height = height;
+        Ok(())
+    }
+
+    /// Writes the inner blocks above `below`; returns their level and where the last of them is.
+    fn write_level(&mut self, below: &Level, height: u8) -> Result<(Level, Option<BlockAddr>)> {
+        let mut level = Level::default();
+        let mut last = None;
+        let mut builder = InnerBuilder::new(u32::from(height));
+        let mut limit = PAGE;
+        let mut first: (Child, &[u8]) = (Child::default(), &[]);
+        for (child, separator) in below.iter() {
+            let need = builder.size_with(&child, separator);
+            if need > limit && builder.len() >= MIN_FANOUT {
+                let placed = self.write_block(&mut builder)?;
+                level.push(parent_of(&first.0, placed), first.1);
+                last = Some(placed.addr);
+                limit = PAGE;
+            } else if need > limit {
+                limit = need.next_multiple_of(PAGE);
+            }
+            if builder.is_empty() {
+                first = (child, separator);
+            }
+            builder.add(child, separator);
+        }
+        if !builder.is_empty() {
+            let placed = self.write_block(&mut builder)?;
+            level.push(parent_of(&first.0, placed), first.1);
+            last = Some(placed.addr);
+        }
+        Ok((level, last))
+    }
+
+    fn write_block(&mut self, builder: &mut InnerBuilder) -> Result<Placed> {
+        let placed = self.pages.append(builder.pages(), BlockKind::Inner, |block| builder.encode(block))?;
+        builder.clear();
+        Ok(placed)
+    }
+
+    fn write_filter(&mut self) -> Result<()> {
+        // Beside a single page of entries a filter saves nothing.
+        if self.meta.leaf_pages <= 1 {
+            return Ok(());
+        }
+        let filter = std::mem::take(&mut self.filter).build();
+        self.meta.filter = FilterMeta { pages: filter.pages() as u32, first: self.pages.placed_pages() };
+        for page in filter.chunks_exact(PAGE) {
+            self.pages.append(1, BlockKind::Filter, |block| block.copy_from_slice(page))?;
+        }
+        Ok(())
+    }
+
+    fn write_tombstones(&mut self) -> Result<()> {
+        self.tombstones.sort_unstable_by(|a, b| {
+            a.range.from.cmp(&b.range.from).then(b.seqno.cmp(&a.seqno)).then(a.range.to.cmp(&b.range.to))
+        });
+        for (count, items) in tombstones::encode(&self.tombstones) {
+            let pages = tombstones::pages(&items);
+            let placed =
+                self.pages.append(pages, BlockKind::Tombstones, |block| tombstones::fill(block, count, &items))?;
+            self.meta.tombstones.push(placed.addr);
+        }
+        Ok(())
+    }
+
+    /// Writes the description as the run's last block. It is placed before its own place is known: one more extent.
+    fn write_footer(&mut self) -> Result<()> {
+        const ONE_EXTENT_MORE: usize = 32;
+        let mut body = Vec::new();
+        self.meta.extents = self.pages.extents().to_vec();
+        self.meta.encode(&mut body);
+        let placed = self.pages.place(meta::footer_pages(body.len() + ONE_EXTENT_MORE))?;
+        self.meta.extents = self.pages.close().to_vec();
+        body.clear();
+        self.meta.encode(&mut body);
+        self.pages.write(placed, BlockKind::Footer, |block| meta::fill_footer(block, &body))
+    }
+}
+
+/// The reference to an inner block whose first child is `first`.
+fn parent_of(first: &Child, placed: Placed) -> Child {
+    Child { position: placed.position, pages: placed.addr.pages, leaf: first.leaf }
+}

@@ -1,0 +1,270 @@
+//! Inner blocks: separators and children.
+//!
+//! ```text
+//!   body of `slots`, link = level (1: the children are leaves), base = smallest child position
+//!
+//!   entry   position − base varint │ pages varint │ [level > 1] first leaf varint │ rest of the separator
+//! ```
+//!
+//! Positions count pages from the start of the run, across its extents. Child *i* holds the keys at or above separator
+//! *i*, up to the next one; the first separator of a block is left empty, since the block above (or nothing) bounds it,
+//! and the prefix is that of the others. `first leaf` is the position of the first leaf below the child, so that a place
+//! among the leaves can be found without reading the level above them.
+//!
+//! Separators are cut short: between a leaf that ends with *x* and one that begins with *y* stands the shortest *s* with
+//! *x* < *s* ≤ *y* ([`separator`]). One exception: where the messages of one key *x* fill more than a leaf, the leaves
+//! that go on are bounded by *x* followed by a zero byte, the smallest key above it; so a search for *x* finds the first
+//! of them, and a search for anything above finds the last.
+
+use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
+use crate::base::codec::{get_varint, put_varint, varint_len};
+use crate::base::{MAX_KEY, PAGE};
+use crate::space::data::MAX_BLOCK_PAGES;
+
+/// Every inner block but the last of a level has at least this many children, however long the separators.
+pub const MIN_FANOUT: usize = 4;
+/// More levels than a run of 2^48 pages can have.
+pub const MAX_HEIGHT: u8 = 24;
+
+/// The shortest key that is above `low` and not above `high`.
+pub fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
+    debug_assert!(low < high, "a separator stands between two keys");
+    &high[..common_prefix(low, high) + 1]
+}
+
+/// A reference to a block below.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Child {
+    /// The position of the block among the run's pages.
+    pub position: u64,
+    /// Its pages.
+    pub pages: u32,
+    /// The position of the first leaf below (or of the child itself, if it is a leaf).
+    pub leaf: u64,
+}
+
+/// An inner block over checked bytes.
+#[derive(Clone, Copy)]
+pub struct Inner<'a> {
+    bytes: &'a [u8],
+    slots: Slots,
+}
+
+/// Takes the child off an entry; returns it with the bytes that it took.
+#[inline]
+fn parse_child(entry: &[u8], base: u64, level: u32) -> Result<(Child, usize), Flaw> {
+    let (delta, mut at) = get_varint(entry).ok_or("position cut off")?;
+    let (pages, len) = get_varint(&entry[at..]).ok_or("page count cut off")?;
+    at += len;
+    let position = base.checked_add(delta).ok_or("position out of bounds")?;
+    let mut leaf = position;
+    if level > 1 {
+        let (first, len) = get_varint(&entry[at..]).ok_or("leaf position cut off")?;
+        (leaf, at) = (first, at + len);
+    }
+    if pages == 0 || pages > u64::from(MAX_BLOCK_PAGES) {
+        return Err("page count out of bounds");
+    }
+    Ok((Child { position, pages: pages as u32, leaf }, at))
+}
+
+impl<'a> Inner<'a> {
+    /// Views a block that [`Inner::check`] has accepted.
+    #[inline]
+    pub fn of(bytes: &'a [u8]) -> Inner<'a> {
+        Inner { bytes, slots: Slots::of(bytes) }
+    }
+
+    /// Checks everything that the accessors rely on, and the order.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(bytes: &'a [u8]) -> Result<Inner<'a>, &'static str> {
+        let inner = Inner { bytes, slots: Slots::check(bytes)? };
+        if inner.level() == 0 || inner.level() > u32::from(MAX_HEIGHT) || inner.slots.flags & super::slots::CONTINUES != 0
+        {
+            return Err("level or flags out of bounds");
+        }
+        let prefix_len = inner.slots.prefix(bytes).len();
+        let heads = inner.slots.heads(bytes);
+        let mut before: Option<(Child, &[u8])> = None;
+        for i in 0..inner.len() {
+            let entry = &bytes[inner.slots.entry(bytes, i)];
+            let (child, at) = parse_child(entry, inner.slots.base, inner.level())?;
+            let rest = &entry[at..];
+            if prefix_len + rest.len() > MAX_KEY + 1 || heads[i].get() != head(rest) {
+                return Err("a separator out of bounds, or not the one of its head");
+            }
+            match before {
+                None if !rest.is_empty() => return Err("the first separator is not empty"),
+                Some((last, _)) if child.position <= last.position || child.leaf <= last.leaf => {
+                    return Err("children out of order");
+                }
+                // Equal ones bound the leaves of one key; see the module.
+                Some((_, last)) if rest < last => return Err("separators out of order"),
+                _ => {}
+            }
+            before = Some((child, rest));
+        }
+        Ok(inner)
+    }
+
+    /// The number of children, at least 1.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "an inner block is never empty")]
+    pub fn len(&self) -> usize {
+        self.slots.count
+    }
+
+    /// Levels below: 1 if the children are leaves.
+    #[inline]
+    pub fn level(&self) -> u32 {
+        self.slots.link
+    }
+
+    #[inline]
+    fn parse(&self, i: usize) -> (Child, &'a [u8]) {
+        let entry = &self.bytes[self.slots.entry(self.bytes, i)];
+        let (child, at) = parse_child(entry, self.slots.base, self.level()).expect("the block was checked");
+        (child, &entry[at..])
+    }
+
+    /// The `i`-th child.
+    #[inline]
+    pub fn child(&self, i: usize) -> Child {
+        self.parse(i).0
+    }
+
+    /// Writes the `i`-th separator to `key`; empty for the first.
+    pub fn separator(&self, i: usize, key: &mut Vec<u8>) {
+        key.clear();
+        if i > 0 {
+            key.extend_from_slice(self.slots.prefix(self.bytes));
+            key.extend_from_slice(self.parse(i).1);
+        }
+    }
+
+    /// The child that may hold `key`: the last one whose separator is not above it.
+    #[inline]
+    pub fn search(&self, key: &[u8]) -> usize {
+        self.slots.search(self.bytes, key, 1, true, |i| self.parse(i).1) - 1
+    }
+
+    /// The child below which the leaf at `position` lies: the last one that does not begin after it.
+    pub fn search_leaf(&self, position: u64) -> usize {
+        let (mut low, mut high) = (1, self.len());
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.child(middle).leaf <= position {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low - 1
+    }
+}
+
+/// Gathers the children of one inner block, whose level is given. Reusable.
+pub struct InnerBuilder {
+    level: u32,
+    children: Vec<(Child, usize)>,
+    /// The separators back to back; the first one is left out.
+    separators: Vec<u8>,
+    prefix_len: usize,
+    /// What the children take in their entries, without separators.
+    child_bytes: usize,
+}
+
+impl InnerBuilder {
+    /// For blocks `level` levels above the leaves, 1 at least.
+    pub fn new(level: u32) -> InnerBuilder {
+        assert!(level > 0, "level 0 are the leaves");
+        InnerBuilder { level, children: Vec::new(), separators: Vec::new(), prefix_len: 0, child_bytes: 0 }
+    }
+
+    /// The children added.
+    pub fn len(&self) -> usize {
+        self.children.len()
+    }
+
+    /// Whether no child was added.
+    pub fn is_empty(&self) -> bool {
+        self.children.is_empty()
+    }
+
+    fn bytes_of(&self, child: &Child) -> usize {
+        let base = self.children.first().map_or(child.position, |(first, _)| first.position);
+        let leaf = if self.level > 1 { varint_len(child.leaf) } else { 0 };
+        varint_len(child.position - base) + varint_len(u64::from(child.pages)) + leaf
+    }
+
+    /// How much the prefix would be, with `separator` as the last one.
+    fn prefix_with(&self, separator: &[u8]) -> usize {
+        match self.children.len() {
+            0 => 0,
+            1 => separator.len(),
+            _ => common_prefix(&self.separators[..self.prefix_len], separator),
+        }
+    }
+
+    fn entry_bytes(&self, prefix_len: usize) -> usize {
+        self.child_bytes + self.separators.len() - prefix_len * self.children.len().saturating_sub(1)
+    }
+
+    /// The size of the block in bytes with one child more.
+    pub fn size_with(&self, child: &Child, separator: &[u8]) -> usize {
+        let prefix_len = self.prefix_with(separator);
+        let mut entries = self.entry_bytes(prefix_len) + self.bytes_of(child);
+        if !self.is_empty() {
+            entries += separator.len() - prefix_len;
+        }
+        frame_bytes(self.children.len() + 1, prefix_len, entries).0 + entries
+    }
+
+    /// Adds a child, which is after all others. The separator of the first one is not kept.
+    pub fn add(&mut self, child: Child, separator: &[u8]) {
+        self.prefix_len = self.prefix_with(separator);
+        let kept = if self.is_empty() { &[][..] } else { separator };
+        self.separators.extend_from_slice(kept);
+        self.child_bytes += self.bytes_of(&child);
+        self.children.push((child, kept.len()));
+    }
+
+    /// The pages that the block needs.
+    pub fn pages(&self) -> u32 {
+        let entries = self.entry_bytes(self.prefix_len);
+        let (frame, _) = frame_bytes(self.children.len(), self.prefix_len, entries);
+        u32::try_from((frame + entries).div_ceil(PAGE)).expect("an inner block is bounded by its builder")
+    }
+
+    /// Writes the body into `block`, which has [`InnerBuilder::pages`] pages; its header is left to be sealed.
+    pub fn encode(&self, block: &mut [u8]) {
+        let base = self.children[0].0.position;
+        let size = (self.children.len(), self.entry_bytes(self.prefix_len));
+        let prefix = &self.separators[..self.prefix_len];
+        let mut writer = SlotsWriter::start(block, size, prefix, 0, (self.level, base));
+        let mut fixed = Vec::new();
+        let mut at = 0;
+        for (i, (child, len)) in self.children.iter().enumerate() {
+            let rest = if i == 0 { &[][..] } else { &self.separators[at + self.prefix_len..at + len] };
+            at += len;
+            fixed.clear();
+            put_varint(&mut fixed, child.position - base);
+            put_varint(&mut fixed, u64::from(child.pages));
+            if self.level > 1 {
+                put_varint(&mut fixed, child.leaf);
+            }
+            writer.entry(i, head(rest), [&fixed, rest, &[]]);
+        }
+        writer.finish();
+    }
+
+    /// Forgets the children, keeps the memory.
+    pub fn clear(&mut self) {
+        self.children.clear();
+        self.separators.clear();
+        self.prefix_len = 0;
+        self.child_bytes = 0;
+    }
+}

@@ -1,0 +1,338 @@
+//! Leaf blocks: the messages of a run, in order, all messages of a key together.
+//!
+//! ```text
+//!   body of `slots`, link = pages of the leaf before (0: none), base = smallest seqno
+//!   flag bit 1: the messages of the last key go on in the next leaf (only past 4 MiB of them)
+//!
+//!   entry   kind u8 │ seqno − base varint │ rest length varint │ rest of the key │ value, to the entry's end
+//! ```
+//!
+//! The key of an entry is the block's prefix and its rest. Steps: [`LeafBuilder::add`] while [`LeafBuilder::size_with`]
+//! fits, then [`LeafBuilder::encode`]; on the way back [`Leaf::check`] once for bytes from disk, then [`Leaf::of`] and
+//! accessors that cannot fail.
+//!
+//! Invariants, all checked: entries strictly ascend by (key, newest first); every key has 1 to 65,535 bytes; a delete has
+//! no value; a blob put holds a well-formed reference; every head is the one of its key.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use super::slots::{CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
+use crate::base::codec::{get_varint, put_varint, varint_len};
+use crate::base::{BlobRef, Entry, Kind, MAX_KEY, MAX_VALUE, PAGE, Seqno};
+
+/// A leaf over checked bytes.
+#[derive(Clone, Copy)]
+pub struct Leaf<'a> {
+    bytes: &'a [u8],
+    slots: Slots,
+}
+
+/// Where the parts of an entry are, as offsets in the block.
+#[derive(Clone, Copy, Debug)]
+pub struct Slot {
+    /// What the message does.
+    pub kind: Kind,
+    /// Its place in the order of writes.
+    pub seqno: Seqno,
+    rest_at: u32,
+    value_at: u32,
+    end: u32,
+}
+
+impl Slot {
+    /// Where the value lies in the block.
+    #[inline]
+    pub fn value(&self) -> Range<usize> {
+        self.value_at as usize..self.end as usize
+    }
+
+    #[inline]
+    fn rest(&self) -> Range<usize> {
+        self.rest_at as usize..self.value_at as usize
+    }
+}
+
+/// Takes an entry's fixed parts off its bytes, which begin at `at` in the block.
+#[inline]
+fn parse_slot(entry: &[u8], at: usize, base: u64) -> Result<Slot, Flaw> {
+    let kind = Kind::from_u8(entry[0]).ok_or("unknown kind of message")?;
+    let (delta, delta_len) = get_varint(&entry[1..]).ok_or("seqno cut off")?;
+    let (rest_len, rest_len_len) = get_varint(&entry[1 + delta_len..]).ok_or("key length cut off")?;
+    let rest_at = 1 + delta_len + rest_len_len;
+    if rest_len > (entry.len() - rest_at) as u64 {
+        return Err("key longer than its entry");
+    }
+    let seqno = base.checked_add(delta).filter(|&seqno| seqno <= Seqno::MAX.0).ok_or("seqno out of bounds")?;
+    Ok(Slot {
+        kind,
+        seqno: Seqno(seqno),
+        rest_at: (at + rest_at) as u32,
+        value_at: (at + rest_at) as u32 + rest_len as u32,
+        end: (at + entry.len()) as u32,
+    })
+}
+
+impl<'a> Leaf<'a> {
+    /// Views a block that [`Leaf::check`] has accepted.
+    #[inline]
+    pub fn of(bytes: &'a [u8]) -> Leaf<'a> {
+        Leaf { bytes, slots: Slots::of(bytes) }
+    }
+
+    /// Checks everything that the accessors rely on, and the order. Costs about 15 ns an entry.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(bytes: &'a [u8]) -> Result<Leaf<'a>, &'static str> {
+        let leaf = Leaf { bytes, slots: Slots::check(bytes)? };
+        let prefix_len = leaf.slots.prefix(bytes).len();
+        let heads = leaf.slots.heads(bytes);
+        let mut before: Option<(&[u8], Seqno)> = None;
+        for i in 0..leaf.len() {
+            let range = leaf.slots.entry(bytes, i);
+            let slot = parse_slot(&bytes[range.clone()], range.start, leaf.slots.base)?;
+            let rest = &bytes[slot.rest()];
+            if !(1..=MAX_KEY).contains(&(prefix_len + rest.len())) || heads[i].get() != head(rest) {
+                return Err("a key out of bounds, or not the one of its head");
+            }
+            check_value(slot.kind, &bytes[slot.value()])?;
+            if let Some((last, seqno)) = before {
+                match last.cmp(rest) {
+                    Ordering::Less => {}
+                    Ordering::Equal if slot.seqno < seqno => {}
+                    _ => return Err("entries out of order"),
+                }
+            }
+            before = Some((rest, slot.seqno));
+        }
+        Ok(leaf)
+    }
+
+    /// The number of entries, at least 1.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "a leaf is never empty")]
+    pub fn len(&self) -> usize {
+        self.slots.count
+    }
+
+    /// The pages of the leaf before this one; 0 for the first leaf of a run.
+    #[inline]
+    pub fn pages_before(&self) -> u32 {
+        self.slots.link
+    }
+
+    /// Whether the messages of the last key go on in the next leaf.
+    #[inline]
+    pub fn continues(&self) -> bool {
+        self.slots.flags & CONTINUES != 0
+    }
+
+    /// The common prefix of all keys.
+    #[inline]
+    pub fn prefix(&self) -> &'a [u8] {
+        self.slots.prefix(self.bytes)
+    }
+
+    /// The `i`-th entry, decoded.
+    #[inline]
+    pub fn slot(&self, i: usize) -> Slot {
+        let range = self.slots.entry(self.bytes, i);
+        parse_slot(&self.bytes[range.clone()], range.start, self.slots.base).expect("the block was checked")
+    }
+
+    /// What follows the prefix in an entry's key.
+    #[inline]
+    pub fn rest(&self, slot: &Slot) -> &'a [u8] {
+        &self.bytes[slot.rest()]
+    }
+
+    /// An entry's value.
+    #[inline]
+    pub fn value(&self, slot: &Slot) -> &'a [u8] {
+        &self.bytes[slot.value()]
+    }
+
+    /// Writes the key of the `i`-th entry to `key`.
+    pub fn key(&self, i: usize, key: &mut Vec<u8>) {
+        key.clear();
+        key.extend_from_slice(self.prefix());
+        key.extend_from_slice(self.rest(&self.slot(i)));
+    }
+
+    /// The first entry whose key is at or above `key`: the newest message of `key`, if there is one. About 60 ns.
+    #[inline]
+    pub fn search(&self, key: &[u8]) -> usize {
+        self.slots.search(self.bytes, key, 0, false, |i| self.rest(&self.slot(i)))
+    }
+
+    /// The first entry whose key is above `key`.
+    #[inline]
+    pub fn search_after(&self, key: &[u8]) -> usize {
+        self.slots.search(self.bytes, key, 0, true, |i| self.rest(&self.slot(i)))
+    }
+
+    /// The entries of `key`, newest first; empty if there are none.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Range<usize> {
+        let first = self.search(key);
+        let mut end = first;
+        if key.starts_with(self.prefix()) {
+            let rest = &key[self.prefix().len()..];
+            while end < self.len() && self.rest(&self.slot(end)) == rest {
+                end += 1;
+            }
+        }
+        first..end
+    }
+}
+
+/// Whether a message of this kind may hold this value.
+fn check_value(kind: Kind, value: &[u8]) -> Result<(), Flaw> {
+    match kind {
+        Kind::Delete if value.is_empty() => Ok(()),
+        Kind::Delete => Err("a delete with a value"),
+        Kind::Put | Kind::Merge if value.len() <= MAX_VALUE => Ok(()),
+        Kind::Put | Kind::Merge => Err("a value over the limit"),
+        Kind::BlobPut if BlobRef::decode(value).is_ok() => Ok(()),
+        Kind::BlobPut => Err("a malformed reference to a large value"),
+        Kind::RangeDelete => Err("a range delete among entries"),
+    }
+}
+
+/// What [`LeafBuilder`] remembers of an entry: lengths; the bytes follow one another in `bytes`.
+#[derive(Clone, Copy)]
+struct Pending {
+    kind: Kind,
+    seqno: Seqno,
+    key_len: u32,
+    value_len: u32,
+}
+
+/// Gathers the entries of one leaf. Reusable: [`LeafBuilder::clear`] keeps the memory.
+#[derive(Default)]
+pub struct LeafBuilder {
+    pending: Vec<Pending>,
+    /// Key and value of each entry, back to back.
+    bytes: Vec<u8>,
+    /// How much of the first key, at the start of `bytes`, all keys share.
+    prefix_len: usize,
+    /// The last key lies here in `bytes`.
+    last_key: Range<usize>,
+    min_seqno: u64,
+    max_seqno: u64,
+    /// Kind and key length of all entries, at most.
+    fixed_bytes: usize,
+}
+
+impl LeafBuilder {
+    /// Whether no entry was added.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The last key; empty if there is none.
+    #[inline]
+    pub fn last_key(&self) -> &[u8] {
+        &self.bytes[self.last_key.clone()]
+    }
+
+    /// An upper bound of the block's size in bytes, if it held `count` entries of these measures.
+    #[inline]
+    fn bound(&self, count: usize, prefix_len: usize, bytes: usize, fixed: usize, seqno_spread: u64) -> usize {
+        let entries = bytes - count * prefix_len + fixed + count * varint_len(seqno_spread);
+        frame_bytes(count, prefix_len, entries).0 + entries
+    }
+
+    /// An upper bound of the block's size in bytes, header and frame included.
+    pub fn size(&self) -> usize {
+        let spread = self.max_seqno - self.min_seqno;
+        self.bound(self.pending.len(), self.prefix_len, self.bytes.len(), self.fixed_bytes, spread)
+    }
+
+    /// The same with `entry` added.
+    #[inline]
+    pub fn size_with(&self, entry: &Entry<'_>) -> usize {
+        let (prefix_len, min, max) = if self.is_empty() {
+            (entry.key.len(), entry.seqno.0, entry.seqno.0)
+        } else {
+            let shared = common_prefix(&self.bytes[..self.prefix_len], entry.key);
+            (shared, self.min_seqno.min(entry.seqno.0), self.max_seqno.max(entry.seqno.0))
+        };
+        let bytes = self.bytes.len() + entry.key.len() + entry.value.len();
+        let fixed = self.fixed_bytes + 1 + varint_len(entry.key.len() as u64);
+        self.bound(self.pending.len() + 1, prefix_len, bytes, fixed, max - min)
+    }
+
+    /// Adds an entry, which is after all others.
+    #[inline]
+    pub fn add(&mut self, entry: &Entry<'_>) {
+        if self.is_empty() {
+            self.prefix_len = entry.key.len();
+            (self.min_seqno, self.max_seqno) = (entry.seqno.0, entry.seqno.0);
+        } else {
+            self.prefix_len = common_prefix(&self.bytes[..self.prefix_len], entry.key);
+            self.min_seqno = self.min_seqno.min(entry.seqno.0);
+            self.max_seqno = self.max_seqno.max(entry.seqno.0);
+        }
+        self.fixed_bytes += 1 + varint_len(entry.key.len() as u64);
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(entry.key);
+        self.bytes.extend_from_slice(entry.value);
+        self.last_key = at..at + entry.key.len();
+        self.pending.push(Pending {
+            kind: entry.kind,
+            seqno: entry.seqno,
+            key_len: entry.key.len() as u32,
+            value_len: entry.value.len() as u32,
+        });
+    }
+
+    /// The exact size of the entries in bytes.
+    fn entry_bytes(&self) -> usize {
+        let of_one = |pending: &Pending| {
+            let rest = pending.key_len as usize - self.prefix_len;
+            let seqno = varint_len(pending.seqno.0 - self.min_seqno);
+            1 + seqno + varint_len(rest as u64) + rest + pending.value_len as usize
+        };
+        self.pending.iter().map(of_one).sum()
+    }
+
+    /// The pages that the block needs.
+    pub fn pages(&self) -> u32 {
+        let entries = self.entry_bytes();
+        let (frame, _) = frame_bytes(self.pending.len(), self.prefix_len, entries);
+        u32::try_from((frame + entries).div_ceil(PAGE)).expect("a leaf is bounded by its builder")
+    }
+
+    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages; its header is left to be sealed.
+    pub fn encode(&self, block: &mut [u8], pages_before: u32, continues: bool) {
+        let prefix = &self.bytes[..self.prefix_len];
+        let flags = if continues { CONTINUES } else { 0 };
+        let size = (self.pending.len(), self.entry_bytes());
+        let mut writer = SlotsWriter::start(block, size, prefix, flags, (pages_before, self.min_seqno));
+        let mut fixed = Vec::with_capacity(1 + 10 + 3);
+        let mut at = 0;
+        for (i, pending) in self.pending.iter().enumerate() {
+            let value_at = at + pending.key_len as usize;
+            let end = value_at + pending.value_len as usize;
+            let rest = &self.bytes[at + self.prefix_len..value_at];
+            fixed.clear();
+            fixed.push(pending.kind as u8);
+            put_varint(&mut fixed, pending.seqno.0 - self.min_seqno);
+            put_varint(&mut fixed, rest.len() as u64);
+            writer.entry(i, head(rest), [&fixed, rest, &self.bytes[value_at..end]]);
+            at = end;
+        }
+        writer.finish();
+    }
+
+    /// Forgets the entries, keeps the memory, unless it was a lot.
+    pub fn clear(&mut self) {
+        self.pending.clear();
+        self.bytes.clear();
+        self.bytes.shrink_to(64 * PAGE);
+        self.last_key = 0..0;
+        self.fixed_bytes = 0;
+    }
+}

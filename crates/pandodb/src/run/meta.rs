@@ -1,0 +1,238 @@
+//! [`RunMeta`]: everything about a run that is not in its blocks. Stored in trunk nodes and in the run's own footer.
+//!
+//! Persisted form, varints unless said otherwise, byte strings with their length before them:
+//!
+//! ```text
+//!   id │ extents: count, then (start, pages) each │ leaf pages
+//!   root: page, pages │ height u8 │ filter: pages, first position │ tombstones: count, then (page, pages) each
+//!   first key bytes │ last key bytes │ min seqno │ max seqno
+//!   puts │ deletes │ merges │ blob puts │ range tombstones │ keys │ key bytes │ value bytes │ blob bytes
+//! ```
+//!
+//! The footer block holds, after its header of 16 bytes, the length of this in four bytes, and this.
+//!
+//! Positions count the pages of the run through its extents, in their order: leaves first, then inner levels, filter,
+//! tombstones, footer.
+
+use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::{BlockAddr, Extent, MAX_KEY, PAGE, PageNo, Result, RunId, Seqno};
+use crate::filter::FilterMeta;
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile};
+
+use super::inner::MAX_HEIGHT;
+
+/// Page numbers stay below this.
+const PAGE_LIMIT: u64 = 1 << 48;
+/// Where the description begins in a footer: after the block's header and the length.
+const FOOTER_BODY: usize = BLOCK_HEADER + 4;
+
+/// The description of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunMeta {
+    /// Its identity, mixed into the checksum of each of its blocks.
+    pub id: RunId,
+    /// Where its pages are, in the order of their positions.
+    pub extents: Vec<Extent>,
+    /// The leaves are the first so many pages.
+    pub leaf_pages: u64,
+    /// The root block; no pages in a run that has only range tombstones.
+    pub root: BlockAddr,
+    /// Levels of inner blocks: 0 if the root is a leaf.
+    pub height: u8,
+    /// The filter over its keys.
+    pub filter: FilterMeta,
+    /// The blocks of its range tombstones.
+    pub tombstones: Vec<BlockAddr>,
+    /// The smallest key; empty if there are no entries.
+    pub first_key: Vec<u8>,
+    /// The largest key; empty if there are no entries.
+    pub last_key: Vec<u8>,
+    /// The smallest seqno, of entries and range tombstones.
+    pub min_seqno: Seqno,
+    /// The largest seqno, of entries and range tombstones.
+    pub max_seqno: Seqno,
+    /// Values stored inline.
+    pub puts: u64,
+    /// Tombstones of single keys.
+    pub deletes: u64,
+    /// Merge operands.
+    pub merges: u64,
+    /// References to large values.
+    pub blob_puts: u64,
+    /// Range tombstones.
+    pub range_tombstones: u64,
+    /// Distinct keys.
+    pub keys: u64,
+    /// Bytes of the keys of all entries.
+    pub key_bytes: u64,
+    /// Bytes of the values and operands of all entries, as stored inline.
+    pub value_bytes: u64,
+    /// Bytes of the large values that entries refer to.
+    pub blob_bytes: u64,
+}
+
+impl RunMeta {
+    /// Entries, superseded ones included; without range tombstones.
+    pub fn entries(&self) -> u64 {
+        self.puts + self.deletes + self.merges + self.blob_puts
+    }
+
+    /// The pages of all extents.
+    pub fn pages(&self) -> u64 {
+        self.extents.iter().map(|extent| u64::from(extent.pages)).sum()
+    }
+
+    /// Bytes that the run occupies, without large values.
+    pub fn disk_bytes(&self) -> u64 {
+        self.pages() * PAGE as u64
+    }
+
+    /// Bytes of keys and values, large values included.
+    pub fn logical_bytes(&self) -> u64 {
+        self.key_bytes + self.value_bytes + self.blob_bytes
+    }
+
+    /// Counters in the order in which they are stored.
+    fn counters(&mut self) -> [&mut u64; 9] {
+        [
+            &mut self.puts,
+            &mut self.deletes,
+            &mut self.merges,
+            &mut self.blob_puts,
+            &mut self.range_tombstones,
+            &mut self.keys,
+            &mut self.key_bytes,
+            &mut self.value_bytes,
+            &mut self.blob_bytes,
+        ]
+    }
+
+    /// Appends the persisted form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.id.0);
+        put_varint(out, self.extents.len() as u64);
+        for extent in &self.extents {
+            put_varint(out, extent.start.0);
+            put_varint(out, u64::from(extent.pages));
+        }
+        put_varint(out, self.leaf_pages);
+        put_addr(out, self.root);
+        out.push(self.height);
+        put_varint(out, u64::from(self.filter.pages));
+        put_varint(out, self.filter.first);
+        put_varint(out, self.tombstones.len() as u64);
+        self.tombstones.iter().for_each(|&addr| put_addr(out, addr));
+        put_bytes(out, &self.first_key);
+        put_bytes(out, &self.last_key);
+        put_varint(out, self.min_seqno.0);
+        put_varint(out, self.max_seqno.0);
+        self.clone().counters().into_iter().for_each(|counter| put_varint(out, *counter));
+    }
+
+    /// Decodes what [`RunMeta::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corruption`] if bytes are missing or a figure is out of bounds.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<RunMeta> {
+        let mut meta = RunMeta { id: RunId(reader.varint()?), ..RunMeta::default() };
+        let count = reader.count(2)?;
+        meta.extents.reserve_exact(count);
+        for _ in 0..count {
+            let BlockAddr { page, pages } = get_addr(reader)?;
+            meta.extents.push(Extent { start: page, pages });
+        }
+        meta.leaf_pages = reader.varint_max(PAGE_LIMIT)?;
+        meta.root = get_addr(reader)?;
+        meta.height = reader.u8()?;
+        meta.filter.pages = reader.varint_max(u64::from(u32::MAX))? as u32;
+        meta.filter.first = reader.varint_max(PAGE_LIMIT)?;
+        let count = reader.count(2)?;
+        meta.tombstones.reserve_exact(count);
+        for _ in 0..count {
+            meta.tombstones.push(get_addr(reader)?);
+        }
+        meta.first_key = get_key(reader)?;
+        meta.last_key = get_key(reader)?;
+        meta.min_seqno = Seqno(reader.varint_max(Seqno::MAX.0)?);
+        meta.max_seqno = Seqno(reader.varint_max(Seqno::MAX.0)?);
+        for counter in meta.counters() {
+            *counter = reader.varint_max(PAGE_LIMIT * PAGE as u64)?;
+        }
+        match meta.flaw() {
+            Some(flaw) => Err(reader.corrupt(flaw)),
+            None => Ok(meta),
+        }
+    }
+
+    /// What in the figures does not fit together.
+    fn flaw(&self) -> Option<&'static str> {
+        let pages = self.pages();
+        let has_entries = self.leaf_pages > 0;
+        let in_extents = |addr: &BlockAddr| {
+            addr.pages > 0
+                && self.extents.iter().any(|e| e.start <= addr.page && addr.page.0 + u64::from(addr.pages) <= e.end())
+        };
+        if self.extents.iter().any(|extent| extent.pages == 0) || self.leaf_pages > pages {
+            return Some("a run with an empty extent or with more leaves than pages");
+        }
+        if has_entries != (self.entries() > 0) || has_entries == self.first_key.is_empty() {
+            return Some("a run that does not know whether it has entries");
+        }
+        if has_entries && !in_extents(&self.root) || !self.tombstones.iter().all(in_extents) {
+            return Some("a block outside the run's extents");
+        }
+        if self.tombstones.is_empty() != (self.range_tombstones == 0) {
+            return Some("range tombstones without a block");
+        }
+        if self.height > MAX_HEIGHT || self.filter.first + u64::from(self.filter.pages) > pages {
+            return Some("height or filter out of bounds");
+        }
+        if self.first_key > self.last_key || self.min_seqno > self.max_seqno || self.keys > self.entries() {
+            return Some("bounds or counts that contradict one another");
+        }
+        None
+    }
+}
+
+fn put_addr(out: &mut Vec<u8>, addr: BlockAddr) {
+    put_varint(out, addr.page.0);
+    put_varint(out, u64::from(addr.pages));
+}
+
+fn get_addr(reader: &mut Reader<'_>) -> Result<BlockAddr> {
+    let page = PageNo(reader.varint_max(PAGE_LIMIT)?);
+    Ok(BlockAddr { page, pages: reader.varint_max(u64::from(u32::MAX))? as u32 })
+}
+
+fn get_key(reader: &mut Reader<'_>) -> Result<Vec<u8>> {
+    let key = reader.bytes()?;
+    if key.len() > MAX_KEY {
+        return Err(reader.corrupt(format!("a key of {} bytes", key.len())));
+    }
+    Ok(key.to_vec())
+}
+
+/// The pages of a footer whose description takes `len` bytes.
+pub(super) fn footer_pages(len: usize) -> u32 {
+    (FOOTER_BODY + len).div_ceil(PAGE) as u32
+}
+
+/// Writes the body of a footer; its header is left to be sealed.
+pub(super) fn fill_footer(block: &mut [u8], description: &[u8]) {
+    let end = FOOTER_BODY + description.len();
+    block[BLOCK_HEADER..FOOTER_BODY].copy_from_slice(&(description.len() as u32).to_le_bytes());
+    block[FOOTER_BODY..end].copy_from_slice(description);
+    block[end..].fill(0);
+}
+
+/// Reads the description of the run `owner` from its footer, the last block of its last extent: for inspection and
+/// salvage, where nothing else names the run any more.
+///
+/// # Errors
+/// [`crate::Error::Corruption`] if the block at `addr` is not that footer.
+pub fn read_footer(data: &DataFile, owner: RunId, addr: BlockAddr) -> Result<RunMeta> {
+    let block = data.read_block(addr, owner, BlockKind::Footer)?;
+    let mut reader = Reader::new(&block[BLOCK_HEADER..], "run footer");
+    let decoded = reader.u32().and_then(|len| RunMeta::decode(&mut Reader::new(reader.take(len as usize)?, "run footer")));
+    decoded.map_err(|error| data.corrupt(addr, BlockKind::Footer.name(), error.to_string()))
+}

@@ -1,0 +1,52 @@
+//! Runs: immutable, sorted, packed; a static B+-tree in extents, written once (002 §3.3, the "branch").
+//!
+//! ```text
+//!   positions   0 … leaf_pages            … pages of the run, through its extents
+//!               | leaf | leaf | leaf | …  | inner, level by level | filter | tombstones | footer |
+//!                  ▲ in key order            root = last inner       │
+//!   probe:  range of the slice ─▶ filter page ─▶ inner … ─▶ leaf    one page each, most of them cached
+//!   cursor: inner … ─▶ leaf ─▶ next leaf, by position, in chunks that bypass the pool
+//! ```
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `slots` | the body that leaf and inner blocks share: prefix, heads, offsets |
+//! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
+//! | `pages`, `builder` | writing |
+//! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, one key, leaves in a row, a range, several runs |
+//! | `slice`, `spans` | a run clipped to a key range, and which pages somebody still needs |
+//!
+//! Invariants:
+//! * messages strictly ascend by (key, newest first) through all leaves; positions of leaves have no gaps;
+//! * a block never lies across two extents that do not touch;
+//! * every block from disk is checked (checksum, owner, address, kind, then its whole structure) before it is used, by
+//!   whoever reads it: the pool holds checked blocks only;
+//! * a run owns its pages. What no slice spans any more is freed at once, the rest when the run is dropped ([`spans`]).
+
+mod builder;
+mod cursor;
+mod inner;
+mod leaf;
+mod leaves;
+mod merge;
+mod meta;
+mod pages;
+mod probe;
+mod reader;
+mod slice;
+mod slots;
+mod spans;
+#[cfg(test)]
+mod tests;
+mod tombstones;
+
+pub use builder::RunBuilder;
+pub use cursor::RunCursor;
+pub use inner::{Child, Inner};
+pub use leaf::{Leaf, Slot};
+pub use leaves::ReadAhead;
+pub use merge::MergeCursor;
+pub use meta::{RunMeta, read_footer};
+pub use probe::{LeafHit, ProbeStep, RunProbe};
+pub use reader::Run;
+pub use slice::RunSlice;

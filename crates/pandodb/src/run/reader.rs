@@ -1,0 +1,361 @@
+//! [`Run`]: an open run. Loads checked blocks through the pool, finds leaves, owns the run's pages.
+//!
+//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. A run that was just built
+//! is opened by [`Run::open`]. One that a root on disk names is opened by [`Run::reopen`]: then its slices are restored,
+//! and [`Run::settle`] takes the pages that they span into the allocation map. Until then it owns nothing, so that an
+//! opening that fails half-way frees nothing.
+//!
+//! Locks: `holdings` only, for bookkeeping; the map of the data file is locked after it was let go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::inner::{Child, Inner};
+use super::leaf::Leaf;
+use super::meta::RunMeta;
+use super::spans::{PageRange, Spans};
+use super::tombstones;
+use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
+use crate::device::AlignedBuf;
+use crate::pool::{Block, Pool};
+use crate::space::{BlockKind, DataFile};
+
+/// An open run. Dropping the last reference frees its pages.
+pub struct Run {
+    data: Arc<DataFile>,
+    pool: Arc<Pool>,
+    meta: RunMeta,
+    /// The position of the first page of each extent.
+    starts: Vec<u64>,
+    fragments: Arc<Fragments>,
+    false_positives: AtomicU64,
+    holdings: Mutex<Holdings>,
+}
+
+/// What the run owns.
+#[derive(Debug)]
+struct Holdings {
+    /// The run's pages count as taken in the allocation map, so that they are freed with it.
+    settled: bool,
+    spans: Spans,
+    /// Large values that go with the run.
+    buried: Vec<Extent>,
+}
+
+impl std::fmt::Debug for Run {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Run({}, {} entries, {} pages)", self.meta.id, self.meta.entries(), self.meta.pages())
+    }
+}
+
+impl Run {
+    /// Opens a run that was just built: it owns all its pages.
+    ///
+    /// # Errors
+    /// An I/O error or [`Error::Corruption`] if its range tombstones cannot be read; nothing is freed then.
+    pub fn open(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
+        let run = Run::reopen(data, pool, meta)?;
+        run.holdings.lock().settled = true;
+        Ok(run)
+    }
+
+    /// Opens a run of an existing store. It owns nothing before [`Run::settle`].
+    ///
+    /// # Errors
+    /// As [`Run::open`].
+    pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
+        let starts = meta.extents.iter().scan(0, |next, extent| {
+            let start = *next;
+            *next += u64::from(extent.pages);
+            Some(start)
+        });
+        let starts = starts.collect();
+        let mut ranges = Vec::new();
+        for &addr in &meta.tombstones {
+            let block = data.read_block(addr, meta.id, BlockKind::Tombstones)?;
+            tombstones::decode(&block, &mut ranges)
+                .map_err(|error| data.corrupt(addr, BlockKind::Tombstones.name(), error.to_string()))?;
+        }
+        let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages), buried: Vec::new() };
+        Ok(Arc::new(Run {
+            data,
+            pool,
+            starts,
+            fragments: Arc::new(Fragments::build(&ranges)),
+            false_positives: AtomicU64::new(0),
+            holdings: Mutex::new(holdings),
+            meta,
+        }))
+    }
+
+    /// The run's description.
+    pub fn meta(&self) -> &RunMeta {
+        &self.meta
+    }
+
+    /// Its range tombstones.
+    pub fn fragments(&self) -> &Arc<Fragments> {
+        &self.fragments
+    }
+
+    /// Where its blocks are.
+    pub fn data(&self) -> &Arc<DataFile> {
+        &self.data
+    }
+
+    /// Lookups that the filter let through and that found nothing.
+    pub fn false_positives(&self) -> u64 {
+        self.false_positives.load(Relaxed)
+    }
+
+    pub(super) fn count_false_positive(&self) {
+        self.false_positives.fetch_add(1, Relaxed);
+    }
+
+    // ---- blocks ----
+
+    /// The block at `addr`, from the pool or from disk, checked.
+    ///
+    /// # Errors
+    /// An I/O error, or [`Error::Corruption`] if the block is not a `kind` of this run.
+    pub fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
+        let block = self.pool.get(self.meta.id, addr, || {
+            let buf = self.data.read_block(addr, self.meta.id, kind)?;
+            self.check(&buf, addr, kind)?;
+            Ok(buf)
+        })?;
+        self.expect_kind(&block, addr, kind)?;
+        Ok(block)
+    }
+
+    /// The leaf at `page` if the pool has it.
+    pub(super) fn peek_leaf(&self, page: PageNo) -> Option<Block> {
+        let block = self.pool.peek(self.meta.id, page)?;
+        let addr = BlockAddr { page, pages: block.pages() };
+        self.expect_kind(&block, addr, BlockKind::Leaf).is_ok().then_some(block)
+    }
+
+    /// Reads pages past the pool, unchecked.
+    pub(super) fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
+        self.data.read(addr)
+    }
+
+    /// Checks a leaf that was read past the pool.
+    pub(super) fn check_leaf(&self, bytes: &[u8], addr: BlockAddr) -> Result<()> {
+        self.data.check_block(bytes, addr, self.meta.id, BlockKind::Leaf)?;
+        self.check(bytes, addr, BlockKind::Leaf)
+    }
+
+    /// The pool knows a block by its first page only: whoever asked with other measures was misled by a bad reference.
+    fn expect_kind(&self, block: &Block, addr: BlockAddr, kind: BlockKind) -> Result<()> {
+        if block.len() == addr.bytes() && block[4] == kind as u8 {
+            return Ok(());
+        }
+        Err(self.data.corrupt(addr, kind.name(), format!("the block there has {} pages, kind {}", block.pages(), block[4])))
+    }
+
+    /// Checks the structure of a block whose checksum was right.
+    fn check(&self, bytes: &[u8], addr: BlockAddr, kind: BlockKind) -> Result<()> {
+        let checked = match kind {
+            BlockKind::Leaf => Leaf::check(bytes).map(drop),
+            BlockKind::Inner => Inner::check(bytes).map(drop),
+            BlockKind::Filter if bytes.len() == PAGE => Ok(()),
+            _ => Err("not a block that is looked up"),
+        };
+        checked.map_err(|flaw| self.data.corrupt(addr, kind.name(), flaw))
+    }
+
+    // ---- places ----
+
+    /// The extent that holds a position: the positions of its pages, and its first page.
+    pub(super) fn extent_at(&self, position: u64) -> Result<(PageRange, PageNo)> {
+        let at = self.starts.partition_point(|&start| start <= position);
+        let found = at.checked_sub(1).map(|at| (self.starts[at], self.meta.extents[at]));
+        match found {
+            Some((start, extent)) if position < start + u64::from(extent.pages) => {
+                Ok((start..start + u64::from(extent.pages), extent.start))
+            }
+            _ => Err(self.corrupt("a position beyond the run's pages")),
+        }
+    }
+
+    /// Where the block at a position is in the file.
+    pub(super) fn address(&self, position: u64, pages: u32) -> Result<BlockAddr> {
+        let (range, page) = self.extent_at(position)?;
+        if pages == 0 || u64::from(pages) > range.end - position {
+            return Err(self.corrupt("a block across the end of an extent"));
+        }
+        Ok(BlockAddr { page: PageNo(page.0 + position - range.start), pages })
+    }
+
+    /// A corruption of the run's structure, reported at its root.
+    pub(super) fn corrupt(&self, detail: &'static str) -> Error {
+        self.data.corrupt(self.meta.root, "run", format!("{detail} (run {})", self.meta.id))
+    }
+
+    /// The child that `choose` picks of the inner block at `level`, and where it is.
+    pub(super) fn child(
+        &self,
+        block: &Block,
+        level: u8,
+        choose: impl FnOnce(&Inner<'_>) -> usize,
+    ) -> Result<(Child, BlockAddr)> {
+        let inner = Inner::of(block);
+        if inner.level() != u32::from(level) {
+            return Err(self.corrupt("an inner block on the wrong level"));
+        }
+        let child = inner.child(choose(&inner));
+        if level == 1 && child.position + u64::from(child.pages) > self.meta.leaf_pages {
+            return Err(self.corrupt("a leaf beyond the run's leaves"));
+        }
+        Ok((child, self.address(child.position, child.pages)?))
+    }
+
+    /// Walks from the root to a leaf, through the pool. Only for runs with entries.
+    pub(super) fn descend(&self, mut choose: impl FnMut(&Inner<'_>) -> usize) -> Result<Child> {
+        assert!(self.meta.leaf_pages > 0, "a run without entries has no leaves");
+        let mut child = Child { position: 0, pages: self.meta.root.pages, leaf: 0 };
+        let mut addr = self.meta.root;
+        for level in (1..=self.meta.height).rev() {
+            let block = self.load(addr, BlockKind::Inner)?;
+            (child, addr) = self.child(&block, level, &mut choose)?;
+        }
+        Ok(child)
+    }
+
+    /// The leaf that may hold `key`; of several, the first.
+    pub(super) fn leaf_of(&self, key: &[u8]) -> Result<Child> {
+        self.descend(|inner| inner.search(key))
+    }
+
+    /// The leaf that holds a position.
+    pub(super) fn leaf_at(&self, position: u64) -> Result<Child> {
+        self.descend(|inner| inner.search_leaf(position))
+    }
+
+    /// The position of the leaf that may hold `key`: 0 below all keys, [`RunMeta::leaf_pages`] above all. Reads inner
+    /// blocks through the pool.
+    pub fn position(&self, key: &[u8]) -> Result<u64> {
+        if key <= self.meta.first_key.as_slice() || self.meta.leaf_pages == 0 {
+            Ok(0)
+        } else if key > self.meta.last_key.as_slice() {
+            Ok(self.meta.leaf_pages)
+        } else {
+            Ok(self.leaf_of(key)?.position)
+        }
+    }
+
+    /// At most `parts − 1` keys strictly inside `range`, ascending, that cut what the run holds there into parts of about
+    /// the same size. Fewer where leaves are few. Reads inner blocks through the pool.
+    pub fn split_keys(&self, range: &KeyRange, parts: usize) -> Result<Vec<Vec<u8>>> {
+        let mut keys: Vec<Vec<u8>> = Vec::new();
+        let from = self.position(&range.from)?;
+        let to = if range.to.is_empty() { self.meta.leaf_pages } else { self.position(&range.to)? };
+        for part in 1..parts as u64 {
+            let target = from + (u128::from(to.saturating_sub(from)) * u128::from(part) / parts as u128) as u64;
+            if target <= from {
+                continue;
+            }
+            let mut key = Vec::new();
+            let mut separator = Vec::new();
+            self.descend(|inner| {
+                let at = inner.search_leaf(target);
+                if at > 0 {
+                    inner.separator(at, &mut separator);
+                    std::mem::swap(&mut key, &mut separator);
+                }
+                at
+            })?;
+            let above = keys.last().map_or(&range.from, |last| last);
+            if key > *above && range.is_above(&key) {
+                keys.push(key);
+            }
+        }
+        Ok(keys)
+    }
+
+    // ---- ownership ----
+
+    /// The run's last references to these large values go with it: they are freed when it is dropped.
+    pub fn bury(&self, values: Vec<Extent>) {
+        self.holdings.lock().buried.extend(values);
+    }
+
+    /// A slice begins to span these leaf pages; `false` if some of them are gone.
+    pub(super) fn span(&self, span: PageRange) -> bool {
+        self.holdings.lock().spans.add(span)
+    }
+
+    /// A slice is gone: frees the leaf pages that nobody needs any more.
+    pub(super) fn release(&self, span: &PageRange) {
+        let (gone, settled) = {
+            let mut holdings = self.holdings.lock();
+            if !holdings.settled {
+                // Nothing is freed before the run has settled; what is spanned then is what counts.
+                holdings.spans.forget(span);
+                return;
+            }
+            (holdings.spans.release(span), holdings.settled)
+        };
+        debug_assert!(settled);
+        self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
+    }
+
+    /// All slices were restored: the pages that they span, and those that are no leaves, are marked as taken in the
+    /// allocation map and owned from here on. Others are somebody else's, or nobody's.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if a page is beyond the file or belongs to something else.
+    pub fn settle(&self) -> Result<()> {
+        let mut holdings = self.holdings.lock();
+        assert!(!holdings.settled, "a run settles once");
+        holdings.spans.settle();
+        self.owned_pages(&holdings).into_iter().try_for_each(|extent| self.data.mark(extent))?;
+        holdings.settled = true;
+        Ok(())
+    }
+
+    /// What the run owns: the leaf pages that slices span, and all other pages. Without buried values.
+    pub fn owned(&self) -> Vec<Extent> {
+        self.owned_pages(&self.holdings.lock())
+    }
+
+    fn owned_pages(&self, holdings: &Holdings) -> Vec<Extent> {
+        let mut ranges = holdings.spans.owned().to_vec();
+        let rest = self.meta.leaf_pages..self.meta.pages();
+        match ranges.last_mut() {
+            Some(last) if last.end == rest.start => last.end = rest.end,
+            _ => ranges.push(rest),
+        }
+        self.extents_of(&ranges)
+    }
+
+    /// The pages at these positions.
+    fn extents_of(&self, ranges: &[PageRange]) -> Vec<Extent> {
+        let mut out = Vec::new();
+        for range in ranges {
+            let first = self.starts.partition_point(|&start| start <= range.start).saturating_sub(1);
+            for (start, extent) in self.starts[first..].iter().zip(&self.meta.extents[first..]) {
+                let (from, to) = (range.start.max(*start), range.end.min(start + u64::from(extent.pages)));
+                if from >= to {
+                    break;
+                }
+                out.push(Extent { start: PageNo(extent.start.0 + from - start), pages: (to - from) as u32 });
+            }
+        }
+        out
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let holdings = self.holdings.get_mut();
+        if holdings.settled {
+            let buried = std::mem::take(&mut holdings.buried);
+            let owned = self.owned();
+            owned.into_iter().chain(buried).for_each(|extent| self.data.free(extent));
+        }
+    }
+}

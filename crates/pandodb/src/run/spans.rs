@@ -1,0 +1,135 @@
+//! Which leaf pages of a run somebody still needs.
+//!
+//! ```text
+//!   leaves     |------------------------------------------|
+//!   slices       |=====A=====|       |====B====|
+//!                       |==C==|
+//!   owned        |============|       |=========|              the rest was freed when its last slice went
+//! ```
+//!
+//! A slice spans the leaf pages from the leaf of its lower bound to the end of the leaf of its upper bound. A page that no
+//! slice spans can never be asked for again, since slices are only made from slices: it is freed at once, long before the
+//! run goes (SplinterDB keeps a shared run whole and takes 3–4 times the data). Inner blocks, filter, tombstones and footer
+//! stay with the run.
+//!
+//! Pure bookkeeping over positions. Invariants: spans lie inside `owned`; once a span was released, `owned` is their
+//! union. Both are sets of half-open ranges; `owned` is sorted, disjoint and without touching neighbours.
+
+/// A half-open range of leaf positions.
+pub(super) type PageRange = std::ops::Range<u64>;
+
+/// The leaf pages of one run.
+#[derive(Debug)]
+pub(super) struct Spans {
+    owned: Vec<PageRange>,
+    live: Vec<PageRange>,
+}
+
+impl Spans {
+    /// All `leaf_pages` are owned and no slice exists yet.
+    pub(super) fn new(leaf_pages: u64) -> Spans {
+        Spans { owned: if leaf_pages > 0 { std::iter::once(0..leaf_pages).collect() } else { Vec::new() }, live: Vec::new() }
+    }
+
+    /// What is owned.
+    pub(super) fn owned(&self) -> &[PageRange] {
+        &self.owned
+    }
+
+    /// A slice begins to span these pages. `false`, and nothing happens, if they are not all owned.
+    pub(super) fn add(&mut self, span: PageRange) -> bool {
+        if !span.is_empty() {
+            if !self.owned.iter().any(|owned| owned.start <= span.start && span.end <= owned.end) {
+                return false;
+            }
+            self.live.push(span);
+        }
+        true
+    }
+
+    /// A slice is gone; returns what nobody needs any more.
+    pub(super) fn release(&mut self, span: &PageRange) -> Vec<PageRange> {
+        if span.is_empty() {
+            return Vec::new();
+        }
+        let at = self.live.iter().position(|live| live == span).expect("a released span was added");
+        self.live.swap_remove(at);
+        // Mostly a part that was clipped to be weighed, while the slice that it was clipped from lives on.
+        if self.live.iter().any(|live| live.start <= span.start && span.end <= live.end) {
+            return Vec::new();
+        }
+        self.settle()
+    }
+
+    /// Lets go of everything that no slice spans, and returns it.
+    pub(super) fn settle(&mut self) -> Vec<PageRange> {
+        let needed = union(&self.live);
+        let gone = subtract(&self.owned, &needed);
+        self.owned = needed;
+        gone
+    }
+}
+
+/// Sorted, disjoint ranges that cover the same pages.
+fn union(ranges: &[PageRange]) -> Vec<PageRange> {
+    let mut sorted = ranges.to_vec();
+    sorted.sort_unstable_by_key(|range| range.start);
+    let mut out: Vec<PageRange> = Vec::new();
+    for range in sorted {
+        match out.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+/// What is in `from` and not in `what`; both sorted and disjoint.
+fn subtract(from: &[PageRange], what: &[PageRange]) -> Vec<PageRange> {
+    let mut out = Vec::new();
+    let mut cuts = what.iter().peekable();
+    for range in from {
+        let mut start = range.start;
+        while let Some(cut) = cuts.next_if(|cut| cut.end <= range.end) {
+            if start < cut.start {
+                out.push(start..cut.start);
+            }
+            start = start.max(cut.end);
+        }
+        let end = cuts.peek().map_or(range.end, |cut| cut.start.min(range.end));
+        if start < end {
+            out.push(start..end);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_let_go_when_their_last_span_goes() {
+        let mut spans = Spans::new(100);
+        for span in [0..100, 10..40, 30..60, 80..90] {
+            assert!(spans.add(span));
+        }
+        assert_eq!(spans.release(&(0..100)), [0..10, 60..80, 90..100]);
+        assert_eq!(spans.owned(), [10..60, 80..90]);
+        assert!(!spans.add(50..85), "a page of it is gone");
+        assert!(spans.add(10..20));
+        assert_eq!(spans.release(&(10..40)), [20..30]);
+        assert_eq!(spans.release(&(30..60)), std::slice::from_ref(&(30..60)));
+        assert_eq!(spans.release(&(80..90)), std::slice::from_ref(&(80..90)));
+        assert_eq!(spans.release(&(10..20)), std::slice::from_ref(&(10..20)));
+        assert!(spans.owned().is_empty() && !spans.add(0..1) && spans.add(0..0));
+    }
+
+    #[test]
+    fn settling_keeps_what_is_spanned() {
+        let mut spans = Spans::new(50);
+        assert!(spans.add(5..10) && spans.add(20..30));
+        assert_eq!(spans.settle(), [0..5, 10..20, 30..50]);
+        assert_eq!(spans.settle(), []);
+    }
+}

@@ -1,0 +1,63 @@
+//! Tombstone blocks: the range deletes of a run, beside its entries.
+//!
+//! ```text
+//!  0  block header (16)     16  count u32     20  length of the items in bytes u32
+//! 24  items: seqno varint │ from bytes │ to bytes      (byte strings with their length before them)
+//! ```
+//!
+//! A run has few of them, if any, so they are read whole when the run is opened and kept as fragments. Bounds have up to
+//! 65,535 bytes (a bound above the longest key one more); an empty `to` is no bound.
+
+use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, Seqno};
+
+/// Where the items begin.
+const ITEMS: usize = 24;
+/// A block is closed when it has this many bytes of items.
+const TARGET: usize = 256 << 10;
+
+/// Cuts range tombstones into the items of blocks: (count, bytes) each.
+pub(super) fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
+    let mut blocks: Vec<(u32, Vec<u8>)> = Vec::new();
+    for tombstone in tombstones {
+        if blocks.last().is_none_or(|(_, items)| items.len() >= TARGET) {
+            blocks.push((0, Vec::new()));
+        }
+        let (count, items) = blocks.last_mut().expect("just pushed");
+        *count += 1;
+        put_varint(items, tombstone.seqno.0);
+        put_bytes(items, &tombstone.range.from);
+        put_bytes(items, &tombstone.range.to);
+    }
+    blocks
+}
+
+/// The pages of a block with these items.
+pub(super) fn pages(items: &[u8]) -> u32 {
+    (ITEMS + items.len()).div_ceil(PAGE) as u32
+}
+
+/// Writes the body of a block; its header is left to be sealed.
+pub(super) fn fill(block: &mut [u8], count: u32, items: &[u8]) {
+    block[16..20].copy_from_slice(&count.to_le_bytes());
+    block[20..24].copy_from_slice(&(items.len() as u32).to_le_bytes());
+    block[ITEMS..ITEMS + items.len()].copy_from_slice(items);
+    block[ITEMS + items.len()..].fill(0);
+}
+
+/// Decodes a block whose header was checked.
+pub(super) fn decode(block: &[u8], out: &mut Vec<RangeTombstone>) -> Result<()> {
+    let mut reader = Reader::new(block, "tombstone block");
+    reader.take(16)?;
+    let (count, len) = (reader.u32()?, reader.u32()?);
+    let mut items = Reader::new(reader.take(len as usize)?, "tombstone block");
+    for _ in 0..count {
+        let seqno = Seqno(items.varint_max(Seqno::MAX.0)?);
+        let range = KeyRange::new(items.bytes()?, items.bytes()?);
+        if range.from.len().max(range.to.len()) > MAX_KEY + 1 || range.is_empty() {
+            return Err(items.corrupt("a range out of bounds"));
+        }
+        out.push(RangeTombstone { range, seqno });
+    }
+    if items.is_empty() { Ok(()) } else { Err(items.corrupt("bytes after the last range")) }
+}

@@ -4,5 +4,6 @@
 pub mod base;
 pub mod device;
 pub mod space;
+pub mod wal;
 
 pub use base::{Error, KeyRange, Result};

@@ -266,6 +266,26 @@ fn hostile_segments_are_refused() {
 }
 
 #[test]
+fn any_byte_turned_over_is_noticed_or_harmless() {
+    let device = logged(12, 6, 100);
+    let (name, bytes) = snapshot(&*device).remove(0);
+    for (at, byte) in bytes.iter().enumerate() {
+        for mask in [1, 0x80, 0xff] {
+            write_at(&*device, &name, at as u64, &[byte ^ mask]);
+            match collect(&*device, claims(0, 6), true) {
+                Ok((report, found)) => {
+                    assert!(report.last >= Seqno(6), "byte {at}");
+                    assert!(found == batches(1..=report.last.0, 100), "byte {at}");
+                }
+                Err(error) => assert!(is_corruption_in(&error, &name), "byte {at}: {error}"),
+            }
+            inspect(&*device, STORE).unwrap();
+        }
+        write_at(&*device, &name, at as u64, &[*byte]);
+    }
+}
+
+#[test]
 fn a_missing_log_is_corruption_if_it_was_promised() {
     let device = MemDevice::new();
     assert!(collect(&*device, claims(3, 4), false).unwrap_err().is_corruption());

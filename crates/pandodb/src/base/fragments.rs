@@ -60,7 +60,13 @@ pub struct Fragments {
 impl Fragments {
     /// Arranges `tombstones`, in any order. Empty ranges are ignored, repetitions kept once. O(n log n).
     pub fn build(tombstones: &[RangeTombstone]) -> Fragments {
-        Fragments::from_parts(tombstones.iter().map(|t| (&t.range.from[..], &t.range.to[..], t.seqno)).collect())
+        Fragments::build_from(tombstones)
+    }
+
+    /// [`Fragments::build`] for tombstones that do not lie in one slice.
+    pub fn build_from<'a>(tombstones: impl IntoIterator<Item = &'a RangeTombstone>) -> Fragments {
+        let parts = tombstones.into_iter().map(|t| (&t.range.from[..], &t.range.to[..], t.seqno));
+        Fragments::from_parts(parts.collect())
     }
 
     /// One set of all tombstones of `sets`.

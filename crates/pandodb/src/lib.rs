@@ -5,6 +5,9 @@ pub mod base;
 pub mod device;
 pub mod filter;
 pub mod pool;
+pub mod resolve;
+pub mod run;
 pub mod space;
+pub mod wal;
 
 pub use base::{Error, KeyRange, Result};

@@ -126,11 +126,13 @@ impl Content {
         let (offset, len) = (patch.offset + keep.start, keep.end - keep.start);
         let first = patch.offset / PAGE_BYTES;
         for (no, within) in pieces(offset, len) {
-            let page = &patch.pages[(no - first) as usize];
-            if within.len() == PAGE {
-                self.put(no, Arc::clone(page));
-            } else {
-                self.page_mut(no)[within.clone()].copy_from_slice(&page.bytes[within]);
+            match &patch.pieces[(no - first) as usize] {
+                Piece::Whole(page) if within.len() == PAGE => self.put(no, Arc::clone(page)),
+                Piece::Whole(page) => self.page_mut(no)[within.clone()].copy_from_slice(&page.bytes[within]),
+                Piece::Part { start, bytes } => {
+                    let source = &bytes[within.start - start..within.end - start];
+                    self.page_mut(no)[within].copy_from_slice(source);
+                }
             }
         }
         self.extend_to(offset, len);
@@ -289,7 +291,15 @@ impl fmt::Debug for Content {
 pub struct Patch {
     offset: u64,
     len: u64,
-    pages: Arc<[Arc<Page>]>,
+    pieces: Arc<[Piece]>,
+}
+
+/// What a patch does to one page.
+enum Piece {
+    /// Replaces it.
+    Whole(Arc<Page>),
+    /// Changes the bytes from `start` on.
+    Part { start: usize, bytes: Box<[u8]> },
 }
 
 impl Patch {
@@ -299,12 +309,13 @@ impl Patch {
         let lay_out = |(_, within): (u64, Range<usize>)| {
             let (piece, after) = rest.split_at(within.len());
             rest = after;
-            let mut page = [0; PAGE];
-            page[within].copy_from_slice(piece);
-            Arc::new(Page::new(page))
+            match piece.try_into() {
+                Ok(page) => Piece::Whole(Arc::new(Page::new(page))),
+                Err(_) => Piece::Part { start: within.start, bytes: piece.into() },
+            }
         };
-        let pages = pieces(offset, bytes.len() as u64).map(lay_out).collect();
-        Patch { offset, len: bytes.len() as u64, pages }
+        let pieces = pieces(offset, bytes.len() as u64).map(lay_out).collect();
+        Patch { offset, len: bytes.len() as u64, pieces }
     }
 
     /// The bytes of the file that are written.
@@ -314,11 +325,11 @@ impl Patch {
 
     /// A copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.len as usize);
-        for ((_, within), page) in pieces(self.offset, self.len).zip(self.pages.iter()) {
-            bytes.extend_from_slice(&page.bytes[within]);
-        }
-        bytes
+        let bytes = |piece: &'_ Piece| match piece {
+            Piece::Whole(page) => page.bytes.to_vec(),
+            Piece::Part { bytes, .. } => bytes.to_vec(),
+        };
+        self.pieces.iter().flat_map(bytes).collect()
     }
 }
 

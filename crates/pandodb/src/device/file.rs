@@ -259,3 +259,24 @@ fn bypass_cache(file: &fs::File) -> io::Result<()> {
         result => Ok(result?),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_is_occupied_by_writing_where_it_cannot_be_promised() {
+        let file = OsFile { file: tempfile::tempfile().unwrap() };
+        file.write_at(0, b"kept").unwrap();
+        let end = (ZERO_PAGES * PAGE) as u64 + 5000;
+        file.extend_with_zeros(0, end).unwrap();
+        assert_eq!(file.len().unwrap(), end);
+        assert!(file.occupied().unwrap() >= end);
+        let mut start = [1; 6];
+        assert_eq!(file.read_at(0, &mut start).unwrap(), 6);
+        assert_eq!(&start, b"kept\0\0");
+        file.extend_with_zeros(0, 10).unwrap();
+        assert_eq!(file.len().unwrap(), end, "occupying never shortens");
+        assert!(file.extend_with_zeros(u64::MAX, 2).is_err());
+    }
+}

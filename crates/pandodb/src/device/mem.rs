@@ -1,6 +1,6 @@
 //! A device in memory: for tests that need no faults, and for benchmarks that should not measure a disk.
 //!
-//! Files are [`Content`]s behind a reader-writer lock each, and live as long as the directory or a handle holds them.
+//! Files are copy-on-write pages (`Content`) behind a reader-writer lock each, and live as long as the directory or a handle holds them.
 //! Nothing survives the device; a sync has nothing to do. The clock, the threads and the randomness are the machine's.
 
 use std::collections::BTreeMap;

@@ -26,6 +26,7 @@ pub use buf::AlignedBuf;
 pub use counting::CountingDevice;
 pub use file::FileDevice;
 pub use mem::MemDevice;
+pub use sim::SimDevice;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

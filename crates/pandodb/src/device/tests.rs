@@ -19,6 +19,7 @@ fn devices() -> Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> {
     vec![
         (Arc::new(file), Some(dir)),
         (MemDevice::new(), None),
+        (SimDevice::new(1), None),
         (CountingDevice::new(MemDevice::new(), |_| FileClass::Data), None),
     ]
 }
@@ -158,7 +159,13 @@ fn the_machine_is_there() {
         assert_ne!(device.random(), device.random());
         assert!(!device.path().is_empty());
         let (sender, receiver) = std::sync::mpsc::channel();
-        let thread = device.spawn("worker", Box::new(move || sender.send(1).unwrap())).unwrap();
+        let thread = match device.spawn("worker", Box::new(move || sender.send(1).unwrap())) {
+            Ok(thread) => thread,
+            Err(e) => {
+                assert_eq!((e.kind(), device.path().as_str()), (ErrorKind::Unsupported, "(simulated)"));
+                continue;
+            }
+        };
         assert_eq!(receiver.recv().unwrap(), 1);
         thread.join();
     }
@@ -166,14 +173,18 @@ fn the_machine_is_there() {
 
 #[test]
 fn a_direct_file_in_memory_is_as_strict_as_a_kernel() {
-    let device = MemDevice::new();
-    let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
-    let mut buf = AlignedBuf::zeroed(2);
-    assert_eq!(kind(file.write_at(1, &buf)), ErrorKind::InvalidInput);
-    assert_eq!(kind(file.write_at(0, &buf[..100])), ErrorKind::InvalidInput);
-    assert_eq!(kind(file.read_at(0, &mut buf[1..PAGE + 1])), ErrorKind::InvalidInput);
-    assert_eq!(kind(file.set_len(u64::MAX)), ErrorKind::FileTooLarge);
-    assert_eq!(kind(file.allocate(u64::MAX, 2)), ErrorKind::FileTooLarge);
+    let devices: [Arc<dyn Device>; 2] = [MemDevice::new(), SimDevice::new(1)];
+    for device in devices {
+        let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
+        let mut buf = AlignedBuf::zeroed(2);
+        assert_eq!(kind(file.write_at(1, &buf)), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.write_at(0, &buf[..100])), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.read_at(0, &mut buf[1..PAGE + 1])), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.write_at(u64::MAX - 4095, &buf)), ErrorKind::FileTooLarge);
+        assert_eq!(kind(file.set_len(u64::MAX)), ErrorKind::FileTooLarge);
+        assert_eq!(kind(file.allocate(u64::MAX, 2)), ErrorKind::FileTooLarge);
+        assert_eq!(kind(file.punch_hole(u64::MAX, 2)), ErrorKind::FileTooLarge);
+    }
 }
 
 #[test]

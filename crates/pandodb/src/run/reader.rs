@@ -290,16 +290,12 @@ impl Run {
 
     /// A slice is gone: frees the leaf pages that nobody needs any more.
     pub(super) fn release(&self, span: &PageRange) {
-        let (gone, settled) = {
+        let gone = {
             let mut holdings = self.holdings.lock();
-            if !holdings.settled {
-                // Nothing is freed before the run has settled; what is spanned then is what counts.
-                holdings.spans.forget(span);
-                return;
-            }
-            (holdings.spans.release(span), holdings.settled)
+            let unneeded = holdings.spans.release(span);
+            // Before the run has settled it owns nothing; what is spanned when it does is what counts.
+            if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
-        debug_assert!(settled);
         self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
     }
 

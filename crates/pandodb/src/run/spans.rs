@@ -47,18 +47,15 @@ impl Spans {
         true
     }
 
-    /// A slice is gone; returns what nobody needs any more.
-    pub(super) fn release(&mut self, span: &PageRange) -> Vec<PageRange> {
+    /// A slice is gone; returns whether some page may not be needed any more: then comes [`Spans::settle`].
+    pub(super) fn release(&mut self, span: &PageRange) -> bool {
         if span.is_empty() {
-            return Vec::new();
+            return false;
         }
         let at = self.live.iter().position(|live| live == span).expect("a released span was added");
         self.live.swap_remove(at);
         // Mostly a part that was clipped to be weighed, while the slice that it was clipped from lives on.
-        if self.live.iter().any(|live| live.start <= span.start && span.end <= live.end) {
-            return Vec::new();
-        }
-        self.settle()
+        !self.live.iter().any(|live| live.start <= span.start && span.end <= live.end)
     }
 
     /// Lets go of everything that no slice spans, and returns it.
@@ -114,14 +111,15 @@ mod tests {
         for span in [0..100, 10..40, 30..60, 80..90] {
             assert!(spans.add(span));
         }
-        assert_eq!(spans.release(&(0..100)), [0..10, 60..80, 90..100]);
+        let release = |spans: &mut Spans, span| if spans.release(&span) { spans.settle() } else { Vec::new() };
+        assert_eq!(release(&mut spans, 0..100), [0..10, 60..80, 90..100]);
         assert_eq!(spans.owned(), [10..60, 80..90]);
         assert!(!spans.add(50..85), "a page of it is gone");
         assert!(spans.add(10..20));
-        assert_eq!(spans.release(&(10..40)), [20..30]);
-        assert_eq!(spans.release(&(30..60)), std::slice::from_ref(&(30..60)));
-        assert_eq!(spans.release(&(80..90)), std::slice::from_ref(&(80..90)));
-        assert_eq!(spans.release(&(10..20)), std::slice::from_ref(&(10..20)));
+        assert_eq!(release(&mut spans, 10..40), [20..30]);
+        for last in [30..60, 80..90, 10..20] {
+            assert_eq!(release(&mut spans, last.clone()), [last]);
+        }
         assert!(spans.owned().is_empty() && !spans.add(0..1) && spans.add(0..0));
     }
 

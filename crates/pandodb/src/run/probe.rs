@@ -1,0 +1,167 @@
+//! [`RunProbe`]: a point lookup in one run that never does I/O itself.
+//!
+//! ```text
+//!   Start ─▶ Filter ─▶ Inner(height) ─▶ … ─▶ Inner(1) ─▶ Leaf ─▶ hit ─▶ Leaf (where the key goes on) ─▶ Done
+//!     └─ outside the range          └─ the filter says no                 └─ Done
+//! ```
+//!
+//! Each step says which block it needs next; the caller loads it ([`Run::load`], or from 32 reads in flight) and steps
+//! again. A hit is one leaf's messages of the key, newest first; stepping again after a hit yields the older ones, if the
+//! key has so many that they fill several leaves, and else the end.
+
+use std::ops::Range;
+
+use super::leaf::Leaf;
+use super::slice::RunSlice;
+use crate::base::{BlockAddr, Entry, Result};
+use crate::filter::may_contain;
+use crate::pool::Block;
+use crate::space::BlockKind;
+#[cfg(doc)]
+use super::Run;
+
+/// What a lookup needs, or has found.
+#[derive(Debug)]
+pub enum ProbeStep {
+    /// A block of the run: step again with it.
+    Need(BlockAddr, BlockKind),
+    /// Messages of the key. Step again (without a block) if older ones matter.
+    Found(LeafHit),
+    /// Nothing (more).
+    Done,
+}
+
+/// The messages of a key in one leaf.
+#[derive(Clone, Debug)]
+pub struct LeafHit {
+    /// The leaf.
+    pub block: Block,
+    entries: Range<usize>,
+}
+
+impl LeafHit {
+    /// The messages, newest first, each with where its value lies in the block. `key` is the key that was looked up.
+    pub fn entries<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (Entry<'a>, Range<usize>)> {
+        let leaf = Leaf::of(&self.block);
+        self.entries.clone().map(move |i| {
+            let slot = leaf.slot(i);
+            debug_assert!(key.ends_with(leaf.rest(&slot)), "the messages are those of the key");
+            (Entry { key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) }, slot.value())
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Start,
+    Filter,
+    Inner(u8),
+    /// At this position; whether the key's messages go on from the leaf before.
+    Leaf {
+        position: u64,
+        again: bool,
+    },
+    /// The messages may go on here.
+    After(u64),
+    Done,
+}
+
+/// A lookup of one key in one slice.
+#[derive(Clone, Debug)]
+pub struct RunProbe {
+    hash: u64,
+    state: State,
+}
+
+impl RunProbe {
+    /// Looks for a key with this [`crate::base::key_hash`].
+    pub fn new(hash: u64) -> RunProbe {
+        RunProbe { hash, state: State::Start }
+    }
+
+    /// Goes on: with the block that the last step asked for, and always with the same slice and key. Costs about 150 ns a
+    /// block.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corruption`] if the run's blocks contradict one another.
+    ///
+    /// # Panics
+    /// If a block is missing that was asked for.
+    pub fn step(&mut self, slice: &RunSlice, key: &[u8], block: Option<Block>) -> Result<ProbeStep> {
+        let meta = slice.run().meta();
+        match self.state {
+            State::Start => {
+                let inside = slice.range().contains(key)
+                    && meta.first_key.as_slice() <= key
+                    && key <= meta.last_key.as_slice()
+                    && meta.leaf_pages > 0;
+                if !inside {
+                    return Ok(self.end());
+                }
+                if meta.filter.pages == 0 {
+                    return Ok(self.need_root(slice));
+                }
+                let position = meta.filter.first + u64::from(meta.filter.page_of(self.hash));
+                self.state = State::Filter;
+                Ok(ProbeStep::Need(slice.run().address(position, 1)?, BlockKind::Filter))
+            }
+            State::Filter => {
+                let page = block.expect("the filter's page was asked for");
+                let hit = may_contain(&page, meta.filter.pages, self.hash);
+                Ok(if hit { self.need_root(slice) } else { self.end() })
+            }
+            State::Inner(level) => {
+                let block = block.expect("an inner block was asked for");
+                let (child, addr) = slice.run().child(&block, level, |inner| inner.search(key))?;
+                if level > 1 {
+                    self.state = State::Inner(level - 1);
+                    return Ok(ProbeStep::Need(addr, BlockKind::Inner));
+                }
+                self.state = State::Leaf { position: child.position, again: false };
+                Ok(ProbeStep::Need(addr, BlockKind::Leaf))
+            }
+            State::Leaf { position, again } => {
+                Ok(self.look(slice, key, block.expect("a leaf was asked for"), position, again))
+            }
+            State::After(position) => {
+                if position >= slice.span().end {
+                    return Ok(self.end());
+                }
+                // A leaf's length stands in the block above it: seldom enough to walk down again.
+                let child = slice.run().leaf_at(position)?;
+                self.state = State::Leaf { position: child.position, again: true };
+                Ok(ProbeStep::Need(slice.run().address(child.position, child.pages)?, BlockKind::Leaf))
+            }
+            State::Done => Ok(ProbeStep::Done),
+        }
+    }
+
+    fn end(&mut self) -> ProbeStep {
+        self.state = State::Done;
+        ProbeStep::Done
+    }
+
+    fn need_root(&mut self, slice: &RunSlice) -> ProbeStep {
+        let meta = slice.run().meta();
+        if meta.height == 0 {
+            self.state = State::Leaf { position: 0, again: false };
+            return ProbeStep::Need(meta.root, BlockKind::Leaf);
+        }
+        self.state = State::Inner(meta.height);
+        ProbeStep::Need(meta.root, BlockKind::Inner)
+    }
+
+    fn look(&mut self, slice: &RunSlice, key: &[u8], block: Block, position: u64, again: bool) -> ProbeStep {
+        let leaf = Leaf::of(&block);
+        let entries = leaf.find(key);
+        let goes_on = leaf.continues() && entries.end == leaf.len();
+        if entries.is_empty() {
+            if !again && slice.run().meta().filter.pages > 0 {
+                slice.run().count_false_positive();
+            }
+            return self.end();
+        }
+        self.state = if goes_on { State::After(position + u64::from(block.pages())) } else { State::Done };
+        ProbeStep::Found(LeafHit { block, entries })
+    }
+}

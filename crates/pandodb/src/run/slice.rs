@@ -1,0 +1,180 @@
+//! [`RunSlice`]: a run clipped to a key range: what a trunk node references (002 §3.4, "branch sharing").
+//!
+//! ```text
+//!   leaves       |  |  |  |  |  |  |  |          from = f, to = p
+//!                 a  d  e  h  k  m  p  t         first keys of the leaves
+//!   span               |==============|          from the leaf that may hold f to the end of the one that may hold p
+//! ```
+//!
+//! A flush hands a slice to a child by clipping it: no data moves. While a slice lives, the leaf pages of its span stay;
+//! see [`super::spans`]. Persisted form, so that reopening needs no I/O: from bytes, to bytes, then the span's first page,
+//! its end, and the live pages, as varints.
+
+use std::sync::Arc;
+
+use super::inner::Child;
+use super::reader::Run;
+use super::spans::PageRange;
+use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, Seqno};
+
+/// A run and the keys of it that count.
+#[derive(Debug)]
+pub struct RunSlice {
+    run: Arc<Run>,
+    range: KeyRange,
+    span: Span,
+}
+
+/// Which leaf pages a slice needs, as positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Span {
+    first: u64,
+    end: u64,
+    /// Pages that the slice's entries probably fill: the leaf of an inner upper bound is left to the neighbour.
+    live: u64,
+}
+
+impl Span {
+    fn pages(&self) -> PageRange {
+        self.first..self.end
+    }
+}
+
+impl RunSlice {
+    /// All of a run that was just built.
+    pub fn whole(run: Arc<Run>) -> Arc<RunSlice> {
+        let pages = run.meta().leaf_pages;
+        let span = Span { first: 0, end: pages, live: pages };
+        Self::register(run, KeyRange::all(), span).expect("a new run has all its pages")
+    }
+
+    /// `None` if the run has let go of pages of the span.
+    fn register(run: Arc<Run>, range: KeyRange, span: Span) -> Option<Arc<RunSlice>> {
+        run.span(span.pages()).then(|| Arc::new(RunSlice { run, range, span }))
+    }
+
+    /// The part of the slice in `range`; `None` if it can hold neither an entry nor a range tombstone there. A slice that
+    /// lies wholly in the range is handed back itself. Reads inner blocks through the pool.
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`].
+    pub fn clip(self: &Arc<RunSlice>, range: &KeyRange) -> Result<Option<Arc<RunSlice>>> {
+        if range.covers(&self.range) {
+            return Ok(Some(self.clone()));
+        }
+        let range = self.range.intersect(range);
+        let Some(span) = self.measure(&range)? else { return Ok(None) };
+        match Self::register(self.run.clone(), range, span) {
+            Some(slice) => Ok(Some(slice)),
+            None => Err(self.run.corrupt("separators that contradict one another")),
+        }
+    }
+
+    /// The span of a part of the slice; `None` if nothing can be there.
+    fn measure(&self, range: &KeyRange) -> Result<Option<Span>> {
+        let meta = self.run.meta();
+        if range.is_empty() {
+            return Ok(None);
+        }
+        let hull = range.from.as_slice() <= meta.last_key.as_slice() && range.is_above(&meta.first_key);
+        if meta.leaf_pages == 0 || !hull {
+            let covered = !self.run.fragments().clipped(range).is_empty();
+            return Ok(covered.then(Span::default));
+        }
+        let first = if range.from <= meta.first_key { 0 } else { self.run.leaf_of(&range.from)?.position };
+        let (end, live_end) = if range.is_above(&meta.last_key) {
+            (meta.leaf_pages, meta.leaf_pages)
+        } else {
+            let Child { position, pages, .. } = self.run.leaf_of(&range.to)?;
+            (position + u64::from(pages), position)
+        };
+        if first < self.span.first || first >= end || end > self.span.end {
+            return Err(self.run.corrupt("separators that contradict one another"));
+        }
+        Ok(Some(Span { first, end, live: live_end.saturating_sub(first).max(1) }))
+    }
+
+    /// An estimate of what the slice holds in `range`: bytes and entries. Exactly zero only if there can be nothing.
+    /// Costs two walks through inner blocks.
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`].
+    pub fn estimate(&self, range: &KeyRange) -> Result<(u64, u64)> {
+        let span = self.measure(&self.range.intersect(range))?;
+        Ok(span.map_or((0, 0), |span| (span.live * PAGE as u64, self.entries_in(span.live))))
+    }
+
+    fn entries_in(&self, pages: u64) -> u64 {
+        let meta = self.run.meta();
+        let share = u128::from(meta.entries()) * u128::from(pages) / u128::from(meta.leaf_pages.max(1));
+        share as u64
+    }
+
+    /// The keys that count.
+    pub fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    /// The run.
+    pub fn run(&self) -> &Arc<Run> {
+        &self.run
+    }
+
+    /// Estimated bytes of the leaves that the slice needs; 0 if it has range tombstones only.
+    pub fn bytes(&self) -> u64 {
+        self.span.live * PAGE as u64
+    }
+
+    /// Estimated entries of the slice.
+    pub fn entries(&self) -> u64 {
+        self.entries_in(self.span.live)
+    }
+
+    /// The newest range tombstone at or below `at` that covers `key`; 0 if there is none or the slice does not hold `key`.
+    #[inline]
+    pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
+        let fragments = self.run.fragments();
+        if fragments.is_empty() || !self.range.contains(key) { Seqno(0) } else { fragments.covering(key, at) }
+    }
+
+    /// The range tombstones of the slice, clipped to it and to `range`.
+    pub fn tombstones(&self, range: &KeyRange) -> Vec<RangeTombstone> {
+        self.run.fragments().clipped(&self.range.intersect(range))
+    }
+
+    /// The leaf positions that the slice needs.
+    pub(super) fn span(&self) -> PageRange {
+        self.span.pages()
+    }
+
+    /// Appends the persisted form, without the run.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, &self.range.from);
+        put_bytes(out, &self.range.to);
+        for number in [self.span.first, self.span.end, self.span.live] {
+            put_varint(out, number);
+        }
+    }
+
+    /// Restores a slice of a run that [`Run::reopen`] has opened, from what [`RunSlice::encode`] wrote. No I/O.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corruption`] if the bounds are malformed or the span lies outside the run's leaves.
+    pub fn restore(run: Arc<Run>, reader: &mut Reader<'_>) -> Result<Arc<RunSlice>> {
+        let range = KeyRange::new(reader.bytes()?, reader.bytes()?);
+        let leaf_pages = run.meta().leaf_pages;
+        let mut number = || reader.varint_max(leaf_pages);
+        let span = Span { first: number()?, end: number()?, live: number()? };
+        if range.is_empty() || range.from.len().max(range.to.len()) > MAX_KEY + 1 || span.first > span.end {
+            return Err(reader.corrupt("a slice out of bounds"));
+        }
+        Self::register(run, range, span).ok_or_else(|| reader.corrupt("a slice of pages that the run does not own"))
+    }
+}
+
+impl Drop for RunSlice {
+    fn drop(&mut self) {
+        self.run.release(&self.span.pages());
+    }
+}

@@ -217,8 +217,6 @@ pub struct LeafBuilder {
     bytes: Vec<u8>,
     /// How much of the first key, at the start of `bytes`, all keys share.
     prefix_len: usize,
-    /// The last key lies here in `bytes`.
-    last_key: Range<usize>,
     min_seqno: u64,
     max_seqno: u64,
     /// Kind and key length of all entries, at most.
@@ -229,12 +227,6 @@ impl LeafBuilder {
     /// Whether no entry was added.
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
-    }
-
-    /// The last key; empty if there is none.
-    #[inline]
-    pub fn last_key(&self) -> &[u8] {
-        &self.bytes[self.last_key.clone()]
     }
 
     /// An upper bound of the block's size in bytes, if it held `count` entries of these measures.
@@ -276,10 +268,8 @@ impl LeafBuilder {
             self.max_seqno = self.max_seqno.max(entry.seqno.0);
         }
         self.fixed_bytes += 1 + varint_len(entry.key.len() as u64);
-        let at = self.bytes.len();
         self.bytes.extend_from_slice(entry.key);
         self.bytes.extend_from_slice(entry.value);
-        self.last_key = at..at + entry.key.len();
         self.pending.push(Pending {
             kind: entry.kind,
             seqno: entry.seqno,
@@ -332,7 +322,6 @@ impl LeafBuilder {
         self.pending.clear();
         self.bytes.clear();
         self.bytes.shrink_to(64 * PAGE);
-        self.last_key = 0..0;
         self.fixed_bytes = 0;
     }
 }

@@ -233,6 +233,7 @@ pub(super) fn fill_footer(block: &mut [u8], description: &[u8]) {
 pub fn read_footer(data: &DataFile, owner: RunId, addr: BlockAddr) -> Result<RunMeta> {
     let block = data.read_block(addr, owner, BlockKind::Footer)?;
     let mut reader = Reader::new(&block[BLOCK_HEADER..], "run footer");
-    let decoded = reader.u32().and_then(|len| RunMeta::decode(&mut Reader::new(reader.take(len as usize)?, "run footer")));
+    let decoded =
+        reader.u32().and_then(|len| RunMeta::decode(&mut Reader::new(reader.take(len as usize)?, "run footer")));
     decoded.map_err(|error| data.corrupt(addr, BlockKind::Footer.name(), error.to_string()))
 }

@@ -11,14 +11,14 @@
 
 use std::ops::Range;
 
+#[cfg(doc)]
+use super::Run;
 use super::leaf::Leaf;
 use super::slice::RunSlice;
 use crate::base::{BlockAddr, Entry, Result};
 use crate::filter::may_contain;
 use crate::pool::Block;
 use crate::space::BlockKind;
-#[cfg(doc)]
-use super::Run;
 
 /// What a lookup needs, or has found.
 #[derive(Debug)]
@@ -56,12 +56,9 @@ enum State {
     Start,
     Filter,
     Inner(u8),
-    /// At this position; whether the key's messages go on from the leaf before.
-    Leaf {
-        position: u64,
-        again: bool,
-    },
-    /// The messages may go on here.
+    /// At this position.
+    Leaf(u64),
+    /// The leaf before this position was the last one of the key so far; the key goes on.
     After(u64),
     Done,
 }
@@ -71,12 +68,14 @@ enum State {
 pub struct RunProbe {
     hash: u64,
     state: State,
+    /// Set once the key goes on: the position of the leaf to walk to, instead of to the key.
+    after: Option<u64>,
 }
 
 impl RunProbe {
     /// Looks for a key with this [`crate::base::key_hash`].
     pub fn new(hash: u64) -> RunProbe {
-        RunProbe { hash, state: State::Start }
+        RunProbe { hash, state: State::Start, after: None }
     }
 
     /// Goes on: with the block that the last step asked for, and always with the same slice and key. Costs about 150 ns a
@@ -112,26 +111,24 @@ impl RunProbe {
             }
             State::Inner(level) => {
                 let block = block.expect("an inner block was asked for");
-                let (child, addr) = slice.run().child(&block, level, |inner| inner.search(key))?;
+                let (child, addr) = slice.run().child(&block, level, |inner| match self.after {
+                    None => inner.search(key),
+                    Some(position) => inner.search_leaf(position),
+                })?;
                 if level > 1 {
                     self.state = State::Inner(level - 1);
                     return Ok(ProbeStep::Need(addr, BlockKind::Inner));
                 }
-                self.state = State::Leaf { position: child.position, again: false };
+                self.state = State::Leaf(child.position);
                 Ok(ProbeStep::Need(addr, BlockKind::Leaf))
             }
-            State::Leaf { position, again } => {
-                Ok(self.look(slice, key, block.expect("a leaf was asked for"), position, again))
+            State::Leaf(position) => Ok(self.look(slice, key, block.expect("a leaf was asked for"), position)),
+            State::After(position) if position < slice.span().end => {
+                // The next leaf's length stands in the block above it: seldom enough to walk down again.
+                self.after = Some(position);
+                Ok(self.need_root(slice))
             }
-            State::After(position) => {
-                if position >= slice.span().end {
-                    return Ok(self.end());
-                }
-                // A leaf's length stands in the block above it: seldom enough to walk down again.
-                let child = slice.run().leaf_at(position)?;
-                self.state = State::Leaf { position: child.position, again: true };
-                Ok(ProbeStep::Need(slice.run().address(child.position, child.pages)?, BlockKind::Leaf))
-            }
+            State::After(_) => Ok(self.end()),
             State::Done => Ok(ProbeStep::Done),
         }
     }
@@ -144,19 +141,19 @@ impl RunProbe {
     fn need_root(&mut self, slice: &RunSlice) -> ProbeStep {
         let meta = slice.run().meta();
         if meta.height == 0 {
-            self.state = State::Leaf { position: 0, again: false };
+            self.state = State::Leaf(0);
             return ProbeStep::Need(meta.root, BlockKind::Leaf);
         }
         self.state = State::Inner(meta.height);
         ProbeStep::Need(meta.root, BlockKind::Inner)
     }
 
-    fn look(&mut self, slice: &RunSlice, key: &[u8], block: Block, position: u64, again: bool) -> ProbeStep {
+    fn look(&mut self, slice: &RunSlice, key: &[u8], block: Block, position: u64) -> ProbeStep {
         let leaf = Leaf::of(&block);
         let entries = leaf.find(key);
         let goes_on = leaf.continues() && entries.end == leaf.len();
         if entries.is_empty() {
-            if !again && slice.run().meta().filter.pages > 0 {
+            if self.after.is_none() && slice.run().meta().filter.pages > 0 {
                 slice.run().count_false_positive();
             }
             return self.end();

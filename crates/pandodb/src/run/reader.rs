@@ -153,7 +153,11 @@ impl Run {
         if block.len() == addr.bytes() && block[4] == kind as u8 {
             return Ok(());
         }
-        Err(self.data.corrupt(addr, kind.name(), format!("the block there has {} pages, kind {}", block.pages(), block[4])))
+        Err(self.data.corrupt(
+            addr,
+            kind.name(),
+            format!("the block there has {} pages, kind {}", block.pages(), block[4]),
+        ))
     }
 
     /// Checks the structure of a block whose checksum was right.

@@ -28,7 +28,10 @@ pub(super) struct Spans {
 impl Spans {
     /// All `leaf_pages` are owned and no slice exists yet.
     pub(super) fn new(leaf_pages: u64) -> Spans {
-        Spans { owned: if leaf_pages > 0 { std::iter::once(0..leaf_pages).collect() } else { Vec::new() }, live: Vec::new() }
+        Spans {
+            owned: if leaf_pages > 0 { std::iter::once(0..leaf_pages).collect() } else { Vec::new() },
+            live: Vec::new(),
+        }
     }
 
     /// What is owned.

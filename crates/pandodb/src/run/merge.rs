@@ -1,0 +1,161 @@
+//! [`MergeCursor`]: several runs as one ordered stream, by a loser tree.
+//!
+//! ```text
+//!   winner ──▶ 2            each inner node holds the loser of its match,
+//!            [ 5 ]          so that after the winner has moved on
+//!        [ 0 ]   [ 6 ]      one path of log₂ k matches finds the next one
+//!      [1] [3]   [4] [7]
+//!      0 1 2 3   4 5 6 7    inputs
+//! ```
+//!
+//! A match compares two numbers: the eight key bytes after the prefix that *all* inputs share (known from their bounds,
+//! so heads tell keys apart even where keys are alike for long). Equal heads are settled by whole keys, then by seqno,
+//! newest first. In reverse every comparison is turned round. About 150 ns a record at eight inputs.
+//!
+//! Invariant: no two inputs hold the same (key, seqno): on any path a message is visible in one place.
+
+use std::cmp::Ordering;
+
+use super::cursor::RunCursor;
+use super::slots::common_prefix;
+use crate::base::{Entry, Result};
+
+/// A cursor over several cursors.
+pub struct MergeCursor {
+    inputs: Vec<RunCursor>,
+    /// The key bytes that decide most matches; turned round in reverse; the greatest where the input has ended.
+    heads: Vec<u64>,
+    /// `losers[0]` is the winner, `losers[i]` the loser of the match at node `i`.
+    losers: Vec<u32>,
+    reverse: bool,
+    shared: usize,
+}
+
+/// How many bytes all keys of the inputs share at their start.
+fn shared_prefix(inputs: &[RunCursor]) -> usize {
+    let metas = || inputs.iter().map(|input| input.slice().run().meta()).filter(|meta| !meta.first_key.is_empty());
+    let first = metas().map(|meta| meta.first_key.as_slice()).min();
+    let last = metas().map(|meta| meta.last_key.as_slice()).max();
+    first.zip(last).map_or(0, |(first, last)| common_prefix(first, last))
+}
+
+impl MergeCursor {
+    /// Merges `inputs`, which all go the same way: downwards if `reverse`. Stands at the first entry of all.
+    pub fn new(inputs: Vec<RunCursor>, reverse: bool) -> MergeCursor {
+        let shared = shared_prefix(&inputs);
+        let mut merge = MergeCursor { heads: vec![0; inputs.len()], losers: Vec::new(), inputs, reverse, shared };
+        merge.rebuild();
+        merge
+    }
+
+    /// The entry at which the cursor stands; `None` past the end.
+    #[inline]
+    pub fn entry(&self) -> Option<Entry<'_>> {
+        self.inputs[*self.losers.first()? as usize].entry()
+    }
+
+    /// Which of the inputs the current entry is from.
+    pub fn input(&self) -> Option<usize> {
+        let winner = *self.losers.first()? as usize;
+        self.inputs[winner].entry().map(|_| winner)
+    }
+
+    /// Goes to the next entry. Past the end it stays there.
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`] of an input; that input counts as ended then.
+    #[inline]
+    pub fn advance(&mut self) -> Result<()> {
+        let Some(&winner) = self.losers.first() else { return Ok(()) };
+        let moved = self.inputs[winner as usize].advance();
+        self.take_head(winner as usize);
+        self.replay(winner);
+        moved
+    }
+
+    /// Seeks every input; see [`RunCursor::seek`].
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`] of an input.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let sought = self.inputs.iter_mut().try_for_each(|input| input.seek(key));
+        self.rebuild();
+        sought
+    }
+
+    /// Bytes of the leaves that the inputs have been in: the measure of work done.
+    pub fn passed_bytes(&self) -> u64 {
+        self.inputs.iter().map(RunCursor::passed_bytes).sum()
+    }
+
+    #[inline]
+    fn take_head(&mut self, input: usize) {
+        self.heads[input] = match self.inputs[input].entry() {
+            None => u64::MAX,
+            Some(entry) => {
+                let rest = &entry.key[self.shared..];
+                let head = match rest.first_chunk::<8>() {
+                    Some(bytes) => u64::from_be_bytes(*bytes),
+                    None => {
+                        let mut bytes = [0; 8];
+                        bytes[..rest.len()].copy_from_slice(rest);
+                        u64::from_be_bytes(bytes)
+                    }
+                };
+                if self.reverse { !head } else { head }
+            }
+        };
+    }
+
+    /// Whether input `a` comes before input `b`.
+    #[inline]
+    fn beats(&self, a: u32, b: u32) -> bool {
+        match self.heads[a as usize].cmp(&self.heads[b as usize]) {
+            Ordering::Less => true,
+            Ordering::Greater => false,
+            Ordering::Equal => self.beats_by_key(a, b),
+        }
+    }
+
+    fn beats_by_key(&self, a: u32, b: u32) -> bool {
+        match (self.inputs[a as usize].entry(), self.inputs[b as usize].entry()) {
+            (Some(first), Some(second)) => {
+                let order = first.order(&second);
+                debug_assert!(a == b || order != Ordering::Equal, "a message is in one input only");
+                order == if self.reverse { Ordering::Greater } else { Ordering::Less }
+            }
+            (first, _) => first.is_some(),
+        }
+    }
+
+    /// Plays the matches on the way from an input to the root, after its head has changed.
+    #[inline]
+    fn replay(&mut self, input: u32) {
+        let mut winner = input;
+        let mut node = (input as usize + self.inputs.len()) / 2;
+        while node > 0 {
+            if self.beats(self.losers[node], winner) {
+                std::mem::swap(&mut self.losers[node], &mut winner);
+            }
+            node /= 2;
+        }
+        self.losers[0] = winner;
+    }
+
+    /// Plays all matches.
+    fn rebuild(&mut self) {
+        let count = self.inputs.len();
+        (0..count).for_each(|input| self.take_head(input));
+        self.losers = vec![0; count];
+        // Winners of the nodes, from the last one up; the inputs are the nodes from `count` on.
+        let mut winners: Vec<u32> = vec![0; count];
+        let at = |winners: &[u32], node: usize| if node >= count { (node - count) as u32 } else { winners[node] };
+        for node in (1..count).rev() {
+            let (a, b) = (at(&winners, 2 * node), at(&winners, 2 * node + 1));
+            (winners[node], self.losers[node]) = if self.beats(b, a) { (b, a) } else { (a, b) };
+        }
+        if count > 0 {
+            self.losers[0] = if count == 1 { 0 } else { winners[1] };
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Damaged and hostile bytes: an error or the same answer, never a panic and never another answer.
+
+use super::leaf::LeafBuilder;
+use super::*;
+use crate::base::codec::Reader;
+use crate::base::{Extent, PAGE};
+use crate::device::{AlignedBuf, File};
+
+fn flip(file: &dyn File, byte: u64, bit: u8) {
+    let page = byte / PAGE as u64 * PAGE as u64;
+    let mut buf = AlignedBuf::zeroed(1);
+    crate::device::read_exact_at(file, page, &mut buf).unwrap();
+    buf[(byte - page) as usize] ^= 1 << bit;
+    crate::device::write_all_at(file, page, &buf).unwrap();
+}
+
+fn small_run() -> (Bench, Vec<Message>, RunMeta) {
+    let bench = Bench::new();
+    let messages = random_messages(1, 240, 2, 90);
+    let tombstone = RangeTombstone { range: KeyRange::new(*b"b", *b"c"), seqno: Seqno(3) };
+    let meta = bench.build(1, &messages, &[tombstone]);
+    assert!(meta.height == 1 && meta.leaf_pages >= 3 && meta.filter.pages == 1);
+    (bench, messages, meta)
+}
+
+#[test]
+fn a_flipped_bit_never_changes_an_answer() {
+    let (bench, messages, meta) = small_run();
+    let all = expected(&messages, &KeyRange::all(), false);
+    let (mut reports, mut bytes) = (0, 0);
+    for &Extent { start, pages } in &meta.extents {
+        for byte in start.offset()..start.offset() + u64::from(pages) * PAGE as u64 {
+            bytes += 1;
+            flip(bench.data.file(), byte, (byte % 8) as u8);
+            let pool = Arc::new(Pool::new(1 << 20));
+            let damaged = (|| {
+                let run = Run::reopen(bench.data.clone(), pool, meta.clone())?;
+                let slice = RunSlice::whole(run);
+                for at in [0, messages.len() / 2, messages.len() - 1] {
+                    let key = &messages[at].key;
+                    assert!(probe(&slice, key)?.iter().all(|message| message.key == *key && all.contains(message)));
+                }
+                let mut cursor = RunCursor::new(slice, &KeyRange::all(), false, ReadAhead::Streaming(1 << 16))?;
+                for message in &all {
+                    assert!(cursor.entry() == Some(message.entry()));
+                    cursor.advance()?;
+                }
+                Ok(())
+            })();
+            let footer = read_footer(&bench.data, meta.id, footer_of(&meta));
+            for error in [damaged.err(), footer.err()].into_iter().flatten() {
+                let error: crate::Error = error;
+                assert!(error.is_corruption(), "{error}");
+                reports += 1;
+            }
+            flip(bench.data.file(), byte, (byte % 8) as u8);
+        }
+    }
+    assert_eq!(reports, bytes, "every page was asked for, so every flip is reported");
+}
+
+fn footer_of(meta: &RunMeta) -> BlockAddr {
+    BlockAddr { page: PageNo(meta.extents.last().unwrap().end() - 1), pages: 1 }
+}
+
+/// Flips each bit of a body behind the checksum's back: the structure's own checks are all that is left.
+fn flip_all(bytes: &[u8], end: usize, mut read: impl FnMut(&[u8]) -> bool) -> (u32, u32) {
+    let mut damaged = bytes.to_vec();
+    let (mut accepted, mut refused) = (0, 0);
+    for bit in 16 * 8..end * 8 {
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        *if read(&damaged) { &mut accepted } else { &mut refused } += 1;
+        damaged[bit / 8] ^= 1 << (bit % 8);
+    }
+    (accepted, refused)
+}
+
+#[test]
+fn a_leaf_that_passes_its_check_can_be_read() {
+    let messages = random_messages(3, 24, 2, 40);
+    let mut builder = LeafBuilder::default();
+    messages.iter().for_each(|message| builder.add(&message.entry()));
+    let mut block = AlignedBuf::zeroed(builder.pages() as usize);
+    builder.encode(&mut block, 0, false);
+    let end = u32::from_le_bytes(block[24..28].try_into().unwrap()) as usize;
+    let mut key = Vec::new();
+    let (accepted, refused) = flip_all(&block, end, |bytes| {
+        let Ok(leaf) = Leaf::check(bytes) else { return false };
+        let mut last: Option<Message> = None;
+        for i in 0..leaf.len() {
+            leaf.key(i, &mut key);
+            let slot = leaf.slot(i);
+            let message = owned(Entry { key: &key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) });
+            assert!(last.is_none_or(|last| last.entry().order(&message.entry()).is_lt()), "out of order");
+            assert!(leaf.find(&key).contains(&i));
+            last = Some(message);
+        }
+        leaf.search(b"user");
+        leaf.search_after(b"user");
+        true
+    });
+    // Values, seqnos and the prefix may be anything; all the rest is redundant enough to be refused.
+    assert!(refused > accepted / 4, "{accepted} accepted, {refused} refused");
+}
+
+#[test]
+fn an_inner_block_that_passes_its_check_can_be_read() {
+    for level in [1, 2] {
+        let mut builder = inner::InnerBuilder::new(level);
+        for i in 0..40u64 {
+            let child = Child { position: 100 + i * 3, pages: 1 + (i % 3) as u32, leaf: 100 + i * 3 };
+            builder.add(child, format!("key{:04}", i * 37).as_bytes());
+        }
+        let mut block = AlignedBuf::zeroed(builder.pages() as usize);
+        builder.encode(&mut block);
+        let end = u32::from_le_bytes(block[24..28].try_into().unwrap()) as usize;
+        let mut key = Vec::new();
+        let (_, refused) = flip_all(&block, end, |bytes| {
+            let Ok(inner) = Inner::check(bytes) else { return false };
+            for i in 0..inner.len() {
+                inner.separator(i, &mut key);
+                inner.child(i);
+                assert!(inner.search(&key) < inner.len() && inner.search_leaf(i as u64 * 3) < inner.len());
+            }
+            true
+        });
+        assert!(refused > 0);
+    }
+}
+
+#[test]
+fn descriptions_and_tombstones_are_bounded() {
+    let (bench, _, meta) = small_run();
+    let mut bytes = Vec::new();
+    meta.encode(&mut bytes);
+    for bit in 0..bytes.len() * 8 {
+        let mut damaged = bytes.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        if let Ok(meta) = RunMeta::decode(&mut Reader::new(&damaged, "test")) {
+            // A description that contradicts the blocks must not panic either.
+            if let Ok(run) = Run::reopen(bench.data.clone(), bench.pool.clone(), meta) {
+                let slice = RunSlice::whole(run);
+                let _ = probe(&slice, b"user000000000100");
+                let _ = RunCursor::new(slice, &KeyRange::all(), true, ReadAhead::Scan);
+            }
+        }
+    }
+    for len in 0..bytes.len() {
+        assert!(RunMeta::decode(&mut Reader::new(&bytes[..len], "test")).is_err());
+    }
+    let ranges = [RangeTombstone { range: KeyRange::new(*b"b", *b""), seqno: Seqno(3) }];
+    let (count, items) = tombstones::encode(&ranges).remove(0);
+    let mut block = vec![0; PAGE];
+    tombstones::fill(&mut block, count, &items);
+    let end = 24 + items.len();
+    flip_all(&block, end, |bytes| tombstones::decode(bytes, &mut Vec::new()).is_ok());
+}
+
+#[test]
+fn a_swapped_block_is_not_taken_for_the_right_one() {
+    let (bench, messages, meta) = small_run();
+    // The same messages under another identity: the same bytes but for the header.
+    let other = bench.build(2, &messages, &[]);
+    let (from, to) = (other.extents[0].start, meta.extents[0].start);
+    let mut page = AlignedBuf::zeroed(1);
+    crate::device::read_exact_at(bench.data.file(), from.offset(), &mut page).unwrap();
+    crate::device::write_all_at(bench.data.file(), to.offset(), &page).unwrap();
+    let slice = bench.open(meta);
+    let error = probe(&slice, &messages[0].key).unwrap_err();
+    assert!(error.is_corruption() && error.to_string().contains("leaf block in `data`"), "{error}");
+}

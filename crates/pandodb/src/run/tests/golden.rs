@@ -1,0 +1,168 @@
+//! Pins the persisted bytes. A change here is a change of the format: it needs a new version, not a new expectation.
+
+use super::leaf::LeafBuilder;
+use super::*;
+use crate::base::{Extent, PAGE};
+use crate::filter::FilterMeta;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The body of a block without its header and the zeros at its end.
+fn body(block: &[u8]) -> String {
+    let end = block.iter().rposition(|&byte| byte != 0).map_or(16, |last| last + 1);
+    hex(&block[16..end])
+}
+
+#[test]
+fn leaf() {
+    let mut builder = LeafBuilder::default();
+    let merge = Message { kind: Kind::Merge, ..put(b"apple", 9, b"+1".to_vec()) };
+    let delete = Message { kind: Kind::Delete, ..put(b"apricot", 300, Vec::new()) };
+    for message in [merge, put(b"apple", 7, b"red".to_vec()), delete] {
+        builder.add(&message.entry());
+    }
+    let mut block = vec![0xaa; PAGE];
+    builder.encode(&mut block, 3, true);
+    let want = concat!(
+        "03000000",         // count
+        "02000200",         // prefix length, flags: continues
+        "56000000",         // end
+        "03000000",         // pages of the leaf before
+        "0700000000000000", // smallest seqno
+        "6170",             // prefix: ap
+        "00656c70",         // heads: ple, ple, rico
+        "00656c70",
+        "6f636972",
+        "3c0044004d00", // offsets
+        "02",           // merge
+        "0203706c652b31",
+        "01", // put
+        "0003706c65726564",
+        "00", // delete
+        "a502057269636f74",
+    );
+    assert_eq!(body(&block), want);
+    Leaf::check(&block).unwrap();
+}
+
+#[test]
+fn inner() {
+    let frame = |end: &str, level: &str| {
+        // Count, prefix length, flags; end; level; smallest position; prefix: user; heads: none, 1, 27.
+        format!("0300000004000000{end}{level}e80300000000000075736572000000000000003100003732")
+    };
+    // Offsets; then position, pages, and above level 1 the first leaf; rest of the separator.
+    let low = frame("47000000", "01000000") + "3e0040004300" + "0001" + "010131" + "02013237";
+    let high = frame("4c000000", "02000000") + "3e0041004600" + "000100" + "0101c80131" + "020190033237";
+    for (level, want) in [(1, low), (2, high)] {
+        let mut builder = inner::InnerBuilder::new(level);
+        for (i, separator) in [&b"aa"[..], b"user1", b"user27"].into_iter().enumerate() {
+            let position = 1000 + i as u64;
+            builder
+                .add(Child { position, pages: 1, leaf: if level == 1 { position } else { 200 * i as u64 } }, separator);
+        }
+        let mut block = vec![0xaa; PAGE];
+        builder.encode(&mut block);
+        assert_eq!(body(&block), want);
+        Inner::check(&block).unwrap();
+    }
+}
+
+#[test]
+fn tombstone_block() {
+    let ranges = [
+        RangeTombstone { range: KeyRange::new(*b"a", *b"b"), seqno: Seqno(300) },
+        RangeTombstone { range: KeyRange::new(*b"c", *b""), seqno: Seqno(5) },
+    ];
+    let blocks = tombstones::encode(&ranges);
+    let mut block = vec![0xaa; PAGE];
+    tombstones::fill(&mut block, blocks[0].0, &blocks[0].1);
+    // Count, length; then seqno, from, to each (the last zero, an empty bound, is cut off here).
+    assert_eq!(body(&block), concat!("02000000", "0a000000", "ac0201610162", "050163"));
+    let mut decoded = Vec::new();
+    tombstones::decode(&block, &mut decoded).unwrap();
+    assert_eq!(decoded, ranges);
+}
+
+fn description() -> RunMeta {
+    RunMeta {
+        id: RunId(77),
+        extents: vec![Extent { start: PageNo(64), pages: 32 }, Extent { start: PageNo(160), pages: 9 }],
+        leaf_pages: 36,
+        root: BlockAddr { page: PageNo(164), pages: 1 },
+        height: 1,
+        filter: FilterMeta { pages: 1, first: 37 },
+        tombstones: vec![BlockAddr { page: PageNo(166), pages: 1 }],
+        first_key: b"a".to_vec(),
+        last_key: b"zz".to_vec(),
+        min_seqno: Seqno(5),
+        max_seqno: Seqno(900),
+        puts: 600,
+        deletes: 7,
+        merges: 8,
+        blob_puts: 9,
+        range_tombstones: 2,
+        keys: 500,
+        key_bytes: 12_000,
+        value_bytes: 60_000,
+        blob_bytes: 1 << 20,
+    }
+}
+
+#[test]
+fn footer() {
+    let meta = description();
+    let mut bytes = Vec::new();
+    meta.encode(&mut bytes);
+    let mut block = vec![0xaa; PAGE];
+    meta::fill_footer(&mut block, &bytes);
+    let want = concat!(
+        "2a000000",                   // length
+        "4d",                         // id
+        "024020a00109",               // extents
+        "24",                         // leaf pages
+        "a40101",                     // root
+        "01",                         // height
+        "0125",                       // filter
+        "01a60101",                   // tombstones
+        "0161",                       // first key
+        "027a7a",                     // last key
+        "058407",                     // seqnos
+        "d80407080902f403e05de0d403", // counters
+        "808040",
+    );
+    assert_eq!(body(&block), want);
+    assert_eq!(RunMeta::decode(&mut crate::base::codec::Reader::new(&bytes, "test")).unwrap(), meta);
+}
+
+#[test]
+fn slice() {
+    let bench = Bench::new();
+    let messages: Vec<_> = (0..900u64).map(|i| put(format!("k{i:05}").as_bytes(), i + 1, vec![b'v'; 40])).collect();
+    let slice = bench.run(3, &messages).clip(&KeyRange::new(*b"k00300", *b"k00600")).unwrap().unwrap();
+    let mut bytes = Vec::new();
+    slice.encode(&mut bytes);
+    assert_eq!(hex(&bytes), concat!("066b3030333030", "066b3030363030", "030804"));
+}
+
+/// A whole run: kind and CRC-32C of the body of each page but the footer, which knows where the run lies in the file.
+#[test]
+fn whole_run() {
+    let bench = Bench::new();
+    let messages: Vec<_> = (0..300u64).map(|i| put(format!("k{i:05}").as_bytes(), i + 1, vec![b'v'; 40])).collect();
+    let tombstone = RangeTombstone { range: KeyRange::new(*b"k00010", *b"k00020"), seqno: Seqno(500) };
+    let meta = bench.build(3, &messages, &[tombstone]);
+    let mut pages = Vec::new();
+    for extent in &meta.extents {
+        for page in extent.start.0..extent.end() {
+            let bytes = bench.data.read(BlockAddr { page: PageNo(page), pages: 1 }).unwrap();
+            pages.push((bytes[4], crc32c::crc32c(&bytes[16..])));
+        }
+    }
+    let footer = pages.pop().unwrap();
+    let leaves = [(1, 2588723992), (1, 2370664438), (1, 522233335), (1, 1690503713)];
+    let rest = [(2, 532900200), (3, 1414589321), (4, 2185003042)];
+    assert_eq!((footer.0, pages), (5, [&leaves[..], &rest].concat()));
+}

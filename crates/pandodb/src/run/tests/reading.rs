@@ -1,0 +1,178 @@
+//! What was written is what is read: cursors, seeks, probes, merges, against a sorted list.
+
+use super::*;
+
+const MODES: [ReadAhead; 3] = [ReadAhead::Scan, ReadAhead::Streaming(1 << 20), ReadAhead::Streaming(20_000)];
+
+#[test]
+fn scans_yield_what_was_pushed_in_both_directions() {
+    let bench = Bench::new();
+    let cases = [
+        random_messages(1, 1, 1, 10),
+        random_messages(2, 3_000, 4, 120),
+        random_messages(3, 4_000, 1, 0),
+        random_messages(4, 400, 2, 3_000),
+        awkward_messages(),
+    ];
+    for (id, messages) in cases.iter().enumerate() {
+        let slice = bench.run(id as u64 + 1, messages);
+        for reverse in [false, true] {
+            let all = expected(messages, &KeyRange::all(), reverse);
+            for mode in MODES {
+                assert!(scan(&slice, &KeyRange::all(), reverse, mode) == all, "case {id}, reverse {reverse}, {mode:?}");
+            }
+        }
+        let mut random = Random(id as u64);
+        for turn in 0..60 {
+            let (range, reverse) = (random_range(&mut random, messages), turn % 2 == 1);
+            let mode = MODES[turn % 3];
+            let got = scan(&slice, &range, reverse, mode);
+            assert!(got == expected(messages, &range, reverse), "case {id}, reverse {reverse}, {mode:?}, turn {turn}");
+        }
+    }
+}
+
+#[test]
+fn the_description_counts_what_was_pushed() {
+    let bench = Bench::new();
+    let messages = random_messages(9, 500, 3, 50);
+    let tombstone = RangeTombstone { range: KeyRange::new(*b"b", *b"c"), seqno: Seqno(3) };
+    let meta = bench.build(1, &messages, std::slice::from_ref(&tombstone));
+    let count = |kind| messages.iter().filter(|message| message.kind == kind).count() as u64;
+    let mut keys: Vec<_> = messages.iter().map(|message| &message.key).collect();
+    keys.dedup();
+    assert_eq!((meta.puts, meta.deletes), (count(Kind::Put), count(Kind::Delete)));
+    assert_eq!((meta.merges, meta.blob_puts), (count(Kind::Merge), count(Kind::BlobPut)));
+    assert_eq!((meta.keys, meta.range_tombstones), (keys.len() as u64, 1));
+    assert_eq!(meta.blob_bytes, meta.blob_puts * 9_000);
+    assert_eq!(meta.key_bytes, messages.iter().map(|message| message.key.len() as u64).sum::<u64>());
+    assert_eq!((&meta.first_key, &meta.last_key), (&messages[0].key, &messages[messages.len() - 1].key));
+    assert_eq!((meta.min_seqno, Some(meta.max_seqno)), (Seqno(3), messages.iter().map(|m| m.seqno).max()));
+    let end = meta.extents.last().unwrap().end();
+    let footer = BlockAddr { page: PageNo(end - 1), pages: 1 };
+    assert_eq!(read_footer(&bench.data, RunId(1), footer).unwrap(), meta);
+    let slice = bench.open(meta);
+    assert_eq!(slice.covering(b"bb", Seqno::MAX), Seqno(3));
+    assert_eq!(
+        slice.tombstones(&KeyRange::new(*b"bx", *b"")),
+        [RangeTombstone { range: KeyRange::new(*b"bx", *b"c"), seqno: Seqno(3) }]
+    );
+}
+
+#[test]
+fn seeks_go_where_a_model_says() {
+    let bench = Bench::new();
+    let mut random = Random(77);
+    for (id, messages) in [random_messages(21, 3_000, 3, 100), awkward_messages()].iter().enumerate() {
+        let slice = bench.run(id as u64 + 1, messages);
+        for turn in 0..24 {
+            let (range, reverse) = (random_range(&mut random, messages), turn % 2 == 1);
+            let mut cursor = RunCursor::new(slice.clone(), &range, reverse, MODES[turn % 3]).unwrap();
+            let all = expected(messages, &range, reverse);
+            for _ in 0..25 {
+                let key = random_range(&mut random, messages).from;
+                cursor.seek(&key).unwrap();
+                let rest = all.iter().skip_while(|m| if reverse { m.key > key } else { m.key < key });
+                for (step, message) in rest.take(1 + random.below(60) as usize).enumerate() {
+                    let entry = cursor.entry().unwrap_or_else(|| panic!("turn {turn}: entry {step} is missing"));
+                    assert!(entry == message.entry(), "turn {turn}, reverse {reverse}, entry {step}");
+                    cursor.advance().unwrap();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn probes_find_every_message_of_a_key_and_nothing_else() {
+    let bench = Bench::new();
+    for (id, messages) in [random_messages(31, 4_000, 3, 100), awkward_messages()].iter().enumerate() {
+        let slice = bench.run(id as u64 + 1, messages);
+        for group in messages.chunk_by(|a, b| a.key == b.key) {
+            assert!(probe(&slice, &group[0].key).unwrap() == group, "{:?}", group[0].key);
+        }
+        let mut random = Random(8);
+        for _ in 0..5_000 {
+            let key = random.bytes(17);
+            assert!(probe(&slice, &key).unwrap().is_empty());
+        }
+        assert!(slice.run().false_positives() < 5_000 / 50, "{}", slice.run().false_positives());
+        // A slice answers for its range only.
+        let middle = messages[messages.len() / 2].key.clone();
+        let low = slice.clip(&KeyRange::new(*b"", middle.clone())).unwrap().unwrap();
+        assert!(probe(&low, &middle).unwrap().is_empty());
+        assert!(!probe(&slice, &middle).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_merge_is_the_sorted_union() {
+    let bench = Bench::new();
+    for ways in [1, 2, 3, 8, 13] {
+        let messages = random_messages(40 + ways, 2_500, 6, 60);
+        let mut random = Random(ways);
+        let mut parts = vec![Vec::new(); ways as usize];
+        for message in &messages {
+            parts[random.below(ways) as usize].push(message.clone());
+        }
+        let slices: Vec<_> = parts.iter().enumerate().map(|(i, part)| bench.run(ways * 100 + i as u64, part)).collect();
+        for (turn, reverse) in [false, true, false, true].into_iter().enumerate() {
+            let range = if turn < 2 { KeyRange::all() } else { random_range(&mut random, &messages) };
+            let cursor = |slice: &Arc<RunSlice>| RunCursor::new(slice.clone(), &range, reverse, MODES[1]).unwrap();
+            let mut merge = MergeCursor::new(slices.iter().map(cursor).collect(), reverse);
+            let all = expected(&messages, &range, reverse);
+            for message in &all {
+                assert!(merge.entry() == Some(message.entry()), "{ways} ways, reverse {reverse}");
+                assert!(parts[merge.input().unwrap()].contains(message));
+                merge.advance().unwrap();
+            }
+            assert!(merge.entry().is_none());
+            let Some(middle) = all.get(all.len() / 2) else { continue };
+            merge.seek(&middle.key).unwrap();
+            assert_eq!(merge.entry().unwrap().key, middle.key);
+            assert!(merge.passed_bytes() > 0);
+        }
+    }
+    let mut none = MergeCursor::new(Vec::new(), false);
+    none.advance().unwrap();
+    assert!(none.entry().is_none() && none.input().is_none());
+}
+
+#[test]
+fn split_keys_cut_a_range_into_equal_parts() {
+    let bench = Bench::new();
+    let messages = random_messages(51, 20_000, 1, 300);
+    let slice = bench.run(1, &messages);
+    let run = slice.run();
+    assert!(run.meta().height >= 2, "the test wants two levels of inner blocks");
+    for range in [KeyRange::all(), KeyRange::new(*b"user000000010", *b"user000000050")] {
+        let keys = run.split_keys(&range, 4).unwrap();
+        assert_eq!(keys.len(), 3);
+        assert!(keys.is_sorted_by(|a, b| a < b) && keys.iter().all(|key| range.contains(key) && *key > range.from));
+        let mut bounds = vec![range.from.clone()];
+        bounds.extend(keys);
+        bounds.push(range.to.clone());
+        let total = expected(&messages, &range, false).len();
+        for pair in bounds.windows(2) {
+            let part = expected(&messages, &KeyRange::new(&*pair[0], &*pair[1]), false).len();
+            assert!(part * 5 > total && part * 3 < total, "{part} of {total}");
+        }
+    }
+    assert!(run.split_keys(&KeyRange::point(&messages[7].key), 8).unwrap().len() <= 1);
+    assert_eq!(run.position(b"").unwrap(), 0);
+    assert_eq!(run.position(&[0xff; 9]).unwrap(), run.meta().leaf_pages);
+}
+
+#[test]
+fn blocks_are_packed_full() {
+    let bench = Bench::new();
+    for value_len in [20, 100, 700, 1_000, 2_100, 5_000] {
+        let messages: Vec<_> =
+            (0..2_000u64).map(|i| put(format!("key{i:021}").as_bytes(), i + 1, vec![7; value_len])).collect();
+        let slice = bench.run(value_len as u64, &messages);
+        let meta = slice.run().meta();
+        let used = meta.value_bytes as f64 + 2_000.0 * 10.0;
+        let fill = used / (meta.leaf_pages * 4096) as f64;
+        assert!(fill > 0.85, "{fill} with values of {value_len} bytes");
+    }
+}

@@ -3,6 +3,7 @@
 
 pub mod base;
 pub mod device;
+pub mod memtable;
 pub mod resolve;
 pub mod space;
 pub mod wal;

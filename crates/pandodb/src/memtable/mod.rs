@@ -14,7 +14,7 @@
 //! 4. A full memtable is sealed by whoever holds it: it is not written to any more, and stays readable until the last
 //!    reader drops it. Then its chunks go back to the [`ChunkPool`].
 //!
-//! One lock guards everything ([`State`]); writers hold it for one message, readers share it for one lookup or one block.
+//! One lock guards everything (`State`); writers hold it for one message, readers share it for one lookup or one block.
 //! Nothing else is locked under it but the pool's free list.
 //!
 //! Invariants: a (key, seqno) occurs once; nothing is removed or changed once it is in, so a position stays meaningful;
@@ -53,12 +53,16 @@ struct State {
 }
 
 impl State {
+    fn bytes(&self) -> usize {
+        self.tree.bytes() + self.tombstones.bytes()
+    }
+
     /// Accounts for a message or tombstone; returns the memory charged from now on.
     fn account(&mut self, seqno: Seqno, logical_bytes: usize) -> usize {
         let (low, high) = self.seqnos.unwrap_or((seqno, seqno));
         self.seqnos = Some((low.min(seqno), high.max(seqno)));
         self.logical_bytes += logical_bytes as u64;
-        self.tree.bytes() + self.tombstones.bytes()
+        self.bytes()
     }
 }
 
@@ -140,7 +144,12 @@ impl Memtable {
     pub fn fragments(&self) -> Arc<Fragments> {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Arc::default(),
-            _ => self.state.write().tombstones.unify(),
+            _ => {
+                let mut state = self.state.write();
+                let all = state.tombstones.unify();
+                self.bytes.store(state.bytes(), Ordering::Relaxed);
+                all
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 pub mod base;
 pub mod device;
 pub mod filter;
+pub mod memtable;
 pub mod pool;
 pub mod resolve;
 pub mod run;

@@ -123,7 +123,8 @@ impl FoldOutput {
 ///
 /// `tombs` are the seqnos of the range tombstones among the same inputs that cover the key, newest first. `bottom` says
 /// that nothing older than the inputs exists for the key. Without an operator merges are kept as they are. The result
-/// replaces the one of the last key in `out`; blobs and failures add up.
+/// replaces the one of the last key in `out`; blobs and failures add up. Costs one full merge a stripe at most; nothing is
+/// allocated for a key with a single put.
 pub fn fold_key(
     group: &[Entry<'_>],
     tombs: &[Seqno],
@@ -134,6 +135,7 @@ pub fn fold_key(
 ) {
     debug_assert!(group.windows(2).all(|w| w[0].key == w[1].key && w[0].seqno > w[1].seqno), "one key, newest first");
     debug_assert!(tombs.is_sorted_by(|a, b| a >= b), "newest first");
+    debug_assert!(stripes.snapshots.is_sorted(), "oldest first");
     out.kept.clear();
     out.bytes.clear();
     if let ([entry], []) = (group, tombs)

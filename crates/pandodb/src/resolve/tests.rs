@@ -48,8 +48,22 @@ fn history(max: usize) -> impl Strategy<Value = History> {
     })
 }
 
-/// What a reader sees: the value (a large one as its reference and the operands over it).
-fn read(history: &History, at: Seqno, operator: &Operator) -> Result<Option<Vec<u8>>, (Vec<u8>, Option<Vec<u8>>)> {
+/// What a reader sees.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Nothing,
+    Value(Vec<u8>),
+    /// A large value by its reference, and what the operands above it make of a stand-in for it.
+    Large(Vec<u8>, Option<Vec<u8>>),
+}
+
+impl From<Option<Vec<u8>>> for Seen {
+    fn from(value: Option<Vec<u8>>) -> Seen {
+        value.map_or(Seen::Nothing, Seen::Value)
+    }
+}
+
+fn read(history: &History, at: Seqno, operator: &Operator) -> Seen {
     let mut gather = Gather::new();
     let mut base = None;
     for (_, event) in history.iter().filter(|(seqno, _)| *seqno <= at) {
@@ -67,12 +81,10 @@ fn read(history: &History, at: Seqno, operator: &Operator) -> Result<Option<Vec<
         gather.fold(KEY, base, Some(operator), missing).unwrap()
     };
     match base {
-        // The operands above a large value may be combined: compare their effect.
-        Some((Kind::BlobPut, value)) => Err((value, if gather.is_empty() { None } else { fold(Some(b"12345678")) })),
-        Some((_, value)) if gather.is_empty() => Ok(Some(value)),
-        Some((_, value)) => Ok(fold(Some(&value))),
-        None if gather.is_empty() => Ok(None),
-        None => Ok(fold(None)),
+        Some((Kind::BlobPut, value)) if gather.is_empty() => Seen::Large(value, None),
+        Some((Kind::BlobPut, value)) => Seen::Large(value, fold(Some(b"12345678"))),
+        base if gather.is_empty() => base.map(|(_, value)| value).into(),
+        base => fold(base.as_ref().map(|(_, value)| &value[..])).into(),
     }
 }
 

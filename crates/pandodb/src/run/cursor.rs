@@ -79,7 +79,7 @@ impl RunCursor {
         } else {
             self.window.start += 1;
         }
-        if self.window.is_empty() { self.next_leaf() } else { Ok(self.stand()) }
+        self.settle()
     }
 
     /// Goes to the first entry whose key is at or above `key`; in reverse to the last one whose key is at or below it. Never
@@ -92,12 +92,14 @@ impl RunCursor {
             let after = successor(key);
             let bound = if self.range.is_above(&after) { after } else { self.range.to.clone() };
             if key < self.range.from.as_slice() {
-                return Ok(self.end());
+                self.end();
+                return Ok(());
             }
             return self.seek_bound(bound);
         }
         if !self.range.is_above(key) {
-            return Ok(self.end());
+            self.end();
+            return Ok(());
         }
         self.seek_bound(key.max(&self.range.from).to_vec())
     }
@@ -127,7 +129,7 @@ impl RunCursor {
                 let inside = self.inside();
                 self.window =
                     if self.reverse { inside.start..at.min(inside.end) } else { at.max(inside.start)..inside.end };
-                return if self.window.is_empty() { self.next_leaf() } else { Ok(self.stand()) };
+                return self.settle();
             }
         }
         self.leaves.restart();
@@ -149,7 +151,7 @@ impl RunCursor {
         };
         self.leaves.fetch(run, Want::Exact(position, pages))?;
         self.enter(Some(bound));
-        if self.window.is_empty() { self.next_leaf() } else { Ok(self.stand()) }
+        self.settle()
     }
 
     /// The entries of the current leaf that are inside the range.
@@ -190,6 +192,16 @@ impl RunCursor {
         self.slot = Some(slot);
     }
 
+    /// Stands at the window's entry, or at the next leaf's if the window is empty.
+    #[inline]
+    fn settle(&mut self) -> Result<()> {
+        if self.window.is_empty() {
+            return self.next_leaf();
+        }
+        self.stand();
+        Ok(())
+    }
+
     /// Goes on to the next leaf with an entry in the range.
     #[cold]
     fn next_leaf(&mut self) -> Result<()> {
@@ -215,6 +227,7 @@ impl RunCursor {
                 return Ok(());
             }
         }
-        Ok(self.end())
+        self.end();
+        Ok(())
     }
 }

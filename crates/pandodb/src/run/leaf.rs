@@ -89,11 +89,11 @@ impl<'a> Leaf<'a> {
         let prefix_len = leaf.slots.prefix(bytes).len();
         let heads = leaf.slots.heads(bytes);
         let mut before: Option<(&[u8], Seqno)> = None;
-        for i in 0..leaf.len() {
+        for (i, stored_head) in heads.iter().enumerate() {
             let range = leaf.slots.entry(bytes, i);
             let slot = parse_slot(&bytes[range.clone()], range.start, leaf.slots.base)?;
             let rest = &bytes[slot.rest()];
-            if !(1..=MAX_KEY).contains(&(prefix_len + rest.len())) || heads[i].get() != head(rest) {
+            if !(1..=MAX_KEY).contains(&(prefix_len + rest.len())) || stored_head.get() != head(rest) {
                 return Err("a key out of bounds, or not the one of its head");
             }
             check_value(slot.kind, &bytes[slot.value()])?;

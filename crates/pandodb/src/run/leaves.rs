@@ -96,6 +96,11 @@ impl Leaves {
         self.current.clone()
     }
 
+    /// The positions that it may read.
+    pub(super) fn span(&self) -> PageRange {
+        self.span.clone()
+    }
+
     /// Bytes of all leaves fetched so far.
     pub(super) fn passed_bytes(&self) -> u64 {
         self.passed_bytes

@@ -92,18 +92,27 @@ impl RunMeta {
         self.key_bytes + self.value_bytes + self.blob_bytes
     }
 
+    /// The position and the pages of the footer: the rest, after all other blocks.
+    pub(super) fn footer(&self) -> (u64, u64) {
+        let filter = &self.filter;
+        // Without a filter there is no inner block either.
+        let indexed = if filter.pages > 0 { filter.first + u64::from(filter.pages) } else { self.leaf_pages };
+        let position = indexed + self.tombstones.iter().map(|addr| u64::from(addr.pages)).sum::<u64>();
+        (position, self.pages().saturating_sub(position))
+    }
+
     /// Counters in the order in which they are stored.
-    fn counters(&mut self) -> [&mut u64; 9] {
+    fn counters(&self) -> [u64; 9] {
         [
-            &mut self.puts,
-            &mut self.deletes,
-            &mut self.merges,
-            &mut self.blob_puts,
-            &mut self.range_tombstones,
-            &mut self.keys,
-            &mut self.key_bytes,
-            &mut self.value_bytes,
-            &mut self.blob_bytes,
+            self.puts,
+            self.deletes,
+            self.merges,
+            self.blob_puts,
+            self.range_tombstones,
+            self.keys,
+            self.key_bytes,
+            self.value_bytes,
+            self.blob_bytes,
         ]
     }
 
@@ -126,7 +135,7 @@ impl RunMeta {
         put_bytes(out, &self.last_key);
         put_varint(out, self.min_seqno.0);
         put_varint(out, self.max_seqno.0);
-        self.clone().counters().into_iter().for_each(|counter| put_varint(out, *counter));
+        self.counters().into_iter().for_each(|counter| put_varint(out, counter));
     }
 
     /// Decodes what [`RunMeta::encode`] wrote.
@@ -155,9 +164,16 @@ impl RunMeta {
         meta.last_key = get_key(reader)?;
         meta.min_seqno = Seqno(reader.varint_max(Seqno::MAX.0)?);
         meta.max_seqno = Seqno(reader.varint_max(Seqno::MAX.0)?);
-        for counter in meta.counters() {
-            *counter = reader.varint_max(PAGE_LIMIT * PAGE as u64)?;
-        }
+        let mut counter = || reader.varint_max(PAGE_LIMIT * PAGE as u64);
+        meta.puts = counter()?;
+        meta.deletes = counter()?;
+        meta.merges = counter()?;
+        meta.blob_puts = counter()?;
+        meta.range_tombstones = counter()?;
+        meta.keys = counter()?;
+        meta.key_bytes = counter()?;
+        meta.value_bytes = counter()?;
+        meta.blob_bytes = counter()?;
         match meta.flaw() {
             Some(flaw) => Err(reader.corrupt(flaw)),
             None => Ok(meta),

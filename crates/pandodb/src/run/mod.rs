@@ -14,6 +14,7 @@
 //! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, one key, leaves in a row, a range, several runs |
+//! | `verify` | reads every block that a run owns and compares it with its neighbours |
 //! | `slice`, `spans` | a run clipped to a key range, and which pages somebody still needs |
 //!
 //! Invariants:
@@ -39,6 +40,7 @@ mod spans;
 #[cfg(test)]
 mod tests;
 mod tombstones;
+mod verify;
 
 pub use builder::RunBuilder;
 pub use cursor::RunCursor;

@@ -152,7 +152,7 @@ impl PageWriter {
 
     /// A small run does with a small buffer: doubles it, up to a full step.
     fn grow_buffer(&mut self, pages: u32) {
-        let want = (self.filled + pages).max(self.filled * 2).max(EXTENT_PAGES).min(STEP_PAGES);
+        let want = (self.filled + pages).max(self.filled * 2).clamp(EXTENT_PAGES, STEP_PAGES);
         let mut larger = AlignedBuf::zeroed(want as usize);
         let filled = self.filled as usize * PAGE;
         larger[..filled].copy_from_slice(&self.buffer[..filled]);

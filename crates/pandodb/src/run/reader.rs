@@ -5,7 +5,7 @@
 //! and [`Run::settle`] takes the pages that they span into the allocation map. Until then it owns nothing, so that an
 //! opening that fails half-way frees nothing.
 //!
-//! Locks: `holdings` only, for bookkeeping; the map of the data file is locked after it was let go.
+//! Locks: `holdings`, for bookkeeping only; then the map of the data file, never the other way round.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -121,11 +121,7 @@ impl Run {
     /// # Errors
     /// An I/O error, or [`Error::Corruption`] if the block is not a `kind` of this run.
     pub fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
-        let block = self.pool.get(self.meta.id, addr, || {
-            let buf = self.data.read_block(addr, self.meta.id, kind)?;
-            self.check(&buf, addr, kind)?;
-            Ok(buf)
-        })?;
+        let block = self.pool.get(self.meta.id, addr, || self.read_checked(addr, kind))?;
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
     }
@@ -135,6 +131,13 @@ impl Run {
         let block = self.pool.peek(self.meta.id, page)?;
         let addr = BlockAddr { page, pages: block.pages() };
         self.expect_kind(&block, addr, BlockKind::Leaf).is_ok().then_some(block)
+    }
+
+    /// Reads a block past the pool, checked but for the level of an inner block.
+    pub(super) fn read_checked(&self, addr: BlockAddr, kind: BlockKind) -> Result<AlignedBuf> {
+        let buf = self.data.read_block(addr, self.meta.id, kind)?;
+        self.check(&buf, addr, kind)?;
+        Ok(buf)
     }
 
     /// Reads pages past the pool, unchecked.
@@ -202,7 +205,7 @@ impl Run {
     /// The child that `choose` picks of the inner block at `level`, and where it is.
     pub(super) fn child(
         &self,
-        block: &Block,
+        block: &[u8],
         level: u8,
         choose: impl FnOnce(&Inner<'_>) -> usize,
     ) -> Result<(Child, BlockAddr)> {
@@ -315,6 +318,11 @@ impl Run {
         self.owned_pages(&holdings).into_iter().try_for_each(|extent| self.data.mark(extent))?;
         holdings.settled = true;
         Ok(())
+    }
+
+    /// The leaf pages that slices span.
+    pub(super) fn owned_leaves(&self) -> Vec<PageRange> {
+        self.holdings.lock().spans.owned().to_vec()
     }
 
     /// What the run owns: the leaf pages that slices span, and all other pages. Without buried values.

@@ -54,7 +54,15 @@ pub(super) fn head(rest: &[u8]) -> u32 {
 /// How many bytes two keys have in common at their start.
 #[inline]
 pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
+    let (words_a, words_b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+    for (i, (x, y)) in words_a.iter().zip(words_b).enumerate() {
+        let differing = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        if differing != 0 {
+            return i * 8 + differing.trailing_zeros() as usize / 8;
+        }
+    }
+    let same = words_a.len().min(words_b.len()) * 8;
+    same + a[same..].iter().zip(&b[same..]).take_while(|(x, y)| x == y).count()
 }
 
 /// Bytes of everything before the entries, and the width of an offset, for a block whose entries take `entry_bytes`.

@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(spans.owned(), [10..60, 80..90]);
         assert!(!spans.add(50..85), "a page of it is gone");
         assert!(spans.add(10..20));
-        assert_eq!(release(&mut spans, 10..40), [20..30]);
+        assert!(release(&mut spans, 10..40).iter().eq([&(20..30)]));
         for last in [30..60, 80..90, 10..20] {
             assert_eq!(release(&mut spans, last.clone()), [last]);
         }

@@ -4,6 +4,7 @@ use super::leaf::LeafBuilder;
 use super::*;
 use crate::base::codec::Reader;
 use crate::base::{Extent, PAGE};
+use crate::device::sim::{Fault, FaultKind, OpClass, SimDevice};
 use crate::device::{AlignedBuf, File};
 
 fn flip(file: &dyn File, byte: u64, bit: u8) {
@@ -168,4 +169,91 @@ fn a_swapped_block_is_not_taken_for_the_right_one() {
     let slice = bench.open(meta);
     let error = probe(&slice, &messages[0].key).unwrap_err();
     assert!(error.is_corruption() && error.to_string().contains("leaf block in `data`"), "{error}");
+}
+
+/// Blocks and bytes that a verification reports, and its findings.
+fn verify(run: &Run) -> (u64, Vec<String>) {
+    let (mut bytes, mut findings) = (0, Vec::new());
+    run.verify(&mut |_, checked| match checked {
+        Ok(good) => bytes += good,
+        Err(error) => {
+            assert!(error.is_corruption(), "{error}");
+            findings.push(error.to_string());
+        }
+    });
+    (bytes, findings)
+}
+
+#[test]
+fn verification_reads_every_owned_page() {
+    let bench = Bench::new();
+    let tombstone = RangeTombstone { range: KeyRange::new(*b"b", *b"c"), seqno: Seqno(3) };
+    for (id, messages) in [random_messages(2, 9_000, 2, 150), awkward_messages()].into_iter().enumerate() {
+        let slice = bench.open(bench.build(id as u64 + 1, &messages, std::slice::from_ref(&tombstone)));
+        let run = slice.run().clone();
+        assert_eq!(verify(&run), (run.meta().disk_bytes(), Vec::new()));
+        let middle = messages[messages.len() / 2].key.clone();
+        let part = slice.clip(&KeyRange::new(middle, *b"")).unwrap().unwrap();
+        drop(slice);
+        let owned = run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
+        assert!(owned < run.meta().disk_bytes());
+        assert_eq!(verify(&run), (owned, Vec::new()));
+        drop(part);
+    }
+    let slice = bench.open(bench.build(9, &[], &[tombstone]));
+    assert_eq!(verify(slice.run()), (slice.run().meta().disk_bytes(), Vec::new()));
+}
+
+#[test]
+fn verification_goes_on_after_a_finding() {
+    let (bench, _, meta) = small_run();
+    let page = |at: u64| (meta.extents[0].start.0 + at) * PAGE as u64;
+    flip(bench.data.file(), page(1) + 900, 3);
+    flip(bench.data.file(), page(meta.filter.first) + 900, 3);
+    let slice = bench.open(meta.clone());
+    let (bytes, findings) = verify(slice.run());
+    // A damaged block is not counted, and a leaf may have several pages.
+    assert!(bytes <= meta.disk_bytes() - 2 * PAGE as u64 && bytes >= meta.disk_bytes() / 2);
+    assert_eq!(findings.len(), 2);
+    // A description that counts wrongly shows, though every block is good.
+    flip(bench.data.file(), page(1) + 900, 3);
+    flip(bench.data.file(), page(meta.filter.first) + 900, 3);
+    let wrong = RunMeta { puts: meta.puts + 1, ..meta };
+    let (_, findings) = verify(&Run::reopen(bench.data.clone(), bench.pool.clone(), wrong).unwrap());
+    assert_eq!(findings.len(), 2, "the count, and the footer");
+}
+
+#[test]
+fn a_failing_device_fails_the_call_and_keeps_the_books() {
+    let messages = random_messages(4, 6_000, 2, 300);
+    for nth in 0.. {
+        let device = SimDevice::new(nth);
+        let data = DataFile::create(&*device, StoreId([7; 16])).unwrap();
+        let bench = Bench { data, pool: Arc::new(Pool::new(1 << 20)) };
+        let before = bench.data.stats().allocated_bytes;
+        device.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Any), nth)));
+        let built = (|| {
+            let mut builder = RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20);
+            messages.iter().try_for_each(|message| builder.push(message.entry()))?;
+            let meta = builder.finish()?.expect("entries were pushed");
+            let slice = bench.open(meta);
+            let mut cursor = RunCursor::new(slice, &KeyRange::all(), nth % 2 == 1, ReadAhead::Scan)?;
+            let mut count = 0;
+            while cursor.entry().is_some() {
+                count += 1;
+                cursor.advance()?;
+            }
+            assert_eq!(count, messages.len());
+            Ok::<(), crate::Error>(())
+        })();
+        let struck = device.faults_struck();
+        device.set_fault(None);
+        bench.checkpoints();
+        assert_eq!(bench.data.stats().allocated_bytes, before, "call {nth}");
+        if struck == 0 {
+            assert!(built.is_ok() && nth > 5, "{nth} calls");
+            break;
+        }
+        assert!(matches!(built, Err(crate::Error::Io { .. })), "call {nth}: {built:?}");
+    }
 }

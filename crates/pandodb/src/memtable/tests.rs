@@ -1,0 +1,307 @@
+//! The memtable against a `BTreeMap`, its invariants, and readers beside a writer.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::tree::{NONE, Slots, common, head};
+use super::*;
+
+type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (Kind, Vec<u8>)>;
+type Row = (Vec<u8>, u64, Kind, Vec<u8>);
+
+fn memtable() -> Memtable {
+    Memtable::new(1, Arc::new(ChunkPool::new(4)))
+}
+
+fn row(entry: Entry<'_>) -> Row {
+    (entry.key.to_vec(), entry.seqno.0, entry.kind, entry.value.to_vec())
+}
+
+fn put(memtable: &Memtable, key: &[u8], seqno: u64, value: &[u8]) {
+    memtable.insert(Entry { key, seqno: Seqno(seqno), kind: Kind::Put, value });
+}
+
+/// Everything of a range, in blocks of `max_entries` and `max_bytes`.
+fn scan(memtable: &Memtable, range: &KeyRange, reverse: bool, max_entries: usize, max_bytes: usize) -> Vec<Row> {
+    let (mut rows, mut block) = (Vec::<Row>::new(), EntryBlock::new());
+    loop {
+        let after = rows.last().map(|row| (&row.0[..], Seqno(row.1)));
+        memtable.fill(range, after, reverse, max_entries, max_bytes, &mut block);
+        assert!(block.len() <= max_entries);
+        if block.is_empty() {
+            return rows;
+        }
+        rows.extend(block.iter().map(row));
+        block.clear();
+    }
+}
+
+impl Tree {
+    /// Checks the invariants of the module documentation, reading everything.
+    fn check(&self) {
+        let mut leaves = Vec::new();
+        self.check_node(self.root, self.height, None, None, &mut leaves);
+        assert_eq!(leaves.len(), self.leaves.len());
+        for (i, &leaf) in leaves.iter().enumerate() {
+            let neighbour = |i: Option<usize>| i.and_then(|i| leaves.get(i)).copied().unwrap_or(NONE);
+            assert_eq!(self.leaves[leaf as usize].previous, neighbour(i.checked_sub(1)));
+            assert_eq!(self.leaves[leaf as usize].next, neighbour(Some(i + 1)));
+        }
+        let records = || leaves.iter().flat_map(|&leaf| refs(&self.leaves[leaf as usize].slots));
+        assert_eq!(records().count(), self.len);
+        let entries: Vec<Entry<'_>> = records().map(|&at| self.arena.entry(at)).collect();
+        assert!(entries.windows(2).all(|w| w[0].order(&w[1]).is_lt()));
+        if let (Some(first), Some(last)) = (entries.first(), entries.last()) {
+            assert_eq!(self.shared, common(first.key, last.key));
+        }
+    }
+
+    fn check_node(&self, node: u32, level: u32, low: Option<u32>, high: Option<u32>, leaves: &mut Vec<u32>) {
+        let slots = if level == 0 { &self.leaves[node as usize].slots } else { &self.inners[node as usize].slots };
+        let key = |at: u32| self.arena.key(at).0;
+        match (low, high) {
+            (Some(low), Some(high)) => assert_eq!(slots.prefix, common(key(low), key(high))),
+            _ => assert_eq!(slots.prefix, self.shared),
+        }
+        for (slot, &at) in refs(slots).iter().enumerate() {
+            assert_eq!(slots.heads[slot], head(key(at), slots.prefix));
+        }
+        assert!(slots.heads[..slots.len].is_sorted());
+        if level == 0 {
+            assert!(slots.len > 0 || self.len == 0);
+            assert!(low.is_none_or(|low| slots.refs[0] == low), "a separator is the first record right of it");
+            return leaves.push(node);
+        }
+        let inner = &self.inners[node as usize];
+        for (i, &child) in inner.children[..=slots.len].iter().enumerate() {
+            let low = if i == 0 { low } else { Some(slots.refs[i - 1]) };
+            let high = refs(slots).get(i).copied().or(high);
+            self.check_node(child, level - 1, low, high, leaves);
+        }
+    }
+}
+
+fn refs(slots: &Slots) -> &[u32] {
+    &slots.refs[..slots.len]
+}
+
+fn visited(memtable: &Memtable, key: &[u8], at: u64, limit: usize) -> Vec<Row> {
+    let mut rows = Vec::new();
+    memtable.get(key, Seqno(at), &mut |entry| {
+        rows.push(row(entry));
+        rows.len() < limit
+    });
+    rows
+}
+
+fn rows(model: &Model, range: &KeyRange) -> Vec<Row> {
+    let inside = model.iter().filter(|((key, _), _)| range.contains(key));
+    inside.map(|((key, seqno), (kind, value))| (key.clone(), seqno.0, *kind, value.clone())).collect()
+}
+
+/// Keys that collide in many ways: few bytes, long and short common prefixes, zeros at the end.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    let tail = || prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(0xff)], 1..6);
+    prop_oneof![
+        tail(),
+        any::<u16>().prop_map(|n| [b"a long common prefix ", &n.to_be_bytes()[..]].concat()),
+        tail().prop_map(|tail| [b"a long common prefix ", &tail[..]].concat()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn it_does_what_an_ordered_map_does(
+        keys in prop::collection::vec(key(), 1..600),
+        only_long in any::<bool>(),
+        order in 0u8..3,
+        ranges in prop::collection::vec((key(), key()), 1..6),
+        probes in prop::collection::vec((key(), 0u64..700), 20),
+        sizes in (1usize..100, 1usize..4000),
+    ) {
+        let memtable = memtable();
+        let mut model = Model::new();
+        let mut keys: Vec<Vec<u8>> = keys.into_iter().filter(|key| !only_long || key.len() > 12).collect();
+        match order {
+            0 => {}
+            1 => keys.sort(),
+            _ => keys.sort_by(|a, b| b.cmp(a)),
+        }
+        let mut logical = 0;
+        for (seqno, key) in (1u64..).zip(&keys) {
+            let kind = [Kind::Put, Kind::Merge, Kind::Delete, Kind::BlobPut][seqno as usize % 4];
+            let value = vec![seqno as u8; if kind == Kind::Delete { 0 } else { seqno as usize % 30 }];
+            memtable.insert(Entry { key, seqno: Seqno(seqno), kind, value: &value });
+            logical += (key.len() + value.len()) as u64;
+            model.insert((key.clone(), Reverse(seqno)), (kind, value));
+        }
+        memtable.state.read().tree.check();
+        prop_assert_eq!((memtable.len(), memtable.logical_bytes()), (model.len(), logical));
+        prop_assert_eq!(memtable.is_empty(), model.is_empty());
+        prop_assert!(memtable.bytes() as u64 > logical);
+        for (key, at) in probes.iter().cloned().chain(keys.iter().take(30).map(|key| (key.clone(), 300))) {
+            let of_key = rows(&model, &KeyRange::point(&key));
+            let expect: Vec<Row> = of_key.into_iter().filter(|row| row.1 <= at).collect();
+            prop_assert_eq!(visited(&memtable, &key, at, usize::MAX), expect.clone());
+            prop_assert_eq!(visited(&memtable, &key, at, 2), expect[..expect.len().min(2)].to_vec());
+        }
+        let ranges = ranges.into_iter().map(|(from, to)| KeyRange::new(from, to));
+        for range in ranges.flat_map(|r| [KeyRange::new(r.from.clone(), []), KeyRange::new([], r.to.clone()), r]) {
+            let mut expect = rows(&model, &range);
+            prop_assert_eq!(scan(&memtable, &range, false, sizes.0, sizes.1), expect.clone());
+            expect.reverse();
+            prop_assert_eq!(scan(&memtable, &range, true, sizes.0, sizes.1), expect);
+        }
+        // Positions that no message has.
+        for (key, seqno) in &probes {
+            for (reverse, range) in [(false, KeyRange::all()), (true, KeyRange::all())] {
+                let mut block = EntryBlock::new();
+                memtable.fill(&range, Some((key, Seqno(*seqno))), reverse, 1, 1, &mut block);
+                let place = (key.clone(), Reverse(*seqno));
+                let after = (std::ops::Bound::Excluded(place.clone()), std::ops::Bound::Unbounded);
+                let next = if reverse { model.range(..place).next_back() } else { model.range(after).next() };
+                prop_assert_eq!(block.iter().next().map(|e| (e.key, e.seqno.0)), next.map(|(k, _)| (&k.0[..], k.1.0)));
+            }
+        }
+    }
+}
+
+/// Enough for three levels, in the orders that split nodes differently.
+#[test]
+fn large_trees_hold_their_invariants_in_every_order_of_insertion() {
+    let orders: [fn(u64) -> u64; 4] =
+        [|i| i, |i| u64::MAX - i, |i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15), |i| (i % 7) << 32 | i];
+    for order in orders {
+        let memtable = memtable();
+        for i in 0..20_000u64 {
+            put(&memtable, &[b"table/", &order(i).to_be_bytes()[..]].concat(), i + 1, &i.to_le_bytes());
+        }
+        let state = memtable.state.read();
+        assert!(state.tree.height >= 1 && state.tree.height <= 3);
+        state.tree.check();
+        drop(state);
+        for i in (0..20_000).step_by(97) {
+            let found = visited(&memtable, &[b"table/", &order(i).to_be_bytes()[..]].concat(), u64::MAX, 9);
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].3, i.to_le_bytes());
+        }
+    }
+    // Ascending keys leave full leaves behind.
+    let memtable = memtable();
+    (0..20_000u64).for_each(|i| put(&memtable, &i.to_be_bytes(), i + 1, b""));
+    assert!(memtable.state.read().tree.leaves.len() < 20_000 / 60);
+}
+
+#[test]
+fn many_versions_of_one_key_span_leaves() {
+    let memtable = memtable();
+    put(&memtable, b"counter", 1_000_000, b"before");
+    put(&memtable, b"counter\0\0", 1_000_001, b"after");
+    (1..=3000).for_each(|seqno| put(&memtable, b"counter\0", seqno, &seqno.to_le_bytes()));
+    memtable.state.read().tree.check();
+    let found = visited(&memtable, b"counter\0", 2000, usize::MAX);
+    assert!(found.iter().map(|row| row.1).eq((1..=2000).rev()));
+    assert_eq!(visited(&memtable, b"counter", Seqno::MAX.0, usize::MAX).len(), 1);
+    assert_eq!(memtable.seqno_range(), Some((Seqno(1), Seqno(1_000_001))));
+}
+
+#[test]
+fn range_tombstones_are_found_while_they_are_inserted() {
+    let memtable = memtable();
+    assert!(memtable.is_empty() && memtable.fragments().is_empty() && memtable.tombstones().is_empty());
+    // A queue: consume, then delete what was consumed, one after the other.
+    for i in 1..=20_000u64 {
+        let range = KeyRange::new([], i.to_be_bytes());
+        memtable.insert_range(&RangeTombstone { range, seqno: Seqno(i) });
+        if i % 64 == 0 {
+            assert_eq!(memtable.covering(&(i - 1).to_be_bytes(), Seqno::MAX), Seqno(i));
+            assert_eq!(memtable.covering(&(i / 2).to_be_bytes(), Seqno(i / 2 + 3)), Seqno(i / 2 + 3));
+            assert_eq!(memtable.covering(&i.to_be_bytes(), Seqno::MAX), Seqno(0));
+            assert!(memtable.tombstones().parts().len() <= 16);
+        }
+    }
+    let bytes = memtable.bytes();
+    assert_eq!(memtable.fragments().len(), 20_000);
+    assert!(memtable.bytes() >= bytes / 2 && memtable.bytes() < 20_000 * 200);
+    memtable.insert_range(&RangeTombstone { range: KeyRange::new(*b"b", *b"a"), seqno: Seqno(99_999) });
+    assert_eq!(memtable.seqno_range(), Some((Seqno(1), Seqno(20_000))));
+    assert_eq!((memtable.is_empty(), memtable.len()), (false, 0));
+}
+
+#[test]
+fn chunks_are_recycled_up_to_the_bound() {
+    let pool = Arc::new(ChunkPool::new(3));
+    let filled = |count: u64| {
+        let memtable = Memtable::new(7, pool.clone());
+        (1..=count).for_each(|i| put(&memtable, &i.to_be_bytes(), i, &[1; 200_000]));
+        assert!(memtable.bytes() as u64 > count * 200_000 && memtable.id() == 7);
+        memtable
+    };
+    let (small, large) = (filled(7), filled(30));
+    assert_eq!(pool.free_bytes(), 0);
+    drop(small);
+    assert_eq!(pool.free_bytes(), 2 * CHUNK_BYTES);
+    drop(large);
+    assert_eq!(pool.free_bytes(), 3 * CHUNK_BYTES);
+    let again = filled(10);
+    assert_eq!(pool.free_bytes(), CHUNK_BYTES);
+    assert_eq!(visited(&again, &5u64.to_be_bytes(), 5, 1)[0].3, [1; 200_000]);
+    // The largest record, and one that just does not fit any more.
+    let (key, value) = (vec![9; crate::base::MAX_KEY], vec![3; crate::base::MAX_OPERAND]);
+    (100..110).for_each(|seqno| put(&again, &key, seqno, &value));
+    assert!(visited(&again, &key, 200, 99).iter().all(|row| row.0 == key && row.3 == value));
+}
+
+#[test]
+#[should_panic(expected = "given out twice")]
+fn a_seqno_is_not_given_out_twice_for_a_key() {
+    let memtable = memtable();
+    put(&memtable, b"k", 5, b"");
+    put(&memtable, b"k", 5, b"again");
+}
+
+/// A writer and two readers: what the writer has published is there, complete, in order, from both ends.
+#[test]
+fn readers_see_a_prefix_of_the_writes_while_they_happen() {
+    const KEYS: u64 = 64;
+    const WRITES: u64 = 30_000;
+    let (memtable, visible) = (memtable(), AtomicU64::new(0));
+    let key = |n: u64| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS).to_be_bytes();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for seqno in 1..=WRITES {
+                put(&memtable, &key(seqno), seqno, &(!seqno).to_le_bytes());
+                visible.store(seqno, Ordering::Release);
+            }
+        });
+        for reverse in [false, true] {
+            let (memtable, visible) = (&memtable, &visible);
+            scope.spawn(move || {
+                let mut block = EntryBlock::new();
+                loop {
+                    let at = visible.load(Ordering::Acquire);
+                    for back in 0..at.min(20) {
+                        let seqno = at - back;
+                        let found = visited(memtable, &key(seqno), seqno, 1);
+                        assert_eq!((found[0].1, &found[0].3[..]), (seqno, &(!seqno).to_le_bytes()[..]));
+                    }
+                    block.clear();
+                    memtable.fill(&KeyRange::all(), None, reverse, 3000, usize::MAX, &mut block);
+                    let entries: Vec<Entry<'_>> = block.iter().collect();
+                    let ascends = |w: &[Entry<'_>]| w[0].order(&w[1]).is_lt() != reverse;
+                    assert!(entries.windows(2).all(ascends));
+                    assert!(entries.len() as u64 >= at.min(3000));
+                    if at == WRITES {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    memtable.state.read().tree.check();
+}

@@ -1,0 +1,240 @@
+//! Verification of a run: reads every block that it owns, past the pool, and compares each with its neighbours.
+//!
+//! Steps: the filter's pages; from the root down every inner block, with the bounds that the separators above it set; under
+//! each lowest one its leaves, in order; the range tombstones; the footer. Beyond what every reader checks (checksum,
+//! address, structure of the block) it holds that
+//!
+//! * a leaf's keys lie between its separators, and after those of the leaf before it;
+//! * leaves follow one another without gaps, and know the length of the one before;
+//! * the filter knows every key;
+//! * the description counts what is there, and the footer repeats it.
+//!
+//! Leaves that no slice spans any more are skipped. One that is given up while the verification runs may have been
+//! overwritten: a finding counts only if the leaf is still owned.
+
+use super::inner::{Child, Inner};
+use super::leaf::Leaf;
+use super::leaves::{Leaves, ReadAhead, Want};
+use super::meta::read_footer;
+use super::reader::Run;
+use super::tombstones;
+use crate::base::range::successor;
+use crate::base::{BlockAddr, Result, Seqno, key_hash};
+use crate::device::AlignedBuf;
+use crate::filter::may_contain;
+use crate::space::BlockKind;
+
+/// Bytes read at a time where leaves follow one another.
+const READ_AHEAD: usize = 256 << 10;
+
+/// What is remembered of the leaf before.
+struct Before {
+    end: u64,
+    pages: u32,
+    key: Vec<u8>,
+    seqno: Seqno,
+    continues: bool,
+}
+
+struct Verifier<'a> {
+    run: &'a Run,
+    report: &'a mut dyn FnMut(BlockKind, Result<u64>),
+    filter: Vec<AlignedBuf>,
+    leaves: Option<Leaves>,
+    before: Option<Before>,
+    /// Entries and distinct keys seen, while every leaf was read and found good.
+    seen: Option<(u64, u64)>,
+}
+
+impl Run {
+    /// Reads every block that the run owns and reports it: its bytes, or what is wrong with it. Goes on after a finding.
+    pub fn verify(&self, report: &mut dyn FnMut(BlockKind, Result<u64>)) {
+        let mut verifier =
+            Verifier { run: self, report, filter: Vec::new(), leaves: None, before: None, seen: Some((0, 0)) };
+        verifier.filter();
+        if self.meta().leaf_pages > 0 {
+            let root = Child { position: 0, pages: self.meta().root.pages, leaf: 0 };
+            verifier.block(self.meta().height, root, self.meta().root, &[], None);
+            verifier.totals();
+        }
+        verifier.tombstones();
+        verifier.footer();
+    }
+}
+
+impl Verifier<'_> {
+    fn bytes(&mut self, kind: BlockKind, checked: Result<usize>) {
+        if checked.is_err() {
+            self.seen = None;
+        }
+        (self.report)(kind, checked.map(|bytes| bytes as u64));
+    }
+
+    fn filter(&mut self) {
+        let meta = self.run.meta();
+        for page in 0..u64::from(meta.filter.pages) {
+            let read = self.run.address(meta.filter.first + page, 1);
+            match read.and_then(|addr| self.run.read_checked(addr, BlockKind::Filter)) {
+                Ok(buf) => {
+                    self.bytes(BlockKind::Filter, Ok(buf.len()));
+                    self.filter.push(buf);
+                }
+                Err(error) => self.bytes(BlockKind::Filter, Err(error)),
+            }
+        }
+    }
+
+    /// Verifies the block `level` levels above the leaves, whose keys lie in `from ≤ key < to`, and what is below it.
+    fn block(&mut self, level: u8, child: Child, addr: BlockAddr, from: &[u8], to: Option<&[u8]>) {
+        if level == 0 {
+            return self.leaf(child, addr, from, to);
+        }
+        let buf = match self.run.read_checked(addr, BlockKind::Inner) {
+            Ok(buf) => buf,
+            Err(error) => return self.bytes(BlockKind::Inner, Err(error)),
+        };
+        self.bytes(BlockKind::Inner, Ok(buf.len()));
+        let inner = Inner::of(&buf);
+        let (mut low, mut high) = (from.to_vec(), Vec::new());
+        for i in 0..inner.len() {
+            let last = i + 1 == inner.len();
+            if !last {
+                inner.separator(i + 1, &mut high);
+            }
+            match self.run.child(&buf, level, |_| i) {
+                Ok((child, addr)) => self.block(level - 1, child, addr, &low, if last { to } else { Some(&high) }),
+                Err(error) => self.bytes(BlockKind::Inner, Err(error)),
+            }
+            std::mem::swap(&mut low, &mut high);
+        }
+    }
+
+    fn leaf(&mut self, child: Child, addr: BlockAddr, from: &[u8], to: Option<&[u8]>) {
+        let end = child.position + u64::from(child.pages);
+        let owner = |run: &Run| run.owned_leaves().into_iter().find(|r| r.start <= child.position && end <= r.end);
+        let Some(owned) = owner(self.run) else {
+            (self.before, self.seen) = (None, None);
+            return;
+        };
+        let mut leaves = match self.leaves.take() {
+            Some(leaves) if leaves.span() == owned => leaves,
+            _ => Leaves::new(ReadAhead::Streaming(READ_AHEAD), false, owned),
+        };
+        let fetched = leaves.fetch(self.run, Want::Exact(child.position, child.pages));
+        let checked = fetched.and_then(|()| {
+            let flaw = self.compare(&leaves.leaf(), child, from, to);
+            flaw.map_or(Ok(()), |flaw| Err(self.run.data().corrupt(addr, BlockKind::Leaf.name(), flaw)))
+        });
+        match checked {
+            Ok(()) => self.bytes(BlockKind::Leaf, Ok(addr.bytes())),
+            Err(error) => {
+                self.before = None;
+                if owner(self.run).is_some() {
+                    self.bytes(BlockKind::Leaf, Err(error));
+                }
+            }
+        }
+        self.leaves = Some(leaves);
+    }
+
+    /// Compares a leaf with its separators, the leaf before it and the filter; remembers it.
+    fn compare(&mut self, leaf: &Leaf<'_>, child: Child, from: &[u8], to: Option<&[u8]>) -> Option<&'static str> {
+        let mut first = Vec::new();
+        leaf.key(0, &mut first);
+        let before = self.before.take();
+        let goes_on = match &before {
+            Some(before) => before.continues && before.key == first,
+            // The leaf before is not there: the separator tells.
+            None => *from == *successor(&first),
+        };
+        if let Some(before) = before {
+            let in_order = if goes_on { leaf.slot(0).seqno < before.seqno } else { before.key < first };
+            if !in_order || before.continues != goes_on {
+                return Some("a key that does not follow the leaf before");
+            }
+            if before.end != child.position || before.pages != leaf.pages_before() {
+                return Some("a leaf that does not follow the one before");
+            }
+        }
+        let (last, keys) = match self.walk_keys(leaf) {
+            Ok(walked) => walked,
+            Err(flaw) => return Some(flaw),
+        };
+        if (*first < *from && !goes_on) || to.is_some_and(|to| *last >= *to) {
+            return Some("a key outside the leaf's separators");
+        }
+        if let Some((entries, distinct)) = &mut self.seen {
+            *entries += leaf.len() as u64;
+            *distinct += keys - u64::from(goes_on);
+        }
+        self.before = Some(Before {
+            end: child.position + u64::from(child.pages),
+            pages: child.pages,
+            key: last,
+            seqno: leaf.slot(leaf.len() - 1).seqno,
+            continues: leaf.continues(),
+        });
+        None
+    }
+
+    /// The last key of a leaf, and how many distinct keys there are, all of which the filter must know.
+    fn walk_keys(&self, leaf: &Leaf<'_>) -> Result<(Vec<u8>, u64), &'static str> {
+        let (mut key, mut last) = (Vec::new(), Vec::new());
+        let mut keys = 0;
+        for i in 0..leaf.len() {
+            leaf.key(i, &mut key);
+            if key != last {
+                keys += 1;
+                std::mem::swap(&mut key, &mut last);
+                if !self.filter_knows(&last) {
+                    return Err("the filter does not know one of its keys");
+                }
+            }
+        }
+        Ok((last, keys))
+    }
+
+    /// Whether the filter, as far as it could be read, lets a key through.
+    fn filter_knows(&self, key: &[u8]) -> bool {
+        let meta = &self.run.meta().filter;
+        if meta.pages == 0 || self.filter.len() != meta.pages as usize {
+            return true;
+        }
+        let hash = key_hash(key);
+        may_contain(&self.filter[meta.page_of(hash) as usize], meta.pages, hash)
+    }
+
+    /// Compares the description with what was seen, if all was.
+    fn totals(&mut self) {
+        let meta = self.run.meta();
+        let Some(seen) = self.seen else { return };
+        let ends_well = self.before.take().is_some_and(|last| last.end == meta.leaf_pages && last.key == meta.last_key);
+        if !ends_well || seen != (meta.entries(), meta.keys) {
+            let error = self.run.corrupt("the description does not count what the leaves hold");
+            self.bytes(BlockKind::Footer, Err(error));
+        }
+    }
+
+    fn tombstones(&mut self) {
+        let (data, meta) = (self.run.data(), self.run.meta());
+        for &addr in &meta.tombstones {
+            let checked = data.read_block(addr, meta.id, BlockKind::Tombstones).and_then(|block| {
+                let decoded = tombstones::decode(&block, &mut Vec::new());
+                decoded.map_err(|error| data.corrupt(addr, BlockKind::Tombstones.name(), error.to_string()))
+            });
+            self.bytes(BlockKind::Tombstones, checked.map(|()| addr.bytes()));
+        }
+    }
+
+    fn footer(&mut self) {
+        let meta = self.run.meta();
+        let (position, pages) = meta.footer();
+        let checked = self.run.address(position, pages.min(u64::from(u32::MAX)) as u32).and_then(|addr| {
+            if read_footer(self.run.data(), meta.id, addr)? != *meta {
+                return Err(self.run.corrupt("the footer says something else than the description"));
+            }
+            Ok(addr.bytes())
+        });
+        self.bytes(BlockKind::Footer, checked);
+    }
+}

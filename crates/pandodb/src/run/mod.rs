@@ -22,7 +22,7 @@
 //! * a block never lies across two extents that do not touch;
 //! * every block from disk is checked (checksum, owner, address, kind, then its whole structure) before it is used, by
 //!   whoever reads it: the pool holds checked blocks only;
-//! * a run owns its pages. What no slice spans any more is freed at once, the rest when the run is dropped ([`spans`]).
+//! * a run owns its pages. What no slice spans any more is freed at once, the rest when the run is dropped (`spans`).
 
 mod builder;
 mod cursor;

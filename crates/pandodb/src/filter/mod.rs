@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Steps: the builder of a run collects one hash a distinct key ([`BloomBuilder::add`]); when the last key is known it
-//! sizes the filter at [`BITS_PER_KEY`] and sets the bits ([`BloomBuilder::build`]). A lookup computes the page from the
-//! hash ([`FilterMeta::page_of`]), fetches that one page, and asks it ([`may_contain`]).
+//! sizes the filter at [`BITS_PER_KEY`] and sets the bits ([`BloomBuilder::build`]). A lookup computes the page from
+//! the hash ([`FilterMeta::page_of`]), fetches that one page, and asks it ([`may_contain`]).
 //!
 //! Invariant: a hash that was added is always found. Others are found with a probability of about 1 %: blocks of 512
 //! bits cost a little against 0.8 % of an unblocked filter, since some lines get more keys than others.

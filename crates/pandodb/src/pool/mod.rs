@@ -6,18 +6,19 @@
 //!                             ring  [frame][frame][  ][frame] …     hand ──▶
 //! ```
 //!
-//! Steps of a read ([`Pool::get`]): look into the shard; if the block is missing, let go of the lock, load it, lock again
-//! and insert it, unless another thread was faster: then its block is used. I/O never happens under a lock.
+//! Steps of a read ([`Pool::get`]): look into the shard; if the block is missing, let go of the lock, load it, lock
+//! again and insert it, unless another thread was faster: then its block is used. I/O never happens under a lock.
 //!
 //! * **The key is the owner's identity and the page.** Identities are never reused within a store, so a page that was
 //!   freed and written again by another owner has another key: a stale frame can never be hit. Nobody has to tell the
 //!   pool that a run died; its frames are not asked for any more and age out.
-//! * **CLOCK** (`002 §3.6.1`): a hit sets the frame's reference bit; the hand clears set bits and evicts the first frame
-//!   whose bit is clear. A new frame starts clear, so a block that is read once goes before one that is read twice.
+//! * **CLOCK** (`002 §3.6.1`): a hit sets the frame's reference bit; the hand clears set bits and evicts the first
+//!   frame whose bit is clear. A new frame starts clear, so a block that is read once goes before one that is read twice.
 //! * The capacity is one for all shards. A shard that is over its sixteenth pays first, then the shards in turn.
 //! * A block over an eighth of the capacity is handed out without being cached.
-//! * A block that is evicted while somebody holds it lives until the last holder lets go; blocks that a *user* holds for
-//!   long are counted ([`Block::pin`]), and past a quarter of the capacity new guards should copy ([`Pool::should_copy`]).
+//! * A block that is evicted while somebody holds it lives until the last holder lets go; blocks that a *user* holds
+//!   for long are counted ([`Block::pin`]), and past a quarter of the capacity new guards should copy
+//!   ([`Pool::should_copy`]).
 //!
 //! Locks: the shards' only, one at a time, nothing else is locked inside.
 

@@ -120,7 +120,8 @@ impl Shard {
         Some(cost)
     }
 
-    /// Moves the hand to the next frame that was not hit since it came by, and removes that; `None` if there is no frame.
+    /// Moves the hand to the next frame that was not hit since it came by, and removes that; `None` if there is no
+    /// frame.
     pub(super) fn evict(&mut self) -> Option<usize> {
         if self.map.is_empty() {
             return None;

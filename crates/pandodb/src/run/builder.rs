@@ -5,9 +5,10 @@
 //!            └ separator, position ─▶ children                  tombstones, footer
 //! ```
 //!
-//! A leaf is closed when the next entry would not fit and it is seven eighths full; until then it grows, up to 8 pages, so
-//! that middle-sized values waste little. All messages of a key stay in one leaf, which grows as far as it takes, up to
-//! 4 MiB of them: then the key goes on in the next leaf, and the leaf says so. A larger single entry has a leaf of its own.
+//! A leaf is closed when the next entry would not fit and it is seven eighths full; until then it grows, up to 8
+//! pages, so that middle-sized values waste little. All messages of a key stay in one leaf, which grows as far as it
+//! takes, up to 4 MiB of them: then the key goes on in the next leaf, and the leaf says so. A larger single entry has
+//! a leaf of its own.
 //!
 //! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and, while the
 //! filter is written, 10 bits a key). Dropped before it is finished, a builder gives its pages back.
@@ -201,7 +202,8 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Writes the rest of the run and describes it; `None` if nothing was pushed. Everything is written, nothing synced.
+    /// Writes the rest of the run and describes it; `None` if nothing was pushed. Everything is written, nothing
+    /// synced.
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error; the pages are given back then.

@@ -82,8 +82,8 @@ impl RunCursor {
         self.settle()
     }
 
-    /// Goes to the first entry whose key is at or above `key`; in reverse to the last one whose key is at or below it. Never
-    /// leaves the range. Within the current leaf it costs a search, else a walk from the root.
+    /// Goes to the first entry whose key is at or above `key`; in reverse to the last one whose key is at or below it.
+    /// Never leaves the range. Within the current leaf it costs a search, else a walk from the root.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.

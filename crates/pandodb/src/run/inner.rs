@@ -8,13 +8,13 @@
 //!
 //! Positions count pages from the start of the run, across its extents. Child *i* holds the keys at or above separator
 //! *i*, up to the next one; the first separator of a block is left empty, since the block above (or nothing) bounds it,
-//! and the prefix is that of the others. `first leaf` is the position of the first leaf below the child, so that a place
-//! among the leaves can be found without reading the level above them.
+//! and the prefix is that of the others. `first leaf` is the position of the first leaf below the child, so that a
+//! place among the leaves can be found without reading the level above them.
 //!
-//! Separators are cut short: between a leaf that ends with *x* and one that begins with *y* stands the shortest *s* with
-//! *x* < *s* ≤ *y* ([`separator`]). One exception: where the messages of one key *x* fill more than a leaf, the leaves
-//! that go on are bounded by *x* followed by a zero byte, the smallest key above it; so a search for *x* finds the first
-//! of them, and a search for anything above finds the last.
+//! Separators are cut short: between a leaf that ends with *x* and one that begins with *y* stands the shortest *s*
+//! with *x* < *s* ≤ *y* ([`separator`]). One exception: where the messages of one key *x* fill more than a leaf, the
+//! leaves that go on are bounded by *x* followed by a zero byte, the smallest key above it; so a search for *x* finds
+//! the first of them, and a search for anything above finds the last.
 
 use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, put_varint, varint_len};

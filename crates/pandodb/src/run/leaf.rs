@@ -11,8 +11,8 @@
 //! fits, then [`LeafBuilder::encode`]; on the way back [`Leaf::check`] once for bytes from disk, then [`Leaf::of`] and
 //! accessors that cannot fail.
 //!
-//! Invariants, all checked: entries strictly ascend by (key, newest first); every key has 1 to 65,535 bytes; a delete has
-//! no value; a blob put holds a well-formed reference; every head is the one of its key.
+//! Invariants, all checked: entries strictly ascend by (key, newest first); every key has 1 to 65,535 bytes; a delete
+//! has no value; a blob put holds a well-formed reference; every head is the one of its key.
 
 use std::cmp::Ordering;
 use std::ops::Range;

@@ -5,13 +5,14 @@
 //!   Streaming   | n bytes | n bytes …
 //! ```
 //!
-//! The first two leaves of a scan come through the pool: most scans are short, and what they touch is worth keeping. From
-//! then on leaves are read in chunks past the pool, since one long scan would wash it out. A compaction streams, and never
-//! touches the pool. A chunk stays inside one extent and inside the span of the cursor's slice, beyond which pages may
-//! belong to someone else by now.
+//! The first two leaves of a scan come through the pool: most scans are short, and what they touch is worth keeping.
+//! From then on leaves are read in chunks past the pool, since one long scan would wash it out. A compaction streams,
+//! and never touches the pool. A chunk stays inside one extent and inside the span of the cursor's slice, beyond which
+//! pages may belong to someone else by now.
 //!
-//! Leaves follow one another by position. Going up, a leaf's length stands in its header; going down, the leaf above has
-//! noted the length of the one below. A length is believed only within its chunk, and its block only after all checks.
+//! Leaves follow one another by position. Going up, a leaf's length stands in its header; going down, the leaf above
+//! has noted the length of the one below. A length is believed only within its chunk, and its block only after all
+//! checks.
 
 use super::leaf::Leaf;
 use super::reader::Run;

@@ -13,7 +13,7 @@
 //! | `slots` | the body that leaf and inner blocks share: prefix, heads, offsets |
 //! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
 //! | `pages`, `builder` | writing |
-//! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, one key, leaves in a row, a range, several runs |
+//! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, leaves in a row, a range, several runs |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
 //! | `slice`, `spans` | a run clipped to a key range, and which pages somebody still needs |
 //!

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each step says which block it needs next; the caller loads it ([`Run::load`], or from 32 reads in flight) and steps
-//! again. A hit is one leaf's messages of the key, newest first; stepping again after a hit yields the older ones, if the
-//! key has so many that they fill several leaves, and else the end.
+//! again. A hit is one leaf's messages of the key, newest first; stepping again after a hit yields the older ones, if
+//! the key has so many that they fill several leaves, and else the end.
 
 use std::ops::Range;
 
@@ -78,8 +78,8 @@ impl RunProbe {
         RunProbe { hash, state: State::Start, after: None }
     }
 
-    /// Goes on: with the block that the last step asked for, and always with the same slice and key. Costs about 150 ns a
-    /// block.
+    /// Goes on: with the block that the last step asked for, and always with the same slice and key. Costs about 150
+    /// ns a block.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if the run's blocks contradict one another.

@@ -1,9 +1,9 @@
 //! [`Run`]: an open run. Loads checked blocks through the pool, finds leaves, owns the run's pages.
 //!
-//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. A run that was just built
-//! is opened by [`Run::open`]. One that a root on disk names is opened by [`Run::reopen`]: then its slices are restored,
-//! and [`Run::settle`] takes the pages that they span into the allocation map. Until then it owns nothing, so that an
-//! opening that fails half-way frees nothing.
+//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. A run that was just
+//! built is opened by [`Run::open`]. One that a root on disk names is opened by [`Run::reopen`]: then its slices are
+//! restored, and [`Run::settle`] takes the pages that they span into the allocation map. Until then it owns nothing,
+//! so that an opening that fails half-way frees nothing.
 //!
 //! Locks: `holdings`, for bookkeeping only; then the map of the data file, never the other way round.
 
@@ -254,8 +254,8 @@ impl Run {
         }
     }
 
-    /// At most `parts − 1` keys strictly inside `range`, ascending, that cut what the run holds there into parts of about
-    /// the same size. Fewer where leaves are few. Reads inner blocks through the pool.
+    /// At most `parts − 1` keys strictly inside `range`, ascending, that cut what the run holds there into parts of
+    /// about the same size. Fewer where leaves are few. Reads inner blocks through the pool.
     pub fn split_keys(&self, range: &KeyRange, parts: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let from = self.position(&range.from)?;

@@ -6,9 +6,9 @@
 //!   span               |==============|          from the leaf that may hold f to the end of the one that may hold p
 //! ```
 //!
-//! A flush hands a slice to a child by clipping it: no data moves. While a slice lives, the leaf pages of its span stay;
-//! see [`super::spans`]. Persisted form, so that reopening needs no I/O: from bytes, to bytes, then the span's first page,
-//! its end, and the live pages, as varints.
+//! A flush hands a slice to a child by clipping it: no data moves. While a slice lives, the leaf pages of its span
+//! stay; see [`super::spans`]. Persisted form, so that reopening needs no I/O: from bytes, to bytes, then the span's
+//! first page, its end, and the live pages, as varints.
 
 use std::sync::Arc;
 
@@ -54,8 +54,8 @@ impl RunSlice {
         run.span(span.pages()).then(|| Arc::new(RunSlice { run, range, span }))
     }
 
-    /// The part of the slice in `range`; `None` if it can hold neither an entry nor a range tombstone there. A slice that
-    /// lies wholly in the range is handed back itself. Reads inner blocks through the pool.
+    /// The part of the slice in `range`; `None` if it can hold neither an entry nor a range tombstone there. A slice
+    /// that lies wholly in the range is handed back itself. Reads inner blocks through the pool.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -131,7 +131,8 @@ impl RunSlice {
         self.entries_in(self.span.live)
     }
 
-    /// The newest range tombstone at or below `at` that covers `key`; 0 if there is none or the slice does not hold `key`.
+    /// The newest range tombstone at or below `at` that covers `key`; 0 if there is none or the slice does not hold
+    /// `key`.
     #[inline]
     pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
         let fragments = self.run.fragments();

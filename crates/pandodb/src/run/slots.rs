@@ -15,8 +15,8 @@
 //! theirs: heads *after* the prefix tell entries apart where heads of whole keys would all be equal (design §9: 60 ns a
 //! search against 166 by full keys). Equal heads are settled by the rest of the key.
 //!
-//! [`Slots`] knows where the parts are; its owner knows what an entry is. [`Slots::parse`] checks every length, and after
-//! that reading cannot go out of bounds of the parts.
+//! [`Slots`] knows where the parts are; its owner knows what an entry is. [`Slots::parse`] checks every length, and
+//! after that reading cannot go out of bounds of the parts.
 
 use std::cmp::Ordering;
 use std::ops::Range;

@@ -7,10 +7,10 @@
 //!   owned        |============|       |=========|              the rest was freed when its last slice went
 //! ```
 //!
-//! A slice spans the leaf pages from the leaf of its lower bound to the end of the leaf of its upper bound. A page that no
-//! slice spans can never be asked for again, since slices are only made from slices: it is freed at once, long before the
-//! run goes (SplinterDB keeps a shared run whole and takes 3–4 times the data). Inner blocks, filter, tombstones and footer
-//! stay with the run.
+//! A slice spans the leaf pages from the leaf of its lower bound to the end of the leaf of its upper bound. A page
+//! that no slice spans can never be asked for again, since slices are only made from slices: it is freed at once, long
+//! before the run goes (SplinterDB keeps a shared run whole and takes 3–4 times the data). Inner blocks, filter,
+//! tombstones and footer stay with the run.
 //!
 //! Pure bookkeeping over positions. Invariants: spans lie inside `owned`; once a span was released, `owned` is their
 //! union. Both are sets of half-open ranges; `owned` is sorted, disjoint and without touching neighbours.

@@ -5,8 +5,8 @@
 //! 24  items: seqno varint │ from bytes │ to bytes      (byte strings with their length before them)
 //! ```
 //!
-//! A run has few of them, if any, so they are read whole when the run is opened and kept as fragments. Bounds have up to
-//! 65,535 bytes (a bound above the longest key one more); an empty `to` is no bound.
+//! A run has few of them, if any, so they are read whole when the run is opened and kept as fragments. Bounds have up
+//! to 65,535 bytes (a bound above the longest key one more); an empty `to` is no bound.
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, Seqno};

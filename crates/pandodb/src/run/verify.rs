@@ -1,8 +1,8 @@
 //! Verification of a run: reads every block that it owns, past the pool, and compares each with its neighbours.
 //!
-//! Steps: the filter's pages; from the root down every inner block, with the bounds that the separators above it set; under
-//! each lowest one its leaves, in order; the range tombstones; the footer. Beyond what every reader checks (checksum,
-//! address, structure of the block) it holds that
+//! Steps: the filter's pages; from the root down every inner block, with the bounds that the separators above it set;
+//! under each lowest one its leaves, in order; the range tombstones; the footer. Beyond what every reader checks
+//! (checksum, address, structure of the block) it holds that
 //!
 //! * a leaf's keys lie between its separators, and after those of the leaf before it;
 //! * leaves follow one another without gaps, and know the length of the one before;
@@ -47,7 +47,8 @@ struct Verifier<'a> {
 }
 
 impl Run {
-    /// Reads every block that the run owns and reports it: its bytes, or what is wrong with it. Goes on after a finding.
+    /// Reads every block that the run owns and reports it: its bytes, or what is wrong with it. Goes on after a
+    /// finding.
     pub fn verify(&self, report: &mut dyn FnMut(BlockKind, Result<u64>)) {
         let mut verifier =
             Verifier { run: self, report, filter: Vec::new(), leaves: None, before: None, seen: Some((0, 0)) };

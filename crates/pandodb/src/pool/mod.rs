@@ -13,7 +13,7 @@
 //!   freed and written again by another owner has another key: a stale frame can never be hit. Nobody has to tell the
 //!   pool that a run died; its frames are not asked for any more and age out.
 //! * **CLOCK** (`002 §3.6.1`): a hit sets the frame's reference bit; the hand clears set bits and evicts the first
-//!   frame whose bit is clear. A new frame starts clear, so a block that is read once goes before one that is read twice.
+//!   frame whose bit is clear. A new frame starts clear, so a block read once goes before one read twice.
 //! * The capacity is one for all shards. A shard that is over its sixteenth pays first, then the shards in turn.
 //! * A block over an eighth of the capacity is handed out without being cached.
 //! * A block that is evicted while somebody holds it lives until the last holder lets go; blocks that a *user* holds

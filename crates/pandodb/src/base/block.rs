@@ -80,6 +80,18 @@ impl EntryBlock {
         }
     }
 
+    /// The buffer that holds all keys and values.
+    pub fn raw(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Where the `i`-th key and value stand in [`EntryBlock::raw`].
+    pub fn places(&self, i: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let slot = self.slots[i];
+        let (key, value) = (slot.key as usize, (slot.key + slot.key_len) as usize);
+        (key..value, value..value + slot.value_len as usize)
+    }
+
     /// All entries in order.
     pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
         (0..self.len()).map(|i| self.get(i))

@@ -239,6 +239,11 @@ impl Operator {
         Operator { name: operator.name().into(), version: operator.version(), operator }
     }
 
+    /// The operator itself, to register it elsewhere.
+    pub fn inner(&self) -> &Arc<dyn MergeOperator> {
+        &self.operator
+    }
+
     /// The operator's name.
     pub fn name(&self) -> &str {
         &self.name

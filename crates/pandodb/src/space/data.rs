@@ -119,10 +119,10 @@ pub struct SpaceStats {
 }
 
 impl DataFile {
-    /// Creates the data file of a new store, with the superblock slots taken.
-    pub fn create(device: &dyn Device, store_id: StoreId) -> Result<Arc<DataFile>> {
+    /// Creates the data file of a new store under `name`, with the superblock slots taken. It is empty.
+    pub fn create(device: &dyn Device, name: &str, store_id: StoreId) -> Result<Arc<DataFile>> {
         let how = OpenHow { write: true, create_new: true, direct: true };
-        let file = device.open(DATA_FILE, how).map_err(|e| Error::io("create", DATA_FILE, None, &e))?;
+        let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
         Self::around(file, store_id, 0)
     }
 
@@ -278,6 +278,11 @@ impl DataFile {
         state.map.grow(extents);
         self.pages.store(pages, Relaxed);
         Ok(())
+    }
+
+    /// Whether every page of `extent` counts as taken.
+    pub fn is_taken(&self, extent: Extent) -> bool {
+        self.state.lock().map.is_taken(extent)
     }
 
     /// Whether freed pages wait for superblocks.

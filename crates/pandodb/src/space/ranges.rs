@@ -53,6 +53,11 @@ impl RangeSet {
         self.ranges.range(..=start).next_back().is_some_and(|(&at, &size)| start + len <= at + size)
     }
 
+    /// Whether any of `start..start + len` is in the set.
+    pub fn overlaps(&self, start: u64, len: u64) -> bool {
+        self.ranges.range(..start + len).next_back().is_some_and(|(&at, &size)| at + size > start)
+    }
+
     /// The start of the first range of at least `len`.
     pub fn first_fit(&self, len: u64) -> Option<u64> {
         self.ranges.iter().find(|&(_, &size)| size >= len).map(|(&start, _)| start)

@@ -10,11 +10,12 @@
 //!   0  magic "PandoDB\0"                    64  epoch u32              104  catalogue copy 2: page u64
 //!   8  format version u32                   68  clean u8, zeros        112  catalogue copy 2: pages u32, zeros u32
 //!  12  zeros u32                            72  durable seqno u64      120  catalogue length in bytes u64
-//!  16  compatible flags u64                 80  next run id u64        128  zeros
+//!  16  compatible flags u64                 80  next run id u64
 //!  24  read-only-compatible flags u64       88  catalogue copy 1: page u64
 //!  32  incompatible flags u64               96  catalogue copy 1: pages u32, zeros u32
-//!  40  store id, 16 bytes                 4092  crc32c of bytes 0..4092
-//!  56  generation u64
+//!  40  store id, 16 bytes                  128  generation that wrote the catalogue u64
+//!  56  generation u64                      136  zeros
+//!                                         4092  crc32c of bytes 0..4092
 //! ```
 
 use crate::base::codec::Reader;
@@ -52,6 +53,8 @@ pub struct Superblock {
     pub catalogs: [BlockAddr; 2],
     /// The length of the catalogue in bytes, without block header and padding.
     pub catalog_len: u64,
+    /// The generation of the superblock that first named this catalogue: the owner in its blocks' checksums.
+    pub catalog_generation: u64,
 }
 
 impl Superblock {
@@ -76,7 +79,8 @@ impl Superblock {
             out.extend_from_slice(&[0; 4]);
         }
         out.extend_from_slice(&self.catalog_len.to_le_bytes());
-        debug_assert_eq!(out.len(), 128);
+        out.extend_from_slice(&self.catalog_generation.to_le_bytes());
+        debug_assert_eq!(out.len(), 136);
         let mut page = AlignedBuf::from_bytes(&out);
         let crc = crc32c::crc32c(&page[..PAGE - 4]);
         page[PAGE - 4..].copy_from_slice(&crc.to_le_bytes());
@@ -114,6 +118,7 @@ impl Superblock {
             reader.take(4)?;
         }
         let catalog_len = reader.u64()?;
+        let catalog_generation = reader.u64()?;
         Ok(Superblock {
             compatible,
             read_only_compatible,
@@ -126,6 +131,7 @@ impl Superblock {
             next_run_id,
             catalogs,
             catalog_len,
+            catalog_generation,
         })
     }
 
@@ -170,21 +176,22 @@ mod tests {
             next_run_id: 12,
             catalogs: [BlockAddr { page: PageNo(40), pages: 2 }, BlockAddr { page: PageNo(90), pages: 2 }],
             catalog_len: 5000,
+            catalog_generation: 4,
         }
     }
 
     #[test]
     fn golden_bytes() {
         let page = sample().encode();
-        let hex: String = page[..128].iter().map(|b| format!("{b:02x}")).collect();
+        let hex: String = page[..136].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "50616e646f4442000100000000000000010000000000000002000000000000000300000000000000\
              303132333435363738396162636465668877665544332211090000000100000\
              04d000000000000000c000000000000002800000000000000020000000000000\
-             05a0000000000000002000000000000008813000000000000"
+             05a00000000000000020000000000000088130000000000000400000000000000"
         );
-        assert!(page[128..PAGE - 4].iter().all(|&b| b == 0));
+        assert!(page[136..PAGE - 4].iter().all(|&b| b == 0));
         assert_eq!(Superblock::decode(&page).unwrap(), sample());
     }
 

@@ -1,0 +1,327 @@
+//! Indexes: the structures that hold a keyspace's data once it has left the memtable, behind one trait.
+//!
+//! An index takes sealed memtables ([`Index::ingest`], metadata only), owes work for them ([`Index::debt`]) and does the
+//! work in resumable steps ([`Index::step`]) that build beside and swap one root. Readers take an [`IndexView`]: an
+//! immutable world that knows the exact prefix of writes it holds ([`IndexView::through`]) and the oldest unregistered
+//! read point it can serve ([`IndexView::horizon`]).
+//!
+//! Invariants of every index, asserted where it is cheap:
+//! * on any search path a message is visible in exactly one place (a violation hides behind puts, shows with merges);
+//! * a newer container holds, for each key, only higher seqnos, so "newest to oldest until a base" is right;
+//! * what a durable root reaches is never overwritten; dropping the last `Arc` to a run or node frees it.
+//!
+//! Each folder beside this file is one index; which of them a keyspace uses is stored in the catalogue.
+
+mod graves;
+pub mod stbe;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::base::{
+    BlobRef, BlockAddr, Entry, EntryBlock, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno,
+};
+use crate::memtable::Memtable;
+use crate::pool::{Block, Pool};
+use crate::resolve::{Gather, Operator, Stripes};
+use crate::space::{BlockKind, DataFile};
+
+/// A memtable that takes no more writes, handed over for good.
+#[derive(Clone)]
+pub struct SealedBatch {
+    /// The messages.
+    pub memtable: Arc<Memtable>,
+    /// Every message of the keyspace up to here is in this batch or an older one.
+    pub through: Seqno,
+}
+
+/// What an index stands on.
+#[derive(Clone)]
+pub struct Core {
+    /// The data file.
+    pub data: Arc<DataFile>,
+    /// The buffer pool.
+    pub pool: Arc<Pool>,
+    /// Hands out identities of runs and trunk nodes.
+    pub ids: Arc<IdSource>,
+}
+
+/// The source of identities that are never reused within a store.
+#[derive(Debug)]
+pub struct IdSource(std::sync::atomic::AtomicU64);
+
+impl IdSource {
+    /// The next identity is `next`.
+    pub fn new(next: u64) -> IdSource {
+        IdSource(std::sync::atomic::AtomicU64::new(next.max(1)))
+    }
+
+    /// An identity that nobody had before.
+    pub fn next(&self) -> RunId {
+        RunId(self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    }
+
+    /// The identity that will be given out next: what a superblock records.
+    pub fn peek(&self) -> u64 {
+        self.0.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// Work that accepted writes have caused and that is not done yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Debt {
+    /// Bytes of memtables that wait to be packed into runs.
+    pub pack_bytes: u64,
+    /// Bytes of runs that wait to be compacted, at least once.
+    pub compact_bytes: u64,
+}
+
+impl Debt {
+    /// All of it, in bytes.
+    pub fn total(self) -> u64 {
+        self.pack_bytes + self.compact_bytes
+    }
+}
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes read from inputs: the measure in which debt is paid.
+    pub bytes: u64,
+    /// A memtable was packed and attached: the view's `through` has moved.
+    pub packed: bool,
+    /// There was nothing to do (or others are doing it).
+    pub idle: bool,
+}
+
+/// The durable root of an index: its own encoding, opaque to the catalogue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RootRecord {
+    /// Replay applies a log record to the keyspace only above this.
+    pub through: Seqno,
+    /// The index's encoding; empty for an index that has never been written.
+    pub bytes: Vec<u8>,
+}
+
+/// An estimate of what a range holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Messages, superseded ones included.
+    pub entries: u64,
+    /// Bytes in runs.
+    pub bytes: u64,
+}
+
+/// Figures of one index.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexStats {
+    /// Levels of the tree; 1 while the root is a leaf.
+    pub levels: u32,
+    /// Nodes of the trunk.
+    pub nodes: u64,
+    /// Distinct runs.
+    pub runs: u64,
+    /// The most runs that a lookup may meet on one path.
+    pub max_runs_on_path: u64,
+    /// Messages in runs, superseded ones included; deletes and merges count.
+    pub entries: u64,
+    /// Of these, tombstones of single keys.
+    pub tombstones: u64,
+    /// Bytes of keys and values that live in runs (large values included).
+    pub logical_bytes: u64,
+    /// Bytes that the runs occupy (large values included).
+    pub disk_bytes: u64,
+    /// Bytes written by packing memtables since opening.
+    pub packed_bytes: u64,
+    /// Bytes written by compactions since opening.
+    pub compacted_bytes: u64,
+    /// Bytes of compaction outputs that nothing needed any more when they were done.
+    pub wasted_bytes: u64,
+    /// Compactions finished since opening.
+    pub compactions: u64,
+    /// References handed from a node to a child since opening.
+    pub flushes: u64,
+    /// Nodes split since opening.
+    pub splits: u64,
+    /// Nodes merged since opening.
+    pub merges: u64,
+    /// Work owed.
+    pub debt: Debt,
+}
+
+/// Where a lookup ended.
+#[derive(Debug, Default)]
+pub enum Base {
+    /// No container had a base: the key has no value below the operands.
+    #[default]
+    Absent,
+    /// A value inside a cached block.
+    Inline(Block, std::ops::Range<usize>),
+    /// A value that was copied out.
+    Owned(Vec<u8>),
+    /// A large value.
+    Blob(BlobRef),
+}
+
+/// A point lookup in flight: what it looks for and what it has gathered, newest to oldest.
+pub struct Lookup<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its hash.
+    pub hash: u64,
+    /// The read point: newer messages are invisible.
+    pub at: Seqno,
+    /// Operands above the base.
+    pub gather: Gather,
+    /// The base.
+    pub base: Base,
+    /// Messages with a smaller seqno are dead: a range tombstone covers them.
+    floor: Seqno,
+    done: bool,
+}
+
+impl<'a> Lookup<'a> {
+    /// Looks for `key` as it was at `at`.
+    pub fn new(key: &'a [u8], at: Seqno) -> Lookup<'a> {
+        Lookup {
+            key,
+            hash: crate::base::key_hash(key),
+            at,
+            gather: Gather::new(),
+            base: Base::Absent,
+            floor: Seqno(0),
+            done: false,
+        }
+    }
+
+    /// Whether nothing older can change the answer.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// Enters a container whose newest covering range tombstone is `covering` (0: none).
+    pub fn enter(&mut self, covering: Seqno) {
+        self.floor = self.floor.max(covering);
+    }
+
+    /// Leaves a container: a range tombstone found in it hides everything in older ones.
+    pub fn leave(&mut self) {
+        self.done |= self.floor > Seqno(0);
+    }
+
+    /// Takes the key's next older message; breaks when nothing older matters. `inline` makes the base of a put from its
+    /// value.
+    pub fn take(&mut self, entry: &Entry<'_>, inline: impl FnOnce() -> Base) -> Result<ControlFlow<()>> {
+        debug_assert_eq!(entry.key, self.key);
+        if entry.seqno > self.at {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if self.done || entry.seqno <= self.floor {
+            self.done = true;
+            return Ok(ControlFlow::Break(()));
+        }
+        match entry.kind {
+            Kind::Merge => {
+                self.gather.push_merge(entry.value);
+                return Ok(ControlFlow::Continue(()));
+            }
+            Kind::Put => self.base = inline(),
+            Kind::BlobPut => self.base = Base::Blob(BlobRef::decode(entry.value)?),
+            Kind::Delete => {}
+            Kind::RangeDelete => unreachable!("range tombstones are kept apart"),
+        }
+        self.done = true;
+        Ok(ControlFlow::Break(()))
+    }
+}
+
+/// What a probe needs next.
+#[derive(Debug)]
+pub enum Step {
+    /// Nothing more: the lookup has what this index knows.
+    Done,
+    /// A block of a run; call again with it.
+    Need(Arc<crate::run::Run>, BlockAddr, BlockKind),
+}
+
+/// A lookup on its way through one view. It never does I/O: it names the block that it needs and goes on when it has
+/// it, so that one caller can keep many lookups in flight.
+pub trait Probe: Send {
+    /// Goes on, with the block that the last step asked for.
+    fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step>;
+}
+
+/// A cursor over raw messages: every version of every key, in order (or in exact reverse), a block at a time.
+pub trait RawCursor: Send {
+    /// Appends the next messages to `out`, about `max_bytes` of them; nothing at the end.
+    fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()>;
+    /// Goes on at the first key that is not before `key` (in the cursor's direction).
+    fn seek(&mut self, key: &[u8]) -> Result<()>;
+}
+
+/// An immutable world of one index.
+pub trait IndexView: Send + Sync {
+    /// Holds exactly the messages of the keyspace up to here.
+    fn through(&self) -> Seqno;
+    /// Unregistered reads below this may miss versions that a compaction has dropped: take a newer read point.
+    fn horizon(&self) -> Seqno;
+    /// Starts a point lookup.
+    fn probe(&self, lookup: &Lookup<'_>) -> Box<dyn Probe>;
+    /// Starts a scan of `range`, downwards if `reverse`.
+    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>>;
+    /// Appends every range tombstone that may cover a key of `range`.
+    fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>);
+}
+
+/// One structure that holds a keyspace's data.
+pub trait Index: Send + Sync {
+    /// The name that the catalogue stores.
+    fn kind(&self) -> &'static str;
+    /// Takes a sealed memtable: metadata only, makes debt. Batches come in the order of their seqnos.
+    fn ingest(&self, batch: SealedBatch);
+    /// The current world.
+    fn view(&self) -> Arc<dyn IndexView>;
+    /// Work owed, in bytes. Cheap.
+    fn debt(&self) -> Debt;
+    /// Does up to about `budget` bytes of work. Several threads may call; each claims a job of its own. `keep` tells,
+    /// when a job starts, which read points must stay exact.
+    fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress>;
+    /// Writes what of the current root is not on disk yet and describes it. The caller syncs, then records it.
+    fn cut(&self) -> Result<Cut>;
+    /// Asks for everything in `range` to be brought into its final place; done when the debt is paid.
+    fn compact(&self, range: &KeyRange) -> Result<()>;
+    /// What a range holds.
+    fn estimate(&self, range: &KeyRange) -> Result<Estimate>;
+    /// Figures.
+    fn stats(&self) -> IndexStats;
+    /// Registers the operator that the keyspace merges with; without one nothing is folded.
+    fn set_operator(&self, operator: Option<Operator>);
+    /// Forgets everything: the keyspace was dropped. Pages are freed when the last reader is gone.
+    fn clear(&self);
+    /// Reads and checks everything that the index reaches.
+    fn verify(&self, visit: &mut dyn Visitor) -> Result<()>;
+    /// Describes the structure, for the inspector.
+    fn describe(&self, out: &mut String);
+    /// The description of one of its runs.
+    fn run(&self, id: RunId) -> Option<crate::run::RunMeta>;
+}
+
+/// A consistent cut of an index at a checkpoint.
+pub struct Cut {
+    /// What the catalogue stores.
+    pub root: RootRecord,
+    /// Keeps the root's nodes and runs alive while the caller wants to read them.
+    pub pin: Arc<dyn IndexView>,
+}
+
+/// What [`Index::verify`] reports to.
+pub trait Visitor {
+    /// Pages that the index owns.
+    fn extent(&mut self, extent: Extent);
+    /// A block that was read and checked.
+    fn block(&mut self, kind: BlockKind, bytes: u64);
+    /// A message that was read.
+    fn entry(&mut self, entry: &Entry<'_>);
+    /// Something that is wrong; verification goes on.
+    fn problem(&mut self, problem: crate::base::Error);
+}

@@ -1,0 +1,132 @@
+//! Verification and description of a trunk: reads everything, changes nothing.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::node::Node;
+use super::read::StbeView;
+use crate::base::{BlobRef, BlockAddr, Extent, KeyRange, Kind, Result};
+use crate::index::{Core, Visitor};
+use crate::run::{ReadAhead, RunCursor};
+use crate::space::BlockKind;
+use crate::space::ranges::RangeSet;
+
+/// Bytes read ahead while every leaf is read.
+const READ_AHEAD: usize = 256 << 10;
+
+/// Reads every node, every block of every run, every large value; reports pages, blocks, live messages and problems.
+pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mut dyn Visitor) -> Result<()> {
+    let mut runs = HashSet::new();
+    let mut named = RangeSet::default();
+    let mut nodes = Vec::new();
+    root.walk(&mut |node| nodes.push(node.clone()));
+    for node in &nodes {
+        if let Some(problem) = node.problem() {
+            visit.problem(crate::Error::corruption("trunk node", 0, problem));
+        }
+        if let Some(stored) = node.stored() {
+            visit.extent(Extent { start: stored.addr.page, pages: stored.addr.pages });
+            match core.data.read_block(stored.addr, stored.id, BlockKind::Node) {
+                Ok(buf) => visit.block(BlockKind::Node, buf.len() as u64),
+                Err(e) => visit.problem(e),
+            }
+        }
+        for branch in &node.branches {
+            let run = branch.slice.run();
+            if runs.insert(run.meta().id) {
+                run.owned().into_iter().for_each(|extent| visit.extent(extent));
+                run.verify(&mut |kind, checked| match checked {
+                    Ok(bytes) => visit.block(kind, bytes),
+                    Err(e) => visit.problem(e),
+                });
+            }
+        }
+        verify_live(core, node, &mut named, visit);
+    }
+    for (start, len) in blobs.iter() {
+        super::extents((start, len)).for_each(|extent| visit.extent(extent));
+    }
+    if named != *blobs {
+        visit.problem(crate::Error::corruption(
+            "large values",
+            0,
+            "the pages that messages name are not the pages that the trunk accounts for",
+        ));
+    }
+    Ok(())
+}
+
+/// Walks every message that is live in a node, in each child's range apart.
+fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut dyn Visitor) {
+    let parts: Vec<(KeyRange, usize)> = if node.is_leaf() {
+        vec![(node.range.clone(), 0)]
+    } else {
+        node.children.iter().map(|c| (c.node.range.clone(), (c.next - node.first) as usize)).collect()
+    };
+    for (range, from) in parts {
+        for branch in &node.branches[from..] {
+            let result = (|| -> Result<()> {
+                if !branch.slice.range().overlaps(&range) {
+                    return Ok(());
+                }
+                let mut cursor = RunCursor::new(branch.slice.clone(), &range, false, ReadAhead::Streaming(READ_AHEAD))?;
+                while let Some(entry) = cursor.entry() {
+                    visit.entry(&entry);
+                    if entry.kind == Kind::BlobPut {
+                        verify_blob(core, entry.value, named, visit)?;
+                    }
+                    cursor.advance()?;
+                }
+                Ok(())
+            })();
+            if let Err(e) = result {
+                visit.problem(e);
+            }
+        }
+    }
+}
+
+fn verify_blob(core: &Core, value: &[u8], named: &mut RangeSet, visit: &mut dyn Visitor) -> Result<()> {
+    let blob = BlobRef::decode(value)?;
+    let extent = blob.extent();
+    if named.overlaps(extent.start.0, extent.pages.into()) {
+        let addr = BlockAddr { page: extent.start, pages: extent.pages };
+        visit.problem(core.data.corrupt(addr, BlockKind::Blob.name(), "two messages name the same pages"));
+        return Ok(());
+    }
+    named.insert(extent.start.0, extent.pages.into());
+    match core.data.read_blob(&blob) {
+        Ok(buf) => visit.block(BlockKind::Blob, buf.len() as u64),
+        Err(e) => visit.problem(e),
+    }
+    Ok(())
+}
+
+/// Prints the trunk, a line a node and a line a branch.
+pub(super) fn describe(view: &StbeView, out: &mut String) {
+    describe_node(out, &view.root, 0);
+}
+
+fn describe_node(out: &mut String, node: &Node, depth: usize) {
+    let pad = "  ".repeat(depth);
+    let place = node.stored().map_or("not on disk".into(), |s| format!("node {} at page {}", s.id, s.addr.page));
+    let to = if node.range.to.is_empty() { "∞".into() } else { short(&node.range.to) };
+    let (from, height, bytes) = (short(&node.range.from), node.height, node.own_bytes());
+    let _ = writeln!(out, "{pad}[{from} .. {to}) height {height} bytes {bytes} ({place})");
+    for (i, branch) in node.branches.iter().enumerate() {
+        let live = node.children.iter().filter(|child| child.next <= node.first + i as u64).count();
+        let fresh = if branch.fresh { " fresh" } else { "" };
+        let live = if node.is_leaf() { String::new() } else { format!(" live for {live} of {}", node.children.len()) };
+        let (run, slice) = (branch.slice.run().meta().id, &branch.slice);
+        let (id, bytes, entries) = (branch.id.0, slice.bytes(), slice.entries());
+        let _ = writeln!(out, "{pad}  branch {id} run {run} bytes {bytes} entries {entries}{fresh}{live}");
+    }
+    node.children.iter().for_each(|child| describe_node(out, &child.node, depth + 1));
+}
+
+/// A key, cut to what fits on a line.
+fn short(key: &[u8]) -> String {
+    let cut = &key[..key.len().min(32)];
+    format!("{}{}", cut.escape_ascii(), if cut.len() < key.len() { "…" } else { "" })
+}

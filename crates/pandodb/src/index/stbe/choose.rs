@@ -1,0 +1,121 @@
+//! Which branches to compact next: a pure choice from a trunk to a list of candidates (002 §3.4, "Flush then compact").
+//!
+//! * Never in the root, unless the root is still a leaf.
+//! * In an inner node: only branches that have newly arrived (`fresh`), as one group, so that no message is compacted
+//!   twice on one level. A group never reaches across the point up to which some child has been flushed, so each child
+//!   has all of it or none; the ranges of those that have none are left out.
+//! * In a leaf: one large run and small ones of at most a third of it together. The newly arrived are compacted among
+//!   themselves, or, when the small ones weigh a third of the large one, with everything.
+//! * A lone run is never rewritten, unless a caller asked for its range ([`super::Stbe`] keeps those as `forced`).
+
+use std::sync::Arc;
+
+use super::node::{Branch, BranchId, Node};
+use crate::base::KeyRange;
+
+/// Runs that a leaf may hold before everything is compacted whatever its weight.
+const LEAF_RUNS: usize = 8;
+
+/// What one compaction is to do.
+#[derive(Clone)]
+pub struct Candidate {
+    /// The inputs, oldest first; neighbours in their node's list.
+    pub branches: Vec<Branch>,
+    /// The keys for which they are live in the node, in order, disjoint.
+    pub live: Vec<KeyRange>,
+    /// The node's height.
+    pub height: u32,
+    /// Nothing older than the inputs exists for these keys: tombstones may go.
+    pub bottom: bool,
+    /// Estimated bytes of the inputs.
+    pub bytes: u64,
+}
+
+impl Candidate {
+    /// The identities of the inputs, oldest first.
+    pub fn ids(&self) -> Vec<BranchId> {
+        self.branches.iter().map(|branch| branch.id).collect()
+    }
+
+    /// Whether two compactions would read the same message.
+    pub fn conflicts(&self, ids: &[BranchId], live: &[KeyRange]) -> bool {
+        self.branches.iter().any(|branch| ids.contains(&branch.id))
+            && self.live.iter().any(|a| live.iter().any(|b| a.overlaps(b)))
+    }
+}
+
+/// Everything that waits to be compacted under `root`, the most urgent first.
+pub fn candidates(root: &Arc<Node>, forced: &[KeyRange]) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    root.walk(&mut |node| {
+        if node.is_leaf() {
+            found.extend(in_leaf(node, forced.iter().any(|range| range.overlaps(&node.range))));
+        } else if !Arc::ptr_eq(node, root) {
+            in_inner(node, &mut found);
+        }
+    });
+    // Long lists first: they cost readers the most. Among equals the lower node, whose flushes come from above.
+    found.sort_by_key(|candidate| (std::cmp::Reverse(candidate.branches.len()), candidate.height));
+    found
+}
+
+fn in_leaf(leaf: &Node, forced: bool) -> Option<Candidate> {
+    let branches = &leaf.branches;
+    let bytes: Vec<u64> = branches.iter().map(|branch| branch.slice.bytes()).collect();
+    let total: u64 = bytes.iter().sum();
+    let candidate = |from: usize, bytes: u64| Candidate {
+        branches: branches[from..].to_vec(),
+        live: vec![leaf.range.clone()],
+        height: 0,
+        bottom: from == 0,
+        bytes,
+    };
+    match branches.len() {
+        0 => None,
+        1 => (forced && needs_rewrite(&branches[0])).then(|| candidate(0, total)),
+        _ if forced || branches.len() > LEAF_RUNS || (total - bytes[0]) * 3 >= bytes[0] => Some(candidate(0, total)),
+        _ => {
+            let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
+            (branches.len() - old >= 2).then(|| candidate(old, bytes[old..].iter().sum()))
+        }
+    }
+}
+
+/// Whether rewriting a lone run at the bottom would drop anything.
+fn needs_rewrite(branch: &Branch) -> bool {
+    let meta = branch.slice.run().meta();
+    meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
+}
+
+fn in_inner(node: &Node, found: &mut Vec<Candidate>) {
+    let mut from = 0;
+    while from < node.branches.len() {
+        let ordinal = |i: usize| node.first + i as u64;
+        let mut to = from;
+        while to < node.branches.len()
+            && node.branches[to].fresh
+            && (to == from || !node.children.iter().any(|child| child.next == ordinal(to)))
+        {
+            to += 1;
+        }
+        if to - from >= 2 {
+            let live_children =
+                (0..node.children.len()).filter(|&i| node.children[i].next <= ordinal(from)).collect::<Vec<_>>();
+            let mut live: Vec<KeyRange> = Vec::new();
+            for &i in &live_children {
+                let range = &node.children[i].node.range;
+                match live.last_mut() {
+                    Some(last) if last.to == range.from => last.to.clone_from(&range.to),
+                    _ => live.push(range.clone()),
+                }
+            }
+            let branches = node.branches[from..to].to_vec();
+            let bytes: u64 =
+                branches.iter().map(|branch| live_children.iter().map(|&i| branch.weights[i]).sum::<u64>()).sum();
+            if bytes > 0 {
+                found.push(Candidate { branches, live, height: node.height, bottom: false, bytes });
+            }
+        }
+        from = to.max(from + 1);
+    }
+}

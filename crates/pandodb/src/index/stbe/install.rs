@@ -1,0 +1,103 @@
+//! Putting a compaction's output in the place of its inputs, wherever they have gone meanwhile.
+//!
+//! While a compaction ran, its node may have been split (both halves hold the inputs, clipped) and its inputs may have
+//! been flushed to children (which hold them too, clipped). The output says the same as the inputs about every key of
+//! the candidate's live ranges, so it replaces them in each node that holds some of them:
+//!
+//! * in a node whose range lies inside the live ranges (the children that inherited the inputs);
+//! * in a node on the candidate's level (the node itself, or its halves): for children outside the live ranges the inputs
+//!   were dead already.
+//!
+//! A node below that lies outside the live ranges got the inputs earlier and keeps them: the output lacks its keys. A
+//! node above handed them down and keeps them for its other children.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::choose::Candidate;
+use super::node::{Branch, BranchId, Node};
+use crate::base::Result;
+use crate::run::RunSlice;
+
+/// A finished compaction on its way into the trunk.
+pub(super) struct Install<'a> {
+    /// What was compacted.
+    pub candidate: &'a Candidate,
+    /// The result; `None` if nothing survived.
+    pub output: Option<Arc<RunSlice>>,
+    /// The identity of the result.
+    pub id: BranchId,
+}
+
+impl Install<'_> {
+    /// Replaces the inputs under `root`. Returns whether any node still held them.
+    pub fn replace(&self, root: &mut Arc<Node>) -> Result<bool> {
+        let ids = self.candidate.ids();
+        match self.visit(root, &ids)? {
+            Some(changed) => {
+                *root = Arc::new(changed);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// The changed node, or `None` if the inputs are nowhere below.
+    fn visit(&self, node: &Arc<Node>, ids: &[BranchId]) -> Result<Option<Node>> {
+        if !self.candidate.live.iter().any(|range| range.overlaps(&node.range)) {
+            return Ok(None);
+        }
+        let mut draft: Option<Node> = None;
+        for i in 0..node.children.len() {
+            if let Some(child) = self.visit(&node.children[i].node, ids)? {
+                draft.get_or_insert_with(|| node.edit()).children[i].node = Arc::new(child);
+            }
+        }
+        let covered = || self.candidate.live.iter().any(|range| range.covers(&node.range));
+        let inherits = match node.height.cmp(&self.candidate.height) {
+            Ordering::Greater => false,
+            Ordering::Equal => true,
+            Ordering::Less => covered(),
+        };
+        if inherits && let Some((at, count)) = find(&node.branches, ids) {
+            self.splice(draft.get_or_insert_with(|| node.edit()), at, count)?;
+        }
+        Ok(draft)
+    }
+
+    /// Replaces the `count` branches from `at` on.
+    fn splice(&self, node: &mut Node, at: usize, count: usize) -> Result<()> {
+        let (from, to) = (node.first + at as u64, node.first + (at + count) as u64);
+        let output = match &self.output {
+            Some(slice) => slice.clip(&node.range)?,
+            None => None,
+        };
+        let branch = match output {
+            Some(slice) => {
+                let fresh = node.height < self.candidate.height;
+                let weights = node.weigh(&slice)?;
+                Some(Branch { id: self.id, fresh, slice, weights })
+            }
+            None => None,
+        };
+        let left = u64::from(branch.is_some());
+        for child in &mut node.children {
+            assert!(child.next <= from || child.next >= to, "a child has all of a group under compaction, or none");
+            if child.next >= to {
+                child.next = child.next - count as u64 + left;
+            }
+        }
+        node.branches.splice(at..at + count, branch);
+        Ok(())
+    }
+}
+
+/// Where the group stands in a list: (index, length). Inputs that hold nothing for a node were not handed to it, so it
+/// may be a part of the group; what is there stands together.
+fn find(branches: &[Branch], ids: &[BranchId]) -> Option<(usize, usize)> {
+    let is_input = |branch: &Branch| ids.contains(&branch.id);
+    let at = branches.iter().position(is_input)?;
+    let count = branches[at..].iter().take_while(|branch| is_input(branch)).count();
+    assert!(!branches[at + count..].iter().any(is_input), "a group under compaction stays together");
+    Some((at, count))
+}

@@ -1,0 +1,223 @@
+//! The work itself: packing a memtable, compacting branches; both in resumable steps.
+//!
+//! ```text
+//!   memtable ──fill──┐
+//!                    ├──▶ group by key ──▶ fold (stripes, operator, tombstones) ──▶ RunBuilder ──▶ RunMeta
+//!   branches ─merge──┘
+//! ```
+//!
+//! A job owns all that it needs; dropping it gives everything that it wrote back. It reads with the read points that
+//! were live when it started: later ones lie above everything in its inputs.
+
+use std::sync::Arc;
+
+use crate::base::{
+    BlobRef, Entry, EntryBlock, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, Seqno,
+};
+use crate::index::{Core, SealedBatch};
+use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
+use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
+
+use super::choose::Candidate;
+
+/// Bytes that a compaction reads ahead from each input. Inputs are many; this bounds its memory.
+const READ_AHEAD: usize = 128 << 10;
+/// Bytes taken from a memtable at a time.
+const PACK_BLOCK: usize = 64 << 10;
+
+/// What a finished job leaves.
+pub struct Output {
+    /// The new run; `None` if nothing survived.
+    pub meta: Option<RunMeta>,
+    /// Large values that the output names.
+    pub kept_blobs: Vec<Extent>,
+    /// Large values whose last message was dropped.
+    pub dropped_blobs: Vec<Extent>,
+    /// Unregistered reads below this must look elsewhere from now on.
+    pub horizon: Seqno,
+}
+
+/// Groups messages by key, folds each group, writes what is kept.
+struct Folding {
+    builder: RunBuilder,
+    stripes: Stripes,
+    operator: Option<Operator>,
+    bottom: bool,
+    tombstones: FragmentSweep,
+    group: EntryBlock,
+    out: FoldOutput,
+    output: Output,
+}
+
+impl Folding {
+    fn new(
+        core: &Core,
+        expected_bytes: u64,
+        stripes: Stripes,
+        operator: Option<Operator>,
+        bottom: bool,
+        tombstones: &[RangeTombstone],
+    ) -> Folding {
+        let mut builder = RunBuilder::new(core.data.clone(), core.ids.next(), expected_bytes);
+        for tombstone in prune_tombstones(tombstones, &stripes, bottom) {
+            builder.push_tombstone(tombstone);
+        }
+        let horizon = stripes.horizon;
+        Folding {
+            builder,
+            stripes,
+            operator,
+            bottom,
+            tombstones: FragmentSweep::new(Arc::new(Fragments::build(tombstones))),
+            group: EntryBlock::new(),
+            out: FoldOutput::default(),
+            output: Output { meta: None, kept_blobs: Vec::new(), dropped_blobs: Vec::new(), horizon },
+        }
+    }
+
+    /// Takes the next message in order.
+    fn push(&mut self, entry: Entry<'_>) -> Result<()> {
+        if !self.group.is_empty() && self.group.get(0).key != entry.key {
+            self.close_group()?;
+        }
+        self.group.push(entry);
+        Ok(())
+    }
+
+    /// Folds the gathered messages of one key and writes what is kept.
+    fn close_group(&mut self) -> Result<()> {
+        if self.group.is_empty() {
+            return Ok(());
+        }
+        let first = self.group.get(0);
+        let many: Vec<Entry<'_>>;
+        let group = if self.group.len() == 1 {
+            std::slice::from_ref(&first)
+        } else {
+            many = self.group.iter().collect();
+            &many
+        };
+        let tombs = self.tombstones.seqnos(first.key);
+        fold_key(group, tombs, &self.stripes, self.bottom, self.operator.as_ref(), &mut self.out);
+        for entry in self.out.entries(group) {
+            if entry.kind == Kind::BlobPut {
+                self.output.kept_blobs.push(BlobRef::decode(entry.value)?.extent());
+            }
+            self.builder.push(entry)?;
+        }
+        self.output.dropped_blobs.extend(self.out.dropped_blobs.drain(..).map(|blob| blob.extent()));
+        self.group.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Output> {
+        self.close_group()?;
+        self.output.meta = self.builder.finish()?;
+        Ok(self.output)
+    }
+}
+
+/// Packs a sealed memtable into a run.
+pub struct PackJob {
+    /// The memtable.
+    pub batch: SealedBatch,
+    folding: Folding,
+    block: EntryBlock,
+    after: Option<(Vec<u8>, Seqno)>,
+}
+
+impl PackJob {
+    /// Starts packing. `bottom`: the index holds nothing yet.
+    pub fn new(core: &Core, batch: SealedBatch, stripes: Stripes, operator: Option<Operator>, bottom: bool) -> PackJob {
+        let tombstones = batch.memtable.fragments().clipped(&KeyRange::all());
+        let folding = Folding::new(core, batch.memtable.bytes() as u64, stripes, operator, bottom, &tombstones);
+        PackJob { batch, folding, block: EntryBlock::new(), after: None }
+    }
+
+    /// Works through about `budget` bytes: how many it were, and whether the memtable is done.
+    pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
+        let mut done = 0;
+        while done < budget {
+            self.block.clear();
+            let after = self.after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
+            self.batch.memtable.fill(&KeyRange::all(), after, false, usize::MAX, PACK_BLOCK, &mut self.block);
+            if self.block.is_empty() {
+                return Ok((done, true));
+            }
+            for entry in self.block.iter() {
+                self.folding.push(entry)?;
+            }
+            let last = self.block.get(self.block.len() - 1);
+            self.after = Some((last.key.to_vec(), last.seqno));
+            done += self.block.bytes() as u64;
+        }
+        Ok((done, false))
+    }
+
+    /// Completes the run.
+    pub fn finish(self) -> Result<Output> {
+        self.folding.finish()
+    }
+}
+
+/// Compacts the branches of a candidate into one run.
+pub struct MergeJob {
+    /// What it works on.
+    pub candidate: Candidate,
+    folding: Folding,
+    merge: Option<MergeCursor>,
+    /// The next of the candidate's live ranges.
+    range: usize,
+}
+
+impl MergeJob {
+    /// Starts a compaction.
+    pub fn new(core: &Core, candidate: Candidate, stripes: Stripes, operator: Option<Operator>) -> Result<MergeJob> {
+        let mut tombstones = Vec::new();
+        for branch in &candidate.branches {
+            for live in &candidate.live {
+                let range = live.intersect(branch.slice.range());
+                tombstones.extend(branch.slice.tombstones(&range));
+            }
+        }
+        let folding = Folding::new(core, candidate.bytes, stripes, operator, candidate.bottom, &tombstones);
+        Ok(MergeJob { candidate, folding, merge: None, range: 0 })
+    }
+
+    /// Works through about `budget` bytes: how many it were, and whether the inputs are done.
+    pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
+        let mut done = 0;
+        while done < budget {
+            let Some(merge) = &mut self.merge else {
+                let Some(range) = self.candidate.live.get(self.range) else {
+                    return Ok((done, true));
+                };
+                let cursors = self
+                    .candidate
+                    .branches
+                    .iter()
+                    .filter(|branch| branch.slice.range().overlaps(range))
+                    .map(|branch| RunCursor::new(branch.slice.clone(), range, false, ReadAhead::Streaming(READ_AHEAD)))
+                    .collect::<Result<Vec<_>>>()?;
+                self.merge = Some(MergeCursor::new(cursors, false));
+                self.range += 1;
+                continue;
+            };
+            while done < budget {
+                let Some(entry) = merge.entry() else {
+                    self.merge = None;
+                    break;
+                };
+                done += (entry.key.len() + entry.value.len() + 8) as u64;
+                self.folding.push(entry)?;
+                merge.advance()?;
+            }
+        }
+        Ok((done, false))
+    }
+
+    /// Completes the run.
+    pub fn finish(self) -> Result<Output> {
+        self.folding.finish()
+    }
+}

@@ -1,0 +1,506 @@
+//! `stbe`: the size-tiered Bε-tree over immutable packed branches (002 §3.3–3.6), the default index.
+//!
+//! ```text
+//!               root: a run a memtable, newest last          ── packed, never compacted here
+//!              /      |       \      flush = hand over references
+//!        inner        …        inner    what arrived is compacted once
+//!       /     \               /    \
+//!    leaf    leaf    …     leaf    leaf   one large run, small ones of at most a third of it
+//! ```
+//!
+//! 1. A sealed memtable is packed into a run ([`job::PackJob`]) and attached to a new root ([`Stbe::attach`]).
+//! 2. The trunk is tended ([`tend`]): references are flushed as far down as triggers say, leaves split `k` ways, small
+//!    nodes merge, the root grows or shrinks.
+//! 3. Then what arrived in each node is compacted ([`choose`], [`job::MergeJob`]), beside the readers, and the output
+//!    takes the place of its inputs wherever they have gone meanwhile ([`install`]): a split or a flush during a
+//!    compaction does not throw its work away.
+//! 4. A checkpoint writes the nodes that are not on disk yet ([`persist`]); unchanged nodes stay where they are.
+//!
+//! Invariants: `through` and the root change in one swap; a message is live in exactly one node of a path; a node of the
+//! published root is never changed. Costs, in blocks of B records, F the fan-out, m the memtable: an insert is written
+//! about once a level, log_F(N/m) levels; a lookup reads about one leaf block plus false positives of the filters of at
+//! most 3F runs a level.
+//!
+//! Locks: `inner` (trunk and jobs) is held while a root is built, never while data is merged; `queue` is a leaf lock.
+
+mod check;
+mod choose;
+mod cursor;
+mod install;
+mod job;
+mod node;
+mod persist;
+mod read;
+mod tend;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLock};
+
+use self::choose::{Candidate, candidates};
+use self::job::{MergeJob, Output, PackJob};
+use self::node::{Branch, BranchId, Node};
+use self::read::StbeView;
+use self::tend::{TendCounters, Tender};
+use super::graves::Graves;
+use super::{Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Progress, RootRecord, SealedBatch, Visitor};
+use crate::base::{Extent, KeyRange, PageNo, Result, RunId, Seqno};
+use crate::resolve::{Operator, Stripes};
+use crate::run::{Run, RunMeta, RunSlice};
+use crate::space::ranges::RangeSet;
+
+pub use self::tend::Shape;
+
+/// The name in the catalogue.
+pub const KIND: &str = "stbe";
+
+/// One size-tiered Bε-tree.
+pub struct Stbe {
+    core: Core,
+    shape: Shape,
+    operator: RwLock<Option<Operator>>,
+    published: ArcSwap<StbeView>,
+    inner: Mutex<Inner>,
+    queue: Mutex<VecDeque<SealedBatch>>,
+    /// Bytes of memtables that are queued or being packed.
+    pack_bytes: AtomicU64,
+    /// Bytes of compactions that wait or are under way.
+    compact_bytes: AtomicU64,
+    branch_ids: AtomicU64,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    tend: TendCounters,
+    packed_bytes: AtomicU64,
+    compacted_bytes: AtomicU64,
+    wasted_bytes: AtomicU64,
+    compactions: AtomicU64,
+}
+
+/// What the trunk's lock guards.
+struct Inner {
+    trunk: Trunk,
+    /// Compactions under way: parked between steps, or `None` while a thread works on them.
+    merging: Vec<Merging>,
+    packing: Packing,
+    /// Inputs that could not be read; they stay as they are until the store is reopened.
+    stuck: HashSet<BranchId>,
+    next_ticket: u64,
+    /// The keyspace was dropped: outputs that are still under way are for nothing.
+    cleared: bool,
+}
+
+/// The state that a root swap replaces.
+#[derive(Clone)]
+struct Trunk {
+    root: Arc<Node>,
+    through: Seqno,
+    horizon: Seqno,
+    /// Pages of large values that runs of this root name.
+    blobs: RangeSet,
+    /// Ranges that a caller wants in their final place.
+    forced: Vec<KeyRange>,
+    /// Where the next swap leaves the large values that it drops.
+    graves: Arc<Graves>,
+}
+
+struct Merging {
+    ticket: u64,
+    ids: Vec<BranchId>,
+    live: Vec<KeyRange>,
+    parked: Option<Box<MergeJob>>,
+}
+
+/// One memtable is packed at a time, so that they are attached in order.
+enum Packing {
+    Nothing,
+    Parked(Box<PackJob>),
+    Working,
+}
+
+/// A claimed piece of work.
+enum Claim {
+    Pack(Box<PackJob>),
+    Merge(u64, Box<MergeJob>),
+}
+
+impl Stbe {
+    /// An empty tree whose runs hold everything (that is, nothing) up to `through`.
+    pub fn create(core: Core, shape: Shape, operator: Option<Operator>, through: Seqno) -> Stbe {
+        let trunk = Trunk {
+            root: Arc::new(Node::new(KeyRange::all(), 0)),
+            through,
+            horizon: Seqno(0),
+            blobs: RangeSet::default(),
+            forced: Vec::new(),
+            graves: Graves::new(core.data.clone()),
+        };
+        Stbe::around(core, shape, operator, trunk, 1)
+    }
+
+    /// Opens the tree that a checkpoint wrote, and marks the pages that it reaches.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corruption`] if a node or the record itself is damaged.
+    pub fn open(core: Core, shape: Shape, operator: Option<Operator>, record: &RootRecord) -> Result<Stbe> {
+        if record.bytes.is_empty() {
+            return Ok(Stbe::create(core, shape, operator, record.through));
+        }
+        let loaded = persist::load(&core, record)?;
+        let trunk = Trunk {
+            root: loaded.root,
+            through: record.through,
+            horizon: Seqno(0),
+            blobs: loaded.blobs,
+            forced: Vec::new(),
+            graves: Graves::new(core.data.clone()),
+        };
+        let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
+        stbe.recount(&stbe.inner.lock());
+        Ok(stbe)
+    }
+
+    fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {
+        let view = StbeView::of(&trunk);
+        Stbe {
+            core,
+            shape,
+            operator: RwLock::new(operator),
+            published: ArcSwap::from_pointee(view),
+            inner: Mutex::new(Inner {
+                trunk,
+                merging: Vec::new(),
+                packing: Packing::Nothing,
+                stuck: HashSet::new(),
+                next_ticket: 0,
+                cleared: false,
+            }),
+            queue: Mutex::new(VecDeque::new()),
+            pack_bytes: AtomicU64::new(0),
+            compact_bytes: AtomicU64::new(0),
+            branch_ids: AtomicU64::new(next_branch),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Claims the next piece of work: memtables first, since they hold memory; then compactions under way; then new ones.
+    fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
+        let mut inner = self.inner.lock();
+        match std::mem::replace(&mut inner.packing, Packing::Working) {
+            Packing::Parked(job) => return Ok(Some(Claim::Pack(job))),
+            Packing::Working => {}
+            Packing::Nothing => {
+                inner.packing = Packing::Nothing;
+                let batch = self.queue.lock().pop_front();
+                if let Some(batch) = batch {
+                    inner.packing = Packing::Working;
+                    let root = &inner.trunk.root;
+                    let bottom = root.is_leaf() && root.branches.is_empty();
+                    let operator = self.operator.read().clone();
+                    return Ok(Some(Claim::Pack(Box::new(PackJob::new(&self.core, batch, keep(), operator, bottom)))));
+                }
+            }
+        }
+        if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.parked.is_some()) {
+            let job = merging.parked.take().expect("just seen");
+            return Ok(Some(Claim::Merge(merging.ticket, job)));
+        }
+        let Some(candidate) = self.waiting(&inner).into_iter().next() else {
+            inner.trunk.forced.clear();
+            return Ok(None);
+        };
+        let ticket = inner.next_ticket;
+        inner.next_ticket += 1;
+        let (ids, live) = (candidate.ids(), candidate.live.clone());
+        let job = MergeJob::new(&self.core, candidate, keep(), self.operator.read().clone())?;
+        inner.merging.push(Merging { ticket, ids, live, parked: None });
+        Ok(Some(Claim::Merge(ticket, Box::new(job))))
+    }
+
+    /// The compactions that could start now.
+    fn waiting(&self, inner: &Inner) -> Vec<Candidate> {
+        let mut found = candidates(&inner.trunk.root, &inner.trunk.forced);
+        found.retain(|candidate| {
+            !inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
+                && !candidate.branches.iter().any(|branch| inner.stuck.contains(&branch.id))
+        });
+        found
+    }
+
+    /// Recomputes the compaction debt after a root swap.
+    fn recount(&self, inner: &Inner) {
+        let waiting: u64 = self.waiting(inner).iter().map(|candidate| candidate.bytes).sum();
+        let working: u64 = inner.merging.iter().filter_map(|m| m.parked.as_ref().map(|job| job.candidate.bytes)).sum();
+        self.compact_bytes.store(waiting + working, Relaxed);
+    }
+
+    fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
+        let (bytes, done) = match job.step(budget) {
+            Ok(stepped) => stepped,
+            Err(e) => return Err(self.give_up_pack(job.batch, e)),
+        };
+        if !done {
+            self.inner.lock().packing = Packing::Parked(job);
+            return Ok(Progress { bytes, packed: false, idle: false });
+        }
+        let batch = job.batch.clone();
+        let attached = job.finish().and_then(|output| self.attach(&batch, output));
+        if let Err(e) = attached {
+            return Err(self.give_up_pack(batch, e));
+        }
+        let packed = batch.memtable.bytes() as u64;
+        let _ = self.pack_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(packed)));
+        Ok(Progress { bytes, packed: true, idle: false })
+    }
+
+    /// Puts a memtable that could not be packed back in front of the queue.
+    fn give_up_pack(&self, batch: SealedBatch, error: crate::Error) -> crate::Error {
+        self.inner.lock().packing = Packing::Nothing;
+        self.queue.lock().push_front(batch);
+        error
+    }
+
+    /// Attaches the run of a packed memtable to the root, tends the trunk and swaps the root.
+    fn attach(&self, batch: &SealedBatch, output: Output) -> Result<()> {
+        let slice = self.open_output(&output)?;
+        let mut inner = self.inner.lock();
+        if inner.cleared {
+            inner.packing = Packing::Nothing;
+            return Ok(());
+        }
+        let mut trunk = inner.trunk.clone();
+        if let Some(slice) = slice {
+            let mut root = trunk.root.edit();
+            let weights = root.weigh(&slice)?;
+            root.branches.push(Branch { id: self.branch_id(), fresh: true, slice, weights });
+            trunk.root = Arc::new(root);
+        }
+        assert!(batch.through >= trunk.through, "memtables are attached in order");
+        trunk.through = batch.through;
+        trunk.horizon = trunk.horizon.max(output.horizon);
+        for blob in &output.kept_blobs {
+            trunk.blobs.insert(blob.start.0, blob.pages.into());
+        }
+        self.tend(&inner, &mut trunk)?;
+        self.counters.packed_bytes.fetch_add(output_bytes(&output), Relaxed);
+        inner.packing = Packing::Nothing;
+        self.publish(&mut inner, trunk, &output.dropped_blobs);
+        Ok(())
+    }
+
+    fn step_merge(&self, ticket: u64, mut job: Box<MergeJob>, budget: u64) -> Result<Progress> {
+        let stepped = job.step(budget);
+        let (bytes, done) = match stepped {
+            Ok(stepped) => stepped,
+            Err(e) => return Err(self.give_up_merge(ticket, e)),
+        };
+        if !done {
+            let mut inner = self.inner.lock();
+            if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
+                merging.parked = Some(job);
+            }
+            let _ = self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes)));
+            return Ok(Progress { bytes, packed: false, idle: false });
+        }
+        let candidate = job.candidate.clone();
+        match job.finish().and_then(|output| self.install(ticket, &candidate, output)) {
+            Ok(()) => Ok(Progress { bytes, packed: false, idle: false }),
+            Err(e) => Err(self.give_up_merge(ticket, e)),
+        }
+    }
+
+    /// Forgets a compaction that failed. Damaged inputs are not tried again: the error would come back for ever.
+    fn give_up_merge(&self, ticket: u64, error: crate::Error) -> crate::Error {
+        let mut inner = self.inner.lock();
+        if let Some(at) = inner.merging.iter().position(|merging| merging.ticket == ticket) {
+            let merging = inner.merging.swap_remove(at);
+            if error.is_corruption() {
+                inner.stuck.extend(merging.ids);
+            }
+        }
+        self.recount(&inner);
+        error
+    }
+
+    /// Puts the output of a compaction in the place of its inputs and swaps the root.
+    fn install(&self, ticket: u64, candidate: &Candidate, output: Output) -> Result<()> {
+        let slice = self.open_output(&output)?;
+        let mut inner = self.inner.lock();
+        if inner.cleared {
+            inner.merging.retain(|merging| merging.ticket != ticket);
+            return Ok(());
+        }
+        let mut trunk = inner.trunk.clone();
+        let done = install::Install { candidate, output: slice, id: self.branch_id() };
+        let placed = done.replace(&mut trunk.root)?;
+        assert!(placed || output.dropped_blobs.is_empty(), "inputs under compaction stay in the trunk");
+        for blob in &output.dropped_blobs {
+            trunk.blobs.remove(blob.start.0, blob.pages.into());
+        }
+        trunk.horizon = trunk.horizon.max(output.horizon);
+        let at = inner.merging.iter().position(|merging| merging.ticket == ticket).expect("claimed");
+        let merging = inner.merging.swap_remove(at);
+        if let Err(e) = self.tend(&inner, &mut trunk) {
+            inner.merging.push(merging);
+            return Err(e);
+        }
+        self.counters.compactions.fetch_add(1, Relaxed);
+        self.counters.compacted_bytes.fetch_add(output_bytes(&output), Relaxed);
+        if !placed {
+            self.counters.wasted_bytes.fetch_add(output_bytes(&output), Relaxed);
+        }
+        self.publish(&mut inner, trunk, &output.dropped_blobs);
+        Ok(())
+    }
+
+    fn open_output(&self, output: &Output) -> Result<Option<Arc<RunSlice>>> {
+        let Some(meta) = &output.meta else { return Ok(None) };
+        let run = Run::open(self.core.data.clone(), self.core.pool.clone(), meta.clone())?;
+        Ok(Some(RunSlice::whole(run)))
+    }
+
+    fn branch_id(&self) -> BranchId {
+        BranchId(self.branch_ids.fetch_add(1, Relaxed))
+    }
+
+    fn tend(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
+        let busy: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
+        let tender = Tender {
+            shape: self.shape,
+            ids: &self.branch_ids,
+            counters: &self.counters.tend,
+            busy: &busy,
+            forced: &trunk.forced,
+        };
+        trunk.root = tender.tend_root(&trunk.root)?;
+        Ok(())
+    }
+
+    /// Makes a new trunk the current one: the one place where readers' world changes. Large values in `dropped` are freed
+    /// when the last view before it is gone.
+    fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
+        trunk.graves = inner.trunk.graves.succeed(dropped);
+        inner.trunk = trunk;
+        self.published.store(Arc::new(StbeView::of(&inner.trunk)));
+        self.recount(inner);
+    }
+}
+
+/// Bytes that an output occupies.
+fn output_bytes(output: &Output) -> u64 {
+    output.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
+}
+
+impl Index for Stbe {
+    fn kind(&self) -> &'static str {
+        KIND
+    }
+
+    fn ingest(&self, batch: SealedBatch) {
+        self.pack_bytes.fetch_add(batch.memtable.bytes() as u64, Relaxed);
+        self.queue.lock().push_back(batch);
+    }
+
+    fn view(&self) -> Arc<dyn IndexView> {
+        self.published.load_full()
+    }
+
+    fn debt(&self) -> Debt {
+        Debt { pack_bytes: self.pack_bytes.load(Relaxed), compact_bytes: self.compact_bytes.load(Relaxed) }
+    }
+
+    fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        match self.claim(keep)? {
+            Some(Claim::Pack(job)) => self.step_pack(job, budget),
+            Some(Claim::Merge(ticket, job)) => self.step_merge(ticket, job, budget),
+            None => Ok(Progress { idle: true, ..Progress::default() }),
+        }
+    }
+
+    fn cut(&self) -> Result<Cut> {
+        let (trunk, next_branch) = {
+            let inner = self.inner.lock();
+            (inner.trunk.clone(), self.branch_ids.load(Relaxed))
+        };
+        let bytes = persist::store(&self.core, &trunk.root, &trunk.blobs, next_branch)?;
+        let pin = Arc::new(StbeView::of(&trunk));
+        Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin })
+    }
+
+    fn compact(&self, range: &KeyRange) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let mut trunk = inner.trunk.clone();
+        trunk.forced.push(range.clone());
+        self.tend(&inner, &mut trunk)?;
+        self.publish(&mut inner, trunk, &[]);
+        Ok(())
+    }
+
+    fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
+        self.published.load().estimate(range)
+    }
+
+    fn stats(&self) -> IndexStats {
+        let mut stats = self.published.load().stats();
+        stats.packed_bytes = self.counters.packed_bytes.load(Relaxed);
+        stats.compacted_bytes = self.counters.compacted_bytes.load(Relaxed);
+        stats.wasted_bytes = self.counters.wasted_bytes.load(Relaxed);
+        stats.compactions = self.counters.compactions.load(Relaxed);
+        stats.flushes = self.counters.tend.flushes.load(Relaxed);
+        stats.splits = self.counters.tend.splits.load(Relaxed);
+        stats.merges = self.counters.tend.merges.load(Relaxed);
+        stats.debt = self.debt();
+        stats
+    }
+
+    fn set_operator(&self, operator: Option<Operator>) {
+        *self.operator.write() = operator;
+    }
+
+    fn clear(&self) {
+        let mut inner = self.inner.lock();
+        inner.cleared = true;
+        self.queue.lock().clear();
+        self.pack_bytes.store(0, Relaxed);
+        inner.merging.retain(|merging| merging.parked.is_none());
+        if let Packing::Parked(_) = inner.packing {
+            inner.packing = Packing::Nothing;
+        }
+        let mut trunk = inner.trunk.clone();
+        trunk.root = Arc::new(Node::new(KeyRange::all(), 0));
+        let blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
+        self.publish(&mut inner, trunk, &blobs);
+    }
+
+    fn verify(&self, visit: &mut dyn Visitor) -> Result<()> {
+        let trunk = self.inner.lock().trunk.clone();
+        check::verify(&self.core, &trunk.root, &trunk.blobs, visit)
+    }
+
+    fn describe(&self, out: &mut String) {
+        check::describe(&self.published.load(), out);
+    }
+
+    fn run(&self, id: RunId) -> Option<RunMeta> {
+        let mut found = None;
+        self.published.load().root.walk(&mut |node| {
+            let runs = node.branches.iter().map(|branch| branch.slice.run());
+            found = found.take().or_else(|| runs.map(|run| run.meta()).find(|meta| meta.id == id).cloned());
+        });
+        found
+    }
+}
+
+/// A range of pages as extents of at most `u32::MAX` pages.
+fn extents((start, len): (u64, u64)) -> impl Iterator<Item = Extent> {
+    let step = u64::from(u32::MAX);
+    (0..len.div_ceil(step))
+        .map(move |i| Extent { start: PageNo(start + i * step), pages: (len - i * step).min(step) as u32 })
+}

@@ -1,0 +1,216 @@
+//! Trunk nodes: which runs lie where (002 §3.4, "Node structure").
+//!
+//! ```text
+//!   Node  range [from, to)   height 1
+//!     branches (oldest first)     b0   b1   b2   b3      ordinals first, first+1, …
+//!     child 0  next = 2            ·    ·   live live    b0, b1 were flushed to it already
+//!     child 1  next = 0          live live  live live
+//! ```
+//!
+//! A branch is a run clipped to the node's range. It is *live* for a child from the child's `next` ordinal on. Nodes are
+//! immutable; a change clones the node ([`Node::edit`]), and the path above it, and swaps the root.
+//!
+//! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; ordinals
+//! never fall below `first` nor above the end; a leaf has no children; every branch's clip lies inside the range.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId};
+use crate::run::RunSlice;
+use crate::space::DataFile;
+
+/// The identity of a branch: kept when the branch is handed to a child or shared by a split, so that a compaction finds
+/// its inputs wherever they have gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BranchId(pub u64);
+
+/// A run, clipped, in a node's list.
+#[derive(Clone)]
+pub struct Branch {
+    /// Its identity.
+    pub id: BranchId,
+    /// It came by a flush and has not been compacted on this level yet.
+    pub fresh: bool,
+    /// The run and the keys of it that count.
+    pub slice: Arc<RunSlice>,
+    /// Estimated bytes for each child of the node; empty in a leaf.
+    pub weights: Arc<[u64]>,
+}
+
+/// A child of an inner node.
+#[derive(Clone)]
+pub struct Child {
+    /// The node.
+    pub node: Arc<Node>,
+    /// The ordinal of the first branch of the parent that is live for the child.
+    pub next: u64,
+}
+
+/// Where a node stands on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The owner in the block's checksum.
+    pub id: RunId,
+    /// The block.
+    pub addr: BlockAddr,
+}
+
+/// A node of the trunk.
+pub struct Node {
+    /// The keys that it is responsible for.
+    pub range: KeyRange,
+    /// Levels below it: 0 for a leaf.
+    pub height: u32,
+    /// The ordinal of `branches[0]`.
+    pub first: u64,
+    /// Oldest first.
+    pub branches: Vec<Branch>,
+    /// In key order; empty in a leaf.
+    pub children: Vec<Child>,
+    stored: OnceLock<(Stored, Arc<DataFile>)>,
+}
+
+impl Node {
+    /// A node that is not on disk.
+    pub fn new(range: KeyRange, height: u32) -> Node {
+        Node { range, height, first: 0, branches: Vec::new(), children: Vec::new(), stored: OnceLock::new() }
+    }
+
+    /// A copy to change; it is a node of its own and not on disk.
+    pub fn edit(&self) -> Node {
+        Node {
+            range: self.range.clone(),
+            height: self.height,
+            first: self.first,
+            branches: self.branches.clone(),
+            children: self.children.clone(),
+            stored: OnceLock::new(),
+        }
+    }
+
+    /// Whether it has no children.
+    pub fn is_leaf(&self) -> bool {
+        self.height == 0
+    }
+
+    /// The ordinal after the last branch.
+    pub fn end(&self) -> u64 {
+        self.first + self.branches.len() as u64
+    }
+
+    /// The branches that are live for a child, oldest first.
+    pub fn live(&self, child: &Child) -> &[Branch] {
+        &self.branches[(child.next - self.first) as usize..]
+    }
+
+    /// The index of the child that is responsible for `key`.
+    pub fn child_for(&self, key: &[u8]) -> usize {
+        debug_assert!(!self.is_leaf());
+        self.children.partition_point(|child| child.node.range.from.as_slice() <= key).saturating_sub(1)
+    }
+
+    /// Estimated live bytes for the `i`-th child.
+    pub fn live_bytes(&self, i: usize) -> u64 {
+        self.live(&self.children[i]).iter().map(|branch| branch.weights[i]).sum()
+    }
+
+    /// Live branches of the `i`-th child that hold something for it.
+    pub fn live_branches(&self, i: usize) -> usize {
+        self.live(&self.children[i]).iter().filter(|branch| branch.weights[i] > 0).count()
+    }
+
+    /// Estimated bytes that the node itself holds: live for some child, or all of a leaf.
+    pub fn own_bytes(&self) -> u64 {
+        if self.is_leaf() {
+            self.branches.iter().map(|branch| branch.slice.bytes()).sum()
+        } else {
+            (0..self.children.len()).map(|i| self.live_bytes(i)).sum()
+        }
+    }
+
+    /// Estimates what `slice` holds for each child. Walks the top of the run through the pool.
+    pub fn weigh(&self, slice: &Arc<RunSlice>) -> Result<Arc<[u64]>> {
+        self.children.iter().map(|child| weight(slice, &child.node.range)).collect()
+    }
+
+    /// Estimates anew what each branch holds for each child, after children have changed.
+    pub fn weigh_all(&mut self) -> Result<()> {
+        for i in 0..self.branches.len() {
+            self.branches[i].weights = self.weigh(&self.branches[i].slice)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the oldest branches as long as they are dead for every child.
+    pub fn trim(&mut self) {
+        if let Some(next) = self.children.iter().map(|child| child.next).min() {
+            self.branches.drain(..(next - self.first) as usize);
+            self.first = next;
+        }
+    }
+
+    /// Where the node stands on disk, if it was written.
+    pub fn stored(&self) -> Option<Stored> {
+        self.stored.get().map(|(stored, _)| *stored)
+    }
+
+    /// Notes that the node was written (or read). From now on dropping it frees its pages.
+    pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
+        let fresh = self.stored.set((stored, data.clone())).is_ok();
+        assert!(fresh, "a node is written once");
+    }
+
+    /// The first invariant that the node breaks, if any.
+    pub fn problem(&self) -> Option<&'static str> {
+        if self.is_leaf() != self.children.is_empty() {
+            return Some("only a leaf has no children");
+        }
+        let mut from = &self.range.from;
+        for child in &self.children {
+            if &child.node.range.from != from {
+                return Some("children partition the range");
+            }
+            if child.node.height + 1 != self.height {
+                return Some("children stand one level below");
+            }
+            if !(self.first..=self.end()).contains(&child.next) {
+                return Some("a child's next branch is in the list");
+            }
+            from = &child.node.range.to;
+        }
+        if !self.is_leaf() && from != &self.range.to {
+            return Some("children partition the range");
+        }
+        if self.branches.iter().any(|branch| !self.range.covers(branch.slice.range())) {
+            return Some("a branch is clipped to its node");
+        }
+        if self.branches.iter().any(|branch| branch.weights.len() != self.children.len()) {
+            return Some("a branch is weighed for every child");
+        }
+        None
+    }
+
+    /// Checks the invariants.
+    pub fn assert_valid(&self) {
+        assert_eq!(self.problem(), None, "an invariant of the trunk is broken");
+    }
+
+    /// Visits the node and everything below it, parents first.
+    pub fn walk(self: &Arc<Node>, visit: &mut dyn FnMut(&Arc<Node>)) {
+        visit(self);
+        self.children.iter().for_each(|child| child.node.walk(visit));
+    }
+}
+
+/// Estimated bytes of `slice` inside `range`: 0 only if it holds nothing there.
+pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
+    Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(1)))
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some((stored, data)) = self.stored.take() {
+            data.free(Extent { start: stored.addr.page, pages: stored.addr.pages });
+        }
+    }
+}

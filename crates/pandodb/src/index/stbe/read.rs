@@ -1,0 +1,237 @@
+//! Reading: the view and the point lookup (002 §3.3).
+//!
+//! A lookup goes down the trunk, which is in memory. At each node it asks the branches that are live for its child,
+//! newest first: range tombstones before any filter, then the filter, then the run. It stops at the first base.
+
+use std::sync::Arc;
+
+use super::cursor::StbeCursor;
+use super::node::{Branch, Node};
+use super::{Graves, Trunk};
+use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
+use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
+use crate::pool::Block;
+use crate::run::{ProbeStep, RunProbe};
+
+/// One root, with what it holds.
+pub struct StbeView {
+    /// The trunk.
+    pub root: Arc<Node>,
+    through: Seqno,
+    horizon: Seqno,
+    /// Bytes of large values.
+    blob_bytes: u64,
+    /// Held, not read: large values that later swaps drop outlive this view.
+    _graves: Arc<Graves>,
+}
+
+impl StbeView {
+    pub(super) fn of(trunk: &Trunk) -> StbeView {
+        StbeView {
+            root: trunk.root.clone(),
+            through: trunk.through,
+            horizon: trunk.horizon,
+            blob_bytes: trunk.blobs.iter().map(|(_, pages)| pages * crate::base::PAGE as u64).sum(),
+            _graves: trunk.graves.clone(),
+        }
+    }
+
+    /// What the live parts of all branches hold inside `range`.
+    pub(super) fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
+        let mut sum = Estimate::default();
+        let mut add = |branch: &Branch, within: &KeyRange| -> Result<()> {
+            if let Some(part) = branch.slice.clip(&within.intersect(range))? {
+                sum.bytes += part.bytes();
+                sum.entries += part.entries();
+            }
+            Ok(())
+        };
+        let mut result = Ok(());
+        self.root.walk(&mut |node| {
+            if result.is_err() || !node.range.overlaps(range) {
+                return;
+            }
+            result = if node.is_leaf() {
+                node.branches.iter().try_for_each(|branch| add(branch, &node.range))
+            } else {
+                node.children
+                    .iter()
+                    .try_for_each(|child| node.live(child).iter().try_for_each(|branch| add(branch, &child.node.range)))
+            };
+        });
+        result.map(|()| sum)
+    }
+
+    pub(super) fn stats(&self) -> IndexStats {
+        let mut stats = IndexStats { levels: self.root.height + 1, ..IndexStats::default() };
+        let mut seen = std::collections::HashSet::new();
+        self.root.walk(&mut |node| {
+            stats.nodes += 1;
+            for branch in &node.branches {
+                let run = branch.slice.run();
+                if seen.insert(run.meta().id) {
+                    stats.runs += 1;
+                    stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
+                }
+            }
+        });
+        stats.disk_bytes += self.blob_bytes;
+        stats.max_runs_on_path = runs_on_path(&self.root);
+        for part in live_parts(&self.root) {
+            let meta = part.slice.run().meta();
+            let all = (meta.puts + meta.deletes + meta.merges + meta.blob_puts).max(1);
+            // Runs count themselves as a whole; a clipped one is taken to be like the rest of it.
+            let share = |count: u64| (u128::from(count) * u128::from(part.entries) / u128::from(all)) as u64;
+            stats.entries += part.entries;
+            stats.tombstones += share(meta.deletes);
+            stats.logical_bytes += share(meta.key_bytes + meta.value_bytes + meta.blob_bytes);
+        }
+        stats
+    }
+}
+
+/// A branch, with the messages of it that are live in its node.
+struct LivePart {
+    slice: Arc<crate::run::RunSlice>,
+    entries: u64,
+}
+
+fn live_parts(root: &Arc<Node>) -> Vec<LivePart> {
+    let mut parts = Vec::new();
+    root.walk(&mut |node| {
+        for (i, branch) in node.branches.iter().enumerate() {
+            let all = branch.slice.entries();
+            let entries = if node.is_leaf() {
+                all
+            } else {
+                let ordinal = node.first + i as u64;
+                let total: u64 = branch.weights.iter().sum::<u64>().max(1);
+                let live: u64 = (0..node.children.len())
+                    .filter(|&c| node.children[c].next <= ordinal)
+                    .map(|c| branch.weights[c])
+                    .sum();
+                (u128::from(all) * u128::from(live) / u128::from(total)) as u64
+            };
+            parts.push(LivePart { slice: branch.slice.clone(), entries });
+        }
+    });
+    parts
+}
+
+/// The most branches that one key can meet from `node` down.
+fn runs_on_path(node: &Node) -> u64 {
+    if node.is_leaf() {
+        return node.branches.len() as u64;
+    }
+    (0..node.children.len())
+        .map(|i| node.live_branches(i) as u64 + runs_on_path(&node.children[i].node))
+        .max()
+        .unwrap_or(0)
+}
+
+impl IndexView for StbeView {
+    fn through(&self) -> Seqno {
+        self.through
+    }
+
+    fn horizon(&self) -> Seqno {
+        self.horizon
+    }
+
+    fn probe(&self, lookup: &Lookup<'_>) -> Box<dyn Probe> {
+        let mut probe = StbeProbe { node: self.root.clone(), live_from: 0, next: 0, run: None };
+        probe.enter(lookup.key);
+        Box::new(probe)
+    }
+
+    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
+        Ok(Box::new(StbeCursor::new(self, range, reverse)))
+    }
+
+    fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) {
+        // Those of branches that are dead for a child are repeated below or have done their work: they hide nothing that
+        // is not hidden anyway.
+        self.root.walk(&mut |node| {
+            if node.range.overlaps(range) {
+                for branch in &node.branches {
+                    out.extend(branch.slice.tombstones(range));
+                }
+            }
+        });
+    }
+}
+
+/// A point lookup on its way down.
+struct StbeProbe {
+    node: Arc<Node>,
+    /// The oldest branch that is live for the key, as an index.
+    live_from: usize,
+    /// Branches below this index are still to be asked.
+    next: usize,
+    run: Option<RunProbe>,
+}
+
+impl StbeProbe {
+    /// Finds the live branches of the current node.
+    fn enter(&mut self, key: &[u8]) {
+        self.live_from = if self.node.is_leaf() {
+            0
+        } else {
+            let child = &self.node.children[self.node.child_for(key)];
+            (child.next - self.node.first) as usize
+        };
+        self.next = self.node.branches.len();
+    }
+
+    /// Moves to the next older branch that may hold the key, or to the child. `false` at the end.
+    fn descend(&mut self, key: &[u8]) -> bool {
+        if self.node.is_leaf() {
+            return false;
+        }
+        let child = self.node.children[self.node.child_for(key)].node.clone();
+        self.node = child;
+        self.enter(key);
+        true
+    }
+}
+
+impl Probe for StbeProbe {
+    fn step(&mut self, mut block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step> {
+        loop {
+            if lookup.is_done() {
+                return Ok(Step::Done);
+            }
+            let Some(probe) = &mut self.run else {
+                if self.next > self.live_from {
+                    let slice = &self.node.branches[self.next - 1].slice;
+                    if slice.range().contains(lookup.key) {
+                        lookup.enter(slice.covering(lookup.key, lookup.at));
+                        self.run = Some(RunProbe::new(lookup.hash));
+                    } else {
+                        self.next -= 1;
+                    }
+                } else if !self.descend(lookup.key) {
+                    return Ok(Step::Done);
+                }
+                continue;
+            };
+            let slice = &self.node.branches[self.next - 1].slice;
+            match probe.step(slice, lookup.key, block.take())? {
+                ProbeStep::Need(addr, kind) => return Ok(Step::Need(slice.run().clone(), addr, kind)),
+                ProbeStep::Found(hit) => {
+                    for (entry, value) in hit.entries(lookup.key) {
+                        if lookup.take(&entry, || Base::Inline(hit.block.clone(), value))?.is_break() {
+                            break;
+                        }
+                    }
+                    // The key may have older messages in the run's next leaf.
+                    continue;
+                }
+                ProbeStep::Done => {}
+            }
+            lookup.leave();
+            self.run = None;
+            self.next -= 1;
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Tending the trunk: flushes, splits and merges, as one pure pass from a root to a better root (002 §3.4–3.5).
+//!
+//! Steps for an inner node, on the way down and back:
+//! 1. *Flush* while a trigger holds: more than `F` memtables of live data (pick the child with the most), or a child
+//!    with more than `3F` live branches. A flush hands references: the child's list grows, the parent's `next` moves.
+//! 2. Tend the children, those that just received included, so that references run as far down as they will go before
+//!    anything is compacted (*flush-then-compact*).
+//! 3. *Merge* neighbours that became too small; *split* what became too large: a leaf `k` ways by clipping its runs, an
+//!    inner node over `F` children into equal parts that share its branches. A root that split gets a root above it; a
+//!    root with one child and nothing of its own goes.
+//!
+//! The source splits preemptively on the way down because it latches node by node. Here the pass works on copies and the
+//! root is swapped once, so splits propagate upwards in the same pass and no slack `F + H` is needed.
+//!
+//! Invariant: a pass changes where references stand, never which messages a reader sees.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::node::{Branch, BranchId, Child, Node};
+use crate::base::{KeyRange, Result};
+
+/// The sizes that shape a tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// `F`: the most children of a node; a node flushes at `F` memtables of live data.
+    pub fanout: usize,
+    /// `m`: bytes of a packed memtable.
+    pub memtable_bytes: u64,
+    /// What a leaf should hold, in bytes.
+    pub leaf_bytes: u64,
+}
+
+impl Shape {
+    /// Live bytes above which a node flushes.
+    pub fn flush_bytes(&self) -> u64 {
+        self.memtable_bytes * self.fanout as u64
+    }
+
+    /// Live branches of one child above which a node flushes to it: bounds the runs on a search path.
+    pub fn flush_branches(&self) -> usize {
+        3 * self.fanout
+    }
+}
+
+/// What tending has done, for the statistics.
+#[derive(Debug, Default)]
+pub struct TendCounters {
+    /// Hand-overs to a child.
+    pub flushes: AtomicU64,
+    /// Nodes that were split.
+    pub splits: AtomicU64,
+    /// Pairs of nodes that were merged.
+    pub merges: AtomicU64,
+}
+
+/// One pass over a trunk.
+pub struct Tender<'a> {
+    /// The sizes.
+    pub shape: Shape,
+    /// The next branch identity.
+    pub ids: &'a AtomicU64,
+    /// Where to count.
+    pub counters: &'a TendCounters,
+    /// Ranges in which a compaction is under way: nodes there are not merged, since a merge renames branches.
+    pub busy: &'a [KeyRange],
+    /// Ranges in which everything goes down to the leaves.
+    pub forced: &'a [KeyRange],
+}
+
+impl Tender<'_> {
+    /// Tends the tree under `root`; the result is `root` itself if nothing was to do.
+    pub fn tend_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
+        let mut tops = self.tend(root)?;
+        while tops.len() > 1 {
+            let mut top = Node::new(root.range.clone(), tops[0].height + 1);
+            top.children = tops.into_iter().map(|node| Child { node, next: 0 }).collect();
+            tops = self.split_inner(Arc::new(top))?;
+        }
+        let mut top = tops.pop().expect("a tree has a root");
+        while let [only] = &top.children[..]
+            && top.live(only).is_empty()
+        {
+            top = only.node.clone();
+        }
+        top.assert_valid();
+        Ok(top)
+    }
+
+    /// Tends one subtree: the nodes that take its place, in key order.
+    fn tend(&self, node: &Arc<Node>) -> Result<Vec<Arc<Node>>> {
+        if node.is_leaf() {
+            return self.split_leaf(node.clone());
+        }
+        let mut draft: Option<Node> = None;
+        while let Some(i) = self.choose_flush(draft.as_ref().unwrap_or(node)) {
+            self.flush(draft.get_or_insert_with(|| node.edit()), i)?;
+        }
+        let children = draft.as_ref().unwrap_or(node).children.clone();
+        let mut tended = Vec::with_capacity(children.len());
+        for child in &children {
+            let nodes = self.tend(&child.node)?;
+            tended.extend(nodes.into_iter().map(|node| Child { node, next: child.next }));
+        }
+        let same = tended.len() == children.len()
+            && tended.iter().zip(&children).all(|(new, old)| Arc::ptr_eq(&new.node, &old.node));
+        if !same {
+            let draft = draft.get_or_insert_with(|| node.edit());
+            let reshaped = tended.len() != children.len();
+            draft.children = tended;
+            if reshaped {
+                draft.weigh_all()?;
+            }
+        }
+        while let Some(i) = self.choose_merge(draft.as_ref().unwrap_or(node)) {
+            self.merge_children(draft.get_or_insert_with(|| node.edit()), i)?;
+        }
+        let Some(mut draft) = draft else { return Ok(vec![node.clone()]) };
+        draft.trim();
+        self.split_inner(Arc::new(draft))
+    }
+
+    /// The child that is to be flushed to next, if a trigger holds.
+    fn choose_flush(&self, node: &Node) -> Option<usize> {
+        let live: Vec<u64> = (0..node.children.len()).map(|i| node.live_bytes(i)).collect();
+        let fullest = (0..live.len()).max_by_key(|&i| live[i]).filter(|&i| live[i] > 0)?;
+        if live.iter().sum::<u64>() > self.shape.flush_bytes() {
+            return Some(fullest);
+        }
+        (0..live.len()).find(|&i| {
+            node.live_branches(i) > self.shape.flush_branches()
+                || (live[i] > 0 && self.forced.iter().any(|range| range.overlaps(&node.children[i].node.range)))
+        })
+    }
+
+    /// Hands all branches that are live for the `i`-th child to it.
+    fn flush(&self, node: &mut Node, i: usize) -> Result<()> {
+        let child = &node.children[i];
+        let mut taker = child.node.edit();
+        for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0) {
+            let slice = branch.slice.clip(&taker.range)?.expect("a branch with weight holds something");
+            let weights = taker.weigh(&slice)?;
+            taker.branches.push(Branch { id: branch.id, fresh: true, slice, weights });
+        }
+        node.children[i] = Child { node: Arc::new(taker), next: node.end() };
+        self.counters.flushes.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Splits a leaf that is far too large, or too large with nothing left to compact, by clipping its runs.
+    fn split_leaf(&self, leaf: Arc<Node>) -> Result<Vec<Arc<Node>>> {
+        let bytes = leaf.own_bytes();
+        let target = self.shape.leaf_bytes;
+        let settled = leaf.branches.len() <= 1;
+        if bytes <= 3 * target && !(settled && bytes > target + target / 2) {
+            return Ok(vec![leaf]);
+        }
+        let keys = quantiles(&leaf, bytes.div_ceil(target))?;
+        if keys.is_empty() {
+            return Ok(vec![leaf]);
+        }
+        self.counters.splits.fetch_add(1, Relaxed);
+        let bounds: Vec<&[u8]> = std::iter::once(leaf.range.from.as_slice())
+            .chain(keys.iter().map(Vec::as_slice))
+            .chain(std::iter::once(leaf.range.to.as_slice()))
+            .collect();
+        bounds
+            .windows(2)
+            .map(|pair| {
+                let mut part = Node::new(KeyRange::new(pair[0], pair[1]), 0);
+                for branch in &leaf.branches {
+                    if let Some(slice) = branch.slice.clip(&part.range)? {
+                        part.branches.push(Branch { slice, ..branch.clone() });
+                    }
+                }
+                Ok(Arc::new(part))
+            })
+            .collect()
+    }
+
+    /// Splits an inner node of more than `F` children into equal parts that share its branches.
+    fn split_inner(&self, node: Arc<Node>) -> Result<Vec<Arc<Node>>> {
+        let count = node.children.len();
+        if count <= self.shape.fanout {
+            return Ok(vec![node]);
+        }
+        self.counters.splits.fetch_add(1, Relaxed);
+        let parts = count.div_ceil(self.shape.fanout);
+        (0..parts).map(|part| part_of(&node, part * count / parts, (part + 1) * count / parts).map(Arc::new)).collect()
+    }
+
+    /// The first of two neighbouring children that should be one.
+    fn choose_merge(&self, node: &Node) -> Option<usize> {
+        (1..node.children.len()).map(|i| i - 1).find(|&i| {
+            let (a, b) = (&node.children[i].node, &node.children[i + 1].node);
+            let small = if node.height == 1 {
+                let (x, y) = (a.own_bytes() + node.live_bytes(i), b.own_bytes() + node.live_bytes(i + 1));
+                x.min(y) < self.shape.leaf_bytes / 4 && x + y < self.shape.leaf_bytes / 2
+            } else {
+                // Below F/2 children; together at most F, so that the merge is not undone by a split.
+                a.children.len().min(b.children.len()) < self.shape.fanout / 2
+                    && a.children.len() + b.children.len() <= self.shape.fanout
+            };
+            let both = KeyRange::new(a.range.from.clone(), b.range.to.clone());
+            small && !self.busy.iter().any(|range| range.overlaps(&both))
+        })
+    }
+
+    /// Makes one node of the `i`-th child and its right neighbour, after handing both what is live for them.
+    fn merge_children(&self, node: &mut Node, i: usize) -> Result<()> {
+        for j in [i, i + 1] {
+            if !node.live(&node.children[j]).is_empty() {
+                self.flush(node, j)?;
+            }
+        }
+        let merged = self.join(&node.children[i].node, &node.children[i + 1].node);
+        let next = node.end();
+        node.children.splice(i..i + 2, [Child { node: Arc::new(merged), next }]);
+        self.counters.merges.fetch_add(1, Relaxed);
+        node.weigh_all()
+    }
+
+    /// Two neighbours as one node. Their branches are clipped to disjoint ranges, so one list after the other keeps every
+    /// key's order; they get new identities, since a branch that an earlier split shared would stand twice in the list.
+    fn join(&self, a: &Node, b: &Node) -> Node {
+        assert!(a.height == b.height && a.range.to == b.range.from, "only neighbours merge");
+        let mut node = Node::new(KeyRange::new(a.range.from.clone(), b.range.to.clone()), a.height);
+        let (left, right) = (a.children.len(), b.children.len());
+        let padded = |before: usize, weights: &[u64], after: usize| -> Arc<[u64]> {
+            [vec![0; before], weights.to_vec(), vec![0; after]].concat().into()
+        };
+        let id = || BranchId(self.ids.fetch_add(1, Relaxed));
+        node.branches.extend(a.branches.iter().map(|branch| Branch {
+            id: id(),
+            weights: padded(0, &branch.weights, right),
+            ..branch.clone()
+        }));
+        node.branches.extend(b.branches.iter().map(|branch| Branch {
+            id: id(),
+            weights: padded(left, &branch.weights, 0),
+            ..branch.clone()
+        }));
+        let shift = a.branches.len() as u64;
+        node.children.extend(a.children.iter().map(|c| Child { node: c.node.clone(), next: c.next - a.first }));
+        node.children.extend(b.children.iter().map(|c| Child { node: c.node.clone(), next: c.next - b.first + shift }));
+        node
+    }
+}
+
+/// The part of an inner node that holds its children `from..to`: branches clipped, liveness copied.
+fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
+    let children = &node.children[from..to];
+    let range = KeyRange::new(children[0].node.range.from.clone(), children[children.len() - 1].node.range.to.clone());
+    let mut part = Node::new(range, node.height);
+    // Branches with nothing in the part leave the list, so liveness is counted in the branches that stay.
+    let mut kept_before = Vec::with_capacity(node.branches.len() + 1);
+    for branch in &node.branches {
+        kept_before.push(part.branches.len() as u64);
+        if let Some(slice) = branch.slice.clip(&part.range)? {
+            part.branches.push(Branch { slice, weights: branch.weights[from..to].into(), ..branch.clone() });
+        }
+    }
+    kept_before.push(part.branches.len() as u64);
+    part.children = children
+        .iter()
+        .map(|child| Child { node: child.node.clone(), next: kept_before[(child.next - node.first) as usize] })
+        .collect();
+    part.trim();
+    Ok(part)
+}
+
+/// Up to `parts - 1` keys that cut a leaf into pieces of about equal bytes, strictly inside its range.
+fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
+    let mut marks: Vec<(Vec<u8>, u64)> = Vec::new();
+    for branch in &leaf.branches {
+        let keys = branch.slice.run().split_keys(branch.slice.range(), parts as usize * 16)?;
+        let weight = branch.slice.bytes() / (keys.len() as u64 + 1);
+        marks.extend(keys.into_iter().map(|key| (key, weight)));
+    }
+    marks.sort_unstable();
+    let total: u64 = marks.iter().map(|(_, weight)| weight).sum();
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    let mut sum = 0;
+    for (key, weight) in marks {
+        sum += weight;
+        let cut = (keys.len() as u64 + 1) * total / parts;
+        if sum > cut && keys.len() as u64 + 1 < parts && key > leaf.range.from && leaf.range.is_above(&key) {
+            if keys.last() == Some(&key) {
+                continue;
+            }
+            keys.push(key);
+        }
+    }
+    Ok(keys)
+}

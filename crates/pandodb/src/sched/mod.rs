@@ -1,0 +1,244 @@
+//! Background work: who does it, and how writers pay for it (design §7, 001 §5.1 for the deamortised form).
+//!
+//! `sched` knows one thing: *debt*, the bytes of work that accepted writes have caused. It does not know what the work is.
+//!
+//! ```text
+//!   writer ── admit(bytes, debt) ──▶ owed += bytes × ratio ──▶ waits while owed > earned + slack
+//!   worker ── step ──▶ earned += bytes worked ─────────────────────┘ wakes it
+//! ```
+//!
+//! * **No cliff.** The ratio grows with the debt, so a writer slows down a little at every write instead of standing still
+//!   at some limit. In balance the debt stays at about half the write amplification in memtables.
+//! * **A bounded wait.** One write waits at most [`MAX_WAIT`]; what it still owes, the next one pays.
+//! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`]: deterministic.
+//!
+//! Invariant: credit does not pile up: a worker that ran ahead does not buy a later burst.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::device::{Device, JoinHandle};
+
+/// The longest that one write waits for background work.
+pub const MAX_WAIT: Duration = Duration::from_millis(20);
+/// Bytes of work in one step of a worker.
+pub const BACKGROUND_STEP: u64 = 256 << 10;
+/// Bytes of work in one step of a writer.
+pub const FOREGROUND_STEP: u64 = 64 << 10;
+/// Bytes that a writer may owe before it waits.
+const SLACK: u64 = 512 << 10;
+/// Debt is to be paid within the writes of one memtable, times this headroom.
+const HEADROOM: u64 = 2;
+
+/// What a writer is up against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes of memtables that wait to be packed.
+    pub pack: u64,
+    /// Bytes of compaction owed.
+    pub compact: u64,
+    /// Bytes that still fit into the active memtables.
+    pub room: u64,
+    /// Bytes of a full memtable.
+    pub memtable: u64,
+}
+
+impl Load {
+    /// Bytes of background work that `bytes` of writing must wait for. Pure.
+    ///
+    /// Compaction is due within one memtable; packing before the active memtable is full, since then there is no room.
+    pub fn price(&self, bytes: u64) -> u64 {
+        let memtable = u128::from(self.memtable.max(1));
+        let compact = u128::from(bytes) * u128::from(self.compact * HEADROOM) / memtable;
+        // A part of the room is kept back, so that the price rises before the room is gone.
+        let room = u128::from(self.room.saturating_sub(self.memtable / 16).max(self.memtable / 64).max(1));
+        let pack = u128::from(bytes) * u128::from(self.pack) / room;
+        u64::try_from(compact + pack).unwrap_or(u64::MAX)
+    }
+}
+
+/// The account between writers and workers.
+#[derive(Debug, Default)]
+pub struct Account {
+    owed: AtomicU64,
+    earned: AtomicU64,
+}
+
+impl Account {
+    /// A writer owes `price` more. Returns what is to be worked off before it may go on.
+    pub fn charge(&self, price: u64) -> u64 {
+        let earned = self.earned.load(Relaxed);
+        let before = self.owed.fetch_add(price, Relaxed);
+        if before < earned {
+            // A worker that ran ahead: old credit is void.
+            let _ = self.owed.compare_exchange(before + price, earned + price, Relaxed, Relaxed);
+        }
+        self.due()
+    }
+
+    /// Work was done.
+    pub fn earn(&self, bytes: u64) {
+        self.earned.fetch_add(bytes, Relaxed);
+    }
+
+    /// What is owed beyond the slack.
+    pub fn due(&self) -> u64 {
+        self.owed.load(Relaxed).saturating_sub(self.earned.load(Relaxed) + SLACK)
+    }
+
+    /// There is no debt: nothing is owed.
+    pub fn clear(&self) {
+        self.owed.store(self.earned.load(Relaxed), Relaxed);
+    }
+}
+
+/// What one turn of a worker came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// Work was done.
+    Worked(u64),
+    /// Nothing to do.
+    Idle,
+    /// Nothing can be done now (a full disk, a failure): try again later.
+    Stuck,
+}
+
+/// Starts, wakes and stops the workers.
+#[derive(Debug)]
+pub struct Scheduler {
+    account: Account,
+    gate: Mutex<()>,
+    /// Wakes workers: there may be work.
+    work: Condvar,
+    /// Wakes writers and waiters: something was done.
+    done: Condvar,
+    stop: AtomicBool,
+}
+
+impl Default for Scheduler {
+    fn default() -> Scheduler {
+        Scheduler {
+            account: Account::default(),
+            gate: Mutex::new(()),
+            work: Condvar::new(),
+            done: Condvar::new(),
+            stop: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Scheduler {
+    /// The account.
+    pub fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// Runs `turn` until the scheduler is stopped: the body of a worker thread.
+    pub fn run(&self, turn: &dyn Fn() -> Turn) {
+        while !self.stop.load(Relaxed) {
+            match turn() {
+                Turn::Worked(bytes) => {
+                    self.account.earn(bytes);
+                    self.done.notify_all();
+                }
+                Turn::Idle => {
+                    self.account.clear();
+                    self.done.notify_all();
+                    self.rest(&self.work, Duration::from_millis(100));
+                }
+                Turn::Stuck => {
+                    self.account.clear();
+                    self.done.notify_all();
+                    self.rest(&self.work, Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    /// Starts a worker thread.
+    pub fn spawn(
+        self: &Arc<Self>,
+        device: &dyn Device,
+        name: &str,
+        turn: Box<dyn Fn() -> Turn + Send>,
+    ) -> std::io::Result<Box<dyn JoinHandle>> {
+        let scheduler = self.clone();
+        device.spawn(name, Box::new(move || scheduler.run(&*turn)))
+    }
+
+    fn rest(&self, on: &Condvar, time: Duration) {
+        let mut gate = self.gate.lock();
+        if !self.stop.load(Relaxed) {
+            on.wait_for(&mut gate, time);
+        }
+    }
+
+    /// There may be work: wakes the workers.
+    pub fn nudge(&self) {
+        self.work.notify_all();
+    }
+
+    /// Waits a moment for something to be done.
+    pub fn wait(&self, time: Duration) {
+        self.rest(&self.done, time);
+    }
+
+    /// Charges a writer and makes it wait, a millisecond at a time, until it has paid or waited enough.
+    pub fn pay(&self, price: u64) {
+        if price == 0 || self.account.charge(price) == 0 {
+            return;
+        }
+        let mut waited = Duration::ZERO;
+        let moment = Duration::from_millis(1);
+        while self.account.due() > 0 && waited < MAX_WAIT && !self.stop.load(Relaxed) {
+            self.work.notify_all();
+            self.wait(moment);
+            waited += moment;
+        }
+    }
+
+    /// Tells the workers to end after their current step.
+    pub fn stop(&self) {
+        let _gate = self.gate.lock();
+        self.stop.store(true, Relaxed);
+        self.work.notify_all();
+        self.done.notify_all();
+    }
+
+    /// Whether the workers were told to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn the_price_rises_with_the_debt_and_with_the_memtable() {
+        let free = Load { pack: 0, compact: 0, room: 32 * MIB, memtable: 32 * MIB };
+        assert_eq!(free.price(1000), 0);
+        let owing = Load { compact: 64 * MIB, ..free };
+        assert_eq!(owing.price(1000), 4000);
+        let packing = Load { pack: 32 * MIB, room: 31 * MIB, ..free };
+        let nearly_full = Load { room: 3 * MIB, ..packing };
+        assert!(packing.price(1000) < 1100 && nearly_full.price(1000) > 20_000);
+        // No room at all is a high price, not a division by zero.
+        assert!(Load { room: 0, ..packing }.price(1000) >= nearly_full.price(1000));
+    }
+
+    #[test]
+    fn credit_does_not_pile_up() {
+        let account = Account::default();
+        account.earn(100 * MIB);
+        assert_eq!(account.charge(MIB), MIB - SLACK);
+        account.earn(MIB);
+        assert_eq!(account.due(), 0);
+    }
+}

@@ -1,0 +1,196 @@
+//! The catalogue: the keyspaces of a store and the roots of their indexes, as one block that each checkpoint writes
+//! twice.
+//!
+//! Persisted form, after the block header (all integers varint, strings with their length in front):
+//!
+//! ```text
+//!  version (1) | next keyspace id | count | for each keyspace:
+//!    id | name | index kind | operator name ("" for none) | operator version | blob threshold | through | root record
+//! ```
+
+use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::{BlockAddr, Error, Extent, KeyspaceId, Result, RunId, Seqno};
+use crate::device::AlignedBuf;
+use crate::index::RootRecord;
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Superblock};
+
+const VERSION: u64 = 1;
+/// The longest name of a keyspace, in bytes.
+pub const MAX_NAME: usize = 255;
+
+/// The catalogue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Catalog {
+    /// Every keyspace ever created has a smaller id.
+    pub next_id: u32,
+    /// In the order of their ids.
+    pub keyspaces: Vec<KeyspaceRecord>,
+}
+
+/// One keyspace in the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyspaceRecord {
+    pub id: KeyspaceId,
+    pub name: String,
+    pub index: String,
+    pub operator: Option<(String, u32)>,
+    pub blob_threshold: u64,
+    pub root: RootRecord,
+}
+
+impl Catalog {
+    /// The persisted form, without the block header.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_varint(&mut out, VERSION);
+        put_varint(&mut out, self.next_id.into());
+        put_varint(&mut out, self.keyspaces.len() as u64);
+        for keyspace in &self.keyspaces {
+            put_varint(&mut out, keyspace.id.0.into());
+            put_bytes(&mut out, keyspace.name.as_bytes());
+            put_bytes(&mut out, keyspace.index.as_bytes());
+            let (operator, version) = keyspace.operator.as_ref().map_or(("", 0), |(name, version)| (name, *version));
+            put_bytes(&mut out, operator.as_bytes());
+            put_varint(&mut out, version.into());
+            put_varint(&mut out, keyspace.blob_threshold);
+            put_varint(&mut out, keyspace.root.through.0);
+            put_bytes(&mut out, &keyspace.root.bytes);
+        }
+        out
+    }
+
+    /// Decodes what [`Catalog::encode`] wrote.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Catalog> {
+        let mut reader = Reader::new(bytes, "catalogue");
+        if reader.varint()? != VERSION {
+            return Err(reader.corrupt("unknown version"));
+        }
+        let next_id = reader.varint_max(u32::MAX.into())? as u32;
+        let count = reader.count(8)?;
+        let mut keyspaces: Vec<KeyspaceRecord> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let id = KeyspaceId(reader.varint_max(u32::MAX.into())? as u32);
+            if id.0 >= next_id || keyspaces.last().is_some_and(|last| last.id >= id) {
+                return Err(reader.corrupt("keyspace ids are not in order"));
+            }
+            let name = string(&mut reader)?;
+            let index = string(&mut reader)?;
+            let operator = string(&mut reader)?;
+            let version = reader.varint_max(u32::MAX.into())? as u32;
+            let blob_threshold = reader.varint()?;
+            let through = Seqno(reader.varint_max(Seqno::MAX.0)?);
+            let bytes = reader.bytes()?.to_vec();
+            keyspaces.push(KeyspaceRecord {
+                id,
+                name,
+                index,
+                operator: (!operator.is_empty()).then_some((operator, version)),
+                blob_threshold,
+                root: RootRecord { through, bytes },
+            });
+        }
+        if !reader.is_empty() {
+            return Err(reader.corrupt("trailing bytes"));
+        }
+        Ok(Catalog { next_id, keyspaces })
+    }
+
+    /// Every keyspace's runs hold everything up to here.
+    pub(crate) fn through(&self) -> Option<Seqno> {
+        self.keyspaces.iter().map(|keyspace| keyspace.root.through).min()
+    }
+
+    /// Writes two copies: where they are, and the length of one.
+    pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<([BlockAddr; 2], u64)> {
+        let body = self.encode();
+        let mut written: Vec<BlockAddr> = Vec::new();
+        for _ in 0..2 {
+            match write_copy(data, &body, generation) {
+                Ok(addr) => written.push(addr),
+                Err(e) => {
+                    written.iter().for_each(|addr| data.give_back(extent(*addr)));
+                    return Err(e);
+                }
+            }
+        }
+        Ok(([written[0], written[1]], body.len() as u64))
+    }
+
+    /// Reads the catalogue that a superblock names: the first copy that is whole.
+    pub(crate) fn read(data: &DataFile, superblock: &Superblock) -> Result<Catalog> {
+        let first = read_copy(data, superblock, superblock.catalogs[0]);
+        match first {
+            Ok(catalog) => Ok(catalog),
+            Err(first) => read_copy(data, superblock, superblock.catalogs[1]).map_err(|_| first),
+        }
+    }
+
+    /// Reads one copy; for verification.
+    pub(crate) fn check_copy(data: &DataFile, superblock: &Superblock, copy: usize) -> Result<Catalog> {
+        read_copy(data, superblock, superblock.catalogs[copy])
+    }
+}
+
+/// The pages of a catalogue copy.
+pub(crate) fn extent(addr: BlockAddr) -> Extent {
+    Extent { start: addr.page, pages: addr.pages }
+}
+
+fn string(reader: &mut Reader<'_>) -> Result<String> {
+    let bytes = reader.bytes()?.to_vec();
+    String::from_utf8(bytes).map_err(|_| reader.corrupt("a name is not UTF-8"))
+}
+
+fn write_copy(data: &DataFile, body: &[u8], generation: u64) -> Result<BlockAddr> {
+    let pages = (body.len() + BLOCK_HEADER).div_ceil(crate::base::PAGE) as u32;
+    let place = data.alloc(pages)?;
+    let addr = BlockAddr { page: place.start, pages };
+    let mut buf = AlignedBuf::zeroed(pages as usize);
+    buf[BLOCK_HEADER..BLOCK_HEADER + body.len()].copy_from_slice(body);
+    data.seal_block(&mut buf, addr, RunId(generation), BlockKind::Catalog);
+    match data.write(addr.page, buf) {
+        Ok(_) => Ok(addr),
+        Err(e) => {
+            data.give_back(place);
+            Err(e)
+        }
+    }
+}
+
+fn read_copy(data: &DataFile, superblock: &Superblock, addr: BlockAddr) -> Result<Catalog> {
+    // The generation that wrote the catalogue is part of its checksum, but a later superblock may still name it: it says
+    // which in the block's owner, so the check takes the owner from the superblock.
+    let buf = data.read_block(addr, RunId(superblock.catalog_generation), BlockKind::Catalog)?;
+    let end = BLOCK_HEADER as u64 + superblock.catalog_len;
+    if end > buf.len() as u64 {
+        return Err(data.corrupt(addr, "catalogue", format!("length {} exceeds the block", superblock.catalog_len)));
+    }
+    Catalog::decode(&buf[BLOCK_HEADER..end as usize]).map_err(|e: Error| e.in_file("data", addr.page.offset()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes_and_round_trip() {
+        let catalog = Catalog {
+            next_id: 9,
+            keyspaces: vec![KeyspaceRecord {
+                id: KeyspaceId(3),
+                name: "ks".into(),
+                index: "stbe".into(),
+                operator: Some(("min".into(), 1)),
+                blob_threshold: 2048,
+                root: RootRecord { through: Seqno(300), bytes: vec![1, 2] },
+            }],
+        };
+        let bytes = catalog.encode();
+        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, "01090103026b730473746265036d696e018010ac02020102");
+        assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
+        for cut in 0..bytes.len() {
+            assert!(Catalog::decode(&bytes[..cut]).is_err());
+        }
+    }
+}

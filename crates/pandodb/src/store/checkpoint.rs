@@ -1,0 +1,313 @@
+//! Checkpoints: consistent cuts that reopening starts from (design §5, rules 1–3, 7).
+//!
+//! ```text
+//!  quarantine closes ─▶ cut each index (nodes not on disk yet are written) ─▶ catalogue, twice
+//!  ─▶ sync data, sync log ─▶ superblock into the older slot, sync ─▶ freed space and old log go
+//! ```
+//!
+//! A cut says through which seqno each keyspace's runs hold everything; replay applies the log above it, so merges are
+//! never applied twice. Until the superblock is durable nothing that the last two reach has been touched; a checkpoint
+//! that meets a full disk is given up without a trace.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use arc_swap::ArcSwap;
+
+use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME, extent};
+use super::engine::{DurableRoot, Engine};
+use super::keyspace::{Containers, KeyspaceState};
+use super::open::{find_operator, shape};
+use super::options::KeyspaceOptions;
+use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
+use crate::index::{Index, RootRecord, stbe::Stbe};
+use crate::memtable::Memtable;
+use crate::resolve::Operator;
+use crate::sched::{BACKGROUND_STEP, Turn};
+use crate::space::data::DATA_FILE;
+
+/// A keyspace whose memtable keeps more than this many memtables of log alive is sealed.
+const LOG_MEMTABLES: u64 = 2;
+
+impl Engine {
+    /// Takes a checkpoint.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.check_writable()?;
+        self.release_laggards();
+        let mut root = self.durable_root.lock();
+        self.checkpoint_locked(&mut root)
+    }
+
+    fn checkpoint_locked(&self, root: &mut DurableRoot) -> Result<()> {
+        let log = self.check_writable()?;
+        self.core.data.begin_checkpoint();
+        let old: [BlockAddr; 2] = root.superblock.catalogs;
+        if let Err(e) = self.write_root(root) {
+            self.core.data.abandon_checkpoint();
+            if !matches!(e, Error::DiskFull { .. }) {
+                self.poison(&e);
+            }
+            return Err(e);
+        }
+        old.iter().for_each(|addr| self.core.data.free(extent(*addr)));
+        self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
+        let through = root.catalog.through().unwrap_or(root.superblock.durable);
+        log.discard_through(through.min(root.older_through))?;
+        root.older_through = through;
+        self.reserve.refill(self.core.data.stats().allocated_bytes);
+        self.figures.checkpoints.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Writes nodes, catalogue and superblock. On an error nothing durable has changed.
+    fn write_root(&self, root: &mut DurableRoot) -> Result<()> {
+        let log = self.check_writable()?;
+        let before = self.core.data.stats().written_bytes;
+        let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
+        let mut catalog = Catalog { next_id: root.catalog.next_id, keyspaces: Vec::with_capacity(keyspaces.len()) };
+        let mut pins = Vec::new();
+        for keyspace in keyspaces {
+            let cut = keyspace.index.cut()?;
+            let mut record = keyspace.record(cut.root);
+            record.root.through = self.extend_through(&keyspace, record.root.through);
+            catalog.keyspaces.push(record);
+            pins.push(cut.pin);
+        }
+        let last = Seqno(self.sequencer.lock().next.0 - 1);
+        let generation = root.superblock.generation + 1;
+        let (catalogs, catalog_len) = catalog.write(&self.core.data, generation)?;
+        let mut superblock = root.superblock.clone();
+        superblock.generation = generation;
+        superblock.catalogs = catalogs;
+        superblock.catalog_len = catalog_len;
+        superblock.catalog_generation = generation;
+        superblock.next_run_id = self.core.ids.peek();
+        superblock.clean = false;
+        let written = self.sync_data().and_then(|()| log.sync(last)).and_then(|()| {
+            superblock.durable = log.durable();
+            superblock.write(self.core.data.file(), DATA_FILE)
+        });
+        if let Err(e) = written {
+            // Whether the superblock reached the disk is not known: both catalogues stay where they are.
+            return Err(final_error(e));
+        }
+        root.superblock = superblock;
+        root.catalog = catalog;
+        let bytes = self.core.data.stats().written_bytes - before + PAGE as u64;
+        self.figures.checkpoint_bytes.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back.
+    fn extend_through(&self, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
+        let sequencer = self.sequencer.lock();
+        if keyspace.is_drained(through) { Seqno(sequencer.next.0 - 1).max(through) } else { through }
+    }
+
+    /// Seals the memtables that keep too much log alive.
+    fn release_laggards(&self) {
+        let Some(log) = &self.log else { return };
+        if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + 2 * self.config.segment() {
+            return;
+        }
+        let mut sequencer = self.sequencer.lock();
+        let keyspaces = self.keyspaces.read();
+        let laggard = keyspaces.values().min_by_key(|keyspace| {
+            let through = keyspace.index.view().through();
+            if keyspace.is_drained(through) { Seqno::MAX } else { through }
+        });
+        if let Some(keyspace) = laggard.filter(|keyspace| keyspace.active_bytes() > 0) {
+            self.seal(&mut sequencer, keyspace);
+        }
+    }
+
+    /// Makes everything in the data file durable, large values included.
+    pub(crate) fn sync_data(&self) -> Result<()> {
+        let _one = self.blob_sync.lock();
+        self.blobs_unsynced.store(false, Relaxed);
+        self.core.data.sync()
+    }
+
+    /// Makes large values durable before the log may claim the records that name them.
+    pub(crate) fn sync_blobs(&self) -> Result<()> {
+        // Whoever comes while another syncs waits for it: its own values may be among those.
+        let _one = self.blob_sync.lock();
+        if self.blobs_unsynced.swap(false, Relaxed) {
+            return self.core.data.sync().inspect_err(|e| self.poison(e));
+        }
+        Ok(())
+    }
+
+    /// Records the exact end of the log: a clean close.
+    pub(crate) fn write_clean_end(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let mut root = self.durable_root.lock();
+        let last = Seqno(self.sequencer.lock().next.0 - 1);
+        self.sync_data()?;
+        log.sync(last)?;
+        root.superblock.generation += 1;
+        root.superblock.clean = true;
+        root.superblock.durable = last;
+        root.superblock.next_run_id = self.core.ids.peek();
+        root.superblock.write(self.core.data.file(), DATA_FILE)
+    }
+
+    // ---- keyspaces ----
+
+    /// Creates a keyspace and makes it durable.
+    pub(crate) fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceState>> {
+        self.check_writable()?;
+        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
+            return Err(Error::invalid(format!(
+                "a keyspace's name has 1 to {MAX_NAME} bytes and no control characters"
+            )));
+        }
+        let mut root = self.durable_root.lock();
+        if let Some(state) = self.find_keyspace(name) {
+            return Ok(state);
+        }
+        let id = KeyspaceId(root.catalog.next_id);
+        let through = Seqno(self.sequencer.lock().next.0 - 1);
+        let operator_name = options.operator.as_ref().map(|o| (o.name().to_owned(), o.version()));
+        let operator = match (&options.operator, &operator_name) {
+            // A registered operator of that name goes before the one in the options: it is what reopening will find.
+            (Some(given), Some((name, version))) => {
+                find_operator(&self.operators, name, *version).or_else(|| Some(Operator::new(given.clone())))
+            }
+            _ => None,
+        };
+        let index: Arc<dyn Index> =
+            Arc::new(Stbe::create(self.core.clone(), shape(&self.config), operator.clone(), through));
+        let state = Arc::new(KeyspaceState {
+            id,
+            name: name.to_owned(),
+            operator,
+            operator_name,
+            blob_threshold: options.blob_threshold,
+            index,
+            containers: ArcSwap::from_pointee(Containers {
+                active: Arc::new(Memtable::new(through.0, self.chunks.clone())),
+                sealed: Vec::new(),
+            }),
+            dropped: AtomicBool::new(false),
+        });
+        self.active_bytes.fetch_add(state.active_bytes() as u64, Relaxed);
+        self.keyspaces.write().insert(id, state.clone());
+        root.catalog.next_id += 1;
+        // No record may name the keyspace before the catalogue does.
+        if let Err(e) = self.checkpoint_locked(&mut root) {
+            self.active_bytes.fetch_sub(state.active_bytes() as u64, Relaxed);
+            self.keyspaces.write().remove(&id);
+            return Err(e);
+        }
+        Ok(state)
+    }
+
+    pub(crate) fn find_keyspace(&self, name: &str) -> Option<Arc<KeyspaceState>> {
+        self.keyspaces.read().values().find(|state| state.name == name).cloned()
+    }
+
+    /// Drops a keyspace: its space is free two checkpoints later.
+    pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.check_writable()?;
+        let mut root = self.durable_root.lock();
+        let Some(state) = self.find_keyspace(name) else {
+            return Err(Error::NoKeyspace { name: name.to_owned() });
+        };
+        {
+            // Under the sequencer: no commit is between its check and its application.
+            let _sequencer = self.sequencer.lock();
+            state.dropped.store(true, Relaxed);
+            self.keyspaces.write().remove(&state.id);
+            self.active_bytes.fetch_sub(state.active_bytes() as u64, Relaxed);
+        }
+        let dropped = self.checkpoint_locked(&mut root);
+        if let Err(e) = dropped {
+            let _sequencer = self.sequencer.lock();
+            state.dropped.store(false, Relaxed);
+            self.active_bytes.fetch_add(state.active_bytes() as u64, Relaxed);
+            self.keyspaces.write().insert(state.id, state);
+            return Err(e);
+        }
+        state.index.clear();
+        // Two more superblocks let go of its space at once.
+        self.checkpoint_locked(&mut root)?;
+        self.checkpoint_locked(&mut root)
+    }
+
+    // ---- waiting for background work ----
+
+    /// Brings a range into its final place and waits for it.
+    pub(crate) fn compact(&self, keyspace: &KeyspaceState, range: &KeyRange) -> Result<()> {
+        self.check_writable()?;
+        keyspace.check_alive()?;
+        {
+            let mut sequencer = self.sequencer.lock();
+            self.seal(&mut sequencer, keyspace);
+        }
+        self.drain(&|| keyspace.index.debt().pack_bytes == 0)?;
+        keyspace.index.compact(range)?;
+        self.settle()
+    }
+
+    /// Waits until no debt is left, then lets freed space go.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.check_writable()?;
+        self.drain(&|| self.debt().total() == 0)?;
+        // What the last compactions freed waits for two superblocks.
+        for _ in 0..3 {
+            self.checkpoint()?;
+            if !self.core.data.has_quarantine() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits (or works, without workers) until `done`.
+    fn drain(&self, done: &dyn Fn() -> bool) -> Result<()> {
+        while !done() {
+            self.check_writable()?;
+            if self.config.background_threads == 0 {
+                let turn = self.turn(BACKGROUND_STEP);
+                if turn != Turn::Stuck {
+                    continue;
+                }
+            } else {
+                self.scheduler.nudge();
+                self.scheduler.wait(std::time::Duration::from_millis(5));
+            }
+            if let Some(error) = self.trouble.lock().clone() {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl KeyspaceState {
+    fn record(&self, root: RootRecord) -> KeyspaceRecord {
+        KeyspaceRecord {
+            id: self.id,
+            name: self.name.clone(),
+            index: self.index.kind().to_owned(),
+            operator: self.operator_name.clone(),
+            blob_threshold: self.blob_threshold as u64,
+            root,
+        }
+    }
+}
+
+/// A full disk where it is no ordinary error any more.
+fn final_error(error: Error) -> Error {
+    match error {
+        Error::DiskFull { op } => Error::Io {
+            op,
+            file: DATA_FILE.into(),
+            offset: None,
+            kind: std::io::ErrorKind::StorageFull,
+            message: "the disk filled up during a checkpoint".into(),
+        },
+        other => other,
+    }
+}

@@ -1,0 +1,408 @@
+//! Opening: from a directory to a running store.
+//!
+//! 1. Take the lock. 2. Create the store if there is none: the data file is written under another name and renamed, so a
+//! crash leaves either no store or a whole one. 3. Read the superblocks and the catalogue; if the newest of both is
+//! damaged, the older pair serves: its log is still there. 4. Open the indexes, which mark the pages that they reach.
+//! 5. Replay the log into memtables, each record only above its keyspace's `through`; make what was replayed durable.
+//! 6. Write a superblock of a new epoch, start the log, start the workers.
+//!
+//! Bounded by the log since the last checkpoint and by the trunk, not by the data.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLock};
+
+use super::Store;
+use super::catalog::{Catalog, KeyspaceRecord, extent};
+use super::engine::{DurableRoot, Engine, Figures, Sequencer};
+use super::keyspace::{Containers, KeyspaceState};
+use super::options::Config;
+use super::reserve::Reserve;
+use crate::base::{BlobRef, Error, Kind, Result, Seqno, StoreId};
+use crate::device::{Device, LockMode};
+use crate::index::stbe::{self, Stbe};
+use crate::index::{Core, IdSource, Index};
+use crate::memtable::{CHUNK_BYTES, ChunkPool, Memtable};
+use crate::pool::Pool;
+use crate::resolve::{MergeOperator, Operator, builtin};
+use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
+use crate::space::data::DATA_FILE;
+use crate::space::{DataFile, Superblock};
+use crate::wal::{Claims, Log, LogOptions, Ops, Record, ReplayReport, Visit, replay};
+
+/// The data file while a store is being created.
+const UNFINISHED: &str = "data.new";
+
+/// Opens the store on a device, creating it if the configuration says so.
+pub(crate) fn open(
+    device: Arc<dyn Device>,
+    config: Config,
+    operators: HashMap<String, Arc<dyn MergeOperator>>,
+) -> Result<Store> {
+    let mode = if config.read_only { LockMode::Shared } else { LockMode::Exclusive };
+    let lock = device.lock(mode).map_err(|e| match e.kind() {
+        std::io::ErrorKind::WouldBlock => Error::Locked { path: device.path() },
+        _ => Error::io("lock", "lock", None, &e),
+    })?;
+    let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
+    if !names.iter().any(|name| name == DATA_FILE) {
+        refuse_or_create(&*device, &config, &names)?;
+    }
+    let found = Found::read(&*device, &config)?;
+    let core = Core {
+        data: found.data,
+        pool: Arc::new(Pool::new(config.pool())),
+        ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
+    };
+    let shape = shape(&config);
+    let chunks = Arc::new(ChunkPool::new(config.memtable().div_ceil(CHUNK_BYTES) + 1));
+    let mut keyspaces = BTreeMap::new();
+    for record in &found.catalog.keyspaces {
+        let state = open_keyspace(&core, shape, &chunks, &operators, record)?;
+        keyspaces.insert(record.id, Arc::new(state));
+    }
+    let active_bytes = keyspaces.values().map(|keyspace: &Arc<KeyspaceState>| keyspace.active_bytes() as u64).sum();
+    let mut engine = Engine {
+        device: device.clone(),
+        core,
+        operators,
+        log: None,
+        snapshots: Arc::default(),
+        keyspaces: RwLock::new(keyspaces),
+        sequencer: Mutex::new(Sequencer { next: Seqno(1), payload: Vec::new() }),
+        durable_root: Mutex::new(DurableRoot {
+            older_through: found.catalog.through().unwrap_or(Seqno(0)),
+            superblock: found.superblock,
+            catalog: found.catalog,
+        }),
+        scheduler: Arc::new(Scheduler::default()),
+        chunks,
+        reserve: Reserve::none(),
+        poison: OnceLock::new(),
+        workers: Mutex::new(Vec::new()),
+        active_bytes: AtomicU64::new(active_bytes),
+        blobs_unsynced: AtomicBool::new(false),
+        blob_sync: Mutex::new(()),
+        checkpoint_due: AtomicBool::new(false),
+        trouble: Mutex::new(None),
+        figures: Figures::default(),
+        closed: AtomicBool::new(false),
+        config,
+        _lock: lock,
+    };
+    let report = engine.recover()?;
+    engine.sequencer.lock().next = report.last.next();
+    engine.snapshots.set_visible(report.last);
+    if !engine.config.read_only {
+        engine.begin_epoch(report)?;
+    }
+    let engine = Arc::new(engine);
+    start_workers(&engine)?;
+    Ok(Store { engine })
+}
+
+/// The sizes of the trees of a store.
+pub(crate) fn shape(config: &Config) -> stbe::Shape {
+    let memtable_bytes = config.memtable() as u64;
+    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes: memtable_bytes * config.leaf_memtables }
+}
+
+fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> Result<()> {
+    let no = |detail: &str| Err(Error::NotAStore { path: device.path(), detail: detail.into() });
+    if !config.create || config.read_only {
+        return no("there is no data file; open it with `create` to make a store");
+    }
+    if names.iter().any(|name| name.starts_with("wal-")) {
+        return no("there is a log but no data file; restore the data file from a backup");
+    }
+    if let Some(other) = names.iter().find(|name| *name != UNFINISHED) {
+        return no(&format!("the directory holds other files (`{other}`); name an empty or new directory"));
+    }
+    create(device)
+}
+
+/// Makes an empty store: whole, or not there.
+fn create(device: &dyn Device) -> Result<()> {
+    let fail = |op: &'static str| move |e: std::io::Error| Error::io(op, UNFINISHED, None, &e);
+    if device.list().map_err(fail("list"))?.iter().any(|name| name == UNFINISHED) {
+        device.remove(UNFINISHED).map_err(fail("remove"))?;
+    }
+    let mut store_id = StoreId::default();
+    store_id.0[..8].copy_from_slice(&device.random().to_le_bytes());
+    store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
+    let data = DataFile::create(device, UNFINISHED, store_id)?;
+    let (catalogs, catalog_len) = Catalog { next_id: 1, keyspaces: Vec::new() }.write(&data, 1)?;
+    let mut superblock = Superblock {
+        compatible: 0,
+        read_only_compatible: 0,
+        incompatible: 0,
+        store_id,
+        generation: 1,
+        epoch: 0,
+        clean: true,
+        durable: Seqno(0),
+        next_run_id: 1,
+        catalogs,
+        catalog_len,
+        catalog_generation: 1,
+    };
+    // Both slots, so that a single damaged sector never makes a young store unreadable.
+    superblock.write(data.file(), UNFINISHED)?;
+    superblock.generation = 2;
+    superblock.write(data.file(), UNFINISHED)?;
+    device.rename(UNFINISHED, DATA_FILE).map_err(fail("rename"))?;
+    device.sync_dir().map_err(|e| Error::io("sync", "directory", None, &e))
+}
+
+/// The newest whole superblock with a whole catalogue.
+struct Found {
+    data: Arc<DataFile>,
+    superblock: Superblock,
+    catalog: Catalog,
+}
+
+impl Found {
+    fn read(device: &dyn Device, config: &Config) -> Result<Found> {
+        let file = DataFile::open_raw(device, !config.read_only)?;
+        let slots = Superblock::read_slots(&*file, DATA_FILE);
+        let mut first_error = None;
+        let mut whole: Vec<Superblock> = Vec::new();
+        for slot in slots {
+            match slot {
+                Ok(superblock) => whole.push(superblock),
+                Err(e) => first_error = Some(e),
+            }
+        }
+        whole.sort_by_key(|superblock| std::cmp::Reverse(superblock.generation));
+        // What the newest claims of the log holds whichever catalogue is used.
+        let durable = whole.iter().map(|superblock| superblock.durable).max().unwrap_or_default();
+        let newest = whole.first().map_or(0, |superblock| superblock.generation);
+        for mut superblock in whole {
+            check_features(device, config, &superblock)?;
+            let data = DataFile::open(file.clone(), superblock.store_id)?;
+            match Catalog::read(&data, &superblock) {
+                Ok(catalog) => {
+                    for addr in superblock.catalogs {
+                        data.mark(extent(addr))?;
+                    }
+                    superblock.durable = durable;
+                    superblock.generation = newest;
+                    return Ok(Found { data, superblock, catalog });
+                }
+                Err(e) => first_error = first_error.or(Some(e)),
+            }
+        }
+        Err(first_error.expect("no slot was whole, so one had an error"))
+    }
+}
+
+/// Refuses what a newer version wrote.
+fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock) -> Result<()> {
+    let unknown = if config.read_only {
+        superblock.incompatible
+    } else {
+        superblock.incompatible | superblock.read_only_compatible
+    };
+    if unknown != 0 {
+        let detail = format!("it uses features {unknown:#x} that this version does not know; use a newer version");
+        return Err(Error::NotAStore { path: device.path(), detail });
+    }
+    Ok(())
+}
+
+/// The registered operator of that name, the user's before the built-in.
+pub(crate) fn find_operator(
+    operators: &HashMap<String, Arc<dyn MergeOperator>>,
+    name: &str,
+    version: u32,
+) -> Option<Operator> {
+    let operator = operators.get(name).cloned().or_else(|| builtin(name))?;
+    (operator.version() == version).then(|| Operator::new(operator))
+}
+
+/// A keyspace from its record in the catalogue.
+pub(crate) fn open_keyspace(
+    core: &Core,
+    shape: stbe::Shape,
+    chunks: &Arc<ChunkPool>,
+    operators: &HashMap<String, Arc<dyn MergeOperator>>,
+    record: &KeyspaceRecord,
+) -> Result<KeyspaceState> {
+    let operator = record.operator.as_ref().and_then(|(name, version)| find_operator(operators, name, *version));
+    if record.index != stbe::KIND {
+        let detail = format!("keyspace `{}` uses index `{}`, which this build lacks", record.name, record.index);
+        return Err(Error::Unsupported { detail });
+    }
+    let index: Arc<dyn Index> = Arc::new(Stbe::open(core.clone(), shape, operator.clone(), &record.root)?);
+    let active = Arc::new(Memtable::new(record.root.through.0, chunks.clone()));
+    Ok(KeyspaceState {
+        id: record.id,
+        name: record.name.clone(),
+        operator,
+        operator_name: record.operator.clone(),
+        blob_threshold: record.blob_threshold as usize,
+        index,
+        containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
+        dropped: AtomicBool::new(false),
+    })
+}
+
+impl Engine {
+    /// Replays the log.
+    fn recover(&mut self) -> Result<ReplayReport> {
+        let (claims, next_id) = {
+            let root = self.durable_root.lock();
+            let from = root.catalog.through().unwrap_or(root.superblock.durable);
+            (Claims { from, durable: root.superblock.durable }, root.catalog.next_id)
+        };
+        let mut replayer =
+            Replayer { engine: self, durable: claims.durable, next_id, unsynced: Vec::new(), seen: HashSet::new() };
+        let report = replay(&*self.device, self.core.data.store_id(), claims, self.config.read_only, &mut |record| {
+            replayer.record(record)
+        })?;
+        let unsynced = std::mem::take(&mut replayer.unsynced);
+        if !self.config.read_only && !unsynced.is_empty() {
+            self.rewrite(&unsynced)?;
+        }
+        Ok(report)
+    }
+
+    /// Writes large values again that may only be in a cache, and syncs: a failed sync before the crash may have marked
+    /// them clean, so reading them back proves nothing about the disk.
+    fn rewrite(&self, blobs: &[BlobRef]) -> Result<()> {
+        for blob in blobs {
+            let buf = self.core.data.read_blob(blob)?;
+            self.core.data.write(blob.page, buf)?;
+        }
+        self.core.data.sync()
+    }
+
+    /// Starts a new life: a superblock of the next epoch (into the slot that is older or damaged), then the log.
+    fn begin_epoch(&mut self, report: ReplayReport) -> Result<()> {
+        let root = self.durable_root.get_mut();
+        root.superblock.generation += 1;
+        root.superblock.epoch = root.superblock.epoch.max(report.epoch) + 1;
+        root.superblock.clean = false;
+        root.superblock.durable = root.superblock.durable.max(report.last);
+        root.superblock.next_run_id = self.core.ids.peek();
+        root.superblock.write(self.core.data.file(), DATA_FILE)?;
+        let options = LogOptions { segment_bytes: self.config.segment() };
+        self.log = Some(Log::start(
+            self.device.clone(),
+            root.superblock.store_id,
+            root.superblock.epoch,
+            report.last,
+            report.next_segment,
+            report.segments,
+            options,
+        )?);
+        self.reserve = Reserve::open(&*self.device, self.config.reserve())?;
+        Ok(())
+    }
+}
+
+/// Applies log records to memtables.
+struct Replayer<'a> {
+    engine: &'a Engine,
+    /// The log is known to have been durable through here.
+    durable: Seqno,
+    next_id: u32,
+    /// Large values that may not be durable.
+    unsynced: Vec<BlobRef>,
+    /// Their pages are marked already (a record that is visited twice).
+    seen: HashSet<u64>,
+}
+
+impl Replayer<'_> {
+    fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
+        self.durable = self.durable.max(record.durable);
+        let keyspaces = self.engine.keyspaces.read();
+        // First look, then touch: a record whose large values never reached the disk ends the log as a whole.
+        for (op, seqno) in Ops::new(record.payload).zip(record.first.0..) {
+            let op = op?;
+            let Some(keyspace) = keyspaces.get(&op.keyspace) else {
+                if op.keyspace.0 >= self.next_id {
+                    return Err(Error::corruption(
+                        "log record",
+                        seqno,
+                        format!("names unknown keyspace {}", op.keyspace),
+                    ));
+                }
+                continue;
+            };
+            if op.kind == Kind::BlobPut
+                && Seqno(seqno) > keyspace.index.view().through()
+                && Seqno(seqno) > self.durable
+                && let Err(e) = self.engine.core.data.read_blob(&BlobRef::decode(op.value)?)
+            {
+                return if e.is_corruption() { Ok(Visit::Stop) } else { Err(e) };
+            }
+        }
+        for (op, seqno) in Ops::new(record.payload).zip(record.first.0..) {
+            let op = op?;
+            let seqno = Seqno(seqno);
+            let Some(keyspace) = keyspaces.get(&op.keyspace) else { continue };
+            if seqno <= keyspace.index.view().through() {
+                continue;
+            }
+            if op.kind == Kind::BlobPut {
+                let blob = BlobRef::decode(op.value)?;
+                if self.seen.insert(blob.page.0) {
+                    self.engine.core.data.mark(blob.extent())?;
+                }
+                if seqno > self.durable {
+                    self.unsynced.push(blob);
+                }
+            }
+            self.engine.insert(keyspace, op.kind, op.key, op.value, seqno);
+        }
+        drop(keyspaces);
+        self.engine.snapshots.set_visible(Seqno(record.first.0 + u64::from(record.count) - 1));
+        self.engine.make_room_in_replay(record)?;
+        Ok(Visit::Continue)
+    }
+}
+
+impl Engine {
+    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
+    fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
+        use std::sync::atomic::Ordering::Relaxed;
+        if self.config.read_only || self.active_bytes.load(Relaxed) < self.config.memtable() as u64 {
+            return Ok(());
+        }
+        let mut sequencer = self.sequencer.lock();
+        sequencer.next = Seqno(record.first.0 + u64::from(record.count));
+        let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
+        for keyspace in &keyspaces {
+            self.seal(&mut sequencer, keyspace);
+        }
+        drop(sequencer);
+        for keyspace in &keyspaces {
+            while keyspace.index.debt().pack_bytes > 0 {
+                keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
+            }
+            keyspace.retire_sealed();
+        }
+        Ok(())
+    }
+}
+
+/// Starts the background threads; they hold the engine weakly, so that dropping the last handle ends them.
+fn start_workers(engine: &Arc<Engine>) -> Result<()> {
+    if engine.config.read_only {
+        return Ok(());
+    }
+    for i in 0..engine.config.background_threads {
+        let weak = Arc::downgrade(engine);
+        let turn = Box::new(move || weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(BACKGROUND_STEP)));
+        let worker = engine
+            .scheduler
+            .spawn(&*engine.device, &format!("pando-{i}"), turn)
+            .map_err(|e| Error::io("spawn", "worker", None, &e))?;
+        engine.workers.lock().push(worker);
+    }
+    Ok(())
+}

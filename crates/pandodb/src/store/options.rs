@@ -1,0 +1,296 @@
+//! Options of a store and of a keyspace, and the builder that opens a store.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::Store;
+use crate::base::{Error, MAX_INLINE_VALUE, Result};
+use crate::device::Device;
+use crate::device::file::FileDevice;
+use crate::resolve::{MergeOperator, builtin};
+
+/// When an acknowledged write survives what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Logged lazily: a crash of the process may lose the last writes, never one before another.
+    None,
+    /// In the system's page cache before the acknowledgement: survives the death of the process (`kill -9`), not of the
+    /// machine.
+    #[default]
+    Buffered,
+    /// On stable storage before the acknowledgement: survives a power cut. Concurrent commits share a sync.
+    Synced,
+}
+
+/// How to open a store. Made by [`Store::builder`].
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let store = pandodb::Store::builder(dir.path().join("events.pando"))
+///     .memory_budget(64 << 20)
+///     .durability(pandodb::Durability::Synced)
+///     .open()?;
+/// # Ok::<(), pandodb::Error>(())
+/// ```
+pub struct StoreBuilder {
+    pub(crate) path: PathBuf,
+    pub(crate) device: Option<Arc<dyn Device>>,
+    pub(crate) config: Config,
+    pub(crate) operators: HashMap<String, Arc<dyn MergeOperator>>,
+}
+
+/// The settings of an open store.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub memory_budget: usize,
+    pub memtable_bytes: Option<usize>,
+    pub durability: Durability,
+    pub background_threads: usize,
+    pub create: bool,
+    pub read_only: bool,
+    pub fanout: usize,
+    pub leaf_memtables: u64,
+    pub segment_bytes: Option<u64>,
+    pub reserve_bytes: Option<u64>,
+}
+
+/// The least memory budget, in bytes.
+const MIN_BUDGET: usize = 1 << 20;
+
+impl Config {
+    /// Bytes of a full memtable: an eighth of the budget, if nobody said otherwise.
+    pub(crate) fn memtable(&self) -> usize {
+        self.memtable_bytes.unwrap_or(self.memory_budget / 8).max(4 << 10)
+    }
+
+    /// Bytes of the pool: half of the budget. Memtables (one active, up to two sealed) take three eighths, compactions
+    /// the rest.
+    pub(crate) fn pool(&self) -> usize {
+        self.memory_budget / 2
+    }
+
+    /// Bytes of a log segment: a quarter of a memtable, 64 KiB to 16 MiB.
+    pub(crate) fn segment(&self) -> u64 {
+        self.segment_bytes.unwrap_or((self.memtable() as u64 / 4).clamp(64 << 10, 16 << 20))
+    }
+
+    /// The most bytes that are kept back for deleting on a full disk.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.reserve_bytes.unwrap_or(self.memtable() as u64 / 2 + self.segment())
+    }
+}
+
+impl StoreBuilder {
+    pub(crate) fn new(path: &Path) -> StoreBuilder {
+        StoreBuilder {
+            path: path.to_owned(),
+            device: None,
+            config: Config {
+                memory_budget: 256 << 20,
+                memtable_bytes: None,
+                durability: Durability::default(),
+                background_threads: 1,
+                create: true,
+                read_only: false,
+                fanout: 8,
+                leaf_memtables: 4,
+                segment_bytes: None,
+                reserve_bytes: None,
+            },
+            operators: HashMap::new(),
+        }
+    }
+
+    /// Bytes of memory for memtables, the buffer pool, filters, cursors and compaction together. At least 1 MiB; the
+    /// default is 256 MiB.
+    pub fn memory_budget(mut self, bytes: usize) -> Self {
+        self.config.memory_budget = bytes;
+        self
+    }
+
+    /// Bytes of a full memtable; the default is an eighth of the memory budget.
+    pub fn memtable_bytes(mut self, bytes: usize) -> Self {
+        self.config.memtable_bytes = Some(bytes);
+        self
+    }
+
+    /// The durability of writes that do not name one. The default is [`Durability::Buffered`].
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.config.durability = durability;
+        self
+    }
+
+    /// Threads for background work, 0 to 64; the default is 1. With 0, writers do the work in small steps themselves and
+    /// the store is deterministic.
+    pub fn background_threads(mut self, threads: usize) -> Self {
+        self.config.background_threads = threads;
+        self
+    }
+
+    /// Whether to create the store if it does not exist (the default).
+    pub fn create(mut self, create: bool) -> Self {
+        self.config.create = create;
+        self
+    }
+
+    /// Opens for reading: nothing is modified, other readers may open too, a writer may not. The log's tail is replayed
+    /// into memory.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.config.read_only = read_only;
+        self
+    }
+
+    /// Registers a merge operator of the user's. The built-in ones are always registered.
+    pub fn operator(mut self, operator: Arc<dyn MergeOperator>) -> Self {
+        self.operators.insert(operator.name().to_owned(), operator);
+        self
+    }
+
+    /// The most children of a trunk node, 2 to 64; the default is 8. A knob for experiments.
+    pub fn fanout(mut self, fanout: usize) -> Self {
+        self.config.fanout = fanout;
+        self
+    }
+
+    /// Bytes of a log segment; the default is a quarter of a memtable, at most 16 MiB.
+    pub fn segment_bytes(mut self, bytes: u64) -> Self {
+        self.config.segment_bytes = Some(bytes);
+        self
+    }
+
+    /// The most bytes of disk that are kept back so that deletes and compactions work when the disk is full; the default
+    /// is half a memtable and a log segment.
+    pub fn reserve_bytes(mut self, bytes: u64) -> Self {
+        self.config.reserve_bytes = Some(bytes);
+        self
+    }
+
+    /// Uses a device other than the directory: memory, a simulator. The path is then only a name.
+    pub fn device(mut self, device: Arc<dyn Device>) -> Self {
+        self.device = Some(device);
+        self
+    }
+
+    /// Opens the store: takes its lock, reads its superblock, replays its log.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] if it is open elsewhere, [`Error::NotAStore`] if there is none (and `create` is off) or this
+    /// version cannot read it, [`Error::Corruption`] if it is damaged.
+    pub fn open(self) -> Result<Store> {
+        if self.config.memory_budget < MIN_BUDGET {
+            return Err(Error::invalid(format!("the memory budget must be at least {MIN_BUDGET} bytes")));
+        }
+        if !(2..=64).contains(&self.config.fanout) {
+            return Err(Error::invalid("the fan-out must be 2 to 64"));
+        }
+        if self.config.background_threads > 64 {
+            return Err(Error::invalid("at most 64 background threads"));
+        }
+        let path = self.path.display().to_string();
+        let device: Arc<dyn Device> = match self.device {
+            Some(device) => device,
+            None => {
+                let create = self.config.create && !self.config.read_only;
+                let device = FileDevice::open(&self.path, create).map_err(|e| match e.kind() {
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                        Error::NotAStore { path: path.clone(), detail: "there is no such directory".into() }
+                    }
+                    _ => Error::io("open", &path, None, &e),
+                })?;
+                Arc::new(device)
+            }
+        };
+        super::open::open(device, self.config, self.operators)
+    }
+}
+
+/// Which structure holds a keyspace's data.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IndexKind {
+    /// The size-tiered Bε-tree (002 ch. 3): ingest first, good at everything.
+    #[default]
+    Stbe,
+}
+
+impl IndexKind {
+    /// The name in the catalogue and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            IndexKind::Stbe => crate::index::stbe::KIND,
+        }
+    }
+
+    /// The index of that name.
+    pub fn from_name(name: &str) -> Option<IndexKind> {
+        [IndexKind::Stbe].into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// Options of a keyspace, stored in the catalogue when it is created.
+///
+/// ```
+/// use pandodb::{AddI64, KeyspaceOptions};
+/// let counters = KeyspaceOptions::new().merge(AddI64);
+/// ```
+#[derive(Clone)]
+pub struct KeyspaceOptions {
+    pub(crate) index: IndexKind,
+    pub(crate) operator: Option<Arc<dyn MergeOperator>>,
+    pub(crate) blob_threshold: usize,
+}
+
+impl Default for KeyspaceOptions {
+    fn default() -> KeyspaceOptions {
+        KeyspaceOptions { index: IndexKind::Stbe, operator: None, blob_threshold: 2 << 10 }
+    }
+}
+
+impl std::fmt::Debug for KeyspaceOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyspaceOptions")
+            .field("index", &self.index)
+            .field("operator", &self.operator.as_ref().map(|operator| operator.name()))
+            .field("blob_threshold", &self.blob_threshold)
+            .finish()
+    }
+}
+
+impl KeyspaceOptions {
+    /// The defaults: `stbe`, no merge operator, values over 2 KiB stored apart.
+    pub fn new() -> KeyspaceOptions {
+        KeyspaceOptions::default()
+    }
+
+    /// The structure that holds the data.
+    pub fn index(mut self, index: IndexKind) -> Self {
+        self.index = index;
+        self
+    }
+
+    /// The operator that merges fold with.
+    pub fn merge(mut self, operator: impl MergeOperator) -> Self {
+        self.operator = Some(Arc::new(operator));
+        self
+    }
+
+    /// A built-in operator by its name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is none of that name.
+    pub fn merge_named(mut self, name: &str) -> Result<Self> {
+        let operator = builtin(name).ok_or_else(|| {
+            Error::invalid(format!("no operator `{name}`; there are {}", crate::resolve::BUILTIN_NAMES.join(", ")))
+        })?;
+        self.operator = Some(operator);
+        Ok(self)
+    }
+
+    /// Values longer than this live in extents of their own, beside the tree: cheap to move, one more read to get.
+    /// At most 64 KiB.
+    pub fn blob_threshold(mut self, bytes: usize) -> Self {
+        self.blob_threshold = bytes.min(MAX_INLINE_VALUE);
+        self
+    }
+}

@@ -1,0 +1,228 @@
+//! Point lookups: memtables, then the index, newest to oldest, until a base (design §3, "the life of a read").
+//!
+//! A read takes the newest read point, then the memtables, then the index's view, in this order: what left the memtables
+//! in between is in the view. A view whose horizon has passed the read point may have dropped what it needs; then the
+//! read starts again with a newer one. A read at a snapshot never has to.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::engine::Engine;
+use super::keyspace::{Containers, KeyspaceState, check_key};
+use super::snapshot::Snapshot;
+use super::value::Value;
+use crate::base::{Error, Result, Seqno};
+use crate::index::{Base, IndexView, Lookup, Probe, Step};
+use crate::memtable::Memtable;
+
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Lookups of one `multi_get` that are in flight together.
+const IN_FLIGHT: usize = 32;
+
+/// When a read happens.
+#[derive(Clone, Copy)]
+pub(crate) enum ReadPoint<'a> {
+    /// Now.
+    Newest,
+    /// At a snapshot.
+    At(&'a Snapshot),
+}
+
+/// A consistent world to read from; it pins the memtables and the view.
+pub(crate) struct World {
+    pub at: Seqno,
+    pub containers: Arc<Containers>,
+    pub view: Arc<dyn IndexView>,
+}
+
+impl World {
+    /// The world of a keyspace at a read point.
+    pub(crate) fn of(engine: &Engine, keyspace: &KeyspaceState, point: ReadPoint<'_>) -> Result<World> {
+        keyspace.check_alive()?;
+        match point {
+            ReadPoint::At(snapshot) => {
+                if !snapshot.0.is_of(&engine.snapshots) {
+                    return Err(Error::invalid("the snapshot was taken from another store"));
+                }
+                Ok(World::at(keyspace, snapshot.0.seqno()))
+            }
+            ReadPoint::Newest => loop {
+                let world = World::at(keyspace, engine.snapshots.visible());
+                if world.view.horizon() <= world.at {
+                    return Ok(world);
+                }
+            },
+        }
+    }
+
+    /// The world at a seqno that the caller knows to be exact.
+    pub(crate) fn at(keyspace: &KeyspaceState, at: Seqno) -> World {
+        let containers = keyspace.containers.load_full();
+        World { at, containers, view: keyspace.index.view() }
+    }
+
+    /// The memtables whose messages the view does not hold, newest first.
+    pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &Arc<Memtable>> {
+        let through = self.view.through();
+        std::iter::once(&self.containers.active).chain(
+            self.containers.sealed.iter().filter(move |batch| batch.through > through).map(|batch| &batch.memtable),
+        )
+    }
+
+    /// Asks the memtables.
+    fn look_up_in_memory(&self, lookup: &mut Lookup<'_>) -> Result<()> {
+        for memtable in self.memtables() {
+            if lookup.is_done() {
+                break;
+            }
+            lookup.enter(memtable.covering(lookup.key, lookup.at));
+            let mut failed = Ok(());
+            memtable.get(lookup.key, lookup.at, &mut |entry| match lookup
+                .take(&entry, || Base::Owned(entry.value.to_vec()))
+            {
+                Ok(flow) => flow.is_continue(),
+                Err(e) => {
+                    failed = Err(e);
+                    false
+                }
+            });
+            failed?;
+            lookup.leave();
+        }
+        Ok(())
+    }
+}
+
+/// The value that a finished lookup came to.
+fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Result<Option<Value>> {
+    let Lookup { key, gather, base, .. } = lookup;
+    if gather.is_empty() {
+        return Ok(match base {
+            Base::Absent => None,
+            Base::Inline(block, range) => Some(Value::in_block(&engine.core.pool, block, range)),
+            Base::Owned(bytes) => Some(Value::owned(bytes)),
+            Base::Blob(blob) => Some(Value::blob(engine.core.data.read_blob(&blob)?, blob.len as usize)),
+        });
+    }
+    let operator = Some(keyspace.operator()?);
+    let missing = || unreachable!("the operator is there");
+    let folded = match &base {
+        Base::Absent => gather.fold(key, None, operator, missing),
+        Base::Inline(block, range) => gather.fold(key, Some(&block[range.clone()]), operator, missing),
+        Base::Owned(bytes) => gather.fold(key, Some(bytes), operator, missing),
+        Base::Blob(blob) => {
+            let buf = engine.core.data.read_blob(blob)?;
+            gather.fold(key, Some(&buf[..blob.len as usize]), operator, missing)
+        }
+    };
+    Ok(folded?.map(Value::owned))
+}
+
+/// Runs a lookup to its end, one block at a time.
+fn run<'a>(engine: &Engine, world: &World, key: &'a [u8]) -> Result<Lookup<'a>> {
+    let mut lookup = Lookup::new(key, world.at);
+    world.look_up_in_memory(&mut lookup)?;
+    if !lookup.is_done() {
+        let mut probe = world.view.probe(&lookup);
+        let mut block = None;
+        let mut blocks = 0;
+        while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup)? {
+            block = Some(run.load(addr, kind)?);
+            blocks += 1;
+        }
+        engine.figures.probed_blocks.fetch_add(blocks, Relaxed);
+    }
+    Ok(lookup)
+}
+
+pub(crate) fn get(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    key: &[u8],
+    point: ReadPoint<'_>,
+) -> Result<Option<Value>> {
+    check_key(key)?;
+    let started = engine.device.now();
+    let world = World::of(engine, keyspace, point)?;
+    let value = run(engine, &world, key).and_then(|lookup| answer(engine, keyspace, lookup));
+    engine.figures.gets.fetch_add(1, Relaxed);
+    engine.figures.read_latency.record(engine.device.now().saturating_sub(started));
+    value
+}
+
+pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], point: ReadPoint<'_>) -> Result<bool> {
+    check_key(key)?;
+    let world = World::of(engine, keyspace, point)?;
+    engine.figures.gets.fetch_add(1, Relaxed);
+    let lookup = run(engine, &world, key)?;
+    match (&lookup.base, lookup.gather.is_empty()) {
+        (Base::Absent, true) => Ok(false),
+        (_, true) => Ok(true),
+        // An operator may leave a key without a value.
+        _ => Ok(answer(engine, keyspace, lookup)?.is_some()),
+    }
+}
+
+pub(crate) fn multi_get<K: AsRef<[u8]>>(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    keys: &[K],
+    point: ReadPoint<'_>,
+) -> Result<Vec<Option<Value>>> {
+    keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
+    let world = World::of(engine, keyspace, point)?;
+    let mut values: Vec<Option<Value>> = vec![None; keys.len()];
+    for (start, chunk) in keys.chunks(IN_FLIGHT).enumerate().map(|(i, chunk)| (i * IN_FLIGHT, chunk)) {
+        let mut flights: Vec<Flight<'_>> = Vec::with_capacity(chunk.len());
+        for (i, key) in chunk.iter().enumerate() {
+            let mut lookup = Lookup::new(key.as_ref(), world.at);
+            world.look_up_in_memory(&mut lookup)?;
+            let probe = world.view.probe(&lookup);
+            flights.push(Flight { slot: start + i, lookup, probe, need: None });
+        }
+        // Each round moves every lookup to the block that it needs next, then fetches them all.
+        while !flights.is_empty() {
+            let mut landed = Vec::new();
+            for (i, flight) in flights.iter_mut().enumerate() {
+                if flight.advance(engine)?.is_break() {
+                    landed.push(i);
+                }
+            }
+            for i in landed.into_iter().rev() {
+                let flight = flights.swap_remove(i);
+                values[flight.slot] = answer(engine, keyspace, flight.lookup)?;
+            }
+        }
+    }
+    engine.figures.gets.fetch_add(keys.len() as u64, Relaxed);
+    Ok(values)
+}
+
+/// One lookup of a `multi_get`.
+struct Flight<'a> {
+    slot: usize,
+    lookup: Lookup<'a>,
+    probe: Box<dyn Probe>,
+    need: Option<Step>,
+}
+
+impl Flight<'_> {
+    /// Fetches the block that the lookup waits for and goes on to the next one.
+    fn advance(&mut self, engine: &Engine) -> Result<ControlFlow<()>> {
+        let block = match self.need.take() {
+            Some(Step::Need(run, addr, kind)) => {
+                engine.figures.probed_blocks.fetch_add(1, Relaxed);
+                Some(run.load(addr, kind)?)
+            }
+            _ => None,
+        };
+        match self.probe.step(block, &mut self.lookup)? {
+            Step::Done => Ok(ControlFlow::Break(())),
+            need => {
+                self.need = Some(need);
+                Ok(ControlFlow::Continue(()))
+            }
+        }
+    }
+}

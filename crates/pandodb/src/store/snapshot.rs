@@ -1,0 +1,117 @@
+//! Snapshots: registered read points (design §3). A snapshot is a number in a list and pins nothing; compactions keep,
+//! for each stripe between live snapshots, what a reader at them sees.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire};
+
+use parking_lot::Mutex;
+
+use crate::base::Seqno;
+use crate::resolve::Stripes;
+
+/// The registered read points of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    live: Mutex<BTreeMap<Seqno, usize>>,
+    /// Everything up to here is applied and may be read.
+    visible: AtomicU64,
+}
+
+impl Snapshots {
+    /// The newest read point.
+    pub(crate) fn visible(&self) -> Seqno {
+        Seqno(self.visible.load(Acquire))
+    }
+
+    /// Moves the newest read point; the caller holds the sequencer.
+    pub(crate) fn set_visible(&self, seqno: Seqno) {
+        self.visible.store(seqno.0, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Registers the newest read point. The lock orders it against [`Snapshots::stripes`]: a compaction that does not
+    /// know the new read point started when nothing newer than it was visible.
+    pub(crate) fn register(self: &Arc<Self>) -> Registered {
+        let mut live = self.live.lock();
+        let seqno = self.visible();
+        *live.entry(seqno).or_default() += 1;
+        Registered { seqno, of: self.clone() }
+    }
+
+    /// Registers a read point that is registered already.
+    fn again(self: &Arc<Self>, seqno: Seqno) -> Registered {
+        *self.live.lock().entry(seqno).or_default() += 1;
+        Registered { seqno, of: self.clone() }
+    }
+
+    /// The read points that a compaction which starts now must keep exact.
+    pub(crate) fn stripes(&self) -> Stripes {
+        let live = self.live.lock();
+        Stripes { snapshots: live.keys().copied().collect(), horizon: self.visible() }
+    }
+
+    /// How many read points are registered.
+    pub(crate) fn len(&self) -> usize {
+        self.live.lock().values().sum()
+    }
+}
+
+/// A registered read point; dropping it takes it off the list.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    seqno: Seqno,
+    of: Arc<Snapshots>,
+}
+
+impl Registered {
+    /// The read point.
+    pub(crate) fn seqno(&self) -> Seqno {
+        self.seqno
+    }
+
+    /// Whether it belongs to this store.
+    pub(crate) fn is_of(&self, snapshots: &Arc<Snapshots>) -> bool {
+        Arc::ptr_eq(&self.of, snapshots)
+    }
+}
+
+impl Clone for Registered {
+    fn clone(&self) -> Registered {
+        self.of.again(self.seqno)
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let mut live = self.of.live.lock();
+        if let Some(count) = live.get_mut(&self.seqno) {
+            *count -= 1;
+            if *count == 0 {
+                live.remove(&self.seqno);
+            }
+        }
+    }
+}
+
+/// A consistent view of all keyspaces of a store at one moment. Cheap to take, to clone and to hold: it copies nothing,
+/// but versions that it sees are kept on disk until it is dropped.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// let store = pandodb::Store::open(dir.path().join("s"))?;
+/// let ks = store.keyspace("default")?;
+/// ks.put(b"k", b"old")?;
+/// let then = store.snapshot();
+/// ks.put(b"k", b"new")?;
+/// assert_eq!(ks.at(&then).get(b"k")?.unwrap(), b"old");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot(pub(crate) Arc<Registered>);
+
+impl Snapshot {
+    /// The read point: everything up to this sequence number is visible.
+    pub fn seqno(&self) -> u64 {
+        self.0.seqno().0
+    }
+}

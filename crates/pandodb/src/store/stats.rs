@@ -1,0 +1,265 @@
+//! Figures of an open store: what it holds, what it has written, how long operations took.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use super::engine::Engine;
+use crate::base::Result;
+use crate::index::IndexStats;
+
+/// Sub-buckets for each power of two: percentiles are exact to about 6 %.
+const SUB: u64 = 16;
+const BUCKETS: usize = 64 * SUB as usize;
+
+/// A histogram of durations that many threads record into: log-linear buckets of nanoseconds, relaxed counters.
+pub(crate) struct Histogram {
+    buckets: Vec<AtomicU64>,
+    max: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), max: AtomicU64::new(0) }
+    }
+}
+
+fn bucket(nanos: u64) -> usize {
+    if nanos < SUB {
+        return nanos as usize;
+    }
+    let power = 63 - nanos.leading_zeros() as u64;
+    let sub = (nanos >> (power - 4)) & (SUB - 1);
+    ((power - 3) * SUB + sub) as usize
+}
+
+/// The upper bound of a bucket, in nanoseconds.
+fn bound(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    if bucket < SUB {
+        return bucket;
+    }
+    let (power, sub) = (bucket / SUB + 3, bucket % SUB);
+    ((SUB + sub + 1) << (power - 4)) - 1
+}
+
+impl Histogram {
+    pub(crate) fn record(&self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX >> 1);
+        self.buckets[bucket(nanos).min(BUCKETS - 1)].fetch_add(1, Relaxed);
+        self.max.fetch_max(nanos, Relaxed);
+    }
+
+    pub(crate) fn summary(&self) -> Latency {
+        let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        let count: u64 = counts.iter().sum();
+        let max = self.max.load(Relaxed);
+        let at = |share: f64| {
+            let rank = (count as f64 * share).ceil() as u64;
+            let mut sum = 0;
+            for (i, n) in counts.iter().enumerate() {
+                sum += n;
+                if sum >= rank && *n > 0 {
+                    return bound(i).min(max) as f64 / 1000.0;
+                }
+            }
+            0.0
+        };
+        Latency {
+            count,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+            p99_9_us: at(0.999),
+            p99_99_us: at(0.9999),
+            max_us: max as f64 / 1000.0,
+        }
+    }
+}
+
+/// Latencies of one kind of operation since opening, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Latency {
+    /// Operations.
+    pub count: u64,
+    /// Half took at most this.
+    pub p50_us: f64,
+    /// 99 % took at most this.
+    pub p99_us: f64,
+    /// 99.9 % took at most this.
+    pub p99_9_us: f64,
+    /// 99.99 % took at most this.
+    pub p99_99_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+/// Bytes written since opening, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BytesByCause {
+    /// Keys and values that users wrote: what amplification is measured against.
+    pub user: u64,
+    /// Log records.
+    pub log: u64,
+    /// Memtables packed into runs.
+    pub pack: u64,
+    /// Compactions.
+    pub compact: u64,
+    /// Trunk nodes, catalogues, superblocks.
+    pub checkpoint: u64,
+    /// All writes to the data file, large values included.
+    pub data: u64,
+}
+
+/// Memory by part, in bytes, against the budget.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// What was asked for.
+    pub budget: u64,
+    /// Active and sealed memtables.
+    pub memtables: u64,
+    /// Blocks in the buffer pool (filters and inner blocks included).
+    pub pool: u64,
+    /// Of these, blocks that callers' values pin.
+    pub pinned: u64,
+}
+
+/// Figures of one keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceStats {
+    /// The name.
+    pub name: String,
+    /// About how many keys.
+    pub records: u64,
+    /// The index's figures.
+    pub index: IndexStats,
+    /// Bytes in its memtables.
+    pub memtable_bytes: u64,
+}
+
+/// Figures of a store.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StoreStats {
+    /// Of each keyspace.
+    pub keyspaces: Vec<KeyspaceStats>,
+    /// Bytes of keys and values, superseded ones included.
+    pub logical_bytes: u64,
+    /// Bytes that the data file occupies on the device.
+    pub disk_bytes: u64,
+    /// Bytes of retained log.
+    pub log_bytes: u64,
+    /// Bytes kept back for a full disk.
+    pub reserve_bytes: u64,
+    /// Bytes freed that wait for superblocks.
+    pub quarantined_bytes: u64,
+    /// Bytes written by cause.
+    pub written: BytesByCause,
+    /// Bytes read from the data file since opening.
+    pub read_bytes: u64,
+    /// Reads of the data file since opening.
+    pub reads: u64,
+    /// Point lookups since opening, and the blocks that they asked the pool for.
+    pub gets: u64,
+    /// Blocks that lookups asked for.
+    pub probed_blocks: u64,
+    /// Work owed, in bytes.
+    pub debt_bytes: u64,
+    /// Checkpoints since opening.
+    pub checkpoints: u64,
+    /// Live snapshots and open cursors.
+    pub snapshots: u64,
+    /// Memory.
+    pub memory: MemoryStats,
+    /// Latency of commits.
+    pub write_latency: Latency,
+    /// Latency of point lookups.
+    pub read_latency: Latency,
+    /// The failure that keeps the store from writing, or the last trouble of background work.
+    pub trouble: Option<String>,
+}
+
+impl StoreStats {
+    /// Bytes written to the device for each byte that users wrote; 0 before the first write.
+    pub fn write_amplification(&self) -> f64 {
+        ratio(self.written.log + self.written.data, self.written.user)
+    }
+
+    /// Blocks asked for by each lookup; 0 before the first.
+    pub fn read_amplification(&self) -> f64 {
+        ratio(self.probed_blocks, self.gets)
+    }
+
+    /// Bytes on the device (without log and reserve) for each logical byte.
+    pub fn space_amplification(&self) -> f64 {
+        ratio(self.disk_bytes, self.logical_bytes)
+    }
+}
+
+fn ratio(of: u64, to: u64) -> f64 {
+    if to == 0 { 0.0 } else { of as f64 / to as f64 }
+}
+
+impl Engine {
+    /// Gathers the figures. Walks the trunks in memory; no I/O but a `stat` of the data file.
+    pub(crate) fn stats(&self) -> Result<StoreStats> {
+        let mut stats = StoreStats::default();
+        for keyspace in self.keyspaces.read().values() {
+            let index = keyspace.index.stats();
+            let containers = keyspace.containers.load();
+            let tables = || containers.sealed.iter().map(|b| &b.memtable).chain([&containers.active]);
+            let memtable_bytes = tables().map(|table| table.bytes() as u64).sum();
+            stats.logical_bytes +=
+                index.logical_bytes + tables().map(|table| table.logical_bytes() as u64).sum::<u64>();
+            stats.written.pack += index.packed_bytes;
+            stats.written.compact += index.compacted_bytes;
+            stats.debt_bytes += index.debt.total();
+            stats.memory.memtables += memtable_bytes;
+            let records = index.entries.saturating_sub(2 * index.tombstones)
+                + tables().map(|table| table.len() as u64).sum::<u64>();
+            stats.keyspaces.push(KeyspaceStats { name: keyspace.name.clone(), records, index, memtable_bytes });
+        }
+        let space = self.core.data.stats();
+        let pool = self.core.pool.stats();
+        stats.disk_bytes = self.core.data.occupied()?;
+        stats.quarantined_bytes = space.quarantined_bytes;
+        stats.log_bytes = self.log.as_ref().map_or(0, |log| log.retained_bytes());
+        stats.reserve_bytes = self.reserve.bytes();
+        stats.written.user = self.figures.user_bytes.load(Relaxed);
+        stats.written.log = self.log.as_ref().map_or(0, |log| log.written_bytes());
+        stats.written.checkpoint = self.figures.checkpoint_bytes.load(Relaxed);
+        stats.written.data = space.written_bytes;
+        stats.read_bytes = space.read_bytes;
+        stats.reads = space.reads;
+        stats.gets = self.figures.gets.load(Relaxed);
+        stats.probed_blocks = self.figures.probed_blocks.load(Relaxed);
+        stats.checkpoints = self.figures.checkpoints.load(Relaxed);
+        stats.snapshots = self.snapshots.len() as u64;
+        stats.memory.budget = self.config.memory_budget as u64;
+        stats.memory.pool = pool.bytes as u64;
+        stats.memory.pinned = pool.pinned_bytes as u64;
+        stats.write_latency = self.figures.write_latency.summary();
+        stats.read_latency = self.figures.read_latency.summary();
+        stats.trouble = self.poison.get().cloned().or_else(|| self.trouble.lock().as_ref().map(|e| e.to_string()));
+        Ok(stats)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_bound_what_they_hold() {
+        for nanos in (0..100_000).chain((10..60).map(|shift| (1u64 << shift) + 12345)) {
+            let upper = bound(bucket(nanos));
+            assert!(upper >= nanos && upper as f64 <= nanos as f64 * 1.07 + 1.0, "{nanos} in a bucket up to {upper}");
+        }
+    }
+
+    #[test]
+    fn percentiles_of_a_known_distribution() {
+        let histogram = Histogram::default();
+        (1..=1000).for_each(|us| histogram.record(Duration::from_micros(us)));
+        let summary = histogram.summary();
+        assert_eq!((summary.count, summary.max_us), (1000, 1000.0));
+        assert!((500.0..535.0).contains(&summary.p50_us) && (990.0..1000.1).contains(&summary.p99_us), "{summary:?}");
+    }
+}

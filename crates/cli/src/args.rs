@@ -155,8 +155,8 @@ pub struct LoadArgs {
     #[arg(long, value_name = "FIELD,…", value_delimiter = ',')]
     pub key: Vec<String>,
     /// The index of the keyspace, if it is created.
-    #[arg(long, value_enum)]
-    pub index: Option<IndexName>,
+    #[arg(long, value_name = "INDEX", value_parser = parse_index)]
+    pub index: Option<IndexKind>,
     /// Merge the values with this operator instead of putting them.
     #[arg(long, value_name = "OPERATOR")]
     pub merge: Option<String>,
@@ -396,21 +396,6 @@ pub enum Format {
     Ndjson,
 }
 
-/// The indexes that a keyspace can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum IndexName {
-    /// The size-tiered Bε-tree.
-    Stbe,
-}
-
-impl From<IndexName> for IndexKind {
-    fn from(name: IndexName) -> IndexKind {
-        match name {
-            IndexName::Stbe => IndexKind::Stbe,
-        }
-    }
-}
-
 /// The levels of durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityName {
@@ -441,6 +426,10 @@ impl From<DurabilityName> for Durability {
             DurabilityName::Synced => Durability::Synced,
         }
     }
+}
+
+fn parse_index(name: &str) -> Result<IndexKind, String> {
+    IndexKind::from_name(name).ok_or_else(|| format!("there is no index `{name}`; stbe is the default"))
 }
 
 /// Reads the process's arguments.

@@ -72,8 +72,9 @@ pub fn unescape_into(out: &mut Vec<u8>, text: &[u8]) -> Result<(), Malformed> {
     let mut rest = text;
     while let Some(plain) = rest.iter().position(|&b| b == b'\\') {
         out.extend_from_slice(&rest[..plain]);
-        let (byte, len) = decode_escape(&rest[plain..])
-            .ok_or_else(|| format!("unknown escape at byte {}: use \\t \\n \\r \\\\ or \\xNN", text.len() - rest.len() + plain + 1))?;
+        let (byte, len) = decode_escape(&rest[plain..]).ok_or_else(|| {
+            format!("unknown escape at byte {}: use \\t \\n \\r \\\\ or \\xNN", text.len() - rest.len() + plain + 1)
+        })?;
         out.push(byte);
         rest = &rest[plain + len..];
     }

@@ -20,9 +20,9 @@ impl ValueForm {
     /// # Errors
     /// In words, if `value` is not eight bytes long.
     pub fn print(self, value: &[u8]) -> Result<String, String> {
-        let bytes: [u8; 8] = value.try_into().map_err(|_| {
-            format!("the value has {} bytes where a number has 8; print it without --as", value.len())
-        })?;
+        let bytes: [u8; 8] = value
+            .try_into()
+            .map_err(|_| format!("the value has {} bytes where a number has 8; print it without --as", value.len()))?;
         Ok(match self {
             ValueForm::U64 => u64::from_le_bytes(bytes).to_string(),
             ValueForm::I64 => i64::from_le_bytes(bytes).to_string(),
@@ -95,7 +95,8 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
         "tb" => 1e12,
         _ => return Err(format!("`{text}` is not a size; write 64MiB, 1GiB or a number of bytes")),
     };
-    let number: f64 = digits.parse().map_err(|_| format!("`{text}` is not a size; write 64MiB or a number of bytes"))?;
+    let number: f64 =
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write 64MiB or a number of bytes"))?;
     let bytes = number * unit;
     // 2⁵³ is where a double stops counting bytes, and far above any memory.
     if bytes.is_finite() && (1.0..9_007_199_254_740_992.0).contains(&bytes) {

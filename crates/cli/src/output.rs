@@ -134,7 +134,10 @@ mod tests {
 
     #[test]
     fn figures_are_readable() {
-        assert_eq!((count(0), count(999), count(1_000), count(1_234_567)), ("0".into(), "999".into(), "1,000".into(), "1,234,567".into()));
+        assert_eq!(
+            (count(0), count(999), count(1_000), count(1_234_567)),
+            ("0".into(), "999".into(), "1,000".into(), "1,234,567".into())
+        );
         assert_eq!((bytes(1023), bytes(1536), bytes(3 << 30)), ("1023 B".into(), "1.5 KiB".into(), "3.0 GiB".into()));
         assert_eq!((micros(1.25), micros(1500.0), micros(2e6)), ("1.2 µs".into(), "1.5 ms".into(), "2.00 s".into()));
     }

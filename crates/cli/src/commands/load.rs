@@ -109,7 +109,7 @@ fn keyspace(store: &Store, args: &LoadArgs) -> Outcome<Keyspace> {
     }
     let mut options = KeyspaceOptions::new();
     if let Some(index) = args.index {
-        options = options.index(index.into());
+        options = options.index(index);
     }
     // Naming only the index must not ask a keyspace that is there for another operator than it has.
     let there = store.open_keyspace(&args.at.keyspace)?.and_then(|keyspace| keyspace.operator());

@@ -118,7 +118,7 @@ fn create(store: &Store, header: &[u8]) -> Outcome<Keyspace> {
     for field in fields {
         let field = field?;
         options = match field.split_once('=') {
-            Some(("index", "stbe")) => options.index(IndexKind::Stbe),
+            Some(("index", index)) => options.index(index_kind(index)?),
             Some(("operator", operator)) => options.merge_named(operator)?,
             _ => return Err(Failure::Misuse(format!("`{field}` is unknown here; use a newer pando"))),
         };
@@ -127,6 +127,11 @@ fn create(store: &Store, header: &[u8]) -> Outcome<Keyspace> {
         return Err(Failure::Misuse(format!("keyspace `{name}` is there already; restore into a new store")));
     }
     Ok(store.keyspace_with(&name, options)?)
+}
+
+fn index_kind(name: &str) -> Outcome<IndexKind> {
+    let unknown = || Failure::Misuse(format!("this pando has no index `{name}`; use a newer one"));
+    IndexKind::from_name(name).ok_or_else(unknown)
 }
 
 /// Puts the records of one keyspace; gives their number.

@@ -9,8 +9,7 @@ use super::open_to_read;
 use crate::{
     args::{CountArgs, RangeArgs, ScanArgs},
     failure::{Failure, Outcome},
-    kv,
-    output,
+    kv, output,
 };
 
 /// The range that the arguments describe: all of `--from`, `--to` and `--prefix` hold.
@@ -42,9 +41,8 @@ pub fn scan(args: &ScanArgs) -> Outcome {
         let written = match args.form {
             None => kv::write_line(&mut out, &key, &value, &mut scratch),
             Some(form) => {
-                let number = form
-                    .print(&value)
-                    .map_err(|why| Failure::Misuse(format!("key `{}`: {why}", kv::escaped(&key))))?;
+                let number =
+                    form.print(&value).map_err(|why| Failure::Misuse(format!("key `{}`: {why}", kv::escaped(&key))))?;
                 kv::write_line(&mut out, &key, number.as_bytes(), &mut scratch)
             }
         };

@@ -140,26 +140,35 @@ fn describe(stats: &Stats) -> String {
         ("records", format!("about {}", output::count(stats.records))),
         ("logical", output::bytes(stats.logical_bytes)),
         ("on disk", output::bytes(stats.disk_bytes)),
-        ("amplification", format!(
-            "write {:.2}, read {:.2}, space {:.2}",
-            stats.write_amplification, stats.read_amplification, stats.space_amplification
-        )),
+        (
+            "amplification",
+            format!(
+                "write {:.2}, read {:.2}, space {:.2}",
+                stats.write_amplification, stats.read_amplification, stats.space_amplification
+            ),
+        ),
         ("tree", format!("{} levels, at most {} runs on a path", stats.levels, stats.max_runs_on_path)),
         ("debt", output::bytes(stats.debt_bytes)),
-        ("written", parts(&[
-            ("log", stats.bytes_written.log),
-            ("pack", stats.bytes_written.pack),
-            ("compact", stats.bytes_written.compact),
-            ("checkpoint", stats.bytes_written.checkpoint),
-            ("large values", stats.bytes_written.blob),
-        ])),
+        (
+            "written",
+            parts(&[
+                ("log", stats.bytes_written.log),
+                ("pack", stats.bytes_written.pack),
+                ("compact", stats.bytes_written.compact),
+                ("checkpoint", stats.bytes_written.checkpoint),
+                ("large values", stats.bytes_written.blob),
+            ]),
+        ),
         ("memory", format!("{} of {}", output::bytes(stats.memory.total), output::bytes(stats.memory.budget))),
-        ("  of which", parts(&[
-            ("memtables", stats.memory.memtables),
-            ("pool", stats.memory.pool),
-            ("compaction", stats.memory.compaction),
-            ("cursors", stats.memory.cursors),
-        ])),
+        (
+            "  of which",
+            parts(&[
+                ("memtables", stats.memory.memtables),
+                ("pool", stats.memory.pool),
+                ("compaction", stats.memory.compaction),
+                ("cursors", stats.memory.cursors),
+            ]),
+        ),
         ("put", latency_line(&stats.latency.put)),
         ("get", latency_line(&stats.latency.get)),
     ];

@@ -12,9 +12,16 @@
 //! 8  d,e,f         ← kept and read again as a row of its own
 //! ```
 
-use std::{collections::VecDeque, io::{self, BufRead}};
+use std::{
+    collections::VecDeque,
+    io::{self, BufRead},
+};
 
-use super::{Record, Source, Step, lines::{self, Line, Lines}, push_key_part};
+use super::{
+    Record, Source, Step,
+    lines::{self, Line, Lines},
+    push_key_part,
+};
 use crate::failure::{Failure, Outcome};
 
 /// A quoted field may go on over so many lines.
@@ -185,9 +192,8 @@ impl<R: BufRead> Source for Delimited<R> {
             Dialect::Csv => self.close_quotes(&mut text, &mut taken)?,
             Dialect::Tsv => Ok(()),
         };
-        let made = closed
-            .and_then(|()| parse_row(self.dialect, &text, &mut self.row))
-            .and_then(|()| self.assemble(record));
+        let made =
+            closed.and_then(|()| parse_row(self.dialect, &text, &mut self.row)).and_then(|()| self.assemble(record));
         Ok(match made {
             Ok(()) => Step::Record,
             Err(why) => {

@@ -17,7 +17,11 @@ pub mod ndjson;
 
 use std::io::{self, BufRead};
 
-use crate::{args::Format, failure::{Failure, Outcome}, kv};
+use crate::{
+    args::Format,
+    failure::{Failure, Outcome},
+    kv,
+};
 use lines::{Line, Lines};
 
 /// A key and a value; the buffers are used again for the next record.
@@ -72,7 +76,9 @@ pub fn open<'a>(
     }
     Ok(match format {
         Format::Kv if !keys.is_empty() => {
-            return Err(Failure::Misuse("--key names fields, which kv has not; leave it out or use csv, tsv, ndjson".into()));
+            return Err(Failure::Misuse(
+                "--key names fields, which kv has not; leave it out or use csv, tsv, ndjson".into(),
+            ));
         }
         Format::Kv => Box::new(KvSource { lines: Lines::new(input) }),
         Format::Tsv => Box::new(delimited::Delimited::open(input, delimited::Dialect::Tsv, keys)?),

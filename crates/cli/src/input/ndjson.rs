@@ -8,7 +8,11 @@ use std::io::{self, BufRead};
 
 use serde_json::{Map, Value};
 
-use super::{Record, Source, Step, lines::{self, Line, Lines}, push_key_part};
+use super::{
+    Record, Source, Step,
+    lines::{self, Line, Lines},
+    push_key_part,
+};
 
 /// Objects, line by line.
 #[derive(Debug)]

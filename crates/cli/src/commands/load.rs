@@ -50,7 +50,7 @@ struct Report {
     commits: LatencyFigures,
     memory_budget_bytes: u64,
     peak_rss_bytes: Option<u64>,
-    levels: u64,
+    levels: u32,
     max_runs_on_path: u64,
     logical_bytes: u64,
     disk_bytes: u64,
@@ -74,7 +74,7 @@ pub fn run(args: &LoadArgs) -> Outcome {
     let bar = output::spinner("paying the debt");
     store.settle()?;
     bar.finish_and_clear();
-    let report = loader.report();
+    let report = loader.report()?;
     store.close()?;
     print(&report, args.json)?;
     match (report.records, report.malformed) {
@@ -98,7 +98,7 @@ fn open_input(path: &Path) -> Outcome<(Box<dyn BufRead>, Option<u64>)> {
     if meta.is_dir() {
         return Err(Failure::Misuse(format!("`{}` is a directory; name a file or - for stdin", path.display())));
     }
-    let length = meta.is_file().then(|| meta.len());
+    let length = meta.is_file().then_some(meta.len());
     Ok((Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), length))
 }
 
@@ -112,9 +112,10 @@ fn keyspace(store: &Store, args: &LoadArgs) -> Outcome<Keyspace> {
         options = options.index(index);
     }
     // Naming only the index must not ask a keyspace that is there for another operator than it has.
-    let there = store.open_keyspace(&args.at.keyspace)?.and_then(|keyspace| keyspace.operator());
-    if let Some(operator) = args.merge.clone().or(there) {
-        options = options.merge_named(&operator)?;
+    let there = store.open_keyspace(&args.at.keyspace)?;
+    let operator = args.merge.as_deref().or(there.as_ref().and_then(Keyspace::operator));
+    if let Some(operator) = operator {
+        options = options.merge_named(operator)?;
     }
     Ok(store.keyspace_with(&args.at.keyspace, options)?)
 }
@@ -274,13 +275,12 @@ impl<'a> Loader<'a> {
     }
 
     /// The figures, once the debt is paid.
-    fn report(&self) -> Report {
-        let stats = self.store.stats();
+    fn report(&self) -> Outcome<Report> {
+        let stats = self.store.stats()?;
         let seconds_to_no_debt = self.started.elapsed().as_secs_f64();
         let seconds = (self.last_ack - self.started).as_secs_f64();
-        let keyspaces = &stats.keyspaces;
-        let own = keyspaces.iter().find(|k| k.name == self.args.at.keyspace);
-        Report {
+        let own = stats.keyspaces.iter().find(|k| k.name == self.args.at.keyspace);
+        Ok(Report {
             records: self.loaded,
             malformed: self.malformed,
             loaded_bytes: self.loaded_bytes,
@@ -291,14 +291,14 @@ impl<'a> Loader<'a> {
             commits: self.latencies.figures(),
             memory_budget_bytes: stats.memory.budget,
             peak_rss_bytes: peak_rss_bytes(),
-            levels: own.map_or(0, |k| u64::from(k.levels)),
-            max_runs_on_path: own.map_or(0, |k| k.max_runs_on_path),
-            logical_bytes: keyspaces.iter().map(|k| k.logical_bytes).sum(),
+            levels: own.map_or(0, |k| k.index.levels),
+            max_runs_on_path: own.map_or(0, |k| k.index.max_runs_on_path),
+            logical_bytes: stats.logical_bytes,
             disk_bytes: stats.disk_bytes,
-            debt_bytes: self.store.debt(),
-            write_amplification: stats.write_amplification,
-            space_amplification: stats.space_amplification,
-        }
+            debt_bytes: stats.debt_bytes,
+            write_amplification: stats.write_amplification(),
+            space_amplification: stats.space_amplification(),
+        })
     }
 }
 

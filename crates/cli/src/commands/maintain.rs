@@ -80,18 +80,18 @@ pub fn compact(args: &CompactArgs) -> Outcome {
     let keyspace = existing(&store, &args.at.keyspace)?;
     let range = bounds(&args.range)?;
     let started = Instant::now();
-    let before = store.stats();
+    let before = store.stats()?;
     let bar = output::spinner("compacting");
     keyspace.compact(range)?;
     store.settle()?;
     bar.finish_and_clear();
-    let after = store.stats();
+    let after = store.stats()?;
     store.close()?;
     let done = Compacted {
         seconds: started.elapsed().as_secs_f64(),
         disk_bytes_before: before.disk_bytes,
         disk_bytes_after: after.disk_bytes,
-        space_amplification: after.space_amplification,
+        space_amplification: after.space_amplification(),
     };
     if args.json {
         return output::json(&done);
@@ -113,7 +113,7 @@ pub fn checkpoint(args: &ReportArgs) -> Outcome {
     let store = open(&args.store, Access::Write)?;
     let started = Instant::now();
     store.checkpoint()?;
-    let done = Checkpointed { seconds: started.elapsed().as_secs_f64(), disk_bytes: store.stats().disk_bytes };
+    let done = Checkpointed { seconds: started.elapsed().as_secs_f64(), disk_bytes: store.stats()?.disk_bytes };
     store.close()?;
     if args.json {
         return output::json(&done);

@@ -46,8 +46,7 @@ pub fn merge(args: MergeArgs) -> Outcome {
     let store = open(&args.at.store, access)?;
     let keyspace = merging(&store, &args.at, args.operator.as_deref())?;
     let mut operand = args.operand;
-    let operator = keyspace.operator().unwrap_or_default();
-    OperandForm::of(&operator).encode(&mut operand).map_err(Failure::Misuse)?;
+    OperandForm::of(keyspace.operator().unwrap_or_default()).encode(&mut operand).map_err(Failure::Misuse)?;
     commit(store, args.durability.durability, |batch| batch.merge(&keyspace, &args.key, &operand))
 }
 

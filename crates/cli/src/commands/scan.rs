@@ -12,11 +12,14 @@ use crate::{
     kv, output,
 };
 
+/// A range of keys as the store takes it.
+pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
 /// The range that the arguments describe: all of `--from`, `--to` and `--prefix` hold.
 ///
 /// # Errors
 /// [`Failure::Misuse`] for an empty `--to`, which no key is before.
-pub fn bounds(args: &RangeArgs) -> Outcome<(Bound<Vec<u8>>, Bound<Vec<u8>>)> {
+pub fn bounds(args: &RangeArgs) -> Outcome<Bounds> {
     if args.to.as_ref().is_some_and(Vec::is_empty) {
         return Err(Failure::Misuse("--to is empty: no key is before it; leave it out for no bound".into()));
     }

@@ -11,51 +11,57 @@ use crate::{
     output,
 };
 
-/// [`StoreStats`] for programs. Sizes are in bytes; an amplification is a ratio.
+/// [`StoreStats`] for programs. Sizes are in bytes; an amplification is a ratio; what counts events counts them since the
+/// store was opened, by this process.
 #[derive(Debug, Serialize)]
 struct Stats {
     records: u64,
     logical_bytes: u64,
     disk_bytes: u64,
+    log_bytes: u64,
+    reserve_bytes: u64,
+    quarantined_bytes: u64,
     write_amplification: f64,
     read_amplification: f64,
     space_amplification: f64,
-    levels: u64,
+    levels: u32,
     max_runs_on_path: u64,
     debt_bytes: u64,
-    bytes_written: Written,
+    checkpoints: u64,
+    snapshots: u64,
+    written: Written,
     memory: Memory,
-    peak_rss_bytes: Option<u64>,
     latency: Latencies,
+    trouble: Option<String>,
     keyspaces: Vec<KeyspaceFigures>,
 }
 
-/// Bytes that this process has written, by cause.
+/// Bytes written, by cause.
 #[derive(Debug, Serialize)]
 struct Written {
-    log: u64,
-    pack: u64,
-    compact: u64,
-    checkpoint: u64,
-    blob: u64,
+    user_bytes: u64,
+    log_bytes: u64,
+    pack_bytes: u64,
+    compact_bytes: u64,
+    checkpoint_bytes: u64,
+    data_bytes: u64,
 }
 
-/// Bytes held, by part, against the budget.
+/// Bytes held, by part, against the budget; and what the system says that the process has held at most.
 #[derive(Debug, Serialize)]
 struct Memory {
-    budget: u64,
-    memtables: u64,
-    pool: u64,
-    compaction: u64,
-    cursors: u64,
-    total: u64,
+    budget_bytes: u64,
+    memtable_bytes: u64,
+    pool_bytes: u64,
+    pinned_bytes: u64,
+    peak_rss_bytes: Option<u64>,
 }
 
 /// Latencies of this process.
 #[derive(Debug, Serialize)]
 struct Latencies {
-    put: LatencyFigures,
-    get: LatencyFigures,
+    write: LatencyFigures,
+    read: LatencyFigures,
 }
 
 /// One keyspace; records are an estimate.
@@ -65,11 +71,16 @@ struct KeyspaceFigures {
     records: u64,
     logical_bytes: u64,
     disk_bytes: u64,
-    levels: u64,
+    memtable_bytes: u64,
+    levels: u32,
     nodes: u64,
     runs: u64,
     max_runs_on_path: u64,
     debt_bytes: u64,
+    compactions: u64,
+    flushes: u64,
+    splits: u64,
+    merges: u64,
 }
 
 fn latency(of: &pandodb::Latency) -> LatencyFigures {
@@ -78,16 +89,22 @@ fn latency(of: &pandodb::Latency) -> LatencyFigures {
 
 impl From<&pandodb::KeyspaceStats> for KeyspaceFigures {
     fn from(stats: &pandodb::KeyspaceStats) -> KeyspaceFigures {
+        let index = &stats.index;
         KeyspaceFigures {
             name: stats.name.clone(),
             records: stats.records,
-            logical_bytes: stats.logical_bytes,
-            disk_bytes: stats.disk_bytes,
-            levels: u64::from(stats.levels),
-            nodes: stats.nodes,
-            runs: stats.runs,
-            max_runs_on_path: stats.max_runs_on_path,
-            debt_bytes: stats.debt_bytes,
+            logical_bytes: index.logical_bytes,
+            disk_bytes: index.disk_bytes,
+            memtable_bytes: stats.memtable_bytes,
+            levels: index.levels,
+            nodes: index.nodes,
+            runs: index.runs,
+            max_runs_on_path: index.max_runs_on_path,
+            debt_bytes: index.debt.total(),
+            compactions: index.compactions,
+            flushes: index.flushes,
+            splits: index.splits,
+            merges: index.merges,
         }
     }
 }
@@ -95,34 +112,39 @@ impl From<&pandodb::KeyspaceStats> for KeyspaceFigures {
 impl From<&StoreStats> for Stats {
     fn from(stats: &StoreStats) -> Stats {
         let keyspaces: Vec<KeyspaceFigures> = stats.keyspaces.iter().map(KeyspaceFigures::from).collect();
-        let (written, memory) = (&stats.bytes_by_cause, &stats.memory);
+        let (written, memory) = (&stats.written, &stats.memory);
         Stats {
             records: keyspaces.iter().map(|k| k.records).sum(),
-            logical_bytes: keyspaces.iter().map(|k| k.logical_bytes).sum(),
+            logical_bytes: stats.logical_bytes,
             disk_bytes: stats.disk_bytes,
-            write_amplification: stats.write_amplification,
-            read_amplification: stats.read_amplification,
-            space_amplification: stats.space_amplification,
+            log_bytes: stats.log_bytes,
+            reserve_bytes: stats.reserve_bytes,
+            quarantined_bytes: stats.quarantined_bytes,
+            write_amplification: stats.write_amplification(),
+            read_amplification: stats.read_amplification(),
+            space_amplification: stats.space_amplification(),
             levels: keyspaces.iter().map(|k| k.levels).max().unwrap_or(0),
             max_runs_on_path: keyspaces.iter().map(|k| k.max_runs_on_path).max().unwrap_or(0),
-            debt_bytes: keyspaces.iter().map(|k| k.debt_bytes).sum(),
-            bytes_written: Written {
-                log: written.log,
-                pack: written.pack,
-                compact: written.compact,
-                checkpoint: written.checkpoint,
-                blob: written.blob,
+            debt_bytes: stats.debt_bytes,
+            checkpoints: stats.checkpoints,
+            snapshots: stats.snapshots,
+            written: Written {
+                user_bytes: written.user,
+                log_bytes: written.log,
+                pack_bytes: written.pack,
+                compact_bytes: written.compact,
+                checkpoint_bytes: written.checkpoint,
+                data_bytes: written.data,
             },
             memory: Memory {
-                budget: memory.budget,
-                memtables: memory.memtables,
-                pool: memory.pool,
-                compaction: memory.compaction,
-                cursors: memory.cursors,
-                total: memory.total,
+                budget_bytes: memory.budget,
+                memtable_bytes: memory.memtables,
+                pool_bytes: memory.pool,
+                pinned_bytes: memory.pinned,
+                peak_rss_bytes: peak_rss_bytes(),
             },
-            peak_rss_bytes: peak_rss_bytes(),
-            latency: Latencies { put: latency(&stats.latency.put), get: latency(&stats.latency.get) },
+            latency: Latencies { write: latency(&stats.write_latency), read: latency(&stats.read_latency) },
+            trouble: stats.trouble.clone(),
             keyspaces,
         }
     }
@@ -131,46 +153,48 @@ impl From<&StoreStats> for Stats {
 /// Prints sizes, amplifications, levels, debt, memory and latencies.
 pub fn stats(args: &ReportArgs) -> Outcome {
     let store = open(&args.store, Access::Read)?;
-    let stats = Stats::from(&store.stats());
+    let stats = Stats::from(&store.stats()?);
     if args.json { output::json(&stats) } else { output::line(describe(&stats)) }
 }
 
 fn describe(stats: &Stats) -> String {
+    let (written, memory) = (&stats.written, &stats.memory);
+    let amplification = format!(
+        "write {:.2}, read {:.2}, space {:.2}",
+        stats.write_amplification, stats.read_amplification, stats.space_amplification
+    );
+    let by_cause = parts(&[
+        ("user", written.user_bytes),
+        ("log", written.log_bytes),
+        ("pack", written.pack_bytes),
+        ("compact", written.compact_bytes),
+        ("checkpoint", written.checkpoint_bytes),
+        ("data file", written.data_bytes),
+    ]);
+    let by_part = parts(&[
+        ("budget", memory.budget_bytes),
+        ("memtables", memory.memtable_bytes),
+        ("pool", memory.pool_bytes),
+        ("of which pinned", memory.pinned_bytes),
+    ]);
+    let disk = parts(&[
+        ("data", stats.disk_bytes),
+        ("log", stats.log_bytes),
+        ("reserve", stats.reserve_bytes),
+        ("to be freed", stats.quarantined_bytes),
+    ]);
     let rows = [
         ("records", format!("about {}", output::count(stats.records))),
         ("logical", output::bytes(stats.logical_bytes)),
-        ("on disk", output::bytes(stats.disk_bytes)),
-        (
-            "amplification",
-            format!(
-                "write {:.2}, read {:.2}, space {:.2}",
-                stats.write_amplification, stats.read_amplification, stats.space_amplification
-            ),
-        ),
+        ("on disk", disk),
+        ("amplification", amplification),
         ("tree", format!("{} levels, at most {} runs on a path", stats.levels, stats.max_runs_on_path)),
         ("debt", output::bytes(stats.debt_bytes)),
-        (
-            "written",
-            parts(&[
-                ("log", stats.bytes_written.log),
-                ("pack", stats.bytes_written.pack),
-                ("compact", stats.bytes_written.compact),
-                ("checkpoint", stats.bytes_written.checkpoint),
-                ("large values", stats.bytes_written.blob),
-            ]),
-        ),
-        ("memory", format!("{} of {}", output::bytes(stats.memory.total), output::bytes(stats.memory.budget))),
-        (
-            "  of which",
-            parts(&[
-                ("memtables", stats.memory.memtables),
-                ("pool", stats.memory.pool),
-                ("compaction", stats.memory.compaction),
-                ("cursors", stats.memory.cursors),
-            ]),
-        ),
-        ("put", latency_line(&stats.latency.put)),
-        ("get", latency_line(&stats.latency.get)),
+        ("written", by_cause),
+        ("memory", by_part),
+        ("writes", latency_line(&stats.latency.write)),
+        ("reads", latency_line(&stats.latency.read)),
+        ("trouble", stats.trouble.clone().unwrap_or_else(|| "none".into())),
     ];
     format!("{}\n\n{}", output::figures(&rows), keyspace_table(&stats.keyspaces))
 }

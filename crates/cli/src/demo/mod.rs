@@ -95,17 +95,17 @@ fn first_load(stage: &mut Stage, path: &Path, flights: &[Flight]) -> Outcome<Fig
     stage.say("load", &format!("{} flights of early 2001, each an atomic batch with 3 counters", count(FLIGHTS)))?;
     questions::ask(stage, &ledger, flights)?;
     ledger.store.settle()?;
-    let stats = ledger.store.stats();
+    let stats = ledger.store.stats()?;
     ledger.close()?;
     Ok(Figures {
         flights: FLIGHTS,
         messages: FLIGHTS * MESSAGES_PER_FLIGHT,
         records_per_second: FLIGHTS as f64 / seconds,
         insert: latencies.figures(),
-        write_amplification: stats.write_amplification,
-        space_amplification: stats.space_amplification,
-        levels: stats.keyspaces.iter().map(|k| u64::from(k.levels)).max().unwrap_or(0),
-        memory_bytes: stats.memory.total,
+        write_amplification: stats.write_amplification(),
+        space_amplification: stats.space_amplification(),
+        levels: stats.keyspaces.iter().map(|k| k.index.levels).max().unwrap_or(0),
+        memory_bytes: stats.memory.memtables + stats.memory.pool,
         memory_budget_bytes: stats.memory.budget,
         peak_rss_bytes: None,
         reopen_ms: 0.0,

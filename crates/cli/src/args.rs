@@ -166,7 +166,7 @@ pub struct LoadArgs {
     /// Print `acked COUNT` whenever so many more records are durable.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub ack_every: Option<u64>,
-    /// Records in one atomic commit.
+    /// Records in one atomic commit, at most; one of 8 MiB is committed early.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub batch: u64,
     /// Print the figures as JSON, on one line.

@@ -34,6 +34,8 @@ use crate::{
     output,
 };
 
+/// A batch is committed early at so many bytes: it is held twice, and the store bounds it too.
+const BATCH_BYTES: usize = 8 << 20;
 /// The bar moves once in so many records.
 const BAR_EVERY: u64 = 4_096;
 
@@ -135,6 +137,7 @@ struct Loader<'a> {
     operands: Option<OperandForm>,
     durability: Durability,
     pending: Vec<Pending>,
+    pending_bytes: usize,
     bar: ProgressBar,
     started: Instant,
     last_ack: Instant,
@@ -155,6 +158,7 @@ impl<'a> Loader<'a> {
             operands: args.merge.as_deref().map(OperandForm::of),
             durability: args.durability.into(),
             pending: Vec::new(),
+            pending_bytes: 0,
             bar,
             started: now,
             last_ack: now,
@@ -177,8 +181,9 @@ impl<'a> Loader<'a> {
                     Err(why) => self.reject(source.line(), &why),
                     Ok(()) if self.args.batch == 1 => self.write_one(source.line(), &record)?,
                     Ok(()) => {
+                        self.pending_bytes += record.key.len() + record.value.len();
                         self.pending.push(Pending { line: source.line(), record: std::mem::take(&mut record) });
-                        if self.pending.len() as u64 == self.args.batch {
+                        if self.pending.len() as u64 >= self.args.batch || self.pending_bytes >= BATCH_BYTES {
                             self.write_batch()?;
                         }
                     }
@@ -235,15 +240,14 @@ impl<'a> Loader<'a> {
             return Ok(());
         }
         let pending = std::mem::take(&mut self.pending);
+        let bytes = std::mem::take(&mut self.pending_bytes);
         let started = Instant::now();
         let mut batch = self.store.batch();
-        let mut bytes = 0;
         for Pending { record, .. } in &pending {
             match self.operands {
                 Some(_) => batch.merge(self.keyspace, &record.key, &record.value),
                 None => batch.put(self.keyspace, &record.key, &record.value),
             };
-            bytes += record.key.len() + record.value.len();
         }
         match batch.commit(self.durability) {
             Ok(()) => self.committed(started, pending.len() as u64, bytes),

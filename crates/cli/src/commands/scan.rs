@@ -69,7 +69,7 @@ pub fn count(args: &CountArgs) -> Outcome {
         keyspace.approximate_len()
     } else {
         let mut records = 0u64;
-        for entry in keyspace.range(bounds(&args.range)?) {
+        for entry in keyspace.range(bounds(&args.range)?).keys_only() {
             entry?;
             records += 1;
         }

@@ -36,8 +36,6 @@ use crate::{
 
 /// A batch is committed early at so many bytes: it is held twice, and the store bounds it too.
 const BATCH_BYTES: usize = 8 << 20;
-/// The bar moves once in so many records.
-const BAR_EVERY: u64 = 4_096;
 
 /// The figures of a load.
 #[derive(Debug, Serialize)]
@@ -63,11 +61,11 @@ struct Report {
 
 /// Loads a file or a pipe.
 pub fn run(args: &LoadArgs) -> Outcome {
-    let (input, length) = open_input(&args.file)?;
+    let (input, bar) = open_input(&args.file)?;
     let mut source = input::open(input, args.format, &args.key, args.merge.is_some())?;
     let store = builder(&args.at.store, Access::Create)?.durability(args.durability.into()).open()?;
     let keyspace = keyspace(&store, args)?;
-    let mut loader = Loader::new(args, &store, &keyspace, output::byte_bar(length));
+    let mut loader = Loader::new(args, &store, &keyspace, bar);
     let read = loader.read(source.as_mut());
     loader.bar.finish_and_clear();
     if let Err(failure) = read {
@@ -85,14 +83,15 @@ pub fn run(args: &LoadArgs) -> Outcome {
     }
 }
 
-/// Opens the file, or stdin for `-`; gives its length if it has one.
-fn open_input(path: &Path) -> Outcome<(Box<dyn BufRead>, Option<u64>)> {
+/// Opens the file, or stdin for `-`, with a bar that moves as it is read.
+fn open_input(path: &Path) -> Outcome<(Box<dyn BufRead>, ProgressBar)> {
     const BUFFER_BYTES: usize = 256 << 10;
     if path == Path::new("-") {
         if io::stdin().is_terminal() {
             eprintln!("pando: reading records from the terminal; end them with Ctrl-D");
         }
-        return Ok((Box::new(BufReader::with_capacity(BUFFER_BYTES, io::stdin())), None));
+        let bar = output::byte_bar(None);
+        return Ok((Box::new(BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(io::stdin()))), bar));
     }
     let failed = |e: io::Error| Failure::io(format_args!("opening `{}`", path.display()), &e);
     let file = File::open(path).map_err(failed)?;
@@ -100,8 +99,8 @@ fn open_input(path: &Path) -> Outcome<(Box<dyn BufRead>, Option<u64>)> {
     if meta.is_dir() {
         return Err(Failure::Misuse(format!("`{}` is a directory; name a file or - for stdin", path.display())));
     }
-    let length = meta.is_file().then_some(meta.len());
-    Ok((Box::new(BufReader::with_capacity(BUFFER_BYTES, file)), length))
+    let bar = output::byte_bar(meta.is_file().then_some(meta.len()));
+    Ok((Box::new(BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(file))), bar))
 }
 
 /// The keyspace as it is, or made with the options given.
@@ -261,12 +260,8 @@ impl<'a> Loader<'a> {
         let now = Instant::now();
         self.latencies.record(now - started);
         self.last_ack = now;
-        let before = self.loaded;
         self.loaded += records;
         self.loaded_bytes += bytes as u64;
-        if before / BAR_EVERY != self.loaded / BAR_EVERY {
-            self.bar.set_position(self.loaded_bytes);
-        }
         if self.args.ack_every.is_some_and(|every| self.loaded - self.acked >= every) {
             self.acked = self.loaded;
             // Whoever counts on acknowledgements must not lose them silently: a closed pipe is a failure here.

@@ -260,3 +260,41 @@ fn generated_records_are_loaded() {
     assert!(report["peak_rss_bytes"].as_u64() > Some(0) && report["commits"]["count"] == 3000);
     assert_eq!(place.pando("count", &[]).ok(), "3000\n");
 }
+
+/// Bytes of the store's files that are not zero, spread over them: where a flip can matter.
+fn victims(store: &std::path::Path) -> Vec<(std::path::PathBuf, usize)> {
+    let mut victims = Vec::new();
+    for entry in std::fs::read_dir(store).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let used: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at] != 0).collect();
+        victims.extend(used.iter().step_by(used.len() / 12 + 1).map(|&at| (path.clone(), at)));
+    }
+    victims
+}
+
+#[test]
+fn a_flipped_bit_is_harmless_or_exit_code_3() {
+    let place = Place::new();
+    let records: String = (0..3000).map(|i| format!("key{i:05}\tvalue{}\n", i * 7)).collect();
+    place.feed("load", &["-", "--format", "kv"], records.as_bytes()).ok();
+    place.pando("checkpoint", &[]).ok();
+    let mut caught = 0;
+    for (path, at) in victims(&place.path("s")) {
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 0x10;
+        std::fs::write(&path, &bytes).unwrap();
+        let scan = place.pando("scan", &[]);
+        match scan.code {
+            0 => assert_eq!(scan.out, records, "a wrong answer after a flip in {path:?} at {at}"),
+            _ => assert!(!scan.fails(3).contains("panicked")),
+        }
+        let verify = place.pando("verify", &[]);
+        assert!(matches!(verify.code, 0 | 3), "{path:?} at {at}: {}", verify.err);
+        caught += u32::from(verify.code == 3);
+        bytes[at] ^= 0x10;
+        std::fs::write(&path, &bytes).unwrap();
+    }
+    assert!(caught > 0, "no flip was noticed");
+    assert_eq!(place.pando("scan", &[]).ok(), records);
+}

@@ -3,6 +3,8 @@
 
 pub mod base;
 pub mod device;
+pub mod resolve;
 pub mod space;
+pub mod wal;
 
 pub use base::{Error, KeyRange, Result};

@@ -9,12 +9,14 @@
 pub mod block;
 pub mod codec;
 pub mod error;
+pub mod fragments;
 pub mod ids;
 pub mod message;
 pub mod range;
 
 pub use block::EntryBlock;
 pub use error::{Error, Result};
+pub use fragments::{FragmentSet, FragmentSweep, Fragments};
 pub use ids::{BlockAddr, Extent, KeyspaceId, PageNo, RunId, Seqno, StoreId};
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
 pub use range::KeyRange;

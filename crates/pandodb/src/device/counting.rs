@@ -1,1 +1,287 @@
-//! counting
+//! A device that counts: operations and bytes of another device, by class of file.
+//!
+//! ```text
+//!   engine ──▶ CountingDevice ──▶ any device
+//!                  │ counts() → reads, writes, syncs, bytes, for data | log | other
+//!                  └ log (if asked for) → every access as (file, offset, length, direction)
+//! ```
+//!
+//! The counts give write and read amplification; the access log gives the block transfers of the external-memory model
+//! for any block size, after the fact. Counting costs two relaxed atomic additions an operation. Only what succeeded
+//! is counted.
+
+use std::io;
+use std::ops::Index;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Request, Ticket};
+
+/// What a file is for, as far as counting goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileClass {
+    /// Runs, pages, everything that the indexes read.
+    Data,
+    /// The write-ahead log.
+    Log,
+    /// The rest.
+    Other,
+}
+
+const CLASSES: usize = 3;
+
+/// Operations and bytes of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassCounts {
+    /// Completed reads.
+    pub reads: u64,
+    /// Bytes that they returned.
+    pub read_bytes: u64,
+    /// Completed writes.
+    pub writes: u64,
+    /// Bytes that they took.
+    pub write_bytes: u64,
+    /// Syncs that succeeded.
+    pub syncs: u64,
+}
+
+/// A reading of all counters: `counts[FileClass::Data].reads`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    by_class: [ClassCounts; CLASSES],
+    /// Syncs of the directory.
+    pub dir_syncs: u64,
+}
+
+impl Counts {
+    /// The sum over all classes.
+    pub fn total(&self) -> ClassCounts {
+        self.by_class.iter().fold(ClassCounts::default(), |sum, class| ClassCounts {
+            reads: sum.reads + class.reads,
+            read_bytes: sum.read_bytes + class.read_bytes,
+            writes: sum.writes + class.writes,
+            write_bytes: sum.write_bytes + class.write_bytes,
+            syncs: sum.syncs + class.syncs,
+        })
+    }
+}
+
+impl Index<FileClass> for Counts {
+    type Output = ClassCounts;
+
+    fn index(&self, class: FileClass) -> &ClassCounts {
+        &self.by_class[class as usize]
+    }
+}
+
+/// One read or write, in the order of completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The number of the opening (one file opened twice has two), from 0 in the order of [`Device::open`].
+    pub file: u32,
+    /// What the file is for.
+    pub class: FileClass,
+    /// Byte offset.
+    pub offset: u64,
+    /// Bytes transferred.
+    pub len: u64,
+    /// A write, not a read.
+    pub is_write: bool,
+}
+
+/// Wraps a device and counts what goes through it.
+#[derive(Debug)]
+pub struct CountingDevice {
+    inner: Arc<dyn Device>,
+    classify: fn(&str) -> FileClass,
+    tally: Arc<Tally>,
+}
+
+impl CountingDevice {
+    /// Counts the operations on `inner`; `classify` sorts files by their name at opening.
+    pub fn new(inner: Arc<dyn Device>, classify: fn(&str) -> FileClass) -> Arc<CountingDevice> {
+        Arc::new(CountingDevice { inner, classify, tally: Arc::default() })
+    }
+
+    /// The counters now. Each is exact; together they are a snapshot only while nothing is going on.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            by_class: [0, 1, 2].map(|class| self.tally.by_class[class].read()),
+            dir_syncs: self.tally.dir_syncs.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Starts to keep every access (40 bytes each, without limit), dropping what was kept before.
+    pub fn log_accesses(&self) {
+        self.tally.accesses.lock().clear();
+        self.tally.logging.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops keeping accesses and hands over those kept.
+    pub fn take_accesses(&self) -> Vec<Access> {
+        self.tally.logging.store(false, Ordering::Relaxed);
+        std::mem::take(&mut self.tally.accesses.lock())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    by_class: [ClassTally; CLASSES],
+    dir_syncs: AtomicU64,
+    opened: AtomicU32,
+    logging: AtomicBool,
+    accesses: Mutex<Vec<Access>>,
+}
+
+#[derive(Debug, Default)]
+struct ClassTally {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl ClassTally {
+    fn read(&self) -> ClassCounts {
+        ClassCounts {
+            reads: self.reads.load(Ordering::Relaxed),
+            read_bytes: self.read_bytes.load(Ordering::Relaxed),
+            writes: self.writes.load(Ordering::Relaxed),
+            write_bytes: self.write_bytes.load(Ordering::Relaxed),
+            syncs: self.syncs.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Device for CountingDevice {
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        let inner = self.inner.open(name, how)?;
+        let number = self.tally.opened.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(CountingFile { inner, number, class: (self.classify)(name), tally: Arc::clone(&self.tally) }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.inner.remove(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.inner.list()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.inner.sync_dir()?;
+        self.tally.dir_syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
+        self.inner.lock(mode)
+    }
+
+    fn now(&self) -> Duration {
+        self.inner.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.inner.sleep(time);
+    }
+
+    fn random(&self) -> u64 {
+        self.inner.random()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        self.inner.spawn(name, body)
+    }
+
+    fn path(&self) -> String {
+        self.inner.path()
+    }
+}
+
+#[derive(Debug)]
+struct CountingFile {
+    inner: Arc<dyn File>,
+    number: u32,
+    class: FileClass,
+    tally: Arc<Tally>,
+}
+
+impl CountingFile {
+    fn count(&self, offset: u64, len: u64, is_write: bool) {
+        let class = &self.tally.by_class[self.class as usize];
+        let (operations, bytes) =
+            if is_write { (&class.writes, &class.write_bytes) } else { (&class.reads, &class.read_bytes) };
+        operations.fetch_add(1, Ordering::Relaxed);
+        bytes.fetch_add(len, Ordering::Relaxed);
+        if self.tally.logging.load(Ordering::Relaxed) {
+            let access = Access { file: self.number, class: self.class, offset, len, is_write };
+            self.tally.accesses.lock().push(access);
+        }
+    }
+}
+
+impl File for CountingFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read_at(offset, buf)?;
+        self.count(offset, n as u64, false);
+        Ok(n)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+        let n = self.inner.write_at(offset, buf)?;
+        self.count(offset, n as u64, true);
+        Ok(n)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.allocate(offset, len)
+    }
+
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.inner.punch_hole(offset, len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()?;
+        self.tally.by_class[self.class as usize].syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn occupied(&self) -> io::Result<u64> {
+        self.inner.occupied()
+    }
+
+    /// Counts a request when it starts, as one access of its whole buffer; one that failed at once does not count.
+    fn submit(&self, request: Request) -> Ticket {
+        let (offset, len, is_write) = match &request {
+            Request::Read { offset, buf } => (*offset, buf.len() as u64, false),
+            Request::Write { offset, buf } => (*offset, buf.len() as u64, true),
+        };
+        let ticket = self.inner.submit(request);
+        if !matches!(ticket, Ticket::Ready(Err(_))) {
+            self.count(offset, len, is_write);
+        }
+        ticket
+    }
+
+    fn complete(&self, ticket: Ticket) -> io::Result<AlignedBuf> {
+        self.inner.complete(ticket)
+    }
+}

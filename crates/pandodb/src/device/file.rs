@@ -1,1 +1,282 @@
-//! file
+//! The device that a store runs on: a directory of the operating system (Linux).
+//!
+//! Every file is reached through the open directory, never by path: a `chdir` of the host program or a rename of the
+//! directory changes nothing, and a symbolic link inside the store is refused.
+//!
+//! - Files are created with mode 0600 and the directory with 0700, whatever the umask; all are closed on `exec`.
+//! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is itself
+//!   synced into its parent.
+//! - A direct file bypasses the page cache (`O_DIRECT`) where the file system can; elsewhere it is buffered.
+//! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it shuts out a second
+//!   opener in this process as it does one in another, and goes with the process however that ends.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::host::{Host, LOCK_FILE, check_name};
+use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, write_all_at};
+use crate::base::PAGE;
+
+const FILE_MODE: u32 = 0o600;
+const DIR_MODE: u32 = 0o700;
+/// Pages of zeros in one write, where space has to be occupied by writing.
+const ZERO_PAGES: usize = 64;
+
+/// A real directory.
+#[derive(Debug)]
+pub struct FileDevice {
+    path: PathBuf,
+    dir: fs::File,
+    host: Host,
+}
+
+impl FileDevice {
+    /// Opens the directory; with `create`, makes it (not its parents) if it is missing, durably. An existing directory
+    /// keeps its mode.
+    pub fn open(path: &Path, create: bool) -> io::Result<FileDevice> {
+        if create {
+            create_dir(path)?;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        Ok(FileDevice { path: path.to_owned(), dir, host: Host::new() })
+    }
+
+    fn open_at(&self, name: &str, flags: OFlags) -> io::Result<fs::File> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let mode = Mode::from_raw_mode(FILE_MODE);
+        let fd = rustix::io::retry_on_intr(|| rustix::fs::openat(&self.dir, name, flags, mode))?;
+        Ok(fs::File::from(fd))
+    }
+
+    /// Opens the lock file. A reader needs no right to write unless it is the first to come.
+    fn open_lock(&self, mode: LockMode) -> io::Result<fs::File> {
+        if mode == LockMode::Shared {
+            match self.open_at(LOCK_FILE, OFlags::RDONLY) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened,
+            }
+        }
+        match self.open_at(LOCK_FILE, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
+            Ok(file) => {
+                file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
+                Ok(file)
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => self.open_at(LOCK_FILE, OFlags::RDWR),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        check_name(name)?;
+        let mut flags = if how.write || how.create_new { OFlags::RDWR } else { OFlags::RDONLY };
+        if how.create_new {
+            flags |= OFlags::CREATE | OFlags::EXCL;
+        }
+        let file = self.open_at(name, flags)?;
+        if how.create_new {
+            file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
+        }
+        if how.direct {
+            bypass_cache(&file)?;
+        }
+        Ok(Arc::new(OsFile { file }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        Ok(rustix::fs::renameat(&self.dir, from, &self.dir, to)?)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        check_name(name)?;
+        Ok(rustix::fs::unlinkat(&self.dir, name, AtFlags::empty())?)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.dir)? {
+            let entry = entry?;
+            // A name that is not text was not given by a store, and cannot be asked for through this trait.
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            let file_type = match entry.file_type() {
+                FileType::Unknown => {
+                    let stat = rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                    FileType::from_raw_mode(stat.st_mode)
+                }
+                known => known,
+            };
+            if file_type == FileType::RegularFile && name != LOCK_FILE {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.dir.sync_all()
+    }
+
+    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
+        let file = self.open_lock(mode)?;
+        match mode {
+            LockMode::Exclusive => file.try_lock(),
+            LockMode::Shared => file.try_lock_shared(),
+        }
+        .map_err(io::Error::from)?;
+        Ok(Box::new(OsLock { _file: file }))
+    }
+
+    fn now(&self) -> Duration {
+        self.host.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn random(&self) -> u64 {
+        self.host.random()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        Host::spawn(name, body)
+    }
+
+    fn path(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+/// The lock lasts as long as its open file.
+#[derive(Debug)]
+struct OsLock {
+    _file: fs::File,
+}
+
+impl LockGuard for OsLock {}
+
+#[derive(Debug)]
+struct OsFile {
+    file: fs::File,
+}
+
+impl File for OsFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+        self.file.write_at(buf, offset)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend_with_zeros(offset, len),
+            result => Ok(result?),
+        }
+    }
+
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match fallocate(&self.file, flags, offset, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn occupied(&self) -> io::Result<u64> {
+        // The unit of st_blocks is 512 bytes, whatever the block size of the file system.
+        Ok(self.file.metadata()?.blocks() * 512)
+    }
+}
+
+impl OsFile {
+    /// Occupies space by writing, where the file system cannot promise it. Only past the end: inside the file, zeros
+    /// could land on what another thread has just written.
+    fn extend_with_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
+        let zeros = AlignedBuf::zeroed(ZERO_PAGES);
+        let mut at = self.len()?;
+        while at < end {
+            let n = (end - at).min((ZERO_PAGES * PAGE) as u64);
+            write_all_at(self, at, &zeros[..n as usize])?;
+            at += n;
+        }
+        Ok(())
+    }
+}
+
+fn fallocate(file: &fs::File, flags: FallocateFlags, offset: u64, len: u64) -> Result<(), Errno> {
+    if len == 0 {
+        return Ok(());
+    }
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, offset, len))
+}
+
+/// Makes the directory, if it is missing, with its mode and durably.
+fn create_dir(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(DIR_MODE).create(path) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+        result => result?,
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(DIR_MODE))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::File::open(parent)?.sync_all()
+}
+
+/// Switches the page cache off for an open file. Done after opening, because an `open` that creates a file and then
+/// finds that the file system has no direct I/O leaves the file behind.
+fn bypass_cache(file: &fs::File) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_is_occupied_by_writing_where_it_cannot_be_promised() {
+        let file = OsFile { file: tempfile::tempfile().unwrap() };
+        file.write_at(0, b"kept").unwrap();
+        let end = (ZERO_PAGES * PAGE) as u64 + 5000;
+        file.extend_with_zeros(0, end).unwrap();
+        assert_eq!(file.len().unwrap(), end);
+        assert!(file.occupied().unwrap() >= end);
+        let mut start = [1; 6];
+        assert_eq!(file.read_at(0, &mut start).unwrap(), 6);
+        assert_eq!(&start, b"kept\0\0");
+        file.extend_with_zeros(0, 10).unwrap();
+        assert_eq!(file.len().unwrap(), end, "occupying never shortens");
+        assert!(file.extend_with_zeros(u64::MAX, 2).is_err());
+    }
+}

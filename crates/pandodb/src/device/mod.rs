@@ -11,14 +11,22 @@
 //! Transfers may be short and may be interrupted, as POSIX allows; [`read_exact_at`] and [`write_all_at`] finish them.
 
 pub mod buf;
+mod content;
 pub mod counting;
 pub mod file;
+mod host;
 pub mod mem;
 pub mod sim;
+#[cfg(test)]
+mod tests;
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
 pub use buf::AlignedBuf;
+pub use counting::CountingDevice;
+pub use file::FileDevice;
+pub use mem::MemDevice;
+pub use sim::SimDevice;
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +58,9 @@ pub trait JoinHandle: Send {
 }
 
 /// A directory of files and the machine around it.
+///
+/// A file name is one path component: not empty, `.`, `..` or `lock`, at most 255 bytes, without `/`, `\\` and NUL.
+/// Others fail with `InvalidInput`.
 pub trait Device: Send + Sync + fmt::Debug {
     /// Opens (or creates) the file `name`. The directory entry of a new file is durable after [`Device::sync_dir`].
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>>;
@@ -57,7 +68,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// The names of all files, sorted.
+    /// The names of all regular files, sorted; the lock is not among them.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Makes creations, renames and removals durable.
     fn sync_dir(&self) -> io::Result<()>;
@@ -113,9 +124,12 @@ pub trait File: Send + Sync + fmt::Debug {
     fn len(&self) -> io::Result<u64>;
     /// Cuts or extends (with zeros, without occupying space) to `len` bytes.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Occupies space for the range, which then cannot fail for want of space, and extends the file to its end.
+    /// Occupies space for the range, which then cannot fail for want of space, and extends the file to its end. What
+    /// the range holds stays. Where the file system cannot promise space, only what lies past the end is occupied, by
+    /// writing zeros (whole pages on a direct file).
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Gives the space of the range back; it reads as zeros. May do nothing where the file system cannot.
+    /// Gives the space of the range back; it reads as zeros then, and the length stays. Where the file system cannot,
+    /// this does nothing and the old bytes stay: ask for it only where nobody reads again before writing.
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Makes data (and the length) durable.
     fn sync(&self) -> io::Result<()>;

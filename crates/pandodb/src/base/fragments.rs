@@ -1,0 +1,493 @@
+//! [`Fragments`]: range tombstones arranged so that "what covers this key?" is cheap.
+//!
+//! The bounds of all tombstones cut the key space into *fragments*. Within one fragment every key is covered by the same
+//! tombstones.
+//!
+//! ```text
+//!   tombstones      9 |-------------------|           fragments        [a,c)  [c,f)  [f,k)  [k,∞)
+//!                           5 |----------------|      their seqnos      9      9,5     5      –
+//!                     a       c           f    k
+//! ```
+//!
+//! To store the seqnos of each fragment outright would be quadratic where bounds nest: a queue that deletes `..t` for an
+//! ever larger `t` has n tombstones over its first fragment, n − 1 over the second, and so on. So the fragments are the
+//! leaves of a segment tree and a tombstone is noted at the O(log n) nodes whose spans add up to its range:
+//!
+//! 1. [`Fragments::build`] sorts the bounds, numbers them, walks the tombstones newest first and appends each seqno to
+//!    the lists of its nodes. Time and memory O(n log n); one node a tombstone where ranges are disjoint.
+//! 2. [`Fragments::covering`] finds the key's fragment by binary search and climbs from its leaf to the root, asking each
+//!    list for its newest seqno at or below the read point. O(log² n).
+//!
+//! Invariants: bounds are sorted and distinct; every list is newest first; the lists on the way from a leaf to the root
+//! are exactly the tombstones that cover the fragment. (A seqno comes up twice where overlapping pieces of one clipped
+//! tombstone were put in.)
+//!
+//! [`FragmentSweep`] keeps the answer of the last fragment for keys that come in order. [`FragmentSet`] takes insertions.
+
+use std::sync::Arc;
+
+use super::ids::Seqno;
+use super::message::RangeTombstone;
+use super::range::KeyRange;
+
+/// Stands for the bound above all keys.
+const UNBOUNDED: u32 = u32::MAX;
+
+/// A tombstone by the numbers of its bounds.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: u32,
+    /// [`UNBOUNDED`], or the number of the first bound after the range.
+    to: u32,
+    seqno: Seqno,
+}
+
+/// An immutable set of range tombstones.
+#[derive(Clone, Debug, Default)]
+pub struct Fragments {
+    /// The distinct bounds, one after the other in order.
+    bytes: Vec<u8>,
+    /// Where each bound ends in `bytes`.
+    ends: Vec<usize>,
+    /// The tombstones, newest first.
+    spans: Vec<Span>,
+    /// Node `v` of the segment tree has the list `seqnos[starts[v]..starts[v + 1]]`. Fragment `i` of `m` is node `m + i`;
+    /// the parent of `v` is `v / 2`; node 0 is not used.
+    starts: Vec<u32>,
+    seqnos: Vec<Seqno>,
+}
+
+impl Fragments {
+    /// Arranges `tombstones`, in any order. Empty ranges are ignored, repetitions kept once. O(n log n).
+    pub fn build(tombstones: &[RangeTombstone]) -> Fragments {
+        Fragments::build_from(tombstones)
+    }
+
+    /// [`Fragments::build`] for tombstones that do not lie in one slice.
+    pub fn build_from<'a>(tombstones: impl IntoIterator<Item = &'a RangeTombstone>) -> Fragments {
+        let parts = tombstones.into_iter().map(|t| (&t.range.from[..], &t.range.to[..], t.seqno));
+        Fragments::from_parts(parts.collect())
+    }
+
+    /// One set of all tombstones of `sets`.
+    fn union(sets: &[Arc<Fragments>]) -> Fragments {
+        Fragments::from_parts(sets.iter().flat_map(|set| set.parts()).collect())
+    }
+
+    /// The tombstones as (from, to, seqno), newest first.
+    fn parts(&self) -> impl Iterator<Item = (&[u8], &[u8], Seqno)> {
+        self.spans.iter().map(|span| (self.bound(span.from), self.bound(span.to), span.seqno))
+    }
+
+    fn from_parts(mut parts: Vec<(&[u8], &[u8], Seqno)>) -> Fragments {
+        parts.retain(|(from, to, _)| to.is_empty() || from < to);
+        parts.sort_unstable_by(|a, b| b.2.cmp(&a.2).then_with(|| (a.0, a.1).cmp(&(b.0, b.1))));
+        parts.dedup();
+        let mut bounds: Vec<&[u8]> = parts.iter().map(|part| part.0).collect();
+        bounds.extend(parts.iter().map(|part| part.1).filter(|to| !to.is_empty()));
+        bounds.sort_unstable();
+        bounds.dedup();
+        assert!(bounds.len() < UNBOUNDED as usize / 2, "the nodes of the tree are numbered by u32");
+        let number = |bound: &[u8]| bounds.partition_point(|&b| b < bound) as u32;
+        let spans = parts
+            .iter()
+            .map(|&(from, to, seqno)| Span {
+                from: number(from),
+                to: if to.is_empty() { UNBOUNDED } else { number(to) },
+                seqno,
+            })
+            .collect();
+        let ends = bounds
+            .iter()
+            .scan(0, |end, bound| {
+                *end += bound.len();
+                Some(*end)
+            })
+            .collect();
+        let mut fragments = Fragments { bytes: bounds.concat(), ends, spans, starts: Vec::new(), seqnos: Vec::new() };
+        fragments.fill_tree();
+        fragments
+    }
+
+    /// Notes every span at its nodes: one pass counts, a second one fills.
+    fn fill_tree(&mut self) {
+        let leaves = self.ends.len();
+        let mut starts = vec![0u32; 2 * leaves + 1];
+        for span in &self.spans {
+            for_each_node(leaves, *span, |node| starts[node + 1] += 1);
+        }
+        let mut total = 0u32;
+        for start in &mut starts {
+            total = total.checked_add(*start).expect("fewer than 2^32 notes: 2^27 tombstones and more");
+            *start = total;
+        }
+        let mut next = starts.clone();
+        self.seqnos = vec![Seqno(0); total as usize];
+        for span in &self.spans {
+            for_each_node(leaves, *span, |node| {
+                self.seqnos[next[node] as usize] = span.seqno;
+                next[node] += 1;
+            });
+        }
+        self.starts = starts;
+    }
+
+    /// Whether there are no tombstones.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The number of distinct tombstones.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// Memory held, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+            + self.ends.len() * size_of::<usize>()
+            + self.spans.len() * size_of::<Span>()
+            + self.starts.len() * size_of::<u32>()
+            + self.seqnos.len() * size_of::<Seqno>()
+    }
+
+    /// The newest seqno; 0 if there are no tombstones.
+    pub fn max_seqno(&self) -> Seqno {
+        self.spans.first().map_or(Seqno(0), |span| span.seqno)
+    }
+
+    /// The oldest seqno; 0 if there are no tombstones.
+    pub fn min_seqno(&self) -> Seqno {
+        self.spans.last().map_or(Seqno(0), |span| span.seqno)
+    }
+
+    /// The smallest range that covers all tombstones; `None` if there are none. O(n).
+    pub fn range(&self) -> Option<KeyRange> {
+        let to = self.spans.iter().map(|span| span.to).max()?;
+        Some(KeyRange::new(self.bound(0), self.bound(to)))
+    }
+
+    /// The seqno of the newest tombstone at or below `at` that covers `key`; 0 if there is none.
+    #[inline]
+    pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
+        if self.spans.is_empty() {
+            return Seqno(0);
+        }
+        self.fragment_of(key).map_or(Seqno(0), |fragment| self.newest_at(fragment, at))
+    }
+
+    /// Appends the seqnos of all tombstones that cover `key`, newest first. O(log n) and the output.
+    pub fn seqnos(&self, key: &[u8], out: &mut Vec<Seqno>) {
+        if let Some(fragment) = self.fragment_of(key) {
+            self.gather(fragment, out);
+        }
+    }
+
+    /// The tombstones cut to `range`, newest first; those that do not reach into it are left out. O(n).
+    pub fn clipped(&self, range: &KeyRange) -> Vec<RangeTombstone> {
+        let cut = |(from, to, seqno): (&[u8], &[u8], Seqno)| {
+            let range = KeyRange::new(from, to).intersect(range);
+            (!range.is_empty()).then_some(RangeTombstone { range, seqno })
+        };
+        self.parts().filter_map(cut).collect()
+    }
+
+    /// The same keys covered by disjoint tombstones in key order, of which each is the newest of its place.
+    /// O(n log n).
+    pub fn newest(&self) -> Vec<RangeTombstone> {
+        let mut out: Vec<RangeTombstone> = Vec::new();
+        for fragment in 0..self.ends.len() {
+            let seqno = self.newest_at(fragment, Seqno(u64::MAX));
+            if seqno == Seqno(0) {
+                continue;
+            }
+            let from = self.bound(fragment as u32);
+            let to = if fragment + 1 == self.ends.len() { &[][..] } else { self.bound(fragment as u32 + 1) };
+            match out.last_mut() {
+                Some(last) if last.seqno == seqno && last.range.to == from => last.range.to = to.to_vec(),
+                _ => out.push(RangeTombstone { range: KeyRange::new(from, to), seqno }),
+            }
+        }
+        out
+    }
+
+    /// Bound number `i`; empty for [`UNBOUNDED`].
+    #[inline]
+    fn bound(&self, i: u32) -> &[u8] {
+        if i == UNBOUNDED {
+            return &[];
+        }
+        let i = i as usize;
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.bytes[start..self.ends[i]]
+    }
+
+    /// The fragment that holds `key`; `None` before the first bound.
+    #[inline]
+    fn fragment_of(&self, key: &[u8]) -> Option<usize> {
+        let (mut low, mut high) = (0, self.ends.len());
+        while low < high {
+            let mid = (low + high) / 2;
+            if self.bound(mid as u32) <= key { low = mid + 1 } else { high = mid }
+        }
+        low.checked_sub(1)
+    }
+
+    #[inline]
+    fn list(&self, node: usize) -> &[Seqno] {
+        &self.seqnos[self.starts[node] as usize..self.starts[node + 1] as usize]
+    }
+
+    #[inline]
+    fn newest_at(&self, fragment: usize, at: Seqno) -> Seqno {
+        let mut newest = Seqno(0);
+        let mut node = self.ends.len() + fragment;
+        while node > 0 {
+            let list = self.list(node);
+            let first = list.partition_point(|&seqno| seqno > at);
+            newest = newest.max(list.get(first).copied().unwrap_or_default());
+            node /= 2;
+        }
+        newest
+    }
+
+    fn gather(&self, fragment: usize, out: &mut Vec<Seqno>) {
+        let start = out.len();
+        let mut node = self.ends.len() + fragment;
+        while node > 0 {
+            out.extend_from_slice(self.list(node));
+            node /= 2;
+        }
+        out[start..].sort_unstable_by(|a, b| b.cmp(a));
+    }
+}
+
+/// Calls `visit` with the nodes whose spans add up to `span`, in a bottom-up segment tree over `leaves` fragments.
+#[inline]
+fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
+    let mut low = leaves + span.from as usize;
+    let mut high = leaves + (span.to as usize).min(leaves);
+    while low < high {
+        if low % 2 == 1 {
+            visit(low);
+            low += 1;
+        }
+        if high % 2 == 1 {
+            high -= 1;
+            visit(high);
+        }
+        low /= 2;
+        high /= 2;
+    }
+}
+
+/// Looks keys up one after the other, in ascending order for the best speed: O(1) amortised while keys stay in a
+/// fragment, the cost of [`Fragments::seqnos`] where they leave it.
+#[derive(Clone, Debug)]
+pub struct FragmentSweep {
+    fragments: Arc<Fragments>,
+    /// One more than the current fragment; 0 before the first bound.
+    after: usize,
+    seqnos: Vec<Seqno>,
+}
+
+impl FragmentSweep {
+    /// Starts before the first fragment.
+    pub fn new(fragments: Arc<Fragments>) -> FragmentSweep {
+        FragmentSweep { fragments, after: 0, seqnos: Vec::new() }
+    }
+
+    /// The seqnos of all tombstones that cover `key`, newest first.
+    #[inline]
+    pub fn seqnos(&mut self, key: &[u8]) -> &[Seqno] {
+        let fragments = &*self.fragments;
+        let starts_before = |i: usize| i < fragments.ends.len() && fragments.bound(i as u32) <= key;
+        let mut after = self.after;
+        if after > 0 && !starts_before(after - 1) {
+            after = fragments.fragment_of(key).map_or(0, |fragment| fragment + 1);
+        } else {
+            while starts_before(after) {
+                after += 1;
+            }
+        }
+        if after != self.after {
+            self.after = after;
+            self.seqnos.clear();
+            if let Some(fragment) = after.checked_sub(1) {
+                fragments.gather(fragment, &mut self.seqnos);
+            }
+        }
+        &self.seqnos
+    }
+
+    /// The same as [`Fragments::covering`].
+    #[inline]
+    pub fn covering(&mut self, key: &[u8], at: Seqno) -> Seqno {
+        let seqnos = self.seqnos(key);
+        let first = seqnos.partition_point(|&seqno| seqno > at);
+        seqnos.get(first).copied().unwrap_or_default()
+    }
+}
+
+/// Range tombstones that grow: O(log n) immutable [`Fragments`] of which each is at least twice as large as the next.
+/// An insertion costs O(log² n) amortised; a clone, which is a snapshot, O(log n).
+#[derive(Clone, Debug, Default)]
+pub struct FragmentSet {
+    parts: Vec<Arc<Fragments>>,
+}
+
+impl FragmentSet {
+    /// An empty set.
+    pub fn new() -> FragmentSet {
+        FragmentSet::default()
+    }
+
+    /// Adds a tombstone; an empty range is ignored.
+    pub fn insert(&mut self, tombstone: &RangeTombstone) {
+        let new = Fragments::build(std::slice::from_ref(tombstone));
+        if new.is_empty() {
+            return;
+        }
+        // What has to be merged is found first, so that several parts are merged once.
+        let mut len = new.len();
+        self.parts.push(Arc::new(new));
+        let mut from = self.parts.len() - 1;
+        while from > 0 && self.parts[from - 1].len() < 2 * len {
+            from -= 1;
+            len += self.parts[from].len();
+        }
+        self.merge_from(from);
+    }
+
+    fn merge_from(&mut self, from: usize) {
+        if from + 1 < self.parts.len() {
+            let union = Fragments::union(&self.parts[from..]);
+            self.parts.truncate(from);
+            self.parts.push(Arc::new(union));
+        }
+    }
+
+    /// Whether there are no tombstones.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// The number of tombstones.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.len()).sum()
+    }
+
+    /// Memory held, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes()).sum()
+    }
+
+    /// The seqno of the newest tombstone at or below `at` that covers `key`; 0 if there is none. O(log³ n).
+    pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
+        self.parts.iter().map(|part| part.covering(key, at)).max().unwrap_or_default()
+    }
+
+    /// Everything as one; merges what has been inserted since the last call, O(n log n), and is free without insertions.
+    pub fn unify(&mut self) -> Arc<Fragments> {
+        self.merge_from(0);
+        self.parts.first().cloned().unwrap_or_default()
+    }
+
+    /// The parts, for who looks keys up in each (see [`FragmentSweep`]).
+    pub fn parts(&self) -> &[Arc<Fragments>] {
+        &self.parts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key() -> impl Strategy<Value = Vec<u8>> {
+        prop::collection::vec(0u8..4, 0..4)
+    }
+
+    fn brute(tombstones: &[RangeTombstone], key: &[u8]) -> Vec<Seqno> {
+        let mut all: Vec<Seqno> =
+            tombstones.iter().filter(|t| !t.range.is_empty() && t.range.contains(key)).map(|t| t.seqno).collect();
+        all.sort_unstable_by(|a, b| b.cmp(a));
+        all
+    }
+
+    fn list(fragments: &Fragments, key: &[u8]) -> Vec<Seqno> {
+        let mut out = Vec::new();
+        fragments.seqnos(key, &mut out);
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+        #[test]
+        fn every_question_is_answered_as_by_brute_force(
+            bounds in prop::collection::vec((key(), key()), 0..20),
+            mut keys in prop::collection::vec(prop::collection::vec(0u8..4, 1..5), 1..40),
+            window in (key(), key()),
+        ) {
+            let tombstones: Vec<RangeTombstone> = (1u64..)
+                .zip(bounds)
+                .map(|(i, (from, to))| RangeTombstone { range: KeyRange::new(from, to), seqno: Seqno(10 * i) })
+                .collect();
+            let all = Arc::new(Fragments::build(&tombstones));
+            let mut set = FragmentSet::new();
+            tombstones.iter().for_each(|t| set.insert(t));
+            let window = KeyRange::new(window.0, window.1);
+            let clipped = Fragments::build(&all.clipped(&window));
+            let newest = all.newest();
+            prop_assert!(newest.windows(2).all(|w| !w[0].range.to.is_empty() && w[0].range.to <= w[1].range.from));
+            let newest = Fragments::build(&newest);
+            let mut sweep = FragmentSweep::new(all.clone());
+            keys.sort();
+            keys.push(vec![1]);
+            for key in &keys {
+                let expect = brute(&tombstones, key);
+                prop_assert_eq!(&list(&all, key), &expect);
+                prop_assert_eq!(sweep.seqnos(key), &expect[..]);
+                prop_assert_eq!(list(&newest, key), expect.first().copied().into_iter().collect::<Vec<_>>());
+                let inside = if window.contains(key) { expect.clone() } else { Vec::new() };
+                prop_assert_eq!(list(&clipped, key), inside);
+                prop_assert!(expect.is_empty() || all.range().unwrap().contains(key));
+                for at in [0, 9, 10, 55, 100, 205] {
+                    let best = expect.iter().copied().find(|&s| s <= Seqno(at)).unwrap_or_default();
+                    prop_assert_eq!(all.covering(key, Seqno(at)), best);
+                    prop_assert_eq!(set.covering(key, Seqno(at)), best);
+                    prop_assert_eq!(sweep.covering(key, Seqno(at)), best);
+                }
+            }
+            prop_assert_eq!(set.len(), all.len());
+            prop_assert_eq!(set.unify().clipped(&KeyRange::all()), all.clipped(&KeyRange::all()));
+            prop_assert_eq!(set.is_empty(), all.is_empty());
+        }
+    }
+
+    #[test]
+    fn nested_ranges_do_not_cost_the_square() {
+        let tombstones: Vec<RangeTombstone> = (1..=20_000u64)
+            .map(|i| RangeTombstone { range: KeyRange::new([], i.to_be_bytes()), seqno: Seqno(i) })
+            .collect();
+        let all = Fragments::build(&tombstones);
+        assert!(all.bytes() < 20_000 * 200, "{} bytes", all.bytes());
+        assert_eq!(all.covering(&19_998u64.to_be_bytes(), Seqno::MAX), Seqno(20_000));
+        assert_eq!(all.covering(&5u64.to_be_bytes(), Seqno(6)), Seqno(6));
+        assert_eq!(all.covering(&5u64.to_be_bytes(), Seqno(5)), Seqno(0));
+        assert_eq!((all.min_seqno(), all.max_seqno()), (Seqno(1), Seqno(20_000)));
+        let mut set = FragmentSet::new();
+        tombstones.iter().for_each(|t| set.insert(t));
+        assert!(set.parts().len() <= 16);
+        assert_eq!(set.covering(&5u64.to_be_bytes(), Seqno(6)), Seqno(6));
+    }
+
+    #[test]
+    fn the_hull_is_open_where_a_tombstone_is() {
+        assert_eq!(Fragments::default().range(), None);
+        let bounded = RangeTombstone { range: KeyRange::new(*b"c", *b"d"), seqno: Seqno(2) };
+        let open = RangeTombstone { range: KeyRange::new(*b"b", *b""), seqno: Seqno(1) };
+        assert_eq!(Fragments::build(std::slice::from_ref(&bounded)).range(), Some(KeyRange::new(*b"c", *b"d")));
+        assert_eq!(Fragments::build(&[bounded, open]).range(), Some(KeyRange::new(*b"b", *b"")));
+    }
+}

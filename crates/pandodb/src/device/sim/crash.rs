@@ -1,0 +1,161 @@
+//! What a power cut does to the operations that were pending: one choice, and the list of choices worth trying.
+
+use std::borrow::Borrow;
+
+use super::{Rng, SimOp};
+
+/// The unit in which a disk writes: tears lie on its multiples, in bytes from the start of the file.
+const SECTOR: u64 = 512;
+
+/// What becomes of one pending operation. All but `Drop` keep an operation that is not a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// It reached the disk.
+    Keep,
+    /// It never happened.
+    Drop,
+    /// Of a write, the first bytes, this many.
+    Head(u64),
+    /// Of a write, the last bytes, this many.
+    Tail(u64),
+    /// The space was given to the file, the bytes did not arrive: zeros.
+    Zeros,
+    /// As `Zeros`, with whatever was there before: bytes that follow from the seed.
+    Garbage(u64),
+}
+
+/// The fate of every pending operation, by its position in the list of pending ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrashChoice {
+    /// Operations before this position are kept, the rest dropped,
+    kept: usize,
+    /// save these. Ascending by position.
+    except: Vec<(usize, Fate)>,
+}
+
+impl CrashChoice {
+    /// Everything pending is lost.
+    pub fn none() -> CrashChoice {
+        CrashChoice::prefix(0)
+    }
+
+    /// Nothing is lost, as when only the process dies.
+    pub fn all() -> CrashChoice {
+        CrashChoice::prefix(usize::MAX)
+    }
+
+    /// The first `kept` pending operations survive.
+    pub fn prefix(kept: usize) -> CrashChoice {
+        CrashChoice { kept, except: Vec::new() }
+    }
+
+    /// The pending operations at the given positions survive.
+    pub fn only(positions: impl IntoIterator<Item = usize>) -> CrashChoice {
+        positions.into_iter().fold(CrashChoice::none(), |choice, position| choice.with(position, Fate::Keep))
+    }
+
+    /// The same, but for the operation at `position`. Costs a search among the exceptions.
+    #[must_use]
+    pub fn with(mut self, position: usize, fate: Fate) -> CrashChoice {
+        match self.except.binary_search_by_key(&position, |(position, _)| *position) {
+            Ok(at) => self.except[at].1 = fate,
+            Err(at) => self.except.insert(at, (position, fate)),
+        }
+        self
+    }
+
+    /// What becomes of the operation at `position`.
+    pub fn fate(&self, position: usize) -> Fate {
+        match self.except.binary_search_by_key(&position, |(position, _)| *position) {
+            Ok(at) => self.except[at].1,
+            Err(_) if position < self.kept => Fate::Keep,
+            Err(_) => Fate::Drop,
+        }
+    }
+}
+
+/// Which choices to try at one point of a history.
+///
+/// Up to `exhaustive` pending operations: every subset. Above: every prefix, all but one, only one, all pairs if
+/// asked for, and seeded subsets. Then, if asked for, every write torn or spoilt, with the writes before it kept and
+/// with all others kept.
+#[derive(Clone, Debug)]
+pub struct CrashPlan {
+    /// Up to how many pending operations all subsets are tried. At most 20.
+    pub exhaustive: usize,
+    /// Above that, whether all pairs are tried. Their number is quadratic.
+    pub pairs: bool,
+    /// Above that, how many seeded subsets are tried.
+    pub subsets: usize,
+    /// In how many places each write is torn, at most; 0 for none. Each place gives head only and tail only. A write
+    /// with more sector boundaries inside is torn at evenly spread ones.
+    pub tears: usize,
+    /// Whether each write comes back as zeros and as garbage.
+    pub rot: bool,
+    /// The seed of subsets and garbage.
+    pub seed: u64,
+}
+
+impl Default for CrashPlan {
+    fn default() -> CrashPlan {
+        CrashPlan { exhaustive: 10, pairs: true, subsets: 1024, tears: 64, rot: true, seed: 0 }
+    }
+}
+
+impl CrashPlan {
+    /// The choices for the given pending operations, in an order that depends on nothing else. Different choices may
+    /// give the same image: drop repetitions by [`super::SimImage::hash`].
+    pub fn choices<'a>(&'a self, pending: &'a [impl Borrow<SimOp>]) -> impl Iterator<Item = CrashChoice> + 'a {
+        assert!(self.exhaustive <= 20, "2^{} subsets are too many", self.exhaustive);
+        let k = pending.len();
+        let small = k <= self.exhaustive;
+        let every = if small { 0..1_u64 << k } else { 0..0 };
+        let every = every.map(move |bits| CrashChoice::only((0..k).filter(|position| bits >> position & 1 == 1)));
+        let sampled = (!small).then(|| self.sampled(k)).into_iter().flatten();
+        every.chain(sampled).chain(self.spoilt(pending))
+    }
+
+    fn sampled(&self, k: usize) -> impl Iterator<Item = CrashChoice> + '_ {
+        let prefixes = (0..=k).map(CrashChoice::prefix);
+        let but_one = (0..k).map(|position| CrashChoice::all().with(position, Fate::Drop));
+        let only_one = (0..k).map(|position| CrashChoice::only([position]));
+        let pairs = if self.pairs { 0..k } else { 0..0 };
+        let pairs = pairs.flat_map(move |a| (a + 1..k).map(move |b| CrashChoice::only([a, b])));
+        let mut rng = Rng(self.seed);
+        let subsets = (0..self.subsets).map(move |_| {
+            // The share that survives varies too: a fair coin for each would nearly always keep about half.
+            let share = 1 + rng.below(15);
+            CrashChoice::only((0..k).filter(|_| rng.below(16) < share))
+        });
+        prefixes.chain(but_one).chain(only_one).chain(pairs).chain(subsets)
+    }
+
+    fn spoilt<'a>(&'a self, pending: &'a [impl Borrow<SimOp>]) -> impl Iterator<Item = CrashChoice> + 'a {
+        let fates = pending.iter().enumerate().flat_map(|(position, op)| {
+            let op: &SimOp = op.borrow();
+            let mut fates = tears(op, self.tears);
+            if self.rot && matches!(op, SimOp::Write { .. }) {
+                fates.extend([Fate::Zeros, Fate::Garbage(self.seed.wrapping_add(position as u64))]);
+            }
+            fates.into_iter().map(move |fate| (position, fate))
+        });
+        fates.flat_map(|(position, fate)| {
+            [CrashChoice::prefix(position).with(position, fate), CrashChoice::all().with(position, fate)]
+        })
+    }
+}
+
+/// The tears of a write: head and tail for at most `limit` of the sector boundaries inside it.
+fn tears(op: &SimOp, limit: usize) -> Vec<Fate> {
+    let SimOp::Write { patch, .. } = op else { return Vec::new() };
+    let range = patch.range();
+    let first = range.start / SECTOR + 1;
+    let boundaries = range.end.div_ceil(SECTOR).saturating_sub(first);
+    let places = boundaries.min(limit as u64);
+    let tear = |place: u64| {
+        let boundary = (first + place * boundaries / places) * SECTOR;
+        debug_assert!(range.start < boundary && boundary < range.end, "a tear lies inside its write");
+        [Fate::Head(boundary - range.start), Fate::Tail(range.end - boundary)]
+    };
+    (0..places).flat_map(tear).collect()
+}

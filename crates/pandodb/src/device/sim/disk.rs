@@ -1,0 +1,215 @@
+//! What is on the disk: durable bytes and entries, and the operations that may or may not have reached it.
+//!
+//! ```text
+//!   files, entries:  applied for good
+//!   pending:         [write a][create b][write a][write b] …      in the order of issue, all files together
+//!                       │ sync(a): durable, and applied at once if nothing forgotten stands before it in a
+//!                       │ failed sync(a): forgotten: a crash may still find it, no later sync makes it durable
+//! ```
+//!
+//! Both the running device and the cursor over a history hold a `Disk` and feed it the same operations, so what one
+//! calls durable the other does too.
+//!
+//! Invariants: for each scope (one file, or the directory), whatever stands before the first optional operation of that
+//! scope has been applied. A file is kept as long as an entry, or a pending change of entries, names it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::op::Scope;
+use super::{CrashChoice, Fate, Inode, Patch, Rng, SimImage, SimOp};
+use crate::device::content::Content;
+
+/// The names of the directory.
+pub(super) type Entries = BTreeMap<Arc<str>, Inode>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The next sync makes it durable.
+    Waiting,
+    /// A failed sync gave it up.
+    Forgotten,
+    /// Durable, but after a forgotten one of its scope, so that it cannot be applied for good yet.
+    Durable,
+}
+
+#[derive(Clone, Debug)]
+struct Pending {
+    op: SimOp,
+    scope: Scope,
+    state: State,
+}
+
+/// See the module's page.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disk {
+    entries: Entries,
+    files: BTreeMap<Inode, Content>,
+    pending: Vec<Pending>,
+}
+
+impl Disk {
+    /// A disk on which everything given is durable.
+    pub fn new(entries: Entries, files: BTreeMap<Inode, Content>) -> Disk {
+        Disk { entries, files, pending: Vec::new() }
+    }
+
+    /// Takes the next operation in. A sync costs a step per pending operation.
+    pub fn feed(&mut self, op: &SimOp) {
+        match op {
+            SimOp::Sync { inode } => self.settle(Scope::File(*inode), State::Durable),
+            SimOp::SyncFailed { inode } => self.settle(Scope::File(*inode), State::Forgotten),
+            SimOp::SyncDir => self.settle(Scope::Directory, State::Durable),
+            SimOp::SyncDirFailed => self.settle(Scope::Directory, State::Forgotten),
+            _ => self.push(op),
+        }
+    }
+
+    /// The operations that a crash may undo, in order.
+    pub fn pending(&self) -> impl Iterator<Item = &SimOp> {
+        self.pending.iter().filter(|pending| pending.state != State::Durable).map(|pending| &pending.op)
+    }
+
+    /// The files after a crash in which `choice` decides about [`Disk::pending`].
+    pub fn image(&self, choice: &CrashChoice) -> SimImage {
+        let (mut entries, mut files) = (self.entries.clone(), self.files.clone());
+        let mut position = 0;
+        for pending in &self.pending {
+            let fate = if pending.state == State::Durable {
+                Fate::Keep
+            } else {
+                position += 1;
+                choice.fate(position - 1)
+            };
+            if fate == Fate::Drop {
+                continue;
+            }
+            match pending.scope {
+                Scope::Directory => change_entries(&mut entries, &pending.op),
+                Scope::File(inode) => {
+                    if let Some(content) = files.get_mut(&inode) {
+                        change_content(content, &pending.op, fate);
+                    }
+                }
+            }
+        }
+        let contents = entries.into_iter().map(|(name, inode)| {
+            let content = files.get(&inode).expect("a named file is kept");
+            (name, content.clone())
+        });
+        SimImage::from_files(contents.collect())
+    }
+
+    fn push(&mut self, op: &SimOp) {
+        let Some(scope) = op.scope() else { return };
+        match scope {
+            // Nothing can name a removed file again: what its last openers still write is lost already.
+            Scope::File(inode) if !self.files.contains_key(&inode) => return,
+            Scope::File(_) => {}
+            Scope::Directory => {
+                if let SimOp::Create { inode, .. } = op {
+                    let reused = self.files.insert(*inode, Content::default());
+                    assert!(reused.is_none(), "{inode:?} was given twice");
+                }
+            }
+        }
+        self.pending.push(Pending { op: op.clone(), scope, state: State::Waiting });
+    }
+
+    /// Gives the waiting operations of a scope their new state, then applies the durable ones that nothing optional
+    /// precedes.
+    fn settle(&mut self, scope: Scope, state: State) {
+        let Disk { entries, files, pending } = self;
+        let mut blocked = false;
+        pending.retain_mut(|pending| {
+            if pending.scope != scope {
+                return true;
+            }
+            if pending.state == State::Waiting {
+                pending.state = state;
+            }
+            blocked |= pending.state == State::Forgotten;
+            if blocked {
+                return true;
+            }
+            match scope {
+                Scope::Directory => change_entries(entries, &pending.op),
+                Scope::File(inode) => {
+                    let content = files.get_mut(&inode).expect("a file with pending writes is kept");
+                    change_content(content, &pending.op, Fate::Keep);
+                }
+            }
+            false
+        });
+        if scope == Scope::Directory {
+            self.forget_unnamed();
+        }
+    }
+
+    /// Drops the files that no entry names and no pending change can name.
+    fn forget_unnamed(&mut self) {
+        let mut named: Vec<Inode> = self.entries.values().copied().collect();
+        named.extend(self.pending.iter().filter_map(|pending| match pending.op {
+            SimOp::Create { inode, .. } | SimOp::Rename { inode, .. } | SimOp::Remove { inode, .. } => Some(inode),
+            _ => None,
+        }));
+        self.files.retain(|inode, _| named.contains(inode));
+        self.pending.retain(|pending| match pending.scope {
+            Scope::File(inode) => self.files.contains_key(&inode),
+            Scope::Directory => true,
+        });
+    }
+}
+
+/// Applies a change of entries, if what it rests on is there.
+pub(super) fn change_entries(entries: &mut Entries, op: &SimOp) {
+    match op {
+        SimOp::Create { inode, name } => {
+            entries.entry(Arc::clone(name)).or_insert(*inode);
+        }
+        SimOp::Rename { inode, from, to } if entries.get(from) == Some(inode) => {
+            entries.remove(from);
+            entries.insert(Arc::clone(to), *inode);
+        }
+        SimOp::Remove { inode, name } if entries.get(name) == Some(inode) => {
+            entries.remove(name);
+        }
+        // The entry that it would change was lost, so this change is lost with it.
+        SimOp::Rename { .. } | SimOp::Remove { .. } => {}
+        _ => unreachable!("{op:?} does not change the directory"),
+    }
+}
+
+/// Applies a change of a file's bytes or length. A fate other than `Keep` spoils a write; the others are atomic.
+pub(super) fn change_content(content: &mut Content, op: &SimOp, fate: Fate) {
+    match op {
+        SimOp::Write { patch, .. } => write(content, patch, fate),
+        SimOp::SetLen { len, .. } => content.set_len(*len),
+        SimOp::Allocate { offset, len, .. } => content.allocate(*offset, *len),
+        SimOp::Punch { offset, len, .. } => content.punch(*offset, *len),
+        _ => unreachable!("{op:?} does not change a file"),
+    }
+}
+
+fn write(content: &mut Content, patch: &Patch, fate: Fate) {
+    let range = patch.range();
+    let len = range.end - range.start;
+    match fate {
+        Fate::Keep => content.apply(patch, 0..len),
+        Fate::Drop => {}
+        Fate::Head(n) => content.apply(patch, 0..n.min(len)),
+        Fate::Tail(n) => content.apply(patch, len - n.min(len)..len),
+        Fate::Zeros => {
+            content.punch(range.start, len);
+            content.allocate(range.start, len);
+        }
+        Fate::Garbage(seed) => {
+            let mut rng = Rng(seed ^ range.start);
+            let mut garbage = vec![0; len as usize];
+            for word in garbage.chunks_mut(8) {
+                word.copy_from_slice(&rng.next().to_le_bytes()[..word.len()]);
+            }
+            content.write(range.start, &garbage);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Faults to come: which operation breaks, and how.
+
+use std::io;
+use std::ops::Range;
+
+use super::OpKind;
+
+/// Classes of operations, for errors that may strike any of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpClass {
+    /// All.
+    Any,
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Syncs of files and of the directory.
+    Sync,
+    /// The rest: open, create, rename, remove, list, set a length, allocate, punch.
+    Meta,
+}
+
+impl OpClass {
+    fn holds(self, kind: OpKind) -> bool {
+        match self {
+            OpClass::Any => true,
+            OpClass::Read => kind == OpKind::Read,
+            OpClass::Write => kind == OpKind::Write,
+            OpClass::Sync => matches!(kind, OpKind::Sync | OpKind::SyncDir),
+            OpClass::Meta => ![OpClass::Read, OpClass::Write, OpClass::Sync].iter().any(|class| class.holds(kind)),
+        }
+    }
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// The operation fails with an I/O error and has no effect.
+    IoError(OpClass),
+    /// A sync fails with an I/O error and what it should have written is forgotten: reads see the new bytes, a crash
+    /// may give the old, later syncs succeed and do not write it.
+    FailedSync,
+    /// A read or write moves fewer bytes than asked for, at least one (whole pages on a direct file). Transfers that
+    /// cannot be shorter are not counted.
+    ShortTransfer,
+    /// A read or write fails with `Interrupted`, without effect. A sticky one lets every second attempt through, or
+    /// nothing would ever be done.
+    Interrupted,
+    /// A write is reported done, and is not.
+    LostWrite,
+    /// A write is reported done, and was done on other pages of the file.
+    MisdirectedWrite,
+    /// A read returns one bit turned over; what is stored stays as it is.
+    BitFlip,
+}
+
+impl FaultKind {
+    fn can_strike(self, kind: OpKind, divisible: bool) -> bool {
+        match self {
+            FaultKind::IoError(class) => class.holds(kind),
+            FaultKind::FailedSync => OpClass::Sync.holds(kind),
+            FaultKind::ShortTransfer => divisible,
+            FaultKind::Interrupted => matches!(kind, OpKind::Read | OpKind::Write),
+            FaultKind::LostWrite | FaultKind::MisdirectedWrite => kind == OpKind::Write,
+            FaultKind::BitFlip => kind == OpKind::Read,
+        }
+    }
+}
+
+/// A fault to come, for [`super::SimDevice::set_fault`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// How many operations that it could strike go well first.
+    pub nth: u64,
+    /// What goes wrong.
+    pub kind: FaultKind,
+    /// Whether it goes wrong from then on, or once.
+    pub sticky: bool,
+    /// Only operations on the file of this name.
+    pub file: Option<String>,
+    /// Only reads and writes that touch these bytes, as an unreadable sector does.
+    pub range: Option<Range<u64>>,
+}
+
+impl Fault {
+    /// The fault strikes the operation after the next `nth` that it could strike, once.
+    pub fn once(kind: FaultKind, nth: u64) -> Fault {
+        Fault { nth, kind, sticky: false, file: None, range: None }
+    }
+
+    /// The fault strikes from the operation after the next `nth` on, every time.
+    pub fn sticky(kind: FaultKind, nth: u64) -> Fault {
+        Fault { sticky: true, ..Fault::once(kind, nth) }
+    }
+
+    /// Whether what the operation touches is what the fault is about.
+    fn is_about(&self, operation: &Operation<'_>) -> bool {
+        let file = self.file.as_deref().is_none_or(|file| operation.name == Some(file));
+        let range = self.range.as_ref().is_none_or(|range| {
+            operation.range.as_ref().is_some_and(|touched| touched.start < range.end && range.start < touched.end)
+        });
+        file && range
+    }
+}
+
+/// An operation about to be done, as far as faults care.
+pub(super) struct Operation<'a> {
+    pub kind: OpKind,
+    /// The file's name now, if the operation is about a file that has one.
+    pub name: Option<&'a str>,
+    /// The bytes that a transfer touches.
+    pub range: Option<Range<u64>>,
+    /// Whether a transfer can move fewer bytes than asked for.
+    pub divisible: bool,
+}
+
+/// Decides when the fault strikes.
+#[derive(Default)]
+pub(super) struct Injector {
+    fault: Option<Fault>,
+    seen: u64,
+    struck: u64,
+    /// Whether a sticky interruption has just struck, so that the next attempt goes through.
+    pausing: bool,
+}
+
+impl Injector {
+    pub fn new(fault: Option<Fault>) -> Injector {
+        Injector { fault, ..Injector::default() }
+    }
+
+    pub fn struck(&self) -> u64 {
+        self.struck
+    }
+
+    /// What goes wrong with this operation, if anything.
+    pub fn strike(&mut self, operation: &Operation<'_>) -> Option<FaultKind> {
+        let fault = self.fault.as_ref()?;
+        if !fault.kind.can_strike(operation.kind, operation.divisible) || !fault.is_about(operation) {
+            return None;
+        }
+        let turn = self.seen;
+        self.seen += 1;
+        let due = turn == fault.nth || (fault.sticky && turn > fault.nth);
+        if !due {
+            return None;
+        }
+        if fault.kind == FaultKind::Interrupted && std::mem::take(&mut self.pausing) {
+            return None;
+        }
+        self.pausing = true;
+        self.struck += 1;
+        Some(fault.kind)
+    }
+}
+
+/// The error that a failing disk gives (EIO).
+pub(super) fn io_error() -> io::Error {
+    io::Error::from_raw_os_error(5)
+}

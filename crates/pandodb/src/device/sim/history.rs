@@ -1,0 +1,97 @@
+//! A recorded run, and the walk over the points at which the power could have been cut.
+
+use super::disk::Disk;
+use super::{CrashChoice, SimImage, SimOp};
+
+/// Where a recording started, and every change since.
+#[derive(Clone, Debug)]
+pub struct SimHistory {
+    start: Disk,
+    ops: Vec<SimOp>,
+}
+
+impl SimHistory {
+    pub(super) fn new(start: Disk, ops: Vec<SimOp>) -> SimHistory {
+        SimHistory { start, ops }
+    }
+
+    /// The recorded operations, in order.
+    pub fn ops(&self) -> &[SimOp] {
+        &self.ops
+    }
+
+    /// A cursor before the first operation.
+    pub fn walk(&self) -> Cursor<'_> {
+        Cursor { history: self, disk: self.start.clone(), position: 0, last_mark: None }
+    }
+
+    /// A cursor behind the first `prefix` operations. Costs a walk from the start: to visit many points, walk.
+    ///
+    /// # Panics
+    /// If there are fewer operations.
+    pub fn at(&self, prefix: usize) -> Cursor<'_> {
+        assert!(prefix <= self.ops.len(), "operation {prefix} of {}", self.ops.len());
+        let mut cursor = self.walk();
+        while cursor.position < prefix {
+            cursor.advance();
+        }
+        cursor
+    }
+
+    /// The files after a power cut behind the first `prefix` operations; see [`SimHistory::at`].
+    pub fn image_at(&self, prefix: usize, choice: &CrashChoice) -> SimImage {
+        self.at(prefix).image(choice)
+    }
+
+    /// The files after the process was killed behind the first `prefix` operations; see [`SimHistory::at`].
+    pub fn image_cached_at(&self, prefix: usize) -> SimImage {
+        self.at(prefix).cached_image()
+    }
+}
+
+/// A point of a history, moving forward.
+#[derive(Clone, Debug)]
+pub struct Cursor<'h> {
+    history: &'h SimHistory,
+    disk: Disk,
+    position: usize,
+    last_mark: Option<u64>,
+}
+
+impl<'h> Cursor<'h> {
+    /// Steps over the next operation and returns it; `None` at the end.
+    pub fn advance(&mut self) -> Option<&'h SimOp> {
+        let op = self.history.ops.get(self.position)?;
+        self.position += 1;
+        self.disk.feed(op);
+        if let SimOp::Mark(value) = op {
+            self.last_mark = Some(*value);
+        }
+        Some(op)
+    }
+
+    /// How many operations lie behind.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// The last mark that was passed.
+    pub fn last_mark(&self) -> Option<u64> {
+        self.last_mark
+    }
+
+    /// The operations that a power cut here could undo, in order: what the positions of a [`CrashChoice`] mean.
+    pub fn pending(&self) -> Vec<&SimOp> {
+        self.disk.pending().collect()
+    }
+
+    /// The files after a power cut here. Costs a few microseconds and some for each operation kept.
+    pub fn image(&self, choice: &CrashChoice) -> SimImage {
+        self.disk.image(choice)
+    }
+
+    /// The files after the process was killed here: nothing is lost.
+    pub fn cached_image(&self) -> SimImage {
+        self.image(&CrashChoice::all())
+    }
+}

@@ -1,0 +1,157 @@
+//! The operations of the simulated device: their kinds, for counting and faults, and the changes that a history holds.
+
+use std::sync::Arc;
+
+use super::Patch;
+
+/// What identifies a file whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Inode(pub u64);
+
+/// The kinds of operations that are counted and can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// Opening an existing file.
+    Open,
+    /// Creating a file.
+    Create,
+    /// Renaming a file.
+    Rename,
+    /// Removing a file.
+    Remove,
+    /// Listing the directory.
+    List,
+    /// Syncing the directory.
+    SyncDir,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Setting a length.
+    SetLen,
+    /// Occupying space.
+    Allocate,
+    /// Punching a hole.
+    Punch,
+    /// Syncing a file.
+    Sync,
+}
+
+impl OpKind {
+    /// Every kind, in the order of declaration.
+    pub const ALL: [OpKind; 12] = [
+        OpKind::Open,
+        OpKind::Create,
+        OpKind::Rename,
+        OpKind::Remove,
+        OpKind::List,
+        OpKind::SyncDir,
+        OpKind::Read,
+        OpKind::Write,
+        OpKind::SetLen,
+        OpKind::Allocate,
+        OpKind::Punch,
+        OpKind::Sync,
+    ];
+}
+
+/// One change, or one promise about changes, as a history records it.
+#[derive(Clone, Debug)]
+pub enum SimOp {
+    /// Bytes were written.
+    Write {
+        /// The file.
+        inode: Inode,
+        /// Where and what.
+        patch: Patch,
+    },
+    /// The file was cut or extended.
+    SetLen {
+        /// The file.
+        inode: Inode,
+        /// Its new length in bytes.
+        len: u64,
+    },
+    /// Space was occupied.
+    Allocate {
+        /// The file.
+        inode: Inode,
+        /// From this byte,
+        offset: u64,
+        /// for this many.
+        len: u64,
+    },
+    /// A hole was punched.
+    Punch {
+        /// The file.
+        inode: Inode,
+        /// From this byte,
+        offset: u64,
+        /// for this many.
+        len: u64,
+    },
+    /// What was pending on the file's bytes and length became durable.
+    Sync {
+        /// The file.
+        inode: Inode,
+    },
+    /// A sync failed and forgot what was pending on the file: it may be on the disk or not, and no later sync helps.
+    SyncFailed {
+        /// The file.
+        inode: Inode,
+    },
+    /// A file was created.
+    Create {
+        /// The file.
+        inode: Inode,
+        /// Its name.
+        name: Arc<str>,
+    },
+    /// A file was renamed, replacing what had the name.
+    Rename {
+        /// The file.
+        inode: Inode,
+        /// Its old name.
+        from: Arc<str>,
+        /// Its new name.
+        to: Arc<str>,
+    },
+    /// A name was removed.
+    Remove {
+        /// The file that had it.
+        inode: Inode,
+        /// The name.
+        name: Arc<str>,
+    },
+    /// What was pending on the directory became durable.
+    SyncDir,
+    /// A sync of the directory failed and forgot what was pending, as [`SimOp::SyncFailed`].
+    SyncDirFailed,
+    /// The test's own mark.
+    Mark(u64),
+}
+
+/// What one sync covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// The entries of the directory.
+    Directory,
+    /// The bytes and the length of one file.
+    File(Inode),
+}
+
+impl SimOp {
+    /// Whose sync makes the change durable; none for syncs and marks, which change nothing.
+    pub(super) fn scope(&self) -> Option<Scope> {
+        match self {
+            SimOp::Write { inode, .. }
+            | SimOp::SetLen { inode, .. }
+            | SimOp::Allocate { inode, .. }
+            | SimOp::Punch { inode, .. } => Some(Scope::File(*inode)),
+            SimOp::Create { .. } | SimOp::Rename { .. } | SimOp::Remove { .. } => Some(Scope::Directory),
+            SimOp::Sync { .. } | SimOp::SyncFailed { .. } | SimOp::SyncDir | SimOp::SyncDirFailed | SimOp::Mark(_) => {
+                None
+            }
+        }
+    }
+}

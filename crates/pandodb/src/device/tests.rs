@@ -1,0 +1,239 @@
+//! What every device must do, on each of them; then what is particular to one.
+
+use std::io::ErrorKind;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+
+use super::counting::{ClassCounts, CountingDevice, FileClass};
+use super::*;
+use crate::base::PAGE;
+
+const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false };
+const WRITE: OpenHow = OpenHow { write: true, create_new: false, direct: false };
+const READ: OpenHow = OpenHow { write: false, create_new: false, direct: false };
+
+/// A fresh device of each sort, and what keeps its directory alive.
+fn devices() -> Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = FileDevice::open(&dir.path().join("store"), true).unwrap();
+    vec![
+        (Arc::new(file), Some(dir)),
+        (MemDevice::new(), None),
+        (SimDevice::new(1), None),
+        (CountingDevice::new(MemDevice::new(), |_| FileClass::Data), None),
+    ]
+}
+
+fn kind<T>(result: io::Result<T>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("expected an error"),
+        Err(e) => e.kind(),
+    }
+}
+
+fn read_all(file: &dyn File) -> Vec<u8> {
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    read_exact_at(file, 0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn files_keep_what_is_written() {
+    for (device, _dir) in devices() {
+        let file = device.open("a", CREATE).unwrap();
+        assert!(file.is_empty().unwrap());
+        assert_eq!(file.read_at(0, &mut [0; 4]).unwrap(), 0, "nothing to read in an empty file");
+        write_all_at(&*file, 5000, b"hello").unwrap();
+        assert_eq!(file.len().unwrap(), 5005);
+        let mut buf = [1; 9];
+        read_exact_at(&*file, 4996, &mut buf).unwrap();
+        assert_eq!(&buf, b"\0\0\0\0hello", "what was skipped reads as zeros");
+        assert_eq!(kind(read_exact_at(&*file, 5000, &mut [0; 6])), ErrorKind::UnexpectedEof);
+
+        file.set_len(5002).unwrap();
+        file.set_len(5004).unwrap();
+        assert_eq!(&read_all(&*file)[4999..], b"\0he\0\0", "what was cut off does not come back");
+        file.sync().unwrap();
+        let again = device.open("a", READ).unwrap();
+        assert_eq!(&read_all(&*again)[5000..5002], b"he");
+        assert!(again.write_at(0, b"x").is_err(), "opened for reading only");
+    }
+}
+
+#[test]
+fn space_is_occupied_and_given_back() {
+    for (device, _dir) in devices() {
+        let file = device.open("space", CREATE).unwrap();
+        file.set_len(1 << 30).unwrap();
+        assert_eq!(file.occupied().unwrap(), 0, "extending occupies nothing");
+        write_all_at(&*file, 8192, &[7; 3 * PAGE]).unwrap();
+        file.allocate(0, 64 * PAGE as u64).unwrap();
+        let mut buf = [0; PAGE];
+        read_exact_at(&*file, 8192, &mut buf).unwrap();
+        assert_eq!(buf, [7; PAGE], "allocating keeps what is there");
+        let full = file.occupied().unwrap();
+        assert!(full >= 64 * PAGE as u64, "{device:?} occupies {full}");
+        file.punch_hole(0, 32 * PAGE as u64).unwrap();
+        assert_eq!(file.len().unwrap(), 1 << 30, "a hole does not shorten the file");
+        read_exact_at(&*file, 8192, &mut buf).unwrap();
+        assert_eq!(buf, [0; PAGE]);
+        assert!(file.occupied().unwrap() < full);
+        file.allocate(1 << 30, 5000).unwrap();
+        assert_eq!(file.len().unwrap(), (1 << 30) + 5000, "allocating extends the file");
+        file.allocate(0, 0).unwrap();
+        file.punch_hole(0, 0).unwrap();
+    }
+}
+
+#[test]
+fn the_directory_is_kept() {
+    for (device, _dir) in devices() {
+        for name in ["b", "a", "c"] {
+            write_all_at(&*device.open(name, CREATE).unwrap(), 0, name.as_bytes()).unwrap();
+        }
+        assert_eq!(kind(device.open("a", CREATE)), ErrorKind::AlreadyExists);
+        assert_eq!(kind(device.open("d", WRITE)), ErrorKind::NotFound);
+        let held = device.open("b", WRITE).unwrap();
+        device.rename("a", "b").unwrap();
+        device.remove("c").unwrap();
+        device.sync_dir().unwrap();
+        assert_eq!(device.list().unwrap(), ["b"]);
+        assert_eq!(read_all(&*device.open("b", READ).unwrap()), b"a");
+        write_all_at(&*held, 0, b"x").unwrap();
+        assert_eq!(read_all(&*held), b"x", "an open file outlives its name");
+        assert_eq!(kind(device.rename("c", "d")), ErrorKind::NotFound);
+        assert_eq!(kind(device.remove("c")), ErrorKind::NotFound);
+    }
+}
+
+#[test]
+fn names_cannot_leave_the_directory() {
+    let long = "x".repeat(256);
+    for (device, _dir) in devices() {
+        device.open("ok", CREATE).unwrap();
+        for name in ["", ".", "..", "a/b", "/etc", "a\\b", "a\0b", "lock", &long] {
+            assert_eq!(kind(device.open(name, CREATE)), ErrorKind::InvalidInput, "open {name:?}");
+            assert_eq!(kind(device.remove(name)), ErrorKind::InvalidInput, "remove {name:?}");
+            assert_eq!(kind(device.rename(name, "b")), ErrorKind::InvalidInput, "rename from {name:?}");
+            assert_eq!(kind(device.rename("ok", name)), ErrorKind::InvalidInput, "rename to {name:?}");
+        }
+        assert_eq!(device.list().unwrap(), ["ok"]);
+    }
+}
+
+#[test]
+fn the_lock_excludes() {
+    for (device, _dir) in devices() {
+        let writer = device.lock(LockMode::Exclusive).unwrap();
+        assert_eq!(kind(device.lock(LockMode::Exclusive)), ErrorKind::WouldBlock);
+        assert_eq!(kind(device.lock(LockMode::Shared)), ErrorKind::WouldBlock);
+        drop(writer);
+        let readers = [device.lock(LockMode::Shared).unwrap(), device.lock(LockMode::Shared).unwrap()];
+        assert_eq!(kind(device.lock(LockMode::Exclusive)), ErrorKind::WouldBlock);
+        drop(readers);
+        device.lock(LockMode::Exclusive).unwrap();
+        assert!(device.list().unwrap().is_empty(), "the lock is not a file of the store");
+    }
+}
+
+#[test]
+fn requests_carry_their_buffers() {
+    for (device, _dir) in devices() {
+        let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
+        let write = Request::Write { offset: PAGE as u64, buf: AlignedBuf::from_bytes(&[9; 2 * PAGE]) };
+        file.complete(file.submit(write)).unwrap();
+        let read = Request::Read { offset: 0, buf: AlignedBuf::zeroed(3) };
+        let buf = file.complete(file.submit(read)).unwrap();
+        assert!(buf[..PAGE] == [0; PAGE] && buf[PAGE..] == [9; 2 * PAGE]);
+        let past = Request::Read { offset: 2 * PAGE as u64, buf: AlignedBuf::zeroed(2) };
+        assert_eq!(kind(file.complete(file.submit(past))), ErrorKind::UnexpectedEof);
+    }
+}
+
+#[test]
+fn the_machine_is_there() {
+    for (device, _dir) in devices() {
+        let before = device.now();
+        device.sleep(Duration::from_millis(1));
+        assert!(device.now() >= before + Duration::from_millis(1));
+        assert_ne!(device.random(), device.random());
+        assert!(!device.path().is_empty());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = match device.spawn("worker", Box::new(move || sender.send(1).unwrap())) {
+            Ok(thread) => thread,
+            Err(e) => {
+                assert_eq!((e.kind(), device.path().as_str()), (ErrorKind::Unsupported, "(simulated)"));
+                continue;
+            }
+        };
+        assert_eq!(receiver.recv().unwrap(), 1);
+        thread.join();
+    }
+}
+
+#[test]
+fn a_direct_file_in_memory_is_as_strict_as_a_kernel() {
+    let devices: [Arc<dyn Device>; 2] = [MemDevice::new(), SimDevice::new(1)];
+    for device in devices {
+        let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
+        let mut buf = AlignedBuf::zeroed(2);
+        assert_eq!(kind(file.write_at(1, &buf)), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.write_at(0, &buf[..100])), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.read_at(0, &mut buf[1..PAGE + 1])), ErrorKind::InvalidInput);
+        assert_eq!(kind(file.write_at(u64::MAX - 4095, &buf)), ErrorKind::FileTooLarge);
+        assert_eq!(kind(file.set_len(u64::MAX)), ErrorKind::FileTooLarge);
+        assert_eq!(kind(file.allocate(u64::MAX, 2)), ErrorKind::FileTooLarge);
+        assert_eq!(kind(file.punch_hole(u64::MAX, 2)), ErrorKind::FileTooLarge);
+    }
+}
+
+#[test]
+fn a_directory_is_private_and_refuses_links() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    assert_eq!(kind(FileDevice::open(&path, false)), ErrorKind::NotFound);
+    let device = FileDevice::open(&path, true).unwrap();
+    device.open("a", CREATE).unwrap();
+    let _lock = device.lock(LockMode::Exclusive).unwrap();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(&path), 0o700);
+    assert_eq!(mode(&path.join("a")), 0o600);
+    assert_eq!(mode(&path.join("lock")), 0o600);
+
+    symlink(path.join("a"), path.join("link")).unwrap();
+    std::fs::create_dir(path.join("folder")).unwrap();
+    assert!(device.open("link", READ).is_err());
+    assert_eq!(device.list().unwrap(), ["a"], "only regular files");
+
+    let second = FileDevice::open(&path, true).unwrap();
+    assert_eq!(kind(second.lock(LockMode::Shared)), ErrorKind::WouldBlock, "even in the same process");
+}
+
+#[test]
+fn counts_tell_the_classes_apart() {
+    let classify = |name: &str| {
+        if name.starts_with("log") { FileClass::Log } else { FileClass::Data }
+    };
+    let device = CountingDevice::new(MemDevice::new(), classify);
+    let (data, log) = (device.open("data", CREATE).unwrap(), device.open("log-1", CREATE).unwrap());
+    data.write_at(0, &[1; 100]).unwrap();
+    device.log_accesses();
+    log.write_at(10, &[1; 7]).unwrap();
+    log.sync().unwrap();
+    data.read_at(60, &mut [0; 100]).unwrap();
+    data.complete(data.submit(Request::Write { offset: 0, buf: AlignedBuf::zeroed(1) })).unwrap();
+    assert!(data.complete(data.submit(Request::Read { offset: 0, buf: AlignedBuf::zeroed(9) })).is_err());
+    device.sync_dir().unwrap();
+
+    let counts = device.counts();
+    let expected = ClassCounts { reads: 1, read_bytes: 40, writes: 2, write_bytes: 100 + PAGE as u64, syncs: 0 };
+    assert_eq!(counts[FileClass::Data], expected);
+    assert_eq!(counts[FileClass::Log], ClassCounts { writes: 1, write_bytes: 7, syncs: 1, ..ClassCounts::default() });
+    assert_eq!(counts[FileClass::Other], ClassCounts::default());
+    assert_eq!((counts.total().writes, counts.total().syncs, counts.dir_syncs), (3, 1, 1));
+
+    let log = device.take_accesses();
+    assert_eq!(log.len(), 3);
+    assert_eq!((log[0].file, log[0].offset, log[0].len, log[0].is_write), (1, 10, 7, true));
+    assert_eq!((log[1].class, log[1].len, log[1].is_write), (FileClass::Data, 40, false));
+}

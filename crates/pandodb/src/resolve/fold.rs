@@ -1,0 +1,287 @@
+//! What a compaction keeps of a key's messages, and of range tombstones.
+//!
+//! The live snapshots cut the seqnos into *stripes*. Two messages of one stripe are visible to the same read points, so a
+//! stripe needs no more than one answer: its newest base, or its merges folded into one.
+//!
+//! ```text
+//!   seqno      1    4     6      9       12      15 … horizon 16 | 17 | 18
+//!   snapshots          ^5           ^10
+//!   stripe     0    0     1      1       2       2                 3    4
+//! ```
+//!
+//! Readers that hold no snapshot read at the horizon or later. So every message above the horizon is a stripe of its own
+//! and is kept as it is.
+//!
+//! [`fold_key`], stripe by stripe, newest first:
+//!
+//! 1. A range tombstone of the stripe is a delete at its seqno: what is older in the stripe goes. The tombstone itself
+//!    is not a message of the key; [`prune_tombstones`] decides about it.
+//! 2. The newest base stays, what is below it goes. Merges above it are applied to it: to the value of a put, to nothing
+//!    above a delete or the tombstone. A large value is not read for that: it stays, and so do the merges.
+//! 3. Merges without a base are combined with their neighbours where the operator can. If nothing older exists anywhere
+//!    (`bottom`) they are applied to nothing instead.
+//! 4. At the bottom, deletes that no message is below any more go.
+//!
+//! Invariants: the messages that stay are answers to the same questions as those that came (see the module above); a
+//! fold takes the seqno of its newest message, so seqnos stay within their container's range; a stripe whose operator
+//! fails or is not registered keeps its merges one by one; every large value that goes is reported.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::operator::Operator;
+use crate::base::{BlobRef, Entry, Fragments, Kind, RangeTombstone, Result, Seqno};
+
+/// Rounds of combining neighbours: each halves the operands if all combine.
+const COMBINE_ROUNDS: usize = 32;
+
+/// The read points that must stay exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stripes {
+    /// Live snapshots, ascending. A message is visible to a snapshot that is not below its seqno.
+    pub snapshots: Vec<Seqno>,
+    /// Whoever reads without a snapshot reads at this point or later.
+    pub horizon: Seqno,
+}
+
+impl Stripes {
+    /// The stripe of a message: the older, the smaller; 0 for what all read points see. O(log s).
+    #[inline]
+    pub fn stripe_of(&self, seqno: Seqno) -> u64 {
+        if seqno > self.horizon {
+            return self.snapshots.len() as u64 + (seqno.0 - self.horizon.0);
+        }
+        self.snapshots.partition_point(|&snapshot| snapshot < seqno) as u64
+    }
+}
+
+/// Where the message that stays has its value.
+#[derive(Clone, Debug)]
+enum Source {
+    /// It is a message of the group, unchanged.
+    Input(usize),
+    /// It is a fold: its bytes in the output's buffer.
+    Folded { kind: Kind, seqno: Seqno, bytes: Range<usize> },
+}
+
+/// What [`fold_key`] found; reused from key to key.
+#[derive(Clone, Debug, Default)]
+pub struct FoldOutput {
+    kept: Vec<Source>,
+    bytes: Vec<u8>,
+    /// Large values of messages that were dropped, of all keys since the caller last took them.
+    pub dropped_blobs: Vec<BlobRef>,
+    /// How often an operator failed, and the messages therefore stayed unfolded.
+    pub failures: u64,
+}
+
+impl FoldOutput {
+    /// An empty output.
+    pub fn new() -> FoldOutput {
+        FoldOutput::default()
+    }
+
+    /// The number of messages that stay of the last key.
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Whether nothing stays of the last key.
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// The messages that stay, newest first. `group` is what was folded: messages that stay unchanged are not copied.
+    pub fn entries<'a>(&'a self, group: &'a [Entry<'a>]) -> impl Iterator<Item = Entry<'a>> {
+        self.kept.iter().map(move |source| match source {
+            Source::Input(i) => group[*i],
+            Source::Folded { kind, seqno, bytes } => {
+                Entry { key: group[0].key, seqno: *seqno, kind: *kind, value: &self.bytes[bytes.clone()] }
+            }
+        })
+    }
+
+    fn fold(&mut self, kind: Kind, seqno: Seqno, value: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.kept.push(Source::Folded { kind, seqno, bytes: start..self.bytes.len() });
+    }
+
+    fn keep(&mut self, inputs: Range<usize>) {
+        self.kept.extend(inputs.map(Source::Input));
+    }
+
+    fn drop_all(&mut self, dropped: &[Entry<'_>]) {
+        for entry in dropped.iter().filter(|entry| entry.kind == Kind::BlobPut) {
+            // Whoever read the message has decoded the reference already; one that names nothing frees nothing.
+            self.dropped_blobs.extend(BlobRef::decode(entry.value).ok());
+        }
+    }
+}
+
+/// Finds the least messages that answer every read point like `group`, the messages of one key, newest first.
+///
+/// `tombs` are the seqnos of the range tombstones among the same inputs that cover the key, newest first. `bottom` says
+/// that nothing older than the inputs exists for the key. Without an operator merges are kept as they are. The result
+/// replaces the one of the last key in `out`; blobs and failures add up.
+pub fn fold_key(
+    group: &[Entry<'_>],
+    tombs: &[Seqno],
+    stripes: &Stripes,
+    bottom: bool,
+    operator: Option<&Operator>,
+    out: &mut FoldOutput,
+) {
+    debug_assert!(group.windows(2).all(|w| w[0].key == w[1].key && w[0].seqno > w[1].seqno), "one key, newest first");
+    debug_assert!(tombs.is_sorted_by(|a, b| a >= b), "newest first");
+    out.kept.clear();
+    out.bytes.clear();
+    if let ([entry], []) = (group, tombs)
+        && matches!(entry.kind, Kind::Put | Kind::BlobPut)
+    {
+        out.keep(0..1);
+        return;
+    }
+    let mut start = 0;
+    while start < group.len() {
+        let stripe = stripes.stripe_of(group[start].seqno);
+        let end = start + group[start..].partition_point(|entry| stripes.stripe_of(entry.seqno) == stripe);
+        let floor = tombs[tombs.partition_point(|&tomb| stripes.stripe_of(tomb) > stripe)..].first().copied();
+        let floor = floor.filter(|&tomb| stripes.stripe_of(tomb) == stripe).unwrap_or_default();
+        let ground = bottom && end == group.len();
+        Stripe { group, operator, floor, ground }.fold(start..end, out);
+        start = end;
+    }
+    if bottom {
+        while out.kept.last().is_some_and(|source| kind_of(source, group) == Kind::Delete) {
+            out.kept.pop();
+        }
+    }
+}
+
+fn kind_of(source: &Source, group: &[Entry<'_>]) -> Kind {
+    match source {
+        Source::Input(i) => group[*i].kind,
+        Source::Folded { kind, .. } => *kind,
+    }
+}
+
+/// The messages of one key in one stripe.
+struct Stripe<'a> {
+    group: &'a [Entry<'a>],
+    operator: Option<&'a Operator>,
+    /// The newest range tombstone of the stripe; 0: none.
+    floor: Seqno,
+    /// Nothing older exists, in no stripe.
+    ground: bool,
+}
+
+impl Stripe<'_> {
+    fn fold(&self, messages: Range<usize>, out: &mut FoldOutput) {
+        let all = &self.group[messages.clone()];
+        let dead = messages.start + all.partition_point(|entry| entry.seqno >= self.floor);
+        out.drop_all(&self.group[dead..messages.end]);
+        let live = messages.start..dead;
+        let Some(base) = live.clone().find(|&i| self.group[i].kind != Kind::Merge) else {
+            return match self.ground || self.floor > Seqno(0) {
+                true if self.apply(live.clone(), None, out) => {}
+                true => out.keep(live),
+                false => self.combine(live, out),
+            };
+        };
+        out.drop_all(&self.group[base + 1..dead]);
+        let merges = live.start..base;
+        match self.group[base].kind {
+            // Reading the value would make a compaction pay for what it only has to pass on.
+            Kind::BlobPut => self.combine(merges, out),
+            Kind::Put if self.apply(merges.clone(), Some(self.group[base].value), out) => return,
+            Kind::Delete if self.apply(merges.clone(), None, out) => return,
+            Kind::Put | Kind::Delete => out.keep(merges),
+            Kind::Merge | Kind::RangeDelete => unreachable!("neither is a base in a group"),
+        }
+        out.keep(base..base + 1);
+    }
+
+    /// Applies merges to `base` and keeps the result. False, and nothing is kept: there are no merges, or no operator, or
+    /// it failed.
+    fn apply(&self, merges: Range<usize>, base: Option<&[u8]>, out: &mut FoldOutput) -> bool {
+        let (Some(operator), merges @ [newest, ..]) = (self.operator, &self.group[merges]) else { return false };
+        let operands: Vec<&[u8]> = merges.iter().rev().map(|entry| entry.value).collect();
+        match operator.full(newest.key, base, &operands) {
+            Ok(Some(value)) => out.fold(Kind::Put, newest.seqno, &value),
+            Ok(None) => out.fold(Kind::Delete, newest.seqno, &[]),
+            Err(_) => {
+                out.failures += 1;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Keeps merges whose base is not known here, combined where the operator can.
+    fn combine(&self, merges: Range<usize>, out: &mut FoldOutput) {
+        let (Some(operator), true) = (self.operator, merges.len() > 1) else { return out.keep(merges) };
+        let Ok(operands) = combine(operator, &self.group[merges.clone()]) else {
+            out.failures += 1;
+            return out.keep(merges);
+        };
+        for Operand { newest, bytes } in operands {
+            let newest = merges.start + newest;
+            match bytes {
+                Cow::Borrowed(_) => out.keep(newest..newest + 1),
+                Cow::Owned(bytes) => out.fold(Kind::Merge, self.group[newest].seqno, &bytes),
+            }
+        }
+    }
+}
+
+/// An operand on its way through the rounds of [`combine`].
+struct Operand<'a> {
+    /// The place of its newest message among the merges.
+    newest: usize,
+    /// Borrowed: still that one message.
+    bytes: Cow<'a, [u8]>,
+}
+
+/// Combines neighbours, pairs first, then pairs of pairs, so that long operands are copied a logarithmic number of times
+/// and not once for each short one.
+fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<'a>>> {
+    let mut operands: Vec<Operand<'a>> =
+        merges.iter().enumerate().map(|(newest, e)| Operand { newest, bytes: Cow::Borrowed(e.value) }).collect();
+    for _ in 0..COMBINE_ROUNDS {
+        let before = operands.len();
+        let mut combined = Vec::with_capacity(before);
+        let mut rest = operands.into_iter().peekable();
+        while let Some(newer) = rest.next() {
+            let pair = match rest.peek() {
+                Some(older) => operator.partial(merges[0].key, &older.bytes, &newer.bytes)?,
+                None => None,
+            };
+            match pair {
+                Some(bytes) => {
+                    rest.next();
+                    combined.push(Operand { newest: newer.newest, bytes: Cow::Owned(bytes) });
+                }
+                None => combined.push(newer),
+            }
+        }
+        operands = combined;
+        if operands.len() == before {
+            break;
+        }
+    }
+    Ok(operands)
+}
+
+/// The range tombstones that must outlive a compaction whose inputs hold `tombs`: of each stripe the newest of each
+/// place, disjoint and in key order, newer stripes first. At the bottom those of stripe 0 vanish with what they covered;
+/// `bottom` says that nothing older than the inputs exists for any key under them. O(n log² n).
+pub fn prune_tombstones(tombs: &[RangeTombstone], stripes: &Stripes, bottom: bool) -> Vec<RangeTombstone> {
+    let mut tombs: Vec<(u64, &RangeTombstone)> = tombs.iter().map(|t| (stripes.stripe_of(t.seqno), t)).collect();
+    tombs.sort_by_key(|&(stripe, _)| std::cmp::Reverse(stripe));
+    tombs
+        .chunk_by(|a, b| a.0 == b.0)
+        .filter(|chunk| !(bottom && chunk[0].0 == 0))
+        .flat_map(|chunk| Fragments::build_from(chunk.iter().map(|&(_, tomb)| tomb)).newest())
+        .collect()
+}

@@ -1,0 +1,264 @@
+//! The bytes of the log: file names, the segment header and the record. All integers are little-endian.
+//!
+//! ```text
+//!  segment file                              record (starts at a multiple of 8)
+//!  0      4,096                              0    4      8     12  15 16    24      32
+//!  ┌──────┬────────┬────────┬·····┬────────┐ ┌────┬──────┬─────┬───┬──┬─────┬───────┬─────────┬───┐
+//!  │header│ record │ record │zeros│ record │ │crc │length│count│REC│k │first│durable│ payload │0…0│
+//!  └──────┴────────┴────────┴·····┴────────┘ └────┴──────┴─────┴───┴──┴─────┴───────┴─────────┴───┘
+//!                           sync  │ 4 KiB
+//! ```
+//!
+//! Every checksum is CRC-32C. That of a record is seeded with the store, epoch, stream, segment and offset, so that a
+//! record which is stale, or stands in the wrong place or file, fails like a damaged one.
+
+use crate::base::codec::Reader;
+use crate::base::{Error, Result, Seqno, StoreId};
+
+/// A sync ends its block of this many bytes: what is written later never shares a block with synced bytes.
+pub(super) const BLOCK: u64 = 4096;
+/// Bytes of the segment header; the first record follows it.
+pub(super) const HEADER_BYTES: usize = 4096;
+/// Bytes of a record before its payload.
+pub(super) const RECORD_HEAD: usize = 32;
+/// The longest payload of one record, in bytes.
+pub const MAX_PAYLOAD: usize = 256 << 20;
+/// The longest segment file that is believed, in bytes: only a hostile or damaged directory holds a longer one.
+pub(super) const MAX_SEGMENT: u64 = 16 << 30;
+/// The highest epoch that is believed: a recovery and the log that it starts still find two above it.
+pub(super) const MAX_EPOCH: u32 = u32::MAX - 2;
+/// The version of this format.
+pub(super) const VERSION: u32 = 1;
+
+const SEGMENT_MAGIC: [u8; 8] = *b"PandoWAL";
+const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
+const RECORD_MAGIC: [u8; 3] = *b"REC";
+/// The one kind of record so far: the operations of a batch, see [`super::ops`].
+const KIND_OPS: u8 = 1;
+
+/// The most streams a file name has digits for.
+const MAX_STREAM: u32 = 9_999;
+/// The highest segment number a file name has digits for.
+pub(super) const MAX_NUMBER: u64 = 999_999_999_999;
+
+/// The name of a segment file: `wal-SSSS-NNNNNNNNNNNN`, stream and segment number in decimal.
+pub fn segment_name(stream: u32, number: u64) -> String {
+    assert!(stream <= MAX_STREAM && number <= MAX_NUMBER, "segment {stream}/{number} has no name");
+    format!("wal-{stream:04}-{number:012}")
+}
+
+/// The name under which a segment is built that must appear whole or not at all.
+pub(super) fn unfinished_name(stream: u32, number: u64) -> String {
+    segment_name(stream, number) + UNFINISHED
+}
+
+const UNFINISHED: &str = ".new";
+
+/// A file of the log, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileName {
+    pub stream: u32,
+    pub number: u64,
+    /// Built by a recovery that did not get to rename it.
+    pub unfinished: bool,
+}
+
+/// Reads the name of a file; `None` if it is not one of the log's.
+pub(super) fn parse_name(name: &str) -> Option<FileName> {
+    let rest = name.strip_prefix("wal-")?;
+    let (rest, unfinished) = match rest.strip_suffix(UNFINISHED) {
+        Some(rest) => (rest, true),
+        None => (rest, false),
+    };
+    let (stream, number) = rest.split_once('-')?;
+    let decimal = |digits: &str, len| digits.len() == len && digits.bytes().all(|b| b.is_ascii_digit());
+    if !decimal(stream, 4) || !decimal(number, 12) {
+        return None;
+    }
+    Some(FileName { stream: stream.parse().ok()?, number: number.parse().ok()?, unfinished })
+}
+
+/// What the first block of a segment says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub stream: u32,
+    pub number: u64,
+    pub epoch: u32,
+    /// The seqno after which this epoch begins: records of earlier epochs above it are void, and everything through it
+    /// was durable before this header was written.
+    pub start: Seqno,
+    /// Records of this segment are above this seqno, those of earlier segments of the stream are not.
+    pub after: Seqno,
+}
+
+impl Header {
+    /// The header block.
+    ///
+    /// | offset | bytes | |
+    /// | --- | --- | --- |
+    /// | 0 | 8 | magic `PandoWAL` |
+    /// | 8 | 4 | format version |
+    /// | 12 | 4 | stream |
+    /// | 16 | 16 | store id |
+    /// | 32 | 8 | segment number |
+    /// | 40 | 4 | epoch |
+    /// | 44 | 4 | 0 |
+    /// | 48 | 8 | `start` |
+    /// | 56 | 8 | `after` |
+    /// | 64 | 4,028 | 0 |
+    /// | 4,092 | 4 | crc of all bytes before it |
+    pub fn encode(&self, store: StoreId) -> Vec<u8> {
+        let mut block = Vec::with_capacity(HEADER_BYTES);
+        block.extend_from_slice(&SEGMENT_MAGIC);
+        block.extend_from_slice(&VERSION.to_le_bytes());
+        block.extend_from_slice(&self.stream.to_le_bytes());
+        block.extend_from_slice(&store.0);
+        block.extend_from_slice(&self.number.to_le_bytes());
+        block.extend_from_slice(&self.epoch.to_le_bytes());
+        block.extend_from_slice(&[0; 4]);
+        block.extend_from_slice(&self.start.0.to_le_bytes());
+        block.extend_from_slice(&self.after.0.to_le_bytes());
+        block.resize(HEADER_CRC_AT, 0);
+        let crc = crc32c::crc32c(&block);
+        block.extend_from_slice(&crc.to_le_bytes());
+        assert_eq!(block.len(), HEADER_BYTES);
+        block
+    }
+
+    /// Reads a header block that ought to belong to `store` and to the file `name`.
+    ///
+    /// # Errors
+    /// `Unsupported` for a later format version, else `Corruption`.
+    pub fn decode(block: &[u8], store: StoreId, name: FileName) -> Result<Header> {
+        let mut reader = Reader::new(block, "log segment header");
+        if block.len() != HEADER_BYTES {
+            return Err(reader.corrupt(format!("{} bytes where {HEADER_BYTES} belong", block.len())));
+        }
+        let (body, crc) = block.split_at(HEADER_CRC_AT);
+        if reader.take(8)? != SEGMENT_MAGIC || crc32c::crc32c(body).to_le_bytes() != crc {
+            return Err(Error::corruption("log segment header", 0, "wrong magic or checksum"));
+        }
+        let version = reader.u32()?;
+        if version != VERSION {
+            let detail = format!("log format version {version} (this build reads {VERSION}); upgrade it");
+            return Err(Error::Unsupported { detail });
+        }
+        let stream = reader.u32()?;
+        let owner = reader.take(16)?;
+        let number = reader.u64()?;
+        let epoch = reader.u32()?;
+        let reserved = reader.u32()?;
+        let header = Header { stream, number, epoch, start: Seqno(reader.u64()?), after: Seqno(reader.u64()?) };
+        let placed = owner == store.0 && stream == name.stream && number == name.number;
+        let bounded = epoch <= MAX_EPOCH && header.start <= Seqno::MAX && header.after <= Seqno::MAX;
+        if !placed || !bounded || reserved != 0 {
+            return Err(Error::corruption(
+                "log segment header",
+                0,
+                "belongs to another store or file, or out of bounds",
+            ));
+        }
+        Ok(header)
+    }
+
+    /// The seed of the checksums of this segment's records.
+    pub fn seed(&self, store: StoreId) -> u32 {
+        let seed = crc32c::crc32c(&store.0);
+        let seed = crc32c::crc32c_append(seed, &self.epoch.to_le_bytes());
+        let seed = crc32c::crc32c_append(seed, &self.stream.to_le_bytes());
+        crc32c::crc32c_append(seed, &self.number.to_le_bytes())
+    }
+}
+
+/// What a record says before its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Head {
+    /// Payload bytes.
+    pub length: u32,
+    /// Seqnos that the record takes, at least 1.
+    pub count: u32,
+    /// The first of them.
+    pub first: Seqno,
+    /// The whole log was durable through here when the record was written.
+    pub durable: Seqno,
+}
+
+impl Head {
+    /// The record's last seqno.
+    pub fn last(&self) -> Seqno {
+        Seqno(self.first.0 + u64::from(self.count) - 1)
+    }
+
+    /// Bytes of the whole record in the file.
+    pub fn record_bytes(&self) -> u64 {
+        record_bytes(self.length as usize)
+    }
+
+    /// Reads the head at the start of `bytes`; `None` if none can stand there. The checksum is not looked at yet.
+    pub fn decode(bytes: &[u8]) -> Option<Head> {
+        let bytes = bytes.get(..RECORD_HEAD)?;
+        if !has_magic(bytes) {
+            return None;
+        }
+        let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
+        let head = Head { length: u32_at(4), count: u32_at(8), first: Seqno(u64_at(16)), durable: Seqno(u64_at(24)) };
+        let end = head.first.0.checked_add(u64::from(head.count))?;
+        let bounded = head.length as usize <= MAX_PAYLOAD && head.count > 0 && end - 1 <= Seqno::MAX.0;
+        (bounded && head.first > head.durable).then_some(head)
+    }
+}
+
+/// Whether a record may start at the start of `bytes`.
+#[inline]
+pub(super) fn has_magic(bytes: &[u8]) -> bool {
+    bytes[12..15] == RECORD_MAGIC && bytes[15] == KIND_OPS
+}
+
+/// Bytes that a record with so many payload bytes takes in the file.
+#[inline]
+pub(super) fn record_bytes(payload: usize) -> u64 {
+    (RECORD_HEAD + payload).next_multiple_of(8) as u64
+}
+
+/// Appends a record that will stand at `offset` of the segment whose seed is given.
+///
+/// | offset | bytes | |
+/// | --- | --- | --- |
+/// | 0 | 4 | crc of everything after it, padding included, seeded with store, epoch, stream, segment and offset |
+/// | 4 | 4 | length of the payload |
+/// | 8 | 4 | count of seqnos |
+/// | 12 | 3 | magic `REC` |
+/// | 15 | 1 | kind: 1, the operations of a batch |
+/// | 16 | 8 | first seqno |
+/// | 24 | 8 | seqno through which the whole log was durable |
+/// | 32 | length | payload |
+/// | | 0–7 | 0, up to a multiple of 8 |
+pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head, payload: &[u8]) {
+    debug_assert_eq!(payload.len(), head.length as usize);
+    debug_assert!(offset.is_multiple_of(8) && offset >= BLOCK);
+    debug_assert!(head.count > 0 && head.durable < head.first);
+    let at = out.len();
+    let mut fixed = [0u8; RECORD_HEAD];
+    fixed[4..8].copy_from_slice(&head.length.to_le_bytes());
+    fixed[8..12].copy_from_slice(&head.count.to_le_bytes());
+    fixed[12..15].copy_from_slice(&RECORD_MAGIC);
+    fixed[15] = KIND_OPS;
+    fixed[16..24].copy_from_slice(&head.first.0.to_le_bytes());
+    fixed[24..32].copy_from_slice(&head.durable.0.to_le_bytes());
+    out.extend_from_slice(&fixed);
+    out.extend_from_slice(payload);
+    out.resize(at + head.record_bytes() as usize, 0);
+    let crc = record_crc(seed, offset, &out[at..]);
+    out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether the whole `record`, which stands at `offset`, is what was written there.
+pub(super) fn record_is_intact(seed: u32, offset: u64, record: &[u8]) -> bool {
+    record_crc(seed, offset, record).to_le_bytes() == record[..4]
+}
+
+/// The checksum of a record: everything after the place of the checksum itself.
+fn record_crc(seed: u32, offset: u64, record: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(seed, &offset.to_le_bytes()), &record[4..])
+}

@@ -1,0 +1,102 @@
+//! What a log holds, for people and tools: every segment and record, on the decoders that replay uses.
+//!
+//! Modifies nothing, decides nothing, and takes no part of the log for void: it shows what is there. Damage is part of
+//! the answer, not an error.
+
+use super::format::{FileName, Header, parse_name};
+use super::scan::{Opened, SegmentReader, open_segment};
+use crate::base::{Error, Result, Seqno, StoreId};
+use crate::device::Device;
+
+/// One segment file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SegmentSummary {
+    /// The file's name.
+    pub file: String,
+    /// The stream, by the name.
+    pub stream: u32,
+    /// The segment number, by the name.
+    pub number: u64,
+    /// The length of the file in bytes, where it could be told.
+    pub bytes: u64,
+    /// The epoch that wrote it; `None` if the header is damaged.
+    pub epoch: Option<u32>,
+    /// The seqno after which that epoch began.
+    pub start: Seqno,
+    /// Its records are above this seqno.
+    pub after: Seqno,
+    /// Its intact records, in the order in which they stand.
+    pub records: Vec<RecordSummary>,
+    /// Offsets at which there is something that is neither a record nor zeros; one for each gap between records.
+    pub damage: Vec<u64>,
+    /// Why the file could not be read, or not to its end.
+    pub problem: Option<String>,
+}
+
+/// One intact record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordSummary {
+    /// Where it starts in the file.
+    pub offset: u64,
+    /// Bytes of payload.
+    pub payload_bytes: u32,
+    /// Its first seqno.
+    pub first: Seqno,
+    /// How many seqnos it takes.
+    pub count: u32,
+    /// The log was durable through here when it was written.
+    pub durable: Seqno,
+}
+
+/// Lists the segments of the log of `store`, by stream and number, with all that can be read of them. Takes memory for
+/// every record.
+///
+/// # Errors
+/// `Io` if the directory cannot be listed.
+pub fn inspect(device: &dyn Device, store: StoreId) -> Result<Vec<SegmentSummary>> {
+    let files = device.list().map_err(|e| Error::io("list", &device.path(), None, &e))?;
+    let named = files.into_iter().filter_map(|file| parse_name(&file).map(|name| (name, file)));
+    let mut segments: Vec<SegmentSummary> = named.map(|(name, file)| summary(device, store, name, file)).collect();
+    segments.sort_by_key(|segment| (segment.stream, segment.number));
+    Ok(segments)
+}
+
+fn summary(device: &dyn Device, store: StoreId, name: FileName, file: String) -> SegmentSummary {
+    let mut out = SegmentSummary { file, stream: name.stream, number: name.number, ..SegmentSummary::default() };
+    if name.unfinished {
+        out.problem = Some("left behind by a recovery that did not finish; the next one removes it".to_owned());
+        return out;
+    }
+    match open_segment(device, store, name) {
+        Ok(Opened::Intact(mut reader)) => {
+            let Header { epoch, start, after, .. } = reader.header;
+            (out.bytes, out.epoch, out.start, out.after) = (reader.len, Some(epoch), start, after);
+            if let Err(error) = read_records(&mut reader, &mut out) {
+                out.problem = Some(error.to_string());
+            }
+        }
+        Ok(Opened::Damaged { error, blank, bytes }) => {
+            out.bytes = bytes;
+            let rest = if blank { "no records" } else { "the rest cannot be told without the header" };
+            out.problem = Some(format!("{error} ({rest})"));
+        }
+        Err(error) => out.problem = Some(error.to_string()),
+    }
+    out
+}
+
+fn read_records(reader: &mut SegmentReader, out: &mut SegmentSummary) -> Result<()> {
+    while let Some(found) = reader.next()? {
+        out.damage.extend(found.damage);
+        let head = found.head;
+        out.records.push(RecordSummary {
+            offset: found.offset,
+            payload_bytes: head.length,
+            first: head.first,
+            count: head.count,
+            durable: head.durable,
+        });
+    }
+    out.damage.extend(reader.take_damage());
+    Ok(())
+}

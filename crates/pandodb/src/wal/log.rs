@@ -1,0 +1,453 @@
+//! The writer: reserve, append, sync, and segments that come and go.
+//!
+//! ```text
+//!  reserve ─▶ append ──▶ buffer ──one write──▶ page cache ──sync──▶ durable
+//!  room or    encode,    lazy: stays until     `written`            `durable`
+//!  DiskFull   crc        64 KiB or a flush
+//! ```
+//!
+//! **Group commit.** Whoever wants a seqno durable and finds no sync running leads: it writes the buffer, ends the
+//! block, notes how far the log reaches and syncs without the lock, while appends go on in the blocks after it. Others
+//! wait; when they wake, they are covered, or one of them leads the next round. No timer: a batch is what arrived
+//! during the sync before it.
+//!
+//! **Rolling.** A full segment is cut to its length and joins the older ones; if it has bytes that are not durable yet,
+//! the next sync syncs it before the current one counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use super::format::{
+    BLOCK, Head, Header, MAX_EPOCH, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
+};
+use super::{SegmentInfo, final_error};
+use crate::base::{Error, Result, Seqno, StoreId};
+use crate::device::{Device, File, OpenHow, write_all_at};
+
+/// The stream that is written.
+const STREAM: u32 = 0;
+/// A lazy buffer is written when it holds this many bytes.
+const LAZY_BYTES: usize = 64 << 10;
+/// A buffer that one large record made longer than this is given back.
+const KEEP_BYTES: usize = 1 << 20;
+
+/// How the log is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A larger record gets a segment of
+    /// its own size.
+    pub segment_bytes: u64,
+}
+
+impl Default for LogOptions {
+    fn default() -> LogOptions {
+        LogOptions { segment_bytes: 16 << 20 }
+    }
+}
+
+/// The log of a store, open for writing. [`Log::reserve`] and [`Log::append`] belong together under the sequencer's
+/// lock; everything else may be called from any thread at any time.
+#[derive(Debug)]
+pub struct Log {
+    device: Arc<dyn Device>,
+    store: StoreId,
+    epoch: u32,
+    /// The seqno after which the epoch begins.
+    start: Seqno,
+    segment_bytes: u64,
+    state: Mutex<State>,
+    /// Notified when a sync ends, well or not.
+    synced: Condvar,
+    /// A copy of the state's `durable`, to be read without the lock.
+    durable: AtomicU64,
+}
+
+/// What the lock guards.
+#[derive(Debug)]
+struct State {
+    current: Option<Segment>,
+    older: Vec<SegmentInfo>,
+    /// Older segments with bytes that may not be durable.
+    unsynced: Vec<(String, Arc<dyn File>)>,
+    /// Encoded records that end at the current segment's `end` and are not written yet.
+    buffer: Vec<u8>,
+    next_segment: u64,
+    appended: Seqno,
+    written: Seqno,
+    durable: Seqno,
+    written_bytes: u64,
+    /// A reservation waits for its append: the current segment must stay.
+    reserved: bool,
+    /// The next reservation starts a new segment.
+    roll_wanted: bool,
+    syncing: bool,
+    /// The first failure, in words.
+    poison: Option<String>,
+}
+
+/// The segment that is written.
+#[derive(Debug)]
+struct Segment {
+    file: Arc<dyn File>,
+    name: String,
+    number: u64,
+    seed: u32,
+    /// Preallocated bytes.
+    capacity: u64,
+    /// Where the next record goes.
+    end: u64,
+    /// The highest seqno in it; before the first record, the one before it.
+    last: Seqno,
+}
+
+impl Segment {
+    fn is_empty(&self) -> bool {
+        self.end == BLOCK
+    }
+
+    /// Whether a record of so many bytes fits, even if a sync ends the block before it is appended.
+    fn fits(&self, bytes: u64) -> bool {
+        self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        match &self.poison {
+            Some(first) => Err(Error::Poisoned { first: first.clone() }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Log {
+    /// Begins a new epoch after `last`, through which the log is durable: `epoch` is one above and `next_segment` at
+    /// least the report's of [`super::replay()`], `old` are its segments. Does no I/O; the first reservation creates the
+    /// first segment, so that a store opens on a full disk.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a segment size out of bounds.
+    pub fn start(
+        device: Arc<dyn Device>,
+        store: StoreId,
+        epoch: u32,
+        last: Seqno,
+        next_segment: u64,
+        old: Vec<SegmentInfo>,
+        options: LogOptions,
+    ) -> Result<Log> {
+        let bytes = options.segment_bytes;
+        if !bytes.is_multiple_of(BLOCK) || !(2 * BLOCK..=MAX_SEGMENT).contains(&bytes) {
+            return Err(Error::invalid(format!(
+                "segment_bytes is {bytes}, must be a multiple of 4096 from 8192 to 16 GiB"
+            )));
+        }
+        if epoch > MAX_EPOCH {
+            return Err(Error::Unsupported { detail: format!("epoch {epoch}: the log has been opened too often") });
+        }
+        assert!(epoch > 0 && last <= Seqno::MAX);
+        assert!(old.iter().all(|info| info.number < next_segment && info.last <= last), "older segments are older");
+        let state = State {
+            current: None,
+            older: old,
+            unsynced: Vec::new(),
+            buffer: Vec::with_capacity(2 * LAZY_BYTES),
+            next_segment,
+            appended: last,
+            written: last,
+            durable: last,
+            written_bytes: 0,
+            reserved: false,
+            roll_wanted: false,
+            syncing: false,
+            poison: None,
+        };
+        Ok(Log {
+            device,
+            store,
+            epoch,
+            start: last,
+            segment_bytes: bytes,
+            state: Mutex::new(state),
+            synced: Condvar::new(),
+            durable: AtomicU64::new(last.0),
+        })
+    }
+
+    /// Makes room for one record with so many payload bytes, in a new segment if need be. To be called before the
+    /// record's seqnos are given out, and followed by its append (or by another reservation, which replaces this one).
+    ///
+    /// # Errors
+    /// `DiskFull` and `InvalidArgument` have no effect; `Poisoned` after an earlier failure; `Io` poisons.
+    pub fn reserve(&self, payload_bytes: usize) -> Result<()> {
+        if payload_bytes > MAX_PAYLOAD {
+            let detail = format!("a batch of {payload_bytes} bytes; the log takes {MAX_PAYLOAD} in one, split it");
+            return Err(Error::invalid(detail));
+        }
+        let bytes = record_bytes(payload_bytes);
+        let state = &mut *self.state.lock();
+        state.check()?;
+        state.reserved = false;
+        let fits = state.current.as_ref().is_some_and(|segment| segment.fits(bytes));
+        if !fits || state.roll_wanted {
+            match self.replace_segment(state, bytes) {
+                // There is room where we are: a full disk can wait.
+                Err(Error::DiskFull { .. }) if fits => {}
+                result => result?,
+            }
+        }
+        state.reserved = true;
+        Ok(())
+    }
+
+    /// Appends the record of the seqnos from `first` on; it must be the next one, and room for it be reserved. Unless
+    /// `lazy`, it and what was lazy before it are in the page cache when this returns, by one write. Allocates nothing.
+    ///
+    /// # Errors
+    /// `Poisoned` after an earlier failure; `Io` poisons.
+    ///
+    /// # Panics
+    /// If the record is not the next one or has no reservation.
+    pub fn append(&self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<()> {
+        let state = &mut *self.state.lock();
+        state.check()?;
+        assert!(count > 0 && first == state.appended.next(), "record {first} after {}", state.appended);
+        let bytes = record_bytes(payload.len());
+        let segment = state.current.as_mut().expect("a reservation comes before the append");
+        assert!(state.reserved && segment.end + bytes <= segment.capacity, "a reservation covers the append");
+        let head = Head { length: payload.len() as u32, count, first, durable: state.durable };
+        assert!(head.last() <= Seqno::MAX);
+        put_record(&mut state.buffer, segment.seed, segment.end, &head, payload);
+        segment.end += bytes;
+        segment.last = head.last();
+        state.appended = head.last();
+        state.reserved = false;
+        if !lazy || state.buffer.len() >= LAZY_BYTES {
+            self.write_out(state)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was appended lazily, by one write to the page cache.
+    ///
+    /// # Errors
+    /// `Poisoned` after an earlier failure; `Io` poisons.
+    pub fn flush(&self) -> Result<()> {
+        let state = &mut *self.state.lock();
+        state.check()?;
+        self.write_out(state)
+    }
+
+    /// Returns when everything through `through` is durable: at once if it is, else after at most two syncs.
+    ///
+    /// # Errors
+    /// `Indeterminate` if the write or sync that it waited for failed; `Poisoned` after an earlier failure.
+    ///
+    /// # Panics
+    /// If `through` was not appended yet.
+    pub fn sync(&self, through: Seqno) -> Result<()> {
+        if through <= self.durable() {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
+        if through > state.durable {
+            state.check()?;
+        }
+        loop {
+            if through <= state.durable {
+                return Ok(());
+            }
+            if let Some(first) = &state.poison {
+                return Err(Error::Indeterminate { first: first.clone() });
+            }
+            if state.syncing {
+                self.synced.wait(&mut state);
+            } else {
+                self.lead(&mut state);
+            }
+        }
+    }
+
+    /// Everything through here survives the power.
+    pub fn durable(&self) -> Seqno {
+        Seqno(self.durable.load(Ordering::Acquire))
+    }
+
+    /// Everything through here is in the page cache at least: it survives the process.
+    pub fn written(&self) -> Seqno {
+        self.state.lock().written
+    }
+
+    /// Removes the segments, other than the current one, all of whose records are at or below `seqno`; returns how
+    /// many. Call it when a durable checkpoint covers them. The directory is not synced: a segment that comes back
+    /// after a crash holds nothing that replay would visit.
+    ///
+    /// # Errors
+    /// `Io`; the segments that are left are tried again next time.
+    pub fn discard_through(&self, seqno: Seqno) -> Result<usize> {
+        let gone: Vec<SegmentInfo> = self.state.lock().older.extract_if(.., |info| info.last <= seqno).collect();
+        for (i, info) in gone.iter().enumerate() {
+            let name = segment_name(info.stream, info.number);
+            match self.device.remove(&name) {
+                Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                    self.state.lock().older.extend_from_slice(&gone[i..]);
+                    return Err(Error::io("remove", &name, None, &e));
+                }
+                _ => {}
+            }
+        }
+        Ok(gone.len())
+    }
+
+    /// Bytes of log that are kept: the older segments, and the current one up to its last record.
+    pub fn retained_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let current = state.current.as_ref().map_or(0, |segment| segment.end);
+        state.older.iter().map(|info| info.bytes).sum::<u64>() + current
+    }
+
+    /// Starts a new segment, so that a checkpoint can discard the one before it. Waits for the next reservation if one
+    /// is in use or the disk is full; does nothing if the current segment has no records.
+    ///
+    /// # Errors
+    /// `Poisoned` after an earlier failure; `Io` poisons.
+    pub fn roll(&self) -> Result<()> {
+        let state = &mut *self.state.lock();
+        state.check()?;
+        if state.current.as_ref().is_none_or(Segment::is_empty) {
+            return Ok(());
+        }
+        if state.reserved {
+            state.roll_wanted = true;
+            return Ok(());
+        }
+        match self.replace_segment(state, 0) {
+            Err(Error::DiskFull { .. }) => {
+                state.roll_wanted = true;
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    /// All bytes written since the start, for write amplification.
+    pub fn written_bytes(&self) -> u64 {
+        self.state.lock().written_bytes
+    }
+
+    /// Remembers the first failure and wakes who waits, so that they learn of it.
+    fn poison(&self, state: &mut State, error: Error) -> Error {
+        state.poison.get_or_insert_with(|| error.to_string());
+        self.synced.notify_all();
+        error
+    }
+
+    /// Writes the buffer to the current segment.
+    fn write_out(&self, state: &mut State) -> Result<()> {
+        let Some(segment) = state.current.as_ref().filter(|_| !state.buffer.is_empty()) else { return Ok(()) };
+        let len = state.buffer.len() as u64;
+        let at = segment.end - len;
+        debug_assert!(at >= BLOCK && segment.end <= segment.capacity);
+        if let Err(e) = write_all_at(&*segment.file, at, &state.buffer) {
+            let error = final_error("write", &segment.name, Some(at), &e);
+            return Err(self.poison(state, error));
+        }
+        state.written_bytes += len;
+        state.written = state.appended;
+        state.buffer.clear();
+        if state.buffer.capacity() > KEEP_BYTES {
+            state.buffer.shrink_to(2 * LAZY_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Syncs everything appended so far. A failure is found in `poison`.
+    fn lead(&self, state: &mut MutexGuard<'_, State>) {
+        if self.write_out(state).is_err() {
+            return;
+        }
+        let target = state.appended;
+        let durable = state.durable;
+        let mut files = state.unsynced.clone();
+        let closed = files.len();
+        if let Some(segment) = state.current.as_mut().filter(|segment| segment.last > durable) {
+            segment.end = segment.end.next_multiple_of(BLOCK);
+            files.push((segment.name.clone(), Arc::clone(&segment.file)));
+        }
+        state.syncing = true;
+        let result = MutexGuard::unlocked(state, || {
+            files.iter().try_for_each(|(name, file)| file.sync().map_err(|e| final_error("sync", name, None, &e)))
+        });
+        state.syncing = false;
+        match result {
+            Ok(()) => {
+                // Appends that failed meanwhile lie behind the target: what was synced is durable all the same.
+                debug_assert!(target >= state.durable);
+                state.durable = target;
+                self.durable.store(target.0, Ordering::Release);
+                // A segment closed during the sync stands behind these, and is synced again.
+                state.unsynced.drain(..closed);
+                self.synced.notify_all();
+            }
+            Err(error) => drop(self.poison(state, error)),
+        }
+    }
+
+    /// Puts a new segment with room for `bytes` in the place of the current one. `DiskFull` has no effect.
+    fn replace_segment(&self, state: &mut State, bytes: u64) -> Result<()> {
+        self.write_out(state)?;
+        let segment = self.create_segment(state, bytes)?;
+        if let Some(old) = state.current.replace(segment) {
+            let len = old.end.next_multiple_of(BLOCK);
+            state.older.push(SegmentInfo { stream: STREAM, number: old.number, last: old.last, bytes: len });
+            if let Err(e) = old.file.set_len(len) {
+                let error = final_error("cut", &old.name, Some(len), &e);
+                return Err(self.poison(state, error));
+            }
+            if old.last > state.durable {
+                state.unsynced.push((old.name, old.file));
+            }
+        }
+        state.roll_wanted = false;
+        Ok(())
+    }
+
+    /// Creates the next segment: when this returns, its file, space and header are durable.
+    fn create_segment(&self, state: &mut State, bytes: u64) -> Result<Segment> {
+        let number = state.next_segment;
+        if number > MAX_NUMBER {
+            let detail = "the log has run out of segment numbers".to_owned();
+            return Err(self.poison(state, Error::Unsupported { detail }));
+        }
+        state.next_segment += 1;
+        let name = segment_name(STREAM, number);
+        let capacity = self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK));
+        let header = Header { stream: STREAM, number, epoch: self.epoch, start: self.start, after: state.appended };
+        match self.create_file(&name, capacity, &header) {
+            Ok(file) => {
+                state.written_bytes += BLOCK;
+                let seed = header.seed(self.store);
+                Ok(Segment { file, name, number, seed, capacity, end: BLOCK, last: state.appended })
+            }
+            Err(error @ Error::DiskFull { .. }) => {
+                // If this fails too, an empty segment is left, which the next replay removes.
+                let _ = self.device.remove(&name);
+                Err(error)
+            }
+            Err(error) => Err(self.poison(state, error)),
+        }
+    }
+
+    fn create_file(&self, name: &str, capacity: u64, header: &Header) -> Result<Arc<dyn File>> {
+        let how = OpenHow { write: true, create_new: true, direct: false };
+        let file = self.device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
+        file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
+        write_all_at(&*file, 0, &header.encode(self.store)).map_err(|e| Error::io("write", name, Some(0), &e))?;
+        file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
+        self.device.sync_dir().map_err(|e| Error::io("sync", &self.device.path(), None, &e))?;
+        Ok(file)
+    }
+}

@@ -1,0 +1,240 @@
+//! All records of the log in the order of their seqnos: the streams' segments, merged.
+//!
+//! Each stream's segments are read one after another; the stream whose next record has the smallest first seqno goes
+//! next. Records of an epoch that a later epoch's `start` cut off are left out: they were not part of the log when
+//! that epoch began, and their seqnos were given out again.
+
+use std::ops::Range;
+
+use super::format::{BLOCK, FileName, Head, MAX_NUMBER, parse_name, segment_name};
+use super::scan::{Found, Opened, SegmentReader, open_segment};
+use crate::base::{Error, Result, Seqno, StoreId};
+use crate::device::Device;
+
+/// A place in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The index of the segment in [`Merge::segments`].
+    pub segment: usize,
+    /// The byte offset in it.
+    pub offset: u64,
+}
+
+/// A segment as the merge sees it.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub reader: SegmentReader,
+    /// Records above this seqno are void: a later epoch began without them.
+    limit: Seqno,
+}
+
+/// A segment file whose header is damaged.
+#[derive(Clone, Debug)]
+pub(super) struct Headless {
+    pub name: FileName,
+    pub error: Error,
+    pub blank: bool,
+    pub bytes: u64,
+    /// What the header of the stream's next segment says about the records up to there.
+    pub next_after: Option<Seqno>,
+}
+
+/// A record, and where it stands. Its payload is [`Merge::payload`] until the merge goes on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub segment: usize,
+    pub stream: usize,
+    pub found: Found,
+}
+
+impl Item {
+    pub fn head(&self) -> &Head {
+        &self.found.head
+    }
+
+    pub fn place(&self) -> Place {
+        Place { segment: self.segment, offset: self.found.offset }
+    }
+}
+
+#[derive(Debug)]
+struct Stream {
+    /// Segments not read to their end yet.
+    rest: Range<usize>,
+    head: Option<Item>,
+    stale: bool,
+    /// The first damage since the last record that was accepted.
+    damage: Option<Place>,
+    /// The first record that was rejected.
+    rejected: Option<Place>,
+}
+
+/// Every record of every stream, by seqno.
+#[derive(Debug)]
+pub(super) struct Merge {
+    /// The segments with an intact header, by stream and number.
+    pub segments: Vec<Source>,
+    /// The others.
+    pub headless: Vec<Headless>,
+    /// What a recovery left behind that did not finish.
+    pub unfinished: Vec<String>,
+    /// Above every segment number in use, of whatever state.
+    pub next_segment: u64,
+    streams: Vec<Stream>,
+}
+
+impl Merge {
+    /// Opens all segments of the log and reads their headers.
+    pub fn open(device: &dyn Device, store: StoreId) -> Result<Merge> {
+        let mut merge = Merge {
+            segments: Vec::new(),
+            headless: Vec::new(),
+            unfinished: Vec::new(),
+            next_segment: 1,
+            streams: Vec::new(),
+        };
+        let names = device.list().map_err(|e| Error::io("list", &device.path(), None, &e))?;
+        let mut files: Vec<FileName> = Vec::new();
+        for (text, name) in names.iter().filter_map(|text| Some((text, parse_name(text)?))) {
+            if name.number >= MAX_NUMBER {
+                return Err(Error::corruption("log segment", 0, "no number is left after this one").in_file(text, 0));
+            }
+            merge.next_segment = merge.next_segment.max(name.number + 1);
+            if name.unfinished {
+                merge.unfinished.push(text.clone());
+            } else {
+                files.push(name);
+            }
+        }
+        files.sort_by_key(|name| (name.stream, name.number));
+        for name in files {
+            merge.add(device, store, name)?;
+        }
+        merge.set_limits();
+        Ok(merge)
+    }
+
+    fn add(&mut self, device: &dyn Device, store: StoreId, name: FileName) -> Result<()> {
+        let reader = match open_segment(device, store, name)? {
+            Opened::Intact(reader) => reader,
+            Opened::Damaged { error, blank, bytes } => {
+                self.headless.push(Headless { name, error, blank, bytes, next_after: None });
+                return Ok(());
+            }
+        };
+        for headless in &mut self.headless {
+            if headless.name.stream == name.stream && headless.next_after.is_none() {
+                headless.next_after = Some(reader.header.after);
+            }
+        }
+        let index = self.segments.len();
+        match self.streams.last_mut() {
+            Some(stream) if self.segments[index - 1].reader.header.stream == name.stream => stream.rest.end = index + 1,
+            _ => self.streams.push(Stream {
+                rest: index..index + 1,
+                head: None,
+                stale: true,
+                damage: None,
+                rejected: None,
+            }),
+        }
+        self.segments.push(Source { reader, limit: Seqno::MAX });
+        Ok(())
+    }
+
+    /// Each segment's limit is the smallest `start` of a later epoch.
+    fn set_limits(&mut self) {
+        let mut starts: Vec<(u32, Seqno)> =
+            self.segments.iter().map(|s| (s.reader.header.epoch, s.reader.header.start)).collect();
+        starts.sort_unstable();
+        for source in &mut self.segments {
+            let later = starts.partition_point(|&(epoch, _)| epoch <= source.reader.header.epoch);
+            source.limit = starts[later..].iter().map(|&(_, start)| start).min().unwrap_or(Seqno::MAX);
+        }
+    }
+
+    /// The next record; `None` after the last.
+    pub fn next(&mut self) -> Result<Option<Item>> {
+        for stream in 0..self.streams.len() {
+            if self.streams[stream].stale {
+                self.refill(stream)?;
+            }
+        }
+        let next = self.streams.iter().filter_map(|stream| stream.head).min_by_key(|item| item.head().first);
+        if let Some(item) = next {
+            self.streams[item.stream].stale = true;
+        }
+        Ok(next)
+    }
+
+    /// Finds the next record of a stream that is not void.
+    fn refill(&mut self, stream: usize) -> Result<()> {
+        let state = &mut self.streams[stream];
+        state.stale = false;
+        state.head = None;
+        while let Some(segment) = state.rest.clone().next() {
+            let source = &mut self.segments[segment];
+            while let Some(found) = source.reader.next()? {
+                if let Some(offset) = found.damage {
+                    state.damage.get_or_insert(Place { segment, offset });
+                }
+                if found.head.last() <= source.limit {
+                    state.head = Some(Item { segment, stream, found });
+                    return Ok(());
+                }
+            }
+            if let Some(offset) = source.reader.take_damage() {
+                state.damage.get_or_insert(Place { segment, offset });
+            }
+            state.rest.start = segment + 1;
+        }
+        Ok(())
+    }
+
+    /// The payload of the record that [`Merge::next`] returned last.
+    pub fn payload(&self, item: &Item) -> &[u8] {
+        self.segments[item.segment].reader.payload(&item.found)
+    }
+
+    /// Says that `item`, returned last, is part of the log: damage before it hid nothing of its stream.
+    pub fn accept(&mut self, item: &Item) {
+        self.streams[item.stream].damage = None;
+    }
+
+    /// Says that `item` is not part of the log.
+    pub fn reject(&mut self, item: &Item) {
+        self.streams[item.stream].rejected.get_or_insert(item.place());
+    }
+
+    /// The first place after what was accepted that is damaged, or else rejected; of several streams, that of the
+    /// newest epoch.
+    pub fn damage(&self) -> Option<Place> {
+        let places = self.streams.iter().flat_map(|stream| {
+            let damage = stream.damage.map(|place| (place, true));
+            [damage, stream.rejected.map(|place| (place, false))]
+        });
+        let newest = places.flatten().max_by_key(|&(place, damaged)| (self.epoch_of(place.segment), damaged));
+        newest.map(|(place, _)| place)
+    }
+
+    /// The epoch of a segment.
+    pub fn epoch_of(&self, segment: usize) -> u32 {
+        self.segments[segment].reader.header.epoch
+    }
+
+    /// The highest epoch of all; 0 without segments.
+    pub fn epoch(&self) -> u32 {
+        self.segments.iter().map(|source| source.reader.header.epoch).max().unwrap_or(0)
+    }
+
+    /// File name and offset of a place; without one, where a log would begin.
+    pub fn describe(&self, place: Option<Place>) -> (String, u64) {
+        match place {
+            Some(place) => (self.segments[place.segment].reader.name.clone(), place.offset),
+            None => match self.segments.first() {
+                Some(source) => (source.reader.name.clone(), BLOCK),
+                None => (segment_name(0, self.next_segment), 0),
+            },
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Replay: what the log holds after a crash, and where it ends.
+//!
+//! ```text
+//!   seqno  ···│ 7 │ 8 │ 9 │10 │ ╳ │12 │13 │        ╳ missing or damaged
+//!             └from       └end        └ durable = 9: a torn tail, 12 and 13 are void
+//!                                       durable = 11: corruption, since 11 had been acknowledged
+//! ```
+//!
+//! 1. The records of all streams are merged by seqno ([`super::merge`]) and the contiguous ones after `from` are
+//!    visited, until one is missing, or the visitor cannot use one. There the log ends.
+//! 2. The rest is read to its end all the same. If anything intact claims that the log was durable past its end — a
+//!    record, a later epoch's `start`, a superblock — then what is missing had been promised: that is
+//!    [`Error::Corruption`], never a silent cut. Otherwise it is the torn tail of a crash and is ignored.
+//! 3. The end of the prefix that no claim covers is made durable again ([`super::settle`]): a sync that failed before
+//!    the crash may have marked its pages clean, so that reading them proves nothing about the disk.
+//! 4. Segments that hold nothing of the log are removed.
+//!
+//! A segment whose header is damaged holds no records if its body is blank, since a header is durable before the first
+//! record is written; else it is corruption, unless the next segment shows that all of it is at most `from`.
+//!
+//! Source: design §5.3, §5.5, §5.6; the merge of streams by sequence number instead of 002 §3.6.4's generation numbers
+//! of memtable leaves.
+
+use super::format::HEADER_BYTES;
+use super::merge::{Headless, Item, Merge, Place};
+use super::settle::{Settled, Tail, settle};
+use super::{SegmentInfo, segment_name};
+use crate::base::{Error, Result, Seqno, StoreId};
+use crate::device::Device;
+
+/// What is known before the log is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Records through here are in the index of every keyspace; they may be missing.
+    pub from: Seqno,
+    /// A superblock says that the log was durable through here.
+    pub durable: Seqno,
+}
+
+/// What the visitor says of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visit {
+    /// It was applied.
+    Continue,
+    /// It cannot be used, since something it refers to never reached the disk: the log ends before it.
+    Stop,
+}
+
+/// A record of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its first seqno.
+    pub first: Seqno,
+    /// How many seqnos it takes, at least 1.
+    pub count: u32,
+    /// The epoch that wrote it.
+    pub epoch: u32,
+    /// The log was durable through here when it was written.
+    pub durable: Seqno,
+    /// The operations, see [`super::ops`].
+    pub payload: &'a [u8],
+}
+
+/// What a replay found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplayReport {
+    /// The last seqno of the log, at least [`Claims::from`]; all of it is durable (unless read only).
+    pub last: Seqno,
+    /// The highest epoch in use; 0 if there is none. [`super::Log::start`] takes the next.
+    pub epoch: u32,
+    /// Above every segment number in use.
+    pub next_segment: u64,
+    /// The segments that hold something of the log, for [`super::Log::start`].
+    pub segments: Vec<SegmentInfo>,
+    /// Records visited and kept.
+    pub records: u64,
+    /// Their bytes in the log, heads and padding included.
+    pub bytes: u64,
+    /// Where a torn tail begins that was ignored: file and byte offset.
+    pub torn: Option<(String, u64)>,
+}
+
+/// Reads the log of `store` and hands its records after `claims.from` to `visit` in the order of their seqnos. A record
+/// that only ends after `from` is visited too; the visitor skips what it has.
+///
+/// Reads every segment once, and those records a second time that are not known to be durable. Modifies nothing if
+/// `read_only`; else the result is durable when it returns, and nothing is modified if it fails with `Corruption`.
+///
+/// # Errors
+/// `Corruption` where a durable record is missing or damaged; what the device or the visitor returned.
+pub fn replay(
+    device: &dyn Device,
+    store: StoreId,
+    claims: Claims,
+    read_only: bool,
+    visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
+) -> Result<ReplayReport> {
+    let mut merge = Merge::open(device, store)?;
+    for headless in &merge.headless {
+        if !headless.blank && !is_covered(headless, claims) {
+            return Err(headless.error.clone());
+        }
+    }
+    let mut walk = Walk::new(claims, &merge);
+    while let Some(item) = merge.next()? {
+        walk.step(&mut merge, &item, visit)?;
+    }
+    walk.judge(&merge)?;
+    let torn = merge.damage().filter(|place| merge.epoch_of(place.segment) == merge.epoch());
+    let mut report = ReplayReport {
+        last: walk.end,
+        epoch: merge.epoch(),
+        next_segment: merge.next_segment,
+        segments: Vec::new(),
+        records: walk.records,
+        bytes: walk.bytes,
+        torn: torn.map(|place| merge.describe(Some(place))),
+    };
+    let durable = claims.from.max(walk.claimed);
+    let mut settled = Settled::AsIs;
+    if !read_only && walk.end > durable {
+        let tail = Tail { durable, end: walk.end };
+        settled = settle(device, store, tail, report.epoch + 1, report.next_segment)?;
+    }
+    let void = walk.keep(&merge, claims, &settled, &mut report);
+    if !read_only {
+        remove(device, &void)?;
+    }
+    Ok(report)
+}
+
+/// Whether a segment without an intact header can only hold records that need no replay.
+fn is_covered(headless: &Headless, claims: Claims) -> bool {
+    headless.next_after.is_some_and(|after| after <= claims.from)
+}
+
+/// Removes files; a file that comes back after a crash is void again.
+fn remove(device: &dyn Device, names: &[String]) -> Result<()> {
+    for name in names {
+        device.remove(name).map_err(|e| Error::io("remove", name, None, &e))?;
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    device.sync_dir().map_err(|e| Error::io("sync", &device.path(), None, &e))
+}
+
+/// Who says that the log was durable.
+#[derive(Clone, Copy, Debug)]
+enum Claimant {
+    Superblock,
+    Header(usize),
+    Record(Place),
+}
+
+/// The state of a replay.
+#[derive(Debug)]
+struct Walk {
+    from: Seqno,
+    /// The end of the prefix so far.
+    end: Seqno,
+    /// Whether the prefix has ended: what follows is only asked for claims.
+    ended: bool,
+    /// The highest durability that anything claims, and who does.
+    claimed: Seqno,
+    claimant: Claimant,
+    /// Where the record after the prefix would stand.
+    next_place: Option<Place>,
+    /// The first and last seqno that each segment contributes.
+    spans: Vec<Option<(Seqno, Seqno)>>,
+    records: u64,
+    bytes: u64,
+}
+
+impl Walk {
+    fn new(claims: Claims, merge: &Merge) -> Walk {
+        let mut walk = Walk {
+            from: claims.from,
+            end: claims.from,
+            ended: false,
+            claimed: claims.durable,
+            claimant: Claimant::Superblock,
+            next_place: None,
+            spans: vec![None; merge.segments.len()],
+            records: 0,
+            bytes: 0,
+        };
+        for (index, source) in merge.segments.iter().enumerate() {
+            walk.claim(source.reader.header.start, Claimant::Header(index));
+        }
+        walk
+    }
+
+    fn claim(&mut self, durable: Seqno, claimant: Claimant) {
+        if durable > self.claimed {
+            self.claimed = durable;
+            self.claimant = claimant;
+        }
+    }
+
+    /// Takes the next record: skips it, visits it, or ends the prefix before it.
+    fn step(
+        &mut self,
+        merge: &mut Merge,
+        item: &Item,
+        visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
+    ) -> Result<()> {
+        let head = *item.head();
+        self.claim(head.durable, Claimant::Record(item.place()));
+        if head.last() <= self.from {
+            self.count(item);
+            merge.accept(item);
+            return Ok(());
+        }
+        if self.ended || head.first > self.end.next() {
+            self.ended = true;
+            merge.reject(item);
+            return Ok(());
+        }
+        let straddles = self.end == self.from && head.first <= self.from;
+        if head.first <= self.end && !straddles {
+            let (file, _) = merge.describe(Some(item.place()));
+            let detail = format!("seqno {} once more, after {}", head.first, self.end);
+            return Err(Error::corruption("log record", item.found.offset, detail).in_file(&file, 0));
+        }
+        let record = Record {
+            first: head.first,
+            count: head.count,
+            epoch: merge.epoch_of(item.segment),
+            durable: head.durable,
+            payload: merge.payload(item),
+        };
+        if visit(&record)? == Visit::Stop {
+            self.ended = true;
+            merge.reject(item);
+            return Ok(());
+        }
+        self.end = head.last();
+        self.records += 1;
+        self.bytes += head.record_bytes();
+        self.count(item);
+        merge.accept(item);
+        Ok(())
+    }
+
+    /// Notes that the segment of `item` is needed for it.
+    fn count(&mut self, item: &Item) {
+        let (first, last) = (item.head().first, item.head().last());
+        let span = self.spans[item.segment].get_or_insert((first, last));
+        span.1 = span.1.max(last);
+        self.next_place = Some(Place { segment: item.segment, offset: item.found.end() });
+    }
+
+    /// Tells a torn tail from damage to what had been durable.
+    fn judge(&self, merge: &Merge) -> Result<()> {
+        if self.claimed <= self.end {
+            return Ok(());
+        }
+        let by = match self.claimant {
+            Claimant::Superblock => "a superblock".to_owned(),
+            Claimant::Header(segment) => format!("the header of `{}`", merge.segments[segment].reader.name),
+            Claimant::Record(place) => {
+                let (file, offset) = merge.describe(Some(place));
+                format!("the record in `{file}` at byte {offset}")
+            }
+        };
+        let detail = format!(
+            "seqno {} is missing or damaged, but {by} says that the log was durable through {}",
+            self.end.next(),
+            self.claimed
+        );
+        let (file, offset) = merge.describe(merge.damage().or(self.next_place));
+        Err(Error::corruption("log record", offset, detail).in_file(&file, 0))
+    }
+
+    /// Fills the report's segments and the numbers that settling changed. Returns the files that hold nothing.
+    fn keep(&self, merge: &Merge, claims: Claims, settled: &Settled, report: &mut ReplayReport) -> Vec<String> {
+        let mut void = merge.unfinished.clone();
+        let start = match settled {
+            Settled::Copied { start, .. } => *start,
+            Settled::AsIs => Seqno::MAX,
+        };
+        for (source, span) in merge.segments.iter().zip(&self.spans) {
+            let header = source.reader.header;
+            let Some((_, last)) = span.filter(|&(first, _)| first <= start) else {
+                void.push(source.reader.name.clone());
+                continue;
+            };
+            report.segments.push(SegmentInfo {
+                stream: header.stream,
+                number: header.number,
+                last: last.min(start),
+                bytes: source.reader.len.max(HEADER_BYTES as u64),
+            });
+        }
+        for headless in &merge.headless {
+            let (stream, number) = (headless.name.stream, headless.name.number);
+            match headless.next_after {
+                Some(last) if !headless.blank && is_covered(headless, claims) => {
+                    report.segments.push(SegmentInfo { stream, number, last, bytes: headless.bytes });
+                }
+                _ => void.push(segment_name(stream, number)),
+            }
+        }
+        if let Settled::Copied { info, .. } = settled {
+            report.epoch += 1;
+            report.next_segment = info.number + 1;
+            report.segments.push(*info);
+        }
+        void
+    }
+}

@@ -1,0 +1,246 @@
+//! Reading one segment: every intact record of it, in order, whatever lies between them.
+//!
+//! 1. The header is checked first; a segment without an intact one is only asked whether its body is blank.
+//! 2. From the first block on, each multiple of 8 may start a record: the magic is looked for, then the head is bounded
+//!    by what remains of the file, then the checksum of the whole record decides.
+//! 3. Zeros are the padding after a sync, or space not used yet. Anything else that is not a record is *damage*; its
+//!    place is kept, since only the order of the seqnos shows later whether a record was lost there.
+//!
+//! So a damaged record hides nothing behind it, and a crash that persisted blocks out of order is seen as it is. The
+//! file is read through one window that grows to the longest record. Checksums of what only looked like a record are
+//! charged to a budget of a small multiple of the file, so that a hostile file cannot make the scan quadratic.
+
+use std::sync::Arc;
+
+use super::format::{
+    BLOCK, FileName, Head, Header, MAX_SEGMENT, RECORD_HEAD, has_magic, record_is_intact, segment_name,
+};
+use crate::base::{Error, Result, StoreId};
+use crate::device::{Device, File, OpenHow, read_exact_at};
+
+/// Bytes read at a time.
+const WINDOW: usize = 256 << 10;
+/// How many times the file's length may be spent on checksums that turn out wrong. Payloads that hold a copy of a log
+/// cost about its length once.
+const FALSE_RECORDS: u64 = 16;
+
+/// What opening a segment file gave.
+#[derive(Debug)]
+pub(super) enum Opened {
+    /// Its header is intact.
+    Intact(SegmentReader),
+    /// Its header is not.
+    Damaged {
+        /// What is wrong with it.
+        error: Error,
+        /// Whether nothing was ever written behind the header: the segment was being created at the crash.
+        blank: bool,
+        /// The length of the file.
+        bytes: u64,
+    },
+}
+
+/// Opens the segment `name` and checks its header.
+///
+/// # Errors
+/// Those of the device, and `Unsupported` for a later format; a damaged header is not an error here.
+pub(super) fn open_segment(device: &dyn Device, store: StoreId, name: FileName) -> Result<Opened> {
+    let text = segment_name(name.stream, name.number);
+    let file = device.open(&text, OpenHow::default()).map_err(|e| Error::io("open", &text, None, &e))?;
+    let len = file.len().map_err(|e| Error::io("measure", &text, None, &e))?;
+    if len > MAX_SEGMENT {
+        let error = Error::corruption("log segment", MAX_SEGMENT, format!("the file has {len} bytes"));
+        return Ok(Opened::Damaged { error: error.in_file(&text, 0), blank: false, bytes: len });
+    }
+    let mut block = vec![0; len.min(BLOCK) as usize];
+    read_exact_at(&*file, 0, &mut block).map_err(|e| Error::io("read", &text, Some(0), &e))?;
+    let header = match Header::decode(&block, store, name) {
+        Ok(header) => header,
+        Err(error @ Error::Unsupported { .. }) => return Err(error),
+        Err(error) => {
+            let blank = is_blank(&*file, &text, len)?;
+            return Ok(Opened::Damaged { error: error.in_file(&text, 0), blank, bytes: len });
+        }
+    };
+    Ok(Opened::Intact(SegmentReader {
+        file,
+        name: text,
+        len,
+        header,
+        seed: header.seed(store),
+        at: BLOCK,
+        window: Vec::new(),
+        window_at: 0,
+        damage: None,
+        false_bytes: 0,
+    }))
+}
+
+/// Whether everything behind the header block is zeros.
+fn is_blank(file: &dyn File, name: &str, len: u64) -> Result<bool> {
+    let mut chunk = vec![0; WINDOW];
+    let mut at = BLOCK;
+    while at < len {
+        let part = &mut chunk[..(len - at).min(WINDOW as u64) as usize];
+        read_exact_at(file, at, part).map_err(|e| Error::io("read", name, Some(at), &e))?;
+        if part.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+        at += part.len() as u64;
+    }
+    Ok(true)
+}
+
+/// An intact record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    /// Where it starts.
+    pub offset: u64,
+    /// What it says.
+    pub head: Head,
+    /// The first damage between it and the record before it.
+    pub damage: Option<u64>,
+}
+
+impl Found {
+    /// Where it ends.
+    pub fn end(&self) -> u64 {
+        self.offset + self.head.record_bytes()
+    }
+}
+
+/// Reads the records of a segment.
+#[derive(Debug)]
+pub(super) struct SegmentReader {
+    file: Arc<dyn File>,
+    /// The file's name.
+    pub name: String,
+    /// The file's length.
+    pub len: u64,
+    /// The segment's header.
+    pub header: Header,
+    seed: u32,
+    /// Everything before this offset has been looked at.
+    at: u64,
+    window: Vec<u8>,
+    window_at: u64,
+    damage: Option<u64>,
+    false_bytes: u64,
+}
+
+impl SegmentReader {
+    /// The next intact record; `None` at the end of the file, where [`SegmentReader::take_damage`] tells what came
+    /// after the last record.
+    pub fn next(&mut self) -> Result<Option<Found>> {
+        while self.seek_magic()? {
+            if let Some(head) = self.intact_record()? {
+                let found = Found { offset: self.at, head, damage: self.damage.take() };
+                self.at = found.end();
+                return Ok(Some(found));
+            }
+            self.note_damage(self.at);
+            self.at += 8;
+        }
+        self.window = Vec::new();
+        Ok(None)
+    }
+
+    /// The payload of the record that [`SegmentReader::next`] returned last.
+    pub fn payload(&self, found: &Found) -> &[u8] {
+        let start = (found.offset - self.window_at) as usize + RECORD_HEAD;
+        &self.window[start..start + found.head.length as usize]
+    }
+
+    /// The first damage after the last record that was returned.
+    pub fn take_damage(&mut self) -> Option<u64> {
+        self.damage.take()
+    }
+
+    /// Moves on to the next place that looks like the start of a record; `false` at the end of the file.
+    fn seek_magic(&mut self) -> Result<bool> {
+        while self.at + RECORD_HEAD as u64 <= self.len {
+            self.load(self.at, RECORD_HEAD as u64)?;
+            let view = &self.window[(self.at - self.window_at) as usize..];
+            let last = (view.len() - RECORD_HEAD) / 8 * 8;
+            let mut damage = None;
+            let mut found = None;
+            for start in (0..=last).step_by(8) {
+                let head = &view[start..start + RECORD_HEAD];
+                if has_magic(head) {
+                    found = Some(start);
+                    break;
+                }
+                if damage.is_none() && head[..8] != [0; 8] {
+                    damage = Some(self.at + start as u64);
+                }
+            }
+            if let Some(damage) = damage {
+                self.note_damage(damage);
+            }
+            self.at += found.unwrap_or(last + 8) as u64;
+            if found.is_some() {
+                return Ok(true);
+            }
+        }
+        self.check_rest()?;
+        Ok(false)
+    }
+
+    /// Looks for damage in the last bytes of the file, which are too few for a record.
+    fn check_rest(&mut self) -> Result<()> {
+        let rest = self.len.saturating_sub(self.at);
+        if rest > 0 {
+            self.load(self.at, rest)?;
+            let start = (self.at - self.window_at) as usize;
+            if self.window[start..start + rest as usize].iter().any(|&byte| byte != 0) {
+                self.note_damage(self.at);
+            }
+            self.at = self.len;
+        }
+        Ok(())
+    }
+
+    /// The head of the record at `self.at`, if an intact one stands there.
+    fn intact_record(&mut self) -> Result<Option<Head>> {
+        let start = (self.at - self.window_at) as usize;
+        let Some(head) = Head::decode(&self.window[start..]) else { return Ok(None) };
+        let bytes = head.record_bytes();
+        if bytes > self.len - self.at {
+            return Ok(None);
+        }
+        self.load(self.at, bytes)?;
+        let start = (self.at - self.window_at) as usize;
+        if record_is_intact(self.seed, self.at, &self.window[start..start + bytes as usize]) {
+            return Ok(Some(head));
+        }
+        self.false_bytes += bytes;
+        if self.false_bytes > self.len * FALSE_RECORDS {
+            let error = Error::corruption("log segment", self.at, "more false records than any log leaves behind");
+            return Err(error.in_file(&self.name, 0));
+        }
+        Ok(None)
+    }
+
+    fn note_damage(&mut self, offset: u64) {
+        self.damage.get_or_insert(offset);
+    }
+
+    /// Makes the window hold the `len` bytes at `offset`, which lie within the file.
+    fn load(&mut self, offset: u64, len: u64) -> Result<()> {
+        debug_assert!(offset + len <= self.len);
+        let end = self.window_at + self.window.len() as u64;
+        if offset >= self.window_at && offset + len <= end {
+            return Ok(());
+        }
+        let want = len.max((WINDOW as u64).min(self.len - offset)) as usize;
+        self.window.clear();
+        if self.window.capacity() > 4 * WINDOW && want <= WINDOW {
+            self.window.shrink_to(WINDOW);
+        }
+        let failed = |e: std::io::Error| Error::io("read", &self.name, Some(offset), &e);
+        self.window.try_reserve_exact(want).map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
+        self.window.resize(want, 0);
+        self.window_at = offset;
+        read_exact_at(&*self.file, offset, &mut self.window).map_err(failed)
+    }
+}

@@ -1,0 +1,173 @@
+//! Making the replayed tail durable again, without touching what may be durable already.
+//!
+//! Records that no claim covers may be on disk, or only in the page cache, or in pages that a failed sync marked clean.
+//! They are **copied**, under a new epoch, into a segment of their own, which appears whole by a rename:
+//!
+//! 1. write header and records to `….new`, 2. sync it, 3. rename it, 4. sync the directory.
+//!
+//! The new header's `start` is the seqno before the first copied record, so the old copies are void from the moment the
+//! rename is durable, and valid until then. A crash at any point leaves one or the other, and no byte of an
+//! acknowledged record is ever written over, so that not even a write torn to garbage can hurt one.
+//!
+//! Without space for a copy the tail is **rewritten in place**: the same bytes, in whole blocks, so that the pages are
+//! dirty again, and then a sync. That needs no space, so a full disk does not keep a store shut.
+
+use std::io;
+use std::sync::Arc;
+
+use super::format::{BLOCK, HEADER_BYTES, Head, Header, MAX_SEGMENT, put_record, segment_name, unfinished_name};
+use super::merge::{Item, Merge};
+use super::{SegmentInfo, final_error};
+use crate::base::{Error, Result, Seqno, StoreId};
+use crate::device::{Device, File, OpenHow, read_exact_at, write_all_at};
+
+/// Bytes written at a time.
+const CHUNK: usize = 256 << 10;
+
+/// The records to make durable: those that end after `durable` and at or before `end`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tail {
+    /// Everything through here is known to be durable.
+    pub durable: Seqno,
+    /// The end of the log.
+    pub end: Seqno,
+}
+
+impl Tail {
+    /// The next record of the tail.
+    fn next(&self, merge: &mut Merge) -> Result<Option<Item>> {
+        while let Some(item) = merge.next()? {
+            let last = item.head().last();
+            if last > self.durable && last <= self.end {
+                return Ok(Some(item));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// What became of the tail.
+#[derive(Debug)]
+pub(super) enum Settled {
+    /// It stands where it stood.
+    AsIs,
+    /// It was copied into a segment of the next epoch, which begins after `start`.
+    Copied {
+        /// Records of earlier epochs above this seqno are void.
+        start: Seqno,
+        /// The new segment.
+        info: SegmentInfo,
+    },
+}
+
+/// Makes the tail durable, as a segment with that epoch and number if there is space for it.
+pub(super) fn settle(device: &dyn Device, store: StoreId, tail: Tail, epoch: u32, number: u64) -> Result<Settled> {
+    let name = unfinished_name(0, number);
+    match copy(device, store, tail, epoch, number, &name) {
+        Ok(Some(settled)) => Ok(settled),
+        Ok(None) | Err(Error::DiskFull { .. }) => {
+            match device.remove(&name) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io("remove", &name, None, &e)),
+                _ => {}
+            }
+            rewrite(device, store, tail)?;
+            Ok(Settled::AsIs)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Copies the tail; `None` if it is longer than a segment may be.
+fn copy(
+    device: &dyn Device,
+    store: StoreId,
+    tail: Tail,
+    epoch: u32,
+    number: u64,
+    name: &str,
+) -> Result<Option<Settled>> {
+    let how = OpenHow { write: true, create_new: true, direct: false };
+    let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
+    let mut merge = Merge::open(device, store)?;
+    let mut item = tail.next(&mut merge)?;
+    let first = item.map(|item| item.head().first).expect("the tail that replay found is there");
+    let start = Seqno(first.0 - 1);
+    let header = Header { stream: 0, number, epoch, start, after: start };
+    let seed = header.seed(store);
+    let mut out = Output { file, name: name.to_owned(), buffer: header.encode(store), at: 0 };
+    while let Some(found) = item {
+        let head = Head { durable: start, ..*found.head() };
+        if out.end() + head.record_bytes() > MAX_SEGMENT {
+            return Ok(None);
+        }
+        let offset = out.end();
+        put_record(&mut out.buffer, seed, offset, &head, merge.payload(&found));
+        if out.buffer.len() >= CHUNK {
+            out.write()?;
+        }
+        item = tail.next(&mut merge)?;
+    }
+    out.write()?;
+    out.file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
+    let target = segment_name(0, number);
+    // From here on the copy may count: a full disk is no longer a reason to fall back.
+    device.rename(name, &target).map_err(|e| final_error("rename", name, None, &e))?;
+    device.sync_dir().map_err(|e| final_error("sync", &device.path(), None, &e))?;
+    let info = SegmentInfo { stream: 0, number, last: tail.end, bytes: out.end() };
+    Ok(Some(Settled::Copied { start, info }))
+}
+
+/// A file that is written from its start to its end.
+struct Output {
+    file: Arc<dyn File>,
+    name: String,
+    buffer: Vec<u8>,
+    /// Where the buffer goes.
+    at: u64,
+}
+
+impl Output {
+    fn end(&self) -> u64 {
+        self.at + self.buffer.len() as u64
+    }
+
+    fn write(&mut self) -> Result<()> {
+        write_all_at(&*self.file, self.at, &self.buffer)
+            .map_err(|e| Error::io("write", &self.name, Some(self.at), &e))?;
+        self.at = self.end();
+        self.buffer.clear();
+        Ok(())
+    }
+}
+
+/// Writes the blocks of the tail again with the bytes that they hold, and syncs them.
+fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
+    let mut merge = Merge::open(device, store)?;
+    let mut spans: Vec<Option<(u64, u64)>> = vec![None; merge.segments.len()];
+    while let Some(item) = tail.next(&mut merge)? {
+        let from = item.found.offset / BLOCK * BLOCK;
+        let span = spans[item.segment].get_or_insert((from, from));
+        span.1 = item.found.end().next_multiple_of(BLOCK);
+    }
+    for (source, span) in merge.segments.iter().zip(spans) {
+        let Some((from, to)) = span else { continue };
+        debug_assert!(from >= HEADER_BYTES as u64);
+        rewrite_range(device, &source.reader.name, from, to.min(source.reader.len))?;
+    }
+    // The segments' directory entries may never have been synced either, if the sync of the directory had failed.
+    device.sync_dir().map_err(|e| Error::io("sync", &device.path(), None, &e))
+}
+
+fn rewrite_range(device: &dyn Device, name: &str, from: u64, to: u64) -> Result<()> {
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let file = device.open(name, how).map_err(|e| Error::io("open", name, None, &e))?;
+    let mut chunk = vec![0; CHUNK.min((to - from) as usize)];
+    let mut at = from;
+    while at < to {
+        let part = &mut chunk[..(to - at).min(CHUNK as u64) as usize];
+        read_exact_at(&*file, at, part).map_err(|e| Error::io("read", name, Some(at), &e))?;
+        write_all_at(&*file, at, part).map_err(|e| Error::io("write", name, Some(at), &e))?;
+        at += part.len() as u64;
+    }
+    file.sync().map_err(|e| Error::io("sync", name, None, &e))
+}

@@ -1,0 +1,110 @@
+//! Tests of the log. Batches are numbered by their first seqno and carry a payload that follows from it, so that
+//! whatever replay returns can be checked without a model.
+
+mod bytes;
+mod crash;
+mod recover;
+mod write;
+
+use std::sync::Arc;
+
+use super::format::{BLOCK, Head, Header, put_record};
+use super::{Claims, Log, LogOptions, Record, ReplayReport, Visit, inspect, replay, segment_name};
+use crate::base::{Error, Result, Seqno, StoreId};
+use crate::device::{Device, OpenHow, read_exact_at, write_all_at};
+
+const STORE: StoreId = StoreId(*b"the store of log");
+
+/// The payload of the batch that begins at `first`: `len` bytes that follow from it.
+fn payload(first: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| (first * 31 + i * 7 + (i >> 8)) as u8).collect()
+}
+
+/// Opens the log after a replay that must succeed; returns the batches that it visited.
+fn reopen(device: &Arc<impl Device + 'static>, claims: Claims, segment_bytes: u64) -> Result<(Log, Vec<Batch>)> {
+    let (report, batches) = collect(&**device, claims, false)?;
+    let device: Arc<dyn Device> = Arc::clone(device) as _;
+    let options = LogOptions { segment_bytes };
+    let log = Log::start(device, STORE, report.epoch + 1, report.last, report.next_segment, report.segments, options)?;
+    Ok((log, batches))
+}
+
+/// A visited record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Batch {
+    first: u64,
+    count: u32,
+    payload: Vec<u8>,
+}
+
+fn collect(device: &dyn Device, claims: Claims, read_only: bool) -> Result<(ReplayReport, Vec<Batch>)> {
+    let mut batches = Vec::new();
+    let report = replay(device, STORE, claims, read_only, &mut |record: &Record<'_>| {
+        batches.push(Batch { first: record.first.0, count: record.count, payload: record.payload.to_vec() });
+        Ok(Visit::Continue)
+    })?;
+    Ok((report, batches))
+}
+
+/// Appends the batch of one seqno after the last, with a payload of `len` bytes.
+fn put(log: &Log, seqno: u64, len: usize, lazy: bool) -> Result<()> {
+    log.reserve(len)?;
+    log.append(Seqno(seqno), 1, &payload(seqno, len), lazy)
+}
+
+/// Batches of one seqno each, `len` bytes long.
+fn batches(seqnos: impl IntoIterator<Item = u64>, len: usize) -> Vec<Batch> {
+    seqnos.into_iter().map(|first| Batch { first, count: 1, payload: payload(first, len) }).collect()
+}
+
+fn write_at(device: &dyn Device, name: &str, offset: u64, bytes: &[u8]) {
+    let file = device.open(name, OpenHow { write: true, ..OpenHow::default() }).unwrap();
+    write_all_at(&*file, offset, bytes).unwrap();
+}
+
+fn read_all(device: &dyn Device, name: &str) -> Vec<u8> {
+    let file = device.open(name, OpenHow::default()).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    read_exact_at(&*file, 0, &mut bytes).unwrap();
+    bytes
+}
+
+/// Every file with its bytes.
+fn snapshot(device: &dyn Device) -> Vec<(String, Vec<u8>)> {
+    device.list().unwrap().into_iter().map(|name| (name.clone(), read_all(device, &name))).collect()
+}
+
+/// A new file with these bytes.
+fn create(device: &dyn Device, name: &str, bytes: &[u8]) {
+    let file = device.open(name, OpenHow { write: true, create_new: true, direct: false }).unwrap();
+    write_all_at(&*file, 0, bytes).unwrap();
+}
+
+/// A segment made by hand: records of (first, count, durable).
+fn handmade(header: Header, records: &[(u64, u32, u64)]) -> Vec<u8> {
+    let mut out = header.encode(STORE);
+    assert_eq!(out.len() as u64, BLOCK);
+    for &(first, count, durable) in records {
+        let bytes = payload(first, 20);
+        let head = Head { length: 20, count, first: Seqno(first), durable: Seqno(durable) };
+        let offset = out.len() as u64;
+        put_record(&mut out, header.seed(STORE), offset, &head, &bytes);
+    }
+    out
+}
+
+/// Where the records of the log stand: file, offset, first seqno, end.
+fn places(device: &dyn Device) -> Vec<(String, u64, u64, u64)> {
+    let mut out = Vec::new();
+    for segment in inspect(device, STORE).unwrap() {
+        for record in &segment.records {
+            let end = record.offset + super::format::record_bytes(record.payload_bytes as usize);
+            out.push((segment.file.clone(), record.offset, record.first.0, end));
+        }
+    }
+    out
+}
+
+fn is_corruption_in(error: &Error, file: &str) -> bool {
+    matches!(error, Error::Corruption { file: named, .. } if named == file)
+}

@@ -1,0 +1,164 @@
+//! The writer: what it lays down, and when.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::device::mem::MemDevice;
+
+const SMALL: u64 = 16 << 10;
+
+fn fresh(segment_bytes: u64) -> (Arc<MemDevice>, Log) {
+    let device = MemDevice::new();
+    let (log, found) = reopen(&device, Claims::default(), segment_bytes).unwrap();
+    assert!(found.is_empty());
+    (device, log)
+}
+
+#[test]
+fn what_was_written_is_replayed() {
+    let (device, log) = fresh(SMALL);
+    assert!(device.list().unwrap().is_empty(), "opening writes nothing");
+    let mut seqno = 1;
+    let mut expected = Vec::new();
+    for i in 0..200u32 {
+        let (count, len) = (1 + i % 3, (i as usize * 37) % 900);
+        log.reserve(len).unwrap();
+        log.append(Seqno(seqno), count, &payload(seqno, len), i % 4 == 0).unwrap();
+        expected.push(Batch { first: seqno, count, payload: payload(seqno, len) });
+        seqno += u64::from(count);
+        if i % 50 == 17 {
+            log.sync(Seqno(seqno - 1)).unwrap();
+            assert_eq!(log.durable(), Seqno(seqno - 1));
+        }
+    }
+    log.flush().unwrap();
+    assert_eq!(log.written(), Seqno(seqno - 1));
+    assert!(device.list().unwrap().len() > 5, "several segments");
+    assert!(log.written_bytes() > 200 * 450);
+    let (report, found) = collect(&*device, Claims::default(), true).unwrap();
+    assert_eq!(found, expected);
+    assert_eq!((report.last, report.epoch, report.records), (Seqno(seqno - 1), 1, 200));
+    assert_eq!(report.torn, None);
+
+    let from = Seqno(seqno / 2);
+    let (_, found) = collect(&*device, Claims { from, durable: Seqno(0) }, true).unwrap();
+    let rest: Vec<_> = expected.into_iter().filter(|b| b.first + u64::from(b.count) - 1 > from.0).collect();
+    assert_eq!(found, rest, "a record that straddles `from` is visited");
+}
+
+#[test]
+fn a_sync_ends_its_block() {
+    let (device, log) = fresh(64 << 10);
+    put(&log, 1, 100, false).unwrap();
+    put(&log, 2, 100, true).unwrap();
+    log.sync(Seqno(2)).unwrap();
+    put(&log, 3, 100, false).unwrap();
+    log.sync(Seqno(1)).unwrap();
+    put(&log, 4, 100, false).unwrap();
+    log.sync(Seqno(4)).unwrap();
+    let places: Vec<_> = places(&*device).into_iter().map(|(_, offset, first, _)| (first, offset)).collect();
+    assert_eq!(places, [(1, 4096), (2, 4096 + 136), (3, 8192), (4, 8192 + 136)]);
+    let records = &inspect(&*device, STORE).unwrap()[0].records;
+    assert_eq!(records.iter().map(|r| r.durable.0).collect::<Vec<_>>(), [0, 0, 2, 2]);
+}
+
+#[test]
+fn lazy_records_wait_for_a_flush_or_64_kib() {
+    let (device, log) = fresh(1 << 20);
+    for seqno in 1..=10 {
+        put(&log, seqno, 1000, true).unwrap();
+    }
+    assert_eq!((log.written(), places(&*device).len()), (Seqno(0), 0));
+    log.flush().unwrap();
+    assert_eq!((log.written(), places(&*device).len()), (Seqno(10), 10));
+    for seqno in 11..=100 {
+        put(&log, seqno, 1000, true).unwrap();
+    }
+    assert!(log.written() >= Seqno(70) && log.written() < Seqno(100));
+    put(&log, 101, 10, false).unwrap();
+    assert_eq!(log.written(), Seqno(101), "one that is not lazy takes along what was before it");
+    assert_eq!(places(&*device).len(), 101);
+    assert_eq!(log.durable(), Seqno(0));
+}
+
+#[test]
+fn a_large_record_gets_its_own_segment() {
+    let (device, log) = fresh(SMALL);
+    put(&log, 1, 10, false).unwrap();
+    put(&log, 2, 100_000, false).unwrap();
+    put(&log, 3, 10, false).unwrap();
+    assert_eq!(device.list().unwrap().len(), 3);
+    log.sync(Seqno(3)).unwrap();
+    drop(log);
+    let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
+    assert_eq!(found.iter().map(|b| b.payload.len()).collect::<Vec<_>>(), [10, 100_000, 10]);
+    let (_, log) = fresh(SMALL);
+    assert!(matches!(log.reserve(super::super::MAX_PAYLOAD + 1), Err(Error::InvalidArgument { .. })));
+    put(&log, 1, 10, false).unwrap();
+}
+
+#[test]
+fn segments_are_rolled_cut_and_discarded() {
+    let (device, log) = fresh(1 << 20);
+    log.roll().unwrap();
+    assert!(device.list().unwrap().is_empty(), "nothing to roll");
+    put(&log, 1, 100, false).unwrap();
+    log.roll().unwrap();
+    assert_eq!(device.list().unwrap().len(), 2);
+    assert_eq!(read_all(&*device, &segment_name(0, 1)).len(), 8192, "the rest was given back");
+    log.roll().unwrap();
+    assert_eq!(device.list().unwrap().len(), 2, "an empty segment is not rolled");
+    put(&log, 2, 100, true).unwrap();
+    log.reserve(100).unwrap();
+    log.roll().unwrap();
+    log.append(Seqno(3), 1, &payload(3, 100), false).unwrap();
+    assert_eq!(device.list().unwrap().len(), 2, "a reservation holds the segment");
+    put(&log, 4, 100, false).unwrap();
+    assert_eq!(device.list().unwrap().len(), 3);
+    assert_eq!(log.retained_bytes(), 8192 + 8192 + 4096 + 136);
+
+    assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1);
+    assert_eq!(log.discard_through(Seqno(2)).unwrap(), 0);
+    log.sync(Seqno(4)).unwrap();
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "never the current one");
+    assert_eq!(device.list().unwrap(), [segment_name(0, 3)]);
+    drop(log);
+    let (log, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4) }, SMALL).unwrap();
+    assert_eq!(found, batches([4], 100));
+    put(&log, 5, 100, false).unwrap();
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "a segment of the epoch before");
+}
+
+#[test]
+fn group_commit_with_threads() {
+    let (device, log) = fresh(64 << 10);
+    let sequencer = parking_lot::Mutex::new(1u64);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let mut next = sequencer.lock();
+                    let seqno = *next;
+                    *next += 1;
+                    put(&log, seqno, 50, seqno % 3 == 0).unwrap();
+                    drop(next);
+                    log.sync(Seqno(seqno)).unwrap();
+                    assert!(log.durable() >= Seqno(seqno));
+                }
+            });
+        }
+    });
+    assert_eq!(log.durable(), Seqno(800));
+    drop(log);
+    let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(800) }, SMALL).unwrap();
+    assert_eq!(found, batches(1..=800, 50));
+}
+
+#[test]
+fn options_are_checked() {
+    for segment_bytes in [0, 4096, 10_000, 1 << 40] {
+        let options = LogOptions { segment_bytes };
+        let result = Log::start(MemDevice::new(), STORE, 1, Seqno(0), 1, Vec::new(), options);
+        assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{segment_bytes}");
+    }
+}

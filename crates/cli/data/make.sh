@@ -1,0 +1,12 @@
+#!/bin/sh
+# Makes flights.csv.gz from the npm package vega-datasets 2.2.0. Run it here; it needs npm, tar and gzip.
+# The file is the package's own data/flights-3m.csv, whose five columns are all used, compressed and nothing else.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+npm pack --silent vega-datasets@2.2.0
+tar xzf vega-datasets-2.2.0.tgz package/data/flights-3m.csv
+echo "f8d78857e2e74365f7d3df0582ce420b0e9fa096f416ccbd9074e0a2fcb03736  package/data/flights-3m.csv" | sha256sum -c -
+gzip -9nc package/data/flights-3m.csv > "$here/flights.csv.gz"

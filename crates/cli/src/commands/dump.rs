@@ -1,0 +1,68 @@
+//! `dump`: the whole store as text, and the words of that text.
+//!
+//! ```text
+//! \!pando-dump TAB 1                                  the form's version
+//! \!keyspace TAB name TAB index=stbe TAB operator=add_i64        (no operator: left out)
+//! key TAB value                                       the kv form; merges as the values that they amount to
+//! …
+//! \!end TAB records                                   of this keyspace
+//! \!keyspace …
+//! \!done TAB keyspaces                                nothing is missing
+//! ```
+//!
+//! A line of data never starts with `\!` ([`crate::kv`]). All keyspaces are read at one snapshot.
+
+use std::io::Write;
+
+use pandodb::KeyspaceInfo;
+
+use super::{Access, existing, open};
+use crate::{
+    args::DumpArgs,
+    failure::Outcome,
+    kv,
+    output::{self, Out},
+};
+
+/// The version of the form that is written and read.
+pub const VERSION: &str = "1";
+/// The first line's word.
+pub const HEADER: &str = "\\!pando-dump";
+/// Starts a keyspace.
+pub const KEYSPACE: &str = "\\!keyspace";
+/// Ends a keyspace.
+pub const END: &str = "\\!end";
+/// Ends the dump.
+pub const DONE: &str = "\\!done";
+
+/// Writes the whole store to stdout.
+pub fn run(args: &DumpArgs) -> Outcome {
+    let store = open(&args.store, Access::Read)?;
+    let snapshot = store.snapshot();
+    let keyspaces = store.keyspaces();
+    let mut out = output::stdout();
+    let mut scratch = Vec::new();
+    writeln!(out, "{HEADER}\t{VERSION}").map_err(|e| output::lost(&e))?;
+    for info in &keyspaces {
+        write_header(&mut out, info)?;
+        let keyspace = existing(&store, &info.name)?.at(&snapshot);
+        let mut records = 0u64;
+        for entry in keyspace.iter() {
+            let (key, value) = entry?;
+            kv::write_line(&mut out, &key, &value, &mut scratch).map_err(|e| output::lost(&e))?;
+            records += 1;
+        }
+        writeln!(out, "{END}\t{records}").map_err(|e| output::lost(&e))?;
+    }
+    writeln!(out, "{DONE}\t{}", keyspaces.len()).map_err(|e| output::lost(&e))?;
+    output::finish(out)
+}
+
+fn write_header(out: &mut Out, info: &KeyspaceInfo) -> Outcome {
+    let mut line = format!("{KEYSPACE}\t{}\tindex={}", kv::escaped(info.name.as_bytes()), info.index);
+    if let Some(operator) = &info.operator {
+        line.push_str("\toperator=");
+        line.push_str(&kv::escaped(operator.as_bytes()));
+    }
+    writeln!(out, "{line}").map_err(|e| output::lost(&e))
+}

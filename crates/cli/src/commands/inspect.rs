@@ -1,0 +1,54 @@
+//! `inspect`: the structures on disk, decoded by the engine's own decoders. Read-only.
+
+use pandodb::check::{self, Inspect};
+
+use super::require;
+use crate::{
+    args::{InspectArgs, Structure},
+    failure::{Failure, Outcome},
+    output,
+};
+
+/// Prints one structure.
+pub fn run(args: &InspectArgs) -> Outcome {
+    let what = structure(args)?;
+    require(&args.store.store)?;
+    let text = check::inspect(&args.store.store, what)?;
+    output::line(text.trim_end())
+}
+
+fn structure(args: &InspectArgs) -> Outcome<Inspect> {
+    let needs_id = matches!(args.what, Structure::Run | Structure::Block);
+    if !needs_id && args.id.is_some() {
+        return Err(Failure::Misuse("only `run ID` and `block ADDR` take a second argument".into()));
+    }
+    let id = || {
+        let text = args.id.as_deref().ok_or_else(|| Failure::Misuse("write `run ID` or `block ADDR`".into()))?;
+        number(text).ok_or_else(|| Failure::Misuse(format!("`{text}` is no number; write 123 or 0x7b")))
+    };
+    Ok(match args.what {
+        Structure::Superblock => Inspect::Superblock,
+        Structure::Catalog => Inspect::Catalog,
+        Structure::Trunk => Inspect::Trunk,
+        Structure::Log => Inspect::Log,
+        Structure::Run => Inspect::Run(id()?),
+        Structure::Block => Inspect::Block(id()?),
+    })
+}
+
+fn number(text: &str) -> Option<u64> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_both_bases() {
+        assert_eq!((number("123"), number("0x7b"), number("x"), number("-1")), (Some(123), Some(123), None, None));
+    }
+}

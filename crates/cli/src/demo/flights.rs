@@ -1,0 +1,107 @@
+//! The plain file: 231,083 flights of early 2001, packed into the binary.
+//!
+//! Source, licence and how it was made: `data/README.md`. A line is `MMDDHHMM,delay,distance,origin,destination`; delays
+//! are in minutes and may be negative, distances in miles.
+
+use std::io::{BufRead, BufReader};
+
+use flate2::bufread::GzDecoder;
+
+use crate::failure::{Failure, Outcome};
+
+/// The file, compressed.
+static PACKED: &[u8] = include_bytes!("../../data/flights.csv.gz");
+
+/// How many flights there are.
+pub const FLIGHTS: usize = 231_083;
+
+/// A flight as the plain file has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flight {
+    /// Departure, `2001-MM-DDTHH:MM`.
+    pub time: String,
+    /// Minutes late on arrival.
+    pub delay: i64,
+    /// Miles.
+    pub distance: u32,
+    /// The airport of departure.
+    pub origin: String,
+    /// The airport of arrival.
+    pub destination: String,
+}
+
+impl Flight {
+    /// Its key in `events`: time, airport, which load, line of the file. Ordered by time.
+    pub fn key(&self, pass: u8, index: usize) -> String {
+        format!("{}|{}|{pass}|{index:06}", self.time, self.origin)
+    }
+
+    /// Its value in `events`.
+    pub fn row(&self) -> String {
+        format!("{},{},{}", self.delay, self.distance, self.destination)
+    }
+
+    /// The day of departure, `2001-MM-DD`.
+    pub fn day(&self) -> &str {
+        &self.time[..10]
+    }
+}
+
+/// The load and the line that a key in `events` names.
+pub fn parse_key(key: &[u8]) -> Option<(u8, usize)> {
+    let mut parts = std::str::from_utf8(key).ok()?.rsplit('|');
+    let index = parts.next()?.parse().ok()?;
+    let pass = parts.next()?.parse().ok()?;
+    Some((pass, index))
+}
+
+/// Unpacks the file.
+///
+/// # Errors
+/// [`Failure::Corruption`] if the binary's copy is damaged.
+pub fn read() -> Outcome<Vec<Flight>> {
+    let damaged =
+        |line: usize| Failure::Corruption(format!("the packed flights are damaged at line {line}; build again"));
+    let mut flights = Vec::with_capacity(FLIGHTS);
+    for (i, line) in BufReader::new(GzDecoder::new(PACKED)).lines().enumerate().skip(1) {
+        let line = line.map_err(|_| damaged(i + 1))?;
+        flights.push(parse(&line).ok_or_else(|| damaged(i + 1))?);
+    }
+    if flights.len() != FLIGHTS {
+        return Err(damaged(flights.len() + 1));
+    }
+    Ok(flights)
+}
+
+fn parse(line: &str) -> Option<Flight> {
+    let mut fields = line.split(',');
+    let date = fields.next().filter(|date| date.len() == 8 && date.bytes().all(|b| b.is_ascii_digit()))?;
+    let flight = Flight {
+        time: format!("2001-{}-{}T{}:{}", &date[..2], &date[2..4], &date[4..6], &date[6..]),
+        delay: fields.next()?.parse().ok()?,
+        distance: fields.next()?.parse().ok()?,
+        origin: fields.next()?.to_owned(),
+        destination: fields.next()?.to_owned(),
+    };
+    fields.next().is_none().then_some(flight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_is_whole() {
+        let flights = read().unwrap();
+        assert_eq!(flights[0].key(1, 0), "2001-01-01T00:01|MCI|1|000000");
+        assert_eq!(flights[0].row(), "14,405,MDW");
+        assert_eq!(flights[FLIGHTS - 1].time, "2001-03-31T22:57");
+        assert!(flights.iter().any(|flight| flight.delay < 0));
+    }
+
+    #[test]
+    fn keys_are_read_back() {
+        assert_eq!(parse_key(b"2001-01-01T00:01|MCI|2|000017"), Some((2, 17)));
+        assert_eq!(parse_key(b"x"), None);
+    }
+}

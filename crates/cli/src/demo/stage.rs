@@ -1,0 +1,132 @@
+//! What the demo shows: steps as they happen, checks, and the table at the end.
+
+use serde::Serialize;
+
+use crate::{
+    failure::{Failure, Outcome},
+    meter::LatencyFigures,
+    output,
+};
+
+/// A check and how it went.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    name: &'static str,
+    passed: bool,
+    detail: String,
+}
+
+/// The figures of the demo.
+#[derive(Debug, Serialize)]
+pub struct Figures {
+    /// Flights in the first load.
+    pub flights: usize,
+    /// Messages written by it: one put and three merges a flight.
+    pub messages: usize,
+    /// Flights a second, each an atomic commit.
+    pub records_per_second: f64,
+    /// Latencies of the commits.
+    pub insert: LatencyFigures,
+    /// Bytes written for each byte given.
+    pub write_amplification: f64,
+    /// Bytes on disk for each byte of live data.
+    pub space_amplification: f64,
+    /// Levels of the deepest tree.
+    pub levels: u32,
+    /// Bytes that the store holds in memory.
+    pub memory_bytes: u64,
+    /// What it may hold.
+    pub memory_budget_bytes: u64,
+    /// The most that the process has held, data set included.
+    pub peak_rss_bytes: Option<u64>,
+    /// How long it took to reopen after the kill.
+    pub reopen_ms: f64,
+    /// The whole demo.
+    pub seconds: f64,
+}
+
+/// Where the demo prints, and what it has checked.
+#[derive(Debug, Default)]
+pub struct Stage {
+    quiet: bool,
+    checks: Vec<Check>,
+}
+
+/// The demo as JSON.
+#[derive(Serialize)]
+struct Report<'a> {
+    passed: bool,
+    checks: &'a [Check],
+    #[serde(flatten)]
+    figures: &'a Figures,
+}
+
+impl Stage {
+    /// Prints each step, or, for JSON, only the report at the end.
+    pub fn new(json: bool) -> Stage {
+        Stage { quiet: json, checks: Vec::new() }
+    }
+
+    /// Says what was done.
+    pub fn say(&self, name: &str, text: &str) -> Outcome {
+        if self.quiet { Ok(()) } else { output::line(format_args!("       {name:10} {text}")) }
+    }
+
+    /// Notes a check and says how it went.
+    pub fn check(&mut self, name: &'static str, passed: bool, detail: String) -> Outcome {
+        let word = if passed { "ok" } else { "FAILED" };
+        if !self.quiet {
+            output::line(format_args!("{word:6} {name:10} {detail}"))?;
+        }
+        self.checks.push(Check { name, passed, detail });
+        Ok(())
+    }
+
+    /// Prints the table, and fails if a check did.
+    pub fn finish(self, figures: &Figures) -> Outcome {
+        let failed: Vec<&str> = self.checks.iter().filter(|check| !check.passed).map(|check| check.name).collect();
+        if self.quiet {
+            output::json(&Report { passed: failed.is_empty(), checks: &self.checks, figures })?;
+        } else {
+            output::line(format_args!("\n{}\n", output::figures(&rows(figures))))?;
+        }
+        if !failed.is_empty() {
+            return Err(Failure::Corruption(format!(
+                "these checks failed: {}; run `pando demo --keep DIR` and report it with `pando verify DIR`",
+                failed.join(", ")
+            )));
+        }
+        if self.quiet { Ok(()) } else { output::line(format_args!("all {} checks passed", self.checks.len())) }
+    }
+}
+
+fn rows(figures: &Figures) -> Vec<(&'static str, String)> {
+    let insert = &figures.insert;
+    let rss = figures.peak_rss_bytes.map_or("unknown".into(), output::bytes);
+    vec![
+        (
+            "records/s",
+            format!(
+                "{} flights, {} messages",
+                output::count(figures.records_per_second as u64),
+                output::count((figures.records_per_second * figures.messages as f64 / figures.flights as f64) as u64)
+            ),
+        ),
+        ("insert p50", output::micros(insert.p50_us)),
+        ("insert p99", output::micros(insert.p99_us)),
+        ("insert max", output::micros(insert.max_us)),
+        ("write amplification", format!("{:.2}", figures.write_amplification)),
+        ("space amplification", format!("{:.2}", figures.space_amplification)),
+        ("levels", figures.levels.to_string()),
+        (
+            "memory",
+            format!(
+                "{} of {} budget; process at most {rss}, the plain file included",
+                output::bytes(figures.memory_bytes),
+                output::bytes(figures.memory_budget_bytes)
+            ),
+        ),
+        ("reopen after the kill", format!("{:.0} ms", figures.reopen_ms)),
+        ("whole demo", format!("{:.1} s", figures.seconds)),
+    ]
+}

@@ -1,0 +1,135 @@
+//! How a command ends: five exit codes, and one line on stderr.
+//!
+//! | code | meaning |
+//! | --- | --- |
+//! | 0 | done |
+//! | 1 | the key, the keyspace or the store was not found |
+//! | 2 | misuse: an argument, an input or an operation that makes no sense here |
+//! | 3 | corruption: stored bytes (or a dump's) are not what was written |
+//! | 4 | input or output failed: the device, a full disk, a store that is open elsewhere |
+
+use std::{fmt, io, process::ExitCode};
+
+use pandodb::Error;
+
+/// Why a command stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Nothing to answer with. Exit code 1.
+    NotFound(String),
+    /// The caller asked for something that makes no sense. Exit code 2.
+    Misuse(String),
+    /// Damaged data. Exit code 3.
+    Corruption(String),
+    /// The machine refused. Exit code 4.
+    Io(String),
+    /// The reader of our output went away, as in `pando scan … | head`. Not an error.
+    PipeClosed,
+    /// `--help` and `--version`, which print their text to stdout. Not an error.
+    Help(String),
+}
+
+/// What a command returns.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// The process's exit code.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::PipeClosed | Failure::Help(_) => 0,
+            Failure::NotFound(_) => 1,
+            Failure::Misuse(_) => 2,
+            Failure::Corruption(_) => 3,
+            Failure::Io(_) => 4,
+        }
+    }
+
+    /// Prints the line and gives the code.
+    pub fn report(&self) -> ExitCode {
+        match self {
+            Failure::PipeClosed => {}
+            Failure::Help(text) => print!("{text}"),
+            _ => eprintln!("pando: {self}"),
+        }
+        ExitCode::from(self.code())
+    }
+
+    /// The same failure with `context` in front of its message.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Failure {
+        let with = |message: String| format!("{context}: {message}");
+        match self {
+            Failure::NotFound(message) => Failure::NotFound(with(message)),
+            Failure::Misuse(message) => Failure::Misuse(with(message)),
+            Failure::Corruption(message) => Failure::Corruption(with(message)),
+            Failure::Io(message) => Failure::Io(with(message)),
+            other @ (Failure::PipeClosed | Failure::Help(_)) => other,
+        }
+    }
+
+    /// A failure of the operating system while doing `what`.
+    pub fn io(what: impl fmt::Display, error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::PipeClosed,
+            io::ErrorKind::NotFound => Failure::NotFound(format!("{what}: {error}")),
+            _ => Failure::Io(format!("{what}: {error}")),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = match self {
+            Failure::NotFound(m) | Failure::Misuse(m) | Failure::Corruption(m) | Failure::Io(m) | Failure::Help(m) => m,
+            Failure::PipeClosed => "the reader of the output went away",
+        };
+        // One line, whatever a file name or a system's message holds.
+        for c in message.chars() {
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
+        }
+        Ok(())
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let message = error.to_string();
+        match error {
+            Error::NoKeyspace { .. } => Failure::NotFound(message),
+            Error::InvalidArgument { .. }
+            | Error::Unsupported { .. }
+            | Error::NotAStore { .. }
+            | Error::OperatorMissing { .. }
+            | Error::ReadOnly => Failure::Misuse(message),
+            Error::Corruption { .. } | Error::OperatorFailed { .. } => Failure::Corruption(message),
+            _ => Failure::Io(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_of_the_store_has_its_code() {
+        let code = |error: Error| Failure::from(error).code();
+        assert_eq!(code(Error::NoKeyspace { name: "k".into() }), 1);
+        assert_eq!(code(Error::invalid("x")), 2);
+        assert_eq!(code(Error::corruption("leaf block", 7, "x")), 3);
+        assert_eq!(code(Error::DiskFull { op: "write" }), 4);
+        assert_eq!(code(Error::Locked { path: "p".into() }), 4);
+        assert_eq!(code(Error::Poisoned { first: "x".into() }), 4);
+    }
+
+    #[test]
+    fn a_message_is_one_line() {
+        let failure = Failure::Misuse("a\nb".into()).context("file\r");
+        assert_eq!(failure.to_string(), "file\\r: a\\nb");
+    }
+
+    #[test]
+    fn a_closed_pipe_is_not_an_error() {
+        assert_eq!(Failure::io("x", &io::ErrorKind::BrokenPipe.into()).code(), 0);
+    }
+}

@@ -1,0 +1,300 @@
+//! CSV and TSV.
+//!
+//! TSV: fields between TABs, nothing is quoted. CSV: RFC 4180 to the letter; a field may stand in double quotes, a
+//! double quote in it is doubled, and it may hold line breaks. The first line names the fields.
+//!
+//! One stray quote must not swallow the lines after it. A record is complete where the number of quotes so far is even;
+//! if that does not come within [`MAX_RECORD_LINES`], or if the complete record is no row of the table, only its
+//! **first line** is malformed, and reading goes on with the second:
+//!
+//! ```text
+//! 7  a,"b,c        ← malformed: line 7 opens a quote that never closes
+//! 8  d,e,f         ← kept and read again as a row of its own
+//! ```
+
+use std::{
+    collections::VecDeque,
+    io::{self, BufRead},
+};
+
+use super::{
+    Record, Source, Step,
+    lines::{self, Line, Lines},
+    push_key_part,
+};
+use crate::failure::{Failure, Outcome};
+
+/// A quoted field may go on over so many lines.
+pub const MAX_RECORD_LINES: usize = 1_000;
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// Commas and quotes.
+    Csv,
+    /// TABs.
+    Tsv,
+}
+
+/// A line that was read ahead: its number and text, or `None` if it was too long.
+type Ahead = (u64, Option<Vec<u8>>);
+
+/// A table with a header.
+#[derive(Debug)]
+pub struct Delimited<R> {
+    lines: Lines<R>,
+    dialect: Dialect,
+    columns: usize,
+    /// The columns of the key, in its order.
+    key: Vec<usize>,
+    /// The other columns, in theirs.
+    value: Vec<usize>,
+    ahead: VecDeque<Ahead>,
+    row: Fields,
+    /// The line that the last step was about.
+    at: u64,
+}
+
+/// The fields of one row, end to end.
+#[derive(Debug, Default)]
+struct Fields {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Fields {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    fn finish_field(&mut self) {
+        self.ends.push(self.bytes.len());
+    }
+
+    fn get(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.bytes[start..self.ends[i]]
+    }
+}
+
+impl<R: BufRead> Delimited<R> {
+    /// Reads the header and finds the fields of `keys` in it; without `keys` the first column is the key.
+    ///
+    /// # Errors
+    /// If there is no header, or a key field is not in it, twice in it, or asked for twice.
+    pub fn open(input: R, dialect: Dialect, keys: &[String]) -> Outcome<Delimited<R>> {
+        let mut table = Delimited {
+            lines: Lines::new(input),
+            dialect,
+            columns: 0,
+            key: Vec::new(),
+            value: Vec::new(),
+            ahead: VecDeque::new(),
+            row: Fields::default(),
+            at: 0,
+        };
+        let names = table.header()?;
+        table.columns = names.len();
+        let positions = keys.iter().map(|key| position(&names, key)).collect::<Outcome<Vec<_>>>()?;
+        table.key = if positions.is_empty() { vec![0] } else { positions };
+        if (1..table.key.len()).any(|i| table.key[..i].contains(&table.key[i])) {
+            return Err(Failure::Misuse("--key names a field twice".into()));
+        }
+        table.value = (0..table.columns).filter(|column| !table.key.contains(column)).collect();
+        Ok(table)
+    }
+
+    fn header(&mut self) -> Outcome<Vec<String>> {
+        let missing = || Failure::Misuse("the input has no header line that names the fields".into());
+        let read = self.read_line().map_err(|e| Failure::io("reading the header", &e))?;
+        let (_, text) = read.ok_or_else(missing)?;
+        let text = text.ok_or_else(missing)?;
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+        parse_row(self.dialect, text, &mut self.row)
+            .map_err(|why| Failure::Misuse(format!("line 1, which names the fields: {why}")))?;
+        Ok((0..self.row.ends.len()).map(|i| String::from_utf8_lossy(self.row.get(i)).into_owned()).collect())
+    }
+
+    /// The next line, from those read ahead or from the input.
+    fn read_line(&mut self) -> io::Result<Option<Ahead>> {
+        if let Some(line) = self.ahead.pop_front() {
+            return Ok(Some(line));
+        }
+        let text = match self.lines.next()? {
+            Line::End => return Ok(None),
+            Line::TooLong => None,
+            Line::Text(text) => Some(text.to_vec()),
+        };
+        Ok(Some((self.lines.number(), text)))
+    }
+
+    /// Adds lines to `text` until its quotes are closed. What is taken from the input also goes to `taken`, so that it
+    /// can be given back.
+    fn close_quotes(&mut self, text: &mut Vec<u8>, taken: &mut VecDeque<Ahead>) -> io::Result<Result<(), String>> {
+        let mut open = has_open_quote(text, false);
+        while open {
+            if taken.len() == MAX_RECORD_LINES || text.len() > lines::MAX_LINE {
+                return Ok(Err(format!("a quote that does not close within {MAX_RECORD_LINES} lines")));
+            }
+            let Some((number, line)) = self.read_line()? else {
+                return Ok(Err("a quote that does not close".into()));
+            };
+            let readable = line.is_some();
+            if let Some(line) = &line {
+                text.push(b'\n');
+                text.extend_from_slice(line);
+                open = has_open_quote(line, open);
+            }
+            taken.push_back((number, line));
+            if !readable {
+                return Ok(Err("a quote that does not close".into()));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Makes a record of the row at hand.
+    fn assemble(&self, record: &mut Record) -> Result<(), String> {
+        let found = self.row.ends.len();
+        if found != self.columns {
+            return Err(format!("{found} fields where the header names {}", self.columns));
+        }
+        record.key.clear();
+        record.value.clear();
+        for (i, &column) in self.key.iter().enumerate() {
+            push_key_part(&mut record.key, self.row.get(column), i, self.key.len())?;
+        }
+        if record.key.is_empty() {
+            return Err("the key is empty".into());
+        }
+        match self.value[..] {
+            [one] => record.value.extend_from_slice(self.row.get(one)),
+            ref several => {
+                for (i, &column) in several.iter().enumerate() {
+                    push_field(&mut record.value, self.dialect, self.row.get(column), i);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Source for Delimited<R> {
+    fn next(&mut self, record: &mut Record) -> io::Result<Step> {
+        let Some((line, text)) = self.read_line()? else { return Ok(Step::End) };
+        self.at = line;
+        let Some(mut text) = text else {
+            return Ok(Step::Malformed { line, why: lines::TOO_LONG.into() });
+        };
+        let mut taken = VecDeque::new();
+        let closed = match self.dialect {
+            Dialect::Csv => self.close_quotes(&mut text, &mut taken)?,
+            Dialect::Tsv => Ok(()),
+        };
+        let made =
+            closed.and_then(|()| parse_row(self.dialect, &text, &mut self.row)).and_then(|()| self.assemble(record));
+        Ok(match made {
+            Ok(()) => Step::Record,
+            Err(why) => {
+                // Only the first line is lost; the others get their own chance, before those already read ahead.
+                taken.append(&mut self.ahead);
+                self.ahead = taken;
+                Step::Malformed { line, why }
+            }
+        })
+    }
+
+    fn line(&self) -> u64 {
+        self.at
+    }
+}
+
+fn position(names: &[String], wanted: &str) -> Outcome<usize> {
+    let mut found = (0..names.len()).filter(|&i| names[i] == wanted);
+    match (found.next(), found.next()) {
+        (Some(i), None) => Ok(i),
+        (None, _) => {
+            let names = names.join(", ");
+            Err(Failure::Misuse(format!("there is no field `{wanted}`; the header names {names}")))
+        }
+        (Some(_), Some(_)) => Err(Failure::Misuse(format!("the header names the field `{wanted}` twice"))),
+    }
+}
+
+/// Whether a quote is open after `text`, if one was `open` before it.
+fn has_open_quote(text: &[u8], open: bool) -> bool {
+    (text.iter().filter(|&&b| b == b'"').count() % 2 == 1) != open
+}
+
+/// Splits a whole record into its fields.
+fn parse_row(dialect: Dialect, text: &[u8], row: &mut Fields) -> Result<(), String> {
+    row.clear();
+    let text = text.strip_suffix(b"\r").unwrap_or(text);
+    match dialect {
+        Dialect::Tsv => {
+            for field in text.split(|&b| b == b'\t') {
+                row.bytes.extend_from_slice(field);
+                row.finish_field();
+            }
+            Ok(())
+        }
+        Dialect::Csv => parse_csv(text, row),
+    }
+}
+
+fn parse_csv(text: &[u8], row: &mut Fields) -> Result<(), String> {
+    let mut rest = text;
+    loop {
+        rest = if rest.first() == Some(&b'"') { quoted_field(&rest[1..], row)? } else { plain_field(rest, row)? };
+        row.finish_field();
+        match rest.split_first() {
+            None => return Ok(()),
+            Some((b',', next)) => rest = next,
+            Some(_) => return Err("text after a closing quote".into()),
+        }
+    }
+}
+
+/// Takes a field up to the next comma; gives what follows it, from the comma.
+fn plain_field<'t>(text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String> {
+    let end = text.iter().position(|&b| b == b',').unwrap_or(text.len());
+    if text[..end].contains(&b'"') {
+        return Err("a quote inside a field that does not start with one".into());
+    }
+    row.bytes.extend_from_slice(&text[..end]);
+    Ok(&text[end..])
+}
+
+/// Takes a field whose opening quote is already gone; gives what follows its closing quote.
+fn quoted_field<'t>(mut text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String> {
+    loop {
+        let quote = text.iter().position(|&b| b == b'"').ok_or("a quote that does not close")?;
+        row.bytes.extend_from_slice(&text[..quote]);
+        text = &text[quote + 1..];
+        if text.first() != Some(&b'"') {
+            return Ok(text);
+        }
+        row.bytes.push(b'"');
+        text = &text[1..];
+    }
+}
+
+/// Appends a field of a value that is a row itself.
+fn push_field(value: &mut Vec<u8>, dialect: Dialect, field: &[u8], index: usize) {
+    if index > 0 {
+        value.push(if dialect == Dialect::Csv { b',' } else { b'\t' });
+    }
+    if dialect == Dialect::Tsv || !field.iter().any(|b| matches!(b, b',' | b'"' | b'\n' | b'\r')) {
+        value.extend_from_slice(field);
+        return;
+    }
+    value.push(b'"');
+    for &byte in field {
+        if byte == b'"' {
+            value.push(b'"');
+        }
+        value.push(byte);
+    }
+    value.push(b'"');
+}

@@ -1,0 +1,133 @@
+//! Records from text: four formats behind one [`Source`].
+//!
+//! ```text
+//! bytes ─ lines::Lines ─▶ kv        key TAB value, escaped
+//!                        delimited  csv, tsv: fields by position, named by the first line
+//!                        ndjson     fields by name
+//!                          │
+//!                          ▼  Step::Record | Step::Malformed { line, why } | Step::End
+//! ```
+//!
+//! Nothing is read twice and nothing is held but the line at hand (and, in CSV, the lines of one quoted field). A line
+//! that makes no sense costs that line only: the next one is read as if it had not been there.
+
+pub mod delimited;
+pub mod lines;
+pub mod ndjson;
+
+use std::io::{self, BufRead};
+
+use crate::{
+    args::Format,
+    failure::{Failure, Outcome},
+    kv,
+};
+use lines::{Line, Lines};
+
+/// A key and a value; the buffers are used again for the next record.
+#[derive(Debug, Default)]
+pub struct Record {
+    /// The key; not empty.
+    pub key: Vec<u8>,
+    /// The value, or the operand as it was typed.
+    pub value: Vec<u8>,
+}
+
+/// What a [`Source`] came upon.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The record was filled in.
+    Record,
+    /// A line that is none. The record holds nothing of meaning.
+    Malformed {
+        /// The line's number, from 1.
+        line: u64,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The end of the input.
+    End,
+}
+
+/// A stream of records.
+pub trait Source {
+    /// Reads the next record.
+    ///
+    /// # Errors
+    /// Only if the input cannot be read; what it says wrongly is [`Step::Malformed`].
+    fn next(&mut self, record: &mut Record) -> io::Result<Step>;
+
+    /// The number of the (first) line that the last step was about, from 1.
+    fn line(&self) -> u64;
+}
+
+/// Opens `input` as `format`, with the key made of the fields `keys`; `operands` says that the values are to be merged.
+///
+/// # Errors
+/// If the key fields make no sense for the format or are not in the header, or if the header cannot be read.
+pub fn open<'a>(
+    input: impl BufRead + 'a,
+    format: Format,
+    keys: &[String],
+    operands: bool,
+) -> Outcome<Box<dyn Source + 'a>> {
+    if keys.iter().any(String::is_empty) {
+        return Err(Failure::Misuse("--key has an empty field name; write --key FIELD or --key A,B".into()));
+    }
+    Ok(match format {
+        Format::Kv if !keys.is_empty() => {
+            return Err(Failure::Misuse(
+                "--key names fields, which kv has not; leave it out or use csv, tsv, ndjson".into(),
+            ));
+        }
+        Format::Kv => Box::new(KvSource { lines: Lines::new(input) }),
+        Format::Tsv => Box::new(delimited::Delimited::open(input, delimited::Dialect::Tsv, keys)?),
+        Format::Csv => Box::new(delimited::Delimited::open(input, delimited::Dialect::Csv, keys)?),
+        Format::Ndjson if keys.is_empty() => {
+            return Err(Failure::Misuse("ndjson needs --key FIELD,… to know what the key is".into()));
+        }
+        Format::Ndjson => Box::new(ndjson::Ndjson::new(input, keys, operands)),
+    })
+}
+
+/// Lines of [`kv`].
+struct KvSource<R> {
+    lines: Lines<R>,
+}
+
+impl<R: BufRead> Source for KvSource<R> {
+    fn next(&mut self, record: &mut Record) -> io::Result<Step> {
+        let made = match self.lines.next()? {
+            Line::End => return Ok(Step::End),
+            Line::TooLong => Err(lines::TOO_LONG.into()),
+            Line::Text(text) => kv::parse_line(text, &mut record.key, &mut record.value),
+        };
+        Ok(match made {
+            Ok(()) => Step::Record,
+            Err(why) => Step::Malformed { line: self.lines.number(), why },
+        })
+    }
+
+    fn line(&self) -> u64 {
+        self.lines.number()
+    }
+}
+
+/// Appends a part of a key; the parts are joined by a zero byte, which keeps the order of the first part, then of the
+/// second, and so on.
+///
+/// # Errors
+/// In words, if one of several parts holds a zero byte itself: two different rows could get the same key.
+fn push_key_part(key: &mut Vec<u8>, part: &[u8], index: usize, parts: usize) -> Result<(), String> {
+    if parts > 1 && part.contains(&0) {
+        return Err("a field of a joined key holds a zero byte".into());
+    }
+    if index > 0 {
+        key.push(0);
+    }
+    key.extend_from_slice(part);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

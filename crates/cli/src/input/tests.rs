@@ -1,0 +1,112 @@
+//! What each format makes of good, strange and bad lines.
+
+use super::*;
+
+/// Every record as `key=value`, and every malformed line as its number.
+fn read(text: &[u8], format: Format, keys: &[&str], operands: bool) -> (Vec<String>, Vec<u64>) {
+    let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+    let mut source = open(text, format, &keys, operands).unwrap();
+    let (mut records, mut malformed) = (Vec::new(), Vec::new());
+    let mut record = Record::default();
+    loop {
+        match source.next(&mut record).unwrap() {
+            Step::Record => records.push(format!("{}={}", kv::escaped(&record.key), kv::escaped(&record.value))),
+            Step::Malformed { line, .. } => malformed.push(line),
+            Step::End => return (records, malformed),
+        }
+    }
+}
+
+fn refused(text: &str, format: Format, keys: &[&str]) -> String {
+    let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+    match open(text.as_bytes(), format, &keys, false) {
+        Ok(_) => panic!("accepted"),
+        Err(failure) => {
+            assert_eq!(failure.code(), 2);
+            failure.to_string()
+        }
+    }
+}
+
+#[test]
+fn kv_goes_on_after_malformed_lines() {
+    let (records, malformed) = read(b"a\t1\nbad\n\nb\\x00\t2\r\n\t3\nc\t\\q\nd\t", Format::Kv, &[], false);
+    assert_eq!(records, ["a=1", "b\\x00=2", "d="]);
+    assert_eq!(malformed, [2, 5, 6]);
+}
+
+#[test]
+fn csv_takes_keys_by_name_and_keeps_the_rest_in_order() {
+    let table = b"\xef\xbb\xbfid,name,city\r\n1,\"Bo, \"\"the\"\"\",Ulm\r\n2,\"two\nlines\",Rom\n";
+    let (records, malformed) = read(table, Format::Csv, &["city", "id"], false);
+    assert_eq!(records, ["Ulm\\x001=Bo, \"the\"", "Rom\\x002=two\\nlines"]);
+    assert!(malformed.is_empty());
+    let (records, _) = read(table, Format::Csv, &[], false);
+    assert_eq!(records, ["1=\"Bo, \"\"the\"\"\",Ulm", "2=\"two\\nlines\",Rom"]);
+}
+
+#[test]
+fn a_stray_quote_costs_its_own_line_only() {
+    let table = b"a,b\n1,x\n2,\"open\n3,y\n4,z\"z\n\"5\"x,y\n6,w\n7,\"never\n8,v";
+    let (records, malformed) = read(table, Format::Csv, &["a"], false);
+    assert_eq!(records, ["1=x", "3=y", "6=w", "8=v"]);
+    assert_eq!(malformed, [3, 5, 6, 8]);
+}
+
+#[test]
+fn a_quote_that_opens_far_before_the_next_costs_its_own_line_only() {
+    let mut table = b"a,b\n0,\"open\n".to_vec();
+    for i in 1..=MANY {
+        table.extend_from_slice(format!("{i},x\n").as_bytes());
+    }
+    let (records, malformed) = read(&table, Format::Csv, &["a"], false);
+    assert_eq!((records.len(), malformed.as_slice()), (MANY, &[2][..]));
+}
+
+const MANY: usize = 3 * delimited::MAX_RECORD_LINES;
+
+#[test]
+fn tsv_does_not_quote() {
+    let (records, malformed) = read(b"a\tb\tc\n\"1\t2\"\t3\n1\t2\n", Format::Tsv, &["b"], false);
+    assert_eq!(records, ["2\"=\"1\\t3"]);
+    assert_eq!(malformed, [3]);
+}
+
+#[test]
+fn ndjson_keeps_numbers_and_order() {
+    let rows = b"{\"z\":1.10,\"id\":18446744073709551616,\"a\":[null]}\n[1]\n{\"id\":null}\n{\"x\":1}\n{\"id\":true}";
+    let (records, malformed) = read(rows, Format::Ndjson, &["id"], false);
+    assert_eq!(records, ["18446744073709551616={\"z\":1.10,\"a\":[null]}", "true="]);
+    assert_eq!(malformed, [2, 3, 4]);
+}
+
+#[test]
+fn ndjson_operands_are_single_fields() {
+    let rows = b"{\"k\":\"a\",\"n\":-3}\n{\"k\":\"b\",\"n\":\"4\"}\n{\"k\":\"c\"}\n{\"k\":\"d\",\"n\":1,\"m\":2}\n";
+    let (records, malformed) = read(rows, Format::Ndjson, &["k"], true);
+    assert_eq!(records, ["a=-3", "b=4"]);
+    assert_eq!(malformed, [3, 4]);
+}
+
+#[test]
+fn deep_json_is_malformed_and_no_more() {
+    let rows = [b"{\"k\":".to_vec(), vec![b'['; 100_000], b"\n{\"k\":\"v\"}".to_vec()].concat();
+    assert_eq!(read(&rows, Format::Ndjson, &["k"], false), (vec!["v=".to_owned()], vec![1]));
+}
+
+#[test]
+fn a_joined_key_cannot_be_ambiguous() {
+    let (records, malformed) = read(b"a\tb\tc\nx\0\ty\tz\nx\t\0y\tz\n", Format::Tsv, &["a", "b"], false);
+    assert!(records.is_empty());
+    assert_eq!(malformed, [2, 3]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_anything_is_read() {
+    assert!(refused("a,b\n", Format::Csv, &["c"]).contains("a, b"));
+    assert!(refused("a,a\n", Format::Csv, &["a"]).contains("twice"));
+    assert!(refused("a,b\n", Format::Csv, &["a", "a"]).contains("twice"));
+    assert!(refused("", Format::Csv, &[]).contains("header"));
+    assert!(refused("a\t1\n", Format::Kv, &["a"]).contains("--key"));
+    assert!(refused("{}\n", Format::Ndjson, &[]).contains("--key"));
+}

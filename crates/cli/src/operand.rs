@@ -1,0 +1,147 @@
+//! Decimal numbers at the terminal, little-endian integers in the store.
+//!
+//! The counters `add_u64` and `add_i64` keep eight bytes, little-endian. Whoever types an operand types a decimal
+//! number; other operators take their operands as the bytes they are.
+
+use clap::ValueEnum;
+
+/// How a value is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ValueForm {
+    /// Eight bytes, little-endian, as an unsigned decimal number.
+    U64,
+    /// Eight bytes, little-endian, as a signed decimal number.
+    I64,
+}
+
+impl ValueForm {
+    /// `value` as a decimal number.
+    ///
+    /// # Errors
+    /// In words, if `value` is not eight bytes long.
+    pub fn print(self, value: &[u8]) -> Result<String, String> {
+        let bytes: [u8; 8] = value
+            .try_into()
+            .map_err(|_| format!("the value has {} bytes where a number has 8; print it without --as", value.len()))?;
+        Ok(match self {
+            ValueForm::U64 => u64::from_le_bytes(bytes).to_string(),
+            ValueForm::I64 => i64::from_le_bytes(bytes).to_string(),
+        })
+    }
+}
+
+/// How the operands of one merge operator are typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperandForm {
+    /// The bytes themselves.
+    Raw,
+    /// A decimal number from 0 to 2⁶⁴ − 1.
+    U64,
+    /// A decimal number from −2⁶³ to 2⁶³ − 1.
+    I64,
+}
+
+impl OperandForm {
+    /// The form for the operator of that name.
+    pub fn of(operator: &str) -> OperandForm {
+        match operator {
+            "add_u64" => OperandForm::U64,
+            "add_i64" => OperandForm::I64,
+            _ => OperandForm::Raw,
+        }
+    }
+
+    /// Turns what was typed into the operand's bytes, in place.
+    ///
+    /// # Errors
+    /// In words, if a number is asked for and `text` is none.
+    pub fn encode(self, text: &mut Vec<u8>) -> Result<(), String> {
+        let bytes = match self {
+            OperandForm::Raw => return Ok(()),
+            OperandForm::U64 => number::<u64>(text)?.to_le_bytes(),
+            OperandForm::I64 => number::<i64>(text)?.to_le_bytes(),
+        };
+        text.clear();
+        text.extend_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+fn number<N: std::str::FromStr>(text: &[u8]) -> Result<N, String> {
+    let trimmed = text.trim_ascii();
+    std::str::from_utf8(trimmed).ok().and_then(|digits| digits.parse().ok()).ok_or_else(|| {
+        format!("`{}` is not a decimal operand in range", crate::kv::escaped(&trimmed[..trimmed.len().min(40)]))
+    })
+}
+
+/// Reads a size such as `256MiB`, `64M`, `1.5GiB` or `4096`, in bytes. `K`, `M`, `G`, `T` alone mean powers of 1,024;
+/// `KB`, `MB`, `GB`, `TB` powers of 1,000.
+///
+/// # Errors
+/// In words, if the text is not a size.
+pub fn parse_size(text: &str) -> Result<usize, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (digits, unit) = text.split_at(split);
+    let unit: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024.0 * 1024.0,
+        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "t" | "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        _ => return Err(format!("`{text}` is not a size; write 64MiB, 1GiB or a number of bytes")),
+    };
+    let number: f64 =
+        digits.parse().map_err(|_| format!("`{text}` is not a size; write 64MiB or a number of bytes"))?;
+    let bytes = number * unit;
+    // 2⁵³ is where a double stops counting bytes, and far above any memory.
+    if bytes.is_finite() && (1.0..9_007_199_254_740_992.0).contains(&bytes) {
+        Ok(bytes as usize)
+    } else {
+        Err(format!("`{text}` is out of range for a size"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_survive_the_round_trip() {
+        for n in [i64::MIN, -1, 0, 1, i64::MAX] {
+            let mut text = n.to_string().into_bytes();
+            OperandForm::of("add_i64").encode(&mut text).unwrap();
+            assert_eq!(ValueForm::I64.print(&text).unwrap(), n.to_string());
+        }
+        let mut text = b" 18446744073709551615 ".to_vec();
+        OperandForm::of("add_u64").encode(&mut text).unwrap();
+        assert_eq!(ValueForm::U64.print(&text).unwrap(), u64::MAX.to_string());
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for bad in ["", "x", "-1", "1.0", "18446744073709551616"] {
+            assert!(OperandForm::U64.encode(&mut bad.as_bytes().to_vec()).is_err(), "{bad}");
+        }
+        assert!(ValueForm::U64.print(b"seven b").is_err());
+        let mut raw = b"-x".to_vec();
+        OperandForm::of("append").encode(&mut raw).unwrap();
+        assert_eq!(raw, b"-x");
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("256MiB"), Ok(256 << 20));
+        assert_eq!(parse_size("64m"), Ok(64 << 20));
+        assert_eq!(parse_size("1.5 GiB"), Ok(3 << 29));
+        assert_eq!(parse_size("2GB"), Ok(2_000_000_000));
+        assert_eq!(parse_size("4096"), Ok(4096));
+        for bad in ["", "MiB", "-1", "0", "1XB", "9e9", "99999999TiB", "1.2.3"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The `pando` binary from outside, as its users see it.
+
+mod commands;
+mod common;
+mod kill;

@@ -252,7 +252,7 @@ struct Listed {
 pub fn keyspaces(args: &ReportArgs) -> Outcome {
     let store = open(&args.store, Access::Read)?;
     let listed: Vec<Listed> = (store.keyspaces().into_iter())
-        .map(|k| Listed { name: k.name, id: u64::from(k.id.0), index: k.index, operator: k.operator })
+        .map(|k| Listed { name: k.name, id: u64::from(k.id), index: k.index, operator: k.operator })
         .collect();
     if args.json {
         return output::json(&listed);

@@ -60,7 +60,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let data = DataFile::create(&*MemDevice::new(), StoreId([7; 16])).unwrap();
+        let data = DataFile::create(&*MemDevice::new(), "data", StoreId([7; 16])).unwrap();
         Bench { data, pool: Arc::new(Pool::new(4 << 20)) }
     }
 

@@ -228,7 +228,7 @@ fn a_failing_device_fails_the_call_and_keeps_the_books() {
     let messages = random_messages(4, 6_000, 2, 300);
     for nth in 0.. {
         let device = SimDevice::new(nth);
-        let data = DataFile::create(&*device, StoreId([7; 16])).unwrap();
+        let data = DataFile::create(&*device, "data", StoreId([7; 16])).unwrap();
         let bench = Bench { data, pool: Arc::new(Pool::new(1 << 20)) };
         let before = bench.data.stats().allocated_bytes;
         device.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Any), nth)));

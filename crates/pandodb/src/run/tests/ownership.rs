@@ -77,7 +77,7 @@ fn random_clips_keep_what_they_need() {
 #[test]
 fn reopening_restores_slices_and_takes_their_pages_only() {
     let device = MemDevice::new();
-    let data = DataFile::create(&*device, StoreId([7; 16])).unwrap();
+    let data = DataFile::create(&*device, "data", StoreId([7; 16])).unwrap();
     let bench = Bench { data, pool: Arc::new(Pool::new(1 << 20)) };
     let messages = random_messages(71, 5_000, 2, 150);
     let slice = bench.run(9, &messages);

@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -88,6 +88,10 @@ pub struct DataFile {
     read_bytes: AtomicU64,
     reads: AtomicU64,
     written_bytes: AtomicU64,
+    /// Large values were written since the last sync.
+    blobs_unsynced: AtomicBool,
+    /// Held while they are synced: whoever comes meanwhile waits, since its own may be among them.
+    blob_sync: Mutex<()>,
 }
 
 /// What the map's lock guards.
@@ -156,6 +160,8 @@ impl DataFile {
             read_bytes: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
+            blobs_unsynced: AtomicBool::new(false),
+            blob_sync: Mutex::new(()),
         }))
     }
 
@@ -377,6 +383,15 @@ impl DataFile {
         Error::corruption(what, 0, detail).in_file(DATA_FILE, addr.page.offset())
     }
 
+    /// Makes large values durable, if some were written since the last time.
+    ///
+    /// # Errors
+    /// As [`DataFile::sync`].
+    pub fn sync_large_values(&self) -> Result<()> {
+        let _one = self.blob_sync.lock();
+        if self.blobs_unsynced.swap(false, Relaxed) { self.sync() } else { Ok(()) }
+    }
+
     /// Makes everything written durable. A failure is final: the caller poisons the store.
     pub fn sync(&self) -> Result<()> {
         self.file.sync().map_err(|e| Error::io("sync", DATA_FILE, None, &e))
@@ -389,7 +404,10 @@ impl DataFile {
         assert!(!value.is_empty() && value.len() <= MAX_VALUE, "large values have 1 byte to 64 MiB");
         let extent = self.alloc(value.len().div_ceil(PAGE) as u32)?;
         match self.write(extent.start, AlignedBuf::from_bytes(value)) {
-            Ok(_) => Ok(BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) }),
+            Ok(_) => {
+                self.blobs_unsynced.store(true, Relaxed);
+                Ok(BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) })
+            }
             Err(e) => {
                 self.give_back(extent);
                 Err(e)

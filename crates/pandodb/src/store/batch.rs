@@ -3,8 +3,8 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::engine::{Engine, Payload, PayloadOps};
-use super::keyspace::{Keyspace, check_key};
+use super::engine::{Payload, PayloadOps, Shared};
+use super::keyspace::{Keyspace, KeyspaceState, check_key};
 use super::options::Durability;
 use crate::base::{BlobRef, Error, Kind, Result};
 use crate::wal::put_op;
@@ -29,7 +29,8 @@ const MAX_BATCH: usize = 128 << 20;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Batch {
-    engine: Arc<Engine>,
+    engine: Arc<Shared>,
+    keyspaces: Vec<Arc<KeyspaceState>>,
     payload: Vec<u8>,
     count: u32,
     bytes: u64,
@@ -39,8 +40,17 @@ pub struct Batch {
 }
 
 impl Batch {
-    pub(crate) fn new(engine: Arc<Engine>) -> Batch {
-        Batch { engine, payload: Vec::new(), count: 0, bytes: 0, only_deletes: true, blobs: Vec::new(), error: None }
+    pub(crate) fn new(engine: Arc<Shared>) -> Batch {
+        Batch {
+            engine,
+            keyspaces: Vec::new(),
+            payload: Vec::new(),
+            count: 0,
+            bytes: 0,
+            only_deletes: true,
+            blobs: Vec::new(),
+            error: None,
+        }
     }
 
     /// How many operations there are.
@@ -68,6 +78,9 @@ impl Batch {
     }
 
     fn add(&mut self, keyspace: &Keyspace, kind: Kind, key: &[u8], value: &[u8], bytes: usize) {
+        if !self.keyspaces.iter().any(|known| Arc::ptr_eq(known, &keyspace.state)) {
+            self.keyspaces.push(keyspace.state.clone());
+        }
         put_op(&mut self.payload, keyspace.state.id, kind, key, value);
         self.count += 1;
         self.bytes += bytes as u64;
@@ -135,8 +148,12 @@ impl Batch {
         if self.count == 0 {
             return self.engine.check_writable().map(|_| ());
         }
-        let payload =
-            Payload { ops: PayloadOps::Many(&self.payload, self.count), bytes: self.bytes, frees: self.only_deletes };
+        let payload = Payload {
+            ops: PayloadOps::Many(&self.payload, self.count),
+            bytes: self.bytes,
+            frees: self.only_deletes,
+            keyspaces: &self.keyspaces,
+        };
         self.engine.commit(payload, durability)?;
         self.blobs.clear();
         Ok(())

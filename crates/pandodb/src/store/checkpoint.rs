@@ -83,7 +83,7 @@ impl Engine {
         superblock.catalog_generation = generation;
         superblock.next_run_id = self.core.ids.peek();
         superblock.clean = false;
-        let written = self.sync_data().and_then(|()| log.sync(last)).and_then(|()| {
+        let written = self.core.data.sync().and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
             superblock.write(self.core.data.file(), DATA_FILE)
         });
@@ -121,29 +121,12 @@ impl Engine {
         }
     }
 
-    /// Makes everything in the data file durable, large values included.
-    pub(crate) fn sync_data(&self) -> Result<()> {
-        let _one = self.blob_sync.lock();
-        self.blobs_unsynced.store(false, Relaxed);
-        self.core.data.sync()
-    }
-
-    /// Makes large values durable before the log may claim the records that name them.
-    pub(crate) fn sync_blobs(&self) -> Result<()> {
-        // Whoever comes while another syncs waits for it: its own values may be among those.
-        let _one = self.blob_sync.lock();
-        if self.blobs_unsynced.swap(false, Relaxed) {
-            return self.core.data.sync().inspect_err(|e| self.poison(e));
-        }
-        Ok(())
-    }
-
     /// Records the exact end of the log: a clean close.
     pub(crate) fn write_clean_end(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let mut root = self.durable_root.lock();
         let last = Seqno(self.sequencer.lock().next.0 - 1);
-        self.sync_data()?;
+        self.core.data.sync()?;
         log.sync(last)?;
         root.superblock.generation += 1;
         root.superblock.clean = true;

@@ -60,18 +60,14 @@ pub(crate) struct Engine {
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// Bytes in all active memtables.
     pub active_bytes: AtomicU64,
-    /// Large values were written since the data file was synced.
-    pub blobs_unsynced: AtomicBool,
-    /// Held while they are synced.
-    pub blob_sync: Mutex<()>,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
     pub figures: Figures,
     pub closed: AtomicBool,
-    /// Held for its effect.
-    pub _lock: Box<dyn LockGuard>,
+    /// The store's lock, until it is closed.
+    pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
 /// What only the sequencer touches.
@@ -134,6 +130,8 @@ impl Engine {
         let started = self.device.now();
         self.admit(payload.bytes)?;
         let mut sequencer = self.sequencer.lock();
+        // Dropping a keyspace takes the sequencer, too: from here on it is there or not for the whole commit.
+        payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
         let last = match payload.ops {
             PayloadOps::One(op) => {
                 let mut buf = std::mem::take(&mut sequencer.payload);
@@ -150,7 +148,6 @@ impl Engine {
         self.seal_if_full(&mut sequencer);
         drop(sequencer);
         if durability == Durability::Synced {
-            self.sync_blobs()?;
             log.sync(last).inspect_err(|e| self.poison(e))?;
         }
         self.figures.commits.fetch_add(1, Relaxed);
@@ -358,17 +355,32 @@ impl Engine {
         self.scheduler.stop();
         let workers = std::mem::take(&mut *self.workers.lock());
         workers.into_iter().for_each(|worker| worker.join());
-        if self.log.is_none() || self.poison.get().is_some() {
-            return Ok(());
-        }
-        self.write_clean_end().inspect_err(|e| self.poison(e))
+        let ended = if self.log.is_none() || self.poison.get().is_some() {
+            Ok(())
+        } else {
+            self.write_clean_end().inspect_err(|e| self.poison(e))
+        };
+        self.lock.lock().take();
+        ended
     }
 }
 
-impl Drop for Engine {
+/// What the handles of a store share. Workers hold the engine, never this, so the last handle to go closes the store on
+/// its own thread and waits for the workers.
+pub(crate) struct Shared(pub Arc<Engine>);
+
+impl std::ops::Deref for Shared {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.0
+    }
+}
+
+impl Drop for Shared {
     fn drop(&mut self) {
         // A caller who wants to know the outcome calls `Store::close`; here there is nobody to tell.
-        let _ = self.close();
+        let _ = self.0.close();
     }
 }
 
@@ -379,6 +391,8 @@ pub(crate) struct Payload<'a> {
     pub bytes: u64,
     /// It only deletes, so it may use the space that is kept back.
     pub frees: bool,
+    /// The keyspaces that it names.
+    pub keyspaces: &'a [Arc<KeyspaceState>],
 }
 
 /// The operations of a commit.

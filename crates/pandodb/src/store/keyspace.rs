@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
-use super::engine::{Engine, OneOp, Payload, PayloadOps};
+use super::engine::{Engine, OneOp, Payload, PayloadOps, Shared};
 use super::options::Durability;
 use super::read::{self, ReadPoint};
 use super::scan::Range;
@@ -64,9 +64,12 @@ impl KeyspaceState {
 
     /// Everything of the keyspace up to `now` is in its index, if no memtable holds anything: then it does not hold the
     /// log back.
+    ///
+    /// The containers are asked first: a memtable leaves them only after the index has moved past `through`.
     pub(crate) fn is_drained(&self, through: Seqno) -> bool {
         let containers = self.containers.load();
-        containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through)
+        let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
+        empty && self.index.view().through() == through
     }
 }
 
@@ -85,7 +88,7 @@ impl KeyspaceState {
 /// ```
 #[derive(Clone)]
 pub struct Keyspace {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Arc<Shared>,
     pub(crate) state: Arc<KeyspaceState>,
 }
 
@@ -162,7 +165,6 @@ impl Engine {
                 self.poison(e);
             }
         })?;
-        self.blobs_unsynced.store(true, Relaxed);
         self.figures.blob_bytes.fetch_add(blob.extent().bytes(), Relaxed);
         let mut encoded = Vec::with_capacity(16);
         blob.encode(&mut encoded);
@@ -197,7 +199,8 @@ impl Keyspace {
     fn one(&self, kind: Kind, key: &[u8], value: &[u8], bytes: u64, durability: Durability) -> Result<()> {
         let frees = matches!(kind, Kind::Delete | Kind::RangeDelete);
         let ops = PayloadOps::One(OneOp { keyspace: &self.state, kind, key, value });
-        self.engine.commit(Payload { ops, bytes, frees }, durability)
+        let keyspaces = std::slice::from_ref(&self.state);
+        self.engine.commit(Payload { ops, bytes, frees, keyspaces }, durability)
     }
 
     /// Sets the value of a key, with the store's durability.

@@ -38,7 +38,7 @@ pub use self::snapshot::Snapshot;
 pub use self::stats::{BytesByCause, KeyspaceStats, Latency, MemoryStats, StoreStats};
 pub use self::value::Value;
 
-use self::engine::Engine;
+use self::engine::Shared;
 use crate::base::{Error, Result, Seqno};
 use crate::check::VerifyReport;
 
@@ -58,7 +58,7 @@ use crate::check::VerifyReport;
 /// ```
 #[derive(Clone)]
 pub struct Store {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) engine: Arc<Shared>,
 }
 
 impl std::fmt::Debug for Store {
@@ -176,7 +176,6 @@ impl Store {
             Durability::Buffered => log.flush().inspect_err(|e| self.engine.poison(e)),
             Durability::Synced => {
                 let last = Seqno(self.engine.sequencer.lock().next.0 - 1);
-                self.engine.sync_blobs()?;
                 log.sync(last).inspect_err(|e| self.engine.poison(e))
             }
         }

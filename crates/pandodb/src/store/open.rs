@@ -20,7 +20,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord, extent};
-use super::engine::{DurableRoot, Engine, Figures, Sequencer};
+use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
@@ -87,14 +87,12 @@ pub(crate) fn open(
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
         active_bytes: AtomicU64::new(active_bytes),
-        blobs_unsynced: AtomicBool::new(false),
-        blob_sync: Mutex::new(()),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
         figures: Figures::default(),
         closed: AtomicBool::new(false),
         config,
-        _lock: lock,
+        lock: Mutex::new(Some(lock)),
     };
     let report = engine.recover()?;
     engine.sequencer.lock().next = report.last.next();
@@ -104,7 +102,7 @@ pub(crate) fn open(
     }
     let engine = Arc::new(engine);
     start_workers(&engine)?;
-    Ok(Store { engine })
+    Ok(Store { engine: Arc::new(Shared(engine)) })
 }
 
 /// The sizes of the trees of a store.
@@ -293,15 +291,18 @@ impl Engine {
         root.superblock.next_run_id = self.core.ids.peek();
         root.superblock.write(self.core.data.file(), DATA_FILE)?;
         let options = LogOptions { segment_bytes: self.config.segment() };
-        self.log = Some(Log::start(
-            self.device.clone(),
-            root.superblock.store_id,
-            root.superblock.epoch,
-            report.last,
-            report.next_segment,
-            report.segments,
-            options,
-        )?);
+        self.log = Some(
+            Log::start(
+                self.device.clone(),
+                root.superblock.store_id,
+                root.superblock.epoch,
+                report.last,
+                report.next_segment,
+                report.segments,
+                options,
+            )?
+            .with_data(self.core.data.clone()),
+        );
         self.reserve = Reserve::open(&*self.device, self.config.reserve())?;
         Ok(())
     }

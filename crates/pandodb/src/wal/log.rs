@@ -25,6 +25,7 @@ use super::format::{
 use super::{SegmentInfo, final_error};
 use crate::base::{Error, Result, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
+use crate::space::DataFile;
 
 /// The stream that is written.
 const STREAM: u32 = 0;
@@ -51,6 +52,8 @@ impl Default for LogOptions {
 /// lock; everything else may be called from any thread at any time.
 #[derive(Debug)]
 pub struct Log {
+    /// Where large values live that records name.
+    data: Option<Arc<DataFile>>,
     device: Arc<dyn Device>,
     store: StoreId,
     epoch: u32,
@@ -165,6 +168,7 @@ impl Log {
             poison: None,
         };
         Ok(Log {
+            data: None,
             device,
             store,
             epoch,
@@ -174,6 +178,14 @@ impl Log {
             synced: Condvar::new(),
             durable: AtomicU64::new(last.0),
         })
+    }
+
+    /// Makes every sync of the log sync the large values in `data` first: a record may only count as durable when what it
+    /// names is.
+    #[must_use]
+    pub fn with_data(mut self, data: Arc<DataFile>) -> Log {
+        self.data = Some(data);
+        self
     }
 
     /// Makes room for one record with so many payload bytes, in a new segment if need be. To be called before the
@@ -379,6 +391,9 @@ impl Log {
         }
         state.syncing = true;
         let result = MutexGuard::unlocked(state, || {
+            if let Some(data) = &self.data {
+                data.sync_large_values()?;
+            }
             files.iter().try_for_each(|(name, file)| file.sync().map_err(|e| final_error("sync", name, None, &e)))
         });
         state.syncing = false;

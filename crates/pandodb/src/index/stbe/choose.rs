@@ -29,6 +29,8 @@ pub struct Candidate {
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
+    /// Only a caller's request makes it worth doing.
+    pub forced: bool,
 }
 
 impl Candidate {
@@ -44,12 +46,28 @@ impl Candidate {
     }
 }
 
+/// A caller's request to bring a range into its final place.
+#[derive(Clone, Debug)]
+pub struct Forced {
+    /// The keys.
+    pub range: KeyRange,
+    /// Branches with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for
+    /// the sake of snapshots.
+    pub before: BranchId,
+}
+
+impl Forced {
+    fn concerns(&self, leaf: &Node) -> bool {
+        self.range.overlaps(&leaf.range) && leaf.branches.iter().any(|branch| branch.id < self.before)
+    }
+}
+
 /// Everything that waits to be compacted under `root`, the most urgent first.
-pub fn candidates(root: &Arc<Node>, forced: &[KeyRange]) -> Vec<Candidate> {
+pub fn candidates(root: &Arc<Node>, forced: &[Forced]) -> Vec<Candidate> {
     let mut found = Vec::new();
     root.walk(&mut |node| {
         if node.is_leaf() {
-            found.extend(in_leaf(node, forced.iter().any(|range| range.overlaps(&node.range))));
+            found.extend(in_leaf(node, forced.iter().any(|request| request.concerns(node))));
         } else if !Arc::ptr_eq(node, root) {
             in_inner(node, &mut found);
         }
@@ -69,6 +87,7 @@ fn in_leaf(leaf: &Node, forced: bool) -> Option<Candidate> {
         height: 0,
         bottom: from == 0,
         bytes,
+        forced,
     };
     match branches.len() {
         0 => None,
@@ -113,7 +132,7 @@ fn in_inner(node: &Node, found: &mut Vec<Candidate>) {
             let bytes: u64 =
                 branches.iter().map(|branch| live_children.iter().map(|&i| branch.weights[i]).sum::<u64>()).sum();
             if bytes > 0 {
-                found.push(Candidate { branches, live, height: node.height, bottom: false, bytes });
+                found.push(Candidate { branches, live, height: node.height, bottom: false, bytes, forced: false });
             }
         }
         from = to.max(from + 1);

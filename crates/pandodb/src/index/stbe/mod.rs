@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
-use self::choose::{Candidate, candidates};
+use self::choose::{Candidate, Forced, candidates};
 use self::job::{MergeJob, Output, PackJob};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
@@ -106,7 +106,7 @@ struct Trunk {
     /// Pages of large values that runs of this root name.
     blobs: RangeSet,
     /// Ranges that a caller wants in their final place.
-    forced: Vec<KeyRange>,
+    forced: Vec<Forced>,
     /// Where the next swap leaves the large values that it drops.
     graves: Arc<Graves>,
 }
@@ -213,7 +213,6 @@ impl Stbe {
             return Ok(Some(Claim::Merge(merging.ticket, job)));
         }
         let Some(candidate) = self.waiting(&inner).into_iter().next() else {
-            inner.trunk.forced.clear();
             return Ok(None);
         };
         let ticket = inner.next_ticket;
@@ -372,12 +371,13 @@ impl Stbe {
 
     fn tend(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
         let busy: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
+        let forced: Vec<KeyRange> = trunk.forced.iter().map(|request| request.range.clone()).collect();
         let tender = Tender {
             shape: self.shape,
             ids: &self.branch_ids,
             counters: &self.counters.tend,
             busy: &busy,
-            forced: &trunk.forced,
+            forced: &forced,
         };
         trunk.root = tender.tend_root(&trunk.root)?;
         Ok(())
@@ -386,6 +386,9 @@ impl Stbe {
     /// Makes a new trunk the current one: the one place where readers' world changes. Large values in `dropped` are freed
     /// when the last view before it is gone.
     fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
+        if !trunk.forced.is_empty() && !candidates(&trunk.root, &trunk.forced).iter().any(|c| c.forced) {
+            trunk.forced.clear();
+        }
         trunk.graves = inner.trunk.graves.succeed(dropped);
         inner.trunk = trunk;
         self.published.store(Arc::new(StbeView::of(&inner.trunk)));
@@ -437,7 +440,7 @@ impl Index for Stbe {
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
         let mut trunk = inner.trunk.clone();
-        trunk.forced.push(range.clone());
+        trunk.forced.push(Forced { range: range.clone(), before: self.branch_id() });
         self.tend(&inner, &mut trunk)?;
         self.publish(&mut inner, trunk, &[]);
         Ok(())

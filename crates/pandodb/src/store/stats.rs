@@ -156,9 +156,9 @@ pub struct StoreStats {
     pub read_bytes: u64,
     /// Reads of the data file since opening.
     pub reads: u64,
-    /// Point lookups since opening, and the blocks that they asked the pool for.
+    /// Point lookups since opening.
     pub gets: u64,
-    /// Blocks that lookups asked for.
+    /// Blocks that these lookups asked the pool for, cached or not.
     pub probed_blocks: u64,
     /// Work owed, in bytes.
     pub debt_bytes: u64,

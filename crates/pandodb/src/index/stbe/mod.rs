@@ -26,6 +26,8 @@
 mod check;
 mod choose;
 mod cursor;
+#[cfg(test)]
+mod golden;
 mod install;
 mod job;
 mod node;

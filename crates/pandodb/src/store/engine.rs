@@ -11,8 +11,8 @@
 //! under the sequencer, so a newer container holds only higher seqnos. A failure between the first byte of a log record
 //! and its application poisons the store: reads go on, writes are refused with the first error.
 //!
-//! Lock order: checkpoint → registry (create, drop) → sequencer → an index's `inner` → its `queue` → data file's map.
-//! Readers take none of these.
+//! Lock order: `durable_root` (checkpoint, create, drop) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
+//! the data file's map. Readers take none of these, but for the map when they are the last to let go of a run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,8 +1,11 @@
 //! Opening: from a directory to a running store.
 //!
-//! 1. Take the lock. 2. Create the store if there is none: the data file is written under another name and renamed, so a
-//! crash leaves either no store or a whole one. 3. Read the superblocks and the catalogue; if the newest of both is
-//! damaged, the older pair serves: its log is still there. 4. Open the indexes, which mark the pages that they reach.
+//! 1. Take the lock.
+//! 2. Create the store if there is none: the data file is written under another name and renamed, so a crash leaves either
+//!    no store or a whole one.
+//! 3. Read the superblocks and the catalogue; if the newest of both is damaged, the older pair serves: its log is still
+//!    there.
+//! 4. Open the indexes, which mark the pages that they reach.
 //! 5. Replay the log into memtables, each record only above its keyspace's `through`; make what was replayed durable.
 //! 6. Write a superblock of a new epoch, start the log, start the workers.
 //!

@@ -31,7 +31,7 @@ pub enum Durability {
 ///     .memory_budget(64 << 20)
 ///     .durability(pandodb::Durability::Synced)
 ///     .open()?;
-/// # Ok::<(), pandodb::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct StoreBuilder {
     pub(crate) path: PathBuf,

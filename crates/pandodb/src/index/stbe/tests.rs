@@ -134,8 +134,11 @@ impl Bench {
     }
 }
 
-/// What a key's messages come to, newest first.
-fn fold(key: &[u8], messages: &[(Kind, Vec<u8>)]) -> Option<i64> {
+/// A key's messages, newest first.
+type Messages = Vec<(Kind, Vec<u8>)>;
+
+/// What a key's messages come to.
+fn fold(key: &[u8], messages: &Messages) -> Option<i64> {
     let mut gather = crate::resolve::Gather::new();
     let mut base = None;
     for (kind, value) in messages {
@@ -159,7 +162,7 @@ fn scan(tree: &Stbe, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> {
     tombstones.retain(|tombstone| tombstone.seqno <= at);
     let tombstones = crate::base::Fragments::build(&tombstones);
     let mut cursor = view.cursor(&KeyRange::all(), reverse).unwrap();
-    let mut keys: Vec<(Vec<u8>, Vec<(Kind, Vec<u8>)>)> = Vec::new();
+    let mut keys: Vec<(Vec<u8>, Messages)> = Vec::new();
     loop {
         let mut block = EntryBlock::new();
         cursor.fill(8 << 10, &mut block).unwrap();

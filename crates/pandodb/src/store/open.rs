@@ -36,6 +36,9 @@ use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
 use crate::wal::{Claims, Log, LogOptions, Ops, Record, ReplayReport, Visit, replay};
 
+/// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
+const MAX_OLD_SEGMENTS: usize = 16;
+
 /// The data file while a store is being created.
 const UNFINISHED: &str = "data.new";
 
@@ -98,7 +101,11 @@ pub(crate) fn open(
     engine.sequencer.lock().next = report.last.next();
     engine.snapshots.set_visible(report.last);
     if !engine.config.read_only {
+        let segments = report.segments.len();
         engine.begin_epoch(report)?;
+        if segments > MAX_OLD_SEGMENTS {
+            engine.shorten_log()?;
+        }
     }
     let engine = Arc::new(engine);
     start_workers(&engine)?;
@@ -371,19 +378,22 @@ impl Replayer<'_> {
 }
 
 impl Engine {
-    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
-    fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
-        use std::sync::atomic::Ordering::Relaxed;
-        if self.config.read_only || self.active_bytes.load(Relaxed) < self.config.memtable() as u64 {
-            return Ok(());
+    /// Packs what was replayed and takes a checkpoint, so that many short lives do not leave ever more segments. On a full
+    /// disk the log stays as long as it is.
+    fn shorten_log(&self) -> Result<()> {
+        let packed = self.seal_and_pack().and_then(|()| self.checkpoint());
+        match packed {
+            Err(Error::DiskFull { .. }) => Ok(()),
+            other => other,
         }
-        let mut sequencer = self.sequencer.lock();
-        sequencer.next = Seqno(record.first.0 + u64::from(record.count));
+    }
+
+    fn seal_and_pack(&self) -> Result<()> {
         let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
-        for keyspace in &keyspaces {
-            self.seal(&mut sequencer, keyspace);
+        {
+            let mut sequencer = self.sequencer.lock();
+            keyspaces.iter().for_each(|keyspace| self.seal(&mut sequencer, keyspace));
         }
-        drop(sequencer);
         for keyspace in &keyspaces {
             while keyspace.index.debt().pack_bytes > 0 {
                 keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
@@ -391,6 +401,16 @@ impl Engine {
             keyspace.retire_sealed();
         }
         Ok(())
+    }
+
+    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
+    fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
+        use std::sync::atomic::Ordering::Relaxed;
+        if self.config.read_only || self.active_bytes.load(Relaxed) < self.config.memtable() as u64 {
+            return Ok(());
+        }
+        self.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
+        self.seal_and_pack()
     }
 }
 

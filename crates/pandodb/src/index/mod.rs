@@ -33,6 +33,9 @@ pub struct SealedBatch {
     pub memtable: Arc<Memtable>,
     /// Every message of the keyspace up to here is in this batch or an older one.
     pub through: Seqno,
+    /// Bytes of memory when it was sealed: the debt that it makes. What the memtable itself says may change later, when its
+    /// range tombstones are unified.
+    pub bytes: u64,
 }
 
 /// What an index stands on.

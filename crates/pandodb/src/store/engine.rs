@@ -278,7 +278,7 @@ impl Engine {
         let fresh = Arc::new(Memtable::new(through.0, self.chunks.clone()));
         self.active_bytes.fetch_add(fresh.bytes() as u64, Relaxed);
         self.active_bytes.fetch_sub(old.active.bytes() as u64, Relaxed);
-        let batch = SealedBatch { memtable: old.active.clone(), through };
+        let batch = SealedBatch { memtable: old.active.clone(), through, bytes: old.active.bytes() as u64 };
         keyspace.push_sealed(batch.clone(), fresh);
         keyspace.index.ingest(batch);
         self.scheduler.nudge();

@@ -254,8 +254,7 @@ impl Stbe {
         if let Err(e) = attached {
             return Err(self.give_up_pack(batch, e));
         }
-        let packed = batch.memtable.bytes() as u64;
-        let _ = self.pack_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(packed)));
+        let _ = self.pack_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(batch.bytes)));
         Ok(Progress { bytes, packed: true, idle: false })
     }
 
@@ -407,7 +406,7 @@ impl Index for Stbe {
     }
 
     fn ingest(&self, batch: SealedBatch) {
-        self.pack_bytes.fetch_add(batch.memtable.bytes() as u64, Relaxed);
+        self.pack_bytes.fetch_add(batch.bytes, Relaxed);
         self.queue.lock().push_back(batch);
     }
 

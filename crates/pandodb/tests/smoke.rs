@@ -51,8 +51,12 @@ fn load_reopen_scan_verify() -> pandodb::Result<()> {
 #[test]
 fn range_deletes_leave_no_debt() -> pandodb::Result<()> {
     let device = pandodb::device::SimDevice::new(1);
-    let store =
-        Store::builder("sim").device(device).background_threads(0).memory_budget(1 << 20).memtable_bytes(4096).open()?;
+    let store = Store::builder("sim")
+        .device(device)
+        .background_threads(0)
+        .memory_budget(1 << 20)
+        .memtable_bytes(4096)
+        .open()?;
     let ks = store.keyspace("k")?;
     for i in 0..200u32 {
         ks.put(i.to_be_bytes(), [7; 40])?;

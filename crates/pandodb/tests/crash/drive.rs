@@ -126,7 +126,9 @@ impl Driver {
     fn release(&mut self) -> Result<()> {
         let Some((snapshot, then)) = self.snapshots.pop_front() else { return Ok(()) };
         for name in ["rows", SUMS] {
-            let (Some(keyspace), Some(expected)) = (self.store.open_keyspace(name)?, then.0.get(name)) else { continue };
+            let (Some(keyspace), Some(expected)) = (self.store.open_keyspace(name)?, then.0.get(name)) else {
+                continue;
+            };
             let found = read_all(keyspace.at(&snapshot).iter())?;
             assert_eq!(&found, expected, "keyspace {name} at a snapshot");
         }

@@ -81,10 +81,10 @@ fn every_power_cut_of_short_runs() {
     let plan = CrashPlan { exhaustive: 7, pairs: true, subsets: 64, tears: 16, rot: true, seed: 0 };
     let effort = Effort { plan, per_point: usize::MAX, rewrite_every: 20, recovery_every: 50, recovery_images: 4 };
     let mut tally = Tally::default();
-    for seed in 100..102 {
-        let mix = Mix { steps: 9, blobs: 20, lazy: 10, buffered: 50, keys: 8 };
+    for seed in 100..104 {
+        let mix = Mix { steps: 12, blobs: 20, lazy: 10, buffered: 50, keys: 8 };
         tally.add(run(&Script::generate(seed, mix), Sizes::TINY, &effort, 3_000));
     }
-    report("seeds 100 to 101, exhaustive", &tally, started);
+    report("seeds 100 to 103, exhaustive", &tally, started);
     assert!(tally.distinct >= 1_000, "too few states to mean anything");
 }

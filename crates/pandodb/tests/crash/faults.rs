@@ -12,9 +12,9 @@ use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice, SimImage};
 use pandodb::{Durability, Error};
 
 use crate::drive::{Driver, Sizes, calmly, contents};
-use crate::script::{Mix, Script, State};
+use crate::script::{Mix, Script, State, Step};
 
-const KINDS: [FaultKind; 9] = [
+const KINDS: [FaultKind; 10] = [
     FaultKind::IoError(OpClass::Read),
     FaultKind::IoError(OpClass::Write),
     FaultKind::IoError(OpClass::Sync),
@@ -23,6 +23,7 @@ const KINDS: [FaultKind; 9] = [
     FaultKind::ShortTransfer,
     FaultKind::Interrupted,
     FaultKind::LostWrite,
+    FaultKind::MisdirectedWrite,
     FaultKind::BitFlip,
 ];
 
@@ -36,6 +37,21 @@ struct Outcome {
     /// How many steps are promised to survive a power cut, and a kill.
     synced: usize,
     buffered: usize,
+    /// How often the fault struck.
+    struck: u64,
+}
+
+impl Outcome {
+    fn acknowledge(&mut self, step: &Step, after: State) {
+        self.states.push(after);
+        let acknowledged = self.states.len() - 1;
+        if step.promise() >= Durability::Buffered {
+            self.buffered = acknowledged;
+        }
+        if step.promise() == Durability::Synced {
+            self.synced = acknowledged;
+        }
+    }
 }
 
 /// Whether the device itself lies under the fault, so that damage may be found later or history be short.
@@ -43,51 +59,35 @@ fn lies(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::LostWrite | FaultKind::MisdirectedWrite)
 }
 
-fn run(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<Outcome, String> {
+/// Runs the script under the fault. The driver comes back alive, so that the device can be looked at before it closes.
+fn run(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<(Outcome, Option<Driver>), String> {
     device.set_fault(Some(fault.clone()));
     let mut out = Outcome { states: vec![State::default()], ..Outcome::default() };
-    let store = match Sizes::TINY.open(device.clone()) {
-        Ok(store) => store,
-        Err(_) => return Ok(out),
+    let Ok(store) = Sizes::TINY.open(device.clone()) else {
+        out.struck = device.faults_struck();
+        device.set_fault(None);
+        return Ok((out, None));
     };
     let mut driver = Driver::new(store);
     for step in &script.steps {
         let before = out.states.last().expect("not empty").clone();
-        let missing = match step {
-            crate::script::Step::Commit(..) => before.0.len() < 2,
-            _ => false,
-        };
-        if missing {
-            break;
-        }
         let mut after = before.clone();
         after.apply(step);
         match driver.step(step, &before) {
-            Ok(()) => {
-                out.states.push(after);
-                let acknowledged = out.states.len() - 1;
-                if step.promise() >= Durability::Buffered {
-                    out.buffered = acknowledged;
-                }
-                if step.promise() == Durability::Synced {
-                    out.synced = acknowledged;
-                }
-            }
+            Ok(()) => out.acknowledge(step, after),
             // Refused as a whole: no trace of it.
-            Err(Error::Poisoned { .. } | Error::DiskFull { .. }) => {}
-            Err(_) if out.uncertain.is_none() => out.uncertain = Some(after),
-            Err(e) => return Err(format!("a second failure that is not `poisoned`: {e}")),
-        }
-        if out.uncertain.is_some() {
-            check_reads(&driver, &out)?;
-            break;
+            Err(Error::Poisoned { .. }) => break,
+            Err(_) => {
+                out.uncertain = Some(after);
+                break;
+            }
         }
     }
+    check_reads(&driver, &out)?;
+    out.struck = device.faults_struck();
     device.set_fault(None);
-    if !lies(fault.kind) {
-        check_reads(&driver, &out)?;
-    }
-    Ok(out)
+    check_reads(&driver, &out)?;
+    Ok((out, Some(driver)))
 }
 
 /// The store as it is must hold what it acknowledged last, or the failed step too; a refused read is no wrong answer.
@@ -115,56 +115,33 @@ fn check_image(image: &SimImage, out: &Outcome, floor: usize, lying: bool) -> Re
     }
 }
 
-fn attempt(script: &Script, fault: &Fault) -> Result<bool, String> {
+/// One run under a fault; how often it struck.
+fn attempt(script: &Script, fault: &Fault) -> Result<u64, String> {
     let device = SimDevice::new(script.seed);
-    let out = calmly(|| run(script, &device, fault))??;
-    let struck = device.faults_struck() > 0 || fault.nth == 0;
+    let (out, driver) = calmly(|| run(script, &device, fault))??;
+    // Before the driver goes: closing would sync.
+    let (killed, cut) = (device.image(), device.durable_image());
     let lying = lies(fault.kind);
-    check_image(&device.image(), &out, out.buffered, lying).map_err(|e| format!("killed: {e}"))?;
-    check_image(&device.durable_image(), &out, out.synced, lying).map_err(|e| format!("power cut: {e}"))?;
-    Ok(struck)
+    check_image(&killed, &out, out.buffered, lying).map_err(|e| format!("killed: {e}"))?;
+    check_image(&cut, &out, out.synced, lying).map_err(|e| format!("power cut: {e}"))?;
+    calmly(|| drop(driver))?;
+    Ok(out.struck)
 }
 
 /// Runs one kind of fault at every call until it strikes nothing any more; the number of runs.
 fn every_call(script: &Script, kind: FaultKind, sticky: bool, problems: &mut Vec<String>) -> u64 {
-    let calls = {
-        let device = SimDevice::new(script.seed);
-        let mut driver = Driver::new(Sizes::TINY.open(device.clone()).expect("no fault yet"));
-        let mut state = State::default();
-        for step in &script.steps {
-            driver.step(step, &state).expect("no fault yet");
-            state.apply(step);
-        }
-        device.op_count()
-    };
-    for nth in 0..calls {
+    for nth in 0.. {
         let fault = if sticky { Fault::sticky(kind, nth) } else { Fault::once(kind, nth) };
         match attempt(script, &fault) {
+            Ok(0) => return nth,
             Ok(_) => {}
             Err(e) => problems.push(format!("seed {}, {fault:?}: {e}", script.seed)),
         }
-        if problems.len() > 5 || !strikes(script, &fault) {
-            return nth + 1;
+        if problems.len() > 5 {
+            return nth;
         }
     }
-    calls
-}
-
-/// Whether a fault still hits anything in the run of a script.
-fn strikes(script: &Script, fault: &Fault) -> bool {
-    let device = SimDevice::new(script.seed);
-    device.set_fault(Some(fault.clone()));
-    if let Ok(store) = Sizes::TINY.open(device.clone()) {
-        let mut driver = Driver::new(store);
-        let mut state = State::default();
-        for step in &script.steps {
-            if device.faults_struck() > 0 || driver.step(step, &state).is_err() {
-                break;
-            }
-            state.apply(step);
-        }
-    }
-    device.faults_struck() > 0
+    unreachable!("a run has an end")
 }
 
 #[test]

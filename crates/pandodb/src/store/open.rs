@@ -281,13 +281,7 @@ impl Engine {
             return Ok(());
         }
         self.pack_all()?;
-        if let Err(e) = self.checkpoint() {
-            let full = matches!(e, Error::DiskFull { .. });
-            if !(full && self.reserve.release()?) {
-                return Err(e);
-            }
-            self.checkpoint()?;
-        }
+        self.checkpoint()?;
         moved.iter().for_each(|extent| self.core.data.free(*extent));
         Ok(())
     }

@@ -168,7 +168,13 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
     while done < buf.len() {
         match file.read_at(offset + done as u64, &mut buf[done..]) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(n) => done += n,
+            Ok(n) => {
+                done += n;
+                // A torn write may leave a length inside a page; a direct file could not be asked for the rest of it.
+                if done < buf.len() && file.len()? <= offset + done as u64 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }

@@ -237,3 +237,16 @@ fn counts_tell_the_classes_apart() {
     assert_eq!((log[0].file, log[0].offset, log[0].len, log[0].is_write), (1, 10, 7, true));
     assert_eq!((log[1].class, log[1].len, log[1].is_write), (FileClass::Data, 40, false));
 }
+
+/// A torn write leaves a file whose length is inside a page: reading past it is the end of the file, not a misaligned
+/// transfer.
+#[test]
+fn a_direct_file_may_end_inside_a_page() {
+    let mut image = sim::SimImage::default();
+    image.write("a", 0, &[7; 6000]);
+    let device = SimDevice::from_image(&image, 1);
+    let file = device.open("a", OpenHow { direct: true, ..OpenHow::default() }).unwrap();
+    let mut buf = AlignedBuf::zeroed(2);
+    let error = read_exact_at(&*file, 0, &mut buf).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+}

@@ -35,7 +35,15 @@ impl Engine {
         self.check_writable()?;
         self.release_laggards();
         let mut root = self.durable_root.lock();
-        self.checkpoint_locked(&mut root)
+        self.freeing_checkpoint(&mut root)
+    }
+
+    /// A checkpoint that may use the space that is kept back: it is what gives freed space back.
+    fn freeing_checkpoint(&self, root: &mut DurableRoot) -> Result<()> {
+        match self.checkpoint_locked(root) {
+            Err(Error::DiskFull { .. }) if self.reserve.release()? => self.checkpoint_locked(root),
+            result => result,
+        }
     }
 
     fn checkpoint_locked(&self, root: &mut DurableRoot) -> Result<()> {
@@ -205,7 +213,7 @@ impl Engine {
             self.keyspaces.write().remove(&state.id);
             self.active_bytes.fetch_sub(state.active_bytes() as u64, Relaxed);
         }
-        let dropped = self.checkpoint_locked(&mut root);
+        let dropped = self.freeing_checkpoint(&mut root);
         if let Err(e) = dropped {
             let _sequencer = self.sequencer.lock();
             state.dropped.store(false, Relaxed);
@@ -215,8 +223,8 @@ impl Engine {
         }
         state.index.clear();
         // Two more superblocks let go of its space at once.
-        self.checkpoint_locked(&mut root)?;
-        self.checkpoint_locked(&mut root)
+        self.freeing_checkpoint(&mut root)?;
+        self.freeing_checkpoint(&mut root)
     }
 
     // ---- waiting for background work ----

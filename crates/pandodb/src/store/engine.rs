@@ -167,6 +167,9 @@ impl Engine {
         durability: Durability,
     ) -> Result<Seqno> {
         self.check_writable()?;
+        if !frees {
+            self.keep_back()?;
+        }
         // A full disk shows here, before anything is accepted.
         if let Err(e) = log.reserve(payload.len()) {
             let full = matches!(e, Error::DiskFull { .. });
@@ -195,6 +198,17 @@ impl Engine {
         }
         self.snapshots.set_visible(last);
         Ok(last)
+    }
+
+    /// Refuses a write that would take the space that was let go for freeing, unless as much can be kept back again.
+    pub(crate) fn keep_back(&self) -> Result<()> {
+        if self.reserve.is_lent() {
+            self.reserve.refill(self.core.data.stats().allocated_bytes);
+            if self.reserve.is_lent() {
+                return Err(Error::DiskFull { op: "reserve" });
+            }
+        }
+        Ok(())
     }
 
     /// Applies one operation to a keyspace's memtable.

@@ -24,7 +24,7 @@ use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use crate::base::{BlobRef, Error, Kind, Result, Seqno, StoreId};
+use crate::base::{BlobRef, Error, Extent, Kind, Result, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -97,13 +97,14 @@ pub(crate) fn open(
         config,
         lock: Mutex::new(Some(lock)),
     };
-    let report = engine.recover()?;
-    engine.sequencer.lock().next = report.last.next();
-    engine.snapshots.set_visible(report.last);
+    let recovered = engine.recover()?;
+    let last = recovered.report.last;
+    engine.sequencer.lock().next = last.next();
+    engine.snapshots.set_visible(last);
     if !engine.config.read_only {
-        let segments = report.segments.len();
-        engine.begin_epoch(report)?;
-        if segments > MAX_OLD_SEGMENTS {
+        engine.begin_epoch(&recovered)?;
+        engine.settle_moved(&recovered.moved)?;
+        if recovered.report.segments.len() > MAX_OLD_SEGMENTS {
             engine.shorten_log()?;
         }
     }
@@ -259,42 +260,52 @@ pub(crate) fn open_keyspace(
 }
 
 impl Engine {
-    /// Replays the log.
-    fn recover(&mut self) -> Result<ReplayReport> {
+    /// Replays the log: once to see what it names and where it ends, once to apply it. Packing a memtable in between
+    /// allocates pages, so every large value of the log must have been marked before.
+    fn recover(&mut self) -> Result<Recovered> {
         let (claims, next_id) = {
             let root = self.durable_root.lock();
             let from = root.catalog.through().unwrap_or(root.superblock.durable);
             (Claims { from, durable: root.superblock.durable }, root.catalog.next_id)
         };
-        let mut replayer =
-            Replayer { engine: self, durable: claims.durable, next_id, unsynced: Vec::new(), seen: HashSet::new() };
-        let report = replay(&*self.device, self.core.data.store_id(), claims, self.config.read_only, &mut |record| {
-            replayer.record(record)
+        let store = self.core.data.store_id();
+        let mut survey = Survey { engine: self, durable: claims.durable, next_id, seen: HashSet::new() };
+        let seen = replay(&*self.device, store, claims, true, &mut |record| survey.record(record))?;
+        let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
+        let report = replay(&*self.device, store, claims, self.config.read_only, &mut |record| {
+            if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
-        let unsynced = std::mem::take(&mut replayer.unsynced);
-        if !self.config.read_only && !unsynced.is_empty() {
-            self.rewrite(&unsynced)?;
+        assert_eq!(report.last, seen.last, "the log ends where it ended a moment ago");
+        let (moved, first_moved) = (replayer.moved, replayer.first_moved);
+        if first_moved.is_some() {
+            self.core.data.sync()?;
         }
-        Ok(report)
+        Ok(Recovered { report, moved, first_moved })
     }
 
-    /// Writes large values again that may only be in a cache, and syncs: a failed sync before the crash may have marked
-    /// them clean, so reading them back proves nothing about the disk.
-    fn rewrite(&self, blobs: &[BlobRef]) -> Result<()> {
-        for blob in blobs {
-            let buf = self.core.data.read_blob(blob)?;
-            self.core.data.write(blob.page, buf)?;
+    /// Packs what was replayed and takes a checkpoint, so that no log record that names a large value in its old place is
+    /// needed any more; then the old places are free.
+    fn settle_moved(&self, moved: &[Extent]) -> Result<()> {
+        if moved.is_empty() {
+            return Ok(());
         }
-        self.core.data.sync()
+        self.pack_all()?;
+        self.checkpoint()?;
+        moved.iter().for_each(|extent| self.core.data.free(*extent));
+        Ok(())
     }
 
     /// Starts a new life: a superblock of the next epoch (into the slot that is older or damaged), then the log.
-    fn begin_epoch(&mut self, report: ReplayReport) -> Result<()> {
+    fn begin_epoch(&mut self, recovered: &Recovered) -> Result<()> {
+        let report = recovered.report.clone();
+        // A large value in its old place may not be durable: nothing may claim the record that names it until the
+        // checkpoint that names the new place.
+        let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
         let root = self.durable_root.get_mut();
         root.superblock.generation += 1;
         root.superblock.epoch = root.superblock.epoch.max(report.epoch) + 1;
         root.superblock.clean = false;
-        root.superblock.durable = root.superblock.durable.max(report.last);
+        root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek();
         root.superblock.write(self.core.data.file(), DATA_FILE)?;
         let options = LogOptions { segment_bytes: self.config.segment() };
@@ -315,43 +326,95 @@ impl Engine {
     }
 }
 
-/// Applies log records to memtables.
-struct Replayer<'a> {
+/// What recovery found.
+struct Recovered {
+    report: ReplayReport,
+    /// Old places of large values that stand in a new one.
+    moved: Vec<Extent>,
+    /// The first record that names a large value which was not known to be durable.
+    first_moved: Option<Seqno>,
+}
+
+/// The first pass over the log: checks what the records name and marks the pages of large values.
+struct Survey<'a> {
     engine: &'a Engine,
     /// The log is known to have been durable through here.
     durable: Seqno,
     next_id: u32,
-    /// Large values that may not be durable.
-    unsynced: Vec<BlobRef>,
-    /// Their pages are marked already (a record that is visited twice).
+    /// Pages that are marked already (a record that is visited twice).
     seen: HashSet<u64>,
 }
 
-impl Replayer<'_> {
+impl Survey<'_> {
     fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
         self.durable = self.durable.max(record.durable);
-        let keyspaces = self.engine.keyspaces.read();
+        let (keyspaces, data) = (self.engine.keyspaces.read(), &self.engine.core.data);
+        let mut blobs = Vec::new();
         // First look, then touch: a record whose large values never reached the disk ends the log as a whole.
         for (op, seqno) in Ops::new(record.payload).zip(record.first.0..) {
             let op = op?;
             let Some(keyspace) = keyspaces.get(&op.keyspace) else {
                 if op.keyspace.0 >= self.next_id {
-                    return Err(Error::corruption(
-                        "log record",
-                        seqno,
-                        format!("names unknown keyspace {}", op.keyspace),
-                    ));
+                    let detail = format!("names unknown keyspace {}", op.keyspace);
+                    return Err(Error::corruption("log record", seqno, detail));
                 }
                 continue;
             };
-            if op.kind == Kind::BlobPut
-                && Seqno(seqno) > keyspace.index.view().through()
-                && Seqno(seqno) > self.durable
-                && let Err(e) = self.engine.core.data.read_blob(&BlobRef::decode(op.value)?)
+            if op.kind != Kind::BlobPut || Seqno(seqno) <= keyspace.index.view().through() {
+                continue;
+            }
+            let blob = BlobRef::decode(op.value)?;
+            if Seqno(seqno) > self.durable
+                && let Err(e) = data.read_blob(&blob)
             {
                 return if e.is_corruption() { Ok(Visit::Stop) } else { Err(e) };
             }
+            blobs.push(blob);
         }
+        for blob in blobs {
+            if self.seen.insert(blob.page.0) {
+                data.mark(blob.extent())?;
+            }
+        }
+        Ok(Visit::Continue)
+    }
+}
+
+/// The second pass: applies log records to memtables.
+///
+/// A large value that is not known to be durable is **copied** to a new place, and the message names that: a sync that
+/// failed before the crash may have marked the old pages clean, so reading them back proves nothing about the disk, and
+/// writing over them could tear a value that *is* durable. Without space for a copy it is written again in place.
+struct Replayer<'a> {
+    engine: &'a Engine,
+    /// The log was known to be durable through here.
+    durable: Seqno,
+    moved: Vec<Extent>,
+    first_moved: Option<Seqno>,
+}
+
+impl Replayer<'_> {
+    /// Gives a large value a place that the next sync makes durable; the message that names it.
+    fn rescue(&mut self, blob: &BlobRef) -> Result<Vec<u8>> {
+        let data = &self.engine.core.data;
+        let buf = data.read_blob(blob)?;
+        let mut message = Vec::with_capacity(16);
+        match data.write_blob(&buf[..blob.len as usize]) {
+            Ok(copy) => {
+                self.moved.push(blob.extent());
+                copy.encode(&mut message);
+            }
+            Err(Error::DiskFull { .. }) => {
+                data.write(blob.page, buf)?;
+                blob.encode(&mut message);
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(message)
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
+        let keyspaces = self.engine.keyspaces.read();
         for (op, seqno) in Ops::new(record.payload).zip(record.first.0..) {
             let op = op?;
             let seqno = Seqno(seqno);
@@ -359,16 +422,13 @@ impl Replayer<'_> {
             if seqno <= keyspace.index.view().through() {
                 continue;
             }
-            if op.kind == Kind::BlobPut {
-                let blob = BlobRef::decode(op.value)?;
-                if self.seen.insert(blob.page.0) {
-                    self.engine.core.data.mark(blob.extent())?;
-                }
-                if seqno > self.durable {
-                    self.unsynced.push(blob);
-                }
+            if op.kind == Kind::BlobPut && seqno > self.durable && !self.engine.config.read_only {
+                self.first_moved.get_or_insert(record.first);
+                let message = self.rescue(&BlobRef::decode(op.value)?)?;
+                self.engine.insert(keyspace, op.kind, op.key, &message, seqno);
+            } else {
+                self.engine.insert(keyspace, op.kind, op.key, op.value, seqno);
             }
-            self.engine.insert(keyspace, op.kind, op.key, op.value, seqno);
         }
         drop(keyspaces);
         self.engine.snapshots.set_visible(Seqno(record.first.0 + u64::from(record.count) - 1));
@@ -381,14 +441,25 @@ impl Engine {
     /// Packs what was replayed and takes a checkpoint, so that many short lives do not leave ever more segments. On a full
     /// disk the log stays as long as it is.
     fn shorten_log(&self) -> Result<()> {
-        let packed = self.seal_and_pack().and_then(|()| self.checkpoint());
+        let packed = self.pack_all().and_then(|()| self.checkpoint());
         match packed {
             Err(Error::DiskFull { .. }) => Ok(()),
             other => other,
         }
     }
 
-    fn seal_and_pack(&self) -> Result<()> {
+    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
+    fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
+        use std::sync::atomic::Ordering::Relaxed;
+        if self.config.read_only || self.active_bytes.load(Relaxed) < self.config.memtable() as u64 {
+            return Ok(());
+        }
+        self.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
+        self.pack_all()
+    }
+
+    /// Seals and packs every memtable.
+    fn pack_all(&self) -> Result<()> {
         let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
         {
             let mut sequencer = self.sequencer.lock();
@@ -401,16 +472,6 @@ impl Engine {
             keyspace.retire_sealed();
         }
         Ok(())
-    }
-
-    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
-    fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
-        use std::sync::atomic::Ordering::Relaxed;
-        if self.config.read_only || self.active_bytes.load(Relaxed) < self.config.memtable() as u64 {
-            return Ok(());
-        }
-        self.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
-        self.seal_and_pack()
     }
 }
 

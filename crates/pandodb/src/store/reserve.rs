@@ -4,7 +4,7 @@
 //! disk, the file is cut to nothing and the work goes on in its space. A checkpoint that finds room fills it again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
@@ -19,6 +19,7 @@ const MIN_RESERVE: u64 = 1 << 20;
 pub(crate) struct Reserve {
     file: Mutex<Option<Arc<dyn File>>>,
     held: AtomicU64,
+    lent: AtomicBool,
     /// The most that is kept back.
     limit: u64,
 }
@@ -32,12 +33,12 @@ impl Reserve {
         let file =
             device.open(RESERVE_FILE, OpenHow { write: true, create_new, direct: false }).map_err(fail("open"))?;
         let held = file.len().map_err(fail("stat"))?;
-        Ok(Reserve { file: Mutex::new(Some(file)), held: AtomicU64::new(held), limit })
+        Ok(Reserve { file: Mutex::new(Some(file)), held: AtomicU64::new(held), lent: AtomicBool::new(false), limit })
     }
 
     /// No reserve: a store that is only read.
     pub(crate) fn none() -> Reserve {
-        Reserve { file: Mutex::new(None), held: AtomicU64::new(0), limit: 0 }
+        Reserve { file: Mutex::new(None), held: AtomicU64::new(0), lent: AtomicBool::new(false), limit: 0 }
     }
 
     /// Bytes kept back now.
@@ -51,7 +52,14 @@ impl Reserve {
         let Some(file) = file.as_ref().filter(|_| self.bytes() > 0) else { return Ok(false) };
         file.set_len(0).map_err(|e| Error::io("truncate", RESERVE_FILE, None, &e))?;
         self.held.store(0, Relaxed);
+        self.lent.store(true, Relaxed);
         Ok(true)
+    }
+
+    /// Whether it was let go, for work that frees space, and is not filled again: other writes must wait, or they would take
+    /// the space that freeing needs.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.load(Relaxed)
     }
 
     /// Keeps back an eighth of what the store occupies, between 1 MiB and the limit. A full disk is no failure: the next
@@ -64,6 +72,7 @@ impl Reserve {
             && file.allocate(held, want - held).is_ok()
         {
             self.held.store(want, Relaxed);
+            self.lent.store(false, Relaxed);
         }
     }
 }

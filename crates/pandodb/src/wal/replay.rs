@@ -66,6 +66,8 @@ pub struct Record<'a> {
 pub struct ReplayReport {
     /// The last seqno of the log, at least [`Claims::from`]; all of it is durable (unless read only).
     pub last: Seqno,
+    /// Through here the log was known to be durable before it was replayed.
+    pub durable: Seqno,
     /// The highest epoch in use; 0 if there is none. [`super::Log::start`] takes the next.
     pub epoch: u32,
     /// Above every segment number in use.
@@ -109,6 +111,7 @@ pub fn replay(
     let torn = merge.damage().filter(|place| merge.epoch_of(place.segment) == merge.epoch());
     let mut report = ReplayReport {
         last: walk.end,
+        durable: claims.from.max(walk.claimed),
         epoch: merge.epoch(),
         next_segment: merge.next_segment,
         segments: Vec::new(),
@@ -116,7 +119,7 @@ pub fn replay(
         bytes: walk.bytes,
         torn: torn.map(|place| merge.describe(Some(place))),
     };
-    let durable = claims.from.max(walk.claimed);
+    let durable = report.durable;
     let mut settled = Settled::AsIs;
     if !read_only && walk.end > durable {
         let tail = Tail { durable, end: walk.end };

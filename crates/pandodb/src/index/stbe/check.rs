@@ -10,6 +10,7 @@ use crate::base::{BlobRef, BlockAddr, Extent, KeyRange, Kind, Result};
 use crate::index::{Core, Visitor};
 use crate::run::{ReadAhead, RunCursor};
 use crate::space::BlockKind;
+use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 
 /// Bytes read ahead while every leaf is read.
@@ -19,6 +20,7 @@ const READ_AHEAD: usize = 256 << 10;
 pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mut dyn Visitor) -> Result<()> {
     let mut runs = HashSet::new();
     let mut named = RangeSet::default();
+    let mut complete = true;
     let mut nodes = Vec::new();
     root.walk(&mut |node| nodes.push(node.clone()));
     for node in &nodes {
@@ -42,23 +44,22 @@ pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mu
                 });
             }
         }
-        verify_live(core, node, &mut named, visit);
+        complete &= verify_live(core, node, &mut named, visit);
     }
     for (start, len) in blobs.iter() {
         super::extents((start, len)).for_each(|extent| visit.extent(extent));
     }
-    if named != *blobs {
-        visit.problem(crate::Error::corruption(
-            "large values",
-            0,
-            "the pages that messages name are not the pages that the trunk accounts for",
-        ));
+    // Messages that could not be read were reported; which values they name is not known.
+    if complete && named != *blobs {
+        let detail = "the pages that messages name are not the pages that the trunk accounts for";
+        visit.problem(crate::Error::corruption("large values", 0, detail).in_file(DATA_FILE, 0));
     }
     Ok(())
 }
 
-/// Walks every message that is live in a node, in each child's range apart.
-fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut dyn Visitor) {
+/// Walks every message that is live in a node, in each child's range apart. Whether all could be read.
+fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut dyn Visitor) -> bool {
+    let mut complete = true;
     let parts: Vec<(KeyRange, usize)> = if node.is_leaf() {
         vec![(node.range.clone(), 0)]
     } else {
@@ -81,10 +82,12 @@ fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut 
                 Ok(())
             })();
             if let Err(e) = result {
+                complete = false;
                 visit.problem(e);
             }
         }
     }
+    complete
 }
 
 fn verify_blob(core: &Core, value: &[u8], named: &mut RangeSet, visit: &mut dyn Visitor) -> Result<()> {

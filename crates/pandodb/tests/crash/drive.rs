@@ -1,0 +1,157 @@
+//! Runs scripts on stores, opens images, reads them whole.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use pandodb::device::Device;
+use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Result, Snapshot, Store};
+
+use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step};
+
+/// The sizes of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub memtable: usize,
+    pub segment: u64,
+    pub reserve: u64,
+    pub fanout: usize,
+}
+
+impl Sizes {
+    /// As small as it gets, so that a short script packs, flushes and splits.
+    pub const TINY: Sizes = Sizes { memtable: 4 << 10, segment: 8 << 10, reserve: 8 << 10, fanout: 3 };
+    /// A memtable that holds a few dozen commits, so that the log is long.
+    pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
+
+    /// Opens a store on a device, without threads.
+    pub fn open(self, device: Arc<dyn Device>) -> Result<Store> {
+        Store::builder("sim")
+            .device(device)
+            .background_threads(0)
+            .memory_budget(1 << 20)
+            .memtable_bytes(self.memtable)
+            .segment_bytes(self.segment)
+            .reserve_bytes(self.reserve)
+            .fanout(self.fanout)
+            .open()
+    }
+
+    /// Opens the store of an image.
+    pub fn open_image(self, image: &SimImage, seed: u64) -> Result<(Arc<SimDevice>, Store)> {
+        let device = SimDevice::from_image(image, seed);
+        let store = self.open(device.clone())?;
+        Ok((device, store))
+    }
+}
+
+/// How a keyspace of that name is created.
+pub fn options(name: &str) -> KeyspaceOptions {
+    let options = KeyspaceOptions::new().blob_threshold(BLOB_THRESHOLD);
+    if name == SUMS { options.merge(AddI64) } else { options }
+}
+
+/// Reads everything.
+pub fn contents(store: &Store) -> Result<State> {
+    let mut state = State::default();
+    for info in store.keyspaces() {
+        let keyspace = store.open_keyspace(&info.name)?.expect("it was listed");
+        state.0.insert(info.name, read_all(keyspace.iter())?);
+    }
+    Ok(state)
+}
+
+fn read_all(range: pandodb::Range) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    range.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
+}
+
+/// Runs `work`; a panic becomes an error text.
+pub fn calmly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        format!("PANIC: {}", text.unwrap_or_else(|| "without words".into()))
+    })
+}
+
+/// A store that runs a script.
+pub struct Driver {
+    pub store: Store,
+    snapshots: VecDeque<(Snapshot, State)>,
+}
+
+impl Driver {
+    pub fn new(store: Store) -> Driver {
+        Driver { store, snapshots: VecDeque::new() }
+    }
+
+    /// Does one step; `before` is the state that it meets.
+    pub fn step(&mut self, step: &Step, before: &State) -> Result<()> {
+        match step {
+            Step::Commit(ops, durability) => self.commit(ops, *durability),
+            Step::Create(name) => self.store.keyspace_with(name, options(name)).map(|_| ()),
+            Step::Drop(name) => self.store.drop_keyspace(name),
+            Step::Checkpoint => self.store.checkpoint(),
+            Step::Settle => self.store.settle(),
+            Step::Compact(name) => self.keyspace(name)?.compact::<&[u8]>(..),
+            Step::Persist(durability) => self.store.persist(*durability),
+            Step::Snapshot => {
+                self.snapshots.push_back((self.store.snapshot(), before.clone()));
+                Ok(())
+            }
+            Step::Release => self.release(),
+        }
+    }
+
+    fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        let keyspace = self.store.open_keyspace(name)?;
+        keyspace.ok_or_else(|| pandodb::Error::NoKeyspace { name: name.to_owned() })
+    }
+
+    fn commit(&self, ops: &[Op], durability: Durability) -> Result<()> {
+        let mut batch = self.store.batch();
+        for op in ops {
+            match op {
+                Op::Put(name, key, value) => batch.put(&self.keyspace(name)?, key, value),
+                Op::Add(key, delta) => batch.merge(&self.keyspace(SUMS)?, key, delta.to_le_bytes()),
+                Op::Delete(name, key) => batch.delete(&self.keyspace(name)?, key),
+                Op::DeleteRange(name, from, to) => batch.delete_range(&self.keyspace(name)?, &from[..]..&to[..]),
+            }
+        }
+        batch.commit(durability)
+    }
+
+    /// Reads the oldest snapshot and lets it go. Keyspaces that were dropped or created since are not asked.
+    fn release(&mut self) -> Result<()> {
+        let Some((snapshot, then)) = self.snapshots.pop_front() else { return Ok(()) };
+        for name in ["rows", SUMS] {
+            let (Some(keyspace), Some(expected)) = (self.store.open_keyspace(name)?, then.0.get(name)) else {
+                continue;
+            };
+            let found = read_all(keyspace.at(&snapshot).iter())?;
+            assert_eq!(&found, expected, "keyspace {name} at a snapshot");
+        }
+        Ok(())
+    }
+}
+
+/// A mark in the history: step `i` begins (even) or is acknowledged (odd).
+pub fn mark_of(step: usize, acknowledged: bool) -> u64 {
+    2 * step as u64 + u64::from(acknowledged)
+}
+
+/// Runs a whole script on a recording device, with marks; the engine is then killed, not closed.
+pub fn record(script: &Script, sizes: Sizes, sim: &Arc<SimDevice>, device: Arc<dyn Device>) -> Result<()> {
+    sim.record();
+    let mut driver = Driver::new(sizes.open(device)?);
+    let mut state = State::default();
+    for (i, step) in script.steps.iter().enumerate() {
+        sim.mark(mark_of(i, false));
+        driver.step(step, &state)?;
+        sim.mark(mark_of(i, true));
+        state.apply(step);
+    }
+    assert_eq!(contents(&driver.store)?, state, "seed {}: the running store", script.seed);
+    driver.store.close()
+}

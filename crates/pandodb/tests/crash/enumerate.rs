@@ -1,0 +1,301 @@
+//! The enumerator: every point of a recorded run, every loss that a crash there could mean.
+//!
+//! 1. Walk the history. At each point the *window* is known: the last step that was acknowledged as durable (`floor`), and
+//!    the last one that had begun (`issued`).
+//! 2. Build the images of the crash plan; those that were seen before are not opened again, but what they held must
+//!    lie in the window of this point too.
+//! 3. Open each new image. Its contents must be those after some step of the window: a prefix, whole batches, exact
+//!    counters.
+//! 4. Some images are also verified, written to and crashed again; some are crashed inside their recovery.
+//!
+//! A killed process (nothing cached is lost) has a narrower window: what was acknowledged as `Buffered` counts too.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::RangeInclusive;
+
+use pandodb::device::sim::{CrashChoice, CrashPlan, SimDevice, SimHistory, SimImage, SimOp};
+use pandodb::{Durability, Result, Store};
+
+use crate::drive::{Sizes, calmly, contents, options};
+use crate::script::{ROWS, Rng, Script, State};
+
+/// How much to try.
+#[derive(Clone, Debug)]
+pub struct Effort {
+    pub plan: CrashPlan,
+    /// Of the choices at one point, how many at most; the first and the rest at random.
+    pub per_point: usize,
+    /// Each nth new image is verified, written to, and crashed again.
+    pub rewrite_every: u64,
+    /// Each nth new image is crashed inside its recovery.
+    pub recovery_every: u64,
+    /// Images of one recovery.
+    pub recovery_images: usize,
+}
+
+/// What was tried and what was wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub points: u64,
+    pub images: u64,
+    pub distinct: u64,
+    pub kills: u64,
+    pub rewritten: u64,
+    pub in_recovery: u64,
+    pub violations: Vec<String>,
+}
+
+impl Tally {
+    pub fn add(&mut self, other: Tally) {
+        self.points += other.points;
+        self.images += other.images;
+        self.distinct += other.distinct;
+        self.kills += other.kills;
+        self.rewritten += other.rewritten;
+        self.in_recovery += other.in_recovery;
+        self.violations.extend(other.violations);
+    }
+}
+
+/// After so many violations nothing more is learnt.
+const ENOUGH: usize = 5;
+
+struct Enumerator<'a> {
+    script: &'a Script,
+    sizes: Sizes,
+    effort: &'a Effort,
+    states: Vec<State>,
+    digests: Vec<u64>,
+    /// What the image of a hash held.
+    seen: HashMap<u64, u64>,
+    recovery_seen: HashSet<u64>,
+    rng: Rng,
+    tally: Tally,
+}
+
+/// The steps whose state an image may show.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    synced: usize,
+    buffered: usize,
+    issued: usize,
+}
+
+impl Window {
+    fn pass(&mut self, script: &Script, mark: u64) {
+        let step = (mark / 2) as usize;
+        self.issued = step + 1;
+        if mark % 2 == 0 {
+            return;
+        }
+        let promise = script.steps[step].promise();
+        if promise >= Durability::Buffered {
+            self.buffered = step + 1;
+        }
+        if promise == Durability::Synced {
+            self.synced = step + 1;
+        }
+    }
+
+    fn power(self) -> RangeInclusive<usize> {
+        self.synced..=self.issued
+    }
+
+    fn kill(self) -> RangeInclusive<usize> {
+        self.buffered..=self.issued
+    }
+}
+
+/// Tries everything that `effort` asks for on the history of a script. `limit`: distinct states.
+pub fn enumerate(script: &Script, sizes: Sizes, history: &SimHistory, effort: &Effort, limit: u64) -> Tally {
+    let states = script.states();
+    let digests = states.iter().map(State::digest).collect();
+    let rng = Rng(script.seed ^ 0xC0FFEE);
+    let tally = Tally::default();
+    let (seen, recovery_seen) = (HashMap::new(), HashSet::new());
+    let mut all = Enumerator { script, sizes, effort, states, digests, seen, recovery_seen, rng, tally };
+    all.walk(history, limit);
+    all.tally
+}
+
+impl Enumerator<'_> {
+    fn walk(&mut self, history: &SimHistory, limit: u64) {
+        let mut cursor = history.walk();
+        let mut window = Window::default();
+        while let Some(op) = cursor.advance() {
+            if self.tally.distinct >= limit || self.tally.violations.len() >= ENOUGH {
+                return;
+            }
+            if let SimOp::Mark(mark) = op {
+                window.pass(self.script, *mark);
+            }
+            self.tally.points += 1;
+            let pending = cursor.pending();
+            let mut plan = self.effort.plan.clone();
+            plan.seed = self.rng.next();
+            for choice in self.sample(&plan, &pending) {
+                let image = cursor.image(&choice);
+                let place = || format!("power cut at {}: {choice:?} of {}", cursor.position(), describe(&pending));
+                self.visit(&image, window.power(), &place);
+            }
+            self.tally.kills += 1;
+            let image = cursor.cached_image();
+            self.visit(&image, window.kill(), &|| format!("kill at {}", cursor.position()));
+        }
+    }
+
+    /// The choices to try: nothing kept, then as many as allowed, spread over all.
+    fn sample(&mut self, plan: &CrashPlan, pending: &[&SimOp]) -> Vec<CrashChoice> {
+        let mut choices: Vec<CrashChoice> = plan.choices(pending).collect();
+        let keep = self.effort.per_point.max(1);
+        for i in 1..keep.min(choices.len()) {
+            let other = i + self.rng.below((choices.len() - i) as u64) as usize;
+            choices.swap(i, other);
+        }
+        choices.truncate(keep);
+        choices
+    }
+
+    fn visit(&mut self, image: &SimImage, allowed: RangeInclusive<usize>, place: &dyn Fn() -> String) {
+        self.tally.images += 1;
+        let hash = image.hash();
+        let outcome = match self.seen.get(&hash) {
+            Some(&digest) => self.judge(digest, &allowed),
+            None => self.open_new(image, hash, &allowed),
+        };
+        if let Err(problem) = outcome {
+            let (seed, sizes) = (self.script.seed, self.sizes);
+            self.tally.violations.push(format!("seed {seed}, {sizes:?}, {}, steps {allowed:?}: {problem}", place()));
+        }
+    }
+
+    fn judge(&self, digest: u64, allowed: &RangeInclusive<usize>) -> Result<(), String> {
+        if self.digests[allowed.clone()].contains(&digest) {
+            return Ok(());
+        }
+        match self.digests.iter().rposition(|other| *other == digest) {
+            Some(step) => Err(format!("it holds the state after {step} steps")),
+            None => Err("it holds a state that never was".into()),
+        }
+    }
+
+    fn open_new(&mut self, image: &SimImage, hash: u64, allowed: &RangeInclusive<usize>) -> Result<(), String> {
+        let nth = self.tally.distinct;
+        self.tally.distinct += 1;
+        let recover = nth % self.effort.recovery_every == 0;
+        let rewrite = nth % self.effort.rewrite_every == 0;
+        let device = SimDevice::from_image(image, nth);
+        if recover {
+            device.record();
+        }
+        let opened = calmly(|| {
+            let store = self.sizes.open(device.clone())?;
+            device.mark(0);
+            let state = contents(&store)?;
+            Ok((store, state))
+        })?;
+        let (store, state) = opened.map_err(|e: pandodb::Error| format!("it does not open: {e}"))?;
+        let digest = state.digest();
+        self.seen.insert(hash, digest);
+        self.judge(digest, allowed).map_err(|e| self.explain(e, &state, allowed))?;
+        if recover {
+            let history = device.history();
+            self.crash_recovery(&history, digest, allowed)?;
+        }
+        if rewrite {
+            self.tally.rewritten += 1;
+            let again = calmly(|| rewrite_and_crash(self.sizes, &device, store, state, nth))?;
+            again.map_err(|e| format!("after writing to it: {e}"))??;
+        }
+        Ok(())
+    }
+
+    /// Says how a wrong state differs from the last allowed one.
+    fn explain(&self, problem: String, found: &State, allowed: &RangeInclusive<usize>) -> String {
+        let expected = &self.states[*allowed.end()];
+        let mut text = problem;
+        for (name, entries) in &expected.0 {
+            let Some(other) = found.0.get(name) else {
+                text += &format!("; keyspace {name} is missing");
+                continue;
+            };
+            let differing = entries.keys().chain(other.keys()).filter(|key| entries.get(*key) != other.get(*key));
+            let keys: HashSet<String> = differing.map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+            text += &format!("; {name} differs in {} keys from the last: {:?}", keys.len(), keys.iter().take(4));
+        }
+        text
+    }
+
+    /// Crashes at some points of a recorded recovery. Before it was done the same window holds; after it, exactly what it
+    /// showed.
+    fn crash_recovery(
+        &mut self,
+        history: &SimHistory,
+        shown: u64,
+        allowed: &RangeInclusive<usize>,
+    ) -> Result<(), String> {
+        let plan = CrashPlan { exhaustive: 3, pairs: false, subsets: 2, tears: 1, rot: true, seed: self.rng.next() };
+        let mut images = Vec::new();
+        let mut cursor = history.walk();
+        while cursor.advance().is_some() {
+            let done = cursor.last_mark().is_some();
+            for choice in plan.choices(&cursor.pending()) {
+                let image = cursor.image(&choice);
+                if self.recovery_seen.insert(image.hash()) {
+                    let position = cursor.position();
+                    images.push((image, done, position, choice));
+                }
+            }
+        }
+        for _ in 0..self.effort.recovery_images.min(images.len()) {
+            let at = self.rng.below(images.len() as u64) as usize;
+            let (image, done, position, choice) = images.swap_remove(at);
+            let place = format!("recovery's op {position}: {choice:?} of {}", describe(history.ops()));
+            self.tally.in_recovery += 1;
+            let state = calmly(|| self.sizes.open_image(&image, 1).and_then(|(_, store)| contents(&store)))?;
+            let digest = state.map_err(|e| format!("{place}: it does not open: {e}"))?.digest();
+            if done && digest != shown {
+                return Err(format!("{place}: recovery had shown another state"));
+            }
+            self.judge(digest, allowed).map_err(|e| format!("{place}: {e}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The operations in short, for the report of a violation.
+fn describe(ops: &[impl std::borrow::Borrow<SimOp>]) -> String {
+    let word = |op: &SimOp| match op {
+        SimOp::Write { inode, patch } => format!("write {} {:?}", inode.0, patch.range()),
+        other => format!("{other:?}"),
+    };
+    ops.iter().map(|op| word(op.borrow())).collect::<Vec<_>>().join(", ")
+}
+
+/// Verifies a store that was recovered, commits to it, cuts the power, and reads it back.
+fn rewrite_and_crash(
+    sizes: Sizes,
+    device: &SimDevice,
+    store: Store,
+    mut state: State,
+    nth: u64,
+) -> Result<Result<(), String>> {
+    let report = store.verify()?;
+    if !report.is_clean() {
+        return Ok(Err(format!("verify: {:?}", report.problems)));
+    }
+    let rows = store.keyspace_with(ROWS, options(ROWS))?;
+    let (key, value) = (format!("later{nth}").into_bytes(), vec![nth as u8; (nth % 700) as usize]);
+    rows.put_with(&key, &value, Durability::Synced)?;
+    state.0.entry(ROWS.to_owned()).or_default().insert(key, value);
+    let image = device.durable_image();
+    drop((rows, store));
+    let (_, store) = sizes.open_image(&image, nth)?;
+    let found = contents(&store)?;
+    let clean = store.verify()?.is_clean();
+    Ok(match (found == state, clean) {
+        (true, true) => Ok(()),
+        (false, _) => Err("the second recovery lost or invented something".into()),
+        (true, false) => Err("verify finds damage after the second recovery".into()),
+    })
+}

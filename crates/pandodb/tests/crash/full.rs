@@ -1,0 +1,73 @@
+//! The disk is full: at every size of the disk at which a workload does not fit.
+//!
+//! A refused commit leaves no trace; reads and deletes work; what is freed by deleting and compacting, or by dropping a
+//! keyspace, can be written again; after a reopening everything acknowledged is there.
+
+use pandodb::device::sim::SimDevice;
+use pandodb::{Durability, Error, Store};
+
+use crate::drive::{Sizes, contents, options};
+use crate::script::{ROWS, Rng, State, TEMP, key};
+
+/// Fills a keyspace until the disk is full; the values that were taken.
+fn fill(store: &Store, state: &mut State, name: &str, seed: u64) -> Result<bool, Error> {
+    let keyspace = store.keyspace_with(name, options(name))?;
+    state.0.entry(name.to_owned()).or_default();
+    let mut rng = Rng(seed);
+    for i in 0..4_000 {
+        let len = if rng.chance(10) { 2_000 } else { 150 };
+        let value = vec![rng.next() as u8; len];
+        match keyspace.put_with(key(i), &value, Durability::Buffered) {
+            Ok(()) => {
+                state.0.get_mut(name).expect("just made").insert(key(i), value);
+            }
+            Err(Error::DiskFull { .. }) => return Ok(true),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(false)
+}
+
+/// Fills a disk of `budget` bytes, frees, goes on, reopens. `by_drop`: frees by dropping a keyspace.
+fn fill_and_free(budget: u64, by_drop: bool) -> Result<(), Error> {
+    let sizes = Sizes { reserve: 64 << 10, ..Sizes::TINY };
+    let device = SimDevice::new(budget);
+    device.set_byte_budget(Some(budget));
+    let store = sizes.open(device.clone())?;
+    let mut state = State::default();
+    let name = if by_drop { TEMP } else { ROWS };
+    assert!(fill(&store, &mut state, name, budget)?, "budget {budget}: the disk must be full");
+    assert_eq!(contents(&store)?, state, "budget {budget}: reads on a full disk");
+    if by_drop {
+        store.drop_keyspace(name)?;
+        state.0.remove(name);
+    } else {
+        let rows = store.open_keyspace(name)?.expect("it was made");
+        rows.delete(key(1))?;
+        rows.delete_range(key(5)..)?;
+        state.0.get_mut(name).expect("it was made").retain(|k, _| *k != key(1) && *k < key(5));
+        assert_eq!(contents(&store)?, state, "budget {budget}: deletes on a full disk");
+        rows.compact::<&[u8]>(..)?;
+    }
+    store.settle()?;
+    let before = state.0.get(ROWS).map_or(0, |rows| rows.len());
+    fill(&store, &mut state, ROWS, budget + 1)?;
+    assert!(state.0[ROWS].len() > before + 20, "budget {budget}: writing resumes");
+    assert_eq!(contents(&store)?, state, "budget {budget}: after writing on");
+    let image = device.image();
+    drop(store);
+    let (_, store) = sizes.open_image(&image, 1)?;
+    assert_eq!(contents(&store)?, state, "budget {budget}: after a reopening");
+    assert!(store.verify()?.is_clean());
+    Ok(())
+}
+
+#[test]
+fn a_full_disk_takes_deletes_and_then_writes_again() {
+    for by_drop in [false, true] {
+        for step in 0..40 {
+            let budget = (400 << 10) + step * 5_000;
+            fill_and_free(budget, by_drop).unwrap_or_else(|e| panic!("budget {budget}, by drop {by_drop}: {e}"));
+        }
+    }
+}

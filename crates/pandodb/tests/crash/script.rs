@@ -1,0 +1,227 @@
+//! Seeded workloads, and the model: what the store holds after each step.
+//!
+//! A script is a list of steps, made from a seed alone. Keyspaces: `rows` (puts, deletes, range deletes, values small and
+//! large), `sums` (counters, merged blindly), `temp` (as `rows`, dropped and created again). Batches span all of them.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+
+use pandodb::Durability;
+
+/// A small generator (splitmix64): the same numbers for the same seed, on every machine.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        assert!(bound > 0, "nothing is below zero");
+        self.next() % bound
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// The keyspaces of a script.
+pub const ROWS: &str = "rows";
+pub const SUMS: &str = "sums";
+pub const TEMP: &str = "temp";
+/// Values above this are stored apart.
+pub const BLOB_THRESHOLD: usize = 300;
+
+/// One operation of a batch.
+#[derive(Clone, Debug)]
+pub enum Op {
+    Put(&'static str, Vec<u8>, Vec<u8>),
+    Add(Vec<u8>, i64),
+    Delete(&'static str, Vec<u8>),
+    DeleteRange(&'static str, Vec<u8>, Vec<u8>),
+}
+
+/// One step of a script.
+#[derive(Clone, Debug)]
+pub enum Step {
+    Commit(Vec<Op>, Durability),
+    Create(&'static str),
+    Drop(&'static str),
+    Checkpoint,
+    Settle,
+    Compact(&'static str),
+    Persist(Durability),
+    /// Takes a snapshot, or reads and releases the oldest one.
+    Snapshot,
+    Release,
+}
+
+impl Step {
+    /// What an acknowledgement of the step promises for it and all before it.
+    pub fn promise(&self) -> Durability {
+        match self {
+            Step::Commit(_, durability) | Step::Persist(durability) => *durability,
+            Step::Create(_) | Step::Drop(_) | Step::Checkpoint | Step::Settle | Step::Compact(_) => Durability::Synced,
+            Step::Snapshot | Step::Release => Durability::None,
+        }
+    }
+}
+
+/// All keyspaces with their contents.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State(pub BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>);
+
+impl State {
+    pub fn apply(&mut self, step: &Step) {
+        match step {
+            Step::Commit(ops, _) => ops.iter().for_each(|op| self.apply_op(op)),
+            Step::Create(name) => {
+                self.0.entry((*name).to_owned()).or_default();
+            }
+            Step::Drop(name) => {
+                self.0.remove(*name);
+            }
+            _ => {}
+        }
+    }
+
+    fn keyspace(&mut self, name: &str) -> &mut BTreeMap<Vec<u8>, Vec<u8>> {
+        self.0.get_mut(name).expect("a script uses keyspaces that are there")
+    }
+
+    fn apply_op(&mut self, op: &Op) {
+        match op {
+            Op::Put(name, key, value) => {
+                self.keyspace(name).insert(key.clone(), value.clone());
+            }
+            Op::Add(key, delta) => {
+                let entry = self.keyspace(SUMS).entry(key.clone()).or_insert_with(|| vec![0; 8]);
+                let sum = i64::from_le_bytes(entry[..].try_into().expect("8 bytes")).wrapping_add(*delta);
+                *entry = sum.to_le_bytes().to_vec();
+            }
+            Op::Delete(name, key) => {
+                self.keyspace(name).remove(key);
+            }
+            Op::DeleteRange(name, from, to) => self.keyspace(name).retain(|key, _| key < from || key >= to),
+        }
+    }
+
+    /// A hash that depends on the contents alone.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// What kind of workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mix {
+    pub steps: usize,
+    /// Of 100 values, how many are large.
+    pub blobs: u64,
+    /// The share of the three durabilities, of 100: none, buffered; the rest is synced.
+    pub lazy: u64,
+    pub buffered: u64,
+    /// Distinct keys of a keyspace.
+    pub keys: u64,
+}
+
+/// A workload.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub seed: u64,
+    pub steps: Vec<Step>,
+}
+
+impl Script {
+    /// The script of a seed.
+    pub fn generate(seed: u64, mix: Mix) -> Script {
+        let mut rng = Rng(seed);
+        let mut steps = vec![Step::Create(ROWS), Step::Create(SUMS)];
+        let (mut temp, mut snapshots) = (false, 0);
+        while steps.len() < mix.steps {
+            let step = match rng.below(100) {
+                0..=2 => Step::Checkpoint,
+                3 => Step::Settle,
+                4 => Step::Compact(if rng.chance(50) { ROWS } else { SUMS }),
+                5..=6 => {
+                    temp = !temp;
+                    if temp { Step::Create(TEMP) } else { Step::Drop(TEMP) }
+                }
+                7..=8 => Step::Persist(if rng.chance(50) { Durability::Synced } else { Durability::Buffered }),
+                9..=11 => {
+                    snapshots += 1;
+                    Step::Snapshot
+                }
+                12..=13 if snapshots > 0 => {
+                    snapshots -= 1;
+                    Step::Release
+                }
+                _ => commit(&mut rng, mix, temp),
+            };
+            steps.push(step);
+        }
+        Script { seed, steps }
+    }
+
+    /// The state before the first step and after each.
+    pub fn states(&self) -> Vec<State> {
+        let mut states = vec![State::default()];
+        for step in &self.steps {
+            let mut next = states.last().expect("not empty").clone();
+            next.apply(step);
+            states.push(next);
+        }
+        states
+    }
+}
+
+fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
+    let durability = match rng.below(100) {
+        roll if roll < mix.lazy => Durability::None,
+        roll if roll < mix.lazy + mix.buffered => Durability::Buffered,
+        _ => Durability::Synced,
+    };
+    let count = 1 + rng.below(6);
+    let ops = (0..count).map(|_| {
+        let name = if temp && rng.chance(30) { TEMP } else { ROWS };
+        match rng.below(20) {
+            0..=8 => {
+                let large = rng.chance(mix.blobs);
+                let len = if large { BLOB_THRESHOLD as u64 + 1 + rng.below(9000) } else { rng.below(200) };
+                Op::Put(name, key(rng.below(mix.keys)), value(rng, len as usize))
+            }
+            9..=15 => Op::Add(key(rng.below(mix.keys / 4 + 1)), rng.below(2001) as i64 - 1000),
+            16..=18 => Op::Delete(if rng.chance(20) { SUMS } else { name }, key(rng.below(mix.keys))),
+            _ => {
+                let from = rng.below(mix.keys);
+                let name = if rng.chance(20) { SUMS } else { name };
+                Op::DeleteRange(name, key(from), key(from + 1 + rng.below(mix.keys / 8 + 1)))
+            }
+        }
+    });
+    Step::Commit(ops.collect(), durability)
+}
+
+/// The key of a number, in order.
+pub fn key(number: u64) -> Vec<u8> {
+    format!("key{number:06}").into_bytes()
+}
+
+fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        bytes.extend_from_slice(&rng.next().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

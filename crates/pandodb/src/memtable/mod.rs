@@ -101,7 +101,7 @@ impl Memtable {
         let mut state = self.state.write();
         state.tree.insert(&entry);
         let bytes = state.account(entry.seqno, entry.key.len() + entry.value.len());
-        self.bytes.store(bytes, Ordering::Relaxed);
+        self.bytes.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Adds a range tombstone; an empty range is ignored. O(log² n) amortised.
@@ -112,7 +112,7 @@ impl Memtable {
         let mut state = self.state.write();
         state.tombstones.insert(tombstone);
         let bytes = state.account(tombstone.seqno, tombstone.range.from.len() + tombstone.range.to.len());
-        self.bytes.store(bytes, Ordering::Relaxed);
+        self.bytes.fetch_max(bytes, Ordering::Relaxed);
         self.tombstones.fetch_add(1, Ordering::Release);
     }
 
@@ -147,7 +147,7 @@ impl Memtable {
             _ => {
                 let mut state = self.state.write();
                 let all = state.tombstones.unify();
-                self.bytes.store(state.bytes(), Ordering::Relaxed);
+                self.bytes.fetch_max(state.bytes(), Ordering::Relaxed);
                 all
             }
         }

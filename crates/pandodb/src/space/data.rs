@@ -214,7 +214,14 @@ impl DataFile {
     /// # Errors
     /// [`Error::Corruption`] if the pages are beyond the file or belong to something else already.
     pub fn mark(&self, extent: Extent) -> Result<()> {
-        if self.state.lock().map.take(extent) {
+        // The map grows to what is reached, not to the length that a sparse file claims.
+        let mut state = self.state.lock();
+        if extent.end() <= self.pages.load(Relaxed) {
+            state.map.grow(extent.end().div_ceil(EXTENT_PAGES.into()));
+        }
+        let taken = state.map.take(extent);
+        drop(state);
+        if taken {
             return Ok(());
         }
         Err(self.corrupt(

@@ -10,7 +10,7 @@
 //! that meets a full disk is given up without a trace.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
@@ -19,15 +19,19 @@ use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
-use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
+use crate::base::{BlobRef, BlockAddr, EntryBlock, Error, KeyRange, KeyspaceId, Kind, PAGE, Result, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::space::data::DATA_FILE;
 
+/// Identities that may be given out between two superblocks: after a crash none of them is given out again.
+pub(crate) const IDS_AHEAD: u64 = 1 << 20;
 /// A keyspace whose memtable keeps more than this many memtables of log alive is sealed.
 const LOG_MEMTABLES: u64 = 2;
+/// Bytes taken from a memtable at a time.
+const WALK_BYTES: usize = 64 << 10;
 
 impl Engine {
     /// Takes a checkpoint.
@@ -47,10 +51,15 @@ impl Engine {
     }
 
     fn checkpoint_locked(&self, root: &mut DurableRoot) -> Result<()> {
+        self.checkpoint_with(root, None)
+    }
+
+    /// A checkpoint whose catalogue also holds a keyspace that is not published yet.
+    fn checkpoint_with(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
         let log = self.check_writable()?;
         self.core.data.begin_checkpoint();
         let old: [BlockAddr; 2] = root.superblock.catalogs;
-        if let Err(e) = self.write_root(root) {
+        if let Err(e) = self.write_root(root, pending) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. }) {
                 self.poison(&e);
@@ -68,10 +77,12 @@ impl Engine {
     }
 
     /// Writes nodes, catalogue and superblock. On an error nothing durable has changed.
-    fn write_root(&self, root: &mut DurableRoot) -> Result<()> {
+    fn write_root(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
         let log = self.check_writable()?;
         let before = self.core.data.stats().written_bytes;
-        let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
+        let published = self.keyspaces.read();
+        let keyspaces: Vec<Arc<KeyspaceState>> = published.values().chain(pending).cloned().collect();
+        drop(published);
         let mut catalog = Catalog { next_id: root.catalog.next_id, keyspaces: Vec::with_capacity(keyspaces.len()) };
         let mut pins = Vec::new();
         for keyspace in keyspaces {
@@ -89,7 +100,7 @@ impl Engine {
         superblock.catalogs = catalogs;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;
-        superblock.next_run_id = self.core.ids.peek();
+        superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         superblock.clean = false;
         let written = self.core.data.sync().and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
@@ -149,10 +160,8 @@ impl Engine {
     /// Creates a keyspace and makes it durable.
     pub(crate) fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceState>> {
         self.check_writable()?;
-        if name.is_empty() || name.len() > MAX_NAME || name.chars().any(char::is_control) {
-            return Err(Error::invalid(format!(
-                "a keyspace's name has 1 to {MAX_NAME} bytes and no control characters"
-            )));
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Error::invalid(format!("a keyspace's name has 1 to {MAX_NAME} bytes")));
         }
         let mut root = self.durable_root.lock();
         if let Some(state) = self.find_keyspace(name) {
@@ -181,17 +190,17 @@ impl Engine {
                 active: Arc::new(Memtable::new(through.0, self.chunks.clone())),
                 sealed: Vec::new(),
             }),
+            charged: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
         });
-        self.active_bytes.fetch_add(state.active_bytes() as u64, Relaxed);
-        self.keyspaces.write().insert(id, state.clone());
         root.catalog.next_id += 1;
-        // No record may name the keyspace before the catalogue does.
-        if let Err(e) = self.checkpoint_locked(&mut root) {
-            self.active_bytes.fetch_sub(state.active_bytes() as u64, Relaxed);
-            self.keyspaces.write().remove(&id);
-            return Err(e);
+        // No record may name the keyspace before a catalogue does, in both slots: whichever is left must know it.
+        for _ in 0..2 {
+            self.checkpoint_with(&mut root, Some(&state))?;
         }
+        let _sequencer = self.sequencer.lock();
+        self.charge(&state, state.active_bytes() as u64);
+        self.keyspaces.write().insert(id, state.clone());
         Ok(state)
     }
 
@@ -211,20 +220,42 @@ impl Engine {
             let _sequencer = self.sequencer.lock();
             state.dropped.store(true, Relaxed);
             self.keyspaces.write().remove(&state.id);
-            self.active_bytes.fetch_sub(state.active_bytes() as u64, Relaxed);
+            self.charge(&state, 0);
         }
         let dropped = self.freeing_checkpoint(&mut root);
         if let Err(e) = dropped {
             let _sequencer = self.sequencer.lock();
             state.dropped.store(false, Relaxed);
-            self.active_bytes.fetch_add(state.active_bytes() as u64, Relaxed);
+            self.charge(&state, state.active_bytes() as u64);
             self.keyspaces.write().insert(state.id, state);
             return Err(e);
         }
         state.index.clear();
+        self.free_unpacked_blobs(&state);
         // Two more superblocks let go of its space at once.
         self.freeing_checkpoint(&mut root)?;
         self.freeing_checkpoint(&mut root)
+    }
+
+    /// Frees the large values that only the memtables of a dropped keyspace name.
+    fn free_unpacked_blobs(&self, state: &KeyspaceState) {
+        let containers = state.containers.load_full();
+        let through = state.index.view().through();
+        let sealed = containers.sealed.iter().filter(|batch| batch.through > through).map(|batch| &batch.memtable);
+        for memtable in sealed.chain([&containers.active]) {
+            let mut after: Option<(Vec<u8>, Seqno)> = None;
+            loop {
+                let mut block = EntryBlock::new();
+                let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
+                memtable.fill(&KeyRange::all(), from, false, usize::MAX, WALK_BYTES, &mut block);
+                let Some(last) = block.len().checked_sub(1).map(|i| block.get(i)) else { break };
+                after = Some((last.key.to_vec(), last.seqno));
+                let blobs = block.iter().filter(|entry| entry.kind == Kind::BlobPut);
+                blobs
+                    .filter_map(|entry| BlobRef::decode(entry.value).ok())
+                    .for_each(|blob| self.core.data.free(blob.extent()));
+            }
+        }
     }
 
     // ---- waiting for background work ----
@@ -261,7 +292,7 @@ impl Engine {
         while !done() {
             self.check_writable()?;
             if self.config.background_threads == 0 {
-                let turn = self.turn(BACKGROUND_STEP);
+                let turn = self.guarded_turn(BACKGROUND_STEP);
                 if turn != Turn::Stuck {
                     continue;
                 }

@@ -119,16 +119,19 @@ impl Engine {
 
     /// Notes the first failure after which nothing may be written any more.
     pub(crate) fn poison(&self, error: &Error) {
-        if !matches!(error, Error::Poisoned { .. }) {
-            let _ = self.poison.set(error.to_string());
-        }
+        let first = match error {
+            // The log knew before the store.
+            Error::Poisoned { first } => first.clone(),
+            other => other.to_string(),
+        };
+        let _ = self.poison.set(first);
     }
 
     /// Applies the operations of `payload`, all or none. `bytes`: what they weigh; `frees`: they only delete.
     pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<()> {
         let log = self.check_writable()?;
         let started = self.device.now();
-        self.admit(payload.bytes)?;
+        self.admit(payload.bytes, payload.frees)?;
         let mut sequencer = self.sequencer.lock();
         // Dropping a keyspace takes the sequencer, too: from here on it is there or not for the whole commit.
         payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
@@ -214,22 +217,38 @@ impl Engine {
     /// Applies one operation to a keyspace's memtable.
     pub(crate) fn insert(&self, keyspace: &KeyspaceState, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
         let memtable = &keyspace.containers.load().active;
-        let before = memtable.bytes();
         if kind == Kind::RangeDelete {
             memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
         } else {
             memtable.insert(Entry { key, seqno, kind, value });
         }
-        self.active_bytes.fetch_add((memtable.bytes() - before) as u64, Relaxed);
+        self.charge(keyspace, memtable.bytes() as u64);
+    }
+
+    /// Sets what a keyspace's active memtable counts for; the caller holds the sequencer or is alone.
+    pub(crate) fn charge(&self, keyspace: &KeyspaceState, bytes: u64) {
+        let before = keyspace.charged.swap(bytes, Relaxed);
+        if bytes >= before {
+            self.active_bytes.fetch_add(bytes - before, Relaxed);
+        } else {
+            self.active_bytes.fetch_sub(before - bytes, Relaxed);
+        }
     }
 
     /// Makes a writer pay for the work that its bytes cause.
-    fn admit(&self, bytes: u64) -> Result<()> {
+    fn admit(&self, bytes: u64, frees: bool) -> Result<()> {
         let debt = self.debt();
         if debt.total() == 0 {
             return Ok(());
         }
         let memtable = self.config.memtable() as u64;
+        // Work that cannot go on must not fill the memory; what only deletes may still go a little further.
+        let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
+        if debt.pack_bytes > limit
+            && let Some(trouble) = self.trouble.lock().clone()
+        {
+            return Err(trouble);
+        }
         let room = memtable.saturating_sub(self.active_bytes.load(Relaxed));
         let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable }.price(bytes);
         if self.config.background_threads > 0 {
@@ -244,7 +263,7 @@ impl Engine {
     fn work_off(&self, price: u64) -> Result<()> {
         let mut due = self.scheduler.account().charge(price);
         while due > 0 {
-            match self.turn(sched::FOREGROUND_STEP) {
+            match self.guarded_turn(sched::FOREGROUND_STEP) {
                 Turn::Worked(bytes) => self.scheduler.account().earn(bytes.max(1)),
                 Turn::Idle | Turn::Stuck => self.scheduler.account().clear(),
             }
@@ -290,8 +309,7 @@ impl Engine {
         }
         let through = Seqno(sequencer.next.0 - 1);
         let fresh = Arc::new(Memtable::new(through.0, self.chunks.clone()));
-        self.active_bytes.fetch_add(fresh.bytes() as u64, Relaxed);
-        self.active_bytes.fetch_sub(old.active.bytes() as u64, Relaxed);
+        self.charge(keyspace, fresh.bytes() as u64);
         let batch = SealedBatch::new(old.active.clone(), through);
         keyspace.push_sealed(batch.clone(), fresh);
         keyspace.index.ingest(batch);

@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
@@ -27,6 +27,8 @@ pub(crate) struct KeyspaceState {
     pub blob_threshold: usize,
     pub index: Arc<dyn Index>,
     pub containers: ArcSwap<Containers>,
+    /// What the active memtable adds to the bytes of all of them; changed under the sequencer.
+    pub charged: AtomicU64,
     pub dropped: AtomicBool,
 }
 

@@ -20,11 +20,12 @@ use parking_lot::{Mutex, RwLock};
 
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord, extent};
+use super::checkpoint::IDS_AHEAD;
 use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use crate::base::{BlobRef, Error, Extent, Kind, Result, Seqno, StoreId};
+use crate::base::{BlobRef, Error, Extent, Kind, MAX_INLINE_VALUE, Result, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -70,7 +71,6 @@ pub(crate) fn open(
         let state = open_keyspace(&core, shape, &chunks, &operators, record)?;
         keyspaces.insert(record.id, Arc::new(state));
     }
-    let active_bytes = keyspaces.values().map(|keyspace: &Arc<KeyspaceState>| keyspace.active_bytes() as u64).sum();
     let mut engine = Engine {
         device: device.clone(),
         core,
@@ -89,7 +89,7 @@ pub(crate) fn open(
         reserve: Reserve::none(),
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
-        active_bytes: AtomicU64::new(active_bytes),
+        active_bytes: AtomicU64::new(0),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
         figures: Figures::default(),
@@ -97,6 +97,7 @@ pub(crate) fn open(
         config,
         lock: Mutex::new(Some(lock)),
     };
+    engine.keyspaces.read().values().for_each(|keyspace| engine.charge(keyspace, keyspace.active_bytes() as u64));
     let recovered = engine.recover()?;
     let last = recovered.report.last;
     engine.sequencer.lock().next = last.next();
@@ -252,9 +253,10 @@ pub(crate) fn open_keyspace(
         name: record.name.clone(),
         operator,
         operator_name: record.operator.clone(),
-        blob_threshold: record.blob_threshold as usize,
+        blob_threshold: (record.blob_threshold as usize).min(MAX_INLINE_VALUE),
         index,
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
+        charged: AtomicU64::new(0),
         dropped: AtomicBool::new(false),
     })
 }
@@ -306,7 +308,7 @@ impl Engine {
         root.superblock.epoch = root.superblock.epoch.max(report.epoch) + 1;
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
-        root.superblock.next_run_id = self.core.ids.peek();
+        root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         root.superblock.write(self.core.data.file(), DATA_FILE)?;
         let options = LogOptions { segment_bytes: self.config.segment() };
         self.log = Some(

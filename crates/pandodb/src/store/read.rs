@@ -39,16 +39,15 @@ pub(crate) struct World {
 impl World {
     /// The world of a keyspace at a read point.
     pub(crate) fn of(engine: &Engine, keyspace: &KeyspaceState, point: ReadPoint<'_>) -> Result<World> {
-        keyspace.check_alive()?;
         match point {
             ReadPoint::At(snapshot) => {
                 if !snapshot.0.is_of(&engine.snapshots) {
                     return Err(Error::invalid("the snapshot was taken from another store"));
                 }
-                Ok(World::at(keyspace, snapshot.0.seqno()))
+                World::at(keyspace, snapshot.0.seqno())
             }
             ReadPoint::Newest => loop {
-                let world = World::at(keyspace, engine.snapshots.visible());
+                let world = World::at(keyspace, engine.snapshots.visible())?;
                 if world.view.horizon() <= world.at {
                     return Ok(world);
                 }
@@ -56,16 +55,21 @@ impl World {
         }
     }
 
-    /// The world at a seqno that the caller knows to be exact.
-    pub(crate) fn at(keyspace: &KeyspaceState, at: Seqno) -> World {
+    /// The world at a seqno that the caller knows to be exact. Whether the keyspace is still there is asked last: one that
+    /// was dropped shows an empty index, which is not an answer.
+    pub(crate) fn at(keyspace: &KeyspaceState, at: Seqno) -> Result<World> {
         let containers = keyspace.containers.load_full();
-        World { at, containers, view: keyspace.index.view() }
+        let view = keyspace.index.view();
+        keyspace.check_alive()?;
+        Ok(World { at, containers, view })
     }
 
-    /// The memtables whose messages the view does not hold, newest first.
+    /// The memtables whose messages the view does not hold, newest first. The active one, too, may have been sealed and
+    /// packed between the two loads: its id is the seqno before its first message.
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &Arc<Memtable>> {
         let through = self.view.through();
-        std::iter::once(&self.containers.active).chain(
+        let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
+        active.into_iter().chain(
             self.containers.sealed.iter().filter(move |batch| batch.through > through).map(|batch| &batch.memtable),
         )
     }

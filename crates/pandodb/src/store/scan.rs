@@ -217,7 +217,7 @@ enum Found {
 
 impl Side {
     fn open(state: &Arc<KeyspaceState>, at: Seqno, rest: KeyRange, reverse: bool, now: Duration) -> Result<Side> {
-        let world = World::at(state, at);
+        let world = World::at(state, at)?;
         let mut tombstones = Vec::new();
         let mut sources = Vec::new();
         for memtable in world.memtables() {

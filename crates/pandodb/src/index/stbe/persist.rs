@@ -31,6 +31,8 @@ use crate::space::{BLOCK_HEADER, BlockKind};
 const VERSION: u64 = 1;
 /// Where the body of a node starts in its block.
 const BODY: usize = BLOCK_HEADER + 4;
+/// No branch holds more bytes than this for a child, so that sums do not overflow.
+const MAX_WEIGHT: u64 = 1 << 48;
 /// No tree is higher: a fan-out of 2 reaches any size below this.
 const MAX_HEIGHT: u64 = 64;
 
@@ -130,7 +132,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
     for _ in 0..reader.count(2)? {
         let start = reader.varint_max(1 << 48)? + end;
         let len = reader.varint_max(1 << 48)?;
-        if len == 0 || start < end {
+        if len == 0 || start < end || start + len > 1 << 48 {
             return Err(reader.corrupt("ranges of large values are not in order"));
         }
         blobs.insert(start, len);
@@ -196,7 +198,7 @@ impl Loader<'_> {
             let fresh = reader.varint_max(1)? == 1;
             let run = self.run(RunMeta::decode(reader)?, reader)?;
             let slice = RunSlice::restore(run, reader)?;
-            let weights = (0..child_count).map(|_| reader.varint()).collect::<Result<Arc<[u64]>>>()?;
+            let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Arc<[u64]>>>()?;
             node.branches.push(Branch { id, fresh, slice, weights });
         }
         for _ in 0..child_count {

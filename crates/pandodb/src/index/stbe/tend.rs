@@ -154,7 +154,7 @@ impl Tender<'_> {
         let child = &node.children[i];
         let mut taker = child.node.edit();
         for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0) {
-            let slice = branch.slice.clip(&taker.range)?.expect("a branch with weight holds something");
+            let Some(slice) = branch.slice.clip(&taker.range)? else { continue };
             let weights = taker.weigh(&slice)?;
             taker.branches.push(Branch { id: branch.id, fresh: true, slice, weights });
         }

@@ -257,6 +257,6 @@ mod tests {
         let children = [leaf(b"", b"k"), leaf(b"k", &KeyRange::all().to)];
         root.children = children.into_iter().map(|node| Child { node, next: 0 }).collect();
         assert_eq!(hex(&encode(&root.children[0].node, &[])), "00016b000000");
-        assert_eq!(hex(&encode(&root, &[stored(5, 33), stored(6, 300)])), "INNER");
+        assert_eq!(hex(&encode(&root, &[stored(5, 33), stored(6, 300)])), "0000010002000521010006ac0201");
     }
 }

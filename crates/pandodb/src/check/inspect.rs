@@ -31,7 +31,16 @@ pub enum Inspect {
     Log,
 }
 
-/// Describes a part of the store in a directory.
+/// Describes a part of the store in a directory, as text for people. Reads only what it shows; changes nothing.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("s");
+/// pandodb::Store::open(&path)?.close()?;
+/// let text = pandodb::check::inspect(&path, pandodb::check::Inspect::Superblock)?;
+/// assert!(text.contains("generation"), "{text}");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::NotAStore`] if there is none; [`Error::Locked`] if a writer has it open and the part needs a whole opening

@@ -40,6 +40,9 @@ pub struct FileDevice {
 impl FileDevice {
     /// Opens the directory; with `create`, makes it (not its parents) if it is missing, durably. An existing directory
     /// keeps its mode.
+    ///
+    /// # Errors
+    /// What the system says: `NotFound`, `PermissionDenied`, `NotADirectory`, ….
     pub fn open(path: &Path, create: bool) -> io::Result<FileDevice> {
         if create {
             create_dir(path)?;

@@ -160,6 +160,9 @@ pub trait File: Send + Sync + fmt::Debug {
 
 /// Reads exactly `buf.len()` bytes: goes on after short transfers and interruptions, fails with `UnexpectedEof` past
 /// the end.
+///
+/// # Errors
+/// `UnexpectedEof`; what [`File::read_at`] fails with.
 pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {
@@ -180,6 +183,9 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
 }
 
 /// Writes all of `buf`: goes on after short transfers and interruptions.
+///
+/// # Errors
+/// `WriteZero` if the device takes nothing more; what [`File::write_at`] fails with, a part then being written.
 pub fn write_all_at<F: File + ?Sized>(file: &F, offset: u64, buf: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {

@@ -33,9 +33,15 @@ pub struct SealedBatch {
     pub memtable: Arc<Memtable>,
     /// Every message of the keyspace up to here is in this batch or an older one.
     pub through: Seqno,
-    /// Bytes of memory when it was sealed: the debt that it makes. What the memtable itself says may change later, when its
-    /// range tombstones are unified.
+    /// What packing it counts as, in bytes of debt. Fixed, unlike the memory that the memtable takes.
     pub bytes: u64,
+}
+
+impl SealedBatch {
+    /// A batch of a memtable that holds the last messages up to `through`.
+    pub fn new(memtable: Arc<Memtable>, through: Seqno) -> SealedBatch {
+        SealedBatch { bytes: memtable.bytes() as u64, memtable, through }
+    }
 }
 
 /// What an index stands on.

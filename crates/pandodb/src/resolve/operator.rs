@@ -19,7 +19,45 @@ use std::{any::Any, fmt, sync::Arc};
 
 use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 
-/// Folds operands into values. See the module for the laws that it must obey.
+/// Folds operands into values.
+///
+/// Reads and compactions fold at places and in groups that depend on how compactions happen to run, so an operator must
+/// be *total* (an answer for every base and every operand, also those of older versions), *deterministic*, *composable*
+/// (folding some operands now and the rest later gives what folding all at once gives), and *associative* where it
+/// offers [`MergeOperator::partial_merge`]. A panic in it is caught, and fails the read or compaction that called it.
+///
+/// A keyspace stores the name and version of its operator; register your own with
+/// [`StoreBuilder::operator`](crate::StoreBuilder::operator) each time the store is opened. Source: the upserts of
+/// 000 Table 5.1.
+///
+/// ```
+/// /// Keeps the longest value.
+/// struct Longest;
+///
+/// impl pandodb::MergeOperator for Longest {
+///     fn name(&self) -> &str {
+///         "longest"
+///     }
+///     fn validate(&self, _operand: &[u8]) -> Result<(), String> {
+///         Ok(())
+///     }
+///     fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
+///         // Of equally long ones the first: so it does not matter how they are grouped.
+///         let all = base.into_iter().chain(operands.iter().copied());
+///         all.reduce(|best, next| if next.len() > best.len() { next } else { best }).map(<[u8]>::to_vec)
+///     }
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// use pandodb::{KeyspaceOptions, Store};
+/// let store = Store::builder(dir.path().join("s")).operator(std::sync::Arc::new(Longest)).open()?;
+/// let names = store.keyspace_with("names", KeyspaceOptions::new().merge(Longest))?;
+/// names.merge("id", "Al")?;
+/// names.merge("id", "Alan")?;
+/// names.merge("id", "Ada")?;
+/// assert_eq!(names.get("id")?.unwrap(), "Alan");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait MergeOperator: Send + Sync + 'static {
     /// The name that the catalogue stores with the keyspace.
     fn name(&self) -> &str;

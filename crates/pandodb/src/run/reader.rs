@@ -40,8 +40,6 @@ struct Holdings {
     /// The run's pages count as taken in the allocation map, so that they are freed with it.
     settled: bool,
     spans: Spans,
-    /// Large values that go with the run.
-    buried: Vec<Extent>,
 }
 
 impl std::fmt::Debug for Run {
@@ -78,7 +76,7 @@ impl Run {
             tombstones::decode(&block, &mut ranges)
                 .map_err(|error| data.corrupt(addr, BlockKind::Tombstones.name(), error.to_string()))?;
         }
-        let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages), buried: Vec::new() };
+        let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages) };
         Ok(Arc::new(Run {
             data,
             pool,
@@ -285,11 +283,6 @@ impl Run {
 
     // ---- ownership ----
 
-    /// The run's last references to these large values go with it: they are freed when it is dropped.
-    pub fn bury(&self, values: Vec<Extent>) {
-        self.holdings.lock().buried.extend(values);
-    }
-
     /// A slice begins to span these leaf pages; `false` if some of them are gone.
     pub(super) fn span(&self, span: PageRange) -> bool {
         self.holdings.lock().spans.add(span)
@@ -325,7 +318,7 @@ impl Run {
         self.holdings.lock().spans.owned().to_vec()
     }
 
-    /// What the run owns: the leaf pages that slices span, and all other pages. Without buried values.
+    /// What the run owns: the leaf pages that slices span, and all other pages.
     pub fn owned(&self) -> Vec<Extent> {
         self.owned_pages(&self.holdings.lock())
     }
@@ -359,11 +352,8 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let holdings = self.holdings.get_mut();
-        if holdings.settled {
-            let buried = std::mem::take(&mut holdings.buried);
-            let owned = self.owned();
-            owned.into_iter().chain(buried).for_each(|extent| self.data.free(extent));
+        if self.holdings.get_mut().settled {
+            self.owned().into_iter().for_each(|extent| self.data.free(extent));
         }
     }
 }

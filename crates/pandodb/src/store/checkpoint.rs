@@ -136,6 +136,7 @@ impl Engine {
         let last = Seqno(self.sequencer.lock().next.0 - 1);
         self.core.data.sync()?;
         log.sync(last)?;
+        log.trim()?;
         root.superblock.generation += 1;
         root.superblock.clean = true;
         root.superblock.durable = last;

@@ -11,8 +11,8 @@
 //! under the sequencer, so a newer container holds only higher seqnos. A failure between the first byte of a log record
 //! and its application poisons the store: reads go on, writes are refused with the first error.
 //!
-//! Lock order: checkpoint → registry (create, drop) → sequencer → an index's `inner` → its `queue` → data file's map.
-//! Readers take none of these.
+//! Lock order: `durable_root` (checkpoint, create, drop) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
+//! the data file's map. Readers take none of these, but for the map when they are the last to let go of a run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -292,7 +292,7 @@ impl Engine {
         let fresh = Arc::new(Memtable::new(through.0, self.chunks.clone()));
         self.active_bytes.fetch_add(fresh.bytes() as u64, Relaxed);
         self.active_bytes.fetch_sub(old.active.bytes() as u64, Relaxed);
-        let batch = SealedBatch { memtable: old.active.clone(), through, bytes: old.active.bytes() as u64 };
+        let batch = SealedBatch::new(old.active.clone(), through);
         keyspace.push_sealed(batch.clone(), fresh);
         keyspace.index.ingest(batch);
         self.scheduler.nudge();

@@ -1,12 +1,15 @@
 //! Opening: from a directory to a running store.
 //!
-//! 1. Take the lock. 2. Create the store if there is none: the data file is written under another name and renamed, so a
-//! crash leaves either no store or a whole one. 3. Read the superblocks and the catalogue; if the newest of both is
-//! damaged, the older pair serves: its log is still there. 4. Open the indexes, which mark the pages that they reach.
+//! 1. Take the lock.
+//! 2. Create the store if there is none: the data file is written under another name and renamed, so a crash leaves either
+//!    no store or a whole one.
+//! 3. Read the superblocks and the catalogue; if the newest of both is damaged, the older pair serves: its log is still
+//!    there.
+//! 4. Open the indexes, which mark the pages that they reach.
 //! 5. Survey the log: where it ends, which pages its large values take; then replay it into memtables, each record only
-//! above its keyspace's `through`. Make what was replayed durable: records and large values are copied, never written over.
-//! 6. Write a superblock of a new epoch, start the log; if large values were copied, pack and take a checkpoint that names the
-//! copies. Start the workers.
+//!    above its keyspace's `through`. Make it durable: records and large values are copied, never written over.
+//! 6. Write a superblock of a new epoch, start the log; if large values were copied, pack and take a checkpoint that names
+//!    the copies; start the workers.
 //!
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
@@ -34,6 +37,9 @@ use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
 use crate::wal::{Claims, Log, LogOptions, Ops, Record, ReplayReport, Visit, replay};
+
+/// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
+const MAX_OLD_SEGMENTS: usize = 16;
 
 /// The data file while a store is being created.
 const UNFINISHED: &str = "data.new";
@@ -100,6 +106,9 @@ pub(crate) fn open(
     if !engine.config.read_only {
         engine.begin_epoch(&recovered)?;
         engine.settle_moved(&recovered.moved)?;
+        if recovered.report.segments.len() > MAX_OLD_SEGMENTS {
+            engine.shorten_log()?;
+        }
     }
     let engine = Arc::new(engine);
     start_workers(&engine)?;
@@ -431,6 +440,16 @@ impl Replayer<'_> {
 }
 
 impl Engine {
+    /// Packs what was replayed and takes a checkpoint, so that many short lives do not leave ever more segments. On a full
+    /// disk the log stays as long as it is.
+    fn shorten_log(&self) -> Result<()> {
+        let packed = self.pack_all().and_then(|()| self.checkpoint());
+        match packed {
+            Err(Error::DiskFull { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
     fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
         use std::sync::atomic::Ordering::Relaxed;

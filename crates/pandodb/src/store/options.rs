@@ -31,7 +31,7 @@ pub enum Durability {
 ///     .memory_budget(64 << 20)
 ///     .durability(pandodb::Durability::Synced)
 ///     .open()?;
-/// # Ok::<(), pandodb::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct StoreBuilder {
     pub(crate) path: PathBuf,
@@ -172,11 +172,13 @@ impl StoreBuilder {
         self
     }
 
-    /// Opens the store: takes its lock, reads its superblock, replays its log.
+    /// Opens the store: takes its lock, reads its superblock, replays its log. Costs one block read for each trunk node
+    /// and the log since the last checkpoint, whatever the size of the data.
     ///
     /// # Errors
-    /// [`Error::Locked`] if it is open elsewhere, [`Error::NotAStore`] if there is none (and `create` is off) or this
-    /// version cannot read it, [`Error::Corruption`] if it is damaged.
+    /// [`Error::InvalidArgument`] for a setting out of bounds, [`Error::Locked`] if it is open elsewhere,
+    /// [`Error::NotAStore`] if there is none (and `create` is off) or this version cannot read it, [`Error::Corruption`] if
+    /// it is damaged.
     pub fn open(self) -> Result<Store> {
         if self.config.memory_budget < MIN_BUDGET {
             return Err(Error::invalid(format!("the memory budget must be at least {MIN_BUDGET} bytes")));

@@ -156,9 +156,9 @@ pub struct StoreStats {
     pub read_bytes: u64,
     /// Reads of the data file since opening.
     pub reads: u64,
-    /// Point lookups since opening, and the blocks that they asked the pool for.
+    /// Point lookups since opening.
     pub gets: u64,
-    /// Blocks that lookups asked for.
+    /// Blocks that these lookups asked the pool for, cached or not.
     pub probed_blocks: u64,
     /// Work owed, in bytes.
     pub debt_bytes: u64,
@@ -206,8 +206,7 @@ impl Engine {
             let containers = keyspace.containers.load();
             let tables = || containers.sealed.iter().map(|b| &b.memtable).chain([&containers.active]);
             let memtable_bytes = tables().map(|table| table.bytes() as u64).sum();
-            stats.logical_bytes +=
-                index.logical_bytes + tables().map(|table| table.logical_bytes() as u64).sum::<u64>();
+            stats.logical_bytes += index.logical_bytes + tables().map(|table| table.logical_bytes()).sum::<u64>();
             stats.written.pack += index.packed_bytes;
             stats.written.compact += index.compacted_bytes;
             stats.debt_bytes += index.debt.total();
@@ -233,8 +232,8 @@ impl Engine {
         stats.checkpoints = self.figures.checkpoints.load(Relaxed);
         stats.snapshots = self.snapshots.len() as u64;
         stats.memory.budget = self.config.memory_budget as u64;
-        stats.memory.pool = pool.bytes as u64;
-        stats.memory.pinned = pool.pinned_bytes as u64;
+        stats.memory.pool = pool.bytes;
+        stats.memory.pinned = pool.pinned_bytes;
         stats.write_latency = self.figures.write_latency.summary();
         stats.read_latency = self.figures.read_latency.summary();
         stats.trouble = self.poison.get().cloned().or_else(|| self.trouble.lock().as_ref().map(|e| e.to_string()));

@@ -283,6 +283,23 @@ impl Log {
         }
     }
 
+    /// Gives back what is preallocated behind the last record: the last call before a clean close. Appending goes on in a
+    /// new segment.
+    ///
+    /// # Errors
+    /// `Io` if the file cannot be cut; it is whole all the same.
+    pub fn trim(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        state.check()?;
+        state.roll_wanted = true;
+        let Some(segment) = &mut state.current else { return Ok(()) };
+        segment.capacity = segment.end.next_multiple_of(BLOCK);
+        segment
+            .file
+            .set_len(segment.capacity)
+            .map_err(|e| final_error("cut", &segment.name, Some(segment.capacity), &e))
+    }
+
     /// Everything through here survives the power.
     pub fn durable(&self) -> Seqno {
         Seqno(self.durable.load(Ordering::Acquire))

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Node};
-use crate::base::KeyRange;
+use crate::base::{KeyRange, RunId};
 
 /// Runs that a leaf may hold before everything is compacted whatever its weight.
 const LEAF_RUNS: usize = 8;
@@ -51,14 +51,15 @@ impl Candidate {
 pub struct Forced {
     /// The keys.
     pub range: KeyRange,
-    /// Branches with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for
-    /// the sake of snapshots.
-    pub before: BranchId,
+    /// Runs with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for the
+    /// sake of snapshots.
+    pub before: RunId,
 }
 
 impl Forced {
     fn concerns(&self, leaf: &Node) -> bool {
-        self.range.overlaps(&leaf.range) && leaf.branches.iter().any(|branch| branch.id < self.before)
+        self.range.overlaps(&leaf.range)
+            && leaf.branches.iter().any(|branch| branch.slice.run().meta().id < self.before)
     }
 }
 

@@ -130,7 +130,7 @@ impl PackJob {
     /// Starts packing. `bottom`: the index holds nothing yet.
     pub fn new(core: &Core, batch: SealedBatch, stripes: Stripes, operator: Option<Operator>, bottom: bool) -> PackJob {
         let tombstones = batch.memtable.fragments().clipped(&KeyRange::all());
-        let folding = Folding::new(core, batch.memtable.bytes() as u64, stripes, operator, bottom, &tombstones);
+        let folding = Folding::new(core, batch.bytes, stripes, operator, bottom, &tombstones);
         PackJob { batch, folding, block: EntryBlock::new(), after: None }
     }
 

@@ -8,13 +8,13 @@
 //!    leaf    leaf    …     leaf    leaf   one large run, small ones of at most a third of it
 //! ```
 //!
-//! 1. A sealed memtable is packed into a run ([`job::PackJob`]) and attached to a new root ([`Stbe::attach`]).
-//! 2. The trunk is tended ([`tend`]): references are flushed as far down as triggers say, leaves split `k` ways, small
+//! 1. A sealed memtable is packed into a run (`job::PackJob`) and attached to a new root (`Stbe::attach`).
+//! 2. The trunk is tended (`tend`): references are flushed as far down as triggers say, leaves split `k` ways, small
 //!    nodes merge, the root grows or shrinks.
-//! 3. Then what arrived in each node is compacted ([`choose`], [`job::MergeJob`]), beside the readers, and the output
-//!    takes the place of its inputs wherever they have gone meanwhile ([`install`]): a split or a flush during a
+//! 3. Then what arrived in each node is compacted (`choose`, `job::MergeJob`), beside the readers, and the output
+//!    takes the place of its inputs wherever they have gone meanwhile (`install`): a split or a flush during a
 //!    compaction does not throw its work away.
-//! 4. A checkpoint writes the nodes that are not on disk yet ([`persist`]); unchanged nodes stay where they are.
+//! 4. A checkpoint writes the nodes that are not on disk yet (`persist`); unchanged nodes stay where they are.
 //!
 //! Invariants: `through` and the root change in one swap; a message is live in exactly one node of a path; a node of the
 //! published root is never changed. Costs, in blocks of B records, F the fan-out, m the memtable: an insert is written
@@ -26,6 +26,8 @@
 mod check;
 mod choose;
 mod cursor;
+#[cfg(test)]
+mod golden;
 mod install;
 mod job;
 mod node;
@@ -439,7 +441,7 @@ impl Index for Stbe {
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
         let mut trunk = inner.trunk.clone();
-        trunk.forced.push(Forced { range: range.clone(), before: self.branch_id() });
+        trunk.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });
         self.tend(&inner, &mut trunk)?;
         self.publish(&mut inner, trunk, &[]);
         Ok(())

@@ -20,6 +20,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::node::{Branch, BranchId, Child, Node};
 use crate::base::{KeyRange, Result};
 
+/// More passes than a trunk has levels.
+const MAX_PASSES: usize = 64;
+
 /// The sizes that shape a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -69,8 +72,21 @@ pub struct Tender<'a> {
 }
 
 impl Tender<'_> {
-    /// Tends the tree under `root`; the result is `root` itself if nothing was to do.
+    /// Tends the tree under `root` until nothing is left to do; the result is `root` itself if nothing was.
     pub fn tend_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
+        let mut root = root.clone();
+        // A merge may make the parent mergeable, and so on up: a pass a level, and few nodes change in all but the first.
+        for _ in 0..MAX_PASSES {
+            let next = self.pass(&root)?;
+            if Arc::ptr_eq(&next, &root) {
+                break;
+            }
+            root = next;
+        }
+        Ok(root)
+    }
+
+    fn pass(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
         let mut tops = self.tend(root)?;
         while tops.len() > 1 {
             let mut top = Node::new(root.range.clone(), tops[0].height + 1);
@@ -198,7 +214,7 @@ impl Tender<'_> {
                 x.min(y) < self.shape.leaf_bytes / 4 && x + y < self.shape.leaf_bytes / 2
             } else {
                 // Below F/2 children; together at most F, so that the merge is not undone by a split.
-                a.children.len().min(b.children.len()) < self.shape.fanout / 2
+                a.children.len().min(b.children.len()) < self.shape.fanout.div_ceil(2)
                     && a.children.len() + b.children.len() <= self.shape.fanout
             };
             let both = KeyRange::new(a.range.from.clone(), b.range.to.clone());

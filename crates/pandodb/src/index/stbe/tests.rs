@@ -1,1 +1,339 @@
-//! Tests of the tree.
+//! Tests of the tree on its own: random batches of counters against a model, with compactions suspended at every point
+//! while memtables are packed, flushed, split and merged around them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::*;
+use crate::base::{Entry, EntryBlock, Kind, RangeTombstone, StoreId};
+use crate::device::{Device, MemDevice};
+use crate::index::{Base, IdSource, Lookup, Step};
+use crate::memtable::{ChunkPool, Memtable};
+use crate::pool::Pool;
+use crate::resolve::AddI64;
+use crate::space::DataFile;
+
+/// A small deterministic generator.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+const SHAPE: Shape = Shape { fanout: 3, memtable_bytes: 8 << 10, leaf_bytes: 24 << 10 };
+
+/// A tree, what it should hold, and the means to feed it.
+struct Bench {
+    device: Arc<MemDevice>,
+    core: Core,
+    tree: Stbe,
+    model: BTreeMap<Vec<u8>, i64>,
+    seqno: u64,
+    random: Random,
+    snapshots: Vec<(Seqno, BTreeMap<Vec<u8>, i64>)>,
+}
+
+fn operator() -> Operator {
+    Operator::new(Arc::new(AddI64))
+}
+
+fn core(device: &MemDevice) -> Core {
+    let data = DataFile::create(device, "data", StoreId([3; 16])).unwrap();
+    Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1)) }
+}
+
+impl Bench {
+    fn new(seed: u64) -> Bench {
+        let device = MemDevice::new();
+        let core = core(&device);
+        let tree = Stbe::create(core.clone(), SHAPE, Some(operator()), Seqno(0));
+        Bench { device, core, tree, model: BTreeMap::new(), seqno: 0, random: Random(seed), snapshots: Vec::new() }
+    }
+
+    fn key(&mut self, keys: u64) -> Vec<u8> {
+        format!("k{:07}", self.random.below(keys)).into_bytes()
+    }
+
+    /// Ingests a memtable of random operations over `keys` keys.
+    fn feed(&mut self, count: u64, keys: u64, deletes: u64) {
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        for _ in 0..count {
+            self.seqno += 1;
+            let seqno = Seqno(self.seqno);
+            let key = self.key(keys);
+            let pick = self.random.below(100);
+            let amount = self.random.below(1000) as i64;
+            let mut value = amount.to_le_bytes().to_vec();
+            if pick < deletes {
+                memtable.insert(Entry { key: &key, seqno, kind: Kind::Delete, value: &[] });
+                self.model.remove(&key);
+            } else if pick < deletes + 1 {
+                let to = format!("k{:07}", self.random.below(keys)).into_bytes();
+                let range = KeyRange::new(key, to);
+                if !range.is_empty() {
+                    self.model.retain(|key, _| !range.contains(key));
+                    memtable.insert_range(&RangeTombstone { range, seqno });
+                }
+            } else if pick < 50 {
+                self.model.insert(key.clone(), amount);
+                // Padding makes bytes, and so flushes; AddI64 takes a base of another length for 0, so only puts of the
+                // right length carry a number.
+                value.truncate(8);
+                memtable.insert(Entry { key: &key, seqno, kind: Kind::Put, value: &value });
+            } else {
+                *self.model.entry(key.clone()).or_default() += amount;
+                memtable.insert(Entry { key: &key, seqno, kind: Kind::Merge, value: &value });
+            }
+        }
+        self.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(self.seqno)));
+    }
+
+    fn stripes(&self) -> Stripes {
+        Stripes { snapshots: self.snapshots.iter().map(|(seqno, _)| *seqno).collect(), horizon: Seqno(self.seqno) }
+    }
+
+    fn step(&self, budget: u64) -> Progress {
+        let stripes = self.stripes();
+        self.tree.step(budget, &move || stripes.clone()).unwrap()
+    }
+
+    fn pack_all(&self) {
+        while self.tree.debt().pack_bytes > 0 {
+            self.step(4 << 10);
+        }
+    }
+
+    fn drain(&self) {
+        while self.tree.debt().total() > 0 {
+            assert!(!self.step(1 << 20).idle, "debt without work");
+        }
+        assert!(self.step(1 << 20).idle);
+    }
+
+    /// Compares scans in both directions and point lookups with the model, now and at every snapshot.
+    fn check(&mut self) {
+        self.pack_all();
+        let now = (Seqno(self.seqno), self.model.clone());
+        for (at, model) in self.snapshots.clone().into_iter().chain([now]) {
+            for reverse in [false, true] {
+                let mut found = scan(&self.tree, at, reverse);
+                if reverse {
+                    found.reverse();
+                }
+                let expected: Vec<_> = model.clone().into_iter().collect();
+                assert_eq!(found, expected, "scan at {at}, reverse {reverse}");
+            }
+            for _ in 0..50 {
+                let key = self.key(30_000);
+                assert_eq!(get(&self.tree, &key, at), model.get(&key).copied(), "{} at {at}", key.escape_ascii());
+            }
+        }
+    }
+}
+
+/// A key's messages, newest first.
+type Messages = Vec<(Kind, Vec<u8>)>;
+
+/// What a key's messages come to.
+fn fold(key: &[u8], messages: &Messages) -> Option<i64> {
+    let mut gather = crate::resolve::Gather::new();
+    let mut base = None;
+    for (kind, value) in messages {
+        if gather.push(*kind, value) {
+            base = (*kind == Kind::Put).then(|| value.clone());
+            break;
+        }
+    }
+    let value = if gather.is_empty() {
+        base
+    } else {
+        gather.fold(key, base.as_deref(), Some(&operator()), || unreachable!()).unwrap()
+    };
+    value.map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap()))
+}
+
+fn scan(tree: &Stbe, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> {
+    let view = tree.view();
+    let mut tombstones = Vec::new();
+    view.tombstones(&KeyRange::all(), &mut tombstones);
+    tombstones.retain(|tombstone| tombstone.seqno <= at);
+    let tombstones = crate::base::Fragments::build(&tombstones);
+    let mut cursor = view.cursor(&KeyRange::all(), reverse).unwrap();
+    let mut keys: Vec<(Vec<u8>, Messages)> = Vec::new();
+    loop {
+        let mut block = EntryBlock::new();
+        cursor.fill(8 << 10, &mut block).unwrap();
+        if block.is_empty() {
+            break;
+        }
+        for entry in block.iter() {
+            if keys.last().is_none_or(|(key, _)| key != entry.key) {
+                keys.push((entry.key.to_vec(), Vec::new()));
+            }
+            if entry.seqno <= at && entry.seqno > tombstones.covering(entry.key, at) {
+                let messages = &mut keys.last_mut().unwrap().1;
+                messages.insert(if reverse { 0 } else { messages.len() }, (entry.kind, entry.value.to_vec()));
+            }
+        }
+    }
+    keys.into_iter().filter_map(|(key, messages)| fold(&key, &messages).map(|value| (key, value))).collect()
+}
+
+fn get(tree: &Stbe, key: &[u8], at: Seqno) -> Option<i64> {
+    let view = tree.view();
+    let mut lookup = Lookup::new(key, at);
+    let mut probe = view.probe(&lookup);
+    let mut block = None;
+    while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup).unwrap() {
+        block = Some(run.load(addr, kind).unwrap());
+    }
+    let base = match &lookup.base {
+        Base::Inline(block, range) => Some(block[range.clone()].to_vec()),
+        Base::Absent => None,
+        other => panic!("no {other:?} in this test"),
+    };
+    let value = if lookup.gather.is_empty() {
+        base
+    } else {
+        lookup.gather.fold(key, base.as_deref(), Some(&operator()), || unreachable!()).unwrap()
+    };
+    value.map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap()))
+}
+
+#[test]
+fn suspended_compactions_are_inherited_through_flushes_and_splits() {
+    for seed in 0..12 {
+        let mut bench = Bench::new(seed);
+        let mut deepest = 0;
+        for round in 0..60 {
+            let keys = if seed % 2 == 0 { 30_000 } else { 30_000 >> (round % 4) };
+            bench.feed(700, keys, if round > 40 { 30 } else { 3 });
+            // A few small steps: compactions stay unfinished while the next memtables arrive and push them down.
+            for _ in 0..bench.random.below(12) {
+                let budget = 1 + bench.random.below(16 << 10);
+                bench.step(budget);
+            }
+            if round % 9 == 4 {
+                bench.pack_all();
+                bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+            }
+            if round % 9 == 8 && bench.snapshots.len() > 1 {
+                let oldest = bench.random.below(bench.snapshots.len() as u64) as usize;
+                bench.snapshots.remove(oldest);
+            }
+            if round % 12 == 11 {
+                bench.check();
+            }
+            deepest = deepest.max(bench.tree.stats().levels);
+        }
+        bench.drain();
+        bench.check();
+        let stats = bench.tree.stats();
+        assert!(deepest >= if seed % 2 == 0 { 3 } else { 2 }, "seed {seed}: {deepest} levels");
+        assert!(stats.splits > 0 && stats.flushes > 0 && stats.compactions > 0, "{stats:?}");
+    }
+}
+
+#[test]
+fn a_tree_shrinks_when_everything_is_deleted_and_gives_its_pages_back() {
+    let mut bench = Bench::new(5);
+    let empty = bench.core.data.stats().allocated_bytes;
+    for _ in 0..60 {
+        bench.feed(700, 40_000, 0);
+        bench.pack_all();
+    }
+    bench.drain();
+    assert!(bench.tree.stats().levels >= 3);
+    bench.seqno += 1;
+    let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+    memtable.insert_range(&RangeTombstone { range: KeyRange::all(), seqno: Seqno(bench.seqno) });
+    bench.model.clear();
+    bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+    bench.pack_all();
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    bench.drain();
+    bench.check();
+    let stats = bench.tree.stats();
+    assert_eq!((stats.levels, stats.runs, stats.entries), (1, 0, 0), "{stats:?}");
+    for _ in 0..3 {
+        bench.core.data.begin_checkpoint();
+        bench.core.data.finish_checkpoint().unwrap();
+    }
+    assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is back");
+}
+
+#[test]
+fn a_snapshot_does_not_make_a_forced_compaction_run_for_ever() {
+    let mut bench = Bench::new(9);
+    bench.feed(500, 300, 20);
+    bench.pack_all();
+    bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+    bench.feed(500, 300, 20);
+    bench.pack_all();
+    for _ in 0..2 {
+        bench.tree.compact(&KeyRange::all()).unwrap();
+        bench.drain();
+        bench.check();
+    }
+    bench.snapshots.clear();
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    bench.drain();
+    let stats = bench.tree.stats();
+    assert_eq!((stats.tombstones, stats.entries), (0, bench.model.len() as u64), "nothing superseded is left");
+}
+
+#[test]
+fn a_trunk_comes_back_from_disk_as_it_was() {
+    let mut bench = Bench::new(21);
+    for _ in 0..50 {
+        bench.feed(700, 20_000, 5);
+        bench.pack_all();
+        bench.step(20 << 10);
+    }
+    let cut = bench.tree.cut().unwrap();
+    let again = bench.tree.cut().unwrap();
+    assert_eq!(cut.root, again.root, "an unchanged trunk is not written twice");
+    let (mut before, mut after) = (String::new(), String::new());
+    bench.tree.describe(&mut before);
+    let file = bench.device.open("data", crate::device::OpenHow { write: true, ..Default::default() }).unwrap();
+    let data = DataFile::open(file, StoreId([3; 16])).unwrap();
+    let core = Core { data: data.clone(), pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1 << 20)) };
+    let reopened = Stbe::open(core, SHAPE, Some(operator()), &cut.root).unwrap();
+    reopened.describe(&mut after);
+    assert_eq!(before, after);
+    assert_eq!(scan(&reopened, Seqno(bench.seqno), false), bench.model.clone().into_iter().collect::<Vec<_>>());
+    // Every byte of the record matters or is harmless; none makes the opening panic.
+    for i in 0..cut.root.bytes.len() {
+        let mut record = cut.root.clone();
+        record.bytes[i] ^= 0x55;
+        let file = bench.device.open("data", crate::device::OpenHow { write: true, ..Default::default() }).unwrap();
+        let data = DataFile::open(file, StoreId([3; 16])).unwrap();
+        let core = Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1 << 20)) };
+        if let Err(e) = Stbe::open(core, SHAPE, None, &record) {
+            assert!(e.is_corruption(), "{e}");
+        }
+    }
+}
+
+#[test]
+fn a_sequential_load_runs_straight_down() {
+    let mut bench = Bench::new(1);
+    for round in 0..120u64 {
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        for i in 0..400u64 {
+            bench.seqno += 1;
+            let key = format!("k{:09}", round * 400 + i).into_bytes();
+            let entry = Entry { key: &key, seqno: Seqno(bench.seqno), kind: Kind::Put, value: &[7; 40] };
+            memtable.insert(entry);
+        }
+        bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+        bench.drain();
+    }
+    let stats = bench.tree.stats();
+    assert!(stats.levels >= 3, "{stats:?}");
+    let amplification = (stats.packed_bytes + stats.compacted_bytes) as f64 / stats.packed_bytes as f64;
+    assert!(amplification < 3.5, "a message is compacted about once on its way: {amplification:.2}");
+}

@@ -1,0 +1,120 @@
+//! Golden bytes of the trunk: a root record and the nodes under it, as [`super::persist`] states them.
+
+use std::sync::Arc;
+
+use super::node::{Branch, BranchId, Child, Node};
+use super::persist;
+use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, RunId, Seqno, StoreId};
+use crate::device::mem::MemDevice;
+use crate::index::{Core, IdSource, RootRecord};
+use crate::pool::Pool;
+use crate::run::{Run, RunBuilder, RunSlice};
+use crate::space::ranges::RangeSet;
+use crate::space::{BLOCK_HEADER, DataFile};
+
+const STORE: StoreId = StoreId([7; 16]);
+
+fn core(device: &MemDevice) -> Core {
+    let data = DataFile::create(device, "data", STORE).unwrap();
+    Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(20)) }
+}
+
+/// A run of two puts, `a` and `m`.
+fn run(core: &Core) -> Arc<RunSlice> {
+    let mut builder = RunBuilder::new(core.data.clone(), RunId(5), 100);
+    for (key, seqno) in [(b"a", 3), (b"m", 4)] {
+        builder.push(Entry { key, seqno: Seqno(seqno), kind: Kind::Put, value: b"v" }).unwrap();
+    }
+    let meta = builder.finish().unwrap().unwrap();
+    RunSlice::whole(Run::open(core.data.clone(), core.pool.clone(), meta).unwrap())
+}
+
+/// A root over two leaves; its one branch was flushed to the left leaf and is live for the right one.
+fn trunk(core: &Core) -> Arc<Node> {
+    let slice = run(core);
+    let mut left = Node::new(KeyRange::new(Vec::new(), *b"h"), 0);
+    let clipped = slice.clip(&left.range).unwrap().unwrap();
+    left.branches.push(Branch { id: BranchId(8), fresh: true, slice: clipped, weights: Arc::new([]) });
+    let right = Node::new(KeyRange::new(*b"h", Vec::new()), 0);
+    let mut root = Node::new(KeyRange::all(), 1);
+    root.branches.push(Branch { id: BranchId(8), fresh: false, slice, weights: Arc::new([70, 80]) });
+    root.children = vec![Child { node: Arc::new(left), next: 1 }, Child { node: Arc::new(right), next: 0 }];
+    root.assert_valid();
+    Arc::new(root)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The body of the node at `page`, by the length in front of it; behind it stand zeros.
+fn body(core: &Core, page: u64) -> String {
+    let block = core.data.read(BlockAddr { page: PageNo(page), pages: 1 }).unwrap();
+    let at = BLOCK_HEADER + 4;
+    let len = u32::from_le_bytes(block[BLOCK_HEADER..at].try_into().unwrap()) as usize;
+    assert!(block[at + len..].iter().all(|&b| b == 0));
+    hex(&block[at..at + len])
+}
+
+/// The description of the run, as `run::meta` states it.
+const RUN: &str = concat!(
+    "05",                 // id
+    "014002",             // one extent
+    "01",                 // leaf pages
+    "4001",               // root
+    "00",                 // height
+    "0000",               // no filter
+    "00",                 // no tombstones
+    "0161016d",           // first and last key
+    "0304",               // seqnos
+    "020000000002020200", // counters
+);
+
+fn root_body() -> String {
+    // from, to, height, counts | branch: id, not fresh, run, slice, weights | children: dead branches, id, page, pages
+    ["0000", "01", "0102", "0800", RUN, "0000000101", "4650", "01140401", "00150501"].concat()
+}
+
+fn left_body() -> String {
+    // from, to, height, counts | branch: id, fresh, run, slice
+    ["000168", "00", "0100", "0801", RUN, "000168000101"].concat()
+}
+
+#[test]
+fn root_record_and_nodes() {
+    let core = core(&MemDevice::new());
+    let root = trunk(&core);
+    let blobs = core.data.alloc(3).unwrap();
+    let mut ranges = RangeSet::default();
+    ranges.insert(blobs.start.0, 3);
+    ranges.insert(blobs.start.0 + 10, 2);
+    let record = persist::store(&core, &root, &ranges, 9).unwrap();
+    assert_eq!(hex(&record), concat!("01", "160601", "09", "02", "0103", "0702"));
+    let page = |node: &Node| node.stored().unwrap().addr.page.0;
+    let nodes = [body(&core, page(&root)), body(&core, page(&root.children[0].node))];
+    assert_eq!(nodes, [root_body(), left_body()]);
+}
+
+#[test]
+fn a_stored_trunk_comes_back_and_is_not_written_again() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let root = trunk(&core);
+    let record = persist::store(&core, &root, &RangeSet::default(), 9).unwrap();
+    let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
+    let again = Core { data, ..core };
+    let loaded = persist::load(&again, &RootRecord { through: Seqno(4), bytes: record.clone() }).unwrap();
+    assert_eq!(loaded.next_branch, 9);
+    assert!(loaded.blobs.is_empty());
+    let shape = |node: &Node| {
+        let branches: Vec<_> = node.branches.iter().map(|b| (b.id, b.fresh, b.weights.to_vec())).collect();
+        (node.range.clone(), node.height, branches)
+    };
+    assert_eq!(shape(&loaded.root), shape(&root));
+    for (child, old) in loaded.root.children.iter().zip(&root.children) {
+        assert_eq!((child.next, shape(&child.node)), (old.next, shape(&old.node)));
+    }
+    let written = again.data.stats().written_bytes;
+    assert_eq!(persist::store(&again, &loaded.root, &RangeSet::default(), 9).unwrap(), record);
+    assert_eq!(again.data.stats().written_bytes, written, "no node is dirty");
+}

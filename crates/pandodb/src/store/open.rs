@@ -6,8 +6,10 @@
 //! 3. Read the superblocks and the catalogue; if the newest of both is damaged, the older pair serves: its log is still
 //!    there.
 //! 4. Open the indexes, which mark the pages that they reach.
-//! 5. Replay the log into memtables, each record only above its keyspace's `through`; make what was replayed durable.
-//! 6. Write a superblock of a new epoch, start the log, start the workers.
+//! 5. Survey the log: where it ends, which pages its large values take; then replay it into memtables, each record only
+//!    above its keyspace's `through`. Make it durable: records and large values are copied, never written over.
+//! 6. Write a superblock of a new epoch, start the log; if large values were copied, pack and take a checkpoint that names
+//!    the copies; start the workers.
 //!
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 

@@ -39,6 +39,10 @@ const MAX_HEIGHT: u64 = 64;
 /// Writes the nodes under `root` that are not on disk yet; returns the root record.
 pub fn store(core: &Core, root: &Arc<Node>, blobs: &RangeSet, next_branch: u64) -> Result<Vec<u8>> {
     let stored = store_node(core, root)?;
+    Ok(encode_root(stored, blobs, next_branch))
+}
+
+fn encode_root(stored: Stored, blobs: &RangeSet, next_branch: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, VERSION);
     put_stored(&mut out, stored);
@@ -50,7 +54,7 @@ pub fn store(core: &Core, root: &Arc<Node>, blobs: &RangeSet, next_branch: u64) 
         put_varint(&mut out, len);
         end = start + len;
     }
-    Ok(out)
+    out
 }
 
 fn put_stored(out: &mut Vec<u8>, stored: Stored) {
@@ -224,5 +228,37 @@ impl Loader<'_> {
         let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta)?;
         self.runs.insert(run.meta().id, run.clone());
         Ok(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::stbe::node::Child;
+
+    fn stored(id: u64, page: u64) -> Stored {
+        Stored { id: RunId(id), addr: BlockAddr { page: PageNo(page), pages: 1 } }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn golden_bytes_of_a_root_record() {
+        let mut blobs = RangeSet::default();
+        blobs.insert(40, 3);
+        blobs.insert(300, 2);
+        assert_eq!(hex(&encode_root(stored(9, 200), &blobs, 77)), "0109c801014d022803810202");
+    }
+
+    #[test]
+    fn golden_bytes_of_a_trunk_node() {
+        let leaf = |from: &[u8], to: &[u8]| Arc::new(Node::new(KeyRange::new(from, to), 0));
+        let mut root = Node::new(KeyRange::all(), 1);
+        let children = [leaf(b"", b"k"), leaf(b"k", &KeyRange::all().to)];
+        root.children = children.into_iter().map(|node| Child { node, next: 0 }).collect();
+        assert_eq!(hex(&encode(&root.children[0].node, &[])), "00016b000000");
+        assert_eq!(hex(&encode(&root, &[stored(5, 33), stored(6, 300)])), "0000010002000521010006ac0201");
     }
 }

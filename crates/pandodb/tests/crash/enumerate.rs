@@ -85,7 +85,7 @@ impl Window {
     fn pass(&mut self, script: &Script, mark: u64) {
         let step = (mark / 2) as usize;
         self.issued = step + 1;
-        if mark % 2 == 0 {
+        if mark.is_multiple_of(2) {
             return;
         }
         let promise = script.steps[step].promise();
@@ -182,8 +182,8 @@ impl Enumerator<'_> {
     fn open_new(&mut self, image: &SimImage, hash: u64, allowed: &RangeInclusive<usize>) -> Result<(), String> {
         let nth = self.tally.distinct;
         self.tally.distinct += 1;
-        let recover = nth % self.effort.recovery_every == 0;
-        let rewrite = nth % self.effort.rewrite_every == 0;
+        let recover = nth.is_multiple_of(self.effort.recovery_every);
+        let rewrite = nth.is_multiple_of(self.effort.rewrite_every);
         let device = SimDevice::from_image(image, nth);
         if recover {
             device.record();

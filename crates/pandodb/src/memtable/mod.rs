@@ -145,10 +145,8 @@ impl Memtable {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Arc::default(),
             _ => {
-                let mut state = self.state.write();
-                let all = state.tombstones.unify();
-                self.bytes.store(state.bytes(), Ordering::Relaxed);
-                all
+                // The memory charged stays as it is until the next write: who adds it up must find the same again.
+                self.state.write().tombstones.unify()
             }
         }
     }
@@ -189,7 +187,8 @@ impl Memtable {
         }
     }
 
-    /// Memory charged to the budget, in bytes: messages, nodes and range tombstones. Takes no lock.
+    /// Memory charged to the budget, in bytes: messages, nodes and range tombstones. Only writes change it, and a write
+    /// of a range tombstone may make it smaller. Takes no lock.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -206,7 +206,12 @@ impl Engine {
         } else {
             memtable.insert(Entry { key, seqno, kind, value });
         }
-        self.active_bytes.fetch_add((memtable.bytes() - before) as u64, Relaxed);
+        let after = memtable.bytes();
+        if after >= before {
+            self.active_bytes.fetch_add((after - before) as u64, Relaxed);
+        } else {
+            self.active_bytes.fetch_sub((before - after) as u64, Relaxed);
+        }
     }
 
     /// Makes a writer pay for the work that its bytes cause.

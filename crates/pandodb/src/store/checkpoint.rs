@@ -10,7 +10,7 @@
 //! that meets a full disk is given up without a trace.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
@@ -98,10 +98,15 @@ impl Engine {
         Ok(())
     }
 
-    /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back.
+    /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back. What
+    /// an earlier checkpoint recorded stays true, and the log below it is gone: so the record never goes back, also when
+    /// the memtable holds something again and the index has not moved.
     fn extend_through(&self, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
         let sequencer = self.sequencer.lock();
-        if keyspace.is_drained(through) { Seqno(sequencer.next.0 - 1).max(through) } else { through }
+        if keyspace.is_drained(through) {
+            keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
+        }
+        through.max(Seqno(keyspace.drained_through.load(Relaxed)))
     }
 
     /// Seals the memtables that keep too much log alive.
@@ -114,7 +119,8 @@ impl Engine {
         let keyspaces = self.keyspaces.read();
         let laggard = keyspaces.values().min_by_key(|keyspace| {
             let through = keyspace.index.view().through();
-            if keyspace.is_drained(through) { Seqno::MAX } else { through }
+            let recorded = through.max(Seqno(keyspace.drained_through.load(Relaxed)));
+            if keyspace.is_drained(through) { Seqno::MAX } else { recorded }
         });
         if let Some(keyspace) = laggard.filter(|keyspace| keyspace.active_bytes() > 0) {
             self.seal(&mut sequencer, keyspace);
@@ -173,6 +179,7 @@ impl Engine {
                 sealed: Vec::new(),
             }),
             dropped: AtomicBool::new(false),
+            drained_through: AtomicU64::new(0),
         });
         self.active_bytes.fetch_add(state.active_bytes() as u64, Relaxed);
         self.keyspaces.write().insert(id, state.clone());
@@ -236,11 +243,11 @@ impl Engine {
     /// Waits until no debt is left, then lets freed space go.
     pub(crate) fn settle(&self) -> Result<()> {
         self.check_writable()?;
-        self.drain(&|| self.debt().total() == 0)?;
-        // What the last compactions freed waits for two superblocks.
-        for _ in 0..3 {
+        // What the last compactions freed waits for two superblocks, and a checkpoint may seal a memtable.
+        for _ in 0..4 {
+            self.drain(&|| self.debt().total() == 0)?;
             self.checkpoint()?;
-            if !self.core.data.has_quarantine() {
+            if !self.core.data.has_quarantine() && self.debt().total() == 0 {
                 break;
             }
         }

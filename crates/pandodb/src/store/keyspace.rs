@@ -2,7 +2,7 @@
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
@@ -28,6 +28,8 @@ pub(crate) struct KeyspaceState {
     pub index: Arc<dyn Index>,
     pub containers: ArcSwap<Containers>,
     pub dropped: AtomicBool,
+    /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
+    pub drained_through: AtomicU64,
 }
 
 /// The memtables of a keyspace; swapped as one.

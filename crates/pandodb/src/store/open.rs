@@ -245,6 +245,7 @@ pub(crate) fn open_keyspace(
         index,
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
         dropped: AtomicBool::new(false),
+        drained_through: AtomicU64::new(0),
     })
 }
 

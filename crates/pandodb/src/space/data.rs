@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use super::map::PageMap;
+use super::ranges::{RangeSet, extents};
 use super::superblock::SLOTS;
 use crate::base::{BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, StoreId};
 use crate::device::{AlignedBuf, Device, File, OpenHow, Request};
@@ -103,6 +104,8 @@ struct Space {
     /// Freed before the checkpoints that began since, oldest first; each waits for two superblocks after it.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
+    /// Free pages that are not given out while the log is replayed: a record to come may name them.
+    withheld: RangeSet,
 }
 
 /// Figures of the data file.
@@ -214,14 +217,38 @@ impl DataFile {
     /// # Errors
     /// [`Error::Corruption`] if the pages are beyond the file or belong to something else already.
     pub fn mark(&self, extent: Extent) -> Result<()> {
-        if self.state.lock().map.take(extent) {
+        let mut state = self.state.lock();
+        let (start, pages) = (extent.start.0, u64::from(extent.pages));
+        if pages > 0 && state.withheld.contains(start, pages) {
+            state.withheld.remove(start, pages);
             return Ok(());
         }
+        if state.map.take(extent) {
+            return Ok(());
+        }
+        drop(state);
         Err(self.corrupt(
             BlockAddr { page: extent.start, pages: extent.pages },
             "allocation",
             format!("{} pages are beyond the file or claimed twice", extent.pages),
         ))
+    }
+
+    /// Replay begins: what is free now is not given out, only marked, until [`DataFile::release_withheld`]; whoever needs
+    /// pages meanwhile gets new ones at the end of the file.
+    pub fn withhold_free(&self) {
+        let mut state = self.state.lock();
+        assert!(state.withheld.is_empty(), "replay begins once");
+        state.withheld = state.map.free_pages();
+        let withheld: Vec<Extent> = state.withheld.iter().flat_map(extents).collect();
+        withheld.into_iter().for_each(|extent| assert!(state.map.take(extent), "what is free can be taken"));
+    }
+
+    /// Replay has ended: what no record named is free again.
+    pub fn release_withheld(&self) {
+        let mut state = self.state.lock();
+        let withheld = std::mem::take(&mut state.withheld);
+        withheld.iter().flat_map(extents).for_each(|extent| state.map.release(extent));
     }
 
     /// A checkpoint begins: what was freed until now is out of reach of the superblock that it will write.

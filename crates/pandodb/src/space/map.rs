@@ -43,6 +43,19 @@ impl PageMap {
         self.taken_pages
     }
 
+    /// All pages that are free.
+    pub fn free_pages(&self) -> RangeSet {
+        let mut pages = RangeSet::default();
+        let size = u64::from(EXTENT_PAGES);
+        self.free.iter().for_each(|(start, count)| pages.insert(start * size, count * size));
+        for &extent in &self.partial {
+            let word = self.words[extent as usize];
+            let free = (0..EXTENT_PAGES).filter(|bit| word & mask(*bit, 1) == 0);
+            free.for_each(|bit| pages.insert(extent * size + u64::from(bit), 1));
+        }
+        pages
+    }
+
     /// Extends the map to `extents` extents.
     pub fn grow(&mut self, extents: u64) {
         let old = self.extents();

@@ -259,10 +259,15 @@ impl Engine {
         };
         let mut replayer =
             Replayer { engine: self, durable: claims.durable, next_id, unsynced: Vec::new(), seen: HashSet::new() };
+        if !self.config.read_only {
+            // Full memtables are packed while later records still name large values that nobody has marked.
+            self.core.data.withhold_free();
+        }
         let report = replay(&*self.device, self.core.data.store_id(), claims, self.config.read_only, &mut |record| {
             replayer.record(record)
         })?;
         let unsynced = std::mem::take(&mut replayer.unsynced);
+        self.core.data.release_withheld();
         if !self.config.read_only && !unsynced.is_empty() {
             self.rewrite(&unsynced)?;
         }

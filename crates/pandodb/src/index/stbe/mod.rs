@@ -49,10 +49,10 @@ use self::read::StbeView;
 use self::tend::{TendCounters, Tender};
 use super::graves::Graves;
 use super::{Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Progress, RootRecord, SealedBatch, Visitor};
-use crate::base::{Extent, KeyRange, PageNo, Result, RunId, Seqno};
+use crate::base::{Extent, KeyRange, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
-use crate::space::ranges::RangeSet;
+use crate::space::ranges::{RangeSet, extents};
 
 pub use self::tend::Shape;
 
@@ -499,11 +499,4 @@ impl Index for Stbe {
         });
         found
     }
-}
-
-/// A range of pages as extents of at most `u32::MAX` pages.
-fn extents((start, len): (u64, u64)) -> impl Iterator<Item = Extent> {
-    let step = u64::from(u32::MAX);
-    (0..len.div_ceil(step))
-        .map(move |i| Extent { start: PageNo(start + i * step), pages: (len - i * step).min(step) as u32 })
 }

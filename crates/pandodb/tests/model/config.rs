@@ -31,10 +31,10 @@ impl Config {
         Config {
             seed,
             simulated: rng.chance(80),
-            memtable_bytes: (4 << 10) << rng.below(4),
+            memtable_bytes: (4 << 10) << rng.below(8).saturating_sub(4),
             fanout: 2 + rng.below(3),
             memory_budget: 1 << (20 + rng.below(3)),
-            keys: 40 << rng.below(6),
+            keys: 40 << rng.below(8),
             value_bytes: [8, 40, 150][rng.below(3)],
         }
     }

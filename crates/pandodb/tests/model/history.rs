@@ -160,7 +160,7 @@ impl World {
     /// Many writes to one keyspace, and as many counts, in one batch: this is what grows trees.
     fn burst(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let mut writes = Vec::new();
-        for _ in 0..10 + rng.below(80) {
+        for _ in 0..10 + rng.below(160) {
             writes.push(self.point_write(slot, rng));
             writes.extend(self.counter_write(rng));
         }
@@ -206,12 +206,12 @@ impl World {
 
     /// A delete of a range: narrow ones mostly, so that something is left.
     fn range_delete(&self, slot: usize, rng: &mut Rng) -> Write {
-        if rng.chance(30) {
+        if rng.chance(15) {
             return Write::DeletePrefix(slot, self.config.prefix(rng));
         }
         let bounds: Bounds = self.bounds(rng);
         let table = self.model.table(slot).expect("it is there");
-        if rng.chance(80)
+        if rng.chance(90)
             && let Some((from, _)) = table.range(self.config.key(rng)..).next()
             && let Some((to, _)) = table.range(from.clone()..).nth(1 + rng.below(20))
         {

@@ -13,6 +13,7 @@ mod history;
 mod lives;
 mod model;
 mod reads;
+mod regress;
 mod rng;
 mod world;
 
@@ -71,7 +72,7 @@ fn small_memtables_make_deep_trees() {
         config.value_bytes = 150;
         let summary = history(config, 500);
         assert!(summary.levels >= 4, "seed {seed} ended with {summary:?}");
-        assert!(summary.moves > 100, "seed {seed} ended with {summary:?}");
+        assert!(summary.moves > 30, "seed {seed} ended with {summary:?}");
     }
 }
 
@@ -81,6 +82,8 @@ fn the_harness_catches_every_mistake_made_on_purpose() {
     for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, TornBatch, LateSnapshot] {
         let (mut struck, mut caught) = (0, 0);
         for seed in 0..10 {
+            // Without the mistake nothing is wrong, so what is caught is the mistake.
+            assert!(run(Config::from_seed(seed), &words(seed, 60), None).is_ok(), "seed {seed} fails by itself");
             match run(Config::from_seed(seed), &words(seed, 60), Some((sabotage, 2))) {
                 Ok(summary) => struck += u64::from(summary.sabotaged),
                 Err(_) => {

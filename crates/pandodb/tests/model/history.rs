@@ -181,6 +181,9 @@ impl World {
         let (_, rule, threshold) = SLOTS[slot];
         let roll = rng.below(100);
         if roll < 15 {
+            // Mostly of a key that is there.
+            let table = self.model.table(slot).expect("it is there");
+            let key = table.range(key.clone()..).next().map_or(key, |(found, _)| found.clone());
             return Write::Delete(slot, key);
         }
         match rule {

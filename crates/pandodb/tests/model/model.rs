@@ -46,6 +46,13 @@ pub enum Write {
     DeletePrefix(usize, Vec<u8>),
 }
 
+impl Write {
+    /// Whether it surely leaves a record: deleting a range that holds no key may not, and then flushes nothing either.
+    pub fn is_logged(&self) -> bool {
+        !matches!(self, Write::DeleteRange(..) | Write::DeletePrefix(..))
+    }
+}
+
 /// What all keyspaces hold; `None` while one is dropped. Cheap to clone: tables are copied when they change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {

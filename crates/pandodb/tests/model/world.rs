@@ -149,7 +149,9 @@ impl World {
             }
         }
         self.model.apply(write);
-        self.lazy.clear();
+        if write.is_logged() {
+            self.lazy.clear();
+        }
         Ok(())
     }
 
@@ -179,7 +181,8 @@ impl World {
         writes.iter().for_each(|write| self.model.apply(write));
         match durability {
             Durability::None => self.lazy.push(before),
-            Durability::Buffered | Durability::Synced => self.lazy.clear(),
+            Durability::Buffered | Durability::Synced if writes.iter().any(Write::is_logged) => self.lazy.clear(),
+            Durability::Buffered | Durability::Synced => self.lazy.push(before),
         }
         Ok(())
     }

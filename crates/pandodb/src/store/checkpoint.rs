@@ -206,7 +206,9 @@ impl Engine {
         };
         {
             // Under the sequencer: no commit is between its check and its application.
-            let _sequencer = self.sequencer.lock();
+            let mut sequencer = self.sequencer.lock();
+            // The index knows how to give back the large values that the memtable names.
+            self.seal(&mut sequencer, &state);
             state.dropped.store(true, Relaxed);
             self.keyspaces.write().remove(&state.id);
             self.active_bytes.fetch_sub(state.active_bytes() as u64, Relaxed);

@@ -272,6 +272,8 @@ impl Stbe {
         let mut inner = self.inner.lock();
         if inner.cleared {
             inner.packing = Packing::Nothing;
+            let trunk = inner.trunk.clone();
+            self.publish(&mut inner, trunk, &job::blobs_of(&batch.memtable));
             return Ok(());
         }
         let mut trunk = inner.trunk.clone();
@@ -470,15 +472,17 @@ impl Index for Stbe {
     fn clear(&self) {
         let mut inner = self.inner.lock();
         inner.cleared = true;
-        self.queue.lock().clear();
+        let mut unpacked: Vec<SealedBatch> = self.queue.lock().drain(..).collect();
         self.pack_bytes.store(0, Relaxed);
         inner.merging.retain(|merging| merging.parked.is_none());
-        if let Packing::Parked(_) = inner.packing {
-            inner.packing = Packing::Nothing;
+        match std::mem::replace(&mut inner.packing, Packing::Nothing) {
+            Packing::Parked(job) => unpacked.push(job.batch.clone()),
+            other => inner.packing = other,
         }
         let mut trunk = inner.trunk.clone();
         trunk.root = Arc::new(Node::new(KeyRange::all(), 0));
-        let blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
+        let mut blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
+        blobs.extend(unpacked.iter().flat_map(|batch| job::blobs_of(&batch.memtable)));
         self.publish(&mut inner, trunk, &blobs);
     }
 

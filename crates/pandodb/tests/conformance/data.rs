@@ -10,8 +10,17 @@ use crate::{each, keys};
 fn order_is_bytewise_from_both_ends() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
-        let mut want: Vec<Vec<u8>> = (0..600u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()).collect();
-        want.extend([vec![0], vec![0, 0], vec![0xff], vec![0xff, 0xff], b"a".to_vec(), b"a\0".to_vec(), b"ab".to_vec()]);
+        let mut want: Vec<Vec<u8>> =
+            (0..600u32).map(|i| i.wrapping_mul(2_654_435_761).to_be_bytes().to_vec()).collect();
+        want.extend([
+            vec![0],
+            vec![0, 0],
+            vec![0xff],
+            vec![0xff, 0xff],
+            b"a".to_vec(),
+            b"a\0".to_vec(),
+            b"ab".to_vec(),
+        ]);
         want.iter().for_each(|key| ks.put(key, key).unwrap());
         want.sort();
         for settled in [false, true] {
@@ -182,7 +191,9 @@ fn a_users_operator_is_contained_and_remembered() {
         store.close().unwrap();
         let raw = case.builder(&device).open().unwrap();
         let ks = raw.open_keyspace("j").unwrap().unwrap();
-        assert!(matches!(ks.merge("k", "c"), Err(Error::OperatorMissing { operator, .. }) if operator.contains("joiner")));
+        assert!(
+            matches!(ks.merge("k", "c"), Err(Error::OperatorMissing { operator, .. }) if operator.contains("joiner"))
+        );
         assert!(raw.verify().unwrap().is_clean());
         drop(ks);
         raw.close().unwrap();

@@ -14,9 +14,13 @@ use pandodb::{IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder};
 /// An index in a configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
+    /// The structure.
     pub index: IndexKind,
+    /// Bytes of a full memtable.
     pub memtable_bytes: usize,
+    /// The most children of a node.
     pub fanout: usize,
+    /// Background threads.
     pub threads: usize,
 }
 
@@ -28,11 +32,13 @@ pub const CASES: &[Case] = &[
 ];
 
 impl Case {
+    /// Opens the store on a device.
     pub fn builder(&self, device: &Arc<MemDevice>) -> StoreBuilder {
         let builder = Store::builder("conformance").device(device.clone()).memory_budget(8 << 20);
         builder.memtable_bytes(self.memtable_bytes).fanout(self.fanout).background_threads(self.threads)
     }
 
+    /// Options of a keyspace of this index.
     pub fn options(&self) -> KeyspaceOptions {
         KeyspaceOptions::new().index(self.index)
     }

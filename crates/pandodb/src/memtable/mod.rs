@@ -101,7 +101,7 @@ impl Memtable {
         let mut state = self.state.write();
         state.tree.insert(&entry);
         let bytes = state.account(entry.seqno, entry.key.len() + entry.value.len());
-        self.bytes.fetch_max(bytes, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Adds a range tombstone; an empty range is ignored. O(log² n) amortised.
@@ -112,7 +112,7 @@ impl Memtable {
         let mut state = self.state.write();
         state.tombstones.insert(tombstone);
         let bytes = state.account(tombstone.seqno, tombstone.range.from.len() + tombstone.range.to.len());
-        self.bytes.fetch_max(bytes, Ordering::Relaxed);
+        self.bytes.store(bytes, Ordering::Relaxed);
         self.tombstones.fetch_add(1, Ordering::Release);
     }
 
@@ -145,10 +145,8 @@ impl Memtable {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Arc::default(),
             _ => {
-                let mut state = self.state.write();
-                let all = state.tombstones.unify();
-                self.bytes.fetch_max(state.bytes(), Ordering::Relaxed);
-                all
+                // The memory charged stays as it is until the next write: who adds it up must find the same again.
+                self.state.write().tombstones.unify()
             }
         }
     }
@@ -189,7 +187,8 @@ impl Memtable {
         }
     }
 
-    /// Memory charged to the budget, in bytes: messages, nodes and range tombstones. Takes no lock.
+    /// Memory charged to the budget, in bytes: messages, nodes and range tombstones. Only writes change it, and a write
+    /// of a range tombstone may make it smaller. Takes no lock.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::base::{Extent, PageNo};
+
 /// A set of `u64`, stored as disjoint ranges that do not touch: start → length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
@@ -82,6 +84,13 @@ impl RangeSet {
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
+}
+
+/// A range of pages as extents of at most `u32::MAX` pages.
+pub fn extents((start, len): (u64, u64)) -> impl Iterator<Item = Extent> {
+    let step = u64::from(u32::MAX);
+    (0..len.div_ceil(step))
+        .map(move |i| Extent { start: PageNo(start + i * step), pages: (len - i * step).min(step) as u32 })
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
-use crate::base::{BlobRef, BlockAddr, EntryBlock, Error, KeyRange, KeyspaceId, Kind, PAGE, Result, Seqno};
+use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
@@ -30,8 +30,6 @@ use crate::space::data::DATA_FILE;
 pub(crate) const IDS_AHEAD: u64 = 1 << 20;
 /// A keyspace whose memtable keeps more than this many memtables of log alive is sealed.
 const LOG_MEMTABLES: u64 = 2;
-/// Bytes taken from a memtable at a time.
-const WALK_BYTES: usize = 64 << 10;
 
 impl Engine {
     /// Takes a checkpoint.
@@ -117,10 +115,15 @@ impl Engine {
         Ok(())
     }
 
-    /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back.
+    /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back. What
+    /// an earlier checkpoint recorded stays true, and the log below it is gone: so the record never goes back, also when
+    /// the memtable holds something again and the index has not moved.
     fn extend_through(&self, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
         let sequencer = self.sequencer.lock();
-        if keyspace.is_drained(through) { Seqno(sequencer.next.0 - 1).max(through) } else { through }
+        if keyspace.is_drained(through) {
+            keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
+        }
+        through.max(Seqno(keyspace.drained_through.load(Relaxed)))
     }
 
     /// Seals the memtables that keep too much log alive.
@@ -133,7 +136,8 @@ impl Engine {
         let keyspaces = self.keyspaces.read();
         let laggard = keyspaces.values().min_by_key(|keyspace| {
             let through = keyspace.index.view().through();
-            if keyspace.is_drained(through) { Seqno::MAX } else { through }
+            let recorded = through.max(Seqno(keyspace.drained_through.load(Relaxed)));
+            if keyspace.is_drained(through) { Seqno::MAX } else { recorded }
         });
         if let Some(keyspace) = laggard.filter(|keyspace| keyspace.active_bytes() > 0) {
             self.seal(&mut sequencer, keyspace);
@@ -192,6 +196,7 @@ impl Engine {
             }),
             charged: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
+            drained_through: AtomicU64::new(0),
         });
         root.catalog.next_id += 1;
         // No record may name the keyspace before a catalogue does, in both slots: whichever is left must know it.
@@ -217,7 +222,9 @@ impl Engine {
         };
         {
             // Under the sequencer: no commit is between its check and its application.
-            let _sequencer = self.sequencer.lock();
+            let mut sequencer = self.sequencer.lock();
+            // The index knows how to give back the large values that the memtable names.
+            self.seal(&mut sequencer, &state);
             state.dropped.store(true, Relaxed);
             self.keyspaces.write().remove(&state.id);
             self.charge(&state, 0);
@@ -231,31 +238,9 @@ impl Engine {
             return Err(e);
         }
         state.index.clear();
-        self.free_unpacked_blobs(&state);
         // Two more superblocks let go of its space at once.
         self.freeing_checkpoint(&mut root)?;
         self.freeing_checkpoint(&mut root)
-    }
-
-    /// Frees the large values that only the memtables of a dropped keyspace name.
-    fn free_unpacked_blobs(&self, state: &KeyspaceState) {
-        let containers = state.containers.load_full();
-        let through = state.index.view().through();
-        let sealed = containers.sealed.iter().filter(|batch| batch.through > through).map(|batch| &batch.memtable);
-        for memtable in sealed.chain([&containers.active]) {
-            let mut after: Option<(Vec<u8>, Seqno)> = None;
-            loop {
-                let mut block = EntryBlock::new();
-                let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-                memtable.fill(&KeyRange::all(), from, false, usize::MAX, WALK_BYTES, &mut block);
-                let Some(last) = block.len().checked_sub(1).map(|i| block.get(i)) else { break };
-                after = Some((last.key.to_vec(), last.seqno));
-                let blobs = block.iter().filter(|entry| entry.kind == Kind::BlobPut);
-                blobs
-                    .filter_map(|entry| BlobRef::decode(entry.value).ok())
-                    .for_each(|blob| self.core.data.free(blob.extent()));
-            }
-        }
     }
 
     // ---- waiting for background work ----
@@ -276,11 +261,11 @@ impl Engine {
     /// Waits until no debt is left, then lets freed space go.
     pub(crate) fn settle(&self) -> Result<()> {
         self.check_writable()?;
-        self.drain(&|| self.debt().total() == 0)?;
-        // What the last compactions freed waits for two superblocks.
-        for _ in 0..3 {
+        // What the last compactions freed waits for two superblocks, and a checkpoint may seal a memtable.
+        for _ in 0..4 {
+            self.drain(&|| self.debt().total() == 0)?;
             self.checkpoint()?;
-            if !self.core.data.has_quarantine() {
+            if !self.core.data.has_quarantine() && self.debt().total() == 0 {
                 break;
             }
         }

@@ -30,6 +30,8 @@ pub(crate) struct KeyspaceState {
     /// What the active memtable adds to the bytes of all of them; changed under the sequencer.
     pub charged: AtomicU64,
     pub dropped: AtomicBool,
+    /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
+    pub drained_through: AtomicU64,
 }
 
 /// The memtables of a keyspace; swapped as one.

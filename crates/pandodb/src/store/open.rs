@@ -260,6 +260,7 @@ pub(crate) fn open_keyspace(
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
         charged: AtomicU64::new(0),
         dropped: AtomicBool::new(false),
+        drained_through: AtomicU64::new(0),
     })
 }
 

@@ -15,6 +15,7 @@ use crate::base::{
     BlobRef, Entry, EntryBlock, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, Seqno,
 };
 use crate::index::{Core, SealedBatch};
+use crate::memtable::Memtable;
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
 
@@ -157,6 +158,23 @@ impl PackJob {
     /// Completes the run.
     pub fn finish(self) -> Result<Output> {
         self.folding.finish()
+    }
+}
+
+/// The large values that a memtable names.
+pub fn blobs_of(memtable: &Memtable) -> Vec<Extent> {
+    let (mut blobs, mut block, mut after) = (Vec::new(), EntryBlock::new(), None::<(Vec<u8>, Seqno)>);
+    loop {
+        block.clear();
+        let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
+        memtable.fill(&KeyRange::all(), from, false, usize::MAX, PACK_BLOCK, &mut block);
+        let named = block.iter().filter(|entry| entry.kind == Kind::BlobPut);
+        blobs.extend(named.filter_map(|entry| BlobRef::decode(entry.value).ok()).map(|blob| blob.extent()));
+        if block.is_empty() {
+            return blobs;
+        }
+        let last = block.get(block.len() - 1);
+        after = Some((last.key.to_vec(), last.seqno));
     }
 }
 

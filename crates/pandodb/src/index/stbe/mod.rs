@@ -51,10 +51,10 @@ use self::read::StbeView;
 use self::tend::{TendCounters, Tender};
 use super::graves::Graves;
 use super::{Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Progress, RootRecord, SealedBatch, Visitor};
-use crate::base::{Extent, KeyRange, PageNo, Result, RunId, Seqno};
+use crate::base::{Extent, KeyRange, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
-use crate::space::ranges::RangeSet;
+use crate::space::ranges::{RangeSet, extents};
 
 pub use self::tend::Shape;
 
@@ -275,6 +275,8 @@ impl Stbe {
         let mut inner = self.inner.lock();
         if inner.cleared {
             inner.packing = Packing::Nothing;
+            let trunk = inner.trunk.clone();
+            self.publish(&mut inner, trunk, &job::blobs_of(&batch.memtable));
             return Ok(());
         }
         let mut trunk = inner.trunk.clone();
@@ -479,15 +481,17 @@ impl Index for Stbe {
     fn clear(&self) {
         let mut inner = self.inner.lock();
         inner.cleared = true;
-        self.queue.lock().clear();
+        let mut unpacked: Vec<SealedBatch> = self.queue.lock().drain(..).collect();
         self.pack_bytes.store(0, Relaxed);
         inner.merging.retain(|merging| merging.parked.is_none());
-        if let Packing::Parked(_) = inner.packing {
-            inner.packing = Packing::Nothing;
+        match std::mem::replace(&mut inner.packing, Packing::Nothing) {
+            Packing::Parked(job) => unpacked.push(job.batch.clone()),
+            other => inner.packing = other,
         }
         let mut trunk = inner.trunk.clone();
         trunk.root = Arc::new(Node::new(KeyRange::all(), 0));
-        let blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
+        let mut blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
+        blobs.extend(unpacked.iter().flat_map(|batch| job::blobs_of(&batch.memtable)));
         self.publish(&mut inner, trunk, &blobs);
     }
 
@@ -508,11 +512,4 @@ impl Index for Stbe {
         });
         found
     }
-}
-
-/// A range of pages as extents of at most `u32::MAX` pages.
-fn extents((start, len): (u64, u64)) -> impl Iterator<Item = Extent> {
-    let step = u64::from(u32::MAX);
-    (0..len.div_ceil(step))
-        .map(move |i| Extent { start: PageNo(start + i * step), pages: (len - i * step).min(step) as u32 })
 }

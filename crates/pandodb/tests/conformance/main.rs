@@ -1,0 +1,66 @@
+//! What every index must do, whatever it is: one suite over one table.
+//!
+//! A new index joins by one line in [`CASES`]. Each test runs for every case on a fresh store in memory and names the
+//! case when it fails.
+
+mod data;
+mod store;
+
+use std::sync::Arc;
+
+use pandodb::device::MemDevice;
+use pandodb::{IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder};
+
+/// An index in a configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The structure.
+    pub index: IndexKind,
+    /// Bytes of a full memtable.
+    pub memtable_bytes: usize,
+    /// The most children of a node.
+    pub fanout: usize,
+    /// Background threads.
+    pub threads: usize,
+}
+
+/// Every index in every configuration.
+pub const CASES: &[Case] = &[
+    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 2, threads: 0 },
+    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 1 },
+    Case { index: IndexKind::Stbe, memtable_bytes: 1 << 20, fanout: 8, threads: 1 },
+];
+
+impl Case {
+    /// Opens the store on a device.
+    pub fn builder(&self, device: &Arc<MemDevice>) -> StoreBuilder {
+        let builder = Store::builder("conformance").device(device.clone()).memory_budget(8 << 20);
+        builder.memtable_bytes(self.memtable_bytes).fanout(self.fanout).background_threads(self.threads)
+    }
+
+    /// Options of a keyspace of this index.
+    pub fn options(&self) -> KeyspaceOptions {
+        KeyspaceOptions::new().index(self.index)
+    }
+
+    /// A new store with an empty keyspace.
+    pub fn fresh(&self) -> (Arc<MemDevice>, Store, Keyspace) {
+        let device = MemDevice::new();
+        let store = self.builder(&device).open().expect("a new store");
+        let keyspace = store.keyspace_with("k", self.options()).expect("a new keyspace");
+        (device, store, keyspace)
+    }
+}
+
+/// Runs a test for every case.
+pub fn each(test: impl Fn(&Case)) {
+    for case in CASES {
+        println!("{case:?}");
+        test(case);
+    }
+}
+
+/// All keys of a scan.
+pub fn keys(range: impl Iterator<Item = pandodb::Result<(pandodb::Value, pandodb::Value)>>) -> Vec<Vec<u8>> {
+    range.map(|entry| entry.expect("a readable entry").0.to_vec()).collect()
+}

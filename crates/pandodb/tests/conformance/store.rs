@@ -1,0 +1,91 @@
+//! Keyspaces, opening and closing, locks, errors.
+
+use pandodb::{AddU64, Durability, Error, KeyspaceOptions, Store};
+
+use crate::{each, keys};
+
+#[test]
+fn keyspaces_remember_their_options() {
+    each(|case| {
+        let (device, store, _) = case.fresh();
+        let ks = store.keyspace_with("counts", case.options().merge(AddU64)).unwrap();
+        ks.merge("k", 7u64.to_le_bytes()).unwrap();
+        assert!(matches!(store.keyspace_with("counts", KeyspaceOptions::new()), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(store.keyspace(""), Err(Error::InvalidArgument { .. })));
+        drop(ks);
+        store.close().unwrap();
+        let store = case.builder(&device).open().unwrap();
+        let info = store.keyspaces().into_iter().find(|info| info.name == "counts").unwrap();
+        assert_eq!((info.index, info.operator.as_deref()), (case.index.name(), Some("add_u64")));
+        let ks = store.keyspace("counts").unwrap();
+        ks.merge("k", 1u64.to_le_bytes()).unwrap();
+        assert!(ks.get("k").unwrap().unwrap() == 8u64.to_le_bytes());
+        assert!(store.open_keyspace("nobody").unwrap().is_none());
+    });
+}
+
+#[test]
+fn a_dropped_keyspace_gives_its_space_back() {
+    each(|case| {
+        let (_device, store, ks) = case.fresh();
+        let before = store.stats().unwrap().disk_bytes;
+        (0..2000u32).for_each(|i| ks.put(i.to_be_bytes(), vec![i as u8; 3000]).unwrap());
+        store.settle().unwrap();
+        let full = store.stats().unwrap().disk_bytes;
+        store.drop_keyspace("k").unwrap();
+        assert!(matches!(ks.put("k", "v"), Err(Error::NoKeyspace { .. })));
+        assert!(matches!(ks.get("k"), Err(Error::NoKeyspace { .. })));
+        assert!(matches!(ks.iter().next(), Some(Err(Error::NoKeyspace { .. }))));
+        assert!(matches!(store.drop_keyspace("k"), Err(Error::NoKeyspace { .. })));
+        store.settle().unwrap();
+        let after = store.stats().unwrap().disk_bytes;
+        assert!(full > before + (5 << 20) && after < before + (1 << 20), "{before}, {full}, {after}");
+        let again = store.keyspace_with("k", case.options()).unwrap();
+        assert_eq!(keys(again.iter()).len(), 0);
+        assert!(again.id() != ks.id() && store.verify().unwrap().is_clean());
+    });
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    each(|case| {
+        let (device, store, ks) = case.fresh();
+        ks.put("k", "v").unwrap();
+        assert!(matches!(case.builder(&device).open(), Err(Error::Locked { .. })));
+        assert!(matches!(case.builder(&device).read_only(true).open(), Err(Error::Locked { .. })));
+        store.persist(Durability::Synced).unwrap();
+        store.checkpoint().unwrap();
+        store.clone().close().unwrap();
+        assert!(ks.put("k", "late").is_err(), "a closed store takes no writes");
+        drop((store, ks));
+        let one = case.builder(&device).read_only(true).open().unwrap();
+        let two = case.builder(&device).read_only(true).open().unwrap();
+        for store in [&one, &two] {
+            let ks = store.open_keyspace("k").unwrap().unwrap();
+            assert!(ks.get("k").unwrap().unwrap() == "v");
+            assert!(matches!(ks.put("k", "w"), Err(Error::ReadOnly)));
+            assert!(matches!(store.checkpoint(), Err(Error::ReadOnly)));
+        }
+        assert!(matches!(case.builder(&device).open(), Err(Error::Locked { .. })));
+        drop((one, two));
+        assert!(case.builder(&device).open().is_ok());
+    });
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    each(|case| {
+        let (device, store, ks) = case.fresh();
+        assert!(matches!(case.builder(&device).fanout(1).open(), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(case.builder(&device).memory_budget(1).open(), Err(Error::InvalidArgument { .. })));
+        let (_other_device, other, _) = case.fresh();
+        let mut batch = other.batch();
+        batch.put(&ks, "k", "v");
+        assert!(matches!(batch.commit(Durability::Buffered), Err(Error::InvalidArgument { .. })));
+        assert!(store.batch().commit(Durability::Synced).is_ok(), "an empty batch is nothing to do");
+        assert!(!ks.contains("k").unwrap());
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let missing = Store::builder(dir.path().join("none")).create(false).open();
+    assert!(matches!(missing, Err(Error::NotAStore { .. })));
+}

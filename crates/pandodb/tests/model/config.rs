@@ -1,0 +1,101 @@
+//! The shape of one history's store and of its keys, all from the seed.
+
+use std::sync::Arc;
+
+use pandodb::device::{Device, MemDevice, SimDevice};
+use pandodb::{AddI64, Append, KeyspaceOptions, Max, Store};
+
+use super::model::{Rule, SLOTS};
+use super::rng::{Rng, mix};
+use super::world::Wrong;
+
+/// The shape of one history.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub seed: u64,
+    /// On the simulated device, which can be killed; else in memory.
+    pub simulated: bool,
+    pub memtable_bytes: usize,
+    pub fanout: usize,
+    pub memory_budget: usize,
+    /// How many different keys there are.
+    pub keys: usize,
+    /// The longest inline value, in bytes.
+    pub value_bytes: usize,
+}
+
+impl Config {
+    /// The shape that `seed` gives.
+    pub fn from_seed(seed: u64) -> Config {
+        let mut rng = Rng::new(mix(seed ^ 0xC0FF_EE00));
+        Config {
+            seed,
+            simulated: rng.chance(80),
+            memtable_bytes: (4 << 10) << rng.below(8).saturating_sub(4),
+            fanout: 2 + rng.below(3),
+            memory_budget: 1 << (20 + rng.below(3)),
+            keys: 40 << rng.below(8),
+            value_bytes: [8, 40, 150][rng.below(3)],
+        }
+    }
+
+    /// An empty device.
+    pub fn device(&self) -> Disk {
+        if self.simulated { Disk::Simulated(SimDevice::new(self.seed)) } else { Disk::Memory(MemDevice::new()) }
+    }
+
+    /// Opens the store on a device.
+    pub fn open(&self, disk: &Disk) -> Result<Store, Wrong> {
+        let device: Arc<dyn Device> = match disk {
+            Disk::Simulated(device) => device.clone(),
+            Disk::Memory(device) => device.clone(),
+        };
+        let builder = Store::builder("model").device(device).background_threads(0).fanout(self.fanout);
+        Ok(builder.memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes).open()?)
+    }
+
+    /// One of the keys: short and long ones, groups with common prefixes, and the bytes at both ends.
+    pub fn key(&self, rng: &mut Rng) -> Vec<u8> {
+        let i = rng.below(self.keys);
+        let group = mix(i as u64) % 16;
+        match i % 16 {
+            0 => vec![i as u8],
+            1 => [vec![0xff; 1 + i % 4], i.to_be_bytes()[6..].to_vec()].concat(),
+            2 => [vec![0x00; 1 + i % 3], vec![i as u8]].concat(),
+            3 => [format!("group/{group:02}/{i:05}").into_bytes(), vec![b'x'; 200 + i % 200]].concat(),
+            _ => format!("group/{group:02}/{i:05}").into_bytes(),
+        }
+    }
+
+    /// The beginning of a key, or none of it.
+    pub fn prefix(&self, rng: &mut Rng) -> Vec<u8> {
+        match rng.below(8) {
+            0 => vec![0xff; 1 + rng.below(4)],
+            1 => b"group/".to_vec(),
+            2 | 3 => format!("group/{:02}/", rng.below(16)).into_bytes(),
+            4 if rng.chance(20) => Vec::new(),
+            _ => {
+                let key = self.key(rng);
+                key[..1 + rng.below(key.len())].to_vec()
+            }
+        }
+    }
+}
+
+/// The device of a history.
+pub enum Disk {
+    Simulated(Arc<SimDevice>),
+    Memory(Arc<MemDevice>),
+}
+
+/// The options of the keyspace in a slot.
+pub fn options(slot: usize) -> KeyspaceOptions {
+    let (_, rule, threshold) = SLOTS[slot];
+    let options = KeyspaceOptions::new().blob_threshold(threshold);
+    match rule {
+        Rule::Plain => options,
+        Rule::Counter => options.merge(AddI64),
+        Rule::Append => options.merge(Append),
+        Rule::Max => options.merge(Max),
+    }
+}

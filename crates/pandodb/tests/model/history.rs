@@ -1,0 +1,226 @@
+//! Histories: what happens, one action after the other.
+//!
+//! An action follows from one word (a random number) and the state before it, so a history is a seed and a list of
+//! words; taking words away gives a smaller history, which is how failures shrink.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use pandodb::Durability;
+
+use super::config::Config;
+use super::model::{Bounds, Rule, SLOTS, Write};
+use super::rng::{Rng, mix};
+use super::world::{Sabotage, World, Wrong};
+
+/// How many actions lie between two comparisons of everything.
+const COMPARE_EVERY: usize = 50;
+
+/// What a history came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// The most levels that a tree had.
+    pub levels: u32,
+    /// Compactions, flushes, splits and merges of nodes, as far as the last life of the store knows.
+    pub moves: u64,
+    /// Whether the sabotage struck.
+    pub sabotaged: bool,
+}
+
+/// The words of the history that `seed` stands for.
+pub fn words(seed: u64, actions: usize) -> Vec<u64> {
+    let mut rng = Rng::new(mix(seed));
+    (0..actions).map(|_| rng.next()).collect()
+}
+
+/// Runs a history to its end, or to what is wrong: an answer, an error or a panic.
+pub fn run(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -> Result<Summary, Wrong> {
+    let caught = catch_unwind(AssertUnwindSafe(|| run_inner(config, words, sabotage)));
+    caught.unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().cloned();
+        let words = words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()));
+        Err(Wrong(format!("a panic: {}", words.unwrap_or_default())))
+    })
+}
+
+fn run_inner(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -> Result<Summary, Wrong> {
+    let mut world = World::new(config, sabotage)?;
+    let mut summary = Summary::default();
+    for (i, &word) in words.iter().enumerate() {
+        let told = |Wrong(why)| Wrong(format!("action {i} (word {word:#x}): {why}"));
+        world.act(&mut Rng::new(word)).map_err(told)?;
+        if i % COMPARE_EVERY == COMPARE_EVERY - 1 {
+            world.compare_all().map_err(told)?;
+        }
+        if i % 8 == 0 || i + 1 == words.len() {
+            summary.note(&world)?;
+        }
+    }
+    world.finish(&mut Rng::new(words.len() as u64)).map_err(|Wrong(why)| Wrong(format!("at the end: {why}")))?;
+    summary.note(&world)?;
+    summary.sabotaged = world.sabotaged;
+    Ok(summary)
+}
+
+impl Summary {
+    fn note(&mut self, world: &World) -> Result<(), Wrong> {
+        for keyspace in world.store.stats()?.keyspaces {
+            let index = keyspace.index;
+            self.levels = self.levels.max(index.levels);
+            self.moves = self.moves.max(index.compactions + index.flushes + index.splits + index.merges);
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// Does one action.
+    fn act(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        let there: Vec<usize> = (0..SLOTS.len()).filter(|&slot| self.keyspaces[slot].is_some()).collect();
+        if there.is_empty() {
+            return self.create_keyspace(rng.below(SLOTS.len()));
+        }
+        let slot = there[rng.below(there.len())];
+        match rng.below(1000) {
+            0..150 => self.some_writes(&there, 1, rng),
+            150..300 => self.burst(slot, rng),
+            300..400 => {
+                let count = 1 + rng.below(12);
+                self.some_writes(&there, count, rng)
+            }
+            400..440 => {
+                let write = self.range_delete(slot, rng);
+                self.write(&write)
+            }
+            440..600 => self.read_points(slot, rng),
+            600..780 => self.read_range(slot, rng),
+            780..820 => self.go_on_held(false, rng),
+            820..870 => {
+                if self.snapshots.len() >= 4 {
+                    self.snapshots.swap_remove(rng.below(4));
+                }
+                let between = self.counter_write(rng);
+                self.take_snapshot(between.as_ref())
+            }
+            870..900 => {
+                if !self.snapshots.is_empty() {
+                    self.snapshots.swap_remove(rng.below(self.snapshots.len()));
+                }
+                self.values.truncate(rng.below(20));
+                Ok(())
+            }
+            _ => self.rare(slot, rng),
+        }
+    }
+
+    /// What happens to the store as a whole.
+    fn rare(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        match rng.below(100) {
+            0..15 => {
+                let bounds = self.bounds(rng);
+                Ok(self.keyspace(slot).compact(bounds)?)
+            }
+            15..20 => Ok(self.keyspace(slot).compact::<Vec<u8>>(..)?),
+            20..35 => {
+                self.store.checkpoint()?;
+                self.lazy.clear();
+                Ok(())
+            }
+            35..45 => Ok(self.store.settle()?),
+            45..58 => self.close_and_reopen(),
+            58..75 => self.kill(),
+            75..82 => self.cut_power(),
+            82..88 => self.drop_keyspace(slot),
+            88..97 => match (0..SLOTS.len()).find(|&slot| self.keyspaces[slot].is_none()) {
+                Some(slot) => self.create_keyspace(slot),
+                None => self.verify(),
+            },
+            97 if rng.chance(30) => self.back_up(),
+            _ => {
+                self.store.persist(Durability::Synced)?;
+                self.lazy.clear();
+                self.verify()
+            }
+        }
+    }
+
+    /// One write by itself, or several as a batch.
+    fn some_writes(&mut self, there: &[usize], count: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let writes: Vec<Write> = (0..count)
+            .map(|_| {
+                let slot = there[rng.below(there.len())];
+                if count > 1 && rng.chance(4) { self.range_delete(slot, rng) } else { self.point_write(slot, rng) }
+            })
+            .collect();
+        if count == 1 {
+            return self.write(&writes[0]);
+        }
+        self.commit(&writes, [Durability::None, Durability::Buffered, Durability::Synced][rng.below(3)])
+    }
+
+    /// Many writes to one keyspace, and as many counts, in one batch: this is what grows trees.
+    fn burst(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let mut writes = Vec::new();
+        for _ in 0..10 + rng.below(160) {
+            writes.push(self.point_write(slot, rng));
+            writes.extend(self.counter_write(rng));
+        }
+        self.commit(&writes, if rng.chance(30) { Durability::None } else { Durability::Buffered })
+    }
+
+    /// A count, if the counters are there.
+    fn counter_write(&self, rng: &mut Rng) -> Option<Write> {
+        let slot = SLOTS.iter().position(|(_, rule, _)| *rule == Rule::Counter).expect("every history counts");
+        let amount = rng.next() as i64 >> rng.below(60);
+        self.keyspaces[slot].as_ref()?;
+        Some(Write::Merge(slot, self.config.key(rng), amount.to_le_bytes().to_vec()))
+    }
+
+    /// A write of one key.
+    fn point_write(&self, slot: usize, rng: &mut Rng) -> Write {
+        let key = self.config.key(rng);
+        let (_, rule, threshold) = SLOTS[slot];
+        let roll = rng.below(100);
+        if roll < 15 {
+            // Mostly of a key that is there.
+            let table = self.model.table(slot).expect("it is there");
+            let key = table.range(key.clone()..).next().map_or(key, |(found, _)| found.clone());
+            return Write::Delete(slot, key);
+        }
+        match rule {
+            Rule::Counter if roll < 85 => {
+                Write::Merge(slot, key, (rng.next() as i64 >> rng.below(60)).to_le_bytes().to_vec())
+            }
+            Rule::Append | Rule::Max if roll < 70 => {
+                let len = rng.below(20);
+                Write::Merge(slot, key, rng.bytes(len))
+            }
+            _ => {
+                let len = match rng.below(40) {
+                    0 => 0,
+                    1 => threshold + rng.below(3),
+                    2 => 4000 + rng.below(6000),
+                    _ => rng.below(self.config.value_bytes + 1),
+                };
+                let len = if rule == Rule::Counter && rng.chance(70) { 8 } else { len };
+                Write::Put(slot, key, rng.bytes(len))
+            }
+        }
+    }
+
+    /// A delete of a range: narrow ones mostly, so that something is left.
+    fn range_delete(&self, slot: usize, rng: &mut Rng) -> Write {
+        if rng.chance(15) {
+            return Write::DeletePrefix(slot, self.config.prefix(rng));
+        }
+        let bounds: Bounds = self.bounds(rng);
+        let table = self.model.table(slot).expect("it is there");
+        if rng.chance(90)
+            && let Some((from, _)) = table.range(self.config.key(rng)..).next()
+            && let Some((to, _)) = table.range(from.clone()..).nth(1 + rng.below(20))
+        {
+            let bounds = (std::ops::Bound::Included(from.clone()), std::ops::Bound::Excluded(to.clone()));
+            return Write::DeleteRange(slot, bounds);
+        }
+        Write::DeleteRange(slot, bounds)
+    }
+}

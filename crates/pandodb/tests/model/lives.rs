@@ -1,0 +1,150 @@
+//! The ends of a store's life, and what comes after: closing, killing, power cuts, backups, dropped keyspaces.
+
+use std::sync::Arc;
+
+use pandodb::device::SimDevice;
+use pandodb::{Durability, Error, Store};
+
+use super::config::Disk;
+use super::model::{Model, SLOTS, Table};
+use super::rng::Rng;
+use super::world::{World, Wrong, check};
+
+/// Everything that a store shows, as a model.
+fn dump(store: &Store) -> Result<Model, Wrong> {
+    let mut model = Model::new();
+    for (slot, (name, ..)) in SLOTS.iter().enumerate() {
+        let Some(keyspace) = store.open_keyspace(name)? else {
+            model.reset(slot, false);
+            continue;
+        };
+        let mut table = Table::new();
+        for entry in keyspace.iter() {
+            let (key, value) = entry?;
+            table.insert(key.to_vec(), Arc::from(&*value));
+        }
+        model.set(slot, table);
+    }
+    Ok(model)
+}
+
+impl World {
+    /// Opens the store again and takes new handles.
+    fn reopen(&mut self) -> Result<(), Wrong> {
+        self.store = self.config.open(&self.disk)?;
+        for slot in 0..SLOTS.len() {
+            self.keyspaces[slot] = self.store.open_keyspace(SLOTS[slot].0)?;
+            let (there, wanted) = (self.keyspaces[slot].is_some(), self.model.table(slot).is_some());
+            check(there == wanted, || format!("after reopening, `{}` is there: {there}", SLOTS[slot].0))?;
+        }
+        Ok(())
+    }
+
+    /// Closes the store and opens it again.
+    pub fn close_and_reopen(&mut self) -> Result<(), Wrong> {
+        self.let_go();
+        self.keyspaces.iter_mut().for_each(|keyspace| *keyspace = None);
+        self.store.clone().close()?;
+        // The lock is held by a handle that nobody uses any more: an empty device takes its place.
+        let spare = self.config.device();
+        let other = self.config.open(&spare)?;
+        drop(std::mem::replace(&mut self.store, other));
+        self.lazy.clear();
+        self.reopen()
+    }
+
+    /// Kills the process: what was written stays, what was only in its memory goes, in whole commits from the end.
+    pub fn kill(&mut self) -> Result<(), Wrong> {
+        let Disk::Simulated(device) = &self.disk else { return self.close_and_reopen() };
+        let image = device.image();
+        self.let_go();
+        self.disk = Disk::Simulated(SimDevice::from_image(&image, self.config.seed));
+        let allowed: Vec<Model> = self.lazy.drain(..).chain([self.model.clone()]).collect();
+        self.store = self.config.open(&self.disk)?;
+        let found = dump(&self.store)?;
+        let Some(at) = allowed.iter().rposition(|model| *model == found) else {
+            self.reopen_after_loss(&allowed)?;
+            return Err(Wrong(format!("after a kill the store is at none of {} allowed states", allowed.len())));
+        };
+        self.model = allowed[at].clone();
+        self.keyspaces =
+            (0..SLOTS.len()).map(|slot| self.store.open_keyspace(SLOTS[slot].0)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// Tells the first difference from the newest allowed state.
+    fn reopen_after_loss(&mut self, allowed: &[Model]) -> Result<(), Wrong> {
+        self.model = allowed.last().expect("at least the newest").clone();
+        self.keyspaces =
+            (0..SLOTS.len()).map(|slot| self.store.open_keyspace(SLOTS[slot].0)).collect::<Result<_, _>>()?;
+        self.compare_all()
+    }
+
+    /// Cuts the power after a sync: exactly everything is there.
+    pub fn cut_power(&mut self) -> Result<(), Wrong> {
+        self.store.persist(Durability::Synced)?;
+        self.lazy.clear();
+        let Disk::Simulated(device) = &self.disk else { return self.close_and_reopen() };
+        let image = device.durable_image();
+        self.let_go();
+        self.disk = Disk::Simulated(SimDevice::from_image(&image, self.config.seed));
+        self.reopen()?;
+        self.compare_all()
+    }
+
+    /// Drops a keyspace; its handles fail from then on.
+    pub fn drop_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
+        self.ranges.retain(|held| held.slot != slot);
+        let old = self.keyspaces[slot].take().expect("it is there");
+        self.store.drop_keyspace(SLOTS[slot].0)?;
+        self.lazy.clear();
+        self.model.reset(slot, false);
+        self.snapshots.iter_mut().for_each(|held| held.model.reset(slot, false));
+        let refused = |result: pandodb::Result<()>| matches!(result, Err(Error::NoKeyspace { .. }));
+        check(refused(old.put(b"k", b"v")), || "a dropped keyspace took a write".into())?;
+        check(refused(old.get(b"k").map(|_| ())), || "a dropped keyspace answered a read".into())
+    }
+
+    /// Creates a keyspace that was dropped. It is empty, also at older snapshots.
+    pub fn create_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
+        self.open_keyspace(slot)?;
+        self.lazy.clear();
+        self.model.reset(slot, true);
+        Ok(())
+    }
+
+    /// Copies the store into a directory and compares the copy.
+    pub fn back_up(&mut self) -> Result<(), Wrong> {
+        let dir = tempfile::tempdir().map_err(|e| Wrong(e.to_string()))?;
+        let to = dir.path().join("copy");
+        let report = self.store.backup(&to)?;
+        let copy = Store::builder(&to).read_only(true).open()?;
+        check(dump(&copy)? == self.model, || "a backup differs from the store".into())?;
+        let tables = || (0..SLOTS.len()).filter_map(|slot| self.model.table(slot));
+        let records: usize = tables().map(|table| table.len()).sum();
+        check(report.keyspaces == tables().count() as u64 && report.records == records as u64, || {
+            format!("a backup of {records} records says {report:?}")
+        })?;
+        check(copy.verify()?.is_clean(), || "a backup does not verify".into())
+    }
+
+    /// Verifies the store.
+    pub fn verify(&self) -> Result<(), Wrong> {
+        let report = self.store.verify()?;
+        check(report.is_clean(), || format!("verify found {:?}", report.problems))
+    }
+
+    /// The end of a history: everything compared, paid for, verified; then nothing is left but what an empty store has.
+    pub fn finish(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
+        self.go_on_held(true, rng)?;
+        self.compare_all()?;
+        self.verify()?;
+        self.store.settle()?;
+        check(self.store.debt() == 0, || format!("{} bytes of debt after settling", self.store.debt()))?;
+        self.compare_all()?;
+        self.verify()?;
+        self.close_and_reopen()?;
+        self.compare_all()?;
+        self.verify()
+    }
+}

@@ -1,0 +1,137 @@
+//! What a store should hold: plain sorted maps, and what each write does to them.
+//!
+//! Nothing here uses the engine's own ranges or operators: ranges are the standard library's, prefixes are
+//! `starts_with`, and the operators are written down again in one line each.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+/// A value.
+pub type Bytes = Arc<[u8]>;
+/// The content of a keyspace.
+pub type Table = BTreeMap<Vec<u8>, Bytes>;
+/// The bounds of a range of keys.
+pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// What merging does in a keyspace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Nothing: the keyspace has no operator.
+    Plain,
+    /// Adds signed numbers.
+    Counter,
+    /// Appends.
+    Append,
+    /// Keeps the largest.
+    Max,
+}
+
+/// The keyspaces of every history: name, operator, the size above which values live apart.
+pub const SLOTS: [(&str, Rule, usize); 5] = [
+    ("plain", Rule::Plain, 2 << 10),
+    ("counters", Rule::Counter, 2 << 10),
+    ("lists", Rule::Append, 200),
+    ("large", Rule::Plain, 64),
+    ("highest", Rule::Max, 0),
+];
+
+/// One write, to the keyspace in a slot.
+#[derive(Clone, Debug)]
+pub enum Write {
+    Put(usize, Vec<u8>, Vec<u8>),
+    Delete(usize, Vec<u8>),
+    Merge(usize, Vec<u8>, Vec<u8>),
+    DeleteRange(usize, Bounds),
+    DeletePrefix(usize, Vec<u8>),
+}
+
+impl Write {
+    /// Whether it surely leaves a record: deleting a range that holds no key may not, and then flushes nothing either.
+    pub fn is_logged(&self) -> bool {
+        !matches!(self, Write::DeleteRange(..) | Write::DeletePrefix(..))
+    }
+}
+
+/// What all keyspaces hold; `None` while one is dropped. Cheap to clone: tables are copied when they change.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    tables: Vec<Option<Arc<Table>>>,
+}
+
+impl Model {
+    /// Every keyspace is there and empty.
+    pub fn new() -> Model {
+        Model { tables: vec![Some(Arc::default()); SLOTS.len()] }
+    }
+
+    /// The content of the keyspace in `slot`, if it is there.
+    pub fn table(&self, slot: usize) -> Option<&Arc<Table>> {
+        self.tables[slot].as_ref()
+    }
+
+    /// Makes the keyspace in `slot` new and empty, or takes it away.
+    pub fn reset(&mut self, slot: usize, there: bool) {
+        self.tables[slot] = there.then(Arc::default);
+    }
+
+    /// Gives the keyspace in `slot` a content.
+    pub fn set(&mut self, slot: usize, table: Table) {
+        self.tables[slot] = Some(Arc::new(table));
+    }
+
+    /// Applies one write.
+    pub fn apply(&mut self, write: &Write) {
+        match write {
+            Write::Put(slot, key, value) => {
+                self.change(*slot).insert(key.clone(), value.as_slice().into());
+            }
+            Write::Delete(slot, key) => {
+                self.change(*slot).remove(key);
+            }
+            Write::Merge(slot, key, operand) => {
+                let table = self.change(*slot);
+                let value = fold(SLOTS[*slot].1, table.get(key).map(|value| &**value), operand);
+                table.insert(key.clone(), value.into());
+            }
+            Write::DeleteRange(slot, bounds) => self.change(*slot).retain(|key, _| !bounds.contains(key)),
+            Write::DeletePrefix(slot, prefix) => self.change(*slot).retain(|key, _| !key.starts_with(prefix)),
+        }
+    }
+
+    fn change(&mut self, slot: usize) -> &mut Table {
+        Arc::make_mut(self.tables[slot].as_mut().expect("writes go to keyspaces that are there"))
+    }
+}
+
+/// The entries of a table within bounds.
+pub fn within(table: &Table, bounds: &Bounds) -> Vec<(Vec<u8>, Bytes)> {
+    table.iter().filter(|(key, _)| bounds.contains(*key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// The bounds of the keys that start with `prefix`.
+pub fn prefix_bounds(prefix: &[u8]) -> Bounds {
+    let mut end = prefix.to_vec();
+    while end.last() == Some(&0xff) {
+        end.pop();
+    }
+    let to = match end.last_mut() {
+        Some(last) => {
+            *last += 1;
+            Bound::Excluded(end)
+        }
+        None => Bound::Unbounded,
+    };
+    (Bound::Included(prefix.to_vec()), to)
+}
+
+/// The value after a merge.
+fn fold(rule: Rule, base: Option<&[u8]>, operand: &[u8]) -> Vec<u8> {
+    let number = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map_or(0, i64::from_le_bytes);
+    match rule {
+        Rule::Plain => panic!("a keyspace without an operator takes no merges"),
+        Rule::Counter => base.map_or(0, number).wrapping_add(number(operand)).to_le_bytes().to_vec(),
+        Rule::Append => [base.unwrap_or_default(), operand].concat(),
+        Rule::Max => base.map_or(operand, |base| base.max(operand)).to_vec(),
+    }
+}

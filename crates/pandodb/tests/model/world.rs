@@ -1,0 +1,208 @@
+//! A store and its model side by side, and the writes that go to both.
+//!
+//! Invariant: whatever the engine was told, the model was told in the same order. A [`Sabotage`] breaks it once, on
+//! purpose: the canary that shows that the comparisons compare.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use pandodb::{Durability, Error, Keyspace, Range, Snapshot, Store, Value};
+
+use super::config::{Config, Disk, options};
+use super::model::{Bytes, Model, SLOTS, Write, prefix_bounds};
+
+/// Why a history failed.
+#[derive(Clone, Debug)]
+pub struct Wrong(pub String);
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<Error> for Wrong {
+    fn from(error: Error) -> Wrong {
+        Wrong(format!("an operation failed: {error}"))
+    }
+}
+
+/// Fails the history if `right` does not hold.
+pub fn check(right: bool, what: impl FnOnce() -> String) -> Result<(), Wrong> {
+    if right { Ok(()) } else { Err(Wrong(what())) }
+}
+
+/// A mistake that the engine does not make: it is made for it, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    LostPut,
+    LostDelete,
+    LostMerge,
+    DoubleMerge,
+    LostRangeDelete,
+    TornBatch,
+    LateSnapshot,
+}
+
+/// How many commits without a logged acknowledgement are remembered before they are flushed.
+const LAZY_COMMITS: usize = 12;
+
+/// A snapshot and what it must show.
+pub struct Held {
+    pub snapshot: Snapshot,
+    pub model: Model,
+}
+
+/// A scan that is kept open across other operations, and what it still has to yield.
+pub struct HeldRange {
+    pub slot: usize,
+    pub range: Range,
+    pub expect: VecDeque<(Vec<u8>, Bytes)>,
+}
+
+/// Both sides of a history.
+pub struct World {
+    pub config: Config,
+    pub disk: Disk,
+    pub store: Store,
+    pub keyspaces: Vec<Option<Keyspace>>,
+    pub model: Model,
+    pub snapshots: Vec<Held>,
+    pub ranges: Vec<HeldRange>,
+    /// Values that were read some time ago: they must not change in the reader's hands.
+    pub values: Vec<(Value, Bytes)>,
+    /// What a kill may go back to: the models before the commits that only the process knows.
+    pub lazy: Vec<Model>,
+    sabotage: Option<(Sabotage, usize)>,
+    /// Whether the sabotage has happened.
+    pub sabotaged: bool,
+}
+
+impl World {
+    /// An empty store with all keyspaces. The sabotage strikes at its `n`-th occasion.
+    pub fn new(config: Config, sabotage: Option<(Sabotage, usize)>) -> Result<World, Wrong> {
+        let disk = config.device();
+        let store = config.open(&disk)?;
+        let mut world = World {
+            config,
+            disk,
+            store,
+            keyspaces: vec![None; SLOTS.len()],
+            model: Model::new(),
+            snapshots: Vec::new(),
+            ranges: Vec::new(),
+            values: Vec::new(),
+            lazy: Vec::new(),
+            sabotage,
+            sabotaged: false,
+        };
+        for slot in 0..SLOTS.len() {
+            world.open_keyspace(slot)?;
+        }
+        Ok(world)
+    }
+
+    /// Takes the handle of the keyspace in `slot`, creating it if it is not there.
+    pub fn open_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
+        self.keyspaces[slot] = Some(self.store.keyspace_with(SLOTS[slot].0, options(slot))?);
+        Ok(())
+    }
+
+    /// The handle of the keyspace in `slot`.
+    pub fn keyspace(&self, slot: usize) -> &Keyspace {
+        self.keyspaces[slot].as_ref().expect("asked for a keyspace that is dropped")
+    }
+
+    /// Whether the sabotage strikes here.
+    pub fn strikes(&mut self, kind: Sabotage) -> bool {
+        match &mut self.sabotage {
+            Some((which, left)) if *which == kind && !self.sabotaged => {
+                self.sabotaged = *left == 0;
+                *left = left.saturating_sub(1);
+                self.sabotaged
+            }
+            _ => false,
+        }
+    }
+
+    /// What of a write reaches the engine, and how often: once, if nobody interferes.
+    fn times(&mut self, write: &Write) -> usize {
+        match write {
+            Write::Put(..) if self.strikes(Sabotage::LostPut) => 0,
+            Write::Delete(..) if self.strikes(Sabotage::LostDelete) => 0,
+            Write::Merge(..) if self.strikes(Sabotage::LostMerge) => 0,
+            Write::Merge(..) if self.strikes(Sabotage::DoubleMerge) => 2,
+            Write::DeleteRange(..) if self.strikes(Sabotage::LostRangeDelete) => 0,
+            _ => 1,
+        }
+    }
+
+    /// Sends one write outside of a batch.
+    pub fn write(&mut self, write: &Write) -> Result<(), Wrong> {
+        for _ in 0..self.times(write) {
+            match write {
+                Write::Put(slot, key, value) => self.keyspace(*slot).put(key, value)?,
+                Write::Delete(slot, key) => self.keyspace(*slot).delete(key)?,
+                Write::Merge(slot, key, operand) => self.keyspace(*slot).merge(key, operand)?,
+                Write::DeleteRange(slot, bounds) => self.keyspace(*slot).delete_range(bounds.clone())?,
+                Write::DeletePrefix(slot, prefix) => self.keyspace(*slot).delete_range(prefix_bounds(prefix))?,
+            }
+        }
+        self.model.apply(write);
+        if write.is_logged() {
+            self.lazy.clear();
+        }
+        Ok(())
+    }
+
+    /// Sends writes as one batch.
+    pub fn commit(&mut self, writes: &[Write], durability: Durability) -> Result<(), Wrong> {
+        if self.lazy.len() >= LAZY_COMMITS {
+            self.store.persist(Durability::Buffered)?;
+            self.lazy.clear();
+        }
+        let before = self.model.clone();
+        let torn = writes.len() > 1 && self.strikes(Sabotage::TornBatch);
+        let mut batch = self.store.batch();
+        for write in &writes[..writes.len() - usize::from(torn)] {
+            for _ in 0..self.times(write) {
+                match write {
+                    Write::Put(slot, key, value) => batch.put(self.keyspace(*slot), key, value),
+                    Write::Delete(slot, key) => batch.delete(self.keyspace(*slot), key),
+                    Write::Merge(slot, key, operand) => batch.merge(self.keyspace(*slot), key, operand),
+                    Write::DeleteRange(slot, bounds) => batch.delete_range(self.keyspace(*slot), bounds.clone()),
+                    Write::DeletePrefix(slot, prefix) => {
+                        batch.delete_range(self.keyspace(*slot), prefix_bounds(prefix))
+                    }
+                }
+            }
+        }
+        batch.commit(durability)?;
+        writes.iter().for_each(|write| self.model.apply(write));
+        match durability {
+            Durability::None => self.lazy.push(before),
+            Durability::Buffered | Durability::Synced if writes.iter().any(Write::is_logged) => self.lazy.clear(),
+            Durability::Buffered | Durability::Synced => self.lazy.push(before),
+        }
+        Ok(())
+    }
+
+    /// Takes a snapshot, and remembers what it shows.
+    pub fn take_snapshot(&mut self, between: Option<&Write>) -> Result<(), Wrong> {
+        let model = self.model.clone();
+        if let Some(write) = between
+            && self.strikes(Sabotage::LateSnapshot)
+        {
+            self.write(write)?;
+        }
+        self.snapshots.push(Held { snapshot: self.store.snapshot(), model });
+        Ok(())
+    }
+
+    /// Lets go of everything that reads from the store.
+    pub fn let_go(&mut self) {
+        self.snapshots.clear();
+        self.ranges.clear();
+        self.values.clear();
+    }
+}

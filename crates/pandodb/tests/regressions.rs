@@ -1,0 +1,217 @@
+//! What reviews found, so that it stays found: each test failed before its fix. They run on real directories and real
+//! threads; the simulated crashes stand in `crash/`, random histories in `model/`.
+
+use std::path::Path;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use pandodb::{Append, Durability, KeyspaceOptions, Store};
+
+fn small(path: &Path, threads: usize) -> Store {
+    Store::builder(path).memory_budget(8 << 20).memtable_bytes(256 << 10).background_threads(threads).open().unwrap()
+}
+
+/// Runs `body` on a thread of its own and fails if it does not end.
+fn ends(what: &str, body: impl FnOnce() + Send + 'static) {
+    let (done, wait) = mpsc::channel();
+    std::thread::spawn(move || {
+        body();
+        let _ = done.send(());
+    });
+    match wait.recv_timeout(Duration::from_secs(30)) {
+        Ok(()) => {}
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what} does not end"),
+        Err(mpsc::RecvTimeoutError::Disconnected) => panic!("{what} panicked"),
+    }
+}
+
+/// Copies the files of an open store as they are: what a SIGKILL leaves.
+fn killed_copy(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    let mut names: Vec<_> = std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    for name in names {
+        // A log segment may go while it is copied; then a checkpoint no longer needs it.
+        let _ = std::fs::copy(from.join(&name), to.join(&name));
+    }
+}
+
+#[test]
+fn deleting_the_same_range_again_keeps_the_accounts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (from, to) = (vec![b'a'; 200], vec![b'b'; 200]);
+    {
+        let store = small(&path, 1);
+        let keyspace = store.keyspace("k").unwrap();
+        for _ in 0..16 {
+            keyspace.delete_range(from.clone()..to.clone()).unwrap();
+        }
+    }
+    ends("compacting repeated range deletes", move || {
+        let store = small(&path, 0);
+        let keyspace = store.keyspace("k").unwrap();
+        keyspace.put("x", "y").unwrap();
+        keyspace.delete_range(from..to).unwrap();
+        keyspace.compact::<&str>(..).unwrap();
+        assert_eq!(store.debt(), 0);
+    });
+}
+
+#[test]
+fn compaction_ends_where_a_snapshot_or_a_large_value_keeps_messages_alive() {
+    ends("compacting under a snapshot", || {
+        let dir = tempfile::tempdir().unwrap();
+        let store = small(&dir.path().join("s"), 0);
+        let keyspace = store.keyspace("k").unwrap();
+        (0..100u32).for_each(|i| keyspace.put(i.to_be_bytes(), "y").unwrap());
+        let snapshot = store.snapshot();
+        keyspace.put(5u32.to_be_bytes(), "new").unwrap();
+        keyspace.compact::<&str>(..).unwrap();
+        assert_eq!(keyspace.at(&snapshot).get(5u32.to_be_bytes()).unwrap().unwrap(), "y");
+    });
+    ends("compacting a merge above a large value", || {
+        let dir = tempfile::tempdir().unwrap();
+        let store = small(&dir.path().join("s"), 1);
+        let keyspace = store.keyspace_with("k", KeyspaceOptions::new().merge(Append)).unwrap();
+        keyspace.put("big", vec![7u8; 10_000]).unwrap();
+        keyspace.merge("big", "tail").unwrap();
+        keyspace.compact::<&str>(..).unwrap();
+        assert_eq!(keyspace.get("big").unwrap().unwrap().len(), 10_004);
+    });
+}
+
+#[test]
+fn replay_into_a_smaller_budget_spares_the_large_values_that_later_records_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let big = |i: u32| (format!("big{i:08}"), vec![i as u8; 10_000]);
+    {
+        let store = Store::builder(&path).memory_budget(64 << 20).open().unwrap();
+        let keyspace = store.keyspace("k").unwrap();
+        for i in 0..4000u32 {
+            keyspace.put(format!("small{i:08}"), vec![i as u8; 500]).unwrap();
+            if i % 40 == 0 {
+                let (key, value) = big(i);
+                keyspace.put(key, value).unwrap();
+            }
+        }
+        store.close().unwrap();
+    }
+    let store = Store::builder(&path).memory_budget(4 << 20).memtable_bytes(256 << 10).open().unwrap();
+    let keyspace = store.keyspace("k").unwrap();
+    for i in (0..4000).step_by(40) {
+        let (key, value) = big(i);
+        assert_eq!(keyspace.get(key).unwrap().unwrap(), value);
+    }
+    let report = store.verify().unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+}
+
+#[test]
+fn dropping_the_last_handle_closes_before_it_returns() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    for round in 0..20u32 {
+        // Opening fails with `Locked` if a worker still held the store of the round before.
+        let store = Store::builder(&path).memory_budget(8 << 20).memtable_bytes(64 << 10).open().unwrap();
+        let keyspace = store.keyspace("k").unwrap();
+        (0..2000u32).for_each(|i| keyspace.put((i ^ round).to_be_bytes(), [1u8; 100]).unwrap());
+    }
+}
+
+#[test]
+fn a_keyspace_that_can_be_written_survives_a_kill_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let store = Store::builder(&path).memory_budget(8 << 20).open().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..8u32 {
+                store.keyspace(&format!("k{i}")).unwrap();
+                std::thread::sleep(Duration::from_millis(40));
+            }
+        });
+        for i in 0..8u32 {
+            let name = format!("k{i}");
+            let keyspace = loop {
+                if let Some(keyspace) = store.open_keyspace(&name).unwrap() {
+                    break keyspace;
+                }
+            };
+            keyspace.put("x", "y").unwrap();
+            let copy = dir.path().join(format!("copy{i}"));
+            killed_copy(&path, &copy);
+            let reopened = Store::builder(&copy).memory_budget(8 << 20).open().unwrap();
+            assert_eq!(reopened.open_keyspace(&name).unwrap().unwrap().get("x").unwrap().unwrap(), "y");
+        }
+    });
+}
+
+#[test]
+fn one_damaged_superblock_costs_nothing_also_after_a_keyspace_was_created() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, copy) = (dir.path().join("s"), dir.path().join("copy"));
+    let store = Store::builder(&path).memory_budget(8 << 20).open().unwrap();
+    store.keyspace("first").unwrap().put_with("a", "b", Durability::Synced).unwrap();
+    store.keyspace("second").unwrap().put_with("x", "y", Durability::Synced).unwrap();
+    for slot in [0, 32 * 4096] {
+        killed_copy(&path, &copy);
+        let mut data = std::fs::read(copy.join("data")).unwrap();
+        data[slot + 300] ^= 1;
+        std::fs::write(copy.join("data"), data).unwrap();
+        let reopened = Store::builder(&copy).memory_budget(8 << 20).open().unwrap();
+        assert_eq!(reopened.open_keyspace("second").unwrap().unwrap().get("x").unwrap().unwrap(), "y");
+        drop(reopened);
+        std::fs::remove_dir_all(&copy).unwrap();
+    }
+}
+
+#[test]
+fn damaged_inner_blocks_do_not_keep_new_memtables_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let open = || Store::builder(&path).memory_budget(8 << 20).memtable_bytes(64 << 10).open().unwrap();
+    let key = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+    {
+        let store = open();
+        let keyspace = store.keyspace("k").unwrap();
+        (0..30_000).for_each(|i| keyspace.put(key(i), [1u8; 60]).unwrap());
+        store.settle().unwrap();
+    }
+    let mut bytes = std::fs::read(path.join("data")).unwrap();
+    let mut damaged = 0;
+    for page in bytes.chunks_mut(4096).skip(1).filter(|page| page[4] == 2 && page[5..8] == [0; 3] && page[8] == 1) {
+        page[200] ^= 1;
+        damaged += 1;
+    }
+    assert!(damaged > 0);
+    std::fs::write(path.join("data"), bytes).unwrap();
+    let store = open();
+    let keyspace = store.keyspace("k").unwrap();
+    for i in 0..40_000 {
+        // Refusing writes is an answer; taking them without end is not.
+        if keyspace.put(key(i + 1_000_000), [1u8; 60]).is_err() {
+            break;
+        }
+    }
+    let stats = store.stats().unwrap();
+    assert!(stats.memory.memtables < 8 << 20 && stats.disk_bytes < 64 << 20, "{stats:?}");
+    assert!(!store.verify().unwrap().is_clean(), "the damage is reported");
+}
+
+#[test]
+fn a_scan_of_a_dropped_keyspace_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = small(&dir.path().join("s"), 1);
+    let keyspace = store.keyspace("k").unwrap();
+    (0..5000u32).for_each(|i| keyspace.put(i.to_be_bytes(), [1u8; 60]).unwrap());
+    store.settle().unwrap();
+    let mut scan = keyspace.iter();
+    scan.by_ref().take(10).for_each(|entry| drop(entry.unwrap()));
+    store.drop_keyspace("k").unwrap();
+    // Longer than a scan holds on to one view.
+    std::thread::sleep(Duration::from_millis(2100));
+    let rest: Vec<_> = scan.collect();
+    assert!(rest.len() == 4990 || rest.last().is_some_and(|entry| entry.is_err()), "{} items, no error", rest.len());
+}

@@ -107,7 +107,7 @@ impl Store {
         self.keyspace_with(name, KeyspaceOptions::default())
     }
 
-    /// The keyspace of that name, created with `options` if it does not exist. Creating one takes a checkpoint.
+    /// The keyspace of that name, created with `options` if it does not exist. Creating one takes two checkpoints.
     ///
     /// # Errors
     /// As [`Store::keyspace`]; [`Error::InvalidArgument`] if it exists with another index or operator.

@@ -201,7 +201,8 @@ impl Found {
                         data.mark(extent(addr))?;
                     }
                     superblock.durable = durable;
-                    superblock.generation = newest;
+                    // The next superblock goes over the one that could not be used, not over this one.
+                    superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };
                     return Ok(Found { data, superblock, catalog });
                 }
                 Err(e) => first_error = first_error.or(Some(e)),

@@ -133,7 +133,9 @@ fn batches_are_whole_and_in_order() {
 
 #[test]
 fn operators_fold_before_and_after_compactions() {
-    let table: [(&str, &[&[u8]], &[u8]); 7] = [
+    /// An operator, its operands in order, and what they come to.
+    type Case = (&'static str, &'static [&'static [u8]], &'static [u8]);
+    let table: [Case; 7] = [
         ("add_u64", &[&[1, 0, 0, 0, 0, 0, 0, 0], &[255, 1, 0, 0, 0, 0, 0, 0]], &[0, 2, 0, 0, 0, 0, 0, 0]),
         ("add_i64", &[&[255; 8], &[255; 8]], &[254, 255, 255, 255, 255, 255, 255, 255]),
         ("min", &[b"b", b"a", b"c"], b"a"),

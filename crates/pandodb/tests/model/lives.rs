@@ -32,10 +32,10 @@ impl World {
     /// Opens the store again and takes new handles.
     fn reopen(&mut self) -> Result<(), Wrong> {
         self.store = self.config.open(&self.disk)?;
-        for slot in 0..SLOTS.len() {
-            self.keyspaces[slot] = self.store.open_keyspace(SLOTS[slot].0)?;
+        for (slot, (name, ..)) in SLOTS.iter().enumerate() {
+            self.keyspaces[slot] = self.store.open_keyspace(name)?;
             let (there, wanted) = (self.keyspaces[slot].is_some(), self.model.table(slot).is_some());
-            check(there == wanted, || format!("after reopening, `{}` is there: {there}", SLOTS[slot].0))?;
+            check(there == wanted, || format!("after reopening, `{name}` is there: {there}"))?;
         }
         Ok(())
     }

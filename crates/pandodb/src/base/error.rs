@@ -146,7 +146,7 @@ impl fmt::Display for Error {
                 let file = if file.is_empty() { "memory" } else { file };
                 write!(
                     f,
-                    "corruption: {what} in `{file}` at byte {offset}: {detail}; restore from a backup, other ranges stay readable"
+                    "corruption: {what} in `{file}` at byte {offset}: {detail}; restore from a backup; what does not need this block stays readable"
                 )
             }
             Error::Poisoned { first } => {

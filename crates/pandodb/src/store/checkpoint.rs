@@ -67,7 +67,10 @@ impl Engine {
         old.iter().for_each(|addr| self.core.data.free(extent(*addr)));
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through().unwrap_or(root.superblock.durable);
-        log.discard_through(through.min(root.older_through))?;
+        // The checkpoint stands whatever becomes of old log; what is left is tried again at the next one.
+        if let Err(e) = log.discard_through(through.min(root.older_through)) {
+            *self.trouble.lock() = Some(e);
+        }
         root.older_through = through;
         self.reserve.refill(self.core.data.stats().allocated_bytes);
         self.figures.checkpoints.fetch_add(1, Relaxed);
@@ -254,8 +257,14 @@ impl Engine {
             self.seal(&mut sequencer, keyspace);
         }
         self.drain(&|| keyspace.index.debt().pack_bytes == 0)?;
+        self.trouble.lock().take();
         keyspace.index.compact(range)?;
-        self.settle()
+        self.settle()?;
+        // Damaged inputs are left as they are, and then nothing is owed for them.
+        match self.trouble.lock().clone() {
+            Some(trouble) => Err(trouble),
+            None => Ok(()),
+        }
     }
 
     /// Waits until no debt is left, then lets freed space go.

@@ -66,6 +66,9 @@ pub(crate) struct Engine {
     pub trouble: Mutex<Option<Error>>,
     pub figures: Figures,
     pub closed: AtomicBool,
+    /// Held shared by whoever writes to the data file without the sequencer; a close takes it before it lets go of the
+    /// store's lock.
+    pub gate: RwLock<()>,
     /// The store's lock, until it is closed.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
@@ -352,6 +355,7 @@ impl Engine {
     /// A turn of a worker thread. A panic in it is a mistake of ours: it must not take the host down, nor leave writers
     /// waiting for a thread that is gone, so it poisons the store.
     pub(crate) fn guarded_turn(&self, budget: u64) -> Turn {
+        let _gate = self.gate.read();
         let turn = std::panic::AssertUnwindSafe(|| self.turn(budget));
         std::panic::catch_unwind(turn).unwrap_or_else(|_| {
             let _ = self.poison.set("background work panicked; please report it with the message on stderr".into());
@@ -392,6 +396,7 @@ impl Engine {
         } else {
             self.write_clean_end().inspect_err(|e| self.poison(e))
         };
+        let _gate = self.gate.write();
         self.lock.lock().take();
         ended
     }

@@ -163,6 +163,7 @@ impl KeyspaceState {
 impl Engine {
     /// Writes a large value and encodes the reference to it.
     pub(crate) fn write_blob(&self, value: &[u8]) -> Result<(BlobRef, Vec<u8>)> {
+        let _gate = self.gate.read();
         self.check_writable()?;
         self.keep_back()?;
         let blob = self.core.data.write_blob(value).inspect_err(|e| {

@@ -13,7 +13,7 @@
 //!
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +27,7 @@ use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use crate::base::{BlobRef, Error, Extent, Kind, MAX_INLINE_VALUE, Result, Seqno, StoreId};
+use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -73,6 +73,8 @@ pub(crate) fn open(
         let state = open_keyspace(&core, shape, &chunks, &operators, record)?;
         keyspaces.insert(record.id, Arc::new(state));
     }
+    // Open before the log is replayed: on a full disk that may need its space.
+    let reserve = if config.read_only { Reserve::none() } else { Reserve::open(&*device, config.reserve())? };
     let mut engine = Engine {
         device: device.clone(),
         core,
@@ -88,7 +90,7 @@ pub(crate) fn open(
         }),
         scheduler: Arc::new(Scheduler::default()),
         chunks,
-        reserve: Reserve::none(),
+        reserve,
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
         active_bytes: AtomicU64::new(0),
@@ -97,20 +99,11 @@ pub(crate) fn open(
         figures: Figures::default(),
         closed: AtomicBool::new(false),
         config,
+        gate: RwLock::new(()),
         lock: Mutex::new(Some(lock)),
     };
     engine.keyspaces.read().values().for_each(|keyspace| engine.charge(keyspace, keyspace.active_bytes() as u64));
-    let recovered = engine.recover()?;
-    let last = recovered.report.last;
-    engine.sequencer.lock().next = last.next();
-    engine.snapshots.set_visible(last);
-    if !engine.config.read_only {
-        engine.begin_epoch(&recovered)?;
-        engine.settle_moved(&recovered.moved)?;
-        if recovered.report.segments.len() > MAX_OLD_SEGMENTS {
-            engine.shorten_log()?;
-        }
-    }
+    engine.come_back()?;
     let engine = Arc::new(engine);
     start_workers(&engine)?;
     Ok(Store { engine: Arc::new(Shared(engine)) })
@@ -266,6 +259,22 @@ pub(crate) fn open_keyspace(
 }
 
 impl Engine {
+    /// From the last checkpoint to where the log ends, and into a new epoch.
+    fn come_back(&mut self) -> Result<()> {
+        let recovered = self.recover()?;
+        let last = recovered.report.last;
+        self.sequencer.lock().next = last.next();
+        self.snapshots.set_visible(last);
+        if !self.config.read_only {
+            self.begin_epoch(&recovered)?;
+            self.settle_moved(&recovered.moved)?;
+            if recovered.report.segments.len() > MAX_OLD_SEGMENTS {
+                self.shorten_log()?;
+            }
+        }
+        Ok(())
+    }
+
     /// Replays the log: once to see what it names and where it ends, once to apply it. Packing a memtable in between
     /// allocates pages, so every large value of the log must have been marked before.
     fn recover(&mut self) -> Result<Recovered> {
@@ -275,13 +284,16 @@ impl Engine {
             (Claims { from, durable: root.superblock.durable }, root.catalog.next_id)
         };
         let store = self.core.data.store_id();
-        let mut survey = Survey { engine: self, durable: claims.durable, next_id, seen: HashSet::new() };
+        let mut survey = Survey { engine: self, durable: claims.durable, next_id };
         let seen = replay(&*self.device, store, claims, true, &mut |record| survey.record(record))?;
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
         let report = replay(&*self.device, store, claims, self.config.read_only, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
-        assert_eq!(report.last, seen.last, "the log ends where it ended a moment ago");
+        if report.last != seen.last {
+            let detail = format!("the log ended at seqno {} and a moment later at {}", seen.last, report.last);
+            return Err(Error::corruption("log", report.last.0, detail));
+        }
         let (moved, first_moved) = (replayer.moved, replayer.first_moved);
         if first_moved.is_some() {
             self.core.data.sync()?;
@@ -295,10 +307,29 @@ impl Engine {
         if moved.is_empty() {
             return Ok(());
         }
-        self.pack_all()?;
-        self.checkpoint()?;
-        moved.iter().for_each(|extent| self.core.data.free(*extent));
+        match self.pack_or_keep().and_then(|()| self.checkpoint()) {
+            Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
+            // The log goes on naming the old places, so they are made durable where they are, and stay taken until the
+            // next opening.
+            Err(Error::DiskFull { .. }) => {
+                for extent in moved {
+                    let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
+                    self.core.data.write(extent.start, buf)?;
+                }
+                self.core.data.sync()?;
+            }
+            Err(e) => return Err(e),
+        }
         Ok(())
+    }
+
+    /// Packs every memtable. On a full disk they stay in memory, over their budget, so that one can open the store and
+    /// delete; the reserve is left for that.
+    fn pack_or_keep(&self) -> Result<()> {
+        match self.pack_all() {
+            Err(Error::DiskFull { .. }) => Ok(()),
+            other => other,
+        }
     }
 
     /// Starts a new life: a superblock of the next epoch (into the slot that is older or damaged), then the log.
@@ -327,7 +358,6 @@ impl Engine {
             )?
             .with_data(self.core.data.clone()),
         );
-        self.reserve = Reserve::open(&*self.device, self.config.reserve())?;
         Ok(())
     }
 }
@@ -347,8 +377,6 @@ struct Survey<'a> {
     /// The log is known to have been durable through here.
     durable: Seqno,
     next_id: u32,
-    /// Pages that are marked already (a record that is visited twice).
-    seen: HashSet<u64>,
 }
 
 impl Survey<'_> {
@@ -377,11 +405,8 @@ impl Survey<'_> {
             }
             blobs.push(blob);
         }
-        for blob in blobs {
-            if self.seen.insert(blob.page.0) {
-                data.mark(blob.extent())?;
-            }
-        }
+        // Pages that two messages name are corruption, not two owners.
+        blobs.iter().try_for_each(|blob| data.mark(blob.extent()))?;
         Ok(Visit::Continue)
     }
 }
@@ -461,7 +486,7 @@ impl Engine {
             return Ok(());
         }
         self.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
-        self.pack_all()
+        self.pack_or_keep()
     }
 
     /// Seals and packs every memtable.

@@ -68,11 +68,13 @@ impl Reserve {
         let want = (store_bytes / 8).max(MIN_RESERVE).min(self.limit);
         let file = self.file.lock();
         let held = self.bytes();
-        if let Some(file) = file.as_ref().filter(|_| want > held)
-            && file.allocate(held, want - held).is_ok()
-        {
+        let Some(file) = file.as_ref().filter(|_| want > held) else { return };
+        if file.allocate(held, want - held).is_ok() {
             self.held.store(want, Relaxed);
             self.lent.store(false, Relaxed);
+        } else {
+            // What a failed allocation kept all the same is given back; a file that cannot be cut is cut by `release`.
+            let _ = file.set_len(held);
         }
     }
 }

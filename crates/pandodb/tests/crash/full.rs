@@ -71,3 +71,34 @@ fn a_full_disk_takes_deletes_and_then_writes_again() {
         }
     }
 }
+
+/// Fills a disk, kills the store there, and opens it again on the same full disk.
+fn kill_when_full(sizes: Sizes, budget: u64) -> Result<(), Error> {
+    let device = SimDevice::new(budget);
+    device.set_byte_budget(Some(budget));
+    let store = sizes.open(device.clone())?;
+    let mut state = State::default();
+    assert!(fill(&store, &mut state, ROWS, budget)?, "budget {budget}: the disk must be full");
+    let killed = device.image();
+    drop(store);
+    let device = SimDevice::from_image(&killed, 1);
+    device.set_byte_budget(Some(budget));
+    let store = sizes.open(device.clone())?;
+    assert_eq!(contents(&store)?, state, "budget {budget}: everything acknowledged is there");
+    assert!(store.verify()?.is_clean(), "budget {budget}");
+    store.drop_keyspace(ROWS)?;
+    state.0.clear();
+    fill(&store, &mut state, ROWS, budget + 1)?;
+    assert_eq!(contents(&store)?, state, "budget {budget}: writing resumes");
+    Ok(())
+}
+
+#[test]
+fn a_store_killed_on_a_full_disk_opens_on_it() {
+    for sizes in [Sizes { reserve: 64 << 10, ..Sizes::TINY }, Sizes { reserve: 64 << 10, ..Sizes::LOGGY }] {
+        for step in 0..20 {
+            let budget = (400 << 10) + step * 9_000;
+            kill_when_full(sizes, budget).unwrap_or_else(|e| panic!("budget {budget}: {e}"));
+        }
+    }
+}

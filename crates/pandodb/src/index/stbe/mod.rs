@@ -250,7 +250,13 @@ impl Stbe {
             Err(e) => return Err(self.give_up_pack(job.batch, e)),
         };
         if !done {
-            self.inner.lock().packing = Packing::Parked(job);
+            let mut inner = self.inner.lock();
+            if inner.cleared {
+                inner.packing = Packing::Nothing;
+                self.forget_batch(&mut inner, &job.batch);
+            } else {
+                inner.packing = Packing::Parked(job);
+            }
             return Ok(Progress { bytes, packed: false, idle: false });
         }
         let batch = job.batch.clone();
@@ -262,10 +268,22 @@ impl Stbe {
         Ok(Progress { bytes, packed: true, idle: false })
     }
 
+    /// Lets go of the large values that only a memtable of a dropped keyspace names.
+    fn forget_batch(&self, inner: &mut Inner, batch: &SealedBatch) {
+        let trunk = inner.trunk.clone();
+        self.publish(inner, trunk, &job::blobs_of(&batch.memtable));
+    }
+
     /// Puts a memtable that could not be packed back in front of the queue.
     fn give_up_pack(&self, batch: SealedBatch, error: crate::Error) -> crate::Error {
-        self.inner.lock().packing = Packing::Nothing;
-        self.queue.lock().push_front(batch);
+        let mut inner = self.inner.lock();
+        // Back in its place before anyone can claim the next one: memtables are attached in order.
+        if inner.cleared {
+            self.forget_batch(&mut inner, &batch);
+        } else {
+            self.queue.lock().push_front(batch);
+        }
+        inner.packing = Packing::Nothing;
         error
     }
 
@@ -275,8 +293,7 @@ impl Stbe {
         let mut inner = self.inner.lock();
         if inner.cleared {
             inner.packing = Packing::Nothing;
-            let trunk = inner.trunk.clone();
-            self.publish(&mut inner, trunk, &job::blobs_of(&batch.memtable));
+            self.forget_batch(&mut inner, batch);
             return Ok(());
         }
         let mut trunk = inner.trunk.clone();
@@ -307,7 +324,9 @@ impl Stbe {
         };
         if !done {
             let mut inner = self.inner.lock();
-            if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
+            if inner.cleared {
+                inner.merging.retain(|merging| merging.ticket != ticket);
+            } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 merging.parked = Some(job);
             }
             let _ = self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes)));

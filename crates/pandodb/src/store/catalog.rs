@@ -4,7 +4,7 @@
 //! Persisted form, after the block header (all integers varint, strings with their length in front):
 //!
 //! ```text
-//!  version (1) | next keyspace id | count | for each keyspace:
+//!  version (1) | next keyspace id | user bytes | written bytes | count | for each keyspace:
 //!    id | name | index kind | operator name ("" for none) | operator version | blob threshold | through | root record
 //! ```
 
@@ -23,6 +23,10 @@ pub const MAX_NAME: usize = 255;
 pub(crate) struct Catalog {
     /// Every keyspace ever created has a smaller id.
     pub next_id: u32,
+    /// Bytes of keys and values that users wrote in all lives of the store.
+    pub user_bytes: u64,
+    /// Bytes that the store wrote for them, log and data.
+    pub written_bytes: u64,
     /// In the order of their ids.
     pub keyspaces: Vec<KeyspaceRecord>,
 }
@@ -44,6 +48,8 @@ impl Catalog {
         let mut out = Vec::new();
         put_varint(&mut out, VERSION);
         put_varint(&mut out, self.next_id.into());
+        put_varint(&mut out, self.user_bytes);
+        put_varint(&mut out, self.written_bytes);
         put_varint(&mut out, self.keyspaces.len() as u64);
         for keyspace in &self.keyspaces {
             put_varint(&mut out, keyspace.id.0.into());
@@ -66,6 +72,7 @@ impl Catalog {
             return Err(reader.corrupt("unknown version"));
         }
         let next_id = reader.varint_max(u32::MAX.into())? as u32;
+        let (user_bytes, written_bytes) = (reader.varint_max(1 << 60)?, reader.varint_max(1 << 60)?);
         let count = reader.count(8)?;
         let mut keyspaces: Vec<KeyspaceRecord> = Vec::with_capacity(count);
         for _ in 0..count {
@@ -92,7 +99,7 @@ impl Catalog {
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
-        Ok(Catalog { next_id, keyspaces })
+        Ok(Catalog { next_id, user_bytes, written_bytes, keyspaces })
     }
 
     /// Every keyspace's runs hold everything up to here.
@@ -176,6 +183,8 @@ mod tests {
     fn golden_bytes_and_round_trip() {
         let catalog = Catalog {
             next_id: 9,
+            user_bytes: 5,
+            written_bytes: 200,
             keyspaces: vec![KeyspaceRecord {
                 id: KeyspaceId(3),
                 name: "ks".into(),
@@ -187,7 +196,7 @@ mod tests {
         };
         let bytes = catalog.encode();
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "01090103026b730473746265036d696e018010ac02020102");
+        assert_eq!(hex, "010905c8010103026b730473746265036d696e018010ac02020102");
         assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
         for cut in 0..bytes.len() {
             assert!(Catalog::decode(&bytes[..cut]).is_err());

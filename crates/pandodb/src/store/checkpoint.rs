@@ -84,7 +84,13 @@ impl Engine {
         let published = self.keyspaces.read();
         let keyspaces: Vec<Arc<KeyspaceState>> = published.values().chain(pending).cloned().collect();
         drop(published);
-        let mut catalog = Catalog { next_id: root.catalog.next_id, keyspaces: Vec::with_capacity(keyspaces.len()) };
+        let (user_bytes, written_bytes) = self.lifetime_bytes();
+        let mut catalog = Catalog {
+            next_id: root.catalog.next_id,
+            user_bytes,
+            written_bytes,
+            keyspaces: Vec::with_capacity(keyspaces.len()),
+        };
         let mut pins = Vec::new();
         for keyspace in keyspaces {
             let cut = keyspace.index.cut()?;

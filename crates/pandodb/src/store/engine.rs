@@ -93,6 +93,10 @@ pub(crate) struct DurableRoot {
 #[derive(Default)]
 pub(crate) struct Figures {
     pub user_bytes: AtomicU64,
+    /// Bytes that earlier lives wrote: users, and the store for them.
+    pub earlier: (u64, u64),
+    /// Bytes of log that a store which is only read has found.
+    pub log_found: AtomicU64,
     pub blob_bytes: AtomicU64,
     pub checkpoint_bytes: AtomicU64,
     pub checkpoints: AtomicU64,

@@ -14,7 +14,7 @@
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -75,6 +75,7 @@ pub(crate) fn open(
     }
     // Open before the log is replayed: on a full disk that may need its space.
     let reserve = if config.read_only { Reserve::none() } else { Reserve::open(&*device, config.reserve())? };
+    let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let mut engine = Engine {
         device: device.clone(),
         core,
@@ -96,7 +97,7 @@ pub(crate) fn open(
         active_bytes: AtomicU64::new(0),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
-        figures: Figures::default(),
+        figures: Figures { earlier, ..Figures::default() },
         closed: AtomicBool::new(false),
         config,
         gate: RwLock::new(()),
@@ -139,7 +140,7 @@ fn create(device: &dyn Device) -> Result<()> {
     store_id.0[..8].copy_from_slice(&device.random().to_le_bytes());
     store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
     let data = DataFile::create(device, UNFINISHED, store_id)?;
-    let (catalogs, catalog_len) = Catalog { next_id: 1, keyspaces: Vec::new() }.write(&data, 1)?;
+    let (catalogs, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
@@ -263,6 +264,7 @@ impl Engine {
     fn come_back(&mut self) -> Result<()> {
         let recovered = self.recover()?;
         let last = recovered.report.last;
+        self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.sequencer.lock().next = last.next();
         self.snapshots.set_visible(last);
         if !self.config.read_only {
@@ -481,7 +483,6 @@ impl Engine {
 
     /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
     fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
-        use std::sync::atomic::Ordering::Relaxed;
         if self.config.read_only || self.active_bytes.load(Relaxed) < self.config.memtable() as u64 {
             return Ok(());
         }

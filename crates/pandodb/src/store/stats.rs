@@ -162,6 +162,10 @@ pub struct StoreStats {
     pub probed_blocks: u64,
     /// Work owed, in bytes.
     pub debt_bytes: u64,
+    /// Bytes of keys and values that users wrote in all lives of the store, as of the last checkpoint and this life.
+    pub lifetime_user_bytes: u64,
+    /// Bytes that the store wrote for them, log and data.
+    pub lifetime_written_bytes: u64,
     /// Checkpoints since opening.
     pub checkpoints: u64,
     /// Live snapshots and open cursors.
@@ -177,9 +181,9 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
-    /// Bytes written to the device for each byte that users wrote; 0 before the first write.
+    /// Bytes written to the device for each byte that users wrote, over the life of the store; 0 before the first write.
     pub fn write_amplification(&self) -> f64 {
-        ratio(self.written.log + self.written.data, self.written.user)
+        ratio(self.lifetime_written_bytes, self.lifetime_user_bytes)
     }
 
     /// Blocks asked for by each lookup; 0 before the first.
@@ -198,6 +202,13 @@ fn ratio(of: u64, to: u64) -> f64 {
 }
 
 impl Engine {
+    /// Bytes that users wrote in all lives, and bytes that the store wrote for them.
+    pub(crate) fn lifetime_bytes(&self) -> (u64, u64) {
+        let (user, written) = self.figures.earlier;
+        let log = self.log.as_ref().map_or(0, |log| log.written_bytes());
+        (user + self.figures.user_bytes.load(Relaxed), written + log + self.core.data.stats().written_bytes)
+    }
+
     /// Gathers the figures. Walks the trunks in memory; no I/O but a `stat` of the data file.
     pub(crate) fn stats(&self) -> Result<StoreStats> {
         let mut stats = StoreStats::default();
@@ -219,7 +230,9 @@ impl Engine {
         let pool = self.core.pool.stats();
         stats.disk_bytes = self.core.data.occupied()?;
         stats.quarantined_bytes = space.quarantined_bytes;
-        stats.log_bytes = self.log.as_ref().map_or(0, |log| log.retained_bytes());
+        let found = self.figures.log_found.load(Relaxed);
+        stats.log_bytes = self.log.as_ref().map_or(found, |log| log.retained_bytes());
+        (stats.lifetime_user_bytes, stats.lifetime_written_bytes) = self.lifetime_bytes();
         stats.reserve_bytes = self.reserve.bytes();
         stats.written.user = self.figures.user_bytes.load(Relaxed);
         stats.written.log = self.log.as_ref().map_or(0, |log| log.written_bytes());

@@ -181,8 +181,8 @@ Formats:
   csv     fields between commas, quoted as in RFC 4180; the first line names them
   ndjson  one JSON object a line
 
-The key is made of the --key fields (csv, tsv: the first column if none is named); several are joined by a zero byte, \
-\x00. The value is the rest of the row in the input's own form: the remaining columns as a csv or tsv row (one column: \
+The key is made of the --key fields (csv, tsv: the first column if none is named); several are joined by a zero byte \
+(\\x00). The value is the rest of the row in the input's own form: the remaining columns as a csv or tsv row (one column: \
 its text), the remaining fields as a JSON object (with --merge: the text of the one field that is left).
 
 A malformed line is reported on stderr with its number and counted; loading goes on. The exit code is 0 if anything \

@@ -1,4 +1,5 @@
-//! Two writers and a scanner, with the background worker compacting under them, on a real directory.
+//! Two writers and a scanner, with workers compacting under them and a thread that asks for checkpoints and whole
+//! compactions, on a real directory; once with one worker, once with four.
 //!
 //! The writers move amounts between counters in atomic batches of blind merges, so the sum over all counters is the
 //! same at every moment: at every snapshot it must be what it was at first, and a scan forward must see what a scan
@@ -11,7 +12,7 @@ use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Store};
 
 const COUNTERS: u64 = 500;
 const START: i64 = 1_000;
-const TIME: Duration = Duration::from_secs(4);
+const TIME: Duration = Duration::from_secs(3);
 
 fn key(i: u64) -> Vec<u8> {
     format!("account/{:05}", i * 7919 % COUNTERS).into_bytes()
@@ -58,10 +59,28 @@ fn sum(store: &Store, counters: &Keyspace) -> i64 {
 
 #[test]
 fn scans_see_whole_batches_while_writers_and_compactions_run() {
+    run(1);
+}
+
+#[test]
+fn so_they_do_with_four_workers() {
+    run(4);
+}
+
+/// Asks for checkpoints and compactions until `stop`.
+fn compact(store: &Store, counters: &Keyspace, stop: &AtomicBool) {
+    while !stop.load(Relaxed) {
+        store.checkpoint().expect("a checkpoint");
+        std::thread::sleep(Duration::from_millis(100));
+        counters.compact::<&[u8]>(..).expect("a compaction");
+    }
+}
+
+fn run(workers: usize) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("s");
-    let open =
-        || Store::builder(&path).memory_budget(4 << 20).memtable_bytes(64 << 10).fanout(3).open().expect("a store");
+    let builder = || Store::builder(&path).memory_budget(4 << 20).memtable_bytes(64 << 10).fanout(3);
+    let open = || builder().background_threads(workers).open().expect("a store");
     let store = open();
     let counters = store.keyspace_with("counters", KeyspaceOptions::new().merge(AddI64)).expect("a keyspace");
     let log = store.keyspace("log").expect("a keyspace");
@@ -76,6 +95,7 @@ fn scans_see_whole_batches_while_writers_and_compactions_run() {
             let (store, counters, log, stop, moves) = (&store, &counters, &log, &stop, &moves);
             scope.spawn(move || moves.fetch_add(write(store, counters, log, seed, stop), Relaxed));
         }
+        scope.spawn(|| compact(&store, &counters, &stop));
         let scanner = scope.spawn(|| {
             let started = Instant::now();
             while started.elapsed() < TIME {

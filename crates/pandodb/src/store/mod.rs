@@ -119,9 +119,16 @@ impl Store {
         let wanted = options.operator.as_ref().map(|operator| (operator.name(), operator.version()));
         let stored = state.operator_name.as_ref().map(|(name, version)| (name.as_str(), *version));
         if wanted != stored || state.index.kind() != options.index.name() {
+            let words = |operator: Option<(&str, u32)>| match operator {
+                Some((name, version)) => format!("operator {name} (version {version})"),
+                None => "no operator".to_owned(),
+            };
             return Err(Error::invalid(format!(
-                "keyspace `{name}` exists with index `{}` and operator {stored:?}, not {wanted:?}; open it as it is",
+                "keyspace `{name}` exists with index {} and {}, not with index {} and {}; open it as it is",
                 state.index.kind(),
+                words(stored),
+                options.index.name(),
+                words(wanted),
             )));
         }
         Ok(Keyspace { engine: self.engine.clone(), state })

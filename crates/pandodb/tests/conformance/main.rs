@@ -29,6 +29,7 @@ pub const CASES: &[Case] = &[
     Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 2, threads: 0 },
     Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 1 },
     Case { index: IndexKind::Stbe, memtable_bytes: 1 << 20, fanout: 8, threads: 1 },
+    Case { index: IndexKind::Stbe, memtable_bytes: 8 << 10, fanout: 3, threads: 4 },
 ];
 
 impl Case {

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Store};
+use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, MergeOperator, Store};
 
 const COUNTERS: u64 = 500;
 const START: i64 = 1_000;
@@ -59,12 +59,12 @@ fn sum(store: &Store, counters: &Keyspace) -> i64 {
 
 #[test]
 fn scans_see_whole_batches_while_writers_and_compactions_run() {
-    run(1);
+    run(1, AddI64);
 }
 
 #[test]
 fn so_they_do_with_four_workers() {
-    run(4);
+    run(4, AddI64);
 }
 
 /// Asks for checkpoints and compactions until `stop`.
@@ -76,13 +76,37 @@ fn compact(store: &Store, counters: &Keyspace, stop: &AtomicBool) {
     }
 }
 
-fn run(workers: usize) {
+/// Adds one too many whenever it folds: what a merge that is applied twice looks like.
+struct OneTooMany;
+
+impl MergeOperator for OneTooMany {
+    fn name(&self) -> &str {
+        "one_too_many"
+    }
+
+    fn validate(&self, operand: &[u8]) -> Result<(), String> {
+        AddI64.validate(operand)
+    }
+
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
+        let sum = AddI64.full_merge(key, base, operands)?;
+        Some((i64::from_le_bytes(sum.try_into().ok()?).wrapping_add(1)).to_le_bytes().to_vec())
+    }
+}
+
+/// The canary: a store that folds wrongly must not pass.
+#[test]
+fn an_operator_that_counts_too_much_is_noticed() {
+    assert!(std::panic::catch_unwind(|| run(1, OneTooMany)).is_err(), "a wrong sum was not noticed");
+}
+
+fn run(workers: usize, operator: impl MergeOperator) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("s");
     let builder = || Store::builder(&path).memory_budget(4 << 20).memtable_bytes(64 << 10).fanout(3);
     let open = || builder().background_threads(workers).open().expect("a store");
     let store = open();
-    let counters = store.keyspace_with("counters", KeyspaceOptions::new().merge(AddI64)).expect("a keyspace");
+    let counters = store.keyspace_with("counters", KeyspaceOptions::new().merge(operator)).expect("a keyspace");
     let log = store.keyspace("log").expect("a keyspace");
     let mut batch = store.batch();
     (0..COUNTERS).for_each(|i| batch.put(&counters, key(i), START.to_le_bytes()));

@@ -171,6 +171,15 @@ fn flip_everywhere(seed: u64, specimen: &Specimen) {
     }
 }
 
+/// The canary: a sound store that says something else is a wrong answer, not damage and not nothing.
+#[test]
+fn a_sound_store_with_other_contents_is_noticed() {
+    let specimen = specimen(26, true);
+    assert_eq!(examine(&specimen, &specimen.image), Ok(Found::Nothing));
+    let outcome = examine(&specimen, &specimen.earlier);
+    assert!(outcome.as_ref().is_err_and(|problem| problem.contains("wrong answer")), "{outcome:?}");
+}
+
 #[test]
 fn no_flipped_bit_is_believed() {
     flip_everywhere(21, &specimen(21, true));

@@ -115,13 +115,13 @@ fn check_image(image: &SimImage, out: &Outcome, floor: usize, lying: bool) -> Re
     }
 }
 
-/// One run under a fault; how often it struck.
-fn attempt(script: &Script, fault: &Fault) -> Result<u64, String> {
+/// One run under a fault; how often it struck. `lying`: the device reports what it did not do, so that losses are no
+/// fault of the store as long as they are noticed.
+fn attempt(script: &Script, fault: &Fault, lying: bool) -> Result<u64, String> {
     let device = SimDevice::new(script.seed);
     let (out, driver) = calmly(|| run(script, &device, fault))??;
     // Before the driver goes: closing would sync.
     let (killed, cut) = (device.image(), device.durable_image());
-    let lying = lies(fault.kind);
     check_image(&killed, &out, out.buffered, lying).map_err(|e| format!("killed: {e}"))?;
     check_image(&cut, &out, out.synced, lying).map_err(|e| format!("power cut: {e}"))?;
     calmly(|| drop(driver))?;
@@ -132,7 +132,7 @@ fn attempt(script: &Script, fault: &Fault) -> Result<u64, String> {
 fn every_call(script: &Script, kind: FaultKind, sticky: bool, problems: &mut Vec<String>) -> u64 {
     for nth in 0.. {
         let fault = if sticky { Fault::sticky(kind, nth) } else { Fault::once(kind, nth) };
-        match attempt(script, &fault) {
+        match attempt(script, &fault, lies(kind)) {
             Ok(0) => return nth,
             Ok(_) => {}
             Err(e) => problems.push(format!("seed {}, {fault:?}: {e}", script.seed)),
@@ -142,6 +142,14 @@ fn every_call(script: &Script, kind: FaultKind, sticky: bool, problems: &mut Vec
         }
     }
     unreachable!("a run has an end")
+}
+
+/// The canary: a device that loses writes, held to the promise of an honest one.
+#[test]
+fn a_lost_write_is_noticed_when_nobody_expects_it() {
+    let script = Script::generate(3, Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 });
+    let caught = (0..400).any(|nth| attempt(&script, &Fault::once(FaultKind::LostWrite, nth), false).is_err());
+    assert!(caught, "no lost write was noticed");
 }
 
 #[test]

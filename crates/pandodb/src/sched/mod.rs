@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::device::{Device, JoinHandle};
 
 /// The longest that one write waits for background work.
-pub const MAX_WAIT: Duration = Duration::from_millis(20);
+pub const MAX_WAIT: Duration = Duration::from_millis(5);
 /// Bytes of work in one step of a worker.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
 /// Bytes of work in one step of a writer.

@@ -23,7 +23,7 @@ use crate::base::{
 };
 use crate::memtable::Memtable;
 use crate::pool::{Block, Pool};
-use crate::resolve::{Gather, Operator, Stripes};
+use crate::resolve::{Gather, Stripes};
 use crate::space::{BlockKind, DataFile};
 
 /// A memtable that takes no more writes, handed over for good.
@@ -303,8 +303,6 @@ pub trait Index: Send + Sync {
     fn estimate(&self, range: &KeyRange) -> Result<Estimate>;
     /// Figures.
     fn stats(&self) -> IndexStats;
-    /// Registers the operator that the keyspace merges with; without one nothing is folded.
-    fn set_operator(&self, operator: Option<Operator>);
     /// Forgets everything: the keyspace was dropped. Pages are freed when the last reader is gone.
     fn clear(&self);
     /// Reads and checks everything that the index reaches.

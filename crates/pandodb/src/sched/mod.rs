@@ -144,12 +144,7 @@ impl Scheduler {
                     self.account.earn(bytes);
                     self.done.notify_all();
                 }
-                Turn::Idle => {
-                    self.account.clear();
-                    self.done.notify_all();
-                    self.rest(&self.work, Duration::from_millis(100));
-                }
-                Turn::Stuck => {
+                Turn::Idle | Turn::Stuck => {
                     self.account.clear();
                     self.done.notify_all();
                     self.rest(&self.work, Duration::from_millis(100));
@@ -206,11 +201,6 @@ impl Scheduler {
         self.stop.store(true, Relaxed);
         self.work.notify_all();
         self.done.notify_all();
-    }
-
-    /// Whether the workers were told to end.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Relaxed)
     }
 }
 

@@ -42,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 
 use self::choose::{Candidate, Forced, candidates};
 use self::job::{MergeJob, Output, PackJob};
@@ -65,7 +65,8 @@ pub const KIND: &str = "stbe";
 pub struct Stbe {
     core: Core,
     shape: Shape,
-    operator: RwLock<Option<Operator>>,
+    /// What merges fold with; without one they are kept as they are.
+    operator: Option<Operator>,
     published: ArcSwap<StbeView>,
     inner: Mutex<Inner>,
     queue: Mutex<VecDeque<SealedBatch>>,
@@ -176,7 +177,7 @@ impl Stbe {
         Stbe {
             core,
             shape,
-            operator: RwLock::new(operator),
+            operator,
             published: ArcSwap::from_pointee(view),
             inner: Mutex::new(Inner {
                 trunk,
@@ -207,7 +208,7 @@ impl Stbe {
                     inner.packing = Packing::Working;
                     let root = &inner.trunk.root;
                     let bottom = root.is_leaf() && root.branches.is_empty();
-                    let operator = self.operator.read().clone();
+                    let operator = self.operator.clone();
                     return Ok(Some(Claim::Pack(Box::new(PackJob::new(&self.core, batch, keep(), operator, bottom)))));
                 }
             }
@@ -222,7 +223,7 @@ impl Stbe {
         let ticket = inner.next_ticket;
         inner.next_ticket += 1;
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
-        let job = MergeJob::new(&self.core, candidate, keep(), self.operator.read().clone())?;
+        let job = MergeJob::new(&self.core, candidate, keep(), self.operator.clone())?;
         inner.merging.push(Merging { ticket, ids, live, bytes, parked: None });
         Ok(Some(Claim::Merge(ticket, Box::new(job))))
     }
@@ -491,10 +492,6 @@ impl Index for Stbe {
         stats.merges = self.counters.tend.merges.load(Relaxed);
         stats.debt = self.debt();
         stats
-    }
-
-    fn set_operator(&self, operator: Option<Operator>) {
-        *self.operator.write() = operator;
     }
 
     fn clear(&self) {

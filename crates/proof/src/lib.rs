@@ -15,6 +15,7 @@
 //! | [`liar`] | a device that lies about syncing: the canary of it |
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
+//! | [`model`] | random histories of the whole interface, against sorted maps |
 //! | [`golden`] | a store written by an earlier build opens |
 //! | [`minimise`] | the shortest history that still fails |
 //!
@@ -30,6 +31,7 @@ pub mod full;
 pub mod golden;
 pub mod liar;
 pub mod minimise;
+pub mod model;
 pub mod report;
 pub mod script;
 
@@ -41,6 +43,7 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Crash => crash::run(unit),
         Kind::Faults => faults::run(unit),
         Kind::Corrupt => corrupt::run(unit),
+        Kind::Model => model::run(unit),
     }
 }
 

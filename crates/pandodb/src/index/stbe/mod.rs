@@ -329,8 +329,10 @@ impl Stbe {
                 inner.merging.retain(|merging| merging.ticket != ticket);
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 merging.parked = Some(job);
+                // What is owed is an estimate, and something is owed until the job is done: who waits for it asks for debt.
+                let _ =
+                    self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes).max(1)));
             }
-            let _ = self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes)));
             return Ok(Progress { bytes, packed: false, idle: false });
         }
         let candidate = job.candidate.clone();

@@ -162,6 +162,15 @@ impl State {
         }
     }
 
+    /// Whether every keyspace that the step uses is there.
+    pub fn takes(&self, step: &Step) -> bool {
+        match step {
+            Step::Commit(ops, _) => ops.iter().all(|op| self.0.contains_key(op.keyspace())),
+            Step::Drop(name) | Step::Compact(name) => self.0.contains_key(*name),
+            _ => true,
+        }
+    }
+
     fn keyspace(&mut self, name: &str) -> &mut BTreeMap<Vec<u8>, Vec<u8>> {
         self.0.get_mut(name).expect("a script uses keyspaces that are there")
     }

@@ -148,6 +148,8 @@ pub struct StoreStats {
     pub log_bytes: u64,
     /// Bytes kept back for a full disk.
     pub reserve_bytes: u64,
+    /// Bytes of the data file's pages that are taken, those included that were freed and wait for superblocks.
+    pub allocated_bytes: u64,
     /// Bytes freed that wait for superblocks.
     pub quarantined_bytes: u64,
     /// Bytes written by cause.
@@ -229,6 +231,7 @@ impl Engine {
         let space = self.core.data.stats();
         let pool = self.core.pool.stats();
         stats.disk_bytes = self.core.data.occupied()?;
+        stats.allocated_bytes = space.allocated_bytes;
         stats.quarantined_bytes = space.quarantined_bytes;
         let found = self.figures.log_found.load(Relaxed);
         stats.log_bytes = self.log.as_ref().map_or(found, |log| log.retained_bytes());

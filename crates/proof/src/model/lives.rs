@@ -8,6 +8,7 @@ use pandodb::{Durability, Error, Store};
 use super::config::Disk;
 use super::tables::{Model, SLOTS, Table};
 use super::world::{World, Wrong, check};
+use crate::drive::accounts;
 use crate::script::Rng;
 
 /// Everything that a store shows, as a model.
@@ -144,6 +145,7 @@ impl World {
         self.verify()?;
         self.close_and_reopen()?;
         self.compare_all()?;
-        self.verify()
+        self.verify()?;
+        accounts(&self.store)?.map_err(Wrong)
     }
 }

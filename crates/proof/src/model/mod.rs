@@ -58,7 +58,8 @@ pub fn run(unit: &Unit) -> Tally {
             let steps = unit.steps.clone().unwrap_or_else(|| minimise(all.len(), TRIES, fails));
             tally.fail(unit.seed, format!("{what}; {config:?}"));
             let failure = tally.failures.last_mut().expect("just noted");
-            failure.history = steps.iter().map(|step| format!("{step}: word {:#018x}", all[*step])).collect();
+            let lines = steps.iter().filter_map(|step| Some(format!("{step}: word {:#018x}", all.get(*step)?)));
+            failure.history = lines.collect();
             failure.steps = Some(steps);
         }
     }

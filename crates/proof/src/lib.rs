@@ -17,6 +17,7 @@
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
 //! | [`model`] | random histories of the whole interface, against sorted maps |
 //! | [`golden`] | a store written by an earlier build opens |
+//! | [`seeded`] | which harness must catch which seeded bug |
 //! | [`minimise`] | the shortest history that still fails |
 //!
 //! Every unit of work follows from its seed, and every failure names it: the same seed gives the same states, in a test, in
@@ -34,6 +35,7 @@ pub mod minimise;
 pub mod model;
 pub mod report;
 pub mod script;
+pub mod seeded;
 
 pub use report::{Failure, Kind, Tally, Unit};
 

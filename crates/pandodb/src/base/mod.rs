@@ -13,6 +13,7 @@ pub mod fragments;
 pub mod ids;
 pub mod message;
 pub mod range;
+pub mod seeded;
 
 pub use block::EntryBlock;
 pub use error::{Error, Result};
@@ -20,6 +21,7 @@ pub use fragments::{FragmentSet, FragmentSweep, Fragments};
 pub use ids::{BlockAddr, Extent, KeyspaceId, PageNo, RunId, Seqno, StoreId};
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
 pub use range::KeyRange;
+pub use seeded::SeededBug;
 
 /// The unit of allocation and of checked I/O, in bytes.
 pub const PAGE: usize = 4096;

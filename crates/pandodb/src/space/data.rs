@@ -21,7 +21,9 @@ use parking_lot::Mutex;
 
 use super::map::PageMap;
 use super::superblock::SLOTS;
-use crate::base::{BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, StoreId};
+use crate::base::{
+    BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, SeededBug, StoreId,
+};
 use crate::device::{AlignedBuf, Device, File, OpenHow, Request};
 
 /// The name of the data file.
@@ -198,6 +200,9 @@ impl DataFile {
     pub fn free(&self, extent: Extent) {
         let mut state = self.state.lock();
         debug_assert!(state.map.is_taken(extent), "{extent:?} is freed but not taken");
+        if SeededBug::FreedAtOnce.is_on() {
+            return state.map.release(extent);
+        }
         state.quarantined_pages += u64::from(extent.pages);
         state.dropped.push(extent);
     }
@@ -251,7 +256,7 @@ impl DataFile {
         let mut released = Vec::new();
         {
             let mut state = self.state.lock();
-            while state.quarantine.len() > 1 {
+            while state.quarantine.len() > usize::from(!SeededBug::FreedOneSuperblockEarly.is_on()) {
                 released.append(&mut state.quarantine.pop_front().expect("not empty"));
             }
         }
@@ -380,8 +385,12 @@ impl DataFile {
     fn block_crc(&self, bytes: &[u8], page: PageNo, owner: RunId) -> u32 {
         let mut place = [0u8; 32];
         place[..16].copy_from_slice(&self.store_id.0);
-        place[16..24].copy_from_slice(&owner.0.to_le_bytes());
-        place[24..].copy_from_slice(&page.0.to_le_bytes());
+        if !SeededBug::ChecksumWithoutOwner.is_on() {
+            place[16..24].copy_from_slice(&owner.0.to_le_bytes());
+        }
+        if !SeededBug::ChecksumWithoutPlace.is_on() {
+            place[24..].copy_from_slice(&page.0.to_le_bytes());
+        }
         crc32c::crc32c_append(crc32c::crc32c(&place), &bytes[4..])
     }
 
@@ -425,7 +434,7 @@ impl DataFile {
     /// Reads a large value; the first `blob.len` bytes of the buffer are the value.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<AlignedBuf> {
         let buf = self.read(blob.addr())?;
-        if crc32c::crc32c(&buf[..blob.len as usize]) != blob.crc {
+        if crc32c::crc32c(&buf[..blob.len as usize]) != blob.crc && !SeededBug::LargeValueUnchecked.is_on() {
             return Err(self.corrupt(blob.addr(), BlockKind::Blob.name(), "checksum mismatch"));
         }
         Ok(buf)

@@ -19,7 +19,7 @@
 //! ```
 
 use crate::base::codec::Reader;
-use crate::base::{BlockAddr, Error, PAGE, PageNo, Result, Seqno, StoreId};
+use crate::base::{BlockAddr, Error, PAGE, PageNo, Result, SeededBug, Seqno, StoreId};
 use crate::device::{AlignedBuf, File, read_exact_at, write_all_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
@@ -152,7 +152,7 @@ impl Superblock {
 
     /// Writes the superblock to the slot that its generation says, and syncs.
     pub fn write(&self, file: &dyn File, name: &str) -> Result<()> {
-        let slot = SLOTS[(self.generation % 2) as usize];
+        let slot = SLOTS[if SeededBug::SuperblockSlotTwice.is_on() { 0 } else { (self.generation % 2) as usize }];
         write_all_at(file, slot.offset(), &self.encode())
             .map_err(|e| Error::io("write", name, Some(slot.offset()), &e))?;
         file.sync().map_err(|e| Error::io("sync", name, None, &e))

@@ -19,7 +19,7 @@ use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
-use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
+use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, SeededBug, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
@@ -68,7 +68,8 @@ impl Engine {
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through().unwrap_or(root.superblock.durable);
         // The checkpoint stands whatever becomes of old log; what is left is tried again at the next one.
-        if let Err(e) = log.discard_through(through.min(root.older_through)) {
+        let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
+        if let Err(e) = log.discard_through(needed_above) {
             *self.trouble.lock() = Some(e);
         }
         root.older_through = through;
@@ -109,7 +110,8 @@ impl Engine {
         superblock.catalog_generation = generation;
         superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         superblock.clean = false;
-        let written = self.core.data.sync().and_then(|()| log.sync(last)).and_then(|()| {
+        let synced = if SeededBug::SuperblockBeforeData.is_on() { Ok(()) } else { self.core.data.sync() };
+        let written = synced.and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
             superblock.write(self.core.data.file(), DATA_FILE)
         });
@@ -129,7 +131,7 @@ impl Engine {
     /// the memtable holds something again and the index has not moved.
     fn extend_through(&self, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
         let sequencer = self.sequencer.lock();
-        if keyspace.is_drained(through) {
+        if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
             keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
         }
         through.max(Seqno(keyspace.drained_through.load(Relaxed)))
@@ -209,7 +211,7 @@ impl Engine {
         });
         root.catalog.next_id += 1;
         // No record may name the keyspace before a catalogue does, in both slots: whichever is left must know it.
-        for _ in 0..2 {
+        for _ in 0..if SeededBug::KeyspaceInOneCatalogue.is_on() { 1 } else { 2 } {
             self.checkpoint_with(&mut root, Some(&state))?;
         }
         let _sequencer = self.sequencer.lock();
@@ -237,6 +239,9 @@ impl Engine {
             state.dropped.store(true, Relaxed);
             self.keyspaces.write().remove(&state.id);
             self.charge(&state, 0);
+        }
+        if SeededBug::DropNotDurable.is_on() {
+            return Ok(());
         }
         let dropped = self.freeing_checkpoint(&mut root);
         if let Err(e) = dropped {
@@ -292,7 +297,7 @@ impl Engine {
         while !done() {
             self.check_writable()?;
             if self.config.background_threads == 0 {
-                let turn = self.guarded_turn(BACKGROUND_STEP);
+                let turn = self.guarded_turn(self.scheduler.step(BACKGROUND_STEP));
                 if turn != Turn::Stuck {
                     continue;
                 }

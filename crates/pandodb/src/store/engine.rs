@@ -27,7 +27,7 @@ use super::options::{Config, Durability};
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::Histogram;
-use crate::base::{Entry, Error, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, Seqno};
+use crate::base::{Entry, Error, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, SeededBug, Seqno};
 use crate::device::{Device, JoinHandle, LockGuard};
 use crate::index::{Core, Debt, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
@@ -126,6 +126,9 @@ impl Engine {
 
     /// Notes the first failure after which nothing may be written any more.
     pub(crate) fn poison(&self, error: &Error) {
+        if SeededBug::PoisonIgnored.is_on() {
+            return;
+        }
         let first = match error {
             // The log knew before the store.
             Error::Poisoned { first } => first.clone(),
@@ -177,13 +180,18 @@ impl Engine {
         durability: Durability,
     ) -> Result<Seqno> {
         self.check_writable()?;
+        if count > 1 && SeededBug::BatchInParts.is_on() {
+            let (head, rest) = payload.split_at(Ops::first_bytes(payload));
+            self.apply(log, sequencer, head, 1, frees, durability)?;
+            return self.apply(log, sequencer, rest, count - 1, frees, durability);
+        }
         if !frees {
             self.keep_back()?;
         }
         // A full disk shows here, before anything is accepted.
         if let Err(e) = log.reserve(payload.len()) {
-            let full = matches!(e, Error::DiskFull { .. });
-            if !(full && frees && self.reserve.release()?) {
+            let full = matches!(e, Error::DiskFull { .. }) && !SeededBug::FullDiskPoisons.is_on();
+            if !(full && frees && !SeededBug::ReserveNotUsed.is_on() && self.reserve.release()?) {
                 if !full {
                     self.poison(&e);
                 }
@@ -270,7 +278,7 @@ impl Engine {
     fn work_off(&self, price: u64) -> Result<()> {
         let mut due = self.scheduler.account().charge(price);
         while due > 0 {
-            match self.guarded_turn(sched::FOREGROUND_STEP) {
+            match self.guarded_turn(self.scheduler.step(sched::FOREGROUND_STEP)) {
                 Turn::Worked(bytes) => self.scheduler.account().earn(bytes.max(1)),
                 Turn::Idle | Turn::Stuck => self.scheduler.account().clear(),
             }

@@ -27,7 +27,7 @@ use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, Seqno, StoreId};
+use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -89,7 +89,7 @@ pub(crate) fn open(
             superblock: found.superblock,
             catalog: found.catalog,
         }),
-        scheduler: Arc::new(Scheduler::default()),
+        scheduler: Arc::new(Scheduler::new(config.memtable() as u64)),
         chunks,
         reserve,
         poison: OnceLock::new(),
@@ -341,7 +341,7 @@ impl Engine {
         // checkpoint that names the new place.
         let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
         let root = self.durable_root.get_mut();
-        root.superblock.generation += 1;
+        root.superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
         root.superblock.epoch = root.superblock.epoch.max(report.epoch) + 1;
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
@@ -452,10 +452,11 @@ impl Replayer<'_> {
             let op = op?;
             let seqno = Seqno(seqno);
             let Some(keyspace) = keyspaces.get(&op.keyspace) else { continue };
-            if seqno <= keyspace.index.view().through() {
+            if seqno <= keyspace.index.view().through() && !SeededBug::ReplayIgnoresThrough.is_on() {
                 continue;
             }
-            if op.kind == Kind::BlobPut && seqno > self.durable && !self.engine.config.read_only {
+            let doubtful = seqno > self.durable && !SeededBug::LargeValueNotRescued.is_on();
+            if op.kind == Kind::BlobPut && doubtful && !self.engine.config.read_only {
                 self.first_moved.get_or_insert(record.first);
                 let message = self.rescue(&BlobRef::decode(op.value)?)?;
                 self.engine.insert(keyspace, op.kind, op.key, &message, seqno);
@@ -514,7 +515,9 @@ fn start_workers(engine: &Arc<Engine>) -> Result<()> {
     }
     for i in 0..engine.config.background_threads {
         let weak = Arc::downgrade(engine);
-        let turn = Box::new(move || weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(BACKGROUND_STEP)));
+        let turn = Box::new(move || {
+            weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(engine.scheduler.step(BACKGROUND_STEP)))
+        });
         let worker = engine
             .scheduler
             .spawn(&*engine.device, &format!("pando-{i}"), turn)

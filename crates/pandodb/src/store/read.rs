@@ -11,7 +11,7 @@ use super::engine::Engine;
 use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
 use super::value::Value;
-use crate::base::{Error, Result, Seqno};
+use crate::base::{Error, Result, SeededBug, Seqno};
 use crate::index::{Base, IndexView, Lookup, Probe, Step};
 use crate::memtable::Memtable;
 
@@ -80,7 +80,9 @@ impl World {
             if lookup.is_done() {
                 break;
             }
-            lookup.enter(memtable.covering(lookup.key, lookup.at));
+            if !SeededBug::MemtableTombstoneIgnored.is_on() {
+                lookup.enter(memtable.covering(lookup.key, lookup.at));
+            }
             let mut failed = Ok(());
             memtable.get(lookup.key, lookup.at, &mut |entry| match lookup
                 .take(&entry, || Base::Owned(entry.value.to_vec()))

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
 use parking_lot::Mutex;
 
-use crate::base::Seqno;
+use crate::base::{SeededBug, Seqno};
 use crate::resolve::Stripes;
 
 /// The registered read points of a store.
@@ -33,7 +33,7 @@ impl Snapshots {
     /// know the new read point started when nothing newer than it was visible.
     pub(crate) fn register(self: &Arc<Self>) -> Registered {
         let mut live = self.live.lock();
-        let seqno = self.visible();
+        let seqno = Seqno(self.visible().0 + u64::from(SeededBug::SnapshotOffByOne.is_on()));
         *live.entry(seqno).or_default() += 1;
         Registered { seqno, of: self.clone() }
     }
@@ -47,7 +47,8 @@ impl Snapshots {
     /// The read points that a compaction which starts now must keep exact.
     pub(crate) fn stripes(&self) -> Stripes {
         let live = self.live.lock();
-        Stripes { snapshots: live.keys().copied().collect(), horizon: self.visible() }
+        let snapshots = live.keys().copied().filter(|_| !SeededBug::SnapshotsIgnored.is_on()).collect();
+        Stripes { snapshots, horizon: self.visible() }
     }
 
     /// How many read points are registered.

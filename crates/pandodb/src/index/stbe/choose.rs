@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Node};
-use crate::base::{KeyRange, RunId};
+use crate::base::{KeyRange, RunId, SeededBug};
 
 /// Runs that a leaf may hold before everything is compacted whatever its weight.
 const LEAF_RUNS: usize = 8;
@@ -86,7 +86,7 @@ fn in_leaf(leaf: &Node, forced: bool) -> Option<Candidate> {
         branches: branches[from..].to_vec(),
         live: vec![leaf.range.clone()],
         height: 0,
-        bottom: from == 0,
+        bottom: from == 0 || SeededBug::TombstoneDroppedAboveOlder.is_on(),
         bytes,
         forced,
     };

@@ -15,7 +15,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId};
+use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId, SeededBug};
 use crate::run::RunSlice;
 use crate::space::DataFile;
 
@@ -204,7 +204,8 @@ impl Node {
 
 /// Estimated bytes of `slice` inside `range`: 0 only if it holds nothing there.
 pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
-    Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(1)))
+    let least = u64::from(!SeededBug::WeightlessTombstones.is_on());
+    Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(least)))
 }
 
 impl Drop for Node {

@@ -54,7 +54,7 @@ fn print_verdict(verdict: &Verdict, json: bool) -> Outcome {
     }
     let word = if verdict.sound { "sound" } else { "DAMAGED" };
     output::line(format_args!(
-        "{word}: {} entries in {} runs, {} nodes, {} blocks, {} large values; {} read and checked",
+        "{word}: {} entries in {} runs, {} copies of nodes, {} blocks, {} large values; {} read and checked",
         output::count(verdict.entries),
         output::count(verdict.runs),
         output::count(verdict.nodes),

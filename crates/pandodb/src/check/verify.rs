@@ -10,7 +10,7 @@ use crate::index::Visitor;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 use crate::space::{BlockKind, DataFile, Superblock};
-use crate::store::catalog::{Catalog, extent};
+use crate::store::catalog::Catalog;
 use crate::store::engine::Engine;
 
 /// What a verification read, and what is wrong.
@@ -24,7 +24,7 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Runs.
     pub runs: u64,
-    /// Trunk nodes.
+    /// Copies of trunk nodes: two of each.
     pub nodes: u64,
     /// Large values.
     pub blobs: u64,
@@ -94,8 +94,8 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
                 Err(e) => verifier.problem(e),
             }
         }
-        for (copy, addr) in root.superblock.catalogs.into_iter().enumerate() {
-            verifier.extent(extent(addr));
+        root.superblock.catalog.extents().into_iter().for_each(|extent| verifier.extent(extent));
+        for (copy, addr) in root.superblock.catalog.0.into_iter().enumerate() {
             match Catalog::check_copy(data, &root.superblock, copy) {
                 Ok(catalog) if catalog == root.catalog => verifier.block(BlockKind::Catalog, addr.bytes() as u64),
                 Ok(_) => verifier.problem(data.corrupt(addr, "catalogue", "the copies differ")),

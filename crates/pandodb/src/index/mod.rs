@@ -53,6 +53,8 @@ pub struct Core {
     pub pool: Arc<Pool>,
     /// Hands out identities of runs and trunk nodes.
     pub ids: Arc<IdSource>,
+    /// The store is open for writing: a damaged copy of a metadata block is written anew when it is met.
+    pub mend: bool,
 }
 
 /// The source of identities that are never reused within a store.

@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use super::Store;
-use super::catalog::{Catalog, KeyspaceRecord, extent};
+use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
 use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
@@ -65,6 +65,7 @@ pub(crate) fn open(
         data: found.data,
         pool: Arc::new(Pool::new(config.pool())),
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
+        mend: !config.read_only,
     };
     let shape = shape(&config);
     let chunks = Arc::new(ChunkPool::new(config.memtable().div_ceil(CHUNK_BYTES) + 1));
@@ -140,7 +141,7 @@ fn create(device: &dyn Device) -> Result<()> {
     store_id.0[..8].copy_from_slice(&device.random().to_le_bytes());
     store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
     let data = DataFile::create(device, UNFINISHED, store_id)?;
-    let (catalogs, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
+    let (catalog, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
@@ -151,7 +152,7 @@ fn create(device: &dyn Device) -> Result<()> {
         clean: true,
         durable: Seqno(0),
         next_run_id: 1,
-        catalogs,
+        catalog,
         catalog_len,
         catalog_generation: 1,
     };
@@ -191,9 +192,7 @@ impl Found {
             let data = DataFile::open(file.clone(), superblock.store_id)?;
             match Catalog::read(&data, &superblock) {
                 Ok(catalog) => {
-                    for addr in superblock.catalogs {
-                        data.mark(extent(addr))?;
-                    }
+                    superblock.catalog.mark(&data)?;
                     superblock.durable = durable;
                     // The next superblock goes over the one that could not be used, not over this one.
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };

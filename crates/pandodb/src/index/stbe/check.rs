@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::node::Node;
 use super::read::StbeView;
-use crate::base::{BlobRef, BlockAddr, Extent, KeyRange, Kind, Result};
+use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, Result};
 use crate::index::{Core, Visitor};
 use crate::run::{ReadAhead, RunCursor};
 use crate::space::BlockKind;
@@ -28,10 +28,12 @@ pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mu
             visit.problem(crate::Error::corruption("trunk node", 0, problem));
         }
         if let Some(stored) = node.stored() {
-            visit.extent(Extent { start: stored.addr.page, pages: stored.addr.pages });
-            match core.data.read_block(stored.addr, stored.id, BlockKind::Node) {
-                Ok(buf) => visit.block(BlockKind::Node, buf.len() as u64),
-                Err(e) => visit.problem(e),
+            stored.twin.extents().into_iter().for_each(|extent| visit.extent(extent));
+            for addr in stored.twin.0 {
+                match core.data.read_block(addr, stored.id, BlockKind::Node) {
+                    Ok(buf) => visit.block(BlockKind::Node, buf.len() as u64),
+                    Err(e) => visit.problem(e),
+                }
             }
         }
         for branch in &node.branches {
@@ -113,7 +115,9 @@ pub(super) fn describe(view: &StbeView, out: &mut String) {
 
 fn describe_node(out: &mut String, node: &Node, depth: usize) {
     let pad = "  ".repeat(depth);
-    let place = node.stored().map_or("not on disk".into(), |s| format!("node {} at page {}", s.id, s.addr.page));
+    let place = node.stored().map_or("not on disk".into(), |s| {
+        format!("node {} at pages {} and {}", s.id, s.twin.0[0].page, s.twin.0[1].page)
+    });
     let to = if node.range.to.is_empty() { "∞".into() } else { short(&node.range.to) };
     let (from, height, bytes) = (short(&node.range.from), node.height, node.own_bytes());
     let _ = writeln!(out, "{pad}[{from} .. {to}) height {height} bytes {bytes} ({place})");

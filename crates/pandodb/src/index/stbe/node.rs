@@ -15,9 +15,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId};
+use crate::base::{KeyRange, Result, RunId};
 use crate::run::RunSlice;
-use crate::space::DataFile;
+use crate::space::{DataFile, Twin};
 
 /// The identity of a branch: kept when the branch is handed to a child or shared by a split, so that a compaction finds
 /// its inputs wherever they have gone.
@@ -49,10 +49,10 @@ pub struct Child {
 /// Where a node stands on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The owner in the block's checksum.
+    /// The owner in the blocks' checksums.
     pub id: RunId,
-    /// The block.
-    pub addr: BlockAddr,
+    /// Both copies.
+    pub twin: Twin,
 }
 
 /// A node of the trunk.
@@ -210,7 +210,7 @@ pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some((stored, data)) = self.stored.take() {
-            data.free(Extent { start: stored.addr.page, pages: stored.addr.pages });
+            stored.twin.free(&data);
         }
     }
 }

@@ -19,7 +19,7 @@ Keys and values on the command line, and all that is printed, use the escapes \\
 bytes survive the round trip.
 
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
-store open elsewhere).";
+store open elsewhere), 5 salvaged, but something is lost.";
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
 #[derive(Debug, Parser)]
@@ -67,6 +67,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
+    /// Copy what can still be read of a damaged store to a new directory, and say what is lost. Changes nothing in it.
+    Salvage(SalvageArgs),
     /// Generate records in the kv form, for `load`.
     #[command(hide = true)]
     Gen(GenArgs),
@@ -353,6 +355,21 @@ pub struct BackupArgs {
     /// The new directory.
     pub to: PathBuf,
     /// Print the figures as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `pando salvage`
+#[derive(Debug, Args)]
+pub struct SalvageArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// The new directory.
+    pub to: PathBuf,
+    /// Copy also what may be out of date because something newer cannot be read: deleted keys may come back.
+    #[arg(long)]
+    pub include_stale: bool,
+    /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
 }

@@ -44,7 +44,9 @@ pub fn verify(args: &ReportArgs) -> Outcome {
     print_verdict(&verdict, args.json)?;
     match verdict.problems.len() {
         0 => Ok(()),
-        n => Err(Failure::Corruption(format!("{n} problems found; restore from a backup, or dump what still reads"))),
+        n => Err(Failure::Corruption(format!(
+            "{n} problems found; restore from a backup, or `pando salvage` what still reads"
+        ))),
     }
 }
 

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 
 use super::cursor::RunCursor;
 use super::slots::common_prefix;
-use crate::base::{Entry, Result};
+use crate::base::{Entry, Result, RunId};
 
 /// A cursor over several cursors.
 pub struct MergeCursor {
@@ -58,6 +58,11 @@ impl MergeCursor {
     pub fn input(&self) -> Option<usize> {
         let winner = *self.losers.first()? as usize;
         self.inputs[winner].entry().map(|_| winner)
+    }
+
+    /// The run that the current entry is from.
+    pub fn run(&self) -> Option<RunId> {
+        self.input().map(|input| self.inputs[input].slice().run().meta().id)
     }
 
     /// Goes to the next entry. Past the end it stays there.

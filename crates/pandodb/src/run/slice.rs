@@ -79,15 +79,25 @@ impl RunSlice {
         }
         let hull = range.from.as_slice() <= meta.last_key.as_slice() && range.is_above(&meta.first_key);
         if meta.leaf_pages == 0 || !hull {
-            let covered = !self.run.fragments().clipped(range).is_empty();
+            // Tombstones that cannot be read may be anywhere.
+            let covered = self.run.fragments().map_or(true, |fragments| !fragments.clipped(range).is_empty());
             return Ok(covered.then(Span::default));
         }
-        let first = if range.from <= meta.first_key { 0 } else { self.run.leaf_of(&range.from)?.position };
-        let (end, live_end) = if range.is_above(&meta.last_key) {
-            (meta.leaf_pages, meta.leaf_pages)
-        } else {
-            let Child { position, pages, .. } = self.run.leaf_of(&range.to)?;
-            (position + u64::from(pages), position)
+        // Where the leaves of a part are cannot be known if the blocks above them cannot be read: then it spans what the
+        // whole slice does. That keeps pages longer, and keeps the trunk in order beside a damaged run.
+        let leaf_of = |key: &[u8]| match self.run.leaf_of(key) {
+            Err(e) if e.is_damage() => Ok(None),
+            found => found.map(Some),
+        };
+        let first = match range.from <= meta.first_key {
+            true => 0,
+            false => leaf_of(&range.from)?.map_or(self.span.first, |leaf| leaf.position),
+        };
+        let (end, live_end) = match range.is_above(&meta.last_key) {
+            true => (meta.leaf_pages, meta.leaf_pages),
+            false => leaf_of(&range.to)?.map_or((self.span.end, self.span.end), |Child { position, pages, .. }| {
+                (position + u64::from(pages), position)
+            }),
         };
         if first < self.span.first || first >= end || end > self.span.end {
             return Err(self.run.corrupt("separators that contradict one another"));
@@ -133,15 +143,22 @@ impl RunSlice {
 
     /// The newest range tombstone at or below `at` that covers `key`; 0 if there is none or the slice does not hold
     /// `key`.
+    ///
+    /// # Errors
+    /// As [`Run::fragments`].
     #[inline]
-    pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
-        let fragments = self.run.fragments();
-        if fragments.is_empty() || !self.range.contains(key) { Seqno(0) } else { fragments.covering(key, at) }
+    pub fn covering(&self, key: &[u8], at: Seqno) -> Result<Seqno> {
+        let fragments = self.run.fragments()?;
+        let none = fragments.is_empty() || !self.range.contains(key);
+        Ok(if none { Seqno(0) } else { fragments.covering(key, at) })
     }
 
     /// The range tombstones of the slice, clipped to it and to `range`.
-    pub fn tombstones(&self, range: &KeyRange) -> Vec<RangeTombstone> {
-        self.run.fragments().clipped(&self.range.intersect(range))
+    ///
+    /// # Errors
+    /// As [`Run::fragments`].
+    pub fn tombstones(&self, range: &KeyRange) -> Result<Vec<RangeTombstone>> {
+        Ok(self.run.fragments()?.clipped(&self.range.intersect(range)))
     }
 
     /// The leaf positions that the slice needs.

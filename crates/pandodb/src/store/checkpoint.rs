@@ -265,16 +265,19 @@ impl Engine {
         self.drain(&|| keyspace.index.debt().pack_bytes == 0)?;
         self.trouble.lock().take();
         keyspace.index.compact(range)?;
-        self.settle()?;
+        self.settle_all()?;
         // Damaged inputs are left as they are, and then nothing is owed for them.
-        match self.trouble.lock().clone() {
-            Some(trouble) => Err(trouble),
-            None => Ok(()),
-        }
+        self.damage.lock().remove(&keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Waits until no debt is left, then lets freed space go.
+    /// Waits until no debt is left, then lets freed space go. Damage that compactions met is told once.
     pub(crate) fn settle(&self) -> Result<()> {
+        self.settle_all()?;
+        let damage = std::mem::take(&mut *self.damage.lock());
+        damage.into_values().next().map_or(Ok(()), Err)
+    }
+
+    fn settle_all(&self) -> Result<()> {
         self.check_writable()?;
         // What the last compactions freed waits for two superblocks, and a checkpoint may seal a memtable.
         for _ in 0..4 {

@@ -37,7 +37,7 @@ use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
-use crate::wal::{Claims, Log, LogOptions, Ops, Record, ReplayReport, Visit, replay};
+use crate::wal::{Claims, Log, LogOptions, Mode, Ops, Record, ReplayReport, Visit, replay};
 
 /// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
 const MAX_OLD_SEGMENTS: usize = 16;
@@ -98,6 +98,8 @@ pub(crate) fn open(
         active_bytes: AtomicU64::new(0),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
+        damage: Mutex::default(),
+        log_cut: None,
         figures: Figures { earlier, ..Figures::default() },
         closed: AtomicBool::new(false),
         config,
@@ -265,6 +267,7 @@ impl Engine {
         let last = recovered.report.last;
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.sequencer.lock().next = last.next();
+        self.log_cut.clone_from(&recovered.report.cut);
         self.snapshots.set_visible(last);
         if !self.config.read_only {
             self.begin_epoch(&recovered)?;
@@ -286,9 +289,14 @@ impl Engine {
         };
         let store = self.core.data.store_id();
         let mut survey = Survey { engine: self, durable: claims.durable, next_id };
-        let seen = replay(&*self.device, store, claims, true, &mut |record| survey.record(record))?;
+        let (look, replay_in) = match (self.config.salvage, self.config.read_only) {
+            (true, _) => (Mode::Salvage, Mode::Salvage),
+            (false, true) => (Mode::Read, Mode::Read),
+            (false, false) => (Mode::Read, Mode::Recover),
+        };
+        let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record))?;
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
-        let report = replay(&*self.device, store, claims, self.config.read_only, &mut |record| {
+        let report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
         if report.last != seen.last {

@@ -15,7 +15,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::base::{KeyRange, Result, RunId};
+use crate::base::{Error, KeyRange, Result, RunId};
 use crate::run::RunSlice;
 use crate::space::{DataFile, Twin};
 
@@ -67,13 +67,24 @@ pub struct Node {
     pub branches: Vec<Branch>,
     /// In key order; empty in a leaf.
     pub children: Vec<Child>,
+    /// Why neither copy of the node could be read: then it holds nothing and nothing is known of it but its range. Only in
+    /// a store that is open for reading.
+    pub lost: Option<Error>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
 
 impl Node {
     /// A node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
-        Node { range, height, first: 0, branches: Vec::new(), children: Vec::new(), stored: OnceLock::new() }
+        let (branches, children) = (Vec::new(), Vec::new());
+        Node { range, height, first: 0, branches, children, lost: None, stored: OnceLock::new() }
+    }
+
+    /// A node that cannot be read.
+    pub fn lost(range: KeyRange, height: u32, error: Error) -> Node {
+        let mut node = Node::new(range, height);
+        node.lost = Some(error);
+        node
     }
 
     /// A copy to change; it is a node of its own and not on disk.
@@ -84,6 +95,7 @@ impl Node {
             first: self.first,
             branches: self.branches.clone(),
             children: self.children.clone(),
+            lost: self.lost.clone(),
             stored: OnceLock::new(),
         }
     }
@@ -162,6 +174,9 @@ impl Node {
 
     /// The first invariant that the node breaks, if any.
     pub fn problem(&self) -> Option<&'static str> {
+        if self.lost.is_some() {
+            return None;
+        }
         if self.is_leaf() != self.children.is_empty() {
             return Some("only a leaf has no children");
         }

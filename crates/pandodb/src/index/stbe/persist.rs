@@ -139,7 +139,10 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
         return Err(reader.corrupt("trailing bytes"));
     }
     let mut loader = Loader { core, runs: HashMap::new() };
-    let root = loader.node(stored, None, &KeyRange::all())?;
+    let root = match loader.node(stored, None, &KeyRange::all()) {
+        Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
+        root => root?,
+    };
     for run in loader.runs.values() {
         run.settle()?;
     }
@@ -200,16 +203,26 @@ impl Loader<'_> {
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Arc<[u64]>>>()?;
             node.branches.push(Branch { id, fresh, slice, weights });
         }
+        let mut children = Vec::new();
         for _ in 0..child_count {
             let next = reader.varint_max(branch_count as u64)?;
             let stored = get_stored(reader)?;
-            let child = self.node(stored, Some(own - 1), &node.range)?;
-            node.children.push(Child { node: child, next });
+            match self.node(stored, Some(own - 1), &node.range) {
+                Err(e) if self.may_lose(&e) => children.push((next, Err(e))),
+                child => children.push((next, Ok(child?))),
+            }
         }
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
+        adopt(&mut node, children);
         Ok(node)
+    }
+
+    /// A store that is open for reading does without nodes that are lost in both copies; one that is open for writing
+    /// must know every page that is taken.
+    fn may_lose(&self, error: &Error) -> bool {
+        !self.core.mend && error.is_damage()
     }
 
     /// The run of that description; nodes that share it get the same object.
@@ -220,9 +233,40 @@ impl Loader<'_> {
             }
             return Ok(run.clone());
         }
-        let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta)?;
+        let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta);
         self.runs.insert(run.meta().id, run.clone());
         Ok(run)
+    }
+}
+
+/// Gives a node its children. Lost ones in a row become one, between the neighbours that are there.
+fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
+    let mut kept = Vec::with_capacity(children.len());
+    for (i, (next, child)) in children.into_iter().enumerate() {
+        let before = node.children.last_mut();
+        match (child, before) {
+            (Ok(child), Some(before)) if before.node.lost.is_some() => {
+                let hole = Arc::get_mut(&mut before.node).expect("nobody has it yet");
+                hole.range.to.clone_from(&child.range.from);
+                node.children.push(Child { node: child, next });
+                kept.push(i);
+            }
+            (Ok(child), _) => {
+                node.children.push(Child { node: child, next });
+                kept.push(i);
+            }
+            // What is live for both is live for each of them.
+            (Err(_), Some(before)) if before.node.lost.is_some() => before.next = before.next.max(next),
+            (Err(e), before) => {
+                let from = before.map_or(&node.range.from, |before| &before.node.range.to).clone();
+                let range = KeyRange::new(from, node.range.to.clone());
+                node.children.push(Child { node: Arc::new(Node::lost(range, node.height - 1, e)), next });
+                kept.push(i);
+            }
+        }
+    }
+    for branch in &mut node.branches {
+        branch.weights = kept.iter().map(|&i| branch.weights[i]).collect();
     }
 }
 

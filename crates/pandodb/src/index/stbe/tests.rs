@@ -158,7 +158,7 @@ fn fold(key: &[u8], messages: &Messages) -> Option<i64> {
 fn scan(tree: &Stbe, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> {
     let view = tree.view();
     let mut tombstones = Vec::new();
-    view.tombstones(&KeyRange::all(), &mut tombstones);
+    view.tombstones(&KeyRange::all(), &mut tombstones).unwrap();
     tombstones.retain(|tombstone| tombstone.seqno <= at);
     let tombstones = crate::base::Fragments::build(&tombstones);
     let mut cursor = view.cursor(&KeyRange::all(), reverse).unwrap();

@@ -238,13 +238,10 @@ fn space_can_run_out_and_the_clock_can_leap() {
 #[test]
 fn every_call_can_be_interrupted() {
     let (sim, file) = with_file("a");
-    let calls: [&dyn Fn() -> std::io::Result<()>; 5] = [
-        &|| file.sync(),
-        &|| sim.sync_dir(),
-        &|| file.set_len(3),
-        &|| sim.list().map(drop),
-        &|| sim.open("a", OpenHow::default()).map(drop),
-    ];
+    let calls: [&dyn Fn() -> std::io::Result<()>; 5] =
+        [&|| file.sync(), &|| sim.sync_dir(), &|| file.set_len(3), &|| sim.list().map(drop), &|| {
+            sim.open("a", OpenHow::default()).map(drop)
+        }];
     for call in calls {
         sim.set_fault(Some(Fault::sticky(FaultKind::Interrupted, 0)));
         assert_eq!(call().unwrap_err().kind(), std::io::ErrorKind::Interrupted);

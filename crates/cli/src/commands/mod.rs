@@ -12,6 +12,7 @@ pub mod point;
 pub mod restore;
 pub mod salvage;
 pub mod scan;
+pub mod sim;
 pub mod stats;
 
 use std::path::Path;
@@ -46,6 +47,8 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Inspect(args) => inspect::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::SimChild(args) => sim::child(&args),
         Command::Gen(args) => gen_records::run(&args),
     }
 }

@@ -83,26 +83,28 @@ impl RunSlice {
             let covered = self.run.fragments().map_or(true, |fragments| !fragments.clipped(range).is_empty());
             return Ok(covered.then(Span::default));
         }
-        // Where the leaves of a part are cannot be known if the blocks above them cannot be read: then it spans what the
-        // whole slice does. That keeps pages longer, and keeps the trunk in order beside a damaged run.
-        let leaf_of = |key: &[u8]| match self.run.leaf_of(key) {
-            Err(e) if e.is_damage() => Ok(None),
-            found => found.map(Some),
-        };
-        let first = match range.from <= meta.first_key {
-            true => 0,
-            false => leaf_of(&range.from)?.map_or(self.span.first, |leaf| leaf.position),
-        };
-        let (end, live_end) = match range.is_above(&meta.last_key) {
-            true => (meta.leaf_pages, meta.leaf_pages),
-            false => leaf_of(&range.to)?.map_or((self.span.end, self.span.end), |Child { position, pages, .. }| {
-                (position + u64::from(pages), position)
-            }),
+        let (first, end, live_end) = match self.bounds(range) {
+            // Where the leaves of a part are cannot be known if the blocks above them cannot be read: then it spans what the
+            // whole slice does, and weighs next to nothing. That keeps pages longer, keeps the trunk in order beside a
+            // damaged run, and keeps the run from having a say in it.
+            Err(e) if e.is_damage() => return Ok(Some(Span { live: 1.min(self.span.live), ..self.span })),
+            bounds => bounds?,
         };
         if first < self.span.first || first >= end || end > self.span.end {
             return Err(self.run.corrupt("separators that contradict one another"));
         }
         Ok(Some(Span { first, end, live: live_end.saturating_sub(first).max(1) }))
+    }
+
+    /// The leaves of a range in which the run has keys: the first, the end of the last, and where that one begins.
+    fn bounds(&self, range: &KeyRange) -> Result<(u64, u64, u64)> {
+        let meta = self.run.meta();
+        let first = if range.from <= meta.first_key { 0 } else { self.run.leaf_of(&range.from)?.position };
+        if range.is_above(&meta.last_key) {
+            return Ok((first, meta.leaf_pages, meta.leaf_pages));
+        }
+        let Child { position, pages, .. } = self.run.leaf_of(&range.to)?;
+        Ok((first, position + u64::from(pages), position))
     }
 
     /// An estimate of what the slice holds in `range`: bytes and entries. Exactly zero only if there can be nothing.

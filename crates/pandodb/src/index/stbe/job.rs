@@ -241,9 +241,7 @@ impl MergeJob {
                 };
                 done += (entry.key.len() + entry.value.len() + 8) as u64;
                 self.folding.push(entry)?;
-                // Where the cursor stood is the only input that it moves.
-                let run = merge.run();
-                merge.advance().inspect_err(|_| self.failed = run)?;
+                merge.advance().inspect_err(|_| self.failed = merge.failed())?;
             }
         }
         Ok((done, false))

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! `golden/NAME-v2.txt` lists what it holds: keyspace, key, length of the value, xxh3 of the value; then, behind `#`, the
-//! [`digest`] of every state that it went through. [`write`] makes both anew. Do so only with a new format version, under a new
+//! [`digest`] of every state that it went through. [`write()`] makes both anew. Do so only with a new format version, under a new
 //! name.
 
 use std::io;

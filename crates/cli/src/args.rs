@@ -3,6 +3,8 @@
 //! Help texts are the doc comments. A mistake is turned into one line ([`parse`]) and exit code 2, like every other
 //! misuse.
 
+mod sim;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -19,7 +21,9 @@ Keys and values on the command line, and all that is printed, use the escapes \\
 bytes survive the round trip.
 
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
-store open elsewhere).";
+store open elsewhere), 5 salvaged, but something is lost.";
+
+pub use self::sim::{SimArgs, SimChildArgs};
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
 #[derive(Debug, Parser)]
@@ -67,6 +71,13 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
+    /// Copy what can still be read of a damaged store to a new directory, and say what is lost. Changes nothing in it.
+    Salvage(SalvageArgs),
+    /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
+    Sim(SimArgs),
+    /// The part of the simulation that gets killed.
+    #[command(hide = true)]
+    SimChild(SimChildArgs),
     /// Generate records in the kv form, for `load`.
     #[command(hide = true)]
     Gen(GenArgs),
@@ -353,6 +364,21 @@ pub struct BackupArgs {
     /// The new directory.
     pub to: PathBuf,
     /// Print the figures as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `pando salvage`
+#[derive(Debug, Args)]
+pub struct SalvageArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// The new directory.
+    pub to: PathBuf,
+    /// Copy also what may be out of date because something newer cannot be read: deleted keys may come back.
+    #[arg(long)]
+    pub include_stale: bool,
+    /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
 }

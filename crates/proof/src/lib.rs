@@ -16,6 +16,8 @@
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
 //! | [`model`] | random histories of the whole interface, against sorted maps |
+//! | [`kill`] | a real process on a real disk under SIGKILL |
+//! | [`soak`] | units on several threads, resumable |
 //! | [`golden`] | a store written by an earlier build opens |
 //! | [`seeded`] | which harness must catch which seeded bug |
 //! | [`minimise`] | the shortest history that still fails |
@@ -30,12 +32,14 @@ pub mod drive;
 pub mod faults;
 pub mod full;
 pub mod golden;
+pub mod kill;
 pub mod liar;
 pub mod minimise;
 pub mod model;
 pub mod report;
 pub mod script;
 pub mod seeded;
+pub mod soak;
 
 pub use report::{Failure, Kind, Tally, Unit};
 
@@ -46,6 +50,7 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Faults => faults::run(unit),
         Kind::Corrupt => corrupt::run(unit),
         Kind::Model => model::run(unit),
+        Kind::Kill => kill::run(unit),
     }
 }
 

@@ -11,7 +11,6 @@ use pandodb::space::superblock::SLOTS;
 use pandodb::{Error, Store};
 
 use super::{DATA, PAGE};
-
 use crate::drive::{Driver, Sizes, accounts, calmly, contents};
 use crate::golden::{Golden, digest};
 use crate::script::{Mix, Script, State, Step};
@@ -57,6 +56,13 @@ pub enum Found {
 }
 
 impl Specimen {
+    /// A store that was `earlier` some time before, what it holds, the digests of what it held at any time, and what it must
+    /// answer when it is damaged anywhere.
+    pub fn new(image: SimImage, earlier: SimImage, right: State, states: Vec<u64>, rule: Rule) -> Specimen {
+        let roots = roots(&image);
+        Specimen { image, earlier, right, states, rule, roots }
+    }
+
     /// Runs the script of a seed; the store is closed, or killed.
     ///
     /// # Panics
@@ -85,8 +91,8 @@ impl Specimen {
         let right = contents(&store).expect("reads");
         assert!(digests.contains(&digest(&right)), "it holds a state that never was");
         assert!(!closed || states.last() == Some(&right), "it was closed and holds something else");
-        let (rule, roots) = (if closed { Rule::Exact } else { Rule::Prefix }, roots(&image));
-        Specimen { image, earlier, right, states: digests, rule, roots }
+        let rule = if closed { Rule::Exact } else { Rule::Prefix };
+        Specimen::new(image, earlier, right, digests, rule)
     }
 
     /// A store that is checked in.
@@ -98,8 +104,7 @@ impl Specimen {
         let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
         let right = contents(&store).expect("reads");
         let rule = if golden.is_closed() { Rule::Exact } else { Rule::Prefix };
-        let roots = roots(&image);
-        Specimen { earlier: image.clone(), image, right, states: golden.states(), rule, roots }
+        Specimen::new(image.clone(), image, right, golden.states(), rule)
     }
 
     /// Whether the accounts of the undamaged store balance: [`accounts`].
@@ -125,18 +130,24 @@ impl Specimen {
         self.examine_on(&SimDevice::from_image(image, 1), rule)
     }
 
-    /// The same on a device that may refuse to read.
+    /// The same on a device that may refuse to read. First as `pando verify` does, changing nothing; then opened for writing,
+    /// which may mend what is there twice.
     ///
     /// # Errors
     /// As [`Specimen::examine`].
     pub fn examine_on(&self, device: &Arc<SimDevice>, rule: Rule) -> Result<Found, String> {
-        calmly(|| match Sizes::TINY.open(device.clone()) {
-            Ok(store) => self.question(&store, rule),
-            Err(e) => rule.allows(&e),
-        })?
+        let look = |read_only: bool| {
+            calmly(|| match Sizes::TINY.builder(device.clone()).read_only(read_only).open() {
+                Ok(store) => self.question(&store, rule, read_only),
+                Err(e) => rule.allows(&e),
+            })?
+            .map_err(|e| if read_only { format!("read-only: {e}") } else { e })
+        };
+        Ok(look(true)?.or(look(false)?))
     }
 
-    fn question(&self, store: &Store, rule: Rule) -> Result<Found, String> {
+    /// Asks for everything; `verify`: and verifies.
+    fn question(&self, store: &Store, rule: Rule, verify: bool) -> Result<Found, String> {
         let mut found = Found::Nothing;
         match contents(store) {
             Ok(state) if state == self.right || (rule == Rule::Prefix && self.states.contains(&digest(&state))) => {}
@@ -147,6 +158,9 @@ impl Specimen {
             for (name, entries) in &self.right.0 {
                 found = found.or(self.ask_for(store, name, entries, rule)?);
             }
+        }
+        if !verify {
+            return Ok(found);
         }
         match store.verify() {
             Ok(report) if report.is_clean() => {}
@@ -197,7 +211,7 @@ fn roots(image: &SimImage) -> Vec<Range<u64>> {
     let mut roots = Vec::new();
     for page in SLOTS.map(PageNo::offset) {
         roots.push(page..page + PAGE);
-        let catalogs = Superblock::decode(&image.read(DATA, page..page + PAGE)).map(|superblock| superblock.catalogs);
+        let catalogs = Superblock::decode(&image.read(DATA, page..page + PAGE)).map(|superblock| superblock.catalog.0);
         roots.extend(catalogs.iter().flatten().map(|at| at.page.offset()..at.page.offset() + at.bytes() as u64));
     }
     roots

@@ -5,7 +5,8 @@
 //! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no `unsafe` and no printing.
 //! 4. *Purpose*: every source file opens with `//!`.
 //! 5. *Dead modules*: every source file is reached by a `mod`.
-//! 6. *Links*: every relative link of the documents leads to a file.
+//! 6. *Seeded bugs*: each has one site in the engine, and no manifest but that of the proof's tests asks for the switch.
+//! 7. *Links*: every relative link of the documents leads to a file.
 //!
 //! The checks are plain functions from text to complaints. They work on code whose comments and literals were blanked
 //! ([`code_only`]), by counting braces: no parser. Each has a test below on a few lines that break its rule.
@@ -375,6 +376,28 @@ fn every_source_file_says_what_it_is_for_and_is_alive() {
         assert_none(silent.map(|(path, _)| format!("{folder}/{}: no `//!`", path.display())).collect());
         let dead = dead_modules(&files, &["lib.rs", "main.rs"]);
         assert_none(dead.iter().map(|path| format!("{folder}/{}: no `mod` leads here", path.display())).collect());
+    }
+}
+
+#[test]
+fn every_seeded_bug_has_one_site_and_no_release_has_the_switch() {
+    let files = read(CODE[0], "rs");
+    let seeded = Path::new("base/seeded.rs");
+    let list =
+        files[seeded].split("bugs! {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the list of bugs");
+    let bugs =
+        list.lines().map(str::trim).filter(|line| !line.starts_with("//")).filter_map(|line| line.strip_suffix(','));
+    let sites = |bug: &str| {
+        let site = format!("SeededBug::{bug}.is_on()");
+        let elsewhere = files.iter().filter(|(path, _)| *path != seeded);
+        elsewhere.map(|(_, text)| text.matches(&site).count()).sum::<usize>()
+    };
+    assert!(bugs.clone().count() >= 24, "a list that the rule cannot read");
+    assert_none(bugs.filter(|bug| sites(bug) != 1).map(|bug| format!("`{bug}` has {} sites", sites(bug))).collect());
+    for krate in ["cli", "pandodb", "proof"] {
+        let manifest = std::fs::read_to_string(root().join(format!("crates/{krate}/Cargo.toml"))).expect("a manifest");
+        let everyone = manifest.split("[dev-dependencies]").next().expect("the part before");
+        assert!(!everyone.contains("\"seeded-bugs\""), "{krate} asks for seeded bugs outside of its tests");
     }
 }
 

@@ -73,7 +73,7 @@ bugs! {
     SnapshotOffByOne,
     /// A point read does not ask a memtable for range tombstones.
     MemtableTombstoneIgnored,
-    /// Of two sealed memtables the older is asked first.
+    /// A sealed memtable is asked before the active one.
     OlderMemtableFirst,
     /// A filter lacks a few of its run's keys: a read does not find what a scan shows.
     FilterMissesKeys,

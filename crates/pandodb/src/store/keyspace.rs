@@ -12,9 +12,7 @@ use super::read::{self, ReadPoint};
 use super::scan::Range;
 use super::snapshot::Snapshot;
 use super::value::Value;
-use crate::base::{
-    BlobRef, Error, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, SeededBug, Seqno,
-};
+use crate::base::{BlobRef, Error, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno};
 use crate::index::{Estimate, Index, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
@@ -55,9 +53,6 @@ impl KeyspaceState {
             let mut sealed = Vec::with_capacity(old.sealed.len() + 1);
             sealed.push(batch.clone());
             sealed.extend(old.sealed.iter().cloned());
-            if SeededBug::OlderMemtableFirst.is_on() {
-                sealed.reverse();
-            }
             Containers { active: active.clone(), sealed }
         });
     }

@@ -72,9 +72,9 @@ impl World {
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
-        active.into_iter().chain(
-            self.containers.sealed.iter().filter(move |batch| batch.through > through).map(|batch| &batch.memtable),
-        )
+        let (first, last) = if SeededBug::OlderMemtableFirst.is_on() { (None, active) } else { (active, None) };
+        let sealed = self.containers.sealed.iter().filter(move |batch| batch.through > through);
+        first.into_iter().chain(sealed.map(|batch| &batch.memtable)).chain(last)
     }
 
     /// Asks the memtables.

@@ -8,15 +8,13 @@
 //! Locks: `holdings`, for bookkeeping only; then the map of the data file, never the other way round.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use parking_lot::Mutex;
 
 use super::inner::{Child, Inner};
 use super::leaf::Leaf;
 use super::meta::RunMeta;
 use super::spans::{PageRange, Spans};
 use super::tombstones;
+use crate::base::sync::{Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Pool};
@@ -30,7 +28,7 @@ pub struct Run {
     /// The position of the first page of each extent.
     starts: Vec<u64>,
     fragments: Arc<Fragments>,
-    false_positives: AtomicU64,
+    false_positives: Counter,
     holdings: Mutex<Holdings>,
 }
 
@@ -82,7 +80,7 @@ impl Run {
             pool,
             starts,
             fragments: Arc::new(Fragments::build(&ranges)),
-            false_positives: AtomicU64::new(0),
+            false_positives: Counter::new(0),
             holdings: Mutex::new(holdings),
             meta,
         }))

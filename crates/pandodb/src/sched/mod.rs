@@ -15,11 +15,9 @@
 //! Invariant: credit does not pile up: a worker that ran ahead does not buy a later burst.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
+use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Mutex, Ordering::Relaxed};
 use crate::device::{Device, JoinHandle};
 
 /// The longest that one write waits for background work.

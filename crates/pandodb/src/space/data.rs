@@ -15,12 +15,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use parking_lot::Mutex;
 
 use super::map::PageMap;
 use super::superblock::SLOTS;
+use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, StoreId};
 use crate::device::{AlignedBuf, Device, File, OpenHow, Request};
 
@@ -85,9 +83,9 @@ pub struct DataFile {
     /// The length of the file in pages, for readers that must not wait for the map.
     pages: AtomicU64,
     state: Mutex<Space>,
-    read_bytes: AtomicU64,
-    reads: AtomicU64,
-    written_bytes: AtomicU64,
+    read_bytes: Counter,
+    reads: Counter,
+    written_bytes: Counter,
     /// Large values were written since the last sync.
     blobs_unsynced: AtomicBool,
     /// Held while they are synced: whoever comes meanwhile waits, since its own may be among them.
@@ -157,9 +155,9 @@ impl DataFile {
             store_id,
             pages: AtomicU64::new(pages),
             state: Mutex::new(state),
-            read_bytes: AtomicU64::new(0),
-            reads: AtomicU64::new(0),
-            written_bytes: AtomicU64::new(0),
+            read_bytes: Counter::new(0),
+            reads: Counter::new(0),
+            written_bytes: Counter::new(0),
             blobs_unsynced: AtomicBool::new(false),
             blob_sync: Mutex::new(()),
         }))

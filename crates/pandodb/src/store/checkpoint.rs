@@ -10,15 +10,13 @@
 //! that meets a full disk is given up without a trace.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use arc_swap::ArcSwap;
 
 use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME, extent};
 use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
 use crate::memtable::Memtable;

@@ -16,10 +16,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::catalog::Catalog;
 use super::keyspace::KeyspaceState;
@@ -27,6 +23,7 @@ use super::options::{Config, Durability};
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::Histogram;
+use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, MutexGuard, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{Entry, Error, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, Seqno};
 use crate::device::{Device, JoinHandle, LockGuard};
 use crate::index::{Core, Debt, SealedBatch};
@@ -92,17 +89,17 @@ pub(crate) struct DurableRoot {
 /// Counters of the process.
 #[derive(Default)]
 pub(crate) struct Figures {
-    pub user_bytes: AtomicU64,
+    pub user_bytes: Counter,
     /// Bytes that earlier lives wrote: users, and the store for them.
     pub earlier: (u64, u64),
     /// Bytes of log that a store which is only read has found.
-    pub log_found: AtomicU64,
+    pub log_found: Counter,
     pub blob_bytes: AtomicU64,
-    pub checkpoint_bytes: AtomicU64,
-    pub checkpoints: AtomicU64,
-    pub commits: AtomicU64,
-    pub gets: AtomicU64,
-    pub probed_blocks: AtomicU64,
+    pub checkpoint_bytes: Counter,
+    pub checkpoints: Counter,
+    pub commits: Counter,
+    pub gets: Counter,
+    pub probed_blocks: Counter,
     pub write_latency: Histogram,
     pub read_latency: Histogram,
 }

@@ -14,11 +14,7 @@
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord, extent};
@@ -27,6 +23,7 @@ use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};

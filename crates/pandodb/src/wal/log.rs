@@ -262,10 +262,11 @@ impl Log {
             return Ok(());
         }
         let mut state = self.state.lock();
-        assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
         if through > state.durable {
+            // Before the assertion: the append that gave the seqno out may be what failed.
             state.check()?;
         }
+        assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
         loop {
             if through <= state.durable {
                 return Ok(());

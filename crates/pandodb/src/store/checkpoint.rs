@@ -109,7 +109,7 @@ impl Engine {
         superblock.clean = false;
         let written = self.core.data.sync().and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
-            superblock.write(self.core.data.file(), DATA_FILE)
+            self.core.data.write_superblock(&superblock)
         });
         if let Err(e) = written {
             // Whether the superblock reached the disk is not known: both catalogues stay where they are.
@@ -163,7 +163,7 @@ impl Engine {
         root.superblock.clean = true;
         root.superblock.durable = last;
         root.superblock.next_run_id = self.core.ids.peek();
-        root.superblock.write(self.core.data.file(), DATA_FILE)
+        self.core.data.write_superblock(&root.superblock)
     }
 
     // ---- keyspaces ----

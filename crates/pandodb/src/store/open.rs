@@ -153,9 +153,9 @@ fn create(device: &dyn Device) -> Result<()> {
         catalog_generation: 1,
     };
     // Both slots, so that a single damaged sector never makes a young store unreadable.
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     superblock.generation = 2;
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     device.rename(UNFINISHED, DATA_FILE).map_err(fail("rename"))?;
     device.sync_dir().map_err(|e| Error::io("sync", "directory", None, &e))
 }
@@ -343,7 +343,7 @@ impl Engine {
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
-        root.superblock.write(self.core.data.file(), DATA_FILE)?;
+        self.core.data.write_superblock(&root.superblock)?;
         let options = LogOptions { segment_bytes: self.config.segment() };
         self.log = Some(
             Log::start(

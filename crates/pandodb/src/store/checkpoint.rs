@@ -23,6 +23,7 @@ use crate::memtable::Memtable;
 use crate::resolve::Operator;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::space::data::DATA_FILE;
+use crate::wal::Log;
 
 /// Identities that may be given out between two superblocks: after a crash none of them is given out again.
 pub(crate) const IDS_AHEAD: u64 = 1 << 20;
@@ -55,7 +56,7 @@ impl Engine {
         let log = self.check_writable()?;
         self.core.data.begin_checkpoint();
         let old: [BlockAddr; 2] = root.superblock.catalogs;
-        if let Err(e) = self.write_root(root, pending) {
+        if let Err(e) = self.write_root(log, root, pending) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. }) {
                 self.poison(&e);
@@ -76,8 +77,10 @@ impl Engine {
     }
 
     /// Writes nodes, catalogue and superblock. On an error nothing durable has changed.
-    fn write_root(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
-        let log = self.check_writable()?;
+    ///
+    /// It does not ask whether the store was closed meanwhile: a close waits for the root, and a refusal here would count
+    /// as a failure that keeps it from making everything durable.
+    fn write_root(&self, log: &Log, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
         let before = self.core.data.stats().written_bytes;
         let published = self.keyspaces.read();
         let keyspaces: Vec<Arc<KeyspaceState>> = published.values().chain(pending).cloned().collect();

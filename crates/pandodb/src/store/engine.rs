@@ -378,6 +378,9 @@ impl Engine {
             }
             // Damage found by a compaction: its inputs stay as they are, reads of other ranges go on.
             Error::Corruption { .. } => {}
+            // Not this work failed: something else did before, or the store was closed meanwhile. To count the latter as
+            // a failure would keep the close from making everything durable.
+            Error::Poisoned { .. } => {}
             _ => self.poison(&error),
         }
         *self.trouble.lock() = Some(error);
@@ -392,10 +395,10 @@ impl Engine {
         self.scheduler.stop();
         let workers = std::mem::take(&mut *self.workers.lock());
         workers.into_iter().for_each(|worker| worker.join());
-        let ended = if self.log.is_none() || self.poison.get().is_some() {
-            Ok(())
-        } else {
-            self.write_clean_end().inspect_err(|e| self.poison(e))
+        let ended = match self.poison.get() {
+            _ if self.log.is_none() => Ok(()),
+            Some(first) => Err(Error::Poisoned { first: first.clone() }),
+            None => self.write_clean_end().inspect_err(|e| self.poison(e)),
         };
         let _gate = self.gate.write();
         self.lock.lock().take();

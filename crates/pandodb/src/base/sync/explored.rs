@@ -22,11 +22,11 @@ impl Point {
 
 /// A mutex without poisoning, as `parking_lot`'s.
 #[derive(Debug, Default)]
-pub struct Mutex<T: ?Sized>(shuttle::sync::Mutex<T>);
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
 /// A held [`Mutex`].
 #[derive(Debug)]
-pub struct MutexGuard<'a, T: ?Sized> {
+pub struct MutexGuard<'a, T> {
     of: &'a Mutex<T>,
     /// `None` only while the lock is let go of inside a call.
     held: Option<shuttle::sync::MutexGuard<'a, T>>,
@@ -37,9 +37,7 @@ impl<T> Mutex<T> {
     pub fn new(value: T) -> Mutex<T> {
         Mutex(shuttle::sync::Mutex::new(value))
     }
-}
 
-impl<T: ?Sized> Mutex<T> {
     /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { of: self, held: Some(self.acquire()) }
@@ -55,7 +53,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-impl<T: ?Sized> MutexGuard<'_, T> {
+impl<T> MutexGuard<'_, T> {
     /// Runs `work` with the lock let go of, then takes it again.
     pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
         guard.held = None;
@@ -65,7 +63,7 @@ impl<T: ?Sized> MutexGuard<'_, T> {
     }
 }
 
-impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -73,7 +71,7 @@ impl<T: ?Sized> Deref for MutexGuard<'_, T> {
     }
 }
 
-impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         self.held.as_mut().expect("held outside of calls that let go")
     }
@@ -110,7 +108,7 @@ impl Condvar {
 /// A reader-writer lock without poisoning. Stricter than `parking_lot`'s in one thing: a thread that takes it shared twice
 /// panics, since with a writer waiting in between it would wait for itself.
 #[derive(Debug, Default)]
-pub struct RwLock<T: ?Sized>(shuttle::sync::RwLock<T>);
+pub struct RwLock<T>(shuttle::sync::RwLock<T>);
 
 impl<T> RwLock<T> {
     /// An unlocked lock.

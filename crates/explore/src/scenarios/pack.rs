@@ -13,6 +13,10 @@ pub const PACK: &str = "whatever is sealed, packed and attached meanwhile, a rea
 pub const FULL: &str =
     "packs that fail on a full disk are tried again in their order; nothing is lost or applied twice";
 
+/// The claim of [`newest`].
+pub const NEWEST: &str = "a read without a snapshot finds the newest value or one that was newest during it, never none and \
+                          never an older one than before";
+
 /// Three of these fill a memtable.
 const PADDING: [u8; 1500] = [b'p'; 1500];
 
@@ -94,4 +98,28 @@ pub fn full(start: &SimImage, twist: Twist) {
     }
     settled.expect("settled");
     finish(store, &sim, written.load(SeqCst));
+}
+
+/// A writer overwrites one key until memtables are packed, which drops its older versions; a reader asks for the newest
+/// without registering. The canary expects two reads to agree.
+pub fn newest(start: &SimImage, twist: Twist) {
+    let (_sim, store) = open_image(start, 1);
+    let rows = keyspace(&store, ROWS);
+    let value = |i: u8| [&[i][..], &PADDING].concat();
+    rows.put("key", value(0)).expect("written");
+    let version = || rows.get("key").expect("read").expect("it was never deleted")[0];
+    threads([
+        body(|| (1..6).for_each(|i| rows.put("key", value(i)).expect("written"))),
+        body(|| {
+            let mut before = version();
+            for _ in 0..3 {
+                let now = version();
+                assert!(if twist == Twist::Canary { before == now } else { before <= now }, "{now} after {before}");
+                before = now;
+            }
+        }),
+    ]);
+    assert_eq!(version(), 5);
+    drop(rows);
+    store.close().expect("closed");
 }

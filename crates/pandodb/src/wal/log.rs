@@ -15,14 +15,12 @@
 //! the next sync syncs it before the current one counts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::format::{
     BLOCK, Head, Header, MAX_EPOCH, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
 };
 use super::{SegmentInfo, final_error};
+use crate::base::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
 use crate::space::DataFile;
@@ -264,10 +262,11 @@ impl Log {
             return Ok(());
         }
         let mut state = self.state.lock();
-        assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
         if through > state.durable {
+            // Before the assertion: the append that gave the seqno out may be what failed.
             state.check()?;
         }
+        assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
         loop {
             if through <= state.durable {
                 return Ok(());

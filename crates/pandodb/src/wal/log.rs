@@ -255,7 +255,8 @@ impl Log {
     /// Returns when everything through `through` is durable: at once if it is, else after at most two syncs.
     ///
     /// # Errors
-    /// `Indeterminate` if the write or sync that it waited for failed; `Poisoned` after an earlier failure.
+    /// `Indeterminate` if a write or sync failed before `through` was durable: also one that failed before this call, since
+    /// what was appended is applied, and may survive, whoever noticed first. No sync is tried again.
     ///
     /// # Panics
     /// If `through` was not appended yet.
@@ -265,9 +266,6 @@ impl Log {
         }
         let mut state = self.state.lock();
         assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
-        if through > state.durable {
-            state.check()?;
-        }
         loop {
             if through <= state.durable {
                 return Ok(());

@@ -40,6 +40,8 @@ use crate::wal::{Log, Ops};
 const MAX_SEALED: u64 = 3;
 /// A memtable that names this many times its size in large values is sealed: replay has to read them back.
 const BLOB_FACTOR: u64 = 8;
+/// Why a closed store refuses.
+const CLOSED: &str = "the store was closed";
 
 /// One open store.
 pub(crate) struct Engine {
@@ -119,7 +121,7 @@ impl Engine {
             return Err(Error::Poisoned { first: first.clone() });
         }
         if self.closed.load(Relaxed) {
-            return Err(Error::Poisoned { first: "the store was closed".into() });
+            return Err(Error::Poisoned { first: CLOSED.into() });
         }
         self.log()
     }
@@ -127,6 +129,9 @@ impl Engine {
     /// Notes the first failure after which nothing may be written any more.
     pub(crate) fn poison(&self, error: &Error) {
         let first = match error {
+            // Work that was under way when the store was closed was refused; nothing failed, and the close has yet to write
+            // the end of the log.
+            Error::Poisoned { first } if first == CLOSED => return,
             // The log knew before the store.
             Error::Poisoned { first } => first.clone(),
             other => other.to_string(),

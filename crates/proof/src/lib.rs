@@ -15,6 +15,7 @@
 //! | [`liar`] | a device that lies about syncing: the canary of it |
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
+//! | [`histories`] | isolation: what threads saw against what was committed |
 //! | [`golden`] | a store written by an earlier build opens |
 //! | [`minimise`] | the shortest history that still fails |
 //!
@@ -28,6 +29,7 @@ pub mod drive;
 pub mod faults;
 pub mod full;
 pub mod golden;
+pub mod histories;
 pub mod liar;
 pub mod minimise;
 pub mod report;
@@ -41,6 +43,7 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Crash => crash::run(unit),
         Kind::Faults => faults::run(unit),
         Kind::Corrupt => corrupt::run(unit),
+        Kind::Histories => histories::run(unit),
     }
 }
 

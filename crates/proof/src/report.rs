@@ -18,11 +18,13 @@ pub enum Kind {
     Faults,
     /// Damage to a store at rest: [`crate::corrupt`].
     Corrupt,
+    /// Histories of many clients against what they must have seen: [`crate::histories`].
+    Histories,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 3] = [Kind::Crash, Kind::Faults, Kind::Corrupt];
+    pub const ALL: [Kind; 4] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Histories];
 
     /// The name, as it is typed.
     pub fn name(self) -> &'static str {
@@ -30,6 +32,7 @@ impl Kind {
             Kind::Crash => "crash",
             Kind::Faults => "faults",
             Kind::Corrupt => "corrupt",
+            Kind::Histories => "histories",
         }
     }
 
@@ -39,6 +42,7 @@ impl Kind {
             Kind::Crash => "states",
             Kind::Faults => "faults",
             Kind::Corrupt => "images",
+            Kind::Histories => "transactions",
         }
     }
 }
@@ -93,7 +97,7 @@ impl fmt::Display for Failure {
 /// What was tried and what was wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// What the kind counts: distinct states, runs under a fault, damaged images.
+    /// What the kind counts: distinct states, runs under a fault, damaged images, transactions.
     pub runs: u64,
     /// The parts, by name.
     pub counts: BTreeMap<String, u64>,

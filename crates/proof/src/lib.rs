@@ -16,6 +16,8 @@
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
 //! | [`histories`] | isolation: what threads saw against what was committed |
+//! | [`kill`] | a real process on a real disk under SIGKILL |
+//! | [`soak`] | units on several threads, resumable |
 //! | [`golden`] | a store written by an earlier build opens |
 //! | [`minimise`] | the shortest history that still fails |
 //!
@@ -30,10 +32,12 @@ pub mod faults;
 pub mod full;
 pub mod golden;
 pub mod histories;
+pub mod kill;
 pub mod liar;
 pub mod minimise;
 pub mod report;
 pub mod script;
+pub mod soak;
 
 pub use report::{Failure, Kind, Tally, Unit};
 
@@ -44,6 +48,7 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Faults => faults::run(unit),
         Kind::Corrupt => corrupt::run(unit),
         Kind::Histories => histories::run(unit),
+        Kind::Kill => kill::run(unit),
     }
 }
 

@@ -1,10 +1,12 @@
 //! What a harness is asked and what it answers: a unit of work, its tally, its failures.
 //!
 //! A *unit* follows from its seed alone: run twice, it visits the same states in the same order and gives the same counts
-//! and the same digest. Everything larger (a test, a soak of a night) is a sum of units.
+//! and the same digest, where no real threads or processes meet ([`Kind::Histories`], [`Kind::Kill`]). Everything larger (a test, a soak of a night) is a sum of units.
 
 use std::collections::BTreeMap;
 use std::fmt;
+
+use serde::{Deserialize, Serialize};
 
 /// The most failures that one unit reports; after so many nothing more is learnt.
 pub const ENOUGH: usize = 5;
@@ -20,11 +22,13 @@ pub enum Kind {
     Corrupt,
     /// Histories of many clients against what they must have seen: [`crate::histories`].
     Histories,
+    /// A real process on a real disk, killed: [`crate::kill`].
+    Kill,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 4] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Histories];
+    pub const ALL: [Kind; 5] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Kill, Kind::Histories];
 
     /// The name, as it is typed.
     pub fn name(self) -> &'static str {
@@ -33,6 +37,7 @@ impl Kind {
             Kind::Faults => "faults",
             Kind::Corrupt => "corrupt",
             Kind::Histories => "histories",
+            Kind::Kill => "kill",
         }
     }
 
@@ -43,6 +48,34 @@ impl Kind {
             Kind::Faults => "faults",
             Kind::Corrupt => "images",
             Kind::Histories => "transactions",
+            Kind::Kill => "kills",
+        }
+    }
+}
+
+/// How much is enough, for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// A change, before it lands: under 15 minutes for all kinds.
+    Ci,
+    /// A night: 8 hours.
+    Soak,
+}
+
+impl Kind {
+    /// The runs to reach.
+    pub fn goal(self, column: Column) -> u64 {
+        let (ci, soak) = match self {
+            // Enough for every history of three letters: see `crash::ace`.
+            Kind::Crash => (1_000_000, 20_000_000),
+            Kind::Faults => (50_000, 2_000_000),
+            Kind::Corrupt => (100_000, 10_000_000),
+            Kind::Kill => (200, 20_000),
+            Kind::Histories => (1_000_000, 20_000_000),
+        };
+        match column {
+            Column::Ci => ci,
+            Column::Soak => soak,
         }
     }
 }
@@ -64,7 +97,7 @@ impl Unit {
 }
 
 /// A promise that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The unit's seed.
     pub seed: u64,
@@ -95,7 +128,7 @@ impl fmt::Display for Failure {
 }
 
 /// What was tried and what was wrong.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// What the kind counts: distinct states, runs under a fault, damaged images, transactions.
     pub runs: u64,

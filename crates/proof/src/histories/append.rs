@@ -127,7 +127,7 @@ impl Bench {
             rng: Rng(seed ^ 0x6170_7065_6e64),
             device: SimDevice::new(seed),
             open: None,
-            cuts: seed / 8 % 2 == 0,
+            cuts: (seed / 8).is_multiple_of(2),
             canary,
             clients: Vec::new(),
             processes: 0,

@@ -110,6 +110,8 @@ pub(super) struct Difference {
 
 /// A look, in one of the logs.
 type Place<'a> = (&'a Log, &'a Look);
+/// One that does not hold yet, and a key that was wrong when it was last tried.
+type Open<'a> = (Place<'a>, Difference);
 
 /// The state of all keyspaces after the commits so far, and what was wrong on the way.
 pub struct Checker {
@@ -149,7 +151,7 @@ impl Checker {
         commits.sort_by_key(|(last, ..)| *last);
         looks.sort_by_key(|(_, look)| look.lo);
         let mut looks = looks.into_iter().peekable();
-        let mut open: Vec<Place<'_>> = Vec::new();
+        let mut open: Vec<Open<'_>> = Vec::new();
         for (last, log, commit) in commits {
             while let Some((log, look)) = looks.next_if(|(_, look)| look.lo < last) {
                 if self.at < look.lo && look.lo == look.hi {
@@ -158,10 +160,10 @@ impl Checker {
                 }
                 self.judge(logs, (log, look), last, &mut open);
             }
-            let (later, never): (Vec<_>, Vec<_>) = open.into_iter().partition(|(_, look)| look.hi >= last);
-            never.into_iter().for_each(|place| self.convict(logs, place));
+            let (later, never): (Vec<_>, Vec<_>) = open.into_iter().partition(|(place, _)| place.1.hi >= last);
+            never.into_iter().for_each(|(place, _)| self.convict(logs, place));
             self.replay(logs, last, log, commit);
-            open = later.into_iter().filter(|(log, look)| self.difference(log, look).is_some()).collect();
+            open = later.into_iter().filter_map(|open| self.retry(open)).collect();
         }
         for (log, look) in looks {
             if look.lo > self.at {
@@ -170,7 +172,7 @@ impl Checker {
             }
             self.judge(logs, (log, look), u64::MAX, &mut open);
         }
-        open.iter().for_each(|place| self.convict(logs, *place));
+        open.into_iter().for_each(|(place, _)| self.convict(logs, place));
     }
 
     /// Applies a commit, after looking at where it stands.
@@ -238,19 +240,28 @@ impl Checker {
     }
 
     /// Holds a look against the model as it is; `next` is where the next commit ends.
-    fn judge<'a>(&mut self, logs: &[Log], place: Place<'a>, next: u64, open: &mut Vec<Place<'a>>) {
+    fn judge<'a>(&mut self, logs: &[Log], place: Place<'a>, next: u64, open: &mut Vec<Open<'a>>) {
         let (log, look) = place;
         if look.lo < look.floor {
             let what = format!("{} looked at {}, {} was there before", name::look(look), look.lo, look.floor);
             self.find(Anomaly::StaleSnapshot, what, || name::around(logs, look.lo));
         }
-        if self.difference(log, look).is_some() {
+        if let Some(difference) = self.difference(log, look) {
             if look.hi >= next && look.hi > look.lo {
-                open.push(place);
+                open.push((place, difference));
             } else {
                 self.convict(logs, place);
             }
         }
+    }
+
+    /// An open look that does not hold yet. The key that was wrong is asked first: mostly it still is.
+    fn retry<'a>(&self, (place, wrong): Open<'a>) -> Option<Open<'a>> {
+        let cell = self.model[wrong.space as usize].get(wrong.key as usize);
+        if cell.and_then(Cell::seen) != wrong.seen.as_deref() {
+            return Some((place, wrong));
+        }
+        self.difference(place.0, place.1).map(|difference| (place, difference))
     }
 
     /// Names what a look that never held has seen.

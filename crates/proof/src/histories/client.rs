@@ -266,13 +266,13 @@ impl<'a> Client<'a> {
             18 => {
                 let family = self.key() / FAMILY;
                 let first = key(family * FAMILY);
-                self.from_both_ends(space, view.prefix(&first[..2]))?;
+                self.both_ends(space, view.prefix(&first[..2]))?;
                 Domain::Span(family * FAMILY, (family + 1) * FAMILY)
             }
             _ => {
                 let whole = self.rng.chance(2);
                 let (from, to) = if whole { (0, self.world.plan.keys) } else { self.span(3 * FAMILY) };
-                self.from_both_ends(space, view.range(from, to))?;
+                self.both_ends(space, view.range(from, to))?;
                 Domain::Span(from, to)
             }
         };
@@ -320,7 +320,7 @@ impl<'a> Client<'a> {
     }
 
     /// A scan to the end, from either end in turn as the dice fall.
-    fn from_both_ends(&mut self, space: Space, mut range: Range) -> Result<()> {
+    fn both_ends(&mut self, space: Space, mut range: Range) -> Result<()> {
         let bits = self.rng.next_u64();
         let mut back = Vec::new();
         for i in 0.. {

@@ -398,7 +398,7 @@ impl<'a> Client<'a> {
     fn write(&mut self, version: u64) -> Write {
         let (space, _) = self.space_to_write();
         let key = self.key();
-        let of_rows = [(80, Action::Put), (96, Action::Delete)];
+        let of_rows = [(80, Action::Put), (99, Action::Delete)];
         let of_merges = [(3, Action::Put), (5, Action::Delete), (99, Action::Merge)];
         let roll = self.rng.below(100);
         let table: &[(u64, Action)] = if matches!(space, LISTS | SUMS) { &of_merges } else { &of_rows };

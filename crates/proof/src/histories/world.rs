@@ -58,7 +58,7 @@ impl Plan {
         let memtable =
             if place == Place::Directory { 64 << 10 } else { [4 << 10, 8 << 10, 32 << 10][rng.below(3) as usize] };
         let segment = (memtable as u64 / 2).max(8 << 10);
-        let sizes = Sizes { memtable, segment, reserve: 16 << 10, fanout: 2 + rng.below(3) as usize };
+        let sizes = Sizes { memtable, segment, reserve: 16 << 10, fanout: 3 + rng.below(2) as usize };
         let (windows, transactions) = match place {
             Place::Memory | Place::Hasty => (3, 10_000),
             Place::Directory => (2, 5_000),
@@ -69,7 +69,7 @@ impl Plan {
             place,
             threads: 2 + rng.below(3),
             workers: if place == Place::Simulator { 0 } else { [1, 1, 2, 4][rng.below(4) as usize] },
-            keys: [64, 1024, 8192][rng.below(3) as usize],
+            keys: [64, 512, 4096][rng.below(3) as usize],
             sizes,
             windows,
             transactions,

@@ -6,7 +6,7 @@
 //!     input (kv, csv, tsv, ndjson)      output (tables, JSON, bars)
 //! ```
 //!
-//! Every command ends in one of five exit codes ([`failure`]), and every failure in one line on stderr that says what
+//! Every command ends in one of six exit codes ([`failure`]), and every failure in one line on stderr that says what
 //! to do next. Bytes cross the terminal in one form only, that of [`kv`].
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,7 @@
 //! [`Run`]: an open run. Loads checked blocks through the pool, finds leaves, owns the run's pages.
 //!
-//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. A run that was just
+//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. If they cannot be read the
+//! run opens all the same, and every reader who would have to know them gets that error instead ([`Run::fragments`]). A run that was just
 //! built is opened by [`Run::open`]. One that a root on disk names is opened by [`Run::reopen`]: then its slices are
 //! restored, and [`Run::settle`] takes the pages that they span into the allocation map. Until then it owns nothing,
 //! so that an opening that fails half-way frees nothing.
@@ -29,7 +30,7 @@ pub struct Run {
     meta: RunMeta,
     /// The position of the first page of each extent.
     starts: Vec<u64>,
-    fragments: Arc<Fragments>,
+    fragments: Result<Arc<Fragments>>,
     false_positives: AtomicU64,
     holdings: Mutex<Holdings>,
 }
@@ -54,38 +55,24 @@ impl Run {
     /// # Errors
     /// An I/O error or [`Error::Corruption`] if its range tombstones cannot be read; nothing is freed then.
     pub fn open(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
-        let run = Run::reopen(data, pool, meta)?;
+        let run = Run::reopen(data, pool, meta);
+        run.fragments()?;
         run.holdings.lock().settled = true;
         Ok(run)
     }
 
     /// Opens a run of an existing store. It owns nothing before [`Run::settle`].
-    ///
-    /// # Errors
-    /// As [`Run::open`].
-    pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
+    pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Arc<Run> {
         let starts = meta.extents.iter().scan(0, |next, extent| {
             let start = *next;
             *next += u64::from(extent.pages);
             Some(start)
         });
         let starts = starts.collect();
-        let mut ranges = Vec::new();
-        for &addr in &meta.tombstones {
-            let block = data.read_block(addr, meta.id, BlockKind::Tombstones)?;
-            tombstones::decode(&block, &mut ranges)
-                .map_err(|error| data.corrupt(addr, BlockKind::Tombstones.name(), error.to_string()))?;
-        }
+        let fragments = tombstones::read(&data, &meta).map(|ranges| Arc::new(Fragments::build(&ranges)));
         let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages) };
-        Ok(Arc::new(Run {
-            data,
-            pool,
-            starts,
-            fragments: Arc::new(Fragments::build(&ranges)),
-            false_positives: AtomicU64::new(0),
-            holdings: Mutex::new(holdings),
-            meta,
-        }))
+        let false_positives = AtomicU64::new(0);
+        Arc::new(Run { data, pool, starts, fragments, false_positives, holdings: Mutex::new(holdings), meta })
     }
 
     /// The run's description.
@@ -94,8 +81,12 @@ impl Run {
     }
 
     /// Its range tombstones.
-    pub fn fragments(&self) -> &Arc<Fragments> {
-        &self.fragments
+    ///
+    /// # Errors
+    /// Why they could not be read when the run was opened: what they cover is not known then, so nothing that is older is
+    /// an answer.
+    pub fn fragments(&self) -> Result<&Arc<Fragments>> {
+        self.fragments.as_ref().map_err(Error::clone)
     }
 
     /// Where its blocks are.

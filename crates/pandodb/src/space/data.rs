@@ -186,12 +186,33 @@ impl DataFile {
         if let Some(extent) = state.map.alloc(pages) {
             return Ok(extent);
         }
-        let now = state.map.extents();
         let missing =
             u64::from(pages.div_ceil(EXTENT_PAGES)) - state.map.free_tail().min(u64::from(pages / EXTENT_PAGES));
-        let extents = now + missing.max(MIN_GROWTH).max(now / 4);
-        self.set_extents(&mut state, extents)?;
+        self.grow(&mut state, missing)?;
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
+    }
+
+    /// As [`DataFile::alloc`], at least an extent away from `other`; anywhere if the disk has no room for that.
+    ///
+    /// # Errors
+    /// As [`DataFile::alloc`].
+    pub fn alloc_apart(&self, pages: u32, other: Extent) -> Result<Extent> {
+        let mut state = self.state.lock();
+        if let Some(extent) = state.map.alloc_apart(pages, other) {
+            return Ok(extent);
+        }
+        // At most one of the new extents is too near.
+        match self.grow(&mut state, u64::from(pages.div_ceil(EXTENT_PAGES)) + 1) {
+            Ok(()) => Ok(state.map.alloc_apart(pages, other).expect("the file has grown by enough")),
+            Err(full @ Error::DiskFull { .. }) => state.map.alloc(pages).ok_or(full),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Lengthens the file by so many extents at least.
+    fn grow(&self, state: &mut Space, missing: u64) -> Result<()> {
+        let now = state.map.extents();
+        self.set_extents(state, now + missing.max(MIN_GROWTH).max(now / 4))
     }
 
     /// Lets go of pages that something reached. They are used again when neither superblock can reach them.

@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
 
-use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME, extent};
+use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME};
 use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
-use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
+use crate::base::{Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
@@ -56,7 +56,7 @@ impl Engine {
     fn checkpoint_with(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
         let log = self.check_writable()?;
         self.core.data.begin_checkpoint();
-        let old: [BlockAddr; 2] = root.superblock.catalogs;
+        let old = root.superblock.catalog;
         if let Err(e) = self.write_root(root, pending) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. }) {
@@ -64,7 +64,7 @@ impl Engine {
             }
             return Err(e);
         }
-        old.iter().for_each(|addr| self.core.data.free(extent(*addr)));
+        old.free(&self.core.data);
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through().unwrap_or(root.superblock.durable);
         // The checkpoint stands whatever becomes of old log; what is left is tried again at the next one.
@@ -101,10 +101,10 @@ impl Engine {
         }
         let last = Seqno(self.sequencer.lock().next.0 - 1);
         let generation = root.superblock.generation + 1;
-        let (catalogs, catalog_len) = catalog.write(&self.core.data, generation)?;
+        let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
-        superblock.catalogs = catalogs;
+        superblock.catalog = twin;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;
         superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
@@ -265,16 +265,19 @@ impl Engine {
         self.drain(&|| keyspace.index.debt().pack_bytes == 0)?;
         self.trouble.lock().take();
         keyspace.index.compact(range)?;
-        self.settle()?;
+        self.settle_all()?;
         // Damaged inputs are left as they are, and then nothing is owed for them.
-        match self.trouble.lock().clone() {
-            Some(trouble) => Err(trouble),
-            None => Ok(()),
-        }
+        self.damage.lock().remove(&keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Waits until no debt is left, then lets freed space go.
+    /// Waits until no debt is left, then lets freed space go. Damage that compactions met is told once.
     pub(crate) fn settle(&self) -> Result<()> {
+        self.settle_all()?;
+        let damage = std::mem::take(&mut *self.damage.lock());
+        damage.into_values().next().map_or(Ok(()), Err)
+    }
+
+    fn settle_all(&self) -> Result<()> {
         self.check_writable()?;
         // What the last compactions freed waits for two superblocks, and a checkpoint may seal a memtable.
         for _ in 0..4 {

@@ -66,6 +66,10 @@ pub(crate) struct Engine {
     pub checkpoint_due: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
+    /// The first damage that compactions of each keyspace met and nobody was told of yet.
+    pub damage: Mutex<BTreeMap<KeyspaceId, Error>>,
+    /// The damage at which the log was cut, in a store that was opened for a salvage.
+    pub log_cut: Option<Error>,
     pub figures: Figures,
     pub closed: AtomicBool,
     /// Held shared by whoever writes to the data file without the sequencer; a close takes it before it lets go of the
@@ -352,6 +356,9 @@ impl Engine {
                         keyspace.retire_sealed();
                         self.checkpoint_due.store(true, Relaxed);
                     }
+                    if let Some(damage) = progress.damage {
+                        self.damage.lock().entry(keyspace.id).or_insert(damage);
+                    }
                     self.trouble.lock().take();
                     return Turn::Worked(progress.bytes.max(1));
                 }
@@ -384,8 +391,8 @@ impl Engine {
                     self.checkpoint_due.store(true, Relaxed);
                 }
             }
-            // Damage found by a compaction: its inputs stay as they are, reads of other ranges go on.
-            Error::Corruption { .. } => {}
+            // What was just written could not be read back: it is written again.
+            damage if damage.is_damage() => {}
             _ => self.poison(&error),
         }
         *self.trouble.lock() = Some(error);

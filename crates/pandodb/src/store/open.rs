@@ -21,7 +21,7 @@ use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
 
 use super::Store;
-use super::catalog::{Catalog, KeyspaceRecord, extent};
+use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
 use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
@@ -37,7 +37,7 @@ use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
-use crate::wal::{Claims, Log, LogOptions, Ops, Record, ReplayReport, Visit, replay};
+use crate::wal::{Claims, Log, LogOptions, Mode, Ops, Record, ReplayReport, Visit, replay};
 
 /// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
 const MAX_OLD_SEGMENTS: usize = 16;
@@ -65,6 +65,7 @@ pub(crate) fn open(
         data: found.data,
         pool: Arc::new(Pool::new(config.pool())),
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
+        mend: !config.read_only,
     };
     let shape = shape(&config);
     let chunks = Arc::new(ChunkPool::new(config.memtable().div_ceil(CHUNK_BYTES) + 1));
@@ -97,6 +98,8 @@ pub(crate) fn open(
         active_bytes: AtomicU64::new(0),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
+        damage: Mutex::default(),
+        log_cut: None,
         figures: Figures { earlier, ..Figures::default() },
         closed: AtomicBool::new(false),
         config,
@@ -140,7 +143,7 @@ fn create(device: &dyn Device) -> Result<()> {
     store_id.0[..8].copy_from_slice(&device.random().to_le_bytes());
     store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
     let data = DataFile::create(device, UNFINISHED, store_id)?;
-    let (catalogs, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
+    let (catalog, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
@@ -151,7 +154,7 @@ fn create(device: &dyn Device) -> Result<()> {
         clean: true,
         durable: Seqno(0),
         next_run_id: 1,
-        catalogs,
+        catalog,
         catalog_len,
         catalog_generation: 1,
     };
@@ -191,9 +194,7 @@ impl Found {
             let data = DataFile::open(file.clone(), superblock.store_id)?;
             match Catalog::read(&data, &superblock) {
                 Ok(catalog) => {
-                    for addr in superblock.catalogs {
-                        data.mark(extent(addr))?;
-                    }
+                    superblock.catalog.mark(&data)?;
                     superblock.durable = durable;
                     // The next superblock goes over the one that could not be used, not over this one.
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };
@@ -266,6 +267,7 @@ impl Engine {
         let last = recovered.report.last;
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.sequencer.lock().next = last.next();
+        self.log_cut.clone_from(&recovered.report.cut);
         self.snapshots.set_visible(last);
         if !self.config.read_only {
             self.begin_epoch(&recovered)?;
@@ -287,9 +289,14 @@ impl Engine {
         };
         let store = self.core.data.store_id();
         let mut survey = Survey { engine: self, durable: claims.durable, next_id };
-        let seen = replay(&*self.device, store, claims, true, &mut |record| survey.record(record))?;
+        let (look, replay_in) = match (self.config.salvage, self.config.read_only) {
+            (true, _) => (Mode::Salvage, Mode::Salvage),
+            (false, true) => (Mode::Read, Mode::Read),
+            (false, false) => (Mode::Read, Mode::Recover),
+        };
+        let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record))?;
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
-        let report = replay(&*self.device, store, claims, self.config.read_only, &mut |record| {
+        let report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
         if report.last != seen.last {

@@ -36,7 +36,8 @@ const BLOCK: usize = 64 << 10;
 /// An iterator over the keys of a range with their values, from both ends, as of one moment. Made by
 /// [`Keyspace::range`], [`Keyspace::prefix`], [`Keyspace::iter`] and their like at a snapshot.
 ///
-/// Items are errors where a block is damaged; the iterator ends after the first one. A seek costs about one block read
+/// Items are errors where a block is damaged; the iterator ends after the first one. To go on behind it, open another range
+/// above the keys that are damaged, or [`crate::check::salvage`] the store. A seek costs about one block read
 /// for each run on the path; from then on blocks are read ahead.
 pub struct Range {
     keyspace: Keyspace,
@@ -224,7 +225,7 @@ impl Side {
             tombstones.extend(memtable.fragments().clipped(&rest));
             sources.push(Source::new(From::Memtable(memtable.clone(), rest.clone())));
         }
-        world.view.tombstones(&rest, &mut tombstones);
+        world.view.tombstones(&rest, &mut tombstones)?;
         tombstones.retain(|tombstone| tombstone.seqno <= at);
         sources.push(Source::new(From::Index(world.view.clone().cursor(&rest, reverse)?)));
         Ok(Side { world, reverse, sources, tombstones: Fragments::build(&tombstones), rest, opened: now })

@@ -176,7 +176,8 @@ pub struct StoreStats {
     pub write_latency: Latency,
     /// Latency of point lookups.
     pub read_latency: Latency,
-    /// The failure that keeps the store from writing, or the last trouble of background work.
+    /// The failure that keeps the store from writing, or the last trouble of background work, or the damage that it met and nobody
+    /// was told of yet.
     pub trouble: Option<String>,
 }
 
@@ -250,6 +251,8 @@ impl Engine {
         stats.write_latency = self.figures.write_latency.summary();
         stats.read_latency = self.figures.read_latency.summary();
         stats.trouble = self.poison.get().cloned().or_else(|| self.trouble.lock().as_ref().map(|e| e.to_string()));
+        let damage = || self.damage.lock().values().next().map(|e| e.to_string());
+        stats.trouble = stats.trouble.or_else(damage);
         Ok(stats)
     }
 }

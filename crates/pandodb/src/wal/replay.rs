@@ -62,7 +62,7 @@ pub struct Record<'a> {
 }
 
 /// What a replay found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ReplayReport {
     /// The last seqno of the log, at least [`Claims::from`]; all of it is durable (unless read only).
     pub last: Seqno,
@@ -80,34 +80,55 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// Where a torn tail begins that was ignored: file and byte offset.
     pub torn: Option<(String, u64)>,
+    /// The damage to what had been durable at which a [`Mode::Salvage`] ended.
+    pub cut: Option<Error>,
+}
+
+/// What a replay may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Make the end of the log durable, and remove what holds nothing of it.
+    Recover,
+    /// Modify nothing.
+    Read,
+    /// Modify nothing, and take damage to what had been durable for the end of the log instead of an error: what was
+    /// visited is the contiguous prefix before it.
+    Salvage,
 }
 
 /// Reads the log of `store` and hands its records after `claims.from` to `visit` in the order of their seqnos. A record
 /// that only ends after `from` is visited too; the visitor skips what it has.
 ///
-/// Reads every segment once, and those records a second time that are not known to be durable. Modifies nothing if
-/// `read_only`; else the result is durable when it returns, and nothing is modified if it fails with `Corruption`.
+/// Reads every segment once, and those records a second time that are not known to be durable. With [`Mode::Recover`] the
+/// result is durable when it returns, and nothing is modified if it fails with `Corruption`.
 ///
 /// # Errors
-/// `Corruption` where a durable record is missing or damaged; what the device or the visitor returned.
+/// `Corruption` where a durable record is missing or damaged (but see [`Mode::Salvage`]); what the device or the visitor
+/// returned.
 pub fn replay(
     device: &dyn Device,
     store: StoreId,
     claims: Claims,
-    read_only: bool,
+    mode: Mode,
     visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
 ) -> Result<ReplayReport> {
-    let mut merge = Merge::open(device, store)?;
-    for headless in &merge.headless {
-        if !headless.blank && !is_covered(headless, claims) {
-            return Err(headless.error.clone());
+    let read_only = mode != Mode::Recover;
+    let mut merge = match Merge::open(device, store) {
+        Err(e) if mode == Mode::Salvage && e.is_damage() => {
+            return Ok(ReplayReport {
+                last: claims.from,
+                durable: claims.from,
+                cut: Some(e),
+                ..ReplayReport::default()
+            });
         }
-    }
+        opened => opened?,
+    };
     let mut walk = Walk::new(claims, &merge);
-    while let Some(item) = merge.next()? {
-        walk.step(&mut merge, &item, visit)?;
-    }
-    walk.judge(&merge)?;
+    let cut = match walk.walk(&mut merge, claims, visit) {
+        Err(e) if mode == Mode::Salvage && e.is_damage() => Some(e),
+        walked => walked.map(|()| None)?,
+    };
     let torn = merge.damage().filter(|place| merge.epoch_of(place.segment) == merge.epoch());
     let mut report = ReplayReport {
         last: walk.end,
@@ -118,6 +139,7 @@ pub fn replay(
         records: walk.records,
         bytes: walk.bytes,
         torn: torn.map(|place| merge.describe(Some(place))),
+        cut,
     };
     let durable = report.durable;
     let mut settled = Settled::AsIs;
@@ -199,6 +221,24 @@ impl Walk {
             self.claimed = durable;
             self.claimant = claimant;
         }
+    }
+
+    /// Takes every record, and judges the end.
+    fn walk(
+        &mut self,
+        merge: &mut Merge,
+        claims: Claims,
+        visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
+    ) -> Result<()> {
+        // It may have been what made other records void, so none of them is certain.
+        if let Some(headless) = merge.headless.iter().find(|headless| !headless.blank && !is_covered(headless, claims))
+        {
+            return Err(headless.error.clone());
+        }
+        while let Some(item) = merge.next()? {
+            self.step(merge, &item, visit)?;
+        }
+        self.judge(merge)
     }
 
     /// Takes the next record: skips it, visits it, or ends the prefix before it.

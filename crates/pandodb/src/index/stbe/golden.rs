@@ -16,7 +16,7 @@ const STORE: StoreId = StoreId([7; 16]);
 
 fn core(device: &MemDevice) -> Core {
     let data = DataFile::create(device, "data", STORE).unwrap();
-    Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(20)) }
+    Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(20)), mend: true }
 }
 
 /// A run of two puts, `a` and `m`.
@@ -71,8 +71,8 @@ const RUN: &str = concat!(
 );
 
 fn root_body() -> String {
-    // from, to, height, counts | branch: id, not fresh, run, slice, weights | children: dead branches, id, page, pages
-    ["0000", "01", "0102", "0800", RUN, "0000000101", "4650", "01140401", "00150501"].concat()
+    // from, to, height, counts | branch: id, not fresh, run, slice, weights | children: dead branches, id, pages, both pages
+    ["0000", "01", "0102", "0800", RUN, "0000000101", "4650", "0114010442", "0015010543"].concat()
 }
 
 fn left_body() -> String {
@@ -89,10 +89,12 @@ fn root_record_and_nodes() {
     ranges.insert(blobs.start.0, 3);
     ranges.insert(blobs.start.0 + 10, 2);
     let record = persist::store(&core, &root, &ranges, 9).unwrap();
-    assert_eq!(hex(&record), concat!("01", "160601", "09", "02", "0103", "0702"));
-    let page = |node: &Node| node.stored().unwrap().addr.page.0;
-    let nodes = [body(&core, page(&root)), body(&core, page(&root.children[0].node))];
-    assert_eq!(nodes, [root_body(), left_body()]);
+    assert_eq!(hex(&record), concat!("02", "16010644", "09", "02", "0103", "0702"));
+    let page = |node: &Node| node.stored().unwrap().twin.0.map(|addr| addr.page.0);
+    for copy in 0..2 {
+        let nodes = [body(&core, page(&root)[copy]), body(&core, page(&root.children[0].node)[copy])];
+        assert_eq!(nodes, [root_body(), left_body()]);
+    }
 }
 
 #[test]

@@ -289,7 +289,11 @@ fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
 fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
     let mut marks: Vec<(Vec<u8>, u64)> = Vec::new();
     for branch in &leaf.branches {
-        let keys = branch.slice.run().split_keys(branch.slice.range(), parts as usize * 16)?;
+        // A run whose upper blocks cannot be read has no say.
+        let keys = match branch.slice.run().split_keys(branch.slice.range(), parts as usize * 16) {
+            Err(e) if e.is_damage() => Vec::new(),
+            keys => keys?,
+        };
         let weight = branch.slice.bytes() / (keys.len() as u64 + 1);
         marks.extend(keys.into_iter().map(|key| (key, weight)));
     }

@@ -158,7 +158,7 @@ fn a_stale_tail_stays_away() {
 fn the_visitor_can_end_the_log_or_the_replay() {
     let device = logged(6, 2, 100);
     let stop_at = |seqno, claims| {
-        replay(&*device, STORE, claims, true, &mut |record| {
+        replay(&*device, STORE, claims, Mode::Read, &mut |record| {
             Ok(if record.first == Seqno(seqno) { Visit::Stop } else { Visit::Continue })
         })
     };
@@ -166,7 +166,7 @@ fn the_visitor_can_end_the_log_or_the_replay() {
     assert_eq!((report.last, report.records), (Seqno(4), 4));
     assert!(stop_at(2, claims(0, 0)).unwrap_err().is_corruption(), "record 3 says that 2 was durable");
     assert!(stop_at(5, claims(0, 5)).unwrap_err().is_corruption());
-    let error = replay(&*device, STORE, claims(0, 0), true, &mut |_| Err(Error::ReadOnly)).unwrap_err();
+    let error = replay(&*device, STORE, claims(0, 0), Mode::Read, &mut |_| Err(Error::ReadOnly)).unwrap_err();
     assert!(matches!(error, Error::ReadOnly));
 }
 

@@ -60,8 +60,8 @@ impl Plan {
         let segment = (memtable as u64 / 2).max(8 << 10);
         let sizes = Sizes { memtable, segment, reserve: 16 << 10, fanout: 3 + rng.below(2) as usize };
         let (windows, transactions) = match place {
-            Place::Memory | Place::Hasty => (3, 10_000),
-            Place::Directory => (2, 5_000),
+            Place::Memory => (3, 10_000),
+            Place::Hasty | Place::Directory => (2, 5_000),
             Place::Simulator => (2, 2_500),
         };
         Plan {

@@ -47,9 +47,10 @@ struct Found<'a> {
 fn share(kind: Kind) -> f64 {
     match kind {
         Kind::Crash => 0.35,
-        Kind::Faults => 0.2,
-        Kind::Corrupt => 0.2,
+        Kind::Faults => 0.15,
+        Kind::Corrupt => 0.15,
         Kind::Model => 0.1,
+        Kind::Histories => 0.1,
         Kind::Kill => 0.15,
     }
 }

@@ -138,8 +138,8 @@ impl Engine {
         let _ = self.poison.set(first);
     }
 
-    /// Applies the operations of `payload`, all or none. `bytes`: what they weigh; `frees`: they only delete.
-    pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<()> {
+    /// Applies the operations of `payload`, all or none; returns the seqno of the last one.
+    pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
         let log = self.check_writable()?;
         let started = self.device.now();
         self.admit(payload.bytes, payload.frees)?;
@@ -167,7 +167,7 @@ impl Engine {
         self.figures.commits.fetch_add(1, Relaxed);
         self.figures.user_bytes.fetch_add(payload.bytes, Relaxed);
         self.figures.write_latency.record(self.device.now().saturating_sub(started));
-        Ok(())
+        Ok(last)
     }
 
     /// Logs and applies; the caller holds the sequencer. Returns the last seqno.

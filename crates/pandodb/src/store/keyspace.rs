@@ -204,7 +204,7 @@ impl Keyspace {
         let frees = matches!(kind, Kind::Delete | Kind::RangeDelete);
         let ops = PayloadOps::One(OneOp { keyspace: &self.state, kind, key, value });
         let keyspaces = std::slice::from_ref(&self.state);
-        self.engine.commit(Payload { ops, bytes, frees, keyspaces }, durability)
+        self.engine.commit(Payload { ops, bytes, frees, keyspaces }, durability).map(|_| ())
     }
 
     /// Sets the value of a key, with the store's durability.

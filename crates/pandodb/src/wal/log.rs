@@ -253,7 +253,8 @@ impl Log {
     /// Returns when everything through `through` is durable: at once if it is, else after at most two syncs.
     ///
     /// # Errors
-    /// `Indeterminate` if the write or sync that it waited for failed; `Poisoned` after an earlier failure.
+    /// `Indeterminate` if a write or sync failed before `through` was durable: also one that failed before this call, since
+    /// what was appended is applied, and may survive, whoever noticed first. No sync is tried again.
     ///
     /// # Panics
     /// If `through` was not appended yet.
@@ -262,8 +263,8 @@ impl Log {
             return Ok(());
         }
         let mut state = self.state.lock();
-        if through > state.durable {
-            // Before the assertion: the append that gave the seqno out may be what failed.
+        if through > state.appended {
+            // The append that gave the seqno out is what failed: it was refused without a trace.
             state.check()?;
         }
         assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use pandodb::device::SimDevice;
+use pandodb::device::{MemDevice, SimDevice};
 use pandodb::{Append, Durability, KeyspaceOptions, Store, StoreBuilder};
 
 fn small(path: &Path, threads: usize) -> Store {
@@ -307,4 +307,31 @@ fn a_compaction_of_keys_that_are_much_alike_is_waited_for() {
     alike.compact::<&str>(..).unwrap();
     let index = &store.stats().unwrap().keyspaces[0].index;
     assert_eq!((index.entries, index.tombstones, index.debt.total()), (1500, 0, 0));
+}
+
+/// Found by `pando sim histories --seed 5`: a checkpoint that was under way when the store was closed met the refusal of a
+/// closed store and took it for a failure of the disk. The store was then poisoned, and its close left the end of the log in
+/// memory and said that all was well.
+#[test]
+fn a_checkpoint_under_way_does_not_keep_a_close_from_writing_the_end() {
+    for round in 0..120u64 {
+        let device = MemDevice::new();
+        let small = || Store::builder("s").device(device.clone()).memory_budget(1 << 20).memtable_bytes(4 << 10);
+        let open = || small().background_threads(2).open().expect("a store");
+        let store = open();
+        let keyspace = store.keyspace("k").expect("a keyspace");
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let store = store.clone();
+                scope.spawn(move || while store.checkpoint().is_ok() {});
+            }
+            for i in 0..200 + round {
+                keyspace.put_with(i.to_be_bytes(), [b'x'; 40], Durability::None).expect("a put");
+            }
+            store.clone().close().expect("closed, and everything durable");
+        });
+        drop((store, keyspace));
+        let keyspace = open().open_keyspace("k").expect("open").expect("there");
+        assert_eq!(keyspace.iter().count() as u64, 200 + round, "in round {round}");
+    }
 }

@@ -16,6 +16,7 @@
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
 //! | [`model`] | random histories of the whole interface, against sorted maps |
+//! | [`histories`] | isolation: what threads saw against what was committed |
 //! | [`kill`] | a real process on a real disk under SIGKILL |
 //! | [`soak`] | units on several threads, resumable |
 //! | [`golden`] | a store written by an earlier build opens |
@@ -32,6 +33,7 @@ pub mod drive;
 pub mod faults;
 pub mod full;
 pub mod golden;
+pub mod histories;
 pub mod kill;
 pub mod liar;
 pub mod minimise;
@@ -50,6 +52,7 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Faults => faults::run(unit),
         Kind::Corrupt => corrupt::run(unit),
         Kind::Model => model::run(unit),
+        Kind::Histories => histories::run(unit),
         Kind::Kill => kill::run(unit),
     }
 }

@@ -1,6 +1,6 @@
 //! The words that every layer shares: identities, messages, key ranges, errors, codecs.
 //!
-//! Nothing here does I/O or takes a lock. A type lives here when two layers pass it to each other; what only one
+//! Nothing here does I/O or takes a lock; [`sync`] chooses the locks of all. A type lives here when two layers pass it to each other; what only one
 //! layer needs stays in that layer.
 //!
 //! Order is bytewise, for ever. Messages are ordered by **user key ascending, then seqno descending**, so the newest
@@ -14,6 +14,7 @@ pub mod ids;
 pub mod message;
 pub mod range;
 pub mod seeded;
+pub mod sync;
 
 pub use block::EntryBlock;
 pub use error::{Error, Result};

@@ -28,13 +28,11 @@ mod shard;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-
-use parking_lot::Mutex;
 
 pub use block::{Block, PinnedBlock};
 use shard::{FrameKey, Shard};
 
+use crate::base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, PageNo, Result, RunId};
 use crate::device::AlignedBuf;
 

@@ -17,11 +17,12 @@
 //! Invariant: credit does not pile up: a worker that ran ahead does not buy a later burst.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
+use crate::base::sync::{
+    AtomicBool, AtomicU64, Condvar, Mutex,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 use crate::device::{Device, JoinHandle};
 
 /// The longest that one write waits for background work.
@@ -63,6 +64,9 @@ impl Load {
 }
 
 /// The account between writers and workers.
+///
+/// `owed` is read before `earned`, and written with `Release` by whoever has looked at `earned`: who sees credit voided sees
+/// the work that it was voided for, too, and does not owe it again (`crates/explore/loom`, model `account`).
 #[derive(Debug)]
 pub struct Account {
     owed: AtomicU64,
@@ -79,10 +83,10 @@ impl Account {
     /// A writer owes `price` more. Returns what is to be worked off before it may go on.
     pub fn charge(&self, price: u64) -> u64 {
         let earned = self.earned.load(Relaxed);
-        let before = self.owed.fetch_add(price, Relaxed);
+        let before = self.owed.fetch_add(price, AcqRel);
         if before < earned {
             // A worker that ran ahead: old credit is void.
-            let _ = self.owed.compare_exchange(before + price, earned + price, Relaxed, Relaxed);
+            let _ = self.owed.compare_exchange(before + price, earned + price, AcqRel, Relaxed);
         }
         self.due()
     }
@@ -94,12 +98,13 @@ impl Account {
 
     /// What is owed beyond the slack.
     pub fn due(&self) -> u64 {
-        self.owed.load(Relaxed).saturating_sub(self.earned.load(Relaxed) + self.slack)
+        let owed = self.owed.load(Acquire);
+        owed.saturating_sub(self.earned.load(Relaxed) + self.slack)
     }
 
     /// There is no debt: nothing is owed.
     pub fn clear(&self) {
-        self.owed.store(self.earned.load(Relaxed), Relaxed);
+        self.owed.store(self.earned.load(Relaxed), Release);
     }
 }
 

@@ -10,21 +10,20 @@
 //! that meets a full disk is given up without a trace.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use arc_swap::ArcSwap;
 
 use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME};
 use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::base::{Error, KeyRange, KeyspaceId, PAGE, Result, SeededBug, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::space::data::DATA_FILE;
+use crate::wal::Log;
 
 /// Identities that may be given out between two superblocks: after a crash none of them is given out again.
 pub(crate) const IDS_AHEAD: u64 = 1 << 20;
@@ -57,7 +56,7 @@ impl Engine {
         let log = self.check_writable()?;
         self.core.data.begin_checkpoint();
         let old = root.superblock.catalog;
-        if let Err(e) = self.write_root(root, pending) {
+        if let Err(e) = self.write_root(log, root, pending) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. }) {
                 self.poison(&e);
@@ -79,8 +78,10 @@ impl Engine {
     }
 
     /// Writes nodes, catalogue and superblock. On an error nothing durable has changed.
-    fn write_root(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
-        let log = self.check_writable()?;
+    ///
+    /// It does not ask whether the store was closed meanwhile: a close waits for the root, and a refusal here would count
+    /// as a failure that keeps it from making everything durable.
+    fn write_root(&self, log: &Log, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
         let before = self.core.data.stats().written_bytes;
         let published = self.keyspaces.read();
         let keyspaces: Vec<Arc<KeyspaceState>> = published.values().chain(pending).cloned().collect();
@@ -113,7 +114,7 @@ impl Engine {
         let synced = if SeededBug::SuperblockBeforeData.is_on() { Ok(()) } else { self.core.data.sync() };
         let written = synced.and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
-            superblock.write(self.core.data.file(), DATA_FILE)
+            self.core.data.write_superblock(&superblock)
         });
         if let Err(e) = written {
             // Whether the superblock reached the disk is not known: both catalogues stay where they are.
@@ -167,7 +168,7 @@ impl Engine {
         root.superblock.clean = true;
         root.superblock.durable = last;
         root.superblock.next_run_id = self.core.ids.peek();
-        root.superblock.write(self.core.data.file(), DATA_FILE)
+        self.core.data.write_superblock(&root.superblock)
     }
 
     // ---- keyspaces ----

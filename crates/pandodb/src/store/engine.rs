@@ -16,10 +16,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::catalog::Catalog;
 use super::keyspace::KeyspaceState;
@@ -27,6 +23,7 @@ use super::options::{Config, Durability};
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::Histogram;
+use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, MutexGuard, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{Entry, Error, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, SeededBug, Seqno};
 use crate::device::{Device, JoinHandle, LockGuard};
 use crate::index::{Core, Debt, SealedBatch};
@@ -96,17 +93,17 @@ pub(crate) struct DurableRoot {
 /// Counters of the process.
 #[derive(Default)]
 pub(crate) struct Figures {
-    pub user_bytes: AtomicU64,
+    pub user_bytes: Counter,
     /// Bytes that earlier lives wrote: users, and the store for them.
     pub earlier: (u64, u64),
     /// Bytes of log that a store which is only read has found.
-    pub log_found: AtomicU64,
+    pub log_found: Counter,
     pub blob_bytes: AtomicU64,
-    pub checkpoint_bytes: AtomicU64,
-    pub checkpoints: AtomicU64,
-    pub commits: AtomicU64,
-    pub gets: AtomicU64,
-    pub probed_blocks: AtomicU64,
+    pub checkpoint_bytes: Counter,
+    pub checkpoints: Counter,
+    pub commits: Counter,
+    pub gets: Counter,
+    pub probed_blocks: Counter,
     pub write_latency: Histogram,
     pub read_latency: Histogram,
 }
@@ -141,8 +138,8 @@ impl Engine {
         let _ = self.poison.set(first);
     }
 
-    /// Applies the operations of `payload`, all or none. `bytes`: what they weigh; `frees`: they only delete.
-    pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<()> {
+    /// Applies the operations of `payload`, all or none; returns the seqno of the last one.
+    pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
         let log = self.check_writable()?;
         let started = self.device.now();
         self.admit(payload.bytes, payload.frees)?;
@@ -170,7 +167,7 @@ impl Engine {
         self.figures.commits.fetch_add(1, Relaxed);
         self.figures.user_bytes.fetch_add(payload.bytes, Relaxed);
         self.figures.write_latency.record(self.device.now().saturating_sub(started));
-        Ok(())
+        Ok(last)
     }
 
     /// Logs and applies; the caller holds the sequencer. Returns the last seqno.
@@ -399,6 +396,9 @@ impl Engine {
             }
             // What was just written could not be read back: it is written again.
             damage if damage.is_damage() => {}
+            // Not this work failed: something else did before, or the store was closed meanwhile. To count the latter as
+            // a failure would keep the close from making everything durable.
+            Error::Poisoned { .. } => {}
             _ => self.poison(&error),
         }
         *self.trouble.lock() = Some(error);
@@ -413,10 +413,10 @@ impl Engine {
         self.scheduler.stop();
         let workers = std::mem::take(&mut *self.workers.lock());
         workers.into_iter().for_each(|worker| worker.join());
-        let ended = if self.log.is_none() || self.poison.get().is_some() {
-            Ok(())
-        } else {
-            self.write_clean_end().inspect_err(|e| self.poison(e))
+        let ended = match self.poison.get() {
+            _ if self.log.is_none() => Ok(()),
+            Some(first) => Err(Error::Poisoned { first: first.clone() }),
+            None => self.write_clean_end().inspect_err(|e| self.poison(e)),
         };
         let _gate = self.gate.write();
         self.lock.lock().take();

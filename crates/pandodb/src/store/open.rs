@@ -14,11 +14,7 @@
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord};
@@ -27,6 +23,7 @@ use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
@@ -159,9 +156,9 @@ fn create(device: &dyn Device) -> Result<()> {
         catalog_generation: 1,
     };
     // Both slots, so that a single damaged sector never makes a young store unreadable.
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     superblock.generation = 2;
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     device.rename(UNFINISHED, DATA_FILE).map_err(fail("rename"))?;
     device.sync_dir().map_err(|e| Error::io("sync", "directory", None, &e))
 }
@@ -353,7 +350,7 @@ impl Engine {
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
-        root.superblock.write(self.core.data.file(), DATA_FILE)?;
+        self.core.data.write_superblock(&root.superblock)?;
         let options = LogOptions { segment_bytes: self.config.segment() };
         self.log = Some(
             Log::start(

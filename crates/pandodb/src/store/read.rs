@@ -11,14 +11,13 @@ use super::engine::Engine;
 use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
 use super::value::Value;
+use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Error, Result, SeededBug, Seqno};
 use crate::index::{Base, IndexView, Lookup, Probe, Step};
 use crate::memtable::Memtable;
 use crate::pool::Block;
 use crate::run::Run;
 use crate::space::BlockKind;
-
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Lookups of one `multi_get` that are in flight together.
 const IN_FLIGHT: usize = 32;

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
-use parking_lot::Mutex;
-
+use crate::base::sync::{
+    AtomicU64, Mutex,
+    Ordering::{Acquire, Release},
+};
 use crate::base::{SeededBug, Seqno};
 use crate::resolve::Stripes;
 
@@ -26,7 +27,7 @@ impl Snapshots {
 
     /// Moves the newest read point; the caller holds the sequencer.
     pub(crate) fn set_visible(&self, seqno: Seqno) {
-        self.visible.store(seqno.0, std::sync::atomic::Ordering::Release);
+        self.visible.store(seqno.0, Release);
     }
 
     /// Registers the newest read point. The lock orders it against [`Snapshots::stripes`]: a compaction that does not

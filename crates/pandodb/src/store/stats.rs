@@ -1,10 +1,10 @@
 //! Figures of an open store: what it holds, what it has written, how long operations took.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::engine::Engine;
 use crate::base::Result;
+use crate::base::sync::{Counter, Ordering::Relaxed};
 use crate::index::IndexStats;
 
 /// Sub-buckets for each power of two: percentiles are exact to about 6 %.
@@ -13,13 +13,13 @@ const BUCKETS: usize = 64 * SUB as usize;
 
 /// A histogram of durations that many threads record into: log-linear buckets of nanoseconds, relaxed counters.
 pub(crate) struct Histogram {
-    buckets: Vec<AtomicU64>,
-    max: AtomicU64,
+    buckets: Vec<Counter>,
+    max: Counter,
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), max: AtomicU64::new(0) }
+        Histogram { buckets: (0..BUCKETS).map(|_| Counter::new(0)).collect(), max: Counter::new(0) }
     }
 }
 

@@ -15,14 +15,12 @@
 //! the next sync syncs it before the current one counts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::format::{
     BLOCK, Head, Header, MAX_EPOCH, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
 };
 use super::{SegmentInfo, final_error};
+use crate::base::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
 use crate::space::DataFile;
@@ -255,7 +253,8 @@ impl Log {
     /// Returns when everything through `through` is durable: at once if it is, else after at most two syncs.
     ///
     /// # Errors
-    /// `Indeterminate` if the write or sync that it waited for failed; `Poisoned` after an earlier failure.
+    /// `Indeterminate` if a write or sync failed before `through` was durable: also one that failed before this call, since
+    /// what was appended is applied, and may survive, whoever noticed first. No sync is tried again.
     ///
     /// # Panics
     /// If `through` was not appended yet.
@@ -264,10 +263,11 @@ impl Log {
             return Ok(());
         }
         let mut state = self.state.lock();
-        assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
-        if through > state.durable {
+        if through > state.appended {
+            // The append that gave the seqno out is what failed: it was refused without a trace.
             state.check()?;
         }
+        assert!(through <= state.appended, "sync of {through}, of which only {} was appended", state.appended);
         loop {
             if through <= state.durable {
                 return Ok(());

@@ -39,10 +39,6 @@ mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 use self::choose::{Candidate, Forced, Stuck, candidates};
 use self::job::{MergeJob, Output, PackJob};
@@ -53,6 +49,7 @@ use super::graves::Graves;
 use super::{
     Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Part, Progress, RootRecord, SealedBatch, Visitor,
 };
+use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
@@ -83,10 +80,10 @@ pub struct Stbe {
 #[derive(Default)]
 struct Counters {
     tend: TendCounters,
-    packed_bytes: AtomicU64,
-    compacted_bytes: AtomicU64,
-    wasted_bytes: AtomicU64,
-    compactions: AtomicU64,
+    packed_bytes: Counter,
+    compacted_bytes: Counter,
+    wasted_bytes: Counter,
+    compactions: Counter,
 }
 
 /// What the trunk's lock guards.

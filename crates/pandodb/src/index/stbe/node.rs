@@ -13,8 +13,9 @@
 //! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; ordinals
 //! never fall below `first` nor above the end; a leaf has no children; every branch's clip lies inside the range.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use crate::base::sync::OnceLock;
 use crate::base::{Error, KeyRange, Result, RunId, SeededBug};
 use crate::run::RunSlice;
 use crate::space::{DataFile, Twin};

@@ -15,9 +15,9 @@
 //! Invariant: a pass changes where references stand, never which messages a reader sees.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::node::{Branch, BranchId, Child, Node};
+use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
 
 /// More passes than a trunk has levels.
@@ -50,11 +50,11 @@ impl Shape {
 #[derive(Debug, Default)]
 pub struct TendCounters {
     /// Hand-overs to a child.
-    pub flushes: AtomicU64,
+    pub flushes: Counter,
     /// Nodes that were split.
-    pub splits: AtomicU64,
+    pub splits: Counter,
     /// Pairs of nodes that were merged.
-    pub merges: AtomicU64,
+    pub merges: Counter,
 }
 
 /// One pass over a trunk.

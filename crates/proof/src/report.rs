@@ -20,6 +20,8 @@ pub enum Kind {
     Faults,
     /// Damage to a store at rest: [`crate::corrupt`].
     Corrupt,
+    /// Random histories against sorted maps: [`crate::model`].
+    Model,
     /// Histories of many clients against what they must have seen: [`crate::histories`].
     Histories,
     /// A real process on a real disk, killed: [`crate::kill`].
@@ -28,7 +30,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 5] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Kill, Kind::Histories];
+    pub const ALL: [Kind; 6] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Model, Kind::Histories, Kind::Kill];
 
     /// The name, as it is typed.
     pub fn name(self) -> &'static str {
@@ -36,6 +38,7 @@ impl Kind {
             Kind::Crash => "crash",
             Kind::Faults => "faults",
             Kind::Corrupt => "corrupt",
+            Kind::Model => "model",
             Kind::Histories => "histories",
             Kind::Kill => "kill",
         }
@@ -47,6 +50,7 @@ impl Kind {
             Kind::Crash => "states",
             Kind::Faults => "faults",
             Kind::Corrupt => "images",
+            Kind::Model => "actions",
             Kind::Histories => "transactions",
             Kind::Kill => "kills",
         }
@@ -70,6 +74,7 @@ impl Kind {
             Kind::Crash => (1_000_000, 20_000_000),
             Kind::Faults => (50_000, 2_000_000),
             Kind::Corrupt => (100_000, 10_000_000),
+            Kind::Model => (100_000, 10_000_000),
             Kind::Kill => (200, 20_000),
             Kind::Histories => (1_000_000, 20_000_000),
         };
@@ -130,7 +135,7 @@ impl fmt::Display for Failure {
 /// What was tried and what was wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// What the kind counts: distinct states, runs under a fault, damaged images, transactions.
+    /// What the kind counts: distinct states, runs under a fault, damaged images, actions, transactions, kills.
     pub runs: u64,
     /// The parts, by name.
     pub counts: BTreeMap<String, u64>,

@@ -14,7 +14,7 @@ use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::run::Leaf;
 use pandodb::space::BlockKind;
 use pandodb::{Error, KeyRange, Result, Store};
-use pandodb_proof::corrupt::Specimen;
+use pandodb_proof::corrupt::{Rule, Specimen};
 use pandodb_proof::drive::{Driver, Sizes, contents, options};
 use pandodb_proof::golden::digest;
 use pandodb_proof::script::{Mix, ROWS, Rng, Script, State};
@@ -62,7 +62,7 @@ fn layered(seed: u64) -> Specimen {
     drop(held);
     driver.store.close().expect("closes");
     let right = states.into_iter().next_back().expect("not empty");
-    Specimen { image: device.image(), earlier: SimImage::default(), right, states: Vec::new(), closed: true }
+    Specimen::new(device.image(), SimImage::default(), right, Vec::new(), Rule::Exact)
 }
 
 /// What stands at a page, by the block header, if it begins a block.

@@ -18,6 +18,7 @@ pub mod stbe;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 use crate::base::{
     BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno,
 };
@@ -60,22 +61,22 @@ pub struct Core {
 
 /// The source of identities that are never reused within a store.
 #[derive(Debug)]
-pub struct IdSource(std::sync::atomic::AtomicU64);
+pub struct IdSource(AtomicU64);
 
 impl IdSource {
     /// The next identity is `next`.
     pub fn new(next: u64) -> IdSource {
-        IdSource(std::sync::atomic::AtomicU64::new(next.max(1)))
+        IdSource(AtomicU64::new(next.max(1)))
     }
 
     /// An identity that nobody had before.
     pub fn next(&self) -> RunId {
-        RunId(self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+        RunId(self.0.fetch_add(1, Relaxed))
     }
 
     /// The identity that will be given out next: what a superblock records.
     pub fn peek(&self) -> u64 {
-        self.0.load(std::sync::atomic::Ordering::Relaxed)
+        self.0.load(Relaxed)
     }
 }
 

@@ -22,7 +22,9 @@ use super::meta::{self, RunMeta};
 use super::pages::{PageWriter, Placed};
 use super::slots::{CONTINUED, CONTINUES};
 use super::tombstones;
-use crate::base::{BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, Seqno, key_hash};
+use crate::base::{
+    BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, SeededBug, Seqno, key_hash,
+};
 use crate::filter::{BloomBuilder, FilterMeta};
 use crate::space::{BlockKind, DataFile};
 
@@ -110,7 +112,10 @@ impl RunBuilder {
         self.leaf.add(&entry);
         self.count(&entry);
         if new_key {
-            self.filter.add(key_hash(entry.key));
+            let hash = key_hash(entry.key);
+            if !(SeededBug::FilterMissesKeys.is_on() && hash.is_multiple_of(16)) {
+                self.filter.add(hash);
+            }
             self.meta.keys += 1;
             if self.meta.first_key.is_empty() {
                 self.meta.first_key.extend_from_slice(entry.key);

@@ -9,15 +9,13 @@
 //! Locks: `holdings`, for bookkeeping only; then the map of the data file, never the other way round.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use parking_lot::Mutex;
 
 use super::inner::{Child, Inner};
 use super::leaf::Leaf;
 use super::meta::RunMeta;
 use super::spans::{PageRange, Spans};
 use super::tombstones;
+use crate::base::sync::{Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Pool};
@@ -31,7 +29,7 @@ pub struct Run {
     /// The position of the first page of each extent.
     starts: Vec<u64>,
     fragments: Result<Arc<Fragments>>,
-    false_positives: AtomicU64,
+    false_positives: Counter,
     holdings: Mutex<Holdings>,
 }
 
@@ -71,7 +69,7 @@ impl Run {
         let starts = starts.collect();
         let fragments = tombstones::read(&data, &meta).map(|ranges| Arc::new(Fragments::build(&ranges)));
         let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages) };
-        let false_positives = AtomicU64::new(0);
+        let false_positives = Counter::new(0);
         Arc::new(Run { data, pool, starts, fragments, false_positives, holdings: Mutex::new(holdings), meta })
     }
 

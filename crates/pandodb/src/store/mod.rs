@@ -248,7 +248,8 @@ impl Store {
     /// Dropping the last handle does the same, but has nobody to tell if it fails.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Indeterminate`].
+    /// [`Error::Io`], [`Error::Indeterminate`]; [`Error::Poisoned`] after an earlier failure: what was not durable then was
+    /// not made durable now.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

@@ -14,11 +14,7 @@
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord};
@@ -27,7 +23,8 @@ use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, Seqno, StoreId};
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
+use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -90,7 +87,7 @@ pub(crate) fn open(
             superblock: found.superblock,
             catalog: found.catalog,
         }),
-        scheduler: Arc::new(Scheduler::default()),
+        scheduler: Arc::new(Scheduler::new(config.memtable() as u64)),
         chunks,
         reserve,
         poison: OnceLock::new(),
@@ -159,9 +156,9 @@ fn create(device: &dyn Device) -> Result<()> {
         catalog_generation: 1,
     };
     // Both slots, so that a single damaged sector never makes a young store unreadable.
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     superblock.generation = 2;
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     device.rename(UNFINISHED, DATA_FILE).map_err(fail("rename"))?;
     device.sync_dir().map_err(|e| Error::io("sync", "directory", None, &e))
 }
@@ -348,12 +345,12 @@ impl Engine {
         // checkpoint that names the new place.
         let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
         let root = self.durable_root.get_mut();
-        root.superblock.generation += 1;
+        root.superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
         root.superblock.epoch = root.superblock.epoch.max(report.epoch) + 1;
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
-        root.superblock.write(self.core.data.file(), DATA_FILE)?;
+        self.core.data.write_superblock(&root.superblock)?;
         let options = LogOptions { segment_bytes: self.config.segment() };
         self.log = Some(
             Log::start(
@@ -459,10 +456,11 @@ impl Replayer<'_> {
             let op = op?;
             let seqno = Seqno(seqno);
             let Some(keyspace) = keyspaces.get(&op.keyspace) else { continue };
-            if seqno <= keyspace.index.view().through() {
+            if seqno <= keyspace.index.view().through() && !SeededBug::ReplayIgnoresThrough.is_on() {
                 continue;
             }
-            if op.kind == Kind::BlobPut && seqno > self.durable && !self.engine.config.read_only {
+            let doubtful = seqno > self.durable && !SeededBug::LargeValueNotRescued.is_on();
+            if op.kind == Kind::BlobPut && doubtful && !self.engine.config.read_only {
                 self.first_moved.get_or_insert(record.first);
                 let message = self.rescue(&BlobRef::decode(op.value)?)?;
                 self.engine.insert(keyspace, op.kind, op.key, &message, seqno);
@@ -521,7 +519,9 @@ fn start_workers(engine: &Arc<Engine>) -> Result<()> {
     }
     for i in 0..engine.config.background_threads {
         let weak = Arc::downgrade(engine);
-        let turn = Box::new(move || weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(BACKGROUND_STEP)));
+        let turn = Box::new(move || {
+            weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(engine.scheduler.step(BACKGROUND_STEP)))
+        });
         let worker = engine
             .scheduler
             .spawn(&*engine.device, &format!("pando-{i}"), turn)

@@ -11,14 +11,13 @@ use super::engine::Engine;
 use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
 use super::value::Value;
-use crate::base::{BlockAddr, Error, Result, Seqno};
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{BlockAddr, Error, Result, SeededBug, Seqno};
 use crate::index::{Base, IndexView, Lookup, Probe, Step};
 use crate::memtable::Memtable;
 use crate::pool::Block;
 use crate::run::Run;
 use crate::space::BlockKind;
-
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Lookups of one `multi_get` that are in flight together.
 const IN_FLIGHT: usize = 32;
@@ -72,9 +71,9 @@ impl World {
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
-        active.into_iter().chain(
-            self.containers.sealed.iter().filter(move |batch| batch.through > through).map(|batch| &batch.memtable),
-        )
+        let (first, last) = if SeededBug::OlderMemtableFirst.is_on() { (None, active) } else { (active, None) };
+        let sealed = self.containers.sealed.iter().filter(move |batch| batch.through > through);
+        first.into_iter().chain(sealed.map(|batch| &batch.memtable)).chain(last)
     }
 
     /// Asks the memtables.
@@ -83,7 +82,9 @@ impl World {
             if lookup.is_done() {
                 break;
             }
-            lookup.enter(memtable.covering(lookup.key, lookup.at));
+            if !SeededBug::MemtableTombstoneIgnored.is_on() {
+                lookup.enter(memtable.covering(lookup.key, lookup.at));
+            }
             let mut failed = Ok(());
             memtable.get(lookup.key, lookup.at, &mut |entry| match lookup
                 .take(&entry, || Base::Owned(entry.value.to_vec()))

@@ -25,7 +25,7 @@ use super::format::HEADER_BYTES;
 use super::merge::{Headless, Item, Merge, Place};
 use super::settle::{Settled, Tail, settle};
 use super::{SegmentInfo, segment_name};
-use crate::base::{Error, Result, Seqno, StoreId};
+use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 
 /// What is known before the log is read.
@@ -143,7 +143,7 @@ pub fn replay(
     };
     let durable = report.durable;
     let mut settled = Settled::AsIs;
-    if !read_only && walk.end > durable {
+    if !read_only && walk.end > durable && !SeededBug::TailTrusted.is_on() {
         let tail = Tail { durable, end: walk.end };
         settled = settle(device, store, tail, report.epoch + 1, report.next_segment)?;
     }
@@ -296,7 +296,7 @@ impl Walk {
 
     /// Tells a torn tail from damage to what had been durable.
     fn judge(&self, merge: &Merge) -> Result<()> {
-        if self.claimed <= self.end {
+        if self.claimed <= self.end || SeededBug::TornTailEatsTheMiddle.is_on() {
             return Ok(());
         }
         let by = match self.claimant {

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Node};
-use crate::base::{KeyRange, RunId};
+use crate::base::{KeyRange, RunId, SeededBug};
 
 /// Runs that a leaf may hold before everything is compacted whatever its weight.
 const LEAF_RUNS: usize = 8;
@@ -107,7 +107,7 @@ fn in_leaf(leaf: &Node, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
         branches: branches[from..].to_vec(),
         live: vec![leaf.range.clone()],
         height: 0,
-        bottom: begin + from == 0,
+        bottom: begin + from == 0 || SeededBug::TombstoneDroppedAboveOlder.is_on(),
         bytes,
         forced,
     };

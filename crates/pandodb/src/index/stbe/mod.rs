@@ -39,10 +39,6 @@ mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
 
 use self::choose::{Candidate, Forced, Stuck, candidates};
 use self::job::{MergeJob, Output, PackJob};
@@ -53,6 +49,7 @@ use super::graves::Graves;
 use super::{
     Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Part, Progress, RootRecord, SealedBatch, Visitor,
 };
+use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Extent, KeyRange, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
@@ -83,10 +80,10 @@ pub struct Stbe {
 #[derive(Default)]
 struct Counters {
     tend: TendCounters,
-    packed_bytes: AtomicU64,
-    compacted_bytes: AtomicU64,
-    wasted_bytes: AtomicU64,
-    compactions: AtomicU64,
+    packed_bytes: Counter,
+    compacted_bytes: Counter,
+    wasted_bytes: Counter,
+    compactions: Counter,
 }
 
 /// What the trunk's lock guards.
@@ -337,8 +334,10 @@ impl Stbe {
                 inner.merging.retain(|merging| merging.ticket != ticket);
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 merging.parked = Some(job);
+                // What is owed is an estimate, and something is owed until the job is done: who waits for it asks for debt.
+                let _ =
+                    self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes).max(1)));
             }
-            let _ = self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes)));
             return Ok(Progress { bytes, ..Progress::default() });
         }
         match job.finish().and_then(|output| self.install(ticket, &candidate, output)) {

@@ -13,9 +13,10 @@
 //! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; ordinals
 //! never fall below `first` nor above the end; a leaf has no children; every branch's clip lies inside the range.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use crate::base::{Error, KeyRange, Result, RunId};
+use crate::base::sync::OnceLock;
+use crate::base::{Error, KeyRange, Result, RunId, SeededBug};
 use crate::run::RunSlice;
 use crate::space::{DataFile, Twin};
 
@@ -219,7 +220,8 @@ impl Node {
 
 /// Estimated bytes of `slice` inside `range`: 0 only if it holds nothing there.
 pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
-    Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(1)))
+    let least = u64::from(!SeededBug::WeightlessTombstones.is_on());
+    Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(least)))
 }
 
 impl Drop for Node {

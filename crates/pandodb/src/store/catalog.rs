@@ -20,7 +20,7 @@ pub const MAX_NAME: usize = 255;
 
 /// The catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Catalog {
+pub struct Catalog {
     /// Every keyspace ever created has a smaller id.
     pub next_id: u32,
     /// Bytes of keys and values that users wrote in all lives of the store.
@@ -33,18 +33,24 @@ pub(crate) struct Catalog {
 
 /// One keyspace in the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyspaceRecord {
+pub struct KeyspaceRecord {
+    /// Never used again, not even once the keyspace is dropped.
     pub id: KeyspaceId,
+    /// Its name.
     pub name: String,
+    /// The name of its kind of index.
     pub index: String,
+    /// The name and version of its merge operator.
     pub operator: Option<(String, u32)>,
+    /// Values above this many bytes are stored apart.
     pub blob_threshold: u64,
+    /// Where its index begins.
     pub root: RootRecord,
 }
 
 impl Catalog {
     /// The persisted form, without the block header.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_varint(&mut out, VERSION);
         put_varint(&mut out, self.next_id.into());
@@ -66,7 +72,10 @@ impl Catalog {
     }
 
     /// Decodes what [`Catalog::encode`] wrote.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Catalog> {
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if bytes are missing or left over, or ids are not in order.
+    pub fn decode(bytes: &[u8]) -> Result<Catalog> {
         let mut reader = Reader::new(bytes, "catalogue");
         if reader.varint()? != VERSION {
             return Err(reader.corrupt("unknown version"));

@@ -30,8 +30,8 @@ mod cursor;
 mod golden;
 mod install;
 mod job;
-mod node;
-mod persist;
+pub mod node;
+pub mod persist;
 mod read;
 mod tend;
 #[cfg(test)]

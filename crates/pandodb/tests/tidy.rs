@@ -313,7 +313,14 @@ fn assert_none(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
-const CODE: [&str; 4] = ["crates/pandodb/src", "crates/pandodb/tests", "crates/cli/src", "crates/cli/tests"];
+const CODE: [&str; 6] = [
+    "crates/pandodb/src",
+    "crates/pandodb/tests",
+    "crates/proof/src",
+    "crates/proof/tests",
+    "crates/cli/src",
+    "crates/cli/tests",
+];
 
 #[test]
 fn layers_use_only_what_stands_below() {

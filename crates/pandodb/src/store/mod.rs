@@ -218,6 +218,15 @@ impl Store {
         backup::backup(self, to.as_ref())
     }
 
+    /// As [`Store::backup`], into the store that `target` opens: with its own sizes, on its own device. Operators are to be
+    /// registered with `target`.
+    ///
+    /// # Errors
+    /// As [`Store::backup`].
+    pub fn backup_with(&self, target: StoreBuilder) -> Result<BackupReport> {
+        backup::backup_with(self, target)
+    }
+
     /// Reads and checks everything: superblocks, catalogue, every block, every message, the allocation of every page.
     /// Changes nothing.
     ///

@@ -48,21 +48,28 @@ pub enum FaultKind {
     Interrupted,
     /// A write is reported done, and is not.
     LostWrite,
-    /// A write is reported done, and was done on other pages of the file.
+    /// A write is reported done, and was done on other pages, of this file or of another one.
     MisdirectedWrite,
     /// A read returns one bit turned over; what is stored stays as it is.
     BitFlip,
+    /// An operation that needs space fails with `StorageFull`, without effect.
+    StorageFull,
+    /// The clock leaps an hour ahead; nothing else happens.
+    ClockJump,
 }
 
 impl FaultKind {
-    fn can_strike(self, kind: OpKind, divisible: bool) -> bool {
+    fn can_strike(self, operation: &Operation<'_>) -> bool {
+        let kind = operation.kind;
         match self {
             FaultKind::IoError(class) => class.holds(kind),
             FaultKind::FailedSync => OpClass::Sync.holds(kind),
-            FaultKind::ShortTransfer => divisible,
+            FaultKind::ShortTransfer => operation.divisible,
             FaultKind::Interrupted => matches!(kind, OpKind::Read | OpKind::Write),
             FaultKind::LostWrite | FaultKind::MisdirectedWrite => kind == OpKind::Write,
             FaultKind::BitFlip => kind == OpKind::Read,
+            FaultKind::StorageFull => operation.needs_space,
+            FaultKind::ClockJump => true,
         }
     }
 }
@@ -78,7 +85,7 @@ pub struct Fault {
     pub sticky: bool,
     /// Only operations on the file of this name.
     pub file: Option<String>,
-    /// Only reads and writes that touch these bytes, as an unreadable sector does.
+    /// Only operations that touch these bytes, as an unreadable sector does.
     pub range: Option<Range<u64>>,
 }
 
@@ -112,6 +119,8 @@ pub(super) struct Operation<'a> {
     pub range: Option<Range<u64>>,
     /// Whether a transfer can move fewer bytes than asked for.
     pub divisible: bool,
+    /// Whether it occupies pages that were holes.
+    pub needs_space: bool,
 }
 
 /// Decides when the fault strikes.
@@ -136,7 +145,7 @@ impl Injector {
     /// What goes wrong with this operation, if anything.
     pub fn strike(&mut self, operation: &Operation<'_>) -> Option<FaultKind> {
         let fault = self.fault.as_ref()?;
-        if !fault.kind.can_strike(operation.kind, operation.divisible) || !fault.is_about(operation) {
+        if !fault.kind.can_strike(operation) || !fault.is_about(operation) {
             return None;
         }
         let turn = self.seen;

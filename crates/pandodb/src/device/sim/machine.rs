@@ -25,6 +25,8 @@ use crate::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
 const OPERATION_TIME: Duration = Duration::from_micros(10);
 /// What looking at the clock costs, so that waiting for a time by looking ends.
 const LOOK_TIME: Duration = Duration::from_nanos(100);
+/// How far the clock leaps when it does.
+const CLOCK_JUMP: Duration = Duration::from_secs(3_600);
 
 /// A file as its openers see it.
 #[derive(Default)]
@@ -152,13 +154,18 @@ impl Machine {
         match self.injector.strike(operation) {
             Some(FaultKind::IoError(_)) => Err(io_error()),
             Some(FaultKind::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
+            Some(FaultKind::StorageFull) => Err(io::ErrorKind::StorageFull.into()),
+            Some(FaultKind::ClockJump) => {
+                self.clock += CLOCK_JUMP;
+                Ok(None)
+            }
             other => Ok(other),
         }
     }
 
     /// [`Machine::begin`] for an operation on the directory.
     fn begin_entry(&mut self, kind: OpKind, name: Option<&str>) -> io::Result<Option<FaultKind>> {
-        self.begin(&Operation { kind, name, range: None, divisible: false })
+        self.begin(&Operation { kind, name, range: None, divisible: false, needs_space: false })
     }
 
     /// [`Machine::begin`] for an operation on an open file.
@@ -170,7 +177,9 @@ impl Machine {
         divisible: bool,
     ) -> io::Result<Option<FaultKind>> {
         let name = self.entries.iter().find(|(_, named)| **named == inode).map(|(name, _)| Arc::clone(name));
-        self.begin(&Operation { kind, name: name.as_deref(), range, divisible })
+        let needs_space = matches!(kind, OpKind::Write | OpKind::Allocate)
+            && range.as_ref().is_some_and(|r| self.content(inode).missing(r.start, r.end - r.start) > 0);
+        self.begin(&Operation { kind, name: name.as_deref(), range, divisible, needs_space })
     }
 
     fn inode(&self, name: &str) -> io::Result<Inode> {
@@ -282,11 +291,11 @@ impl Machine {
     fn write(&mut self, inode: Inode, offset: u64, buf: &[u8], unit: usize) -> io::Result<usize> {
         let range = offset..check_range(offset, buf.len() as u64)?;
         let fault = self.begin_file(OpKind::Write, inode, Some(range), buf.len() > unit)?;
-        let (mut offset, mut n) = (offset, buf.len());
+        let (mut inode, mut offset, mut n) = (inode, offset, buf.len());
         match fault {
             Some(FaultKind::LostWrite) => return Ok(n),
             Some(FaultKind::ShortTransfer) => n = self.shorter(n, unit),
-            Some(FaultKind::MisdirectedWrite) => offset = self.elsewhere(inode, offset),
+            Some(FaultKind::MisdirectedWrite) => (inode, offset) = self.elsewhere(inode, offset),
             _ => {}
         }
         if n > 0 {
@@ -303,15 +312,21 @@ impl Machine {
         (1 + self.rng.below(units - 1) as usize) * unit
     }
 
-    /// Another page of the file for a write that goes astray, at the same place in the page; the next one if the file
-    /// has no other.
-    fn elsewhere(&mut self, inode: Inode, offset: u64) -> u64 {
+    /// Another page for a write that goes astray, at the same place in the page: of any file that has a name. If there is no
+    /// other page at all, the next one of the same file.
+    fn elsewhere(&mut self, inode: Inode, offset: u64) -> (Inode, u64) {
         let page_bytes = PAGE as u64;
         let (page, within) = (offset / page_bytes, offset % page_bytes);
+        let files: Vec<Inode> = self.entries.values().copied().collect();
+        let target = if files.is_empty() { inode } else { files[self.rng.below(files.len() as u64) as usize] };
+        let pages = self.content(target).len().div_ceil(page_bytes);
+        if target != inode && pages > 0 {
+            return (target, self.rng.below(pages) * page_bytes + within);
+        }
         let pages = self.content(inode).len().div_ceil(page_bytes).max(page + 1);
         let other = if pages == 1 { 1 } else { (page + 1 + self.rng.below(pages - 1)) % pages };
         assert_ne!(other, page, "a misdirected write goes elsewhere");
-        other * page_bytes + within
+        (inode, other * page_bytes + within)
     }
 
     fn set_len(&mut self, inode: Inode, len: u64) -> io::Result<()> {
@@ -322,8 +337,8 @@ impl Machine {
     }
 
     fn allocate(&mut self, inode: Inode, offset: u64, len: u64) -> io::Result<()> {
-        check_range(offset, len)?;
-        self.begin_file(OpKind::Allocate, inode, None, false)?;
+        let range = offset..check_range(offset, len)?;
+        self.begin_file(OpKind::Allocate, inode, Some(range), false)?;
         self.reserve(inode, offset, len)?;
         self.commit(SimOp::Allocate { inode, offset, len });
         Ok(())

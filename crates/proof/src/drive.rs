@@ -6,16 +6,20 @@ use std::sync::Arc;
 
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Result, Snapshot, Store};
+use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Result, Snapshot, Store, StoreBuilder};
 
 use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step};
 
 /// The sizes of a store.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
+    /// Bytes of a memtable.
     pub memtable: usize,
+    /// Bytes of a log segment.
     pub segment: u64,
+    /// Bytes held back for work on a full disk.
     pub reserve: u64,
+    /// The fan-out of the trunk.
     pub fanout: usize,
 }
 
@@ -25,8 +29,8 @@ impl Sizes {
     /// A memtable that holds a few dozen commits, so that the log is long.
     pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
 
-    /// Opens a store on a device, without threads.
-    pub fn open(self, device: Arc<dyn Device>) -> Result<Store> {
+    /// How a store of these sizes on a device is opened, without threads.
+    pub fn builder(self, device: Arc<dyn Device>) -> StoreBuilder {
         Store::builder("sim")
             .device(device)
             .background_threads(0)
@@ -35,10 +39,20 @@ impl Sizes {
             .segment_bytes(self.segment)
             .reserve_bytes(self.reserve)
             .fanout(self.fanout)
-            .open()
+    }
+
+    /// Opens a store on a device, without threads.
+    ///
+    /// # Errors
+    /// What opening fails with.
+    pub fn open(self, device: Arc<dyn Device>) -> Result<Store> {
+        self.builder(device).open()
     }
 
     /// Opens the store of an image.
+    ///
+    /// # Errors
+    /// What opening fails with.
     pub fn open_image(self, image: &SimImage, seed: u64) -> Result<(Arc<SimDevice>, Store)> {
         let device = SimDevice::from_image(image, seed);
         let store = self.open(device.clone())?;
@@ -53,6 +67,9 @@ pub fn options(name: &str) -> KeyspaceOptions {
 }
 
 /// Reads everything.
+///
+/// # Errors
+/// What reading fails with.
 pub fn contents(store: &Store) -> Result<State> {
     let mut state = State::default();
     for info in store.keyspaces() {
@@ -67,6 +84,9 @@ fn read_all(range: pandodb::Range) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
 }
 
 /// Runs `work`; a panic becomes an error text.
+///
+/// # Errors
+/// The words of the panic.
 pub fn calmly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
@@ -77,16 +97,29 @@ pub fn calmly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 
 /// A store that runs a script.
 pub struct Driver {
+    /// The store, as it is now.
     pub store: Store,
+    sizes: Sizes,
+    device: Arc<dyn Device>,
     snapshots: VecDeque<(Snapshot, State)>,
 }
 
 impl Driver {
-    pub fn new(store: Store) -> Driver {
-        Driver { store, snapshots: VecDeque::new() }
+    /// Opens a store on the device.
+    ///
+    /// # Errors
+    /// What opening fails with.
+    pub fn open(sizes: Sizes, device: Arc<dyn Device>) -> Result<Driver> {
+        Ok(Driver { store: sizes.open(device.clone())?, sizes, device, snapshots: VecDeque::new() })
     }
 
     /// Does one step; `before` is the state that it meets.
+    ///
+    /// # Errors
+    /// What the store fails with.
+    ///
+    /// # Panics
+    /// If a snapshot or a copy holds something else than it must.
     pub fn step(&mut self, step: &Step, before: &State) -> Result<()> {
         match step {
             Step::Commit(ops, durability) => self.commit(ops, *durability),
@@ -101,7 +134,26 @@ impl Driver {
                 Ok(())
             }
             Step::Release => self.release(),
+            Step::Backup => self.backup(before),
+            Step::Reopen => self.reopen(),
         }
+    }
+
+    /// Closes the store, whatever comes of it, and opens it again. If that fails, the closed one stays.
+    fn reopen(&mut self) -> Result<()> {
+        self.snapshots.clear();
+        self.store.clone().close()?;
+        self.store = self.sizes.open(self.device.clone())?;
+        Ok(())
+    }
+
+    /// Copies the store to a device of its own and reads the copy.
+    fn backup(&self, before: &State) -> Result<()> {
+        let target = SimDevice::new(0);
+        self.store.backup_with(self.sizes.builder(target.clone()))?;
+        let copy = self.sizes.open(target)?;
+        assert_eq!(&contents(&copy)?, before, "the copy");
+        Ok(())
     }
 
     fn keyspace(&self, name: &str) -> Result<Keyspace> {
@@ -141,17 +193,26 @@ pub fn mark_of(step: usize, acknowledged: bool) -> u64 {
     2 * step as u64 + u64::from(acknowledged)
 }
 
-/// Runs a whole script on a recording device, with marks; the engine is then killed, not closed.
-pub fn record(script: &Script, sizes: Sizes, sim: &Arc<SimDevice>, device: Arc<dyn Device>) -> Result<()> {
+/// Runs a whole script on a recording device, with marks, and closes the store.
+///
+/// # Errors
+/// What went wrong, a panic included.
+pub fn record(script: &Script, sizes: Sizes, sim: &Arc<SimDevice>, device: Arc<dyn Device>) -> Result<(), String> {
     sim.record();
-    let mut driver = Driver::new(sizes.open(device)?);
-    let mut state = State::default();
-    for (i, step) in script.steps.iter().enumerate() {
-        sim.mark(mark_of(i, false));
-        driver.step(step, &state)?;
-        sim.mark(mark_of(i, true));
-        state.apply(step);
-    }
-    assert_eq!(contents(&driver.store)?, state, "seed {}: the running store", script.seed);
-    driver.store.close()
+    let run = || -> Result<(), String> {
+        let mut driver = Driver::open(sizes, device).map_err(|e| format!("opening: {e}"))?;
+        let mut state = State::default();
+        for (i, step) in script.steps.iter().enumerate() {
+            sim.mark(mark_of(i, false));
+            driver.step(step, &state).map_err(|e| format!("step {i} ({step:?}): {e}"))?;
+            sim.mark(mark_of(i, true));
+            state.apply(step);
+        }
+        let found = contents(&driver.store).map_err(|e| format!("reading: {e}"))?;
+        if found != state {
+            return Err("the running store holds something else than was written".into());
+        }
+        driver.store.close().map_err(|e| format!("closing: {e}"))
+    };
+    calmly(run)?
 }

@@ -2,9 +2,11 @@
 //!
 //! A script is a list of steps, made from a seed alone. Keyspaces: `rows` (puts, deletes, range deletes, values small and
 //! large), `sums` (counters, merged blindly), `temp` (as `rows`, dropped and created again). Batches span all of them.
+//! Any part of a script is a script: [`Script::keep`] leaves out what rests on a step that is gone.
 
-use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use pandodb::Durability;
@@ -14,7 +16,8 @@ use pandodb::Durability;
 pub struct Rng(pub u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,43 +28,84 @@ impl Rng {
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "nothing is below zero");
-        self.next() % bound
+        self.next_u64() % bound
     }
 
+    /// Whether a die of a hundred sides shows less than `percent`.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
-/// The keyspaces of a script.
+/// The keyspace of plain values.
 pub const ROWS: &str = "rows";
+/// The keyspace of counters.
 pub const SUMS: &str = "sums";
+/// The keyspace that comes and goes.
 pub const TEMP: &str = "temp";
 /// Values above this are stored apart.
 pub const BLOB_THRESHOLD: usize = 300;
 
 /// One operation of a batch.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Op {
+    /// Keyspace, key, value.
     Put(&'static str, Vec<u8>, Vec<u8>),
+    /// Adds to a counter of [`SUMS`].
     Add(Vec<u8>, i64),
+    /// Keyspace, key.
     Delete(&'static str, Vec<u8>),
+    /// Keyspace, first key, key behind the last.
     DeleteRange(&'static str, Vec<u8>, Vec<u8>),
+}
+
+impl Op {
+    /// The keyspace that it changes.
+    pub fn keyspace(&self) -> &'static str {
+        match self {
+            Op::Put(name, ..) | Op::Delete(name, _) | Op::DeleteRange(name, ..) => name,
+            Op::Add(..) => SUMS,
+        }
+    }
+}
+
+impl fmt::Debug for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+        match self {
+            Op::Put(name, key, value) => write!(f, "put {name}/{} of {} bytes", text(key), value.len()),
+            Op::Add(key, delta) => write!(f, "add {delta} to {SUMS}/{}", text(key)),
+            Op::Delete(name, key) => write!(f, "delete {name}/{}", text(key)),
+            Op::DeleteRange(name, from, to) => write!(f, "delete {name}/{}..{}", text(from), text(to)),
+        }
+    }
 }
 
 /// One step of a script.
 #[derive(Clone, Debug)]
 pub enum Step {
+    /// Commits a batch.
     Commit(Vec<Op>, Durability),
+    /// Creates a keyspace.
     Create(&'static str),
+    /// Drops a keyspace.
     Drop(&'static str),
+    /// Takes a checkpoint.
     Checkpoint,
+    /// Does all work that is owed.
     Settle,
+    /// Compacts a keyspace as a whole.
     Compact(&'static str),
+    /// Makes everything so far durable.
     Persist(Durability),
-    /// Takes a snapshot, or reads and releases the oldest one.
+    /// Takes a snapshot.
     Snapshot,
+    /// Reads the oldest snapshot and releases it.
     Release,
+    /// Copies the store into another one and compares.
+    Backup,
+    /// Closes the store and opens it again; snapshots end.
+    Reopen,
 }
 
 impl Step {
@@ -69,8 +113,10 @@ impl Step {
     pub fn promise(&self) -> Durability {
         match self {
             Step::Commit(_, durability) | Step::Persist(durability) => *durability,
-            Step::Create(_) | Step::Drop(_) | Step::Checkpoint | Step::Settle | Step::Compact(_) => Durability::Synced,
-            Step::Snapshot | Step::Release => Durability::None,
+            Step::Create(_) | Step::Drop(_) | Step::Checkpoint | Step::Settle | Step::Compact(_) | Step::Reopen => {
+                Durability::Synced
+            }
+            Step::Snapshot | Step::Release | Step::Backup => Durability::None,
         }
     }
 }
@@ -80,6 +126,10 @@ impl Step {
 pub struct State(pub BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>);
 
 impl State {
+    /// Does what the step does.
+    ///
+    /// # Panics
+    /// If the step uses a keyspace that is not there.
     pub fn apply(&mut self, step: &Step) {
         match step {
             Step::Commit(ops, _) => ops.iter().for_each(|op| self.apply_op(op)),
@@ -125,11 +175,13 @@ impl State {
 /// What kind of workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
+    /// How many steps.
     pub steps: usize,
     /// Of 100 values, how many are large.
     pub blobs: u64,
-    /// The share of the three durabilities, of 100: none, buffered; the rest is synced.
+    /// Of 100 commits, how many promise nothing,
     pub lazy: u64,
+    /// and how many to survive the process; the rest is synced.
     pub buffered: u64,
     /// Distinct keys of a keyspace.
     pub keys: u64,
@@ -138,7 +190,9 @@ pub struct Mix {
 /// A workload.
 #[derive(Clone, Debug)]
 pub struct Script {
+    /// Where it came from.
     pub seed: u64,
+    /// What is done, in order.
     pub steps: Vec<Step>,
 }
 
@@ -166,11 +220,45 @@ impl Script {
                     snapshots -= 1;
                     Step::Release
                 }
+                14 => {
+                    snapshots = 0;
+                    Step::Reopen
+                }
+                15 if rng.chance(30) => Step::Backup,
                 _ => commit(&mut rng, mix, temp),
             };
             steps.push(step);
         }
         Script { seed, steps }
+    }
+
+    /// The script of some of the steps only, by their positions: what rests on a step that is gone goes too.
+    #[must_use]
+    pub fn keep(&self, positions: &[usize]) -> Script {
+        let mut there = BTreeSet::new();
+        let mut steps = Vec::new();
+        for step in positions.iter().filter_map(|position| self.steps.get(*position)) {
+            let mut step = step.clone();
+            let fits = match &mut step {
+                Step::Create(name) => there.insert(*name),
+                Step::Drop(name) => there.remove(*name),
+                Step::Compact(name) => there.contains(*name),
+                Step::Commit(ops, _) => {
+                    ops.retain(|op| there.contains(op.keyspace()));
+                    !ops.is_empty()
+                }
+                _ => true,
+            };
+            if fits {
+                steps.push(step);
+            }
+        }
+        Script { seed: self.seed, steps }
+    }
+
+    /// The steps in words.
+    pub fn words(&self) -> Vec<String> {
+        self.steps.iter().enumerate().map(|(i, step)| format!("{i}: {step:?}")).collect()
     }
 
     /// The state before the first step and after each.
@@ -220,7 +308,7 @@ pub fn key(number: u64) -> Vec<u8> {
 fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {
-        bytes.extend_from_slice(&rng.next().to_le_bytes());
+        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
     }
     bytes.truncate(len);
     bytes

@@ -6,7 +6,8 @@
 use pandodb::device::sim::SimDevice;
 use pandodb::{Durability, Error, Store};
 
-use crate::drive::{Sizes, contents, options};
+use crate::drive::{Sizes, calmly, contents, options};
+use crate::report::Tally;
 use crate::script::{ROWS, Rng, State, TEMP, key};
 
 /// Fills a keyspace until the disk is full; the values that were taken.
@@ -16,7 +17,7 @@ fn fill(store: &Store, state: &mut State, name: &str, seed: u64) -> Result<bool,
     let mut rng = Rng(seed);
     for i in 0..4_000 {
         let len = if rng.chance(10) { 2_000 } else { 150 };
-        let value = vec![rng.next() as u8; len];
+        let value = vec![rng.next_u64() as u8; len];
         match keyspace.put_with(key(i), &value, Durability::Buffered) {
             Ok(()) => {
                 state.0.get_mut(name).expect("just made").insert(key(i), value);
@@ -62,16 +63,6 @@ fn fill_and_free(budget: u64, by_drop: bool) -> Result<(), Error> {
     Ok(())
 }
 
-#[test]
-fn a_full_disk_takes_deletes_and_then_writes_again() {
-    for by_drop in [false, true] {
-        for step in 0..40 {
-            let budget = (400 << 10) + step * 5_000;
-            fill_and_free(budget, by_drop).unwrap_or_else(|e| panic!("budget {budget}, by drop {by_drop}: {e}"));
-        }
-    }
-}
-
 /// Fills a disk, kills the store there, and opens it again on the same full disk.
 fn kill_when_full(sizes: Sizes, budget: u64) -> Result<(), Error> {
     let device = SimDevice::new(budget);
@@ -93,12 +84,25 @@ fn kill_when_full(sizes: Sizes, budget: u64) -> Result<(), Error> {
     Ok(())
 }
 
-#[test]
-fn a_store_killed_on_a_full_disk_opens_on_it() {
-    for sizes in [Sizes { reserve: 64 << 10, ..Sizes::TINY }, Sizes { reserve: 64 << 10, ..Sizes::LOGGY }] {
-        for step in 0..20 {
-            let budget = (400 << 10) + step * 9_000;
-            kill_when_full(sizes, budget).unwrap_or_else(|e| panic!("budget {budget}: {e}"));
+/// Disks of twelve sizes that follow from `number`.
+pub fn run(number: u64) -> Tally {
+    let mut tally = Tally::default();
+    let mut rng = Rng(number);
+    let reserve = 64 << 10;
+    let (tiny, loggy) = (Sizes { reserve, ..Sizes::TINY }, Sizes { reserve, ..Sizes::LOGGY });
+    for round in 0..12 {
+        let budget = (400 << 10) + rng.below(200_000);
+        let (what, outcome) = match round % 4 {
+            0 => ("fill, delete, go on", calmly(|| fill_and_free(budget, false))),
+            1 => ("fill, drop a keyspace, go on", calmly(|| fill_and_free(budget, true))),
+            2 => ("fill, kill, open", calmly(|| kill_when_full(tiny, budget))),
+            _ => ("fill with a long log, kill, open", calmly(|| kill_when_full(loggy, budget))),
+        };
+        tally.runs += 1;
+        tally.count("full disks", 1);
+        if let Err(e) = outcome.and_then(|result| result.map_err(|e| e.to_string())) {
+            tally.fail(number, format!("a disk of {budget} bytes, {what}: {e}"));
         }
     }
+    tally
 }

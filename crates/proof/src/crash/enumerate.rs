@@ -1,7 +1,7 @@
 //! The enumerator: every point of a recorded run, every loss that a crash there could mean.
 //!
-//! 1. Walk the history. At each point the *window* is known: the last step that was acknowledged as durable (`floor`), and
-//!    the last one that had begun (`issued`).
+//! 1. Walk the history. At each point the *window* is known: the last step that was acknowledged as durable, and the last
+//!    one that had begun.
 //! 2. Build the images of the crash plan; those that were seen before are not opened again, but what they held must
 //!    lie in the window of this point too.
 //! 3. Open each new image. Its contents must be those after some step of the window: a prefix, whole batches, exact
@@ -13,18 +13,23 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
-use pandodb::device::sim::{CrashChoice, CrashPlan, SimDevice, SimHistory, SimImage, SimOp};
+use pandodb::device::sim::{CrashChoice, CrashPlan, Cursor, SimDevice, SimHistory, SimImage, SimOp};
 use pandodb::{Durability, Result, Store};
 
+use super::window::Window;
 use crate::drive::{Sizes, calmly, contents, options};
+use crate::report::Tally;
 use crate::script::{ROWS, Rng, Script, State};
 
 /// How much to try.
 #[derive(Clone, Debug)]
 pub struct Effort {
+    /// What to lose.
     pub plan: CrashPlan,
     /// Of the choices at one point, how many at most; the first and the rest at random.
     pub per_point: usize,
+    /// At the end of each window, all choices: of the windows whose number leaves the first when divided by the second.
+    pub part: Option<(u64, u64)>,
     /// Each nth new image is verified, written to, and crashed again.
     pub rewrite_every: u64,
     /// Each nth new image is crashed inside its recovery.
@@ -33,115 +38,76 @@ pub struct Effort {
     pub recovery_images: usize,
 }
 
-/// What was tried and what was wrong.
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
-    pub points: u64,
-    pub images: u64,
-    pub distinct: u64,
-    pub kills: u64,
-    pub rewritten: u64,
-    pub in_recovery: u64,
-    pub violations: Vec<String>,
-}
-
-impl Tally {
-    pub fn add(&mut self, other: Tally) {
-        self.points += other.points;
-        self.images += other.images;
-        self.distinct += other.distinct;
-        self.kills += other.kills;
-        self.rewritten += other.rewritten;
-        self.in_recovery += other.in_recovery;
-        self.violations.extend(other.violations);
-    }
-}
-
-/// After so many violations nothing more is learnt.
-const ENOUGH: usize = 5;
-
-struct Enumerator<'a> {
+pub(super) struct Enumerator<'a> {
     script: &'a Script,
-    sizes: Sizes,
-    effort: &'a Effort,
+    pub sizes: Sizes,
+    pub effort: &'a Effort,
     states: Vec<State>,
     digests: Vec<u64>,
     /// What the image of a hash held.
     seen: HashMap<u64, u64>,
-    recovery_seen: HashSet<u64>,
-    rng: Rng,
-    tally: Tally,
+    pub recovery_seen: HashSet<u64>,
+    pub rng: Rng,
+    pub tally: Tally,
 }
 
-/// The steps whose state an image may show.
-#[derive(Clone, Copy, Debug, Default)]
-struct Window {
-    synced: usize,
-    buffered: usize,
-    issued: usize,
-}
-
-impl Window {
-    fn pass(&mut self, script: &Script, mark: u64) {
-        let step = (mark / 2) as usize;
-        self.issued = step + 1;
-        if mark.is_multiple_of(2) {
-            return;
-        }
-        let promise = script.steps[step].promise();
-        if promise >= Durability::Buffered {
-            self.buffered = step + 1;
-        }
-        if promise == Durability::Synced {
-            self.synced = step + 1;
-        }
-    }
-
-    fn power(self) -> RangeInclusive<usize> {
-        self.synced..=self.issued
-    }
-
-    fn kill(self) -> RangeInclusive<usize> {
-        self.buffered..=self.issued
-    }
-}
-
-/// Tries everything that `effort` asks for on the history of a script. `limit`: distinct states.
-pub fn enumerate(script: &Script, sizes: Sizes, history: &SimHistory, effort: &Effort, limit: u64) -> Tally {
+/// Tries everything that `effort` asks for on the history of a script.
+pub fn enumerate(script: &Script, sizes: Sizes, history: &SimHistory, effort: &Effort) -> Tally {
     let states = script.states();
     let digests = states.iter().map(State::digest).collect();
     let rng = Rng(script.seed ^ 0xC0FFEE);
     let tally = Tally::default();
     let (seen, recovery_seen) = (HashMap::new(), HashSet::new());
     let mut all = Enumerator { script, sizes, effort, states, digests, seen, recovery_seen, rng, tally };
-    all.walk(history, limit);
+    all.walk(history);
     all.tally
 }
 
+/// Whether the operation makes anything durable: a window ends before it.
+fn ends_window(op: Option<&SimOp>) -> bool {
+    matches!(op, None | Some(SimOp::Sync { .. } | SimOp::SyncFailed { .. } | SimOp::SyncDir | SimOp::SyncDirFailed))
+}
+
 impl Enumerator<'_> {
-    fn walk(&mut self, history: &SimHistory, limit: u64) {
+    fn walk(&mut self, history: &SimHistory) {
         let mut cursor = history.walk();
         let mut window = Window::default();
+        let mut windows = 0;
         while let Some(op) = cursor.advance() {
-            if self.tally.distinct >= limit || self.tally.violations.len() >= ENOUGH {
+            if self.tally.is_enough() {
                 return;
             }
             if let SimOp::Mark(mark) = op {
                 window.pass(self.script, *mark);
             }
-            self.tally.points += 1;
-            let pending = cursor.pending();
-            let mut plan = self.effort.plan.clone();
-            plan.seed = self.rng.next();
-            for choice in self.sample(&plan, &pending) {
-                let image = cursor.image(&choice);
-                let place = || format!("power cut at {}: {choice:?} of {}", cursor.position(), describe(&pending));
-                self.visit(&image, window.power(), &place);
-            }
-            self.tally.kills += 1;
-            let image = cursor.cached_image();
-            self.visit(&image, window.kill(), &|| format!("kill at {}", cursor.position()));
+            let full = ends_window(history.ops().get(cursor.position())) && {
+                windows += 1;
+                self.effort.part.is_some_and(|(part, parts)| windows % parts == part)
+            };
+            self.crash_here(&cursor, window, full);
         }
+    }
+
+    /// The power cuts and the kill at one point. `full`: every choice of the plan.
+    fn crash_here(&mut self, cursor: &Cursor<'_>, window: Window, full: bool) {
+        self.tally.count("points", 1);
+        let pending = cursor.pending();
+        let mut plan = self.effort.plan.clone();
+        plan.seed = self.rng.next_u64();
+        let visit = |all: &mut Self, choice: CrashChoice| {
+            let image = cursor.image(&choice);
+            let place = || format!("power cut at {}: {choice:?} of {}", cursor.position(), describe(&pending));
+            all.visit(&image, window.power(), &place);
+        };
+        if full {
+            self.tally.count("windows in full", 1);
+            plan.choices(&pending).for_each(|choice| visit(self, choice));
+        } else {
+            self.sample(&plan, &pending).into_iter().for_each(|choice| visit(self, choice));
+        }
+        self.tally.count("kills", 1);
+        let image = cursor.cached_image();
+        self.visit(&image, window.kill(), &|| format!("kill at {}", cursor.position()));
     }
 
     /// The choices to try: nothing kept, then as many as allowed, spread over all.
@@ -157,19 +123,21 @@ impl Enumerator<'_> {
     }
 
     fn visit(&mut self, image: &SimImage, allowed: RangeInclusive<usize>, place: &dyn Fn() -> String) {
-        self.tally.images += 1;
+        self.tally.count("images", 1);
         let hash = image.hash();
         let outcome = match self.seen.get(&hash) {
             Some(&digest) => self.judge(digest, &allowed),
             None => self.open_new(image, hash, &allowed),
         };
-        if let Err(problem) = outcome {
-            let (seed, sizes) = (self.script.seed, self.sizes);
-            self.tally.violations.push(format!("seed {seed}, {sizes:?}, {}, steps {allowed:?}: {problem}", place()));
+        if let Err(problem) = outcome
+            && !self.tally.is_enough()
+        {
+            let problem = format!("{:?}, {}, steps {allowed:?}: {problem}", self.sizes, place());
+            self.tally.fail(self.script.seed, problem);
         }
     }
 
-    fn judge(&self, digest: u64, allowed: &RangeInclusive<usize>) -> Result<(), String> {
+    pub fn judge(&self, digest: u64, allowed: &RangeInclusive<usize>) -> Result<(), String> {
         if self.digests[allowed.clone()].contains(&digest) {
             return Ok(());
         }
@@ -180,8 +148,9 @@ impl Enumerator<'_> {
     }
 
     fn open_new(&mut self, image: &SimImage, hash: u64, allowed: &RangeInclusive<usize>) -> Result<(), String> {
-        let nth = self.tally.distinct;
-        self.tally.distinct += 1;
+        let nth = self.tally.runs;
+        self.tally.runs += 1;
+        self.tally.digest = self.tally.digest.wrapping_add(hash);
         let recover = nth.is_multiple_of(self.effort.recovery_every);
         let rewrite = nth.is_multiple_of(self.effort.rewrite_every);
         let device = SimDevice::from_image(image, nth);
@@ -199,11 +168,10 @@ impl Enumerator<'_> {
         self.seen.insert(hash, digest);
         self.judge(digest, allowed).map_err(|e| self.explain(e, &state, allowed))?;
         if recover {
-            let history = device.history();
-            self.crash_recovery(&history, digest, allowed)?;
+            self.crash_recovery(&device.history(), digest, allowed, 1)?;
         }
         if rewrite {
-            self.tally.rewritten += 1;
+            self.tally.count("written to again", 1);
             let again = calmly(|| rewrite_and_crash(self.sizes, &device, store, state, nth))?;
             again.map_err(|e| format!("after writing to it: {e}"))??;
         }
@@ -225,46 +193,10 @@ impl Enumerator<'_> {
         }
         text
     }
-
-    /// Crashes at some points of a recorded recovery. Before it was done the same window holds; after it, exactly what it
-    /// showed.
-    fn crash_recovery(
-        &mut self,
-        history: &SimHistory,
-        shown: u64,
-        allowed: &RangeInclusive<usize>,
-    ) -> Result<(), String> {
-        let plan = CrashPlan { exhaustive: 3, pairs: false, subsets: 2, tears: 1, rot: true, seed: self.rng.next() };
-        let mut images = Vec::new();
-        let mut cursor = history.walk();
-        while cursor.advance().is_some() {
-            let done = cursor.last_mark().is_some();
-            for choice in plan.choices(&cursor.pending()) {
-                let image = cursor.image(&choice);
-                if self.recovery_seen.insert(image.hash()) {
-                    let position = cursor.position();
-                    images.push((image, done, position, choice));
-                }
-            }
-        }
-        for _ in 0..self.effort.recovery_images.min(images.len()) {
-            let at = self.rng.below(images.len() as u64) as usize;
-            let (image, done, position, choice) = images.swap_remove(at);
-            let place = format!("recovery's op {position}: {choice:?} of {}", describe(history.ops()));
-            self.tally.in_recovery += 1;
-            let state = calmly(|| self.sizes.open_image(&image, 1).and_then(|(_, store)| contents(&store)))?;
-            let digest = state.map_err(|e| format!("{place}: it does not open: {e}"))?.digest();
-            if done && digest != shown {
-                return Err(format!("{place}: recovery had shown another state"));
-            }
-            self.judge(digest, allowed).map_err(|e| format!("{place}: {e}"))?;
-        }
-        Ok(())
-    }
 }
 
 /// The operations in short, for the report of a violation.
-fn describe(ops: &[impl std::borrow::Borrow<SimOp>]) -> String {
+pub(super) fn describe(ops: &[impl std::borrow::Borrow<SimOp>]) -> String {
     let word = |op: &SimOp| match op {
         SimOp::Write { inode, patch } => format!("write {} {:?}", inode.0, patch.range()),
         other => format!("{other:?}"),

@@ -1,0 +1,280 @@
+//! Damage to a store at rest: flipped bits, cut files, swapped pages, pages from an earlier time, unreadable sectors.
+//!
+//! Whatever is done to it, opening, scanning, getting and verifying give an error that names a file, or exactly the right
+//! answer; never a panic, never another answer. A flipped bit in a live block is found by `verify`. Of a store that was
+//! killed, damage in the log's tail may shorten history to an earlier commit, and do no more.
+//!
+//! A unit is [`SLICE`] damaged images. Its seed says which:
+//!
+//! | of 8 seeds | what |
+//! | --- | --- |
+//! | 4 | every bit of the golden stores, one slice after the other ([`flips`] says how many there are) |
+//! | 1 | every length of every file of them |
+//! | 1 | every two pages of them, exchanged |
+//! | 1 | a closed store of the seed's own: bits, sectors spoilt or unreadable, stale pages, missing files |
+//! | 1 | a killed one |
+
+mod specimen;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice, SimImage};
+
+pub use self::specimen::{Found, Specimen};
+use crate::golden::GOLDEN;
+use crate::report::{Tally, Unit};
+use crate::script::Rng;
+
+const PAGE: u64 = 4096;
+const SECTOR: u64 = 512;
+const DATA: &str = "data";
+/// Images of one unit.
+pub const SLICE: u64 = 2_000;
+/// Where the superblocks stand.
+const SUPERBLOCKS: [u64; 2] = [0, 32 * PAGE];
+
+/// The unit of a seed.
+pub fn run(unit: &Unit) -> Tally {
+    let (round, class) = (unit.seed / 8, unit.seed % 8);
+    let mut tally = Tally::default();
+    match class {
+        0..=3 => golden_slice(round * 4 + class, flips, &mut tally, flip),
+        4 => golden_slice(round, lengths, &mut tally, cut),
+        5 => golden_slice(round, exchanges, &mut tally, exchange),
+        6 => seeded(round, true, &mut tally),
+        _ => seeded(round, false, &mut tally),
+    }
+    tally.failures.iter_mut().for_each(|failure| failure.seed = unit.seed);
+    tally
+}
+
+/// How many of the units of a way to damage it takes to try all of it on every golden store.
+pub fn units_of(count: fn(&SimImage) -> u64) -> u64 {
+    GOLDEN.iter().map(|golden| count(&golden.image()).div_ceil(SLICE)).sum()
+}
+
+/// A slice of all that can be done to the golden stores in one way: store after store, and from the first again.
+fn golden_slice(number: u64, count: fn(&SimImage) -> u64, tally: &mut Tally, damage: fn(&Specimen, u64, &mut Tally)) {
+    let mut slice = number % units_of(count);
+    for golden in &GOLDEN {
+        let all = count(&golden.image());
+        let slices = all.div_ceil(SLICE);
+        if slice < slices {
+            let specimen = Specimen::golden(golden);
+            (slice * SLICE..all.min((slice + 1) * SLICE)).for_each(|nth| damage(&specimen, nth, tally));
+            return;
+        }
+        slice -= slices;
+    }
+    unreachable!("the number was taken modulo the slices");
+}
+
+/// Examines one damaged image and counts it.
+fn note(
+    specimen: &Specimen,
+    image: &SimImage,
+    part: &str,
+    tally: &mut Tally,
+    what: impl FnOnce() -> String,
+) -> Option<Found> {
+    tally.runs += 1;
+    tally.count(part, 1);
+    tally.digest = tally.digest.wrapping_add(image.hash());
+    match specimen.examine(image) {
+        Ok(found) => {
+            tally.count(if found == Found::Damage { "found" } else { "harmless" }, 1);
+            Some(found)
+        }
+        Err(problem) => {
+            if !tally.is_enough() {
+                tally.fail(0, format!("{}: {problem}", what()));
+            }
+            None
+        }
+    }
+}
+
+/// The ranges of all files that are not holes.
+fn occupied(image: &SimImage) -> Vec<(String, Range<u64>)> {
+    let ranges = |name: String| {
+        let ranges = image.ranges(&name);
+        ranges.into_iter().map(move |range| (name.clone(), range)).collect::<Vec<_>>()
+    };
+    image.files().into_iter().flat_map(|(name, _)| ranges(name)).collect()
+}
+
+/// How many bits there are to flip.
+pub fn flips(image: &SimImage) -> u64 {
+    occupied(image).iter().map(|(_, range)| (range.end - range.start) * 8).sum()
+}
+
+fn flip(specimen: &Specimen, nth: u64, tally: &mut Tally) {
+    let mut at = nth / 8;
+    for (name, range) in occupied(&specimen.image) {
+        let len = range.end - range.start;
+        if at < len {
+            let (byte, bit) = (range.start + at, (nth % 8) as u32);
+            let mut image = specimen.image.clone();
+            image.flip_bit(&name, byte, bit);
+            note(specimen, &image, "bits flipped", tally, || format!("bit {bit} of byte {byte} of {name}"));
+            return;
+        }
+        at -= len;
+    }
+    unreachable!("the bit was counted");
+}
+
+/// How many lengths there are to cut to: every one of every file, and its absence.
+pub fn lengths(image: &SimImage) -> u64 {
+    image.files().iter().map(|(_, len)| len + 1).sum()
+}
+
+fn cut(specimen: &Specimen, nth: u64, tally: &mut Tally) {
+    let mut at = nth;
+    for (name, len) in specimen.image.files() {
+        if at <= len {
+            let mut image = specimen.image.clone();
+            if at == len {
+                image.remove(&name);
+                note(specimen, &image, "files removed", tally, || format!("{name} removed"));
+            } else {
+                image.truncate(&name, at);
+                note(specimen, &image, "files cut", tally, || format!("{name} cut to {at}"));
+            }
+            return;
+        }
+        at -= len + 1;
+    }
+    unreachable!("the length was counted");
+}
+
+fn pages(image: &SimImage) -> Vec<(String, u64)> {
+    let of = |(name, range): (String, Range<u64>)| {
+        (range.start / PAGE..range.end.div_ceil(PAGE)).map(move |page| (name.clone(), page * PAGE))
+    };
+    occupied(image).into_iter().flat_map(of).collect()
+}
+
+/// How many pairs of pages there are to exchange.
+pub fn exchanges(image: &SimImage) -> u64 {
+    let pages = pages(image).len() as u64;
+    pages * (pages - 1) / 2
+}
+
+fn exchange(specimen: &Specimen, nth: u64, tally: &mut Tally) {
+    let pages = pages(&specimen.image);
+    let (mut a, mut rest) = (0, nth as usize);
+    while rest >= pages.len() - 1 - a {
+        rest -= pages.len() - 1 - a;
+        a += 1;
+    }
+    let ((first, at), (second, to)) = (&pages[a], &pages[a + 1 + rest]);
+    let mut image = specimen.image.clone();
+    let (x, y) = (image.read(first, *at..at + PAGE), image.read(second, *to..to + PAGE));
+    image.write(first, *at, &y);
+    image.write(second, *to, &x);
+    let claims = [(first, at), (second, to)].iter().any(|(name, at)| *name == DATA && SUPERBLOCKS.contains(at));
+    let judge = if claims { &specimen.leniently() } else { specimen };
+    let what = || format!("the pages at {at} of {first} and at {to} of {second} exchanged");
+    note(judge, &image, "pages exchanged", tally, what);
+}
+
+/// Damage of many kinds to a store of the seed's own.
+fn seeded(number: u64, closed: bool, tally: &mut Tally) {
+    let specimen = Specimen::seeded(number, closed);
+    let mut rng = Rng(number);
+    flip_some(&specimen, &mut rng, tally);
+    stale_pages(&specimen, tally);
+    let pages = pages(&specimen.image);
+    for _ in 0..SLICE / 4 {
+        let (name, page) = &pages[rng.below(pages.len() as u64) as usize];
+        let at = page + rng.below(PAGE / SECTOR) * SECTOR;
+        spoil(&specimen, name, at, &mut rng, tally);
+        refuse(&specimen, name, at, tally);
+    }
+    for (name, len) in specimen.image.files() {
+        let mut image = specimen.image.clone();
+        image.truncate(&name, rng.below(len.max(1)));
+        note(&specimen, &image, "files cut", tally, || format!("seed {number}: {name} cut"));
+    }
+}
+
+/// Flips a bit in each of [`SLICE`] ÷ 2 windows. Damage that `verify` misses may only lie behind the damage that it finds: a
+/// large value ends inside its last page; behind it nothing counts.
+fn flip_some(specimen: &Specimen, rng: &mut Rng, tally: &mut Tally) {
+    let ranges = occupied(&specimen.image);
+    let bytes: u64 = ranges.iter().map(|(_, range)| range.end - range.start).sum();
+    let window = (bytes / (SLICE / 2)).max(1);
+    // Of each page of the data file: the last byte whose damage was found, the first whose damage was not.
+    let mut pages: BTreeMap<u64, (Option<u64>, Option<u64>)> = BTreeMap::new();
+    for (name, range) in ranges {
+        for start in range.clone().step_by(window as usize) {
+            let byte = start + rng.below(window.min(range.end - start));
+            let bit = rng.below(8) as u32;
+            let mut image = specimen.image.clone();
+            image.flip_bit(&name, byte, bit);
+            let what = || format!("bit {bit} of byte {byte} of {name}");
+            let found = note(specimen, &image, "bits flipped", tally, what);
+            if name == DATA {
+                let page = pages.entry(byte / PAGE).or_default();
+                match found {
+                    Some(Found::Nothing) => page.1 = page.1.or(Some(byte)),
+                    _ => page.0 = Some(byte),
+                }
+            }
+        }
+    }
+    for (page, (found, missed)) in pages {
+        if let (Some(found), Some(missed)) = (found, missed)
+            && missed < found
+        {
+            let problem = format!("page {page}: damage at {missed} was not found, that at {found} was");
+            tally.fail(0, problem);
+        }
+    }
+}
+
+/// Puts back each page that differs from what it was some time before.
+fn stale_pages(specimen: &Specimen, tally: &mut Tally) {
+    for (name, len) in specimen.earlier.files() {
+        if !specimen.image.files().iter().any(|(other, _)| *other == name) {
+            continue;
+        }
+        for at in (0..len).step_by(PAGE as usize) {
+            let old = specimen.earlier.read(&name, at..at + PAGE);
+            if old.iter().all(|byte| *byte == 0) || old == specimen.image.read(&name, at..at + PAGE) {
+                continue;
+            }
+            let mut image = specimen.image.clone();
+            image.write(&name, at, &old);
+            note(specimen, &image, "stale pages", tally, || format!("{name} at {at} as it was"));
+        }
+    }
+}
+
+/// Makes a sector zeros, or rubbish.
+fn spoil(specimen: &Specimen, name: &str, at: u64, rng: &mut Rng, tally: &mut Tally) {
+    let mut image = specimen.image.clone();
+    let zeros = rng.chance(50);
+    let bytes: Vec<u8> = (0..SECTOR).map(|_| if zeros { 0 } else { rng.next_u64() as u8 }).collect();
+    image.write(name, at, &bytes);
+    let what = || format!("the sector at {at} of {name} {}", if zeros { "zeroed" } else { "spoilt" });
+    note(specimen, &image, "sectors spoilt", tally, what);
+}
+
+/// Lets the device refuse to read a sector.
+fn refuse(specimen: &Specimen, name: &str, at: u64, tally: &mut Tally) {
+    let device = SimDevice::from_image(&specimen.image, 1);
+    device.set_fault(Some(Fault {
+        file: Some(name.to_owned()),
+        range: Some(at..at + SECTOR),
+        ..Fault::sticky(FaultKind::IoError(OpClass::Read), 0)
+    }));
+    tally.runs += 1;
+    tally.count("sectors refused", 1);
+    match specimen.examine_on(&device) {
+        Ok(found) => tally.count(if found == Found::Damage { "found" } else { "harmless" }, 1),
+        Err(problem) => tally.fail(0, format!("the sector at {at} of {name} is unreadable: {problem}")),
+    }
+}

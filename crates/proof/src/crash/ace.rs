@@ -1,0 +1,138 @@
+//! All short histories of a small alphabet, one and all, each with every crash of a plan at every sync.
+//!
+//! Long random histories find what needs luck; short complete ones show that nothing was left to luck: most crash bugs of
+//! file systems need no more than three operations (J. Mohan et al., *Finding Crash-Consistency Bugs with Bounded Black-Box
+//! Crash Testing*, OSDI 2018, whose generator ACE this follows in its idea).
+//!
+//! Histories are numbered: those of one letter, then of two, up to [`LONGEST`]. A unit takes [`SLICE`] of them and the
+//! next unit the next ones, so the first [`units_up_to`] units of a length are complete.
+
+use pandodb::Durability;
+use pandodb::device::sim::CrashPlan;
+
+use super::{Case, Effort};
+use crate::drive::Sizes;
+use crate::report::{Tally, Unit};
+use crate::script::{BLOB_THRESHOLD, Op, ROWS, SUMS, Script, Step, TEMP, key};
+
+/// Histories of one unit.
+pub const SLICE: u64 = 48;
+/// Letters of the longest history.
+pub const LONGEST: u32 = 4;
+/// Letters to choose from.
+pub const LETTERS: u64 = 12;
+
+/// How many histories have at most `letters` letters.
+pub fn histories_up_to(letters: u32) -> u64 {
+    (1..=letters).map(|length| LETTERS.pow(length)).sum()
+}
+
+/// How many units it takes to try them all.
+pub fn units_up_to(letters: u32) -> u64 {
+    histories_up_to(letters).div_ceil(SLICE)
+}
+
+/// The letters of the history of a number, each below [`LETTERS`].
+fn letters(number: u64) -> Vec<u64> {
+    let mut rest = number % histories_up_to(LONGEST);
+    let mut length = 1;
+    while rest >= LETTERS.pow(length) {
+        rest -= LETTERS.pow(length);
+        length += 1;
+    }
+    (0..length).map(|place| rest / LETTERS.pow(place) % LETTERS).collect()
+}
+
+/// The step of a letter, at a place in the history.
+fn step(letter: u64, place: usize, temp: &mut bool) -> Step {
+    let place = place as u64;
+    let small = |name| Op::Put(name, key(place % 2), vec![b'a' + place as u8; 20]);
+    match letter {
+        0 => Step::Commit(vec![small(ROWS)], Durability::None),
+        1 => Step::Commit(vec![small(ROWS)], Durability::Synced),
+        2 => {
+            let large = vec![b'A' + place as u8; BLOB_THRESHOLD + 4_000];
+            Step::Commit(vec![Op::Put(ROWS, key(0), large)], Durability::Buffered)
+        }
+        3 => Step::Commit(vec![Op::Add(key(0), 1 << (8 * place))], Durability::Buffered),
+        4 => Step::Commit(vec![Op::Delete(ROWS, key(0))], Durability::Buffered),
+        5 => Step::Commit(vec![Op::DeleteRange(ROWS, key(0), key(2))], Durability::Synced),
+        6 => {
+            let other = if *temp { TEMP } else { ROWS };
+            Step::Commit(vec![small(other), Op::Add(key(0), 3), Op::Delete(SUMS, key(1))], Durability::Synced)
+        }
+        7 => Step::Checkpoint,
+        8 => Step::Settle,
+        9 => {
+            *temp = !*temp;
+            if *temp { Step::Create(TEMP) } else { Step::Drop(TEMP) }
+        }
+        10 => Step::Persist(Durability::Synced),
+        _ => Step::Reopen,
+    }
+}
+
+/// The history of a number.
+fn script(number: u64) -> Script {
+    let mut steps = vec![Step::Create(ROWS), Step::Create(SUMS)];
+    // Something to delete, overwrite and add to, so that a single letter means something.
+    let base = vec![Op::Put(ROWS, key(0), vec![b'0'; 30]), Op::Put(ROWS, key(1), vec![b'1'; 30]), Op::Add(key(0), 100)];
+    steps.push(Step::Commit(base, Durability::Synced));
+    let mut temp = false;
+    steps.extend(letters(number).into_iter().enumerate().map(|(place, letter)| step(letter, place, &mut temp)));
+    Script { seed: number, steps }
+}
+
+/// The unit of a number: a slice of the histories.
+pub(super) fn run(unit: &Unit, number: u64) -> Tally {
+    let mut tally = Tally::default();
+    for history in number * SLICE..(number + 1) * SLICE {
+        let plan = CrashPlan { exhaustive: 6, pairs: false, subsets: 16, tears: 2, rot: true, seed: 0 };
+        let case = Case {
+            script: script(history),
+            sizes: Sizes::TINY,
+            reopened: Sizes::TINY,
+            effort: Effort {
+                plan,
+                per_point: 1,
+                part: Some((0, 1)),
+                rewrite_every: 50,
+                recovery_every: 50,
+                recovery_images: 2,
+            },
+        };
+        let mut part = case.run(|sim| sim);
+        part.count("short histories", 1);
+        part.failures.iter_mut().for_each(|failure| {
+            failure.seed = unit.seed;
+            failure.history = case.script.words();
+        });
+        tally.add(part);
+        if tally.is_enough() {
+            break;
+        }
+    }
+    tally
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_history_has_one_number() {
+        let all: HashSet<Vec<u64>> = (0..histories_up_to(3)).map(letters).collect();
+        assert_eq!(all.len() as u64, 12 + 144 + 1728);
+        assert!(all.iter().all(|word| (1..=3).contains(&word.len()) && word.iter().all(|letter| *letter < LETTERS)));
+        assert_eq!(letters(histories_up_to(3)).len(), 4);
+        assert_eq!(letters(histories_up_to(4)), letters(0), "then they begin again");
+    }
+
+    #[test]
+    fn every_letter_is_another_step() {
+        let steps: HashSet<String> = (0..LETTERS).map(|letter| format!("{:?}", step(letter, 0, &mut false))).collect();
+        assert_eq!(steps.len() as u64, LETTERS);
+    }
+}

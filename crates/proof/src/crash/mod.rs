@@ -1,0 +1,131 @@
+//! Power cuts and kills at every point of recorded runs.
+//!
+//! A unit is one recorded history and the crashes tried on it. Its seed says which of three classes it belongs to, and what
+//! in that class:
+//!
+//! | class | of 8 seeds | history | crashes |
+//! | --- | --- | --- | --- |
+//! | long | 5 | 40 to 120 steps | a sample at every operation |
+//! | window | 2 | a dozen steps, one part in [`PARTS`] of its windows | all that [`CrashPlan::default`] lists |
+//! | alphabet | 1 | [`ace::SLICE`] histories of at most four steps | all of a smaller plan at every sync |
+//!
+//! The windows of a history end where something is about to be synced; all losses inside a window are losses at its end.
+
+pub mod ace;
+mod enumerate;
+mod recovery;
+mod window;
+
+use std::sync::Arc;
+
+use pandodb::device::Device;
+use pandodb::device::sim::{CrashPlan, SimDevice};
+
+pub use self::enumerate::{Effort, enumerate};
+use crate::drive::{Sizes, record};
+use crate::minimise::minimise;
+use crate::report::{Tally, Unit};
+use crate::script::{Mix, Script};
+
+/// Into how many units the windows of one short history are dealt.
+pub const PARTS: u64 = 16;
+/// How many times the steps of a failing history are tried anew.
+const TRIES: usize = 60;
+
+/// The workload of a long history: the kinds take turns. One in two of the long logs is replayed with a smaller memtable
+/// than it was written with, so that recovery has to pack.
+fn long(number: u64) -> Case {
+    let (mix, sizes) = match number % 4 {
+        0 => (Mix { steps: 60, blobs: 10, lazy: 15, buffered: 45, keys: 60 }, Sizes::TINY),
+        1 => (Mix { steps: 120, blobs: 3, lazy: 30, buffered: 60, keys: 200 }, Sizes::TINY),
+        2 => (Mix { steps: 40, blobs: 40, lazy: 10, buffered: 40, keys: 30 }, Sizes::LOGGY),
+        _ => (Mix { steps: 80, blobs: 15, lazy: 5, buffered: 20, keys: 100 }, Sizes::TINY),
+    };
+    let plan = CrashPlan { exhaustive: 5, pairs: false, subsets: 8, tears: 4, rot: true, seed: 0 };
+    Case {
+        script: Script::generate(number, mix),
+        sizes,
+        reopened: if number % 8 == 2 { Sizes::TINY } else { sizes },
+        effort: Effort { plan, per_point: 6, part: None, rewrite_every: 10, recovery_every: 20, recovery_images: 6 },
+    }
+}
+
+/// The workload whose windows are tried in full.
+fn window(number: u64) -> Case {
+    let mix = Mix { steps: 14, blobs: 20, lazy: 10, buffered: 50, keys: 8 };
+    let part = Some((number % PARTS, PARTS));
+    Case {
+        script: Script::generate(number / PARTS, mix),
+        sizes: Sizes::TINY,
+        reopened: Sizes::TINY,
+        effort: Effort {
+            plan: CrashPlan::default(),
+            per_point: 2,
+            part,
+            rewrite_every: 20,
+            recovery_every: 20,
+            recovery_images: 4,
+        },
+    }
+}
+
+/// A history and what to try on it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// What is done.
+    pub script: Script,
+    /// The sizes of the store that does it,
+    pub sizes: Sizes,
+    /// and of the stores that are opened afterwards.
+    pub reopened: Sizes,
+    /// What to try.
+    pub effort: Effort,
+}
+
+impl Case {
+    /// Records the history on a simulated device, reached through what `wrap` makes of it, and tries the crashes.
+    pub fn run(&self, wrap: impl Fn(Arc<SimDevice>) -> Arc<dyn Device>) -> Tally {
+        let mut tally = Tally::default();
+        let sim = SimDevice::new(self.script.seed);
+        match record(&self.script, self.sizes, &sim, wrap(sim.clone())) {
+            Ok(()) => tally.add(enumerate(&self.script, self.reopened, &sim.history(), &self.effort)),
+            Err(e) => tally.fail(self.script.seed, format!("without any crash: {e}")),
+        }
+        tally
+    }
+
+    fn keep(&self, steps: &[usize]) -> Case {
+        Case { script: self.script.keep(steps), ..self.clone() }
+    }
+}
+
+/// The unit of a seed.
+pub fn run(unit: &Unit) -> Tally {
+    let (round, class) = (unit.seed / 8, unit.seed % 8);
+    let case = match class {
+        0..=4 => long(round * 5 + class),
+        5..=6 => window(round * 2 + class - 5),
+        _ => return ace::run(unit, round),
+    };
+    run_case(&case, unit)
+}
+
+/// Runs a case, or some of its steps; a failure comes back with the shortest history that was found.
+fn run_case(case: &Case, unit: &Unit) -> Tally {
+    let tally_of = |case: &Case| case.run(|sim| sim);
+    let chosen = match &unit.steps {
+        Some(steps) => case.keep(steps),
+        None => case.clone(),
+    };
+    let mut tally = tally_of(&chosen);
+    if let Some(failure) = tally.failures.first_mut() {
+        let steps = match &unit.steps {
+            Some(steps) => steps.clone(),
+            None => minimise(case.script.steps.len(), TRIES, |kept| !tally_of(&case.keep(kept)).failures.is_empty()),
+        };
+        failure.history = case.script.keep(&steps).words();
+        failure.steps = Some(steps);
+    }
+    tally.failures.iter_mut().for_each(|failure| failure.seed = unit.seed);
+    tally
+}

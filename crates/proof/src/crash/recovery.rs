@@ -1,0 +1,95 @@
+//! Crashes inside recovery, and inside the recovery from those.
+//!
+//! Before a recovery was done, the window of the crash that it recovers from still holds; after it, exactly what it showed.
+
+use std::ops::RangeInclusive;
+
+use pandodb::device::sim::{CrashChoice, CrashPlan, SimDevice, SimHistory, SimImage};
+
+use super::enumerate::{Enumerator, describe};
+use crate::drive::{calmly, contents};
+
+/// How deep recoveries are nested.
+const DEPTH: u64 = 3;
+/// Each nth crash inside a recovery has its own recovery crashed.
+const DEEPER_EVERY: u64 = 8;
+
+/// A crash inside a recovery.
+struct Place {
+    image: SimImage,
+    /// Whether the store was open already.
+    done: bool,
+    position: usize,
+    choice: CrashChoice,
+}
+
+impl Enumerator<'_> {
+    /// Crashes at some points of a recorded recovery of the given depth.
+    pub fn crash_recovery(
+        &mut self,
+        history: &SimHistory,
+        shown: u64,
+        allowed: &RangeInclusive<usize>,
+        depth: u64,
+    ) -> Result<(), String> {
+        let mut places = self.places(history);
+        for _ in 0..self.effort.recovery_images.min(places.len()) {
+            let at = self.rng.below(places.len() as u64) as usize;
+            let place = places.swap_remove(at);
+            self.recover(&place, shown, allowed, depth).map_err(|e| {
+                let before = &history.ops()[..place.position];
+                format!("recovery {depth}, op {}: {:?} of {}: {e}", place.position, place.choice, describe(before))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The crashes of a recovery that leave something new.
+    fn places(&mut self, history: &SimHistory) -> Vec<Place> {
+        let plan =
+            CrashPlan { exhaustive: 3, pairs: false, subsets: 2, tears: 1, rot: true, seed: self.rng.next_u64() };
+        let mut places = Vec::new();
+        let mut cursor = history.walk();
+        while cursor.advance().is_some() {
+            let done = cursor.last_mark().is_some();
+            for choice in plan.choices(&cursor.pending()) {
+                let image = cursor.image(&choice);
+                if self.recovery_seen.insert(image.hash()) {
+                    places.push(Place { image, done, position: cursor.position(), choice });
+                }
+            }
+        }
+        places
+    }
+
+    fn recover(
+        &mut self,
+        place: &Place,
+        shown: u64,
+        allowed: &RangeInclusive<usize>,
+        depth: u64,
+    ) -> Result<(), String> {
+        self.tally.count("crashes inside recovery", 1);
+        self.tally.digest = self.tally.digest.wrapping_add(place.image.hash());
+        let deeper = depth < DEPTH && self.tally.counted("crashes inside recovery").is_multiple_of(DEEPER_EVERY);
+        let device = SimDevice::from_image(&place.image, depth);
+        if deeper {
+            device.record();
+        }
+        let state = calmly(|| {
+            let store = self.sizes.open(device.clone())?;
+            device.mark(0);
+            contents(&store)
+        })?;
+        let digest = state.map_err(|e| format!("it does not open: {e}"))?.digest();
+        if place.done && digest != shown {
+            return Err("recovery had shown another state".into());
+        }
+        self.judge(digest, allowed)?;
+        if deeper {
+            self.tally.count("recoveries crashed anew", 1);
+            self.crash_recovery(&device.history(), digest, allowed, depth + 1)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! Stores that an earlier build wrote, kept for ever: they open with what they held.
+//!
+//! | store | what it holds |
+//! | --- | --- |
+//! | `closed` | a settled tree, a large value, a few commits in the log, closed |
+//! | `killed` | the same kind of store, killed: the log has an open end |
+//! | `deep` | more keys and levels, range deletes and merges on several of them, closed |
+//!
+//! `golden/NAME-v1.bin` is a whole directory, holes left out (integers u32, little-endian):
+//!
+//! ```text
+//!  for each file: name length | name | file length | span count | (offset | length | bytes)…
+//! ```
+//!
+//! `golden/NAME-v1.txt` lists what it holds: keyspace, key, length of the value, xxh3 of the value; then, behind `#`, the
+//! [`digest`] of every state that it went through. [`write`] makes both anew. Do so only with a new format version, under a new
+//! name.
+
+use std::io;
+use std::path::Path;
+
+use pandodb::Durability;
+use pandodb::device::sim::{SimDevice, SimImage};
+
+use crate::drive::{Driver, Sizes, contents};
+use crate::script::{Mix, Op, ROWS, Script, State, Step, key};
+
+/// Zeros that end a span.
+const GAP: usize = 16;
+
+/// A store that is checked in.
+#[derive(Clone, Copy, Debug)]
+pub struct Golden {
+    /// Its name.
+    pub name: &'static str,
+    bytes: &'static [u8],
+    listing: &'static str,
+}
+
+macro_rules! golden {
+    ($name:literal) => {
+        Golden {
+            name: $name,
+            bytes: include_bytes!(concat!("../golden/", $name, "-v1.bin")),
+            listing: include_str!(concat!("../golden/", $name, "-v1.txt")),
+        }
+    };
+}
+
+/// Every store that is checked in.
+pub const GOLDEN: [Golden; 3] = [golden!("closed"), golden!("killed"), golden!("deep")];
+
+impl Golden {
+    /// The directory.
+    pub fn image(&self) -> SimImage {
+        decode(self.bytes)
+    }
+
+    /// What it holds, as it was listed when it was written.
+    pub fn listing(&self) -> &'static str {
+        self.listing.split('#').next().expect("the part before the first separator")
+    }
+
+    /// The digests of the states that it went through, in order.
+    pub fn states(&self) -> Vec<u64> {
+        let lines = self.listing.lines().filter_map(|line| line.strip_prefix('#'));
+        lines.map(|hex| u64::from_str_radix(hex, 16).expect("a digest")).collect()
+    }
+
+    /// Whether it was closed before it was put away.
+    pub fn is_closed(&self) -> bool {
+        self.name != "killed"
+    }
+
+    /// Whether decoding and encoding its bytes loses nothing.
+    pub fn is_faithful(&self) -> bool {
+        encode(&self.image()) == self.bytes
+    }
+}
+
+/// A line for each entry: keyspace, key, length, hash.
+pub fn list(state: &State) -> String {
+    let mut text = String::new();
+    for (name, entries) in &state.0 {
+        for (key, value) in entries {
+            let (key, hash) = (String::from_utf8_lossy(key), xxhash_rust::xxh3::xxh3_64(value));
+            text += &format!("{name}\t{key}\t{}\t{hash:016x}\n", value.len());
+        }
+    }
+    text
+}
+
+/// A digest of the list, the same in every build.
+pub fn digest(state: &State) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(list(state).as_bytes())
+}
+
+/// The script of a store. Each ends with a large value, a settled tree and a few commits in the log alone.
+fn script(name: &str) -> Script {
+    let (seed, mix) = match name {
+        "deep" => (3, Mix { steps: 90, blobs: 4, lazy: 20, buffered: 60, keys: 120 }),
+        "killed" => (2, Mix { steps: 40, blobs: 8, lazy: 20, buffered: 50, keys: 24 }),
+        _ => (1, Mix { steps: 40, blobs: 8, lazy: 20, buffered: 50, keys: 24 }),
+    };
+    let mut script = Script::generate(seed, mix);
+    let large = Op::Put(ROWS, key(999), vec![0xAB; 5_000]);
+    let at = script.steps.len() - 3;
+    script.steps.insert(at, Step::Commit(vec![large], Durability::Buffered));
+    script.steps.insert(at + 1, Step::Settle);
+    script
+}
+
+/// Runs the script of a store and writes what it leaves into `folder`.
+///
+/// # Errors
+/// What writing the files fails with.
+///
+/// # Panics
+/// If the store does not do what the script says.
+pub fn write(golden: &Golden, folder: &Path) -> io::Result<()> {
+    let device = SimDevice::new(1);
+    let mut driver = Driver::open(Sizes::TINY, device.clone()).expect("opens");
+    let (script, mut state) = (script(golden.name), State::default());
+    for step in &script.steps {
+        driver.step(step, &state).expect("no fault");
+        state.apply(step);
+    }
+    assert_eq!(contents(&driver.store).expect("reads"), state);
+    let killed = device.image();
+    driver.store.close().expect("closes");
+    let image = if golden.is_closed() { device.image() } else { killed };
+    // Of a killed store, what was only logged lazily may be missing.
+    let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
+    let left = contents(&store).expect("reads");
+    assert!(left == state || !golden.is_closed());
+    let states: String = script.states().iter().map(|state| format!("#{:016x}\n", digest(state))).collect();
+    std::fs::create_dir_all(folder)?;
+    std::fs::write(folder.join(format!("{}-v1.bin", golden.name)), encode(&image))?;
+    std::fs::write(folder.join(format!("{}-v1.txt", golden.name)), list(&left) + &states)
+}
+
+fn put(out: &mut Vec<u8>, number: usize) {
+    out.extend_from_slice(&u32::try_from(number).expect("a small store").to_le_bytes());
+}
+
+/// The spans of a file between long rows of zeros.
+fn spans(bytes: &[u8]) -> Vec<(usize, usize)> {
+    let mut spans: Vec<(usize, usize)> = Vec::new();
+    for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte != 0) {
+        match spans.last_mut() {
+            Some((_, end)) if at < *end + GAP => *end = at + 1,
+            _ => spans.push((at, at + 1)),
+        }
+    }
+    spans
+}
+
+fn encode(image: &SimImage) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (name, len) in image.files() {
+        let bytes = image.file(&name).expect("it was listed");
+        put(&mut out, name.len());
+        out.extend_from_slice(name.as_bytes());
+        put(&mut out, len as usize);
+        let spans = spans(&bytes);
+        put(&mut out, spans.len());
+        for (from, to) in spans {
+            put(&mut out, from);
+            put(&mut out, to - from);
+            out.extend_from_slice(&bytes[from..to]);
+        }
+    }
+    out
+}
+
+fn decode(bytes: &[u8]) -> SimImage {
+    let mut rest = bytes;
+    let mut take = |n: usize| {
+        let (head, tail) = rest.split_at_checked(n).expect("the golden file is whole");
+        rest = tail;
+        head
+    };
+    let mut image = SimImage::default();
+    let mut left = bytes.len();
+    while left > 0 {
+        let mut number = || u32::from_le_bytes(take(4).try_into().expect("4 bytes")) as usize;
+        let name_len = number();
+        let name = String::from_utf8(take(name_len).to_vec()).expect("a file's name");
+        let mut number = || u32::from_le_bytes(take(4).try_into().expect("4 bytes")) as usize;
+        let (len, count) = (number(), number());
+        left -= 12 + name_len;
+        image.write(&name, 0, &[]);
+        for _ in 0..count {
+            let mut number = || u32::from_le_bytes(take(4).try_into().expect("4 bytes")) as usize;
+            let (at, size) = (number(), number());
+            image.write(&name, at as u64, take(size));
+            left -= 8 + size;
+        }
+        image.truncate(&name, len as u64);
+    }
+    image
+}

@@ -1,0 +1,154 @@
+//! What a harness is asked and what it answers: a unit of work, its tally, its failures.
+//!
+//! A *unit* follows from its seed alone: run twice, it visits the same states in the same order and gives the same counts
+//! and the same digest. Everything larger (a test, a soak of a night) is a sum of units.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The most failures that one unit reports; after so many nothing more is learnt.
+pub const ENOUGH: usize = 5;
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Power cuts and kills at every point of a recorded run: [`crate::crash`].
+    Crash,
+    /// The nth call of the device goes wrong, and full disks: [`crate::faults`].
+    Faults,
+    /// Damage to a store at rest: [`crate::corrupt`].
+    Corrupt,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 3] = [Kind::Crash, Kind::Faults, Kind::Corrupt];
+
+    /// The name, as it is typed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Crash => "crash",
+            Kind::Faults => "faults",
+            Kind::Corrupt => "corrupt",
+        }
+    }
+
+    /// What [`Tally::runs`] counts.
+    pub fn what(self) -> &'static str {
+        match self {
+            Kind::Crash => "states",
+            Kind::Faults => "faults",
+            Kind::Corrupt => "images",
+        }
+    }
+}
+
+/// One unit of work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// Everything follows from it.
+    pub seed: u64,
+    /// Only these steps of the seed's history, ascending; all of them without.
+    pub steps: Option<Vec<usize>>,
+}
+
+impl Unit {
+    /// The whole unit of a seed.
+    pub fn of(seed: u64) -> Unit {
+        Unit { seed, steps: None }
+    }
+}
+
+/// A promise that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The unit's seed.
+    pub seed: u64,
+    /// What was found, where.
+    pub what: String,
+    /// The history that shows it, a step a line, after [`crate::minimise`] the shortest that was found.
+    pub history: Vec<String>,
+    /// The steps of the seed's history that are left, if some were taken out.
+    pub steps: Option<Vec<usize>>,
+}
+
+impl Failure {
+    /// The arguments of `pando` that show the failure again.
+    pub fn replay(&self, kind: Kind) -> String {
+        let steps = self.steps.as_ref().map(|steps| {
+            let list: Vec<String> = steps.iter().map(usize::to_string).collect();
+            format!(" --steps {}", list.join(","))
+        });
+        format!("pando sim {} --seed {}{}", kind.name(), self.seed, steps.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}", self.seed, self.what)?;
+        self.history.iter().try_for_each(|step| write!(f, "\n    {step}"))
+    }
+}
+
+/// What was tried and what was wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// What the kind counts: distinct states, runs under a fault, damaged images.
+    pub runs: u64,
+    /// The parts, by name.
+    pub counts: BTreeMap<String, u64>,
+    /// A sum over the hashes of all images, so that two runs can be compared: the order of units does not matter.
+    pub digest: u64,
+    /// What was wrong.
+    pub failures: Vec<Failure>,
+}
+
+impl Tally {
+    /// Counts `n` more of a part.
+    pub fn count(&mut self, part: &str, n: u64) {
+        match self.counts.get_mut(part) {
+            Some(count) => *count += n,
+            None => {
+                self.counts.insert(part.to_owned(), n);
+            }
+        }
+    }
+
+    /// The count of a part.
+    pub fn counted(&self, part: &str) -> u64 {
+        self.counts.get(part).copied().unwrap_or(0)
+    }
+
+    /// Notes a broken promise.
+    pub fn fail(&mut self, seed: u64, what: String) {
+        self.failures.push(Failure { seed, what, history: Vec::new(), steps: None });
+    }
+
+    /// Whether so much is wrong that nothing more would be learnt.
+    pub fn is_enough(&self) -> bool {
+        self.failures.len() >= ENOUGH
+    }
+
+    /// Adds the tally of another unit.
+    pub fn add(&mut self, other: Tally) {
+        self.runs += other.runs;
+        other.counts.iter().for_each(|(part, n)| self.count(part, *n));
+        self.digest = self.digest.wrapping_add(other.digest);
+        self.failures.extend(other.failures);
+    }
+
+    /// The parts in words.
+    pub fn words(&self) -> String {
+        let parts: Vec<String> = self.counts.iter().map(|(part, n)| format!("{n} {part}")).collect();
+        parts.join(", ")
+    }
+
+    /// For tests: panics with every failure, if there is one.
+    ///
+    /// # Panics
+    /// If there is a failure.
+    pub fn none(&self) {
+        let failures: Vec<String> = self.failures.iter().map(Failure::to_string).collect();
+        assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
+    }
+}

@@ -1,0 +1,57 @@
+//! Power cuts and kills, at a tenth of what the pipeline tries; and canaries: devices that lie, which must be noticed.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pandodb::device::sim::CrashPlan;
+use pandodb_proof::crash::{Case, Effort};
+use pandodb_proof::drive::Sizes;
+use pandodb_proof::liar::{Liar, Lie};
+use pandodb_proof::script::{Mix, Script};
+use pandodb_proof::{Kind, Tally, Unit, run, run_until};
+
+/// States that a run of the whole test visits at least.
+const STATES: u64 = 50_000;
+
+#[test]
+fn no_crash_loses_or_invents_anything() {
+    let started = Instant::now();
+    let tally = run_until(Kind::Crash, 0.., STATES);
+    let rate = tally.runs as f64 / started.elapsed().as_secs_f64();
+    println!("{} distinct states, {rate:.0} a second: {}", tally.runs, tally.words());
+    tally.none();
+    assert!(tally.counted("crashes inside recovery") * 20 >= STATES, "too few crashes inside recovery");
+    assert!(tally.counted("windows in full") > 0 && tally.counted("short histories") > 0, "a class is missing");
+}
+
+#[test]
+fn a_seed_gives_the_same_states_twice() {
+    for seed in [0, 5, 7] {
+        let (one, two) = (run(Kind::Crash, &Unit::of(seed)), run(Kind::Crash, &Unit::of(seed)));
+        assert_eq!(one, two);
+        assert!(one.digest != 0 && one.runs > 100);
+    }
+}
+
+fn tally_of(lie: Lie) -> Tally {
+    let mix = Mix { steps: 40, blobs: 10, lazy: 10, buffered: 40, keys: 40 };
+    let plan = CrashPlan { exhaustive: 5, pairs: false, subsets: 8, tears: 2, rot: true, seed: 0 };
+    let effort = Effort { plan, per_point: 8, part: None, rewrite_every: 10, recovery_every: 50, recovery_images: 2 };
+    let case = Case { script: Script::generate(7, mix), sizes: Sizes::TINY, reopened: Sizes::TINY, effort };
+    case.run(|sim| Arc::new(Liar::new(sim, lie)))
+}
+
+#[test]
+fn an_honest_device_raises_no_alarm() {
+    tally_of(Lie::Never).none();
+}
+
+#[test]
+fn acknowledged_before_the_log_is_synced_is_caught() {
+    assert!(!tally_of(Lie::Log).failures.is_empty());
+}
+
+#[test]
+fn a_superblock_before_its_data_is_caught() {
+    assert!(!tally_of(Lie::Data).failures.is_empty());
+}

@@ -1,0 +1,45 @@
+//! Stores that an earlier build wrote open with what they held; and a store has one opener.
+//!
+//! `PANDODB_GOLDEN_WRITE=1` writes the stores anew and fails, because the new ones are not built in yet: run again.
+
+use std::path::PathBuf;
+
+use pandodb::Error;
+use pandodb::device::sim::SimDevice;
+use pandodb_proof::drive::{Sizes, contents};
+use pandodb_proof::golden::{GOLDEN, list, write};
+
+#[test]
+fn the_golden_stores_open() {
+    if std::env::var_os("PANDODB_GOLDEN_WRITE").is_some() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden");
+        GOLDEN.iter().for_each(|golden| write(golden, &folder).expect("written"));
+        panic!("the golden stores were written anew; run the test again without PANDODB_GOLDEN_WRITE");
+    }
+    for golden in GOLDEN {
+        let name = golden.name;
+        assert!(golden.is_faithful(), "{name}: decoding and encoding lose something");
+        let (_, store) = Sizes::TINY.open_image(&golden.image(), 1).expect("opens");
+        let found = list(&contents(&store).expect("reads"));
+        assert!(!found.is_empty() && found == golden.listing(), "{name} holds\n{found}");
+        let report = store.verify().expect("looks");
+        assert!(report.is_clean(), "{name}: {report:?}");
+        assert!(report.nodes > 0 && report.runs > 0 && report.blobs > 0, "{name}: {report:?}");
+    }
+}
+
+#[test]
+fn a_second_opener_is_refused_by_name() {
+    let device = SimDevice::new(2);
+    let store = Sizes::TINY.open(device.clone()).expect("opens");
+    let ks = store.keyspace("rows").expect("made");
+    ks.put("a", "b").expect("written");
+    assert!(matches!(Sizes::TINY.open(device.clone()), Err(Error::Locked { .. })));
+    let reader = pandodb::Store::builder("sim").device(device.clone()).read_only(true).open();
+    assert!(matches!(reader, Err(Error::Locked { .. })));
+    assert_eq!(ks.get("a").expect("reads").expect("there"), *b"b");
+    drop(ks);
+    store.close().expect("closes");
+    let store = Sizes::TINY.open(device).expect("opens once the first is gone");
+    assert!(store.open_keyspace("rows").expect("looks").is_some());
+}

@@ -9,6 +9,7 @@ pub mod import;
 pub mod inner;
 pub mod leaf;
 pub mod meta;
+pub mod ops;
 pub mod page_map;
 pub mod run;
 pub mod store;
@@ -36,6 +37,7 @@ pub static ALL: &[Target] = &[
     wal::TARGET,
     import::TARGET,
     store::TARGET,
+    ops::TARGET,
 ];
 
 /// `bytes` as a block: whole pages, one at least, the rest zeros. Inputs leave the zeros out.

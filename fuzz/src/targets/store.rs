@@ -1,0 +1,160 @@
+//! A whole directory: opened, scanned, asked, verified, worked on.
+//!
+//! Input: which store, whether it is written to afterwards, then patches (see [`crate::patches`]).
+//!
+//! With wrong checksums every answer is right or an error that names a file: of a store that was closed, exactly what it
+//! held; of one that was killed, or whose superblock was hit, too, what it held at some time. With the checksums made
+//! right, answers may be wrong, and nothing may panic, loop or ask for memory at will; and a store that verification
+//! finds nothing wrong with reads the same in both directions and key by key.
+
+use std::sync::{Arc, LazyLock};
+
+use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::space::data::DATA_FILE;
+use pandodb::{Durability, Error, Result, Store};
+use pandodb_proof::corrupt::Specimen;
+use pandodb_proof::drive::{Sizes, options};
+use pandodb_proof::golden::GOLDEN;
+use pandodb_proof::script::ROWS;
+
+use crate::bytes::Bytes;
+use crate::patches::{self, Patched, Sound};
+use crate::{Target, mutate};
+
+/// The target.
+pub const TARGET: Target =
+    Target { name: "store", max_len: 256, memory: 48 << 20, run, mutate: mutate::plain, seeds };
+
+struct Base {
+    specimen: Specimen,
+    sound: Sound,
+}
+
+static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
+    let golden = GOLDEN.iter().map(Specimen::golden);
+    let seeded = [(21, true), (22, false)].into_iter().map(|(seed, closed)| Specimen::seeded(seed, closed));
+    golden.chain(seeded).map(base).collect()
+});
+
+fn base(specimen: Specimen) -> Base {
+    let superblock = specimen.image.read(DATA_FILE, 0..4096);
+    let u64_at = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().expect("8 bytes"));
+    let store = superblock[40..56].try_into().expect("16 bytes");
+    // Catalogues are owned by generations, the rest by identities that were given out.
+    let owners = u64_at(80).max(u64_at(56)) + 16;
+    let sound = Sound::new(specimen.image.clone(), store, owners);
+    let (blocks, records) = sound.counts();
+    assert!(blocks >= 8 && records >= 2, "{blocks} blocks and {records} records are too little to damage");
+    Base { specimen, sound }
+}
+
+fn run(data: &[u8]) {
+    let mut input = Bytes(data);
+    let tag = input.u8();
+    let base = &BASES[usize::from(tag & 0x3f) % BASES.len()];
+    let patched = base.sound.patch(&mut input);
+    let device = SimDevice::from_image(&patched.image, 1);
+    if patched.repaired {
+        look(&device, tag >= 0xc0);
+    } else {
+        compare(base, &patched, &device);
+    }
+    assert!(device.op_count() < 50_000, "{} operations", device.op_count());
+}
+
+/// The answers must be right, or errors.
+fn compare(base: &Base, patched: &Patched, device: &Arc<SimDevice>) {
+    let lenient = patched.superblock.then(|| base.specimen.leniently());
+    let specimen = lenient.as_ref().unwrap_or(&base.specimen);
+    if let Err(problem) = specimen.examine_on(device) {
+        panic!("{problem}");
+    }
+}
+
+/// Nobody can tell what is right; but nothing breaks.
+fn look(device: &Arc<SimDevice>, work: bool) {
+    let store = match Sizes::TINY.open(device.clone()) {
+        Ok(store) => store,
+        Err(error) => return assert_damage(&error),
+    };
+    let read = read(&store);
+    let sound = match store.verify() {
+        Ok(report) => {
+            report.problems.iter().for_each(assert_damage);
+            report.is_clean()
+        }
+        Err(error) => {
+            assert_damage(&error);
+            false
+        }
+    };
+    match &read {
+        Err(error) => assert_damage(error),
+        Ok(agrees) => assert!(!sound || *agrees, "a store that is sound reads in one way only"),
+    }
+    assert!(!sound || read.is_ok(), "a store that is sound can be read: {read:?}");
+    if work && let Err(error) = write(&store) {
+        assert_damage(&error);
+    }
+    drop(store);
+    if work {
+        reopen(&device.image());
+    }
+}
+
+/// Reads everything in three ways; whether they agree.
+fn read(store: &Store) -> Result<bool> {
+    let mut agrees = true;
+    for info in store.keyspaces() {
+        let keyspace = store.open_keyspace(&info.name)?.expect("it was listed");
+        let forward = keyspace.iter().map(|e| e.map(|(k, v)| (k.to_vec(), v.to_vec()))).collect::<Result<Vec<_>>>()?;
+        let backward = keyspace.iter().rev().map(|e| e.map(|(k, v)| (k.to_vec(), v.to_vec()))).collect::<Result<Vec<_>>>()?;
+        agrees &= forward.iter().eq(backward.iter().rev());
+        for (key, value) in forward.iter().step_by(5) {
+            agrees &= keyspace.get(key)?.is_some_and(|got| got[..] == value[..]);
+        }
+        let keys: Vec<&Vec<u8>> = forward.iter().map(|(key, _)| key).step_by(3).collect();
+        agrees &= keyspace.multi_get(&keys)?.iter().all(Option::is_some);
+    }
+    Ok(agrees)
+}
+
+fn write(store: &Store) -> Result<()> {
+    let rows = store.keyspace_with(ROWS, options(ROWS))?;
+    for i in 0..40u64 {
+        rows.put_with(format!("key{:06}", i * 3), vec![i as u8; 200], Durability::Buffered)?;
+    }
+    rows.delete_range("key000010".."key000050")?;
+    store.settle()?;
+    rows.compact::<&[u8]>(..)?;
+    store.settle()?;
+    store.checkpoint()
+}
+
+fn reopen(image: &SimImage) {
+    if let Err(error) = Sizes::TINY.open_image(image, 1).and_then(|(_, store)| read(&store)) {
+        assert_damage(&error);
+    }
+}
+
+/// The error says what is damaged and where, or that the store is not one to be opened or written to.
+fn assert_damage(error: &Error) {
+    match error {
+        Error::Corruption { file, .. } => assert!(!file.is_empty(), "no file is named: {error}"),
+        Error::NotAStore { .. }
+        | Error::Unsupported { .. }
+        | Error::OperatorMissing { .. }
+        | Error::OperatorFailed { .. }
+        | Error::InvalidArgument { .. }
+        | Error::Poisoned { .. } => {}
+        other => panic!("an error that does not say what is damaged and where: {other:?}"),
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let mut out: Vec<Vec<u8>> = (0..5).flat_map(|base| [vec![base], vec![base | 0xc0, 1]]).collect();
+    for (i, patch) in patches::seeds(50).into_iter().enumerate() {
+        out.push([&[(i % 5) as u8 | if i % 3 == 0 { 0xc0 } else { 0 }], &patch[..]].concat());
+    }
+    out
+}

@@ -79,8 +79,7 @@ pub enum Until {
 /// The first finding.
 pub fn drive(target: &'static Target, seed: u64, until: Until) -> Result<u64, Finding> {
     warm(target);
-    let corpus: Vec<Vec<u8>> =
-        corpus(target).into_iter().map(|(_, input)| input).chain((target.seeds)()).collect();
+    let corpus: Vec<Vec<u8>> = corpus(target).into_iter().map(|(_, input)| input).chain((target.seeds)()).collect();
     let mut runs = 0;
     for input in &corpus {
         attempt(target, input)?;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   list                                   the targets' names
+//!   lengths                                and how long an input of each may be
 //!   seeds                                  writes the generated part of the corpus
 //!   replay TARGET FILE…                    runs inputs, as any driver does
 //!   minimise TARGET FILE                   a smaller input with a finding, to FILE.min
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 use pandodb_fuzz::driver::{Finding, Until, attempt, corpus_dir, drive, minimise, seed_files};
 use pandodb_fuzz::{Target, target, targets::ALL, warm};
 
-const USAGE: &str = "list | seeds | replay TARGET FILE… | minimise TARGET FILE | drive TARGET|all [--runs N | --seconds T] [--seed S]";
+const USAGE: &str = "list | lengths | seeds | replay TARGET FILE… | minimise TARGET FILE | drive TARGET|all [--runs N | --seconds T] [--seed S]";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +24,10 @@ fn main() -> ExitCode {
     let outcome = match words[..] {
         ["list"] => {
             ALL.iter().for_each(|target| println!("{}", target.name));
+            Ok(())
+        }
+        ["lengths"] => {
+            ALL.iter().for_each(|target| println!("{} {}", target.name, target.max_len));
             Ok(())
         }
         ["seeds"] => write_seeds(),

@@ -27,7 +27,9 @@ const RECORDS: usize = 4096;
 /// What has a checksum of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Block { owner: u64 },
+    Block {
+        owner: u64,
+    },
     Superblock,
     SegmentHeader,
     Record,

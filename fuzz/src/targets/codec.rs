@@ -15,8 +15,7 @@ use crate::bytes::Bytes;
 use crate::{Target, assert_corruption, mutate};
 
 /// The target.
-pub const TARGET: Target =
-    Target { name: "codec", max_len: 4096, memory: 64 << 10, run, mutate: mutate::plain, seeds };
+pub const TARGET: Target = Target { name: "codec", max_len: 4096, memory: 64 << 10, run, mutate: mutate::plain, seeds };
 
 fn run(data: &[u8]) {
     let mut input = Bytes(data);

@@ -13,7 +13,8 @@ use crate::repair::PAGE;
 use crate::{Target, mutate};
 
 /// The target.
-pub const TARGET: Target = Target { name: "filter", max_len: 8192, memory: 64 << 10, run, mutate: mutate::plain, seeds };
+pub const TARGET: Target =
+    Target { name: "filter", max_len: 8192, memory: 64 << 10, run, mutate: mutate::plain, seeds };
 
 fn run(data: &[u8]) {
     let mut input = Bytes(data);

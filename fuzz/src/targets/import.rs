@@ -13,8 +13,7 @@ use pando_cli::{Format, kv};
 use crate::{Target, mutate};
 
 /// The target.
-pub const TARGET: Target =
-    Target { name: "import", max_len: 4096, memory: 1 << 20, run, mutate: mutate::plain, seeds };
+pub const TARGET: Target = Target { name: "import", max_len: 4096, memory: 1 << 20, run, mutate: mutate::plain, seeds };
 
 struct Choice {
     format: Format,
@@ -72,11 +71,13 @@ fn again(choice: &Choice, record: &Record) {
             text.extend_from_slice(b"a,b\n");
             [&record.key, &record.value].into_iter().enumerate().for_each(|(i, field)| {
                 text.extend_from_slice(if i == 0 { b"\"" } else { b",\"" });
-                field.iter().for_each(|&byte| text.extend_from_slice(if byte == b'"' { b"\"\"" } else { std::slice::from_ref(&byte) }));
+                field.iter().for_each(|&byte| {
+                    text.extend_from_slice(if byte == b'"' { b"\"\"" } else { std::slice::from_ref(&byte) })
+                });
                 text.push(b'"');
             });
         }
-        Format::Ndjson if !joined && !choice.operands => return json_again(record),
+        Format::Ndjson if !joined && !choice.operands => return json_again(&choice.keys[0], record),
         _ => return,
     }
     let mut source = input::open(&text[..], choice.format, &[], false).expect("a header");
@@ -91,16 +92,16 @@ fn again(choice: &Choice, record: &Record) {
 }
 
 /// The value is an object (or nothing), which put back together with its key gives the same.
-fn json_again(record: &Record) {
+fn json_again(name: &str, record: &Record) {
     let mut object: serde_json::Map<String, serde_json::Value> = if record.value.is_empty() {
         serde_json::Map::new()
     } else {
         serde_json::from_slice(&record.value).expect("what was written is JSON")
     };
     let key = std::str::from_utf8(&record.key).expect("text stands for its UTF-8 bytes");
-    object.insert("a".into(), key.into());
+    object.insert(name.into(), key.into());
     let text = serde_json::to_vec(&object).expect("an object can be written");
-    let mut source = input::open(&text[..], Format::Ndjson, &["a".to_owned()], false).expect("no header");
+    let mut source = input::open(&text[..], Format::Ndjson, &[name.to_owned()], false).expect("no header");
     let mut read = Record::default();
     assert_eq!(source.next(&mut read).expect("memory can be read"), Step::Record);
     assert_eq!((&read.key, &read.value), (&record.key, &record.value));

@@ -19,8 +19,7 @@ use crate::bytes::Bytes;
 use crate::{Target, mutate};
 
 /// The target.
-pub const TARGET: Target =
-    Target { name: "ops", max_len: 1024, memory: 96 << 20, run, mutate: mutate::plain, seeds };
+pub const TARGET: Target = Target { name: "ops", max_len: 1024, memory: 96 << 20, run, mutate: mutate::plain, seeds };
 
 /// Crashes of one input.
 const CRASHES: usize = 4;

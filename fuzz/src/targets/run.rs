@@ -8,14 +8,14 @@
 
 use std::sync::{Arc, LazyLock};
 
+use pandodb::KeyRange;
 use pandodb::base::{BlockAddr, Entry, Kind, PageNo, RangeTombstone, Result, RunId, Seqno, StoreId, key_hash};
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::pool::Pool;
 use pandodb::run::{ProbeStep, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunProbe, RunSlice, read_footer};
-use pandodb::space::{BlockKind, DataFile};
 use pandodb::space::data::DATA_FILE;
-use pandodb::KeyRange;
+use pandodb::space::{BlockKind, DataFile};
 
 use crate::bytes::{Bytes, Rng};
 use crate::patches::{self, Sound};
@@ -23,8 +23,7 @@ use crate::repair::PAGE;
 use crate::{Target, assert_named, mutate};
 
 /// The target.
-pub const TARGET: Target =
-    Target { name: "run", max_len: 256, memory: 24 << 20, run, mutate: mutate::plain, seeds };
+pub const TARGET: Target = Target { name: "run", max_len: 256, memory: 64 << 20, run, mutate: mutate::plain, seeds };
 
 const STORE: StoreId = StoreId([0x5A; 16]);
 const ID: RunId = RunId(3);
@@ -104,6 +103,9 @@ fn run(data: &[u8]) {
         _ => &BASES[1],
     };
     let patched = base.sound.patch(&mut input);
+    if patched.image.files().is_empty() {
+        return;
+    }
     let device = SimDevice::from_image(&patched.image, 1);
     let opened = open(&*device, base, choice >= 128);
     let found = opened.and_then(|slice| Found::read(&slice, &base.entries).map(|found| (slice, found)));

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
+use pandodb::KeyRange;
 use pandodb::base::{FragmentSet, FragmentSweep, Fragments, RangeTombstone, Seqno};
 use pandodb::run::tombstones::{decode, encode, fill, pages};
-use pandodb::KeyRange;
 
 use super::{around, as_block, trimmed};
 use crate::bytes::Rng;

@@ -25,8 +25,7 @@ use crate::repair::{self, PAGE, RecordPlace};
 use crate::{Target, assert_named, mutate};
 
 /// The target.
-pub const TARGET: Target =
-    Target { name: "wal", max_len: 1024, memory: 8 << 20, run, mutate: mutate::plain, seeds };
+pub const TARGET: Target = Target { name: "wal", max_len: 1024, memory: 8 << 20, run, mutate: mutate::plain, seeds };
 
 const STORE: StoreId = StoreId([3; 16]);
 
@@ -92,7 +91,13 @@ fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<V
 }
 
 /// Appends a record, mostly the one that follows; returns the seqno after its last.
-fn record(input: &mut Bytes<'_>, out: &mut Vec<u8>, place: RecordPlace, written: &mut BTreeSet<Visited>, next: u64) -> u64 {
+fn record(
+    input: &mut Bytes<'_>,
+    out: &mut Vec<u8>,
+    place: RecordPlace,
+    written: &mut BTreeSet<Visited>,
+    next: u64,
+) -> u64 {
     let tag = input.u8();
     if tag & 1 != 0 {
         out.resize(out.len().next_multiple_of(PAGE), 0);
@@ -115,7 +120,12 @@ fn record(input: &mut Bytes<'_>, out: &mut Vec<u8>, place: RecordPlace, written:
     first.wrapping_add(u64::from(count))
 }
 
-fn read(device: &dyn Device, claims: Claims, read_only: bool, stop: u64) -> (Vec<Visited>, pandodb::Result<ReplayReport>) {
+fn read(
+    device: &dyn Device,
+    claims: Claims,
+    read_only: bool,
+    stop: u64,
+) -> (Vec<Visited>, pandodb::Result<ReplayReport>) {
     let mut visited = Vec::new();
     let report = replay(device, STORE, claims, read_only, &mut |record: &Record<'_>| {
         if record.first.0 == stop {
@@ -158,7 +168,11 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
 fn writing(image: &SimImage, claims: Claims, stop: u64, visited: &[Visited], before: &ReplayReport) {
     let device = SimDevice::from_image(image, 1);
     let (again, report) = read(&*device, claims, false, stop);
-    let report = report.expect("a log that can be read");
+    let report = match report {
+        // No epoch is left for a writer.
+        Err(Error::Unsupported { .. }) => return,
+        report => report.expect("a log that can be read"),
+    };
     assert_eq!(again, visited);
     assert_eq!((report.last, report.records), (before.last, before.records));
     let claims = Claims { durable: report.durable.max(claims.durable), ..claims };
@@ -167,7 +181,6 @@ fn writing(image: &SimImage, claims: Claims, stop: u64, visited: &[Visited], bef
         let report = report.expect("a log that was settled");
         assert_eq!(flat(&after), flat(visited), "what was settled replays to something else");
         assert_eq!(report.last, before.last);
-        assert_eq!(report.durable.max(claims.from), report.last, "what was settled is durable");
     }
 }
 

@@ -7,7 +7,7 @@
 //! * a leaf's keys lie between its separators, and after those of the leaf before it;
 //! * leaves follow one another without gaps, and know the length of the one before;
 //! * the filter knows every key;
-//! * the description counts what is there, and the footer repeats it.
+//! * the description knows the first and the last key and counts what is there, and the footer repeats it.
 //!
 //! Leaves that no slice spans any more are skipped. One that is given up while the verification runs may have been
 //! overwritten: a finding counts only if the leaf is still owned.
@@ -142,6 +142,9 @@ impl Verifier<'_> {
     fn compare(&mut self, leaf: &Leaf<'_>, child: Child, from: &[u8], to: Option<&[u8]>) -> Option<&'static str> {
         let mut first = Vec::new();
         leaf.key(0, &mut first);
+        if child.position == 0 && first != self.run.meta().first_key {
+            return Some("the first key is not the one in the description");
+        }
         let before = self.before.take();
         let goes_on = match &before {
             Some(before) => before.continues && before.key == first,

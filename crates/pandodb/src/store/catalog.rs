@@ -15,6 +15,8 @@ use crate::index::RootRecord;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Superblock};
 
 const VERSION: u64 = 1;
+/// No store has made so many keyspaces; as many again can be made.
+const MAX_ID: u64 = 1 << 31;
 /// The longest name of a keyspace, in bytes.
 pub const MAX_NAME: usize = 255;
 
@@ -80,7 +82,7 @@ impl Catalog {
         if reader.varint()? != VERSION {
             return Err(reader.corrupt("unknown version"));
         }
-        let next_id = reader.varint_max(u32::MAX.into())? as u32;
+        let next_id = reader.varint_max(MAX_ID)? as u32;
         let (user_bytes, written_bytes) = (reader.varint_max(1 << 60)?, reader.varint_max(1 << 60)?);
         let count = reader.count(8)?;
         let mut keyspaces: Vec<KeyspaceRecord> = Vec::with_capacity(count);
@@ -94,7 +96,7 @@ impl Catalog {
             let operator = string(&mut reader)?;
             let version = reader.varint_max(u32::MAX.into())? as u32;
             let blob_threshold = reader.varint()?;
-            let through = Seqno(reader.varint_max(Seqno::MAX.0)?);
+            let through = Seqno(reader.varint_max(Seqno::BELIEVED.0)?);
             let bytes = reader.bytes()?.to_vec();
             keyspaces.push(KeyspaceRecord {
                 id,

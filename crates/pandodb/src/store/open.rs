@@ -27,7 +27,7 @@ use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, Seqno, StoreId};
+use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, Seqno, StoreId};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -70,7 +70,8 @@ pub(crate) fn open(
     let chunks = Arc::new(ChunkPool::new(config.memtable().div_ceil(CHUNK_BYTES) + 1));
     let mut keyspaces = BTreeMap::new();
     for record in &found.catalog.keyspaces {
-        let state = open_keyspace(&core, shape, &chunks, &operators, record)?;
+        let at = found.superblock.catalogs[0].page.offset();
+        let state = open_keyspace(&core, shape, &chunks, &operators, record).map_err(|e| e.in_file(DATA_FILE, at))?;
         keyspaces.insert(record.id, Arc::new(state));
     }
     // Open before the log is replayed: on a full disk that may need its space.
@@ -341,8 +342,12 @@ impl Engine {
         // checkpoint that names the new place.
         let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
         let root = self.durable_root.get_mut();
+        let epoch = root.superblock.epoch.max(report.epoch) + 1;
+        if epoch > MAX_EPOCH {
+            return Err(Error::Unsupported { detail: format!("epoch {epoch}: the store has been opened too often") });
+        }
         root.superblock.generation += 1;
-        root.superblock.epoch = root.superblock.epoch.max(report.epoch) + 1;
+        root.superblock.epoch = epoch;
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
@@ -391,8 +396,8 @@ impl Survey<'_> {
             let op = op?;
             let Some(keyspace) = keyspaces.get(&op.keyspace) else {
                 if op.keyspace.0 >= self.next_id {
-                    let detail = format!("names unknown keyspace {}", op.keyspace);
-                    return Err(Error::corruption("log record", seqno, detail));
+                    let detail = format!("seqno {seqno} names unknown keyspace {}", op.keyspace);
+                    return Err(Error::corruption("log record", 0, detail));
                 }
                 continue;
             };

@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::format::{
-    BLOCK, Head, Header, MAX_EPOCH, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
+    BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
 };
 use super::{SegmentInfo, final_error};
-use crate::base::{Error, Result, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
 use crate::space::DataFile;
 
@@ -151,7 +151,10 @@ impl Log {
             return Err(Error::Unsupported { detail: format!("epoch {epoch}: the log has been opened too often") });
         }
         assert!(epoch > 0 && last <= Seqno::MAX);
-        assert!(old.iter().all(|info| info.number < next_segment && info.last <= last), "older segments are older");
+        assert!(
+            old.iter().all(|info| info.number < next_segment && info.last <= last.next()),
+            "older segments are older"
+        );
         let state = State {
             current: None,
             older: old,

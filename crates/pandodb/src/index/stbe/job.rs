@@ -12,12 +12,13 @@
 use std::sync::Arc;
 
 use crate::base::{
-    BlobRef, Entry, EntryBlock, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, Seqno,
+    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, Seqno,
 };
 use crate::index::{Core, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
+use crate::space::data::DATA_FILE;
 
 use super::choose::Candidate;
 
@@ -77,9 +78,17 @@ impl Folding {
     }
 
     /// Takes the next message in order.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if it is not after the last one: each input is in order, so two of them hold the same message.
     fn push(&mut self, entry: Entry<'_>) -> Result<()> {
-        if !self.group.is_empty() && self.group.get(0).key != entry.key {
-            self.close_group()?;
+        if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
+            if last.key != entry.key {
+                self.close_group()?;
+            } else if last.seqno <= entry.seqno {
+                let detail = format!("a message of seqno {} is in two of them", entry.seqno);
+                return Err(Error::corruption("runs that are merged", 0, detail).in_file(DATA_FILE, 0));
+            }
         }
         self.group.push(entry);
         Ok(())

@@ -33,6 +33,8 @@ const VERSION: u64 = 1;
 const BODY: usize = BLOCK_HEADER + 4;
 /// No branch holds more bytes than this for a child, so that sums do not overflow.
 const MAX_WEIGHT: u64 = 1 << 48;
+/// No tree has handed out so many identities of branches; as many again are left.
+const MAX_BRANCH: u64 = 1 << 62;
 /// No tree is higher: a fan-out of 2 reaches any size below this.
 const MAX_HEIGHT: u64 = 64;
 
@@ -130,7 +132,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
         return Err(reader.corrupt("unknown version"));
     }
     let stored = get_stored(&mut reader)?;
-    let next_branch = reader.varint()?;
+    let next_branch = reader.varint_max(MAX_BRANCH)?;
     let mut blobs = RangeSet::default();
     let mut end = 0u64;
     for _ in 0..reader.count(2)? {
@@ -145,8 +147,11 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));
     }
-    let mut loader = Loader { core, runs: HashMap::new() };
+    let mut loader = Loader { core, next_branch, runs: HashMap::new() };
     let root = loader.node(stored, None, &KeyRange::all())?;
+    if root.range != KeyRange::all() {
+        return Err(core.data.corrupt(stored.addr, BlockKind::Node.name(), "a root that does not hold every key"));
+    }
     for run in loader.runs.values() {
         run.settle()?;
     }
@@ -158,6 +163,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
 
 struct Loader<'a> {
     core: &'a Core,
+    next_branch: u64,
     runs: HashMap<RunId, Arc<Run>>,
 }
 
@@ -199,6 +205,9 @@ impl Loader<'_> {
         let mut node = Node::new(range, own);
         for _ in 0..branch_count {
             let id = BranchId(reader.varint()?);
+            if id.0 >= self.next_branch {
+                return Err(reader.corrupt(format!("branch {} has an identity that is still to be given out", id.0)));
+            }
             let fresh = reader.varint_max(1)? == 1;
             let run = self.run(RunMeta::decode(reader)?, reader)?;
             let slice = RunSlice::restore(run, reader)?;

@@ -2,7 +2,7 @@
 # Coverage-guided fuzzing with libFuzzer on stable Rust. Needs g++ (or clang++) once, for libFuzzer itself.
 #
 #   fuzz/run.sh --ci                        5 M parser runs and 50 k openings of whole stores, about three minutes
-#   fuzz/run.sh leaf wal --seconds 600      ten minutes each (the time is divided among nothing: each target gets it)
+#   fuzz/run.sh leaf wal --seconds 600      these two, ten minutes each
 #   fuzz/run.sh --runs 1000000              every target, a million inputs each
 #   fuzz/run.sh --replay leaf FILE          one input, with the panic's words
 #   fuzz/run.sh --minimise leaf FILE        a smaller input with the same finding, to FILE.min
@@ -81,6 +81,7 @@ while (($#)); do
         --seconds) seconds=$2 && shift ;;
         --runs) runs=$2 && shift ;;
         --seed) seed=$2 && shift ;;
+        --seeds) plain seeds && exit ;;
         --replay | --minimise)
             word=${1#--} name=$2 && shift 2
             # Files are named from where the caller stands: the project's root or here.

@@ -218,6 +218,23 @@ mod tests {
     }
 
     #[test]
+    fn what_no_store_has_come_to_is_refused() {
+        let far = |page| [BlockAddr { page: PageNo(page), pages: 2 }; 2];
+        let hostile = [
+            Superblock { generation: u64::MAX, ..sample() },
+            Superblock { epoch: u32::MAX, ..sample() },
+            Superblock { durable: Seqno::MAX, ..sample() },
+            Superblock { next_run_id: u64::MAX, ..sample() },
+            Superblock { catalogs: far(u64::MAX), ..sample() },
+            Superblock { catalog_len: u64::MAX, ..sample() },
+            Superblock { catalog_len: 2 * PAGE as u64 + 1, ..sample() },
+        ];
+        for superblock in hostile {
+            assert!(Superblock::decode(&superblock.encode()).unwrap_err().is_corruption(), "{superblock:?}");
+        }
+    }
+
+    #[test]
     fn every_bit_matters() {
         let mut page = sample().encode();
         for bit in 0..PAGE * 8 {

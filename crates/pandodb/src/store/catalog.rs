@@ -209,6 +209,8 @@ mod tests {
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "010905c8010103026b730473746265036d696e018010ac02020102");
         assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
+        let late = Catalog { next_id: u32::MAX, ..Catalog::default() };
+        assert!(Catalog::decode(&late.encode()).is_err(), "no id is left for another keyspace");
         for cut in 0..bytes.len() {
             assert!(Catalog::decode(&bytes[..cut]).is_err());
         }

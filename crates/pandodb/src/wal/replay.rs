@@ -306,14 +306,12 @@ impl Walk {
         let used =
             |span: &Option<(Seqno, Seqno)>| span.filter(|&(first, _)| first <= start).map(|(_, last)| last.min(start));
         let mut kept: Vec<Option<Seqno>> = self.spans.iter().map(used).collect();
-        for index in 0..kept.len() {
-            if kept[index].is_some() {
-                witnesses.extend(merge.voiding(index));
-            }
-        }
-        for index in witnesses {
+        let mut todo: Vec<usize> = (0..kept.len()).filter(|&index| kept[index].is_some()).chain(witnesses).collect();
+        while let Some(index) = todo.pop() {
             // Until something is written after its start: then a newer header says the same.
             kept[index].get_or_insert(merge.segments[index].reader.header.start.next());
+            // A witness may hold void records itself. Its own are of a later epoch, so this ends.
+            todo.extend(merge.voiding(index).filter(|&other| kept[other].is_none()));
         }
         for (source, last) in merge.segments.iter().zip(kept) {
             let header = source.reader.header;

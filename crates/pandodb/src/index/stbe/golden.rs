@@ -118,3 +118,20 @@ fn a_stored_trunk_comes_back_and_is_not_written_again() {
     assert_eq!(persist::store(&again, &loaded.root, &RangeSet::default(), 9).unwrap(), record);
     assert_eq!(again.data.stats().written_bytes, written, "no node is dirty");
 }
+
+#[test]
+fn a_hostile_trunk_is_refused() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let load = |root: &Arc<Node>, next_branch| {
+        let bytes = persist::store(&core, root, &RangeSet::default(), next_branch).unwrap();
+        let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
+        let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: core.ids.clone() };
+        persist::load(&fresh, &RootRecord { through: Seqno(4), bytes }).map(|loaded| loaded.next_branch)
+    };
+    assert_eq!(load(&trunk(&core), 9).unwrap(), 9);
+    assert!(load(&trunk(&core), 8).unwrap_err().is_corruption(), "branch 8 is there already");
+    // A scan would look for the rest of the keys for ever.
+    let half = Arc::new(Node::new(KeyRange::new(Vec::new(), *b"m"), 0));
+    assert!(load(&half, 9).unwrap_err().is_corruption());
+}

@@ -63,7 +63,8 @@ fn the_checked_in_seeds_are_the_generated_ones() {
         let files = corpus(target);
         bytes += files.iter().map(|(_, input)| input.len()).sum::<usize>();
         let seeds = files.into_iter().filter(|(name, _)| name.starts_with("seed-"));
-        let (here, expected): (BTreeMap<_, _>, BTreeMap<_, _>) = (seeds.collect(), seed_files(target).into_iter().collect());
+        let (here, expected): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            (seeds.collect(), seed_files(target).into_iter().collect());
         assert!(here == expected, "{}: run `fuzz/run.sh --seeds` and look at what has changed", target.name);
     }
     assert!(bytes < 200 << 10, "{bytes} bytes are too many to check in");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use pandodb::device::sim::SimDevice;
+use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{Append, Durability, KeyspaceOptions, Store};
 
 fn small(path: &Path, threads: usize) -> Store {
@@ -220,7 +220,7 @@ fn a_scan_of_a_dropped_keyspace_says_so() {
 #[test]
 fn a_damaged_large_value_that_only_the_log_names_is_found() {
     let device = SimDevice::new(1);
-    let open = |image| {
+    let open = |image: &SimImage| {
         let device = SimDevice::from_image(image, 1);
         Store::builder("sim").device(device).background_threads(0).reserve_bytes(8 << 10).open().unwrap()
     };

@@ -59,6 +59,14 @@ one() {
     fi
 }
 
+# The same with the driver that knows no coverage: ten times as fast where a run is long.
+one_plain() {
+    local name=$1 runs=$2 began failures=0
+    began=$(date +%s.%N)
+    "$target_dir/release/pandodb-fuzz" drive "$name" --runs "$runs" --seed "$seed" >&2 || failures=1
+    echo "$name $runs $(echo "$(date +%s.%N) - $began" | bc) $failures 0" >>"$figures"
+}
+
 longest() {
     sed -n "s/^$1 //p" "$target_dir/fuzz-lengths"
 }
@@ -68,8 +76,9 @@ ci_runs() {
     case $1 in
         store) echo 50000 ;;
         ops) echo 5000 ;;
-        run | trunk) echo 60000 ;;
-        wal) echo 200000 ;;
+        run) echo 10000 ;;
+        trunk) echo 50000 ;;
+        wal) echo 100000 ;;
         *) echo 500000 ;;
     esac
 }
@@ -92,7 +101,7 @@ while (($#)); do
             ;;
         --one)
             figures=$3 seed=$6
-            one "$2" "$4" "$5"
+            if [[ ${7:-} == ci && $2 =~ ^(store|run|ops)$ ]]; then one_plain "$2" "$4"; else one "$2" "$4" "$5"; fi
             exit
             ;;
         -*) sed -n '2,11p' run.sh >&2 && exit 2 ;;
@@ -116,8 +125,9 @@ trap 'rm -f "$figures"' EXIT
 began=$(date +%s.%N)
 for name in "${chosen[@]}"; do
     limit=$runs
-    if ((ci)); then limit=$(ci_runs "$name"); fi
-    printf '%s\0' "$name $figures $limit $seconds $seed"
+    mode=
+    if ((ci)); then limit=$(ci_runs "$name") mode=ci; fi
+    printf '%s\0' "$name $figures $limit $seconds $seed $mode"
 done | xargs -0 -P "${PANDODB_FUZZ_JOBS:-2}" -I{} bash -c "./run.sh --one {}"
 took=$(echo "$(date +%s.%N) - $began" | bc)
 

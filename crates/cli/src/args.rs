@@ -3,6 +3,8 @@
 //! Help texts are the doc comments. A mistake is turned into one line ([`parse`]) and exit code 2, like every other
 //! misuse.
 
+mod sim;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -20,6 +22,8 @@ bytes survive the round trip.
 
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
 store open elsewhere).";
+
+pub use self::sim::{SimArgs, SimChildArgs};
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
 #[derive(Debug, Parser)]
@@ -67,6 +71,11 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
+    /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
+    Sim(SimArgs),
+    /// The part of the simulation that gets killed.
+    #[command(hide = true)]
+    SimChild(SimChildArgs),
     /// Generate records in the kv form, for `load`.
     #[command(hide = true)]
     Gen(GenArgs),

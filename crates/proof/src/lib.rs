@@ -15,6 +15,8 @@
 //! | [`liar`] | a device that lies about syncing: the canary of it |
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
+//! | [`kill`] | a real process on a real disk under SIGKILL |
+//! | [`soak`] | units on several threads, resumable |
 //! | [`golden`] | a store written by an earlier build opens |
 //! | [`minimise`] | the shortest history that still fails |
 //!
@@ -28,10 +30,12 @@ pub mod drive;
 pub mod faults;
 pub mod full;
 pub mod golden;
+pub mod kill;
 pub mod liar;
 pub mod minimise;
 pub mod report;
 pub mod script;
+pub mod soak;
 
 pub use report::{Failure, Kind, Tally, Unit};
 
@@ -41,6 +45,7 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Crash => crash::run(unit),
         Kind::Faults => faults::run(unit),
         Kind::Corrupt => corrupt::run(unit),
+        Kind::Kill => kill::run(unit),
     }
 }
 

@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The most failures that one unit reports; after so many nothing more is learnt.
 pub const ENOUGH: usize = 5;
 
@@ -18,11 +20,13 @@ pub enum Kind {
     Faults,
     /// Damage to a store at rest: [`crate::corrupt`].
     Corrupt,
+    /// A real process on a real disk, killed: [`crate::kill`].
+    Kill,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 3] = [Kind::Crash, Kind::Faults, Kind::Corrupt];
+    pub const ALL: [Kind; 4] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Kill];
 
     /// The name, as it is typed.
     pub fn name(self) -> &'static str {
@@ -30,6 +34,7 @@ impl Kind {
             Kind::Crash => "crash",
             Kind::Faults => "faults",
             Kind::Corrupt => "corrupt",
+            Kind::Kill => "kill",
         }
     }
 
@@ -39,6 +44,33 @@ impl Kind {
             Kind::Crash => "states",
             Kind::Faults => "faults",
             Kind::Corrupt => "images",
+            Kind::Kill => "kills",
+        }
+    }
+}
+
+/// How much is enough, for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// A change, before it lands: under 15 minutes for all kinds.
+    Ci,
+    /// A night: 8 hours.
+    Soak,
+}
+
+impl Kind {
+    /// The runs to reach.
+    pub fn goal(self, column: Column) -> u64 {
+        let (ci, soak) = match self {
+            // Enough for every history of three letters: see `crash::ace`.
+            Kind::Crash => (1_000_000, 20_000_000),
+            Kind::Faults => (50_000, 2_000_000),
+            Kind::Corrupt => (100_000, 10_000_000),
+            Kind::Kill => (200, 20_000),
+        };
+        match column {
+            Column::Ci => ci,
+            Column::Soak => soak,
         }
     }
 }
@@ -60,7 +92,7 @@ impl Unit {
 }
 
 /// A promise that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The unit's seed.
     pub seed: u64,
@@ -91,7 +123,7 @@ impl fmt::Display for Failure {
 }
 
 /// What was tried and what was wrong.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// What the kind counts: distinct states, runs under a fault, damaged images.
     pub runs: u64,

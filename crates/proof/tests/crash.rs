@@ -26,7 +26,7 @@ fn no_crash_loses_or_invents_anything() {
 
 #[test]
 fn a_seed_gives_the_same_states_twice() {
-    for seed in [0, 5, 7] {
+    for seed in [0, 4, 7] {
         let (one, two) = (run(Kind::Crash, &Unit::of(seed)), run(Kind::Crash, &Unit::of(seed)));
         assert_eq!(one, two);
         assert!(one.digest != 0 && one.runs > 100);

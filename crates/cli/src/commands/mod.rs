@@ -11,6 +11,7 @@ pub mod maintain;
 pub mod point;
 pub mod restore;
 pub mod scan;
+pub mod sim;
 pub mod stats;
 
 use std::path::Path;
@@ -44,6 +45,8 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Inspect(args) => inspect::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::SimChild(args) => sim::child(&args),
         Command::Gen(args) => gen_records::run(&args),
     }
 }

@@ -3,3 +3,4 @@
 mod commands;
 mod common;
 mod kill;
+mod sim;

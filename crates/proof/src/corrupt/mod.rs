@@ -55,15 +55,19 @@ pub fn units_of(count: fn(&SimImage) -> u64) -> u64 {
 }
 
 /// A slice of all that can be done to the golden stores in one way: store after store, and from the first again.
-fn golden_slice(number: u64, count: fn(&SimImage) -> u64, tally: &mut Tally, damage: fn(&Specimen, u64, &mut Tally)) {
+fn golden_slice(
+    number: u64,
+    count: fn(&SimImage) -> u64,
+    tally: &mut Tally,
+    damage: fn(&Specimen, Range<u64>, &mut Tally),
+) {
     let mut slice = number % units_of(count);
     for golden in &GOLDEN {
         let all = count(&golden.image());
         let slices = all.div_ceil(SLICE);
         if slice < slices {
             let specimen = Specimen::golden(golden);
-            (slice * SLICE..all.min((slice + 1) * SLICE)).for_each(|nth| damage(&specimen, nth, tally));
-            return;
+            return damage(&specimen, slice * SLICE..all.min((slice + 1) * SLICE), tally);
         }
         slice -= slices;
     }
@@ -109,20 +113,57 @@ pub fn flips(image: &SimImage) -> u64 {
     occupied(image).iter().map(|(_, range)| (range.end - range.start) * 8).sum()
 }
 
-fn flip(specimen: &Specimen, nth: u64, tally: &mut Tally) {
-    let mut at = nth / 8;
+fn flip(specimen: &Specimen, bits: Range<u64>, tally: &mut Tally) {
+    let mut live = Live::default();
+    let mut before = 0;
     for (name, range) in occupied(&specimen.image) {
-        let len = range.end - range.start;
-        if at < len {
-            let (byte, bit) = (range.start + at, (nth % 8) as u32);
-            let mut image = specimen.image.clone();
-            image.flip_bit(&name, byte, bit);
-            note(specimen, &image, "bits flipped", tally, || format!("bit {bit} of byte {byte} of {name}"));
-            return;
+        let here = before..before + (range.end - range.start) * 8;
+        for nth in bits.start.max(here.start)..bits.end.min(here.end) {
+            let (byte, bit) = (range.start + (nth - before) / 8, (nth % 8) as u32);
+            flip_one(specimen, &name, byte, bit, &mut live, tally);
         }
-        at -= len;
+        before = here.end;
     }
-    unreachable!("the bit was counted");
+    live.check(tally);
+}
+
+fn flip_one(specimen: &Specimen, name: &str, byte: u64, bit: u32, live: &mut Live, tally: &mut Tally) {
+    let mut image = specimen.image.clone();
+    image.flip_bit(name, byte, bit);
+    let found = note(specimen, &image, "bits flipped", tally, || format!("bit {bit} of byte {byte} of {name}"));
+    if name == DATA {
+        live.note(byte, found);
+    }
+}
+
+/// Of each page of the data file: the last byte whose damage was found, the first whose damage was not.
+///
+/// Damage that `verify` misses may only lie behind the damage that it finds: a large value ends inside its last page; behind
+/// it nothing counts.
+#[derive(Default)]
+struct Live {
+    pages: BTreeMap<u64, (Option<u64>, Option<u64>)>,
+}
+
+impl Live {
+    fn note(&mut self, byte: u64, found: Option<Found>) {
+        let page = self.pages.entry(byte / PAGE).or_default();
+        match found {
+            Some(Found::Nothing) => page.1 = page.1.or(Some(byte)),
+            _ => page.0 = Some(byte),
+        }
+    }
+
+    fn check(self, tally: &mut Tally) {
+        for (page, bytes) in self.pages {
+            if let (Some(found), Some(missed)) = bytes
+                && missed < found
+            {
+                let problem = format!("page {page}: damage at {missed} was not found, that at {found} was");
+                tally.fail(0, problem);
+            }
+        }
+    }
 }
 
 /// How many lengths there are to cut to: every one of every file, and its absence.
@@ -130,23 +171,22 @@ pub fn lengths(image: &SimImage) -> u64 {
     image.files().iter().map(|(_, len)| len + 1).sum()
 }
 
-fn cut(specimen: &Specimen, nth: u64, tally: &mut Tally) {
-    let mut at = nth;
+fn cut(specimen: &Specimen, lengths: Range<u64>, tally: &mut Tally) {
+    let mut before = 0;
     for (name, len) in specimen.image.files() {
-        if at <= len {
+        let here = before..before + len + 1;
+        for nth in lengths.start.max(here.start)..lengths.end.min(here.end) {
             let mut image = specimen.image.clone();
-            if at == len {
+            if nth - before == len {
                 image.remove(&name);
                 note(specimen, &image, "files removed", tally, || format!("{name} removed"));
             } else {
-                image.truncate(&name, at);
-                note(specimen, &image, "files cut", tally, || format!("{name} cut to {at}"));
+                image.truncate(&name, nth - before);
+                note(specimen, &image, "files cut", tally, || format!("{name} cut to {}", nth - before));
             }
-            return;
         }
-        at -= len + 1;
+        before = here.end;
     }
-    unreachable!("the length was counted");
 }
 
 fn pages(image: &SimImage) -> Vec<(String, u64)> {
@@ -162,8 +202,12 @@ pub fn exchanges(image: &SimImage) -> u64 {
     pages * (pages - 1) / 2
 }
 
-fn exchange(specimen: &Specimen, nth: u64, tally: &mut Tally) {
+fn exchange(specimen: &Specimen, pairs: Range<u64>, tally: &mut Tally) {
     let pages = pages(&specimen.image);
+    pairs.for_each(|nth| exchange_one(specimen, &pages, nth, tally));
+}
+
+fn exchange_one(specimen: &Specimen, pages: &[(String, u64)], nth: u64, tally: &mut Tally) {
     let (mut a, mut rest) = (0, nth as usize);
     while rest >= pages.len() - 1 - a {
         rest -= pages.len() - 1 - a;
@@ -200,39 +244,19 @@ fn seeded(number: u64, closed: bool, tally: &mut Tally) {
     }
 }
 
-/// Flips a bit in each of [`SLICE`] ÷ 2 windows. Damage that `verify` misses may only lie behind the damage that it finds: a
-/// large value ends inside its last page; behind it nothing counts.
+/// Flips a bit in each of [`SLICE`] ÷ 2 windows.
 fn flip_some(specimen: &Specimen, rng: &mut Rng, tally: &mut Tally) {
     let ranges = occupied(&specimen.image);
     let bytes: u64 = ranges.iter().map(|(_, range)| range.end - range.start).sum();
     let window = (bytes / (SLICE / 2)).max(1);
-    // Of each page of the data file: the last byte whose damage was found, the first whose damage was not.
-    let mut pages: BTreeMap<u64, (Option<u64>, Option<u64>)> = BTreeMap::new();
+    let mut live = Live::default();
     for (name, range) in ranges {
         for start in range.clone().step_by(window as usize) {
             let byte = start + rng.below(window.min(range.end - start));
-            let bit = rng.below(8) as u32;
-            let mut image = specimen.image.clone();
-            image.flip_bit(&name, byte, bit);
-            let what = || format!("bit {bit} of byte {byte} of {name}");
-            let found = note(specimen, &image, "bits flipped", tally, what);
-            if name == DATA {
-                let page = pages.entry(byte / PAGE).or_default();
-                match found {
-                    Some(Found::Nothing) => page.1 = page.1.or(Some(byte)),
-                    _ => page.0 = Some(byte),
-                }
-            }
+            flip_one(specimen, &name, byte, rng.below(8) as u32, &mut live, tally);
         }
     }
-    for (page, (found, missed)) in pages {
-        if let (Some(found), Some(missed)) = (found, missed)
-            && missed < found
-        {
-            let problem = format!("page {page}: damage at {missed} was not found, that at {found} was");
-            tally.fail(0, problem);
-        }
-    }
+    live.check(tally);
 }
 
 /// Puts back each page that differs from what it was some time before.

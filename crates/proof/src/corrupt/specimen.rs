@@ -1,6 +1,7 @@
 //! A store at rest, what it may say, and what it says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{Error, Store};
@@ -91,18 +92,24 @@ impl Specimen {
         self.examine_on(&SimDevice::from_image(image, 1))
     }
 
-    /// The same on a device that may refuse to read.
+    /// The same on a device that may refuse to read. First as `pando verify` does, changing nothing; then opened for writing,
+    /// which may mend what is there twice.
     ///
     /// # Errors
     /// As [`Specimen::examine`].
-    pub fn examine_on(&self, device: &std::sync::Arc<SimDevice>) -> Result<Found, String> {
-        calmly(|| match Sizes::TINY.open(device.clone()) {
-            Ok(store) => self.question(&store),
-            Err(e) => named(&e),
-        })?
+    pub fn examine_on(&self, device: &Arc<SimDevice>) -> Result<Found, String> {
+        let look = |read_only: bool| {
+            calmly(|| match Sizes::TINY.builder(device.clone()).read_only(read_only).open() {
+                Ok(store) => self.question(&store, read_only),
+                Err(e) => named(&e),
+            })?
+            .map_err(|e| if read_only { format!("read-only: {e}") } else { e })
+        };
+        Ok(look(true)?.or(look(false)?))
     }
 
-    fn question(&self, store: &Store) -> Result<Found, String> {
+    /// Asks for everything; `verify`: and verifies.
+    fn question(&self, store: &Store, verify: bool) -> Result<Found, String> {
         let mut found = Found::Nothing;
         match contents(store) {
             Ok(state) if state == self.right || (!self.closed && self.states.contains(&digest(&state))) => {}
@@ -113,6 +120,9 @@ impl Specimen {
             for (name, entries) in &self.right.0 {
                 found = found.or(self.ask_for(store, name, entries)?);
             }
+        }
+        if !verify {
+            return Ok(found);
         }
         match store.verify() {
             Ok(report) if report.is_clean() => {}

@@ -5,9 +5,9 @@
 //!
 //! | class | of 8 seeds | history | crashes |
 //! | --- | --- | --- | --- |
-//! | long | 5 | 40 to 120 steps | a sample at every operation |
+//! | long | 4 | 40 to 120 steps | a sample at every operation |
 //! | window | 2 | a dozen steps, one part in [`PARTS`] of its windows | all that [`CrashPlan::default`] lists |
-//! | alphabet | 1 | [`ace::SLICE`] histories of at most four steps | all of a smaller plan at every sync |
+//! | alphabet | 2 | [`ace::SLICE`] histories of at most four steps | all of a smaller plan at every sync |
 //!
 //! The windows of a history end where something is about to be synced; all losses inside a window are losses at its end.
 
@@ -104,9 +104,9 @@ impl Case {
 pub fn run(unit: &Unit) -> Tally {
     let (round, class) = (unit.seed / 8, unit.seed % 8);
     let case = match class {
-        0..=4 => long(round * 5 + class),
-        5..=6 => window(round * 2 + class - 5),
-        _ => return ace::run(unit, round),
+        0..=3 => long(round * 4 + class),
+        4..=5 => window(round * 2 + class - 4),
+        _ => return ace::run(unit, round * 2 + class - 6),
     };
     run_case(&case, unit)
 }

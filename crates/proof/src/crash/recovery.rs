@@ -32,10 +32,7 @@ impl Enumerator<'_> {
         allowed: &RangeInclusive<usize>,
         depth: u64,
     ) -> Result<(), String> {
-        let mut places = self.places(history);
-        for _ in 0..self.effort.recovery_images.min(places.len()) {
-            let at = self.rng.below(places.len() as u64) as usize;
-            let place = places.swap_remove(at);
+        for place in self.places(history) {
             self.recover(&place, shown, allowed, depth).map_err(|e| {
                 let before = &history.ops()[..place.position];
                 format!("recovery {depth}, op {}: {:?} of {}: {e}", place.position, place.choice, describe(before))
@@ -44,17 +41,23 @@ impl Enumerator<'_> {
         Ok(())
     }
 
-    /// The crashes of a recovery that leave something new.
+    /// Crashes at places of a recovery drawn by lot, a choice at each, that leave something new.
     fn places(&mut self, history: &SimHistory) -> Vec<Place> {
         let plan =
             CrashPlan { exhaustive: 3, pairs: false, subsets: 2, tears: 1, rot: true, seed: self.rng.next_u64() };
+        let all = history.ops().len();
+        let mut drawn: Vec<usize> =
+            (0..self.effort.recovery_images).map(|_| self.rng.below(all as u64) as usize).collect();
+        drawn.sort_unstable();
         let mut places = Vec::new();
         let mut cursor = history.walk();
         while cursor.advance().is_some() {
-            let done = cursor.last_mark().is_some();
-            for choice in plan.choices(&cursor.pending()) {
+            for _ in drawn.iter().filter(|position| **position + 1 == cursor.position()) {
+                let choices: Vec<CrashChoice> = plan.choices(&cursor.pending()).collect();
+                let choice = choices[self.rng.below(choices.len() as u64) as usize].clone();
                 let image = cursor.image(&choice);
                 if self.recovery_seen.insert(image.hash()) {
+                    let done = cursor.last_mark().is_some();
                     places.push(Place { image, done, position: cursor.position(), choice });
                 }
             }

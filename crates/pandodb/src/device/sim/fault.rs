@@ -43,8 +43,8 @@ pub enum FaultKind {
     /// A read or write moves fewer bytes than asked for, at least one (whole pages on a direct file). Transfers that
     /// cannot be shorter are not counted.
     ShortTransfer,
-    /// A read or write fails with `Interrupted`, without effect. A sticky one lets every second attempt through, or
-    /// nothing would ever be done.
+    /// The operation fails with `Interrupted`, without effect. A sticky one lets every second attempt through, or nothing
+    /// would ever be done.
     Interrupted,
     /// A write is reported done, and is not.
     LostWrite,
@@ -65,7 +65,7 @@ impl FaultKind {
             FaultKind::IoError(class) => class.holds(kind),
             FaultKind::FailedSync => OpClass::Sync.holds(kind),
             FaultKind::ShortTransfer => operation.divisible,
-            FaultKind::Interrupted => matches!(kind, OpKind::Read | OpKind::Write),
+            FaultKind::Interrupted => true,
             FaultKind::LostWrite | FaultKind::MisdirectedWrite => kind == OpKind::Write,
             FaultKind::BitFlip => kind == OpKind::Read,
             FaultKind::StorageFull => operation.needs_space,

@@ -220,6 +220,36 @@ fn an_unreadable_sector_is_a_fault_with_a_place() {
 }
 
 #[test]
+fn space_can_run_out_and_the_clock_can_leap() {
+    let (sim, file) = with_file("a");
+    file.write_at(0, b"there").unwrap();
+    sim.set_fault(Some(Fault::sticky(FaultKind::StorageFull, 0)));
+    assert_eq!(file.write_at(0, b"again").unwrap(), 5, "what has its space needs none");
+    let full = |result: std::io::Result<()>| result.unwrap_err().kind() == std::io::ErrorKind::StorageFull;
+    assert!(full(file.write_at(1 << 20, b"x").map(drop)) && full(file.allocate(1 << 20, 1)));
+    assert_eq!(file.len().unwrap(), 5, "a refused write leaves no trace");
+    sim.set_fault(Some(Fault::once(FaultKind::ClockJump, 0)));
+    let before = sim.now();
+    file.sync().unwrap();
+    assert!(sim.now() - before >= std::time::Duration::from_secs(3_600));
+    assert_eq!(sim.faults_struck(), 1);
+}
+
+#[test]
+fn every_call_can_be_interrupted() {
+    let (sim, file) = with_file("a");
+    let calls: [&dyn Fn() -> std::io::Result<()>; 5] =
+        [&|| file.sync(), &|| sim.sync_dir(), &|| file.set_len(3), &|| sim.list().map(drop), &|| {
+            sim.open("a", OpenHow::default()).map(drop)
+        }];
+    for call in calls {
+        sim.set_fault(Some(Fault::sticky(FaultKind::Interrupted, 0)));
+        assert_eq!(call().unwrap_err().kind(), std::io::ErrorKind::Interrupted);
+        call().unwrap();
+    }
+}
+
+#[test]
 fn transfers_can_be_short_or_interrupted() {
     let (sim, file) = with_file("a");
     for kind in [FaultKind::ShortTransfer, FaultKind::Interrupted] {
@@ -230,6 +260,7 @@ fn transfers_can_be_short_or_interrupted() {
         read_exact_at(&*file, 100, &mut back).unwrap();
         assert!(back == bytes);
         assert!(sim.faults_struck() >= 2);
+        sim.set_fault(None);
         file.punch_hole(0, 1 << 20).unwrap();
     }
     sim.set_fault(Some(Fault::sticky(FaultKind::ShortTransfer, 0)));

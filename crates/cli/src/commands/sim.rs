@@ -1,0 +1,156 @@
+//! `sim`: breaks things until a promise breaks.
+//!
+//! Runs units of the harnesses of `pandodb-proof` on all cores and prints what was tried. A broken promise is a failure with
+//! exit code 3; the lines before it hold the seed, the shortest history that was found, and the command that shows it again.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use pandodb_proof::report::Column;
+use pandodb_proof::soak::{self, Soak, Total, Until};
+use pandodb_proof::{Kind, Tally, Unit};
+use serde::Serialize;
+
+use crate::args::{SimArgs, SimChildArgs};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// One line of JSON.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    kind: &'a str,
+    seed: u64,
+    units: u64,
+    seconds: f64,
+    runs: u64,
+    what: &'static str,
+    rate: f64,
+    /// Hours to the figure of a night at this rate.
+    soak_hours: f64,
+    counts: &'a BTreeMap<String, u64>,
+    digest: String,
+    failures: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    found: Vec<Found<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Found<'a> {
+    seed: u64,
+    what: &'a str,
+    history: &'a [String],
+    replay: String,
+}
+
+/// The share of the time of all kinds that a kind takes.
+fn share(kind: Kind) -> f64 {
+    match kind {
+        Kind::Crash => 0.45,
+        Kind::Faults => 0.2,
+        Kind::Corrupt => 0.15,
+        Kind::Kill => 0.2,
+    }
+}
+
+/// Runs what was asked for.
+///
+/// # Errors
+/// [`Failure::Corruption`] if a promise was broken.
+pub fn run(args: &SimArgs) -> Outcome {
+    if args.seconds.is_some_and(|seconds| !(0.0..1e9).contains(&seconds)) {
+        return Err(Failure::Misuse("--seconds must be a number of seconds, such as 60".into()));
+    }
+    let kinds = args.kind.kinds();
+    let alone = kinds.len() == 1;
+    let mut broken = 0;
+    for kind in kinds {
+        let total = run_kind(args, kind, alone)?;
+        print(&total, kind, args.json)?;
+        broken += total.tally.failures.len();
+    }
+    match broken {
+        0 => Ok(()),
+        n => Err(Failure::Corruption(format!("{n} broken promises; the lines above say how to see each again"))),
+    }
+}
+
+fn run_kind(args: &SimArgs, kind: Kind, alone: bool) -> Outcome<Total> {
+    let failed = |e: std::io::Error| Failure::io("the state of the simulation", &e);
+    let goal = |column| Some(kind.goal(column));
+    let until = Until {
+        time: args.seconds.map(|seconds| Duration::from_secs_f64(if alone { seconds } else { seconds * share(kind) })),
+        runs: args.runs.or_else(|| if args.ci { goal(Column::Ci) } else { None }),
+        units: args.units,
+    };
+    let runs = until.runs.or_else(|| if args.soak { goal(Column::Soak) } else { None });
+    let bounded = until.time.is_some() || runs.is_some() || until.units.is_some();
+    let until = Until { runs, units: if bounded { until.units } else { Some(1) }, ..until };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let bar = output::spinner("");
+    let shown = Mutex::new(());
+    let progress = |total: &Total| {
+        let _one = shown.lock();
+        let count = output::count(total.tally.runs);
+        bar.set_message(format!("{}: {count} {}, {:.0} a second", kind.name(), kind.what(), total.rate()));
+    };
+    let unit = |unit: &Unit| -> Tally { pandodb_proof::run(kind, &Unit { steps: args.steps.clone(), ..unit.clone() }) };
+    let state = args.state.as_deref();
+    let threads = args.threads.unwrap_or(cores);
+    let soak = Soak { kind, run: &unit, threads, until, state, progress: &progress };
+    let start = match state {
+        Some(folder) => Total::load(folder, kind, args.seed).map_err(failed)?,
+        None => Total::new(kind, args.seed),
+    };
+    let total = soak.go(start).map_err(failed)?;
+    bar.finish_and_clear();
+    Ok(total)
+}
+
+fn print(total: &Total, kind: Kind, json: bool) -> Outcome {
+    let tally = &total.tally;
+    if json {
+        let found = tally.failures.iter().map(|failure| Found {
+            seed: failure.seed,
+            what: &failure.what,
+            history: &failure.history,
+            replay: failure.replay(kind),
+        });
+        return output::json(&Line {
+            kind: kind.name(),
+            seed: total.seed,
+            units: total.next - total.seed,
+            seconds: total.seconds,
+            runs: tally.runs,
+            what: kind.what(),
+            rate: total.rate(),
+            soak_hours: kind.goal(Column::Soak) as f64 / total.rate() / 3600.0,
+            counts: &tally.counts,
+            digest: format!("{:016x}", tally.digest),
+            failures: tally.failures.len(),
+            found: found.collect(),
+        });
+    }
+    output::line(format_args!(
+        "{:8} {} {} in {:.1} s ({:.0} a second), seeds {} to {}, digest {:016x}: {} failures\n         {}",
+        kind.name(),
+        output::count(tally.runs),
+        kind.what(),
+        total.seconds,
+        total.rate(),
+        total.seed,
+        total.next.saturating_sub(1),
+        tally.digest,
+        tally.failures.len(),
+        tally.words(),
+    ))?;
+    tally.failures.iter().try_for_each(|failure| output::line(soak::describe(kind, failure)))
+}
+
+/// Is the process that gets killed.
+///
+/// # Errors
+/// What the store fails with.
+pub fn child(args: &SimChildArgs) -> Outcome {
+    Ok(pandodb_proof::kill::child(&args.store, args.seed, args.round)?)
+}

@@ -1,0 +1,67 @@
+//! The child: it writes until it is killed.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use pandodb::{Result, Store};
+
+use super::WRITERS;
+use super::workload::{Spaces, durability, fill, heads, open};
+use crate::script::Rng;
+
+/// Batches of a writer before the child ends by itself, in case nobody kills it.
+const BATCHES: u64 = 2_000_000;
+
+/// Opens the store in `folder` and writes; a line on stdout for each acknowledged batch: `writer number`, and `!` if it is
+/// durable enough to survive a kill. `seed` and `round` say how the store is opened.
+///
+/// # Errors
+/// What the store fails with.
+pub fn child(folder: &Path, seed: u64, round: u64) -> Result<()> {
+    let mut rng = Rng(seed ^ round << 32);
+    let store = open(folder, seed, 1 + rng.below(2) as usize)?;
+    let spaces = Spaces::open(&store)?;
+    let heads = heads(&spaces)?;
+    // How far each writer was acknowledged: commits in other threads that begin after must come later in the log.
+    let acknowledged: Vec<AtomicU64> = heads.iter().map(|(head, _)| AtomicU64::new(*head)).collect();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (store, spaces, acknowledged, stop) = (&store, &spaces, &acknowledged, &stop);
+                scope.spawn(move || {
+                    write(store, spaces, writer, acknowledged, stop)
+                        .inspect_err(|_| stop.store(true, Ordering::Relaxed))
+                })
+            })
+            .collect();
+        let maintenance = rng.chance(50);
+        while maintenance && !stop.load(Ordering::Relaxed) && writers.iter().any(|writer| !writer.is_finished()) {
+            std::thread::sleep(std::time::Duration::from_millis(5 + rng.below(20)));
+            if rng.chance(70) { store.checkpoint()? } else { spaces.rows.compact::<&[u8]>(..)? }
+        }
+        writers.into_iter().try_for_each(|writer| writer.join().expect("a writer does not panic"))
+    })
+}
+
+fn write(store: &Store, spaces: &Spaces, writer: u64, acknowledged: &[AtomicU64], stop: &AtomicBool) -> Result<()> {
+    let first = acknowledged[writer as usize].load(Ordering::SeqCst);
+    for number in first..first + BATCHES {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let seen: Vec<u64> = acknowledged.iter().map(|head| head.load(Ordering::SeqCst)).collect();
+        let mut batch = store.batch();
+        fill(&mut batch, spaces, writer, number, &seen);
+        let promised = durability(writer, number);
+        batch.commit(promised)?;
+        acknowledged[writer as usize].store(number + 1, Ordering::SeqCst);
+        let mark = if promised >= pandodb::Durability::Buffered { "!" } else { "" };
+        // One write a line, short enough to arrive whole; the parent gone is a reason to end.
+        if io::stdout().write_all(format!("{writer} {number}{mark}\n").as_bytes()).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,260 @@
+//! Units on several threads, until a time or a number is reached; resumable.
+//!
+//! ```text
+//!   seeds S, S+1, … ──▶ threads ──▶ tallies, out of order ──▶ frontier ──▶ total ──▶ state file
+//! ```
+//!
+//! The *frontier* adds tallies to the total in the order of their seeds, without gaps. What the state file holds is
+//! therefore the exact sum over all seeds below `next`, whenever the soak is interrupted, and a later run goes on there: no
+//! unit is counted twice, none is left out.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::{Failure, Kind, Tally, Unit};
+
+/// How often the state is saved and progress told.
+const PULSE: Duration = Duration::from_millis(500);
+/// After so many failures a soak ends.
+const ENOUGH: usize = 20;
+
+/// How long to go on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Until {
+    /// For so long.
+    pub time: Option<Duration>,
+    /// Until so many runs are counted, those of earlier soaks included.
+    pub runs: Option<u64>,
+    /// For so many units.
+    pub units: Option<u64>,
+}
+
+/// What a soak has done so far, over all its runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Total {
+    /// The kind.
+    pub kind: String,
+    /// The first seed.
+    pub seed: u64,
+    /// The first seed that is not part of the total.
+    pub next: u64,
+    /// Seconds of real time.
+    pub seconds: f64,
+    /// The sum.
+    pub tally: Tally,
+}
+
+impl Total {
+    /// A total before the first unit.
+    pub fn new(kind: Kind, seed: u64) -> Total {
+        Total { kind: kind.name().to_owned(), seed, next: seed, ..Total::default() }
+    }
+
+    /// Runs a second of real time, on all threads together.
+    pub fn rate(&self) -> f64 {
+        if self.seconds > 0.0 { self.tally.runs as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// The total that a folder holds for a kind; a new one that begins with `seed` if it holds none.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is not a total of that kind.
+    pub fn load(folder: &Path, kind: Kind, seed: u64) -> io::Result<Total> {
+        let path = state_file(folder, kind);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Total::new(kind, seed)),
+            Err(e) => return Err(e),
+        };
+        let bad = |why: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {why}", path.display()));
+        let total: Total = serde_json::from_str(&text).map_err(|e| bad(e.to_string()))?;
+        if total.kind != kind.name() {
+            return Err(bad(format!("it is the state of `{}`", total.kind)));
+        }
+        Ok(total)
+    }
+
+    fn save(&self, folder: &Path, kind: Kind) -> io::Result<()> {
+        fs::create_dir_all(folder)?;
+        let path = state_file(folder, kind);
+        let beside = path.with_extension("json.new");
+        fs::write(&beside, serde_json::to_string_pretty(self)?)?;
+        fs::rename(beside, path)
+    }
+}
+
+fn state_file(folder: &Path, kind: Kind) -> PathBuf {
+    folder.join(format!("{}.json", kind.name()))
+}
+
+/// A soak of one kind.
+pub struct Soak<'a> {
+    /// The kind.
+    pub kind: Kind,
+    /// What runs a unit.
+    pub run: &'a (dyn Fn(&Unit) -> Tally + Sync),
+    /// How many threads run units.
+    pub threads: usize,
+    /// How long.
+    pub until: Until,
+    /// Where the total is kept, if it is.
+    pub state: Option<&'a Path>,
+    /// Hears of the total now and then.
+    pub progress: &'a (dyn Fn(&Total) + Sync),
+}
+
+/// What the threads share.
+struct Shared {
+    total: Total,
+    /// Tallies of units behind the frontier.
+    ahead: BTreeMap<u64, Tally>,
+    /// The next seed to hand out.
+    handed: u64,
+    started: Instant,
+    seconds_before: f64,
+    stopped: bool,
+}
+
+impl Soak<'_> {
+    /// Goes on from `total`.
+    ///
+    /// # Errors
+    /// If the state cannot be saved.
+    ///
+    /// # Panics
+    /// If a harness does; harnesses are expected to turn panics of the engine into failures.
+    pub fn go(&self, total: Total) -> io::Result<Total> {
+        let (handed, seconds_before) = (total.next, total.seconds);
+        let started = Instant::now();
+        let ahead = BTreeMap::new();
+        let shared = Shared { total, ahead, handed, started, seconds_before, stopped: false };
+        let shared = Mutex::new(shared);
+        std::thread::scope(|scope| {
+            let (working, finished) = mpsc::channel::<()>();
+            for _ in 0..self.threads.max(1) {
+                let (working, shared) = (working.clone(), &shared);
+                scope.spawn(move || {
+                    self.work(shared);
+                    drop(working);
+                });
+            }
+            drop(working);
+            while finished.recv_timeout(PULSE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                self.pulse(&shared).inspect_err(|_| lock(&shared).stopped = true)?;
+            }
+            Ok::<(), io::Error>(())
+        })?;
+        self.pulse(&shared)?;
+        Ok(shared.into_inner().unwrap_or_else(PoisonError::into_inner).total)
+    }
+
+    fn pulse(&self, shared: &Mutex<Shared>) -> io::Result<()> {
+        let total = lock(shared).total.clone();
+        (self.progress)(&total);
+        match self.state {
+            Some(folder) => total.save(folder, self.kind),
+            None => Ok(()),
+        }
+    }
+
+    fn work(&self, shared: &Mutex<Shared>) {
+        loop {
+            // The lock is let go before the unit runs.
+            let next = self.next(&mut lock(shared));
+            let Some(seed) = next else { return };
+            let tally = (self.run)(&Unit::of(seed));
+            let mut shared = lock(shared);
+            shared.ahead.insert(seed, tally);
+            shared.advance();
+        }
+    }
+
+    /// The next seed, unless it is enough.
+    fn next(&self, shared: &mut Shared) -> Option<u64> {
+        let units = shared.handed - shared.total.seed;
+        let runs = shared.total.tally.runs + shared.ahead.values().map(|tally| tally.runs).sum::<u64>();
+        let late = self.until.time.is_some_and(|time| shared.started.elapsed() >= time);
+        let full = self.until.runs.is_some_and(|wanted| runs >= wanted);
+        let done = self.until.units.is_some_and(|wanted| units >= wanted);
+        let broken = shared.total.tally.failures.len() >= ENOUGH;
+        shared.stopped |= late || full || done || broken;
+        if shared.stopped {
+            return None;
+        }
+        shared.handed += 1;
+        Some(shared.handed - 1)
+    }
+}
+
+/// A harness that panicked leaves the totals whole: they change in one place, after a unit.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn advance(&mut self) {
+        while let Some(tally) = self.ahead.remove(&self.total.next) {
+            self.total.tally.add(tally);
+            self.total.next += 1;
+        }
+        self.total.seconds = self.seconds_before + self.started.elapsed().as_secs_f64();
+    }
+}
+
+/// One failure of a soak, as it is printed.
+pub fn describe(kind: Kind, failure: &Failure) -> String {
+    format!("{failure}\n  again: {}", failure.replay(kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(unit: &Unit) -> Tally {
+        let mut tally = Tally { runs: 10, digest: unit.seed * 7, ..Tally::default() };
+        tally.count("sum", unit.seed);
+        tally
+    }
+
+    fn soak(state: Option<&Path>, until: Until, from: Total) -> Total {
+        let soak = Soak { kind: Kind::Crash, run: &unit, threads: 3, until, state, progress: &|_| {} };
+        soak.go(from).expect("saved")
+    }
+
+    #[test]
+    fn threads_do_not_change_the_total() {
+        let until = Until { units: Some(50), ..Until::default() };
+        let total = soak(None, until, Total::new(Kind::Crash, 5));
+        assert_eq!((total.tally.runs, total.next), (500, 55));
+        assert_eq!(total.tally.counted("sum"), (5..55).sum::<u64>());
+        assert_eq!(total.tally.digest, (5..55).sum::<u64>() * 7);
+    }
+
+    #[test]
+    fn an_interrupted_soak_goes_on_where_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let runs = |n| Until { runs: Some(n), ..Until::default() };
+        let first = soak(Some(folder.path()), runs(100), Total::load(folder.path(), Kind::Crash, 1).expect("new"));
+        let saved = Total::load(folder.path(), Kind::Crash, 1).expect("saved");
+        assert_eq!(saved, first);
+        let second = soak(Some(folder.path()), runs(300), saved);
+        assert!(second.tally.runs >= 300 && second.next > first.next);
+        assert_eq!(second.tally.counted("sum"), (1..second.next).sum::<u64>(), "no unit is missing or counted twice");
+        assert!(Total::load(folder.path(), Kind::Faults, 1).is_ok_and(|total| total.tally.runs == 0));
+    }
+
+    #[test]
+    fn the_state_of_another_kind_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let total = Total { kind: "faults".into(), ..Total::default() };
+        fs::write(folder.path().join("crash.json"), serde_json::to_string(&total).expect("json")).expect("written");
+        assert!(Total::load(folder.path(), Kind::Crash, 1).is_err());
+        fs::write(folder.path().join("crash.json"), "{").expect("written");
+        assert!(Total::load(folder.path(), Kind::Crash, 1).is_err());
+    }
+}

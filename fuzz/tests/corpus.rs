@@ -14,7 +14,7 @@ fn env(name: &str, default: u64) -> u64 {
 }
 
 /// Runs a target: about a second's worth.
-fn run(name: &str, runs: u64) {
+fn try_target(name: &str, runs: u64) {
     let target = target(name).expect("a target of that name");
     let runs = runs * env("PANDODB_FUZZ_RUNS", 100) / 100;
     let seed = env("PANDODB_FUZZ_SEED", 1);
@@ -26,7 +26,7 @@ fn run(name: &str, runs: u64) {
 
 macro_rules! targets {
     ($($name:ident: $runs:literal,)*) => {
-        $(#[test] fn $name() { run(stringify!($name), $runs); })*
+        $(#[test] fn $name() { try_target(stringify!($name), $runs); })*
 
         /// Every target stands in the list above.
         #[test]

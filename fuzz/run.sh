@@ -78,8 +78,9 @@ ci_runs() {
         ops) echo 5000 ;;
         run) echo 10000 ;;
         trunk) echo 50000 ;;
-        wal) echo 100000 ;;
-        *) echo 500000 ;;
+        wal) echo 150000 ;;
+        tombstones | page_map) echo 100000 ;;
+        *) echo 550000 ;;
     esac
 }
 

@@ -13,7 +13,7 @@ use crate::{Target, mutate};
 
 /// The target.
 pub const TARGET: Target =
-    Target { name: "page_map", max_len: 1024, memory: 256 << 10, run, mutate: mutate::plain, seeds };
+    Target { name: "page_map", max_len: 256, memory: 256 << 10, run, mutate: mutate::plain, seeds };
 
 /// The most extents that the model follows.
 const MAX_EXTENTS: u64 = 64;

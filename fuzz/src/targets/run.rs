@@ -234,7 +234,9 @@ fn judge(slice: &RunSlice, found: &Found) {
     assert_eq!(found.streamed, found.forward.len());
     let expected = expected_gets(&found.forward);
     for (key, expected) in keys(&found.forward).zip(expected) {
-        assert_eq!(get(slice, key).expect("the run is sound"), expected, "a lookup reads something else than a scan");
+        let got = get(slice, key).expect("the run is sound");
+        let name = key[..key.len().min(12)].escape_ascii();
+        assert_eq!(got, expected, "a lookup of {name} reads something else than a scan");
     }
 }
 

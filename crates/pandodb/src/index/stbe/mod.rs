@@ -51,7 +51,7 @@ use self::read::StbeView;
 use self::tend::{TendCounters, Tender};
 use super::graves::Graves;
 use super::{Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Progress, RootRecord, SealedBatch, Visitor};
-use crate::base::{Extent, KeyRange, Result, RunId, Seqno};
+use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
@@ -366,6 +366,15 @@ impl Stbe {
         let placed = done.replace(&mut trunk.root)?;
         assert!(placed || output.dropped_blobs.is_empty(), "inputs under compaction stay in the trunk");
         for blob in &output.dropped_blobs {
+            // Messages on disk and the root record name the pages apart: they may disagree.
+            if !trunk.blobs.contains(blob.start.0, blob.pages.into()) {
+                let addr = BlockAddr { page: blob.start, pages: blob.pages };
+                return Err(self.core.data.corrupt(
+                    addr,
+                    "large values",
+                    "a message names pages that the trunk does not",
+                ));
+            }
             trunk.blobs.remove(blob.start.0, blob.pages.into());
         }
         trunk.horizon = trunk.horizon.max(output.horizon);

@@ -21,7 +21,7 @@ Keys and values on the command line, and all that is printed, use the escapes \\
 bytes survive the round trip.
 
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
-store open elsewhere).";
+store open elsewhere), 5 salvaged, but something is lost.";
 
 pub use self::sim::{SimArgs, SimChildArgs};
 
@@ -71,6 +71,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
+    /// Copy what can still be read of a damaged store to a new directory, and say what is lost. Changes nothing in it.
+    Salvage(SalvageArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),
     /// The part of the simulation that gets killed.
@@ -362,6 +364,21 @@ pub struct BackupArgs {
     /// The new directory.
     pub to: PathBuf,
     /// Print the figures as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `pando salvage`
+#[derive(Debug, Args)]
+pub struct SalvageArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// The new directory.
+    pub to: PathBuf,
+    /// Copy also what may be out of date because something newer cannot be read: deleted keys may come back.
+    #[arg(long)]
+    pub include_stale: bool,
+    /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! How a command ends: five exit codes, and one line on stderr.
+//! How a command ends: six exit codes, and one line on stderr.
 //!
 //! | code | meaning |
 //! | --- | --- |
@@ -7,6 +7,7 @@
 //! | 2 | misuse: an argument, an input or an operation that makes no sense here |
 //! | 3 | corruption: stored bytes (or a dump's) are not what was written |
 //! | 4 | input or output failed: the device, a full disk, a store that is open elsewhere |
+//! | 5 | a salvage is done, and something is lost |
 
 use std::{fmt, io, process::ExitCode};
 
@@ -23,6 +24,8 @@ pub enum Failure {
     Corruption(String),
     /// The machine refused. Exit code 4.
     Io(String),
+    /// What could be had is there, not all of it. Exit code 5.
+    Lost(String),
     /// The reader of our output went away, as in `pando scan … | head`. Not an error.
     PipeClosed,
     /// `--help` and `--version`, which print their text to stdout. Not an error.
@@ -41,6 +44,7 @@ impl Failure {
             Failure::Misuse(_) => 2,
             Failure::Corruption(_) => 3,
             Failure::Io(_) => 4,
+            Failure::Lost(_) => 5,
         }
     }
 
@@ -63,6 +67,7 @@ impl Failure {
             Failure::Misuse(message) => Failure::Misuse(with(message)),
             Failure::Corruption(message) => Failure::Corruption(with(message)),
             Failure::Io(message) => Failure::Io(with(message)),
+            Failure::Lost(message) => Failure::Lost(with(message)),
             other @ (Failure::PipeClosed | Failure::Help(_)) => other,
         }
     }
@@ -80,7 +85,8 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = match self {
-            Failure::NotFound(m) | Failure::Misuse(m) | Failure::Corruption(m) | Failure::Io(m) | Failure::Help(m) => m,
+            Failure::NotFound(m) | Failure::Misuse(m) | Failure::Corruption(m) | Failure::Io(m) => m,
+            Failure::Lost(m) | Failure::Help(m) => m,
             Failure::PipeClosed => "the reader of the output went away",
         };
         // One line, whatever a file name or a system's message holds.

@@ -67,7 +67,7 @@
 //! * [`StoreBuilder`], [`KeyspaceOptions`], [`Durability`]: what can be chosen.
 //! * [`Error`]: one enum, by what the caller can do.
 //! * [`MergeOperator`]: the built-in operators and the laws for your own.
-//! * [`check`]: looks at a store without changing it. [`device`]: puts a store into memory or under a simulator.
+//! * [`check`]: looks at a store without changing it, and salvages a damaged one. [`device`]: puts a store into memory or under a simulator.
 //!
 //! The layers themselves are public for this project's own tests and tools, hidden from these pages, and covered by no
 //! promise: `docs/ARCHITECTURE.md` shows them.

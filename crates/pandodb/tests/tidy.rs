@@ -5,7 +5,9 @@
 //! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no `unsafe` and no printing.
 //! 4. *Purpose*: every source file opens with `//!`.
 //! 5. *Dead modules*: every source file is reached by a `mod`.
-//! 6. *Links*: every relative link of the documents leads to a file.
+//! 6. *Primitives*: threads of the engine meet through `base::sync` only, so that the explorer can take over.
+//! 7. *Seeded bugs*: each has one site in the engine, and no manifest but that of the proof's tests asks for the switch.
+//! 8. *Links*: every relative link of the documents leads to a file.
 //!
 //! The checks are plain functions from text to complaints. They work on code whose comments and literals were blanked
 //! ([`code_only`]), by counting braces: no parser. Each has a test below on a few lines that break its rule.
@@ -29,6 +31,11 @@ const MAX_FN_LINES: usize = 70;
 const LEFTOVERS: [&str; 4] = ["todo!", "dbg!", "unimplemented!", "#[ignore"];
 /// Forbidden in the engine's sources.
 const NOT_IN_ENGINE: [&str; 5] = ["unsafe", "println!", "print!", "eprintln!", "eprint!"];
+/// What `base::sync` chooses; forbidden in the engine outside of it, of the switch of seeded bugs, of the
+/// devices and of unit tests. Of `std::sync` only
+/// `Arc` and `Weak` are free.
+const PRIMITIVES: [&str; 4] = ["parking_lot", "arc_swap", "shuttle", "std::thread"];
+const FREE: [&str; 2] = ["Arc", "Weak"];
 
 // ---- reading Rust without a parser ----
 
@@ -249,6 +256,22 @@ fn leftovers<'a>(code: &str, forbidden: &[&'a str]) -> Vec<(usize, &'a str)> {
     forbidden.iter().flat_map(|word| words(code, word).map(move |at| (line_of(code, at), *word))).collect()
 }
 
+/// Primitives that are not taken from `base::sync`: (line, what). `path` is relative to `src`.
+fn primitives(path: &Path, code: &str) -> Vec<(usize, String)> {
+    let tests = path.iter().any(|part| part == "tests" || part == "tests.rs");
+    if tests || ["device", "base/sync", "base/seeded.rs"].iter().any(|free| path.starts_with(free)) {
+        return vec![];
+    }
+    let named = leftovers(code, &PRIMITIVES).into_iter().map(|(line, word)| (line, word.to_owned()));
+    let from_std = words(code, "std::sync::").flat_map(|at| {
+        let rest = &code[at + "std::sync::".len()..];
+        let group = rest.strip_prefix('{').map(|group| &group[..group.find('}').unwrap_or(group.len())]);
+        let names = group.map_or(vec![ident(rest)], |group| group.split(',').map(ident).collect());
+        names.into_iter().filter(|name| !name.is_empty() && !FREE.contains(name)).map(move |name| (at, name))
+    });
+    named.chain(from_std.map(|(at, name)| (line_of(code, at), format!("std::sync::{name}")))).collect()
+}
+
 /// The files that `mod name;` in `file` may stand for.
 fn modules_of(file: &Path, code: &str) -> Vec<[PathBuf; 2]> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -313,13 +336,15 @@ fn assert_none(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
-const CODE: [&str; 6] = [
+const CODE: [&str; 8] = [
     "crates/pandodb/src",
     "crates/pandodb/tests",
     "crates/proof/src",
     "crates/proof/tests",
     "crates/cli/src",
     "crates/cli/tests",
+    "crates/explore/src",
+    "crates/explore/loom/src",
 ];
 
 #[test]
@@ -368,6 +393,16 @@ fn nothing_was_left_behind() {
 }
 
 #[test]
+fn threads_meet_through_one_module() {
+    let files = read(CODE[0], "rs");
+    let found = files.iter().flat_map(|(path, text)| {
+        let found = primitives(path, &code_only(text)).into_iter();
+        found.map(move |(line, what)| format!("{}:{line}: `{what}`, use `base::sync`", path.display()))
+    });
+    assert_none(found.collect());
+}
+
+#[test]
 fn every_source_file_says_what_it_is_for_and_is_alive() {
     for folder in [CODE[0], CODE[2]] {
         let files = read(folder, "rs");
@@ -375,6 +410,28 @@ fn every_source_file_says_what_it_is_for_and_is_alive() {
         assert_none(silent.map(|(path, _)| format!("{folder}/{}: no `//!`", path.display())).collect());
         let dead = dead_modules(&files, &["lib.rs", "main.rs"]);
         assert_none(dead.iter().map(|path| format!("{folder}/{}: no `mod` leads here", path.display())).collect());
+    }
+}
+
+#[test]
+fn every_seeded_bug_has_one_site_and_no_release_has_the_switch() {
+    let files = read(CODE[0], "rs");
+    let seeded = Path::new("base/seeded.rs");
+    let list =
+        files[seeded].split("bugs! {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the list of bugs");
+    let bugs =
+        list.lines().map(str::trim).filter(|line| !line.starts_with("//")).filter_map(|line| line.strip_suffix(','));
+    let sites = |bug: &str| {
+        let site = format!("SeededBug::{bug}.is_on()");
+        let elsewhere = files.iter().filter(|(path, _)| *path != seeded);
+        elsewhere.map(|(_, text)| text.matches(&site).count()).sum::<usize>()
+    };
+    assert!(bugs.clone().count() >= 24, "a list that the rule cannot read");
+    assert_none(bugs.filter(|bug| sites(bug) != 1).map(|bug| format!("`{bug}` has {} sites", sites(bug))).collect());
+    for krate in ["cli", "pandodb", "proof"] {
+        let manifest = std::fs::read_to_string(root().join(format!("crates/{krate}/Cargo.toml"))).expect("a manifest");
+        let everyone = manifest.split("[dev-dependencies]").next().expect("the part before");
+        assert!(!everyone.contains("\"seeded-bugs\""), "{krate} asks for seeded bugs outside of its tests");
     }
 }
 
@@ -444,6 +501,19 @@ fn leftovers_are_words_of_code() {
     assert_eq!(leftovers(&code, &LEFTOVERS), [(2, "todo!"), (3, "#[ignore")]);
     assert_eq!(leftovers(&code, &NOT_IN_ENGINE), [(4, "unsafe")]);
     assert_eq!(leftovers("println!(); eprintln!()", &["println!"]).len(), 1);
+}
+
+#[test]
+fn primitives_are_found_where_they_are_forbidden() {
+    let count = |path: &str, code: &str| primitives(Path::new(path), code).len();
+    assert_eq!(count("pool/mod.rs", "use std::sync::Arc; use std::sync::{Arc, Weak};"), 0);
+    assert_eq!(count("pool/mod.rs", "use std::sync::{Arc, Mutex};"), 1);
+    assert_eq!(count("pool/mod.rs", "std::sync::atomic::AtomicU64::new(1)"), 1);
+    assert_eq!(count("pool/mod.rs", "use parking_lot::Mutex; std::thread::yield_now()"), 2);
+    for allowed in ["device/host.rs", "base/sync/mod.rs", "pool/tests.rs", "wal/tests/write.rs"] {
+        assert_eq!(count(allowed, "use parking_lot::Mutex;"), 0);
+    }
+    assert_eq!(count("base/range.rs", "use parking_lot::Mutex;"), 1);
 }
 
 #[test]

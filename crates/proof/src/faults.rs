@@ -1,7 +1,8 @@
 //! The nth call fails: for every kind of fault, once and for ever, at every call of a small workload.
 //!
 //! 1. Set the fault, run the script. A step may fail; nothing may panic. After each failure the store still reads what it
-//!    had acknowledged (with the failed commit or without it), unless the fault refuses the reads themselves.
+//!    had acknowledged (with the failed commit or without it), unless the fault refuses the reads themselves. The script goes
+//!    on: what is acknowledged after a failure is promised like all else.
 //! 2. Clear the fault. Reopen from what a kill leaves and from what a power cut leaves: an acknowledged prefix, at least
 //!    everything acknowledged as durable enough.
 //! 3. Reopen on the same device too: what a failed sync has marked clean reads as if it were there, and what the opened
@@ -47,8 +48,8 @@ const TRIES: usize = 40;
 struct Outcome {
     /// The state before the first step and after each acknowledged one.
     states: Vec<State>,
-    /// What the one step that failed may have left instead.
-    uncertain: Option<State>,
+    /// What the steps that failed may have left instead.
+    uncertain: Vec<State>,
     /// How many steps are promised to survive a power cut, and a kill.
     synced: usize,
     buffered: usize,
@@ -66,6 +67,35 @@ impl Outcome {
         if step.promise() == Durability::Synced {
             self.synced = acknowledged;
         }
+        // A store that takes writes knows what became of the one that failed.
+        if matches!(step, Step::Commit(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
+            self.uncertain.clear();
+        }
+    }
+
+    /// A step failed that would have led to `after`. Whether what the store holds now is known.
+    fn failed(&mut self, step: &Step, after: State, error: &Error, driver: &Driver) -> bool {
+        let found = contents(&driver.store).ok();
+        if found.as_ref() == Some(&after) {
+            if self.states.last() != Some(&after) {
+                // It is there, and nothing of it is promised.
+                self.states.push(after);
+            }
+        } else if !matches!((step, error), (Step::Commit(..), Error::DiskFull { .. })) {
+            let mut more: Vec<State> = self.uncertain.iter().filter(|state| state.takes(step)).cloned().collect();
+            more.iter_mut().for_each(|state| state.apply(step));
+            self.uncertain.extend(more);
+            self.uncertain.push(after);
+        }
+        found.is_some()
+    }
+
+    /// The store was closed and opened again: what it shows now is promised. Whether it shows anything.
+    fn reopened(&mut self, driver: &Driver) -> Result<bool, String> {
+        let Ok(found) = contents(&driver.store) else { return Ok(false) };
+        check_contents(Ok(found.clone()), self, self.buffered, false).map_err(|e| format!("reopened at once: {e}"))?;
+        self.acknowledge(&Step::Reopen, found);
+        Ok(true)
     }
 }
 
@@ -83,18 +113,25 @@ fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<
         device.set_fault(None);
         return Ok((out, None));
     };
+    // Whether what the store holds is known.
+    let mut known = true;
     for step in &script.steps {
         let before = out.states.last().expect("not empty").clone();
+        if !before.takes(step) {
+            // It rests on a step that failed.
+            continue;
+        }
         let mut after = before.clone();
         after.apply(step);
         match driver.step(step, &before) {
+            Ok(()) if matches!(step, Step::Reopen) => known = out.reopened(&driver)?,
             Ok(()) => out.acknowledge(step, after),
             // Refused as a whole: no trace of it.
-            Err(Error::Poisoned { .. }) => break,
-            Err(_) => {
-                out.uncertain = Some(after);
-                break;
-            }
+            Err(Error::Poisoned { .. }) => {}
+            Err(e) => known = out.failed(step, after, &e, &driver),
+        }
+        if !known {
+            break;
         }
     }
     check_reads(&driver, &out)?;
@@ -108,7 +145,7 @@ fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<
 fn check_reads(driver: &Driver, out: &Outcome) -> Result<(), String> {
     let Ok(found) = contents(&driver.store) else { return Ok(()) };
     let last = out.states.last().expect("not empty");
-    if &found == last || Some(&found) == out.uncertain.as_ref() {
+    if &found == last || out.uncertain.contains(&found) {
         return Ok(());
     }
     Err("the running store reads something else".into())
@@ -123,7 +160,7 @@ fn check_image(image: &SimImage, out: &Outcome, floor: usize, lying: bool) -> Re
 fn check_contents(opened: pandodb::Result<State>, out: &Outcome, floor: usize, lying: bool) -> Result<(), String> {
     let floor = if lying { 0 } else { floor };
     match opened {
-        Ok(found) if out.states[floor..].contains(&found) || out.uncertain.as_ref() == Some(&found) => Ok(()),
+        Ok(found) if out.states[floor..].contains(&found) || out.uncertain.contains(&found) => Ok(()),
         Ok(found) => match out.states.iter().position(|state| *state == found) {
             Some(step) => Err(format!("it holds step {step}, {floor} were promised")),
             None => Err("it holds a state that never was".into()),

@@ -6,14 +6,14 @@
 //! | `killed` | the same kind of store, killed: the log has an open end |
 //! | `deep` | more keys and levels, range deletes and merges on several of them, closed |
 //!
-//! `golden/NAME-v1.bin` is a whole directory, holes left out (integers u32, little-endian):
+//! `golden/NAME-v2.bin` is a whole directory, holes left out (integers u32, little-endian):
 //!
 //! ```text
 //!  for each file: name length | name | file length | span count | (offset | length | bytes)…
 //! ```
 //!
-//! `golden/NAME-v1.txt` lists what it holds: keyspace, key, length of the value, xxh3 of the value; then, behind `#`, the
-//! [`digest`] of every state that it went through. [`write`] makes both anew. Do so only with a new format version, under a new
+//! `golden/NAME-v2.txt` lists what it holds: keyspace, key, length of the value, xxh3 of the value; then, behind `#`, the
+//! [`digest`] of every state that it went through. [`write()`] makes both anew. Do so only with a new format version, under a new
 //! name.
 
 use std::io;
@@ -41,8 +41,8 @@ macro_rules! golden {
     ($name:literal) => {
         Golden {
             name: $name,
-            bytes: include_bytes!(concat!("../golden/", $name, "-v1.bin")),
-            listing: include_str!(concat!("../golden/", $name, "-v1.txt")),
+            bytes: include_bytes!(concat!("../golden/", $name, "-v2.bin")),
+            listing: include_str!(concat!("../golden/", $name, "-v2.txt")),
         }
     };
 }
@@ -135,8 +135,8 @@ pub fn write(golden: &Golden, folder: &Path) -> io::Result<()> {
     assert!(left == state || !golden.is_closed());
     let states: String = script.states().iter().map(|state| format!("#{:016x}\n", digest(state))).collect();
     std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join(format!("{}-v1.bin", golden.name)), encode(&image))?;
-    std::fs::write(folder.join(format!("{}-v1.txt", golden.name)), list(&left) + &states)
+    std::fs::write(folder.join(format!("{}-v2.bin", golden.name)), encode(&image))?;
+    std::fs::write(folder.join(format!("{}-v2.txt", golden.name)), list(&left) + &states)
 }
 
 fn put(out: &mut Vec<u8>, number: usize) {

@@ -15,9 +15,12 @@
 //! | [`liar`] | a device that lies about syncing: the canary of it |
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
+//! | [`model`] | random histories of the whole interface, against sorted maps |
+//! | [`histories`] | isolation: what threads saw against what was committed |
 //! | [`kill`] | a real process on a real disk under SIGKILL |
 //! | [`soak`] | units on several threads, resumable |
 //! | [`golden`] | a store written by an earlier build opens |
+//! | [`seeded`] | which harness must catch which seeded bug |
 //! | [`minimise`] | the shortest history that still fails |
 //!
 //! Every unit of work follows from its seed, and every failure names it: the same seed gives the same states, in a test, in
@@ -30,11 +33,14 @@ pub mod drive;
 pub mod faults;
 pub mod full;
 pub mod golden;
+pub mod histories;
 pub mod kill;
 pub mod liar;
 pub mod minimise;
+pub mod model;
 pub mod report;
 pub mod script;
+pub mod seeded;
 pub mod soak;
 
 pub use report::{Failure, Kind, Tally, Unit};
@@ -45,6 +51,8 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Crash => crash::run(unit),
         Kind::Faults => faults::run(unit),
         Kind::Corrupt => corrupt::run(unit),
+        Kind::Model => model::run(unit),
+        Kind::Histories => histories::run(unit),
         Kind::Kill => kill::run(unit),
     }
 }

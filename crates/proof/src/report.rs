@@ -1,7 +1,7 @@
 //! What a harness is asked and what it answers: a unit of work, its tally, its failures.
 //!
 //! A *unit* follows from its seed alone: run twice, it visits the same states in the same order and gives the same counts
-//! and the same digest. Everything larger (a test, a soak of a night) is a sum of units.
+//! and the same digest, where no real threads or processes meet ([`Kind::Histories`], [`Kind::Kill`]). Everything larger (a test, a soak of a night) is a sum of units.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,13 +20,17 @@ pub enum Kind {
     Faults,
     /// Damage to a store at rest: [`crate::corrupt`].
     Corrupt,
+    /// Random histories against sorted maps: [`crate::model`].
+    Model,
+    /// Histories of many clients against what they must have seen: [`crate::histories`].
+    Histories,
     /// A real process on a real disk, killed: [`crate::kill`].
     Kill,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 4] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Kill];
+    pub const ALL: [Kind; 6] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Model, Kind::Histories, Kind::Kill];
 
     /// The name, as it is typed.
     pub fn name(self) -> &'static str {
@@ -34,6 +38,8 @@ impl Kind {
             Kind::Crash => "crash",
             Kind::Faults => "faults",
             Kind::Corrupt => "corrupt",
+            Kind::Model => "model",
+            Kind::Histories => "histories",
             Kind::Kill => "kill",
         }
     }
@@ -44,6 +50,8 @@ impl Kind {
             Kind::Crash => "states",
             Kind::Faults => "faults",
             Kind::Corrupt => "images",
+            Kind::Model => "actions",
+            Kind::Histories => "transactions",
             Kind::Kill => "kills",
         }
     }
@@ -66,7 +74,9 @@ impl Kind {
             Kind::Crash => (1_000_000, 20_000_000),
             Kind::Faults => (50_000, 2_000_000),
             Kind::Corrupt => (100_000, 10_000_000),
+            Kind::Model => (100_000, 10_000_000),
             Kind::Kill => (200, 20_000),
+            Kind::Histories => (1_000_000, 20_000_000),
         };
         match column {
             Column::Ci => ci,
@@ -125,7 +135,7 @@ impl fmt::Display for Failure {
 /// What was tried and what was wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// What the kind counts: distinct states, runs under a fault, damaged images.
+    /// What the kind counts: distinct states, runs under a fault, damaged images, actions, transactions, kills.
     pub runs: u64,
     /// The parts, by name.
     pub counts: BTreeMap<String, u64>,

@@ -19,10 +19,7 @@ impl Rng {
     /// The next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     /// A number below `bound`.
@@ -31,10 +28,32 @@ impl Rng {
         self.next_u64() % bound
     }
 
+    /// An index below `bound`.
+    pub fn index(&mut self, bound: usize) -> usize {
+        self.below(bound as u64) as usize
+    }
+
     /// Whether a die of a hundred sides shows less than `percent`.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
+
+    /// As many bytes.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            bytes.extend_from_slice(&self.next_u64().to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+/// Scatters a number.
+pub fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }
 
 /// The keyspace of plain values.
@@ -140,6 +159,15 @@ impl State {
                 self.0.remove(*name);
             }
             _ => {}
+        }
+    }
+
+    /// Whether every keyspace that the step uses is there.
+    pub fn takes(&self, step: &Step) -> bool {
+        match step {
+            Step::Commit(ops, _) => ops.iter().all(|op| self.0.contains_key(op.keyspace())),
+            Step::Drop(name) | Step::Compact(name) => self.0.contains_key(*name),
+            _ => true,
         }
     }
 
@@ -286,7 +314,7 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
             0..=8 => {
                 let large = rng.chance(mix.blobs);
                 let len = if large { BLOB_THRESHOLD as u64 + 1 + rng.below(9000) } else { rng.below(200) };
-                Op::Put(name, key(rng.below(mix.keys)), value(rng, len as usize))
+                Op::Put(name, key(rng.below(mix.keys)), rng.bytes(len as usize))
             }
             9..=15 => Op::Add(key(rng.below(mix.keys / 4 + 1)), rng.below(2001) as i64 - 1000),
             16..=18 => Op::Delete(if rng.chance(20) { SUMS } else { name }, key(rng.below(mix.keys))),
@@ -303,13 +331,4 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
 /// The key of a number, in order.
 pub fn key(number: u64) -> Vec<u8> {
     format!("key{number:06}").into_bytes()
-}
-
-fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }

@@ -21,7 +21,7 @@ fn no_damage_is_believed() {
 #[test]
 fn a_sound_store_with_other_contents_is_noticed() {
     let specimen = Specimen::seeded(26, true);
-    assert_eq!(specimen.examine(&specimen.image), Ok(Found::Nothing));
-    let outcome = specimen.examine(&specimen.earlier);
+    assert_eq!(specimen.examine(&specimen.image, specimen.rule), Ok(Found::Nothing));
+    let outcome = specimen.examine(&specimen.earlier, specimen.rule);
     assert!(outcome.as_ref().is_err_and(|problem| problem.contains("wrong answer")), "{outcome:?}");
 }

@@ -55,7 +55,8 @@ fn search(leaf: &Leaf<'_>, entries: &[Owned], key: &[u8]) {
     assert_eq!(leaf.find(key), first..after);
 }
 
-fn build(entries: &[Owned], pages_before: u32, continues: bool) -> Vec<u8> {
+/// `flags`: bit 1, the last key goes on in the next leaf; bit 2, the first key began in the one before.
+fn build(entries: &[Owned], pages_before: u32, flags: u16) -> Vec<u8> {
     let mut builder = LeafBuilder::default();
     for (key, seqno, kind, value) in entries {
         let entry = Entry { key, seqno: *seqno, kind: *kind, value };
@@ -66,15 +67,19 @@ fn build(entries: &[Owned], pages_before: u32, continues: bool) -> Vec<u8> {
     let mut block = vec![0xAA; builder.pages() as usize * PAGE];
     assert!(block.len() <= builder.size().next_multiple_of(PAGE));
     block[..16].fill(0);
-    builder.encode(&mut block, pages_before, continues);
+    builder.encode(&mut block, pages_before, flags);
     block
 }
 
+fn flags(leaf: &Leaf<'_>) -> u16 {
+    u16::from(leaf.continues()) << 1 | u16::from(leaf.is_continued()) << 2
+}
+
 fn round_trip(leaf: &Leaf<'_>, before: &[Owned]) {
-    let block = build(before, leaf.pages_before(), leaf.continues());
+    let block = build(before, leaf.pages_before(), flags(leaf));
     let again = Leaf::check(&block).expect("a leaf that was encoded");
     assert_eq!(entries(&again), before);
-    assert_eq!((again.pages_before(), again.continues()), (leaf.pages_before(), leaf.continues()));
+    assert_eq!((again.pages_before(), flags(&again)), (leaf.pages_before(), flags(leaf)));
 }
 
 /// Changes one entry of a leaf that is sound, without asking whether it stays so.
@@ -105,7 +110,7 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     }
     entries.retain(|entry| entry.0.len() <= MAX_KEY);
     if !entries.is_empty() {
-        *input = trimmed(build(&entries, rng.below(9) as u32, rng.below(4) == 0));
+        *input = trimmed(build(&entries, rng.below(9) as u32, rng.below(4) as u16 * 2));
     }
 }
 
@@ -123,5 +128,5 @@ fn seeds() -> Vec<Vec<u8>> {
         (0..60).map(|i| entry(&format!("k{:03}", i * 7), 1000 - i, Kind::Put, &[i as u8; 3])).collect();
     let apart = vec![entry("a", 1, Kind::Put, b""), entry("zebra", 1 << 60, Kind::Put, &[7; 40])];
     let wide: Vec<Owned> = (0..3).map(|i| entry(&format!("{i}"), 5, Kind::Put, &[b'w'; 1900])).collect();
-    [few, many, apart, wide].into_iter().map(|entries| trimmed(build(&entries, 1, false))).collect()
+    [few, many, apart, wide].into_iter().map(|entries| trimmed(build(&entries, 1, 0))).collect()
 }

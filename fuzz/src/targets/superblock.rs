@@ -6,7 +6,7 @@
 //! corruption.
 
 use pandodb::base::{BlockAddr, PageNo, Seqno, StoreId};
-use pandodb::space::Superblock;
+use pandodb::space::{Superblock, Twin};
 
 use super::trimmed;
 use crate::repair::{self, PAGE};
@@ -49,7 +49,7 @@ fn seeds() -> Vec<Vec<u8>> {
         clean: true,
         durable: Seqno(0),
         next_run_id: 1,
-        catalogs: [BlockAddr { page: PageNo(1), pages: 1 }, BlockAddr { page: PageNo(2), pages: 1 }],
+        catalog: Twin([BlockAddr { page: PageNo(1), pages: 1 }, BlockAddr { page: PageNo(64), pages: 1 }]),
         catalog_len: 5,
         catalog_generation: 1,
     };

@@ -29,7 +29,7 @@ use crate::{Target, assert_named, mutate as change};
 pub const TARGET: Target = Target { name: "trunk", max_len: 4096, memory: 24 << 20, run, mutate, seeds };
 
 const STORE: StoreId = StoreId([9; 16]);
-/// Nodes of an input stand here, a page each.
+/// Nodes of an input stand here, two copies of a page each.
 const NODES: u64 = 224;
 /// Their owners, and those of runs.
 const FIRST_ID: u64 = 20;
@@ -41,7 +41,7 @@ static BASE: LazyLock<(SimImage, Vec<u8>)> = LazyLock::new(base);
 fn core(image: &SimImage) -> Result<Core> {
     let device = SimDevice::from_image(image, 1);
     let data = DataFile::open(DataFile::open_raw(&*device, true)?, STORE)?;
-    Ok(Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(100)) })
+    Ok(Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(100)), mend: true })
 }
 
 fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&str, &str)>) -> Arc<RunSlice> {
@@ -67,7 +67,7 @@ fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64]) -> 
 fn base() -> (SimImage, Vec<u8>) {
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
-    let core = Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(FIRST_ID)) };
+    let core = Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(FIRST_ID)), mend: true };
     let old = run_of(&core, 2, 0..90, None);
     let new = run_of(&core, 3, 20..50, Some(("key02", "key03")));
     let ranges = [KeyRange::new("", "key0500"), KeyRange::new("key0500", "")];
@@ -89,20 +89,21 @@ fn base() -> (SimImage, Vec<u8>) {
     let mut bodies = Vec::new();
     for node in root.children.iter().map(|child| &child.node).chain([&root]) {
         let stored = node.stored().expect("just written");
-        let block = core.data.read_block(stored.addr, stored.id, BlockKind::Node).expect("reads");
+        let block = stored.twin.read(&core.data, stored.id, BlockKind::Node).expect("reads");
         let len = u32::from_le_bytes(block[16..20].try_into().expect("4 bytes")) as usize;
-        bodies.push((stored.id.0, stored.addr.page.0, block[20..20 + len].to_vec()));
+        bodies.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), block[20..20 + len].to_vec()));
     }
-    let mut record = vec![1];
-    [FIRST_ID + 2, NODES + 2, 1, 9, 1, 160, 3].into_iter().for_each(|number| put_varint(&mut record, number));
+    let mut record = vec![2];
+    record.extend(place(FIRST_ID + 2, pages_of(2)));
+    [9, 1, 160, 3].into_iter().for_each(|number| put_varint(&mut record, number));
     let mut input = Vec::new();
     put_part(&mut input, &record);
     for (i, (_, _, body)) in bodies.iter().enumerate() {
         let mut body = body.clone();
         if i == 2 {
-            // The children's places are the last two triples of the root's body.
-            for (child, (id, page, _)) in bodies[..2].iter().enumerate() {
-                replace(&mut body, &triple(*id, *page), &triple(FIRST_ID + child as u64, NODES + child as u64));
+            // The children's places come last in the root's body.
+            for (child, (id, pages, _)) in bodies[..2].iter().enumerate() {
+                replace(&mut body, &place(*id, *pages), &place(FIRST_ID + child as u64, pages_of(child as u64)));
             }
         }
         put_part(&mut input, &body);
@@ -110,9 +111,15 @@ fn base() -> (SimImage, Vec<u8>) {
     (runs, input)
 }
 
-fn triple(id: u64, page: u64) -> Vec<u8> {
+/// The pages of the two copies of an input's node.
+fn pages_of(node: u64) -> [u64; 2] {
+    [NODES + 2 * node, NODES + 2 * node + 1]
+}
+
+/// A reference to a node, as its parent holds it.
+fn place(id: u64, [first, second]: [u64; 2]) -> Vec<u8> {
     let mut out = Vec::new();
-    [id, page, 1].into_iter().for_each(|number| put_varint(&mut out, number));
+    [id, 1, first, second].into_iter().for_each(|number| put_varint(&mut out, number));
     out
 }
 
@@ -142,15 +149,17 @@ fn run(data: &[u8]) {
     let parts = parts(data);
     let record = RootRecord { through: THROUGH, bytes: parts.first().map_or(Vec::new(), |part| part.to_vec()) };
     for (i, body) in parts.iter().skip(1).enumerate() {
-        let (page, id) = (NODES + i as u64, FIRST_ID + i as u64);
+        let id = FIRST_ID + i as u64;
         let mut block = vec![0; PAGE];
         let body = &body[..body.len().min(PAGE - 20)];
         block[4] = BlockKind::Node as u8;
         block[8..12].copy_from_slice(&1u32.to_le_bytes());
         block[16..20].copy_from_slice(&(body.len() as u32).to_le_bytes());
         block[20..20 + body.len()].copy_from_slice(body);
-        repair::block(&mut block, &STORE.0, id, page);
-        image.write(DATA_FILE, page * PAGE as u64, &block);
+        for page in pages_of(i as u64) {
+            repair::block(&mut block, &STORE.0, id, page);
+            image.write(DATA_FILE, page * PAGE as u64, &block);
+        }
     }
     if !record.bytes.is_empty() {
         load(&image, &record);
@@ -181,7 +190,7 @@ fn load(image: &SimImage, record: &RootRecord) {
     loaded.root.walk(&mut |node| {
         node.assert_valid();
         let stored = node.stored().expect("it was read");
-        assert!(core.data.is_taken(Extent { start: stored.addr.page, pages: stored.addr.pages }));
+        assert!(stored.twin.extents().into_iter().all(|extent| core.data.is_taken(extent)));
         for branch in &node.branches {
             assert!(branch.slice.run().owned().into_iter().all(|extent| core.data.is_taken(extent)));
         }
@@ -270,8 +279,9 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
 
 fn seeds() -> Vec<Vec<u8>> {
     let mut leaf = Vec::new();
-    let mut record = vec![1];
-    [FIRST_ID, NODES, 1, 1, 0].into_iter().for_each(|number| put_varint(&mut record, number));
+    let mut record = vec![2];
+    record.extend(place(FIRST_ID, pages_of(0)));
+    [1, 0].into_iter().for_each(|number| put_varint(&mut record, number));
     put_part(&mut leaf, &record);
     put_part(&mut leaf, &[0, 0, 0, 0, 0]);
     vec![BASE.1.clone(), leaf]

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use pandodb::base::{Error, KeyspaceId, Kind, Seqno, StoreId};
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::wal::{Claims, Record, ReplayReport, SegmentSummary, Visit, inspect, put_op, replay, segment_name};
+use pandodb::wal::{Claims, Mode, Record, ReplayReport, SegmentSummary, Visit, inspect, put_op, replay, segment_name};
 
 use crate::bytes::Bytes;
 use crate::repair::{self, PAGE, RecordPlace};
@@ -131,14 +131,9 @@ fn record(
     first.wrapping_add(u64::from(count))
 }
 
-fn read(
-    device: &dyn Device,
-    claims: Claims,
-    read_only: bool,
-    stop: u64,
-) -> (Vec<Visited>, pandodb::Result<ReplayReport>) {
+fn read(device: &dyn Device, claims: Claims, mode: Mode, stop: u64) -> (Vec<Visited>, pandodb::Result<ReplayReport>) {
     let mut visited = Vec::new();
-    let report = replay(device, STORE, claims, read_only, &mut |record: &Record<'_>| {
+    let report = replay(device, STORE, claims, mode, &mut |record: &Record<'_>| {
         if record.first.0 == stop {
             return Ok(Visit::Stop);
         }
@@ -150,7 +145,7 @@ fn read(
 
 fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited>) {
     let device = SimDevice::from_image(image, 1);
-    let (visited, report) = read(&*device, claims, true, stop);
+    let (visited, report) = read(&*device, claims, Mode::Read, stop);
     assert_eq!(device.image().hash(), image.hash(), "a replay that only reads has modified something");
     let shown: BTreeSet<(u64, u32)> = inspect(&*device, STORE)
         .expect("the directory can be listed")
@@ -181,7 +176,7 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
 /// The same with leave to write: what it leaves replays to the same, also from what a power cut leaves.
 fn writing(before_image: &SimImage, claims: Claims, stop: u64, visited: &[Visited], before: &ReplayReport) {
     let device = SimDevice::from_image(before_image, 1);
-    let (again, report) = read(&*device, claims, false, stop);
+    let (again, report) = read(&*device, claims, Mode::Recover, stop);
     let report = match report {
         // No epoch is left for a writer.
         Err(Error::Unsupported { .. }) => return,
@@ -191,7 +186,7 @@ fn writing(before_image: &SimImage, claims: Claims, stop: u64, visited: &[Visite
     assert_eq!((report.last, report.records), (before.last, before.records));
     let claims = Claims { durable: report.durable.max(claims.durable), ..claims };
     for image in [device.image(), device.durable_image()] {
-        let (after, report) = read(&*SimDevice::from_image(&image, 1), claims, true, stop);
+        let (after, report) = read(&*SimDevice::from_image(&image, 1), claims, Mode::Read, stop);
         let report = report.expect("a log that was settled");
         let (was, is) = (summary(before_image), summary(&image));
         assert_eq!(flat(&after), flat(visited), "what was settled replays to something else: from {was:#?} to {is:#?}");

@@ -29,7 +29,7 @@ pub struct SimArgs {
     /// Go on for so many seconds.
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Go on until so many runs (states, faults, images, kills) are counted.
+    /// Go on until so many runs (states, faults, images, actions, kills, transactions) are counted.
     #[arg(long, value_name = "N", conflicts_with_all = ["ci", "soak"])]
     pub runs: Option<u64>,
     /// Go on for so many seeds.
@@ -64,8 +64,12 @@ pub enum SimKind {
     Faults,
     /// Damage to stores at rest.
     Corrupt,
+    /// Random histories of the whole interface, against sorted maps.
+    Model,
     /// A real process on the real disk, killed.
     Kill,
+    /// Histories of many clients against what they must have seen.
+    Histories,
     /// One after the other.
     All,
 }
@@ -77,7 +81,9 @@ impl SimKind {
             SimKind::Crash => vec![Kind::Crash],
             SimKind::Faults => vec![Kind::Faults],
             SimKind::Corrupt => vec![Kind::Corrupt],
+            SimKind::Model => vec![Kind::Model],
             SimKind::Kill => vec![Kind::Kill],
+            SimKind::Histories => vec![Kind::Histories],
             SimKind::All => Kind::ALL.to_vec(),
         }
     }

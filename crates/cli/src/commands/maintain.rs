@@ -44,7 +44,9 @@ pub fn verify(args: &ReportArgs) -> Outcome {
     print_verdict(&verdict, args.json)?;
     match verdict.problems.len() {
         0 => Ok(()),
-        n => Err(Failure::Corruption(format!("{n} problems found; restore from a backup, or dump what still reads"))),
+        n => Err(Failure::Corruption(format!(
+            "{n} problems found; restore from a backup, or `pando salvage` what still reads"
+        ))),
     }
 }
 
@@ -54,7 +56,7 @@ fn print_verdict(verdict: &Verdict, json: bool) -> Outcome {
     }
     let word = if verdict.sound { "sound" } else { "DAMAGED" };
     output::line(format_args!(
-        "{word}: {} entries in {} runs, {} nodes, {} blocks, {} large values; {} read and checked",
+        "{word}: {} entries in {} runs, {} copies of nodes, {} blocks, {} large values; {} read and checked",
         output::count(verdict.entries),
         output::count(verdict.runs),
         output::count(verdict.nodes),

@@ -10,6 +10,7 @@ pub mod load;
 pub mod maintain;
 pub mod point;
 pub mod restore;
+pub mod salvage;
 pub mod scan;
 pub mod sim;
 pub mod stats;
@@ -42,6 +43,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Compact(args) => maintain::compact(&args),
         Command::Checkpoint(args) => maintain::checkpoint(&args),
         Command::Backup(args) => maintain::backup(&args),
+        Command::Salvage(args) => salvage::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),

@@ -46,10 +46,12 @@ struct Found<'a> {
 /// The share of the time of all kinds that a kind takes.
 fn share(kind: Kind) -> f64 {
     match kind {
-        Kind::Crash => 0.45,
-        Kind::Faults => 0.2,
+        Kind::Crash => 0.35,
+        Kind::Faults => 0.15,
         Kind::Corrupt => 0.15,
-        Kind::Kill => 0.2,
+        Kind::Model => 0.1,
+        Kind::Histories => 0.1,
+        Kind::Kill => 0.15,
     }
 }
 

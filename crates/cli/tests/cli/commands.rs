@@ -53,7 +53,7 @@ fn misuse_is_exit_code_2_in_one_line() {
 #[test]
 fn help_tells_the_exit_codes() {
     let help = run(&["--help"], b"").ok();
-    for words in ["Exit codes: 0 done, 1 not found", "2 misuse", "3 corruption", "4 input/output"] {
+    for words in ["Exit codes: 0 done, 1 not found", "2 misuse", "3 corruption", "4 input/output", "5 salvaged"] {
         assert!(help.contains(words), "{help}");
     }
     assert!(run(&["load", "--help"], b"").ok().contains("ndjson"));
@@ -297,4 +297,35 @@ fn a_flipped_bit_is_harmless_or_exit_code_3() {
     }
     assert!(caught > 0, "no flip was noticed");
     assert_eq!(place.pando("scan", &[]).ok(), records);
+}
+
+#[test]
+fn salvage_copies_what_is_left_and_says_what_is_not() {
+    let place = Place::new();
+    let records: Vec<String> = (0..3000).map(|i| format!("key{i:05}\tvalue{}\n", i * 7)).collect();
+    place.feed("load", &["-", "--format", "kv"], records.concat().as_bytes()).ok();
+    place.pando("compact", &[]).ok();
+    let to = |name: &str| place.path(name).to_str().unwrap().to_owned();
+    assert!(place.pando("salvage", &[&to("whole")]).ok().contains("everything copied"));
+    assert_eq!(run_on(&place.path("whole"), "scan", &[], b"").ok(), records.concat());
+    assert!(place.pando("salvage", &[&to("whole")]).fails(2).contains("not empty"));
+    // The first page of the data file that says it is a leaf, in the middle of its extent.
+    let path = place.path("s").join("data");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let leaf = bytes.chunks(4096).position(|page| page[4] == 1 && page[8..12] == [1, 0, 0, 0]).unwrap() + 2;
+    bytes[leaf * 4096 + 100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let run = place.pando("salvage", &[&to("part"), "--json"]);
+    assert_eq!(run.code, 5, "{} {}", run.out, run.err);
+    let report: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let loss = &report["keyspaces"][0]["losses"][0];
+    let (from, end) = (loss["from"].as_str().unwrap(), loss["to"].as_str().unwrap());
+    assert!(loss["reason"].as_str().unwrap().contains(&format!("at byte {}", leaf * 4096)), "{loss}");
+    let left: String =
+        records.iter().filter(|record| record.as_str() < from || record.as_str() >= end).cloned().collect();
+    let copied = run_on(&place.path("part"), "scan", &[], b"").ok();
+    assert!(copied == left && copied.len() > records.concat().len() / 2, "all but what is reported");
+    let run = place.pando("salvage", &[&to("again")]);
+    assert!(run.out.contains("  lost: from `key") && run.err.lines().count() == 1, "{} {}", run.out, run.err);
+    assert_eq!(place.pando("salvage", &[&to("stale"), "--include-stale"]).code, 5);
 }

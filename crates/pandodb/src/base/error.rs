@@ -126,6 +126,11 @@ impl Error {
         }
     }
 
+    /// Whether the error says that stored bytes cannot be had: they are damaged, or the device refuses to read them.
+    pub fn is_damage(&self) -> bool {
+        self.is_corruption() || matches!(self, Error::Io { op: "read", .. })
+    }
+
     /// Whether the error says that stored bytes are damaged.
     pub fn is_corruption(&self) -> bool {
         matches!(self, Error::Corruption { .. })
@@ -146,7 +151,7 @@ impl fmt::Display for Error {
                 let file = if file.is_empty() { "memory" } else { file };
                 write!(
                     f,
-                    "corruption: {what} in `{file}` at byte {offset}: {detail}; restore from a backup; what does not need this block stays readable"
+                    "corruption: {what} in `{file}` at byte {offset}: {detail}; restore from a backup, or salvage; what does not need this block stays readable"
                 )
             }
             Error::Poisoned { first } => {

@@ -1,6 +1,6 @@
 //! The words that every layer shares: identities, messages, key ranges, errors, codecs.
 //!
-//! Nothing here does I/O or takes a lock. A type lives here when two layers pass it to each other; what only one
+//! Nothing here does I/O or takes a lock; [`sync`] chooses the locks of all. A type lives here when two layers pass it to each other; what only one
 //! layer needs stays in that layer.
 //!
 //! Order is bytewise, for ever. Messages are ordered by **user key ascending, then seqno descending**, so the newest
@@ -13,6 +13,8 @@ pub mod fragments;
 pub mod ids;
 pub mod message;
 pub mod range;
+pub mod seeded;
+pub mod sync;
 
 pub use block::EntryBlock;
 pub use error::{Error, Result};
@@ -20,6 +22,7 @@ pub use fragments::{FragmentSet, FragmentSweep, Fragments};
 pub use ids::{BlockAddr, Extent, KeyspaceId, PageNo, RunId, Seqno, StoreId};
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
 pub use range::KeyRange;
+pub use seeded::SeededBug;
 
 /// The unit of allocation and of checked I/O, in bytes.
 pub const PAGE: usize = 4096;

@@ -1,8 +1,10 @@
-//! Looking at a store without changing it: verification of an open one, inspection of one on disk.
+//! Looking at a store without changing it: verification of an open one, inspection of one on disk, salvage of a damaged one.
 
 mod inspect;
+mod salvage;
 mod verify;
 
 pub use inspect::{Inspect, inspect, inspect_device};
+pub use salvage::{Loss, SalvageReport, Salvaged, salvage};
 pub use verify::VerifyReport;
 pub(crate) use verify::verify;

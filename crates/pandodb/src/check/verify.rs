@@ -1,21 +1,22 @@
 //! `verify`: reads and checks everything that a store reaches, and accounts for every page.
 //!
-//! Steps: both superblock slots and both catalogue copies; the large values that memtables name; then, with a checkpoint's worth of state pinned, each index:
-//! its nodes, runs, live messages, large values; then the allocation: no page has two owners, every owned page counts as
+//! Steps: both superblock slots and both catalogue copies; then, with a checkpoint's worth of state pinned, each index:
+//! the large values that its memtables name; its nodes, runs, live messages, large values; then the allocation: no page has two owners, every owned page counts as
 //! taken. Problems are gathered, not fatal: verification goes on behind them. The log is not read again: opening has
 //! replayed it, and refuses a store whose log is damaged.
 
 use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, Seqno};
 use crate::index::Visitor;
-use crate::memtable::Memtable;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 use crate::space::{BlockKind, DataFile, Superblock};
-use crate::store::catalog::{Catalog, extent};
+use crate::store::catalog::Catalog;
 use crate::store::engine::Engine;
+use crate::store::keyspace::KeyspaceState;
+use crate::store::read::World;
 
-/// Bytes of messages that are copied out of a memtable at a time.
-const MEMTABLE_BYTES: usize = 64 << 10;
+/// Bytes taken from a memtable at a time.
+const MEMTABLE_BLOCK: usize = 64 << 10;
 
 /// What a verification read, and what is wrong.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +29,7 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Runs.
     pub runs: u64,
-    /// Trunk nodes.
+    /// Copies of trunk nodes: two of each.
     pub nodes: u64,
     /// Large values.
     pub blobs: u64,
@@ -47,28 +48,6 @@ struct Verifier<'a> {
     data: &'a DataFile,
     report: VerifyReport,
     owned: RangeSet,
-}
-
-impl Verifier<'_> {
-    /// Reads the large values that a memtable names. Their pages are not accounted for here: once the memtable is packed the
-    /// index names them too.
-    fn large_values(&mut self, memtable: &Memtable) -> Result<()> {
-        let mut block = EntryBlock::new();
-        let mut after: Option<(Vec<u8>, Seqno)> = None;
-        loop {
-            block.clear();
-            let place = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-            memtable.fill(&KeyRange::all(), place, false, usize::MAX, MEMTABLE_BYTES, &mut block);
-            for entry in block.iter().filter(|entry| entry.kind == Kind::BlobPut) {
-                match self.data.read_blob(&BlobRef::decode(entry.value)?) {
-                    Ok(buf) => self.block(BlockKind::Blob, buf.len() as u64),
-                    Err(e) => self.problem(e),
-                }
-            }
-            let Some(last) = block.len().checked_sub(1).map(|last| block.get(last)) else { return Ok(()) };
-            after = Some((last.key.to_vec(), last.seqno));
-        }
-    }
 }
 
 impl Visitor for Verifier<'_> {
@@ -105,13 +84,34 @@ impl Visitor for Verifier<'_> {
     }
 }
 
+/// Reads the large values that only messages in memory name. The view is pinned: what compactions drop meanwhile stays.
+fn verify_memtables(engine: &Engine, keyspace: &KeyspaceState, verifier: &mut Verifier<'_>) -> Result<()> {
+    let Ok(world) = World::at(keyspace, engine.snapshots.visible()) else { return Ok(()) };
+    for memtable in world.memtables() {
+        let (mut block, mut after) = (EntryBlock::new(), None::<(Vec<u8>, Seqno)>);
+        loop {
+            block.clear();
+            let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
+            memtable.fill(&KeyRange::all(), from, false, usize::MAX, MEMTABLE_BLOCK, &mut block);
+            let Some(last) = block.len().checked_sub(1).map(|last| block.get(last)) else { break };
+            after = Some((last.key.to_vec(), last.seqno));
+            for entry in block.iter().filter(|entry| entry.kind == Kind::BlobPut) {
+                match engine.core.data.read_blob(&BlobRef::decode(entry.value)?) {
+                    Ok(buf) => verifier.block(BlockKind::Blob, buf.len() as u64),
+                    Err(e) => verifier.problem(e),
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Verifies an open store.
 pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
     let data = &engine.core.data;
     let mut verifier = Verifier { data, report: VerifyReport::default(), owned: RangeSet::default() };
-    let keyspaces: Vec<_>;
     {
-        // Held, so that no checkpoint moves the roots meanwhile, or lets the place of a large value be used again.
+        // Held, so that no checkpoint moves the roots meanwhile.
         let root = engine.durable_root.lock();
         for slot in Superblock::read_slots(data.file(), DATA_FILE) {
             match slot {
@@ -121,22 +121,18 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
                 Err(e) => verifier.problem(e),
             }
         }
-        for (copy, addr) in root.superblock.catalogs.into_iter().enumerate() {
-            verifier.extent(extent(addr));
+        root.superblock.catalog.extents().into_iter().for_each(|extent| verifier.extent(extent));
+        for (copy, addr) in root.superblock.catalog.0.into_iter().enumerate() {
             match Catalog::check_copy(data, &root.superblock, copy) {
                 Ok(catalog) if catalog == root.catalog => verifier.block(BlockKind::Catalog, addr.bytes() as u64),
                 Ok(_) => verifier.problem(data.corrupt(addr, "catalogue", "the copies differ")),
                 Err(e) => verifier.problem(e),
             }
         }
-        keyspaces = engine.keyspaces.read().values().cloned().collect();
-        for keyspace in &keyspaces {
-            let containers = keyspace.containers.load_full();
-            let sealed = containers.sealed.iter().map(|batch| &batch.memtable);
-            sealed.chain([&containers.active]).try_for_each(|memtable| verifier.large_values(memtable))?;
-        }
     }
+    let keyspaces: Vec<_> = engine.keyspaces.read().values().cloned().collect();
     for keyspace in keyspaces {
+        verify_memtables(engine, &keyspace, &mut verifier)?;
         keyspace.index.verify(&mut verifier)?;
     }
     Ok(verifier.report)

@@ -10,11 +10,10 @@
 //! Each view holds the graves that its successor filled, and each link holds the next. A link goes when its view and
 //! every older one are gone; then its extents are freed, which starts their quarantine behind the superblocks.
 
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use crate::base::Extent;
+use crate::base::sync::{Mutex, OnceLock};
 use crate::space::DataFile;
 
 /// One link of the chain.

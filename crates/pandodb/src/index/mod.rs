@@ -18,12 +18,14 @@ pub mod stbe;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 use crate::base::{
-    BlobRef, BlockAddr, Entry, EntryBlock, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno,
+    BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno,
 };
 use crate::memtable::Memtable;
 use crate::pool::{Block, Pool};
 use crate::resolve::{Gather, Stripes};
+use crate::run::RunSlice;
 use crate::space::{BlockKind, DataFile};
 
 /// A memtable that takes no more writes, handed over for good.
@@ -53,26 +55,28 @@ pub struct Core {
     pub pool: Arc<Pool>,
     /// Hands out identities of runs and trunk nodes.
     pub ids: Arc<IdSource>,
+    /// The store is open for writing: a damaged copy of a metadata block is written anew when it is met.
+    pub mend: bool,
 }
 
 /// The source of identities that are never reused within a store.
 #[derive(Debug)]
-pub struct IdSource(std::sync::atomic::AtomicU64);
+pub struct IdSource(AtomicU64);
 
 impl IdSource {
     /// The next identity is `next`.
     pub fn new(next: u64) -> IdSource {
-        IdSource(std::sync::atomic::AtomicU64::new(next.max(1)))
+        IdSource(AtomicU64::new(next.max(1)))
     }
 
     /// An identity that nobody had before.
     pub fn next(&self) -> RunId {
-        RunId(self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+        RunId(self.0.fetch_add(1, Relaxed))
     }
 
     /// The identity that will be given out next: what a superblock records.
     pub fn peek(&self) -> u64 {
-        self.0.load(std::sync::atomic::Ordering::Relaxed)
+        self.0.load(Relaxed)
     }
 }
 
@@ -93,7 +97,7 @@ impl Debt {
 }
 
 /// What one step did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Progress {
     /// Bytes read from inputs: the measure in which debt is paid.
     pub bytes: u64,
@@ -101,6 +105,8 @@ pub struct Progress {
     pub packed: bool,
     /// There was nothing to do (or others are doing it).
     pub idle: bool,
+    /// An input could not be read. It stays as it is and nothing is owed for it any more; other work goes on.
+    pub damage: Option<Error>,
 }
 
 /// The durable root of an index: its own encoding, opaque to the catalogue.
@@ -154,6 +160,8 @@ pub struct IndexStats {
     pub splits: u64,
     /// Nodes merged since opening.
     pub merges: u64,
+    /// Runs that a compaction could not read: they stay as they are until the store is opened again.
+    pub damaged_runs: u64,
     /// Work owed.
     pub debt: Debt,
 }
@@ -279,7 +287,10 @@ pub trait IndexView: Send + Sync {
     /// Starts a scan of `range`, downwards if `reverse`.
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>>;
     /// Appends every range tombstone that may cover a key of `range`.
-    fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>);
+    ///
+    /// # Errors
+    /// If some cannot be read: then no message of `range` is known to be alive.
+    fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()>;
 }
 
 /// One structure that holds a keyspace's data.
@@ -307,6 +318,8 @@ pub trait Index: Send + Sync {
     fn clear(&self);
     /// Reads and checks everything that the index reaches.
     fn verify(&self, visit: &mut dyn Visitor) -> Result<()>;
+    /// The whole key line in pieces, in order, for a salvage. Only in a store that is open for reading: nothing pins them.
+    fn parts(&self) -> Vec<Part>;
     /// Describes the structure, for the inspector.
     fn describe(&self, out: &mut String);
     /// The description of one of its runs.
@@ -319,6 +332,16 @@ pub struct Cut {
     pub root: RootRecord,
     /// Keeps the root's nodes and runs alive while the caller wants to read them.
     pub pin: Arc<dyn IndexView>,
+}
+
+/// A piece of the key line with everything that the index holds for it.
+pub struct Part {
+    /// The keys.
+    pub range: KeyRange,
+    /// The runs that a lookup there asks, the newest first.
+    pub slices: Vec<Arc<RunSlice>>,
+    /// There was more, older than these, and it cannot be read.
+    pub lost: Option<Error>,
 }
 
 /// What [`Index::verify`] reports to.

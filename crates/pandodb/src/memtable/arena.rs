@@ -10,8 +10,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
+use crate::base::sync::Mutex;
 use crate::base::{Entry, Kind, MAX_KEY, MAX_OPERAND, Seqno};
 
 /// The size of a chunk in bytes.

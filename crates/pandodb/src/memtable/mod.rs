@@ -30,13 +30,11 @@ mod tree;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use parking_lot::RwLock;
 
 pub use arena::{CHUNK_BYTES, ChunkPool};
 use tree::{Target, Tree};
 
+use crate::base::sync::{AtomicUsize, Ordering, RwLock};
 use crate::base::{Entry, EntryBlock, FragmentSet, Fragments, KeyRange, Kind, RangeTombstone, Seqno};
 
 /// Before all versions of a key.

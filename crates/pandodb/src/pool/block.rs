@@ -2,9 +2,9 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::base::PAGE;
+use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 use crate::device::AlignedBuf;
 
 /// What keeping a block costs beside its bytes: slot, map entry, reference counts, the allocator's share.

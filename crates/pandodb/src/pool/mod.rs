@@ -28,13 +28,11 @@ mod shard;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-
-use parking_lot::Mutex;
 
 pub use block::{Block, PinnedBlock};
 use shard::{FrameKey, Shard};
 
+use crate::base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, PageNo, Result, RunId};
 use crate::device::AlignedBuf;
 
@@ -104,14 +102,14 @@ impl Pool {
     /// The block if it is cached; counts as a hit or a miss.
     #[inline]
     pub fn peek(&self, owner: RunId, page: PageNo) -> Option<Block> {
-        let key = FrameKey { owner, page };
+        let key = FrameKey::new(owner, page);
         self.shard(key).lock().hit(key)
     }
 
     /// Caches a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
     pub fn insert(&self, owner: RunId, addr: BlockAddr, buf: AlignedBuf) -> Block {
         debug_assert_eq!(buf.len(), addr.bytes(), "a block is cached whole");
-        let key = FrameKey { owner, page: addr.page };
+        let key = FrameKey::new(owner, addr.page);
         let block = Block::new(buf, self.pinned.clone());
         let (capacity, cost) = (self.capacity.load(Relaxed), block.cost());
         if cost > capacity / 8 {
@@ -156,7 +154,7 @@ impl Pool {
 
     /// Throws a block out, if it is cached: for what will surely not be asked for again.
     pub fn forget(&self, owner: RunId, page: PageNo) {
-        let key = FrameKey { owner, page };
+        let key = FrameKey::new(owner, page);
         let mut shard = self.shard(key).lock();
         if let Some(freed) = shard.remove(key) {
             self.bytes.fetch_sub(freed, Relaxed);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use super::{Block, PoolStats};
-use crate::base::{PageNo, RunId};
+use crate::base::{PageNo, RunId, SeededBug};
 
 /// Who wrote the block, and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,12 @@ pub(super) struct FrameKey {
 }
 
 impl FrameKey {
+    /// The key of a block.
+    #[inline]
+    pub(super) fn new(owner: RunId, page: PageNo) -> FrameKey {
+        FrameKey { owner: if SeededBug::PoolForgetsOwner.is_on() { RunId(0) } else { owner }, page }
+    }
+
     /// All 64 bits are usable. Neither number is chosen by a user, so nothing stronger is needed.
     #[inline]
     pub(super) fn hash(self) -> u64 {

@@ -30,7 +30,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::operator::Operator;
-use crate::base::{BlobRef, Entry, Fragments, Kind, RangeTombstone, Result, Seqno};
+use crate::base::{BlobRef, Entry, Fragments, Kind, RangeTombstone, Result, SeededBug, Seqno};
 
 /// Rounds of combining neighbours: each halves the operands if all combine.
 const COMBINE_ROUNDS: usize = 32;
@@ -182,7 +182,9 @@ impl Stripe<'_> {
     fn fold(&self, messages: Range<usize>, out: &mut FoldOutput) {
         let all = &self.group[messages.clone()];
         let dead = messages.start + all.partition_point(|entry| entry.seqno >= self.floor);
-        out.drop_all(&self.group[dead..messages.end]);
+        if !SeededBug::LargeValueLeaked.is_on() {
+            out.drop_all(&self.group[dead..messages.end]);
+        }
         let live = messages.start..dead;
         let Some(base) = live.clone().find(|&i| self.group[i].kind != Kind::Merge) else {
             return match self.ground || self.floor > Seqno(0) {
@@ -264,6 +266,7 @@ fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<
                     rest.next();
                     combined.push(Operand { newest: newer.newest, bytes: Cow::Owned(bytes) });
                 }
+                None if SeededBug::OperandDropped.is_on() => {}
                 None => combined.push(newer),
             }
         }
@@ -283,7 +286,7 @@ pub fn prune_tombstones(tombs: &[RangeTombstone], stripes: &Stripes, bottom: boo
     tombs.sort_by_key(|&(stripe, _)| std::cmp::Reverse(stripe));
     tombs
         .chunk_by(|a, b| a.0 == b.0)
-        .filter(|chunk| !(bottom && chunk[0].0 == 0))
+        .filter(|chunk| !((bottom || SeededBug::RangeTombstoneDropped.is_on()) && chunk[0].0 == 0))
         .flat_map(|chunk| Fragments::build_from(chunk.iter().map(|&(_, tomb)| tomb)).newest())
         .collect()
 }

@@ -20,8 +20,11 @@ use super::inner::{Child, InnerBuilder, MIN_FANOUT, separator};
 use super::leaf::LeafBuilder;
 use super::meta::{self, RunMeta};
 use super::pages::{PageWriter, Placed};
+use super::slots::{CONTINUED, CONTINUES};
 use super::tombstones;
-use crate::base::{BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, Seqno, key_hash};
+use crate::base::{
+    BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, SeededBug, Seqno, key_hash,
+};
 use crate::filter::{BloomBuilder, FilterMeta};
 use crate::space::{BlockKind, DataFile};
 
@@ -62,6 +65,8 @@ pub struct RunBuilder {
     /// Bounds the leaf from below; empty for the first.
     leaf_separator: Vec<u8>,
     pages_before: u32,
+    /// The flag of the leaf being filled that says whether its first key began in the one before.
+    continued: u16,
     leaves: Level,
     filter: BloomBuilder,
     tombstones: Vec<RangeTombstone>,
@@ -79,6 +84,7 @@ impl RunBuilder {
             leaf_limit: PAGE,
             leaf_separator: Vec::new(),
             pages_before: 0,
+            continued: 0,
             leaves: Level::default(),
             filter: BloomBuilder::new(),
             tombstones: Vec::new(),
@@ -106,7 +112,10 @@ impl RunBuilder {
         self.leaf.add(&entry);
         self.count(&entry);
         if new_key {
-            self.filter.add(key_hash(entry.key));
+            let hash = key_hash(entry.key);
+            if !(SeededBug::FilterMissesKeys.is_on() && hash.is_multiple_of(16)) {
+                self.filter.add(hash);
+            }
             self.meta.keys += 1;
             if self.meta.first_key.is_empty() {
                 self.meta.first_key.extend_from_slice(entry.key);
@@ -194,7 +203,9 @@ impl RunBuilder {
 
     fn close_leaf(&mut self, continues: bool) -> Result<()> {
         let (pages, before, leaf) = (self.leaf.pages(), self.pages_before, &self.leaf);
-        let placed = self.pages.append(pages, BlockKind::Leaf, |block| leaf.encode(block, before, continues))?;
+        let flags = self.continued | if continues { CONTINUES } else { 0 };
+        let placed = self.pages.append(pages, BlockKind::Leaf, |block| leaf.encode(block, before, flags))?;
+        self.continued = if continues { CONTINUED } else { 0 };
         let child = Child { position: placed.position, pages, leaf: placed.position };
         self.leaves.push(child, &self.leaf_separator);
         self.pages_before = pages;

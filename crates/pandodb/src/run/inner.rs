@@ -81,10 +81,7 @@ impl<'a> Inner<'a> {
     /// What is wrong, in words.
     pub fn check(bytes: &'a [u8]) -> Result<Inner<'a>, &'static str> {
         let inner = Inner { bytes, slots: Slots::check(bytes)? };
-        if inner.level() == 0
-            || inner.level() > u32::from(MAX_HEIGHT)
-            || inner.slots.flags & super::slots::CONTINUES != 0
-        {
+        if inner.level() == 0 || inner.level() > u32::from(MAX_HEIGHT) || inner.slots.flags & !super::slots::WIDE != 0 {
             return Err("level or flags out of bounds");
         }
         let prefix_len = inner.slots.prefix(bytes).len();

@@ -3,6 +3,7 @@
 //! ```text
 //!   body of `slots`, link = pages of the leaf before (0: none), base = smallest seqno
 //!   flag bit 1: the messages of the last key go on in the next leaf (only past 4 MiB of them)
+//!   flag bit 2: those of the first key began in the leaf before
 //!
 //!   entry   kind u8 │ seqno − base varint │ rest length varint │ rest of the key │ value, to the entry's end
 //! ```
@@ -17,7 +18,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::slots::{CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
+use super::slots::{CONTINUED, CONTINUES, Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, put_varint, varint_len};
 use crate::base::{BlobRef, Entry, Kind, MAX_KEY, MAX_VALUE, PAGE, Seqno};
 
@@ -126,6 +127,12 @@ impl<'a> Leaf<'a> {
     #[inline]
     pub fn continues(&self) -> bool {
         self.slots.flags & CONTINUES != 0
+    }
+
+    /// Whether the messages of the first key began in the leaf before.
+    #[inline]
+    pub fn is_continued(&self) -> bool {
+        self.slots.flags & CONTINUED != 0
     }
 
     /// The common prefix of all keys.
@@ -295,10 +302,10 @@ impl LeafBuilder {
         u32::try_from((frame + entries).div_ceil(PAGE)).expect("a leaf is bounded by its builder")
     }
 
-    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages; its header is left to be sealed.
-    pub fn encode(&self, block: &mut [u8], pages_before: u32, continues: bool) {
+    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages; its header is left to be sealed. `flags`: of
+    /// [`CONTINUED`] and [`CONTINUES`].
+    pub fn encode(&self, block: &mut [u8], pages_before: u32, flags: u16) {
         let prefix = &self.bytes[..self.prefix_len];
-        let flags = if continues { CONTINUES } else { 0 };
         let size = (self.pending.len(), self.entry_bytes());
         let mut writer = SlotsWriter::start(block, size, prefix, flags, (pages_before, self.min_seqno));
         let mut fixed = Vec::with_capacity(1 + 10 + 3);

@@ -18,7 +18,7 @@ use std::cmp::Ordering;
 
 use super::cursor::RunCursor;
 use super::slots::common_prefix;
-use crate::base::{Entry, Result};
+use crate::base::{Entry, Result, RunId};
 
 /// A cursor over several cursors.
 pub struct MergeCursor {
@@ -29,6 +29,8 @@ pub struct MergeCursor {
     losers: Vec<u32>,
     reverse: bool,
     shared: usize,
+    /// The input that could not be read.
+    failed: Option<u32>,
 }
 
 /// How many bytes all keys of the inputs share at their start.
@@ -43,7 +45,8 @@ impl MergeCursor {
     /// Merges `inputs`, which all go the same way: downwards if `reverse`. Stands at the first entry of all.
     pub fn new(inputs: Vec<RunCursor>, reverse: bool) -> MergeCursor {
         let shared = shared_prefix(&inputs);
-        let mut merge = MergeCursor { heads: vec![0; inputs.len()], losers: Vec::new(), inputs, reverse, shared };
+        let heads = vec![0; inputs.len()];
+        let mut merge = MergeCursor { heads, losers: Vec::new(), inputs, reverse, shared, failed: None };
         merge.rebuild();
         merge
     }
@@ -60,6 +63,11 @@ impl MergeCursor {
         self.inputs[winner].entry().map(|_| winner)
     }
 
+    /// The run whose damage or refusal was the last error of [`MergeCursor::advance`].
+    pub fn failed(&self) -> Option<RunId> {
+        self.failed.map(|input| self.inputs[input as usize].slice().run().meta().id)
+    }
+
     /// Goes to the next entry. Past the end it stays there.
     ///
     /// # Errors
@@ -70,7 +78,7 @@ impl MergeCursor {
         let moved = self.inputs[winner as usize].advance();
         self.take_head(winner as usize);
         self.replay(winner);
-        moved
+        moved.inspect_err(|_| self.failed = Some(winner))
     }
 
     /// Seeks every input; see [`RunCursor::seek`].

@@ -15,6 +15,7 @@
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, leaves in a row, a range, several runs |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
+//! | `salvage` | reads what it can around damage, and says which keys are lost |
 //! | `slice`, `spans` | a run clipped to a key range, and which pages somebody still needs |
 //!
 //! Invariants:
@@ -34,6 +35,7 @@ mod meta;
 mod pages;
 mod probe;
 mod reader;
+mod salvage;
 mod slice;
 mod slots;
 mod spans;
@@ -51,4 +53,5 @@ pub use merge::MergeCursor;
 pub use meta::{RunMeta, read_footer};
 pub use probe::{LeafHit, ProbeStep, RunProbe};
 pub use reader::Run;
+pub use salvage::{Piece, Salvager};
 pub use slice::RunSlice;

@@ -78,14 +78,15 @@ impl RunProbe {
         RunProbe { hash, state: State::Start, after: None }
     }
 
-    /// Goes on: with the block that the last step asked for, and always with the same slice and key. Costs about 150
+    /// Goes on: with the block that the last step asked for, and always with the same slice and key. A filter block that
+    /// cannot be read may be left out: the run is asked then. Costs about 150
     /// ns a block.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if the run's blocks contradict one another.
     ///
     /// # Panics
-    /// If a block is missing that was asked for.
+    /// If another block is missing that was asked for.
     pub fn step(&mut self, slice: &RunSlice, key: &[u8], block: Option<Block>) -> Result<ProbeStep> {
         let meta = slice.run().meta();
         match self.state {
@@ -105,8 +106,7 @@ impl RunProbe {
                 Ok(ProbeStep::Need(slice.run().address(position, 1)?, BlockKind::Filter))
             }
             State::Filter => {
-                let page = block.expect("the filter's page was asked for");
-                let hit = may_contain(&page, meta.filter.pages, self.hash);
+                let hit = block.is_none_or(|page| may_contain(&page, meta.filter.pages, self.hash));
                 Ok(if hit { self.need_root(slice) } else { self.end() })
             }
             State::Inner(level) => {

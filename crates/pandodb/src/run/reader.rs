@@ -1,6 +1,7 @@
 //! [`Run`]: an open run. Loads checked blocks through the pool, finds leaves, owns the run's pages.
 //!
-//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. A run that was just
+//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. If they cannot be read the
+//! run opens all the same, and every reader who would have to know them gets that error instead ([`Run::fragments`]). A run that was just
 //! built is opened by [`Run::open`]. One that a root on disk names is opened by [`Run::reopen`]: then its slices are
 //! restored, and [`Run::settle`] takes the pages that they span into the allocation map. Until then it owns nothing,
 //! so that an opening that fails half-way frees nothing.
@@ -8,15 +9,13 @@
 //! Locks: `holdings`, for bookkeeping only; then the map of the data file, never the other way round.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use parking_lot::Mutex;
 
 use super::inner::{Child, Inner};
 use super::leaf::Leaf;
 use super::meta::RunMeta;
 use super::spans::{PageRange, Spans};
 use super::tombstones;
+use crate::base::sync::{Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Pool};
@@ -29,8 +28,8 @@ pub struct Run {
     meta: RunMeta,
     /// The position of the first page of each extent.
     starts: Vec<u64>,
-    fragments: Arc<Fragments>,
-    false_positives: AtomicU64,
+    fragments: Result<Arc<Fragments>>,
+    false_positives: Counter,
     holdings: Mutex<Holdings>,
 }
 
@@ -54,38 +53,24 @@ impl Run {
     /// # Errors
     /// An I/O error or [`Error::Corruption`] if its range tombstones cannot be read; nothing is freed then.
     pub fn open(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
-        let run = Run::reopen(data, pool, meta)?;
+        let run = Run::reopen(data, pool, meta);
+        run.fragments()?;
         run.holdings.lock().settled = true;
         Ok(run)
     }
 
     /// Opens a run of an existing store. It owns nothing before [`Run::settle`].
-    ///
-    /// # Errors
-    /// As [`Run::open`].
-    pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
+    pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Arc<Run> {
         let starts = meta.extents.iter().scan(0, |next, extent| {
             let start = *next;
             *next += u64::from(extent.pages);
             Some(start)
         });
         let starts = starts.collect();
-        let mut ranges = Vec::new();
-        for &addr in &meta.tombstones {
-            let block = data.read_block(addr, meta.id, BlockKind::Tombstones)?;
-            tombstones::decode(&block, &mut ranges)
-                .map_err(|error| data.corrupt(addr, BlockKind::Tombstones.name(), error.to_string()))?;
-        }
+        let fragments = tombstones::read(&data, &meta).map(|ranges| Arc::new(Fragments::build(&ranges)));
         let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages) };
-        Ok(Arc::new(Run {
-            data,
-            pool,
-            starts,
-            fragments: Arc::new(Fragments::build(&ranges)),
-            false_positives: AtomicU64::new(0),
-            holdings: Mutex::new(holdings),
-            meta,
-        }))
+        let false_positives = Counter::new(0);
+        Arc::new(Run { data, pool, starts, fragments, false_positives, holdings: Mutex::new(holdings), meta })
     }
 
     /// The run's description.
@@ -94,8 +79,12 @@ impl Run {
     }
 
     /// Its range tombstones.
-    pub fn fragments(&self) -> &Arc<Fragments> {
-        &self.fragments
+    ///
+    /// # Errors
+    /// Why they could not be read when the run was opened: what they cover is not known then, so nothing that is older is
+    /// an answer.
+    pub fn fragments(&self) -> Result<&Arc<Fragments>> {
+        self.fragments.as_ref().map_err(Error::clone)
     }
 
     /// Where its blocks are.

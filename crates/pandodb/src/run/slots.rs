@@ -4,7 +4,7 @@
 //!  0  block header (16 bytes, `space::data`)
 //! 16  count u32          entries, at least 1
 //! 20  prefix length u16
-//! 22  flags u16          bit 0: offsets are u32, else u16; bit 1: see the leaf
+//! 22  flags u16          bit 0: offsets are u32, else u16; bits 1, 2: see the leaf
 //! 24  end u32            where the last entry ends, from the block's start
 //! 28  link u32           leaf: pages of the leaf before this one; inner: level
 //! 32  base u64           leaf: smallest seqno; inner: smallest child position
@@ -32,6 +32,8 @@ pub(super) const BODY: usize = 40;
 pub(super) const WIDE: u16 = 1;
 /// The messages of the leaf's last key go on in the next leaf.
 pub(super) const CONTINUES: u16 = 2;
+/// Those of its first key began in the leaf before.
+pub(super) const CONTINUED: u16 = 4;
 /// Offsets of two bytes reach this far.
 const NARROW_LIMIT: usize = 1 << 16;
 
@@ -111,7 +113,7 @@ impl Slots {
     pub(super) fn check(bytes: &[u8]) -> Result<Slots, Flaw> {
         debug_assert!(bytes.len() >= PAGE, "a block has a page at least");
         let slots = Slots::of(bytes);
-        if slots.count == 0 || slots.flags & !(WIDE | CONTINUES) != 0 {
+        if slots.count == 0 || slots.flags & !(WIDE | CONTINUES | CONTINUED) != 0 {
             return Err("no entries, or unknown flags");
         }
         // Four bytes of head and one of entry each, so that the products below cannot overflow.

@@ -4,6 +4,7 @@ mod damage;
 mod golden;
 mod ownership;
 mod reading;
+mod salvage;
 
 use std::sync::Arc;
 

@@ -8,8 +8,10 @@
 //! A run has few of them, if any, so they are read whole when the run is opened and kept as fragments. Bounds have up
 //! to 65,535 bytes (a bound above the longest key one more); an empty `to` is no bound.
 
+use super::meta::RunMeta;
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, Seqno};
+use crate::space::{BlockKind, DataFile};
 
 /// Where the items begin.
 const ITEMS: usize = 24;
@@ -43,6 +45,17 @@ pub fn fill(block: &mut [u8], count: u32, items: &[u8]) {
     block[20..24].copy_from_slice(&(items.len() as u32).to_le_bytes());
     block[ITEMS..ITEMS + items.len()].copy_from_slice(items);
     block[ITEMS + items.len()..].fill(0);
+}
+
+/// The range tombstones of a run, from their blocks.
+pub(super) fn read(data: &DataFile, meta: &RunMeta) -> Result<Vec<RangeTombstone>> {
+    let mut ranges = Vec::new();
+    for &addr in &meta.tombstones {
+        let block = data.read_block(addr, meta.id, BlockKind::Tombstones)?;
+        decode(&block, &mut ranges)
+            .map_err(|error| data.corrupt(addr, BlockKind::Tombstones.name(), error.to_string()))?;
+    }
+    Ok(ranges)
 }
 
 /// Decodes a block whose header was checked.

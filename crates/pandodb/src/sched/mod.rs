@@ -11,24 +11,27 @@
 //!   at some limit. In balance the debt stays at about half the write amplification in memtables.
 //! * **A bounded wait.** One write waits at most [`MAX_WAIT`]; what it still owes, the next one pays.
 //! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`]: deterministic.
+//! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack are at most a quarter of a memtable: a store of a few
+//!   kilobytes parks its compactions between writes as a large one does.
 //!
 //! Invariant: credit does not pile up: a worker that ran ahead does not buy a later burst.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-
+use crate::base::sync::{
+    AtomicBool, AtomicU64, Condvar, Mutex,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
 use crate::device::{Device, JoinHandle};
 
 /// The longest that one write waits for background work.
 pub const MAX_WAIT: Duration = Duration::from_millis(5);
-/// Bytes of work in one step of a worker.
+/// Bytes of work in one step of a worker, at most.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
-/// Bytes of work in one step of a writer.
+/// Bytes of work in one step of a writer, at most.
 pub const FOREGROUND_STEP: u64 = 64 << 10;
-/// Bytes that a writer may owe before it waits.
+/// Bytes that a writer may owe before it waits, at most.
 const SLACK: u64 = 512 << 10;
 /// Debt is to be paid within the writes of one memtable, times this headroom.
 const HEADROOM: u64 = 2;
@@ -61,20 +64,29 @@ impl Load {
 }
 
 /// The account between writers and workers.
-#[derive(Debug, Default)]
+///
+/// `owed` is read before `earned`, and written with `Release` by whoever has looked at `earned`: who sees credit voided sees
+/// the work that it was voided for, too, and does not owe it again (`crates/explore/loom`, model `account`).
+#[derive(Debug)]
 pub struct Account {
     owed: AtomicU64,
     earned: AtomicU64,
+    slack: u64,
 }
 
 impl Account {
+    /// An account of a store with memtables of so many bytes.
+    pub fn new(memtable_bytes: u64) -> Account {
+        Account { owed: AtomicU64::new(0), earned: AtomicU64::new(0), slack: SLACK.min(memtable_bytes / 4) }
+    }
+
     /// A writer owes `price` more. Returns what is to be worked off before it may go on.
     pub fn charge(&self, price: u64) -> u64 {
         let earned = self.earned.load(Relaxed);
-        let before = self.owed.fetch_add(price, Relaxed);
+        let before = self.owed.fetch_add(price, AcqRel);
         if before < earned {
             // A worker that ran ahead: old credit is void.
-            let _ = self.owed.compare_exchange(before + price, earned + price, Relaxed, Relaxed);
+            let _ = self.owed.compare_exchange(before + price, earned + price, AcqRel, Relaxed);
         }
         self.due()
     }
@@ -86,12 +98,13 @@ impl Account {
 
     /// What is owed beyond the slack.
     pub fn due(&self) -> u64 {
-        self.owed.load(Relaxed).saturating_sub(self.earned.load(Relaxed) + SLACK)
+        let owed = self.owed.load(Acquire);
+        owed.saturating_sub(self.earned.load(Relaxed) + self.slack)
     }
 
     /// There is no debt: nothing is owed.
     pub fn clear(&self) {
-        self.owed.store(self.earned.load(Relaxed), Relaxed);
+        self.owed.store(self.earned.load(Relaxed), Release);
     }
 }
 
@@ -110,6 +123,7 @@ pub enum Turn {
 #[derive(Debug)]
 pub struct Scheduler {
     account: Account,
+    memtable_bytes: u64,
     gate: Mutex<()>,
     /// Wakes workers: there may be work.
     work: Condvar,
@@ -118,19 +132,24 @@ pub struct Scheduler {
     stop: AtomicBool,
 }
 
-impl Default for Scheduler {
-    fn default() -> Scheduler {
+impl Scheduler {
+    /// The scheduler of a store with memtables of so many bytes.
+    pub fn new(memtable_bytes: u64) -> Scheduler {
         Scheduler {
-            account: Account::default(),
+            account: Account::new(memtable_bytes),
+            memtable_bytes,
             gate: Mutex::new(()),
             work: Condvar::new(),
             done: Condvar::new(),
             stop: AtomicBool::new(false),
         }
     }
-}
 
-impl Scheduler {
+    /// The bytes of a step: `most`, but not more than a quarter of a memtable.
+    pub fn step(&self, most: u64) -> u64 {
+        most.min(self.memtable_bytes / 4)
+    }
+
     /// The account.
     pub fn account(&self) -> &Account {
         &self.account
@@ -225,7 +244,7 @@ mod tests {
 
     #[test]
     fn credit_does_not_pile_up() {
-        let account = Account::default();
+        let account = Account::new(32 * MIB);
         account.earn(100 * MIB);
         assert_eq!(account.charge(MIB), MIB - SLACK);
         account.earn(MIB);

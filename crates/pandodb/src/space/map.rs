@@ -4,6 +4,7 @@
 //! large requests, and the partly taken ones (slabs), for small requests. Pure bookkeeping, no I/O.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::ranges::RangeSet;
 use crate::base::{EXTENT_PAGES, Extent, PageNo};
@@ -72,9 +73,21 @@ impl PageMap {
     /// Takes `pages` contiguous pages; `None` if no gap is large enough. Small requests go to slabs, requests of an
     /// extent or more start at an extent.
     pub fn alloc(&mut self, pages: u32) -> Option<Extent> {
+        self.alloc_outside(pages, 0..0)
+    }
+
+    /// As [`PageMap::alloc`], but in no extent that holds a page of `other` or touches one that does.
+    pub fn alloc_apart(&mut self, pages: u32, other: Extent) -> Option<Extent> {
+        let size = u64::from(EXTENT_PAGES);
+        self.alloc_outside(pages, (other.start.0 / size).saturating_sub(1)..other.end().div_ceil(size) + 1)
+    }
+
+    /// As [`PageMap::alloc`], but outside these extents.
+    fn alloc_outside(&mut self, pages: u32, avoid: Range<u64>) -> Option<Extent> {
         assert!(pages > 0, "an allocation has at least one page");
         if pages < EXTENT_PAGES {
-            let slab = self.partial.iter().take(SLAB_TRIES).find_map(|&extent| {
+            let slabs = self.partial.iter().filter(|extent| !avoid.contains(extent));
+            let slab = slabs.take(SLAB_TRIES).find_map(|&extent| {
                 find_gap(self.words[extent as usize], pages)
                     .map(|bit| extent * u64::from(EXTENT_PAGES) + u64::from(bit))
             });
@@ -85,7 +98,7 @@ impl PageMap {
             }
         }
         let want = u64::from(pages.div_ceil(EXTENT_PAGES));
-        let start = self.free.first_fit(want)?;
+        let start = self.free.first_fit_outside(want, avoid)?;
         let extent = Extent { start: PageNo(start * u64::from(EXTENT_PAGES)), pages };
         assert!(self.take(extent));
         Some(extent)

@@ -12,6 +12,8 @@
 //!   slab extents. One 32-bit map an extent says which pages are taken ([`map`]).
 //! * **Nothing that a checkpoint reaches is overwritten.** An extent that is dropped waits until two superblocks that
 //!   were cut after the drop are durable, so neither slot of the superblock can reach it ([`data::DataFile::free`]).
+//! * **No single fault takes a root**: two superblocks, and every block between them and the runs is written twice
+//!   ([`twin`]).
 //! * Who reaches an extent is decided by ownership in memory (the last `Arc` that names it frees it) and, on reopening,
 //!   by walking the roots ([`data::DataFile::mark`]): the map itself is not persisted, so it cannot disagree.
 //! * Every block carries a header whose checksum covers the store, the owner, the address and the kind ([`data`]), so a
@@ -22,6 +24,8 @@ pub mod data;
 pub mod map;
 pub mod ranges;
 pub mod superblock;
+pub mod twin;
 
 pub use data::{BLOCK_HEADER, BlockKind, DataFile};
 pub use superblock::Superblock;
+pub use twin::Twin;

@@ -1,6 +1,7 @@
 //! [`RangeSet`]: a set of numbers kept as maximal ranges. Free extents, live large values.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::base::{Extent, PageNo};
 
@@ -60,9 +61,15 @@ impl RangeSet {
         self.ranges.range(..start + len).next_back().is_some_and(|(&at, &size)| at + size > start)
     }
 
-    /// The start of the first range of at least `len`.
-    pub fn first_fit(&self, len: u64) -> Option<u64> {
-        self.ranges.iter().find(|&(_, &size)| size >= len).map(|(&start, _)| start)
+    /// The first place for `len` numbers in a row that are in the set and not in `avoid`.
+    pub fn first_fit_outside(&self, len: u64, avoid: Range<u64>) -> Option<u64> {
+        self.ranges.iter().find_map(|(&start, &size)| {
+            let end = start + size;
+            let before = start..end.min(avoid.start);
+            let after = start.max(avoid.end)..end;
+            // Without anything to avoid, the second is the whole range.
+            [before, after].into_iter().find(|part| part.start + len <= part.end).map(|part| part.start)
+        })
     }
 
     /// The last range: (start, length).
@@ -107,7 +114,9 @@ mod tests {
         set.remove(12, 3);
         assert_eq!(set.iter().collect::<Vec<_>>(), [(10, 2), (15, 10)]);
         assert!(set.contains(15, 10) && !set.contains(11, 2) && !set.contains(0, 1));
-        assert_eq!((set.first_fit(3), set.first_fit(11), set.last()), (Some(15), None, Some((15, 10))));
+        assert_eq!((set.first_fit_outside(3, 0..0), set.first_fit_outside(11, 0..0)), (Some(15), None));
+        assert_eq!((set.first_fit_outside(3, 16..18), set.first_fit_outside(3, 19..24)), (Some(18), Some(15)));
+        assert_eq!((set.first_fit_outside(6, 18..19), set.last()), (Some(19), Some((15, 10))));
     }
 
     #[test]

@@ -18,14 +18,15 @@
 //!                                         4092  crc32c of bytes 0..4092
 //! ```
 
+use super::Twin;
 use super::data::MAX_BLOCK_PAGES;
 use crate::base::codec::Reader;
-use crate::base::{BlockAddr, Error, MAX_EPOCH, PAGE, PageNo, Result, Seqno, StoreId};
-use crate::device::{AlignedBuf, File, read_exact_at, write_all_at};
+use crate::base::{BlockAddr, Error, MAX_EPOCH, PAGE, PageNo, Result, RunId, SeededBug, Seqno, StoreId};
+use crate::device::{AlignedBuf, File, read_exact_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
 /// The format that this version writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
 
@@ -56,7 +57,7 @@ pub struct Superblock {
     /// Every run and trunk node has a smaller identity.
     pub next_run_id: u64,
     /// The two copies of the catalogue; `pages == 0` in a store that has none yet.
-    pub catalogs: [BlockAddr; 2],
+    pub catalog: Twin,
     /// The length of the catalogue in bytes, without block header and padding.
     pub catalog_len: u64,
     /// The generation of the superblock that first named this catalogue: the owner in its blocks' checksums.
@@ -64,6 +65,11 @@ pub struct Superblock {
 }
 
 impl Superblock {
+    /// The owner in the checksums of the catalogue: a later superblock may still name it, so it is not its own generation.
+    pub fn catalog_owner(&self) -> RunId {
+        RunId(self.catalog_generation)
+    }
+
     /// The persisted form.
     pub fn encode(&self) -> AlignedBuf {
         let mut out = Vec::with_capacity(PAGE);
@@ -79,7 +85,7 @@ impl Superblock {
         out.extend_from_slice(&[u8::from(self.clean), 0, 0, 0]);
         out.extend_from_slice(&self.durable.0.to_le_bytes());
         out.extend_from_slice(&self.next_run_id.to_le_bytes());
-        for addr in self.catalogs {
+        for addr in self.catalog.0 {
             out.extend_from_slice(&addr.page.0.to_le_bytes());
             out.extend_from_slice(&addr.pages.to_le_bytes());
             out.extend_from_slice(&[0; 4]);
@@ -118,8 +124,8 @@ impl Superblock {
         let clean = reader.u32()? & 0xff != 0;
         let durable = Seqno(reader.u64()?);
         let next_run_id = reader.u64()?;
-        let mut catalogs = [BlockAddr::default(); 2];
-        for addr in &mut catalogs {
+        let mut catalog = Twin::default();
+        for addr in &mut catalog.0 {
             *addr = BlockAddr { page: PageNo(reader.u64()?), pages: reader.u32()? };
             reader.take(4)?;
         }
@@ -135,7 +141,7 @@ impl Superblock {
             clean,
             durable,
             next_run_id,
-            catalogs,
+            catalog,
             catalog_len,
             catalog_generation,
         };
@@ -154,7 +160,7 @@ impl Superblock {
             && self.next_run_id < MAX_COUNT
             && self.epoch <= MAX_EPOCH
             && self.durable <= Seqno::BELIEVED
-            && self.catalogs.iter().all(place)
+            && self.catalog.0.iter().all(place)
     }
 
     /// Reads both slots of `file`, which is called `name` in errors.
@@ -172,12 +178,9 @@ impl Superblock {
         })
     }
 
-    /// Writes the superblock to the slot that its generation says, and syncs.
-    pub fn write(&self, file: &dyn File, name: &str) -> Result<()> {
-        let slot = SLOTS[(self.generation % 2) as usize];
-        write_all_at(file, slot.offset(), &self.encode())
-            .map_err(|e| Error::io("write", name, Some(slot.offset()), &e))?;
-        file.sync().map_err(|e| Error::io("sync", name, None, &e))
+    /// The slot that its generation says.
+    pub(super) fn slot(&self) -> PageNo {
+        SLOTS[if SeededBug::SuperblockSlotTwice.is_on() { 0 } else { (self.generation % 2) as usize }]
     }
 }
 
@@ -196,7 +199,7 @@ mod tests {
             clean: true,
             durable: Seqno(77),
             next_run_id: 12,
-            catalogs: [BlockAddr { page: PageNo(40), pages: 2 }, BlockAddr { page: PageNo(90), pages: 2 }],
+            catalog: Twin([BlockAddr { page: PageNo(40), pages: 2 }, BlockAddr { page: PageNo(90), pages: 2 }]),
             catalog_len: 5000,
             catalog_generation: 4,
         }
@@ -208,7 +211,7 @@ mod tests {
         let hex: String = page[..136].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
-            "50616e646f4442000100000000000000010000000000000002000000000000000300000000000000\
+            "50616e646f4442000200000000000000010000000000000002000000000000000300000000000000\
              303132333435363738396162636465668877665544332211090000000100000\
              04d000000000000000c000000000000002800000000000000020000000000000\
              05a00000000000000020000000000000088130000000000000400000000000000"
@@ -219,13 +222,13 @@ mod tests {
 
     #[test]
     fn what_no_store_has_come_to_is_refused() {
-        let far = |page| [BlockAddr { page: PageNo(page), pages: 2 }; 2];
+        let far = |page| Twin([BlockAddr { page: PageNo(page), pages: 2 }; 2]);
         let hostile = [
             Superblock { generation: u64::MAX, ..sample() },
             Superblock { epoch: u32::MAX, ..sample() },
             Superblock { durable: Seqno::MAX, ..sample() },
             Superblock { next_run_id: u64::MAX, ..sample() },
-            Superblock { catalogs: far(u64::MAX), ..sample() },
+            Superblock { catalog: far(u64::MAX), ..sample() },
             Superblock { catalog_len: u64::MAX, ..sample() },
             Superblock { catalog_len: 2 * PAGE as u64 + 1, ..sample() },
         ];

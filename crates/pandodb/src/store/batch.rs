@@ -141,12 +141,22 @@ impl Batch {
     /// # Errors
     /// The first error of an operation; [`Error::DiskFull`], [`Error::Poisoned`]; [`Error::Indeterminate`] if the sync
     /// failed.
-    pub fn commit(mut self, durability: Durability) -> Result<()> {
+    pub fn commit(self, durability: Durability) -> Result<()> {
+        self.commit_numbered(durability).map(|_| ())
+    }
+
+    /// As [`Batch::commit`]; says at which seqno the last operation was applied, the others directly before it, or `None` if
+    /// there is none. For checkers of histories: where a commit stands among the snapshots cannot be seen from outside.
+    ///
+    /// # Errors
+    /// As [`Batch::commit`].
+    #[doc(hidden)]
+    pub fn commit_numbered(mut self, durability: Durability) -> Result<Option<u64>> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
         if self.count == 0 {
-            return self.engine.check_writable().map(|_| ());
+            return self.engine.check_writable().map(|_| None);
         }
         let payload = Payload {
             ops: PayloadOps::Many(&self.payload, self.count),
@@ -154,9 +164,9 @@ impl Batch {
             frees: self.only_deletes,
             keyspaces: &self.keyspaces,
         };
-        self.engine.commit(payload, durability)?;
+        let last = self.engine.commit(payload, durability)?;
         self.blobs.clear();
-        Ok(())
+        Ok(Some(last.0))
     }
 }
 

@@ -1,5 +1,5 @@
-//! The catalogue: the keyspaces of a store and the roots of their indexes, as one block that each checkpoint writes
-//! twice.
+//! The catalogue: the keyspaces of a store and the roots of their indexes, as one block that each checkpoint writes,
+//! twice ([`crate::space::twin`]).
 //!
 //! Persisted form, after the block header (all integers varint, strings with their length in front):
 //!
@@ -9,10 +9,10 @@
 //! ```
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
-use crate::base::{BlockAddr, Error, Extent, KeyspaceId, Result, RunId, Seqno};
-use crate::device::AlignedBuf;
+use crate::base::{BlockAddr, Error, KeyspaceId, Result, RunId, Seqno};
 use crate::index::RootRecord;
-use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Superblock};
+use crate::space::data::DATA_FILE;
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Superblock, Twin};
 
 const VERSION: u64 = 1;
 /// No store has made so many keyspaces; as many again can be made.
@@ -118,40 +118,26 @@ impl Catalog {
         self.keyspaces.iter().map(|keyspace| keyspace.root.through).min()
     }
 
-    /// Writes two copies: where they are, and the length of one.
-    pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<([BlockAddr; 2], u64)> {
+    /// Writes both copies: where they are, and the length of one.
+    pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<(Twin, u64)> {
         let body = self.encode();
-        let mut written: Vec<BlockAddr> = Vec::new();
-        for _ in 0..2 {
-            match write_copy(data, &body, generation) {
-                Ok(addr) => written.push(addr),
-                Err(e) => {
-                    written.iter().for_each(|addr| data.give_back(extent(*addr)));
-                    return Err(e);
-                }
-            }
-        }
-        Ok(([written[0], written[1]], body.len() as u64))
+        let twin = Twin::write(data, &body, RunId(generation), BlockKind::Catalog)?;
+        Ok((twin, body.len() as u64))
     }
 
-    /// Reads the catalogue that a superblock names: the first copy that is whole.
+    /// Reads the catalogue that a superblock names: the first copy that is whole. A damaged one is written anew with the
+    /// next checkpoint, since each writes the catalogue.
     pub(crate) fn read(data: &DataFile, superblock: &Superblock) -> Result<Catalog> {
-        let first = read_copy(data, superblock, superblock.catalogs[0]);
-        match first {
-            Ok(catalog) => Ok(catalog),
-            Err(first) => read_copy(data, superblock, superblock.catalogs[1]).map_err(|_| first),
-        }
+        let buf = superblock.catalog.read(data, superblock.catalog_owner(), BlockKind::Catalog)?;
+        parse(data, superblock, superblock.catalog.0[0], &buf)
     }
 
     /// Reads one copy; for verification.
     pub(crate) fn check_copy(data: &DataFile, superblock: &Superblock, copy: usize) -> Result<Catalog> {
-        read_copy(data, superblock, superblock.catalogs[copy])
+        let addr = superblock.catalog.0[copy];
+        let buf = data.read_block(addr, superblock.catalog_owner(), BlockKind::Catalog)?;
+        parse(data, superblock, addr, &buf)
     }
-}
-
-/// The pages of a catalogue copy.
-pub(crate) fn extent(addr: BlockAddr) -> Extent {
-    Extent { start: addr.page, pages: addr.pages }
 }
 
 fn string(reader: &mut Reader<'_>) -> Result<String> {
@@ -159,31 +145,12 @@ fn string(reader: &mut Reader<'_>) -> Result<String> {
     String::from_utf8(bytes).map_err(|_| reader.corrupt("a name is not UTF-8"))
 }
 
-fn write_copy(data: &DataFile, body: &[u8], generation: u64) -> Result<BlockAddr> {
-    let pages = (body.len() + BLOCK_HEADER).div_ceil(crate::base::PAGE) as u32;
-    let place = data.alloc(pages)?;
-    let addr = BlockAddr { page: place.start, pages };
-    let mut buf = AlignedBuf::zeroed(pages as usize);
-    buf[BLOCK_HEADER..BLOCK_HEADER + body.len()].copy_from_slice(body);
-    data.seal_block(&mut buf, addr, RunId(generation), BlockKind::Catalog);
-    match data.write(addr.page, buf) {
-        Ok(_) => Ok(addr),
-        Err(e) => {
-            data.give_back(place);
-            Err(e)
-        }
-    }
-}
-
-fn read_copy(data: &DataFile, superblock: &Superblock, addr: BlockAddr) -> Result<Catalog> {
-    // The generation that wrote the catalogue is part of its checksum, but a later superblock may still name it: it says
-    // which in the block's owner, so the check takes the owner from the superblock.
-    let buf = data.read_block(addr, RunId(superblock.catalog_generation), BlockKind::Catalog)?;
-    let end = BLOCK_HEADER as u64 + superblock.catalog_len;
-    if end > buf.len() as u64 {
+fn parse(data: &DataFile, superblock: &Superblock, addr: BlockAddr, block: &[u8]) -> Result<Catalog> {
+    let end = (BLOCK_HEADER as u64).saturating_add(superblock.catalog_len);
+    if end > block.len() as u64 {
         return Err(data.corrupt(addr, "catalogue", format!("length {} exceeds the block", superblock.catalog_len)));
     }
-    Catalog::decode(&buf[BLOCK_HEADER..end as usize]).map_err(|e: Error| e.in_file("data", addr.page.offset()))
+    Catalog::decode(&block[BLOCK_HEADER..end as usize]).map_err(|e: Error| e.in_file(DATA_FILE, addr.page.offset()))
 }
 
 #[cfg(test)]

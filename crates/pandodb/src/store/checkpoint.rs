@@ -10,21 +10,20 @@
 //! that meets a full disk is given up without a trace.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use arc_swap::ArcSwap;
-
-use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME, extent};
+use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME};
 use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
-use crate::base::{BlockAddr, Error, KeyRange, KeyspaceId, PAGE, Result, Seqno};
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::base::{Error, KeyRange, KeyspaceId, PAGE, Result, SeededBug, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::space::data::DATA_FILE;
+use crate::wal::Log;
 
 /// Identities that may be given out between two superblocks: after a crash none of them is given out again.
 pub(crate) const IDS_AHEAD: u64 = 1 << 20;
@@ -56,19 +55,20 @@ impl Engine {
     fn checkpoint_with(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
         let log = self.check_writable()?;
         self.core.data.begin_checkpoint();
-        let old: [BlockAddr; 2] = root.superblock.catalogs;
-        if let Err(e) = self.write_root(root, pending) {
+        let old = root.superblock.catalog;
+        if let Err(e) = self.write_root(log, root, pending) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. }) {
                 self.poison(&e);
             }
             return Err(e);
         }
-        old.iter().for_each(|addr| self.core.data.free(extent(*addr)));
+        old.free(&self.core.data);
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through().unwrap_or(root.superblock.durable);
         // The checkpoint stands whatever becomes of old log; what is left is tried again at the next one.
-        if let Err(e) = log.discard_through(through.min(root.older_through)) {
+        let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
+        if let Err(e) = log.discard_through(needed_above) {
             *self.trouble.lock() = Some(e);
         }
         root.older_through = through;
@@ -78,8 +78,10 @@ impl Engine {
     }
 
     /// Writes nodes, catalogue and superblock. On an error nothing durable has changed.
-    fn write_root(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
-        let log = self.check_writable()?;
+    ///
+    /// It does not ask whether the store was closed meanwhile: a close waits for the root, and a refusal here would count
+    /// as a failure that keeps it from making everything durable.
+    fn write_root(&self, log: &Log, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
         let before = self.core.data.stats().written_bytes;
         let published = self.keyspaces.read();
         let keyspaces: Vec<Arc<KeyspaceState>> = published.values().chain(pending).cloned().collect();
@@ -101,17 +103,18 @@ impl Engine {
         }
         let last = Seqno(self.sequencer.lock().next.0 - 1);
         let generation = root.superblock.generation + 1;
-        let (catalogs, catalog_len) = catalog.write(&self.core.data, generation)?;
+        let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
-        superblock.catalogs = catalogs;
+        superblock.catalog = twin;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;
         superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         superblock.clean = false;
-        let written = self.core.data.sync().and_then(|()| log.sync(last)).and_then(|()| {
+        let synced = if SeededBug::SuperblockBeforeData.is_on() { Ok(()) } else { self.core.data.sync() };
+        let written = synced.and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
-            superblock.write(self.core.data.file(), DATA_FILE)
+            self.core.data.write_superblock(&superblock)
         });
         if let Err(e) = written {
             // Whether the superblock reached the disk is not known: both catalogues stay where they are.
@@ -129,7 +132,7 @@ impl Engine {
     /// the memtable holds something again and the index has not moved.
     fn extend_through(&self, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
         let sequencer = self.sequencer.lock();
-        if keyspace.is_drained(through) {
+        if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
             keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
         }
         through.max(Seqno(keyspace.drained_through.load(Relaxed)))
@@ -165,7 +168,7 @@ impl Engine {
         root.superblock.clean = true;
         root.superblock.durable = last;
         root.superblock.next_run_id = self.core.ids.peek();
-        root.superblock.write(self.core.data.file(), DATA_FILE)
+        self.core.data.write_superblock(&root.superblock)
     }
 
     // ---- keyspaces ----
@@ -209,7 +212,7 @@ impl Engine {
         });
         root.catalog.next_id += 1;
         // No record may name the keyspace before a catalogue does, in both slots: whichever is left must know it.
-        for _ in 0..2 {
+        for _ in 0..if SeededBug::KeyspaceInOneCatalogue.is_on() { 1 } else { 2 } {
             self.checkpoint_with(&mut root, Some(&state))?;
         }
         let _sequencer = self.sequencer.lock();
@@ -238,6 +241,9 @@ impl Engine {
             self.keyspaces.write().remove(&state.id);
             self.charge(&state, 0);
         }
+        if SeededBug::DropNotDurable.is_on() {
+            return Ok(());
+        }
         let dropped = self.freeing_checkpoint(&mut root);
         if let Err(e) = dropped {
             let _sequencer = self.sequencer.lock();
@@ -265,16 +271,19 @@ impl Engine {
         self.drain(&|| keyspace.index.debt().pack_bytes == 0)?;
         self.trouble.lock().take();
         keyspace.index.compact(range)?;
-        self.settle()?;
+        self.settle_all()?;
         // Damaged inputs are left as they are, and then nothing is owed for them.
-        match self.trouble.lock().clone() {
-            Some(trouble) => Err(trouble),
-            None => Ok(()),
-        }
+        self.damage.lock().remove(&keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Waits until no debt is left, then lets freed space go.
+    /// Waits until no debt is left, then lets freed space go. Damage that compactions met is told once.
     pub(crate) fn settle(&self) -> Result<()> {
+        self.settle_all()?;
+        let damage = std::mem::take(&mut *self.damage.lock());
+        damage.into_values().next().map_or(Ok(()), Err)
+    }
+
+    fn settle_all(&self) -> Result<()> {
         self.check_writable()?;
         // What the last compactions freed waits for two superblocks, and a checkpoint may seal a memtable.
         for _ in 0..4 {
@@ -292,7 +301,7 @@ impl Engine {
         while !done() {
             self.check_writable()?;
             if self.config.background_threads == 0 {
-                let turn = self.guarded_turn(BACKGROUND_STEP);
+                let turn = self.guarded_turn(self.scheduler.step(BACKGROUND_STEP));
                 if turn != Turn::Stuck {
                     continue;
                 }

@@ -16,10 +16,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use super::catalog::Catalog;
 use super::keyspace::KeyspaceState;
@@ -27,7 +23,8 @@ use super::options::{Config, Durability};
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::Histogram;
-use crate::base::{Entry, Error, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, Seqno};
+use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, MutexGuard, OnceLock, Ordering::Relaxed, RwLock};
+use crate::base::{Entry, Error, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, SeededBug, Seqno};
 use crate::device::{Device, JoinHandle, LockGuard};
 use crate::index::{Core, Debt, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
@@ -64,6 +61,10 @@ pub(crate) struct Engine {
     pub checkpoint_due: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
+    /// The first damage that compactions of each keyspace met and nobody was told of yet.
+    pub damage: Mutex<BTreeMap<KeyspaceId, Error>>,
+    /// The damage at which the log was cut, in a store that was opened for a salvage.
+    pub log_cut: Option<Error>,
     pub figures: Figures,
     pub closed: AtomicBool,
     /// Held shared by whoever writes to the data file without the sequencer; a close takes it before it lets go of the
@@ -92,17 +93,17 @@ pub(crate) struct DurableRoot {
 /// Counters of the process.
 #[derive(Default)]
 pub(crate) struct Figures {
-    pub user_bytes: AtomicU64,
+    pub user_bytes: Counter,
     /// Bytes that earlier lives wrote: users, and the store for them.
     pub earlier: (u64, u64),
     /// Bytes of log that a store which is only read has found.
-    pub log_found: AtomicU64,
+    pub log_found: Counter,
     pub blob_bytes: AtomicU64,
-    pub checkpoint_bytes: AtomicU64,
-    pub checkpoints: AtomicU64,
-    pub commits: AtomicU64,
-    pub gets: AtomicU64,
-    pub probed_blocks: AtomicU64,
+    pub checkpoint_bytes: Counter,
+    pub checkpoints: Counter,
+    pub commits: Counter,
+    pub gets: Counter,
+    pub probed_blocks: Counter,
     pub write_latency: Histogram,
     pub read_latency: Histogram,
 }
@@ -126,6 +127,9 @@ impl Engine {
 
     /// Notes the first failure after which nothing may be written any more.
     pub(crate) fn poison(&self, error: &Error) {
+        if SeededBug::PoisonIgnored.is_on() {
+            return;
+        }
         let first = match error {
             // The log knew before the store.
             Error::Poisoned { first } => first.clone(),
@@ -134,8 +138,8 @@ impl Engine {
         let _ = self.poison.set(first);
     }
 
-    /// Applies the operations of `payload`, all or none. `bytes`: what they weigh; `frees`: they only delete.
-    pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<()> {
+    /// Applies the operations of `payload`, all or none; returns the seqno of the last one.
+    pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
         let log = self.check_writable()?;
         let started = self.device.now();
         self.admit(payload.bytes, payload.frees)?;
@@ -163,7 +167,7 @@ impl Engine {
         self.figures.commits.fetch_add(1, Relaxed);
         self.figures.user_bytes.fetch_add(payload.bytes, Relaxed);
         self.figures.write_latency.record(self.device.now().saturating_sub(started));
-        Ok(())
+        Ok(last)
     }
 
     /// Logs and applies; the caller holds the sequencer. Returns the last seqno.
@@ -177,13 +181,18 @@ impl Engine {
         durability: Durability,
     ) -> Result<Seqno> {
         self.check_writable()?;
+        if count > 1 && SeededBug::BatchInParts.is_on() {
+            let (head, rest) = payload.split_at(Ops::first_bytes(payload));
+            self.apply(log, sequencer, head, 1, frees, durability)?;
+            return self.apply(log, sequencer, rest, count - 1, frees, durability);
+        }
         if !frees {
             self.keep_back()?;
         }
         // A full disk shows here, before anything is accepted.
         if let Err(e) = log.reserve(payload.len()) {
-            let full = matches!(e, Error::DiskFull { .. });
-            if !(full && frees && self.reserve.release()?) {
+            let full = matches!(e, Error::DiskFull { .. }) && !SeededBug::FullDiskPoisons.is_on();
+            if !(full && frees && !SeededBug::ReserveNotUsed.is_on() && self.reserve.release()?) {
                 if !full {
                     self.poison(&e);
                 }
@@ -270,7 +279,7 @@ impl Engine {
     fn work_off(&self, price: u64) -> Result<()> {
         let mut due = self.scheduler.account().charge(price);
         while due > 0 {
-            match self.guarded_turn(sched::FOREGROUND_STEP) {
+            match self.guarded_turn(self.scheduler.step(sched::FOREGROUND_STEP)) {
                 Turn::Worked(bytes) => self.scheduler.account().earn(bytes.max(1)),
                 Turn::Idle | Turn::Stuck => self.scheduler.account().clear(),
             }
@@ -347,6 +356,9 @@ impl Engine {
                         keyspace.retire_sealed();
                         self.checkpoint_due.store(true, Relaxed);
                     }
+                    if let Some(damage) = progress.damage {
+                        self.damage.lock().entry(keyspace.id).or_insert(damage);
+                    }
                     self.trouble.lock().take();
                     return Turn::Worked(progress.bytes.max(1));
                 }
@@ -379,8 +391,11 @@ impl Engine {
                     self.checkpoint_due.store(true, Relaxed);
                 }
             }
-            // Damage found by a compaction: its inputs stay as they are, reads of other ranges go on.
-            Error::Corruption { .. } => {}
+            // What was just written could not be read back: it is written again.
+            damage if damage.is_damage() => {}
+            // Not this work failed: something else did before, or the store was closed meanwhile. To count the latter as
+            // a failure would keep the close from making everything durable.
+            Error::Poisoned { .. } => {}
             _ => self.poison(&error),
         }
         *self.trouble.lock() = Some(error);
@@ -395,10 +410,10 @@ impl Engine {
         self.scheduler.stop();
         let workers = std::mem::take(&mut *self.workers.lock());
         workers.into_iter().for_each(|worker| worker.join());
-        let ended = if self.log.is_none() || self.poison.get().is_some() {
-            Ok(())
-        } else {
-            self.write_clean_end().inspect_err(|e| self.poison(e))
+        let ended = match self.poison.get() {
+            _ if self.log.is_none() => Ok(()),
+            Some(first) => Err(Error::Poisoned { first: first.clone() }),
+            None => self.write_clean_end().inspect_err(|e| self.poison(e)),
         };
         let _gate = self.gate.write();
         self.lock.lock().take();

@@ -2,9 +2,6 @@
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-use arc_swap::ArcSwap;
 
 use super::engine::{Engine, OneOp, Payload, PayloadOps, Shared};
 use super::options::Durability;
@@ -12,6 +9,7 @@ use super::read::{self, ReadPoint};
 use super::scan::Range;
 use super::snapshot::Snapshot;
 use super::value::Value;
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::base::{BlobRef, Error, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno};
 use crate::index::{Estimate, Index, SealedBatch};
 use crate::memtable::Memtable;
@@ -206,7 +204,7 @@ impl Keyspace {
         let frees = matches!(kind, Kind::Delete | Kind::RangeDelete);
         let ops = PayloadOps::One(OneOp { keyspace: &self.state, kind, key, value });
         let keyspaces = std::slice::from_ref(&self.state);
-        self.engine.commit(Payload { ops, bytes, frees, keyspaces }, durability)
+        self.engine.commit(Payload { ops, bytes, frees, keyspaces }, durability).map(|_| ())
     }
 
     /// Sets the value of a key, with the store's durability.

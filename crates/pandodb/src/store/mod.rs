@@ -16,10 +16,10 @@ mod batch;
 pub mod catalog;
 mod checkpoint;
 pub(crate) mod engine;
-mod keyspace;
+pub(crate) mod keyspace;
 mod open;
 mod options;
-mod read;
+pub(crate) mod read;
 mod reserve;
 mod scan;
 mod snapshot;
@@ -248,7 +248,8 @@ impl Store {
     /// Dropping the last handle does the same, but has nobody to tell if it fails.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Indeterminate`].
+    /// [`Error::Io`], [`Error::Indeterminate`]; [`Error::Poisoned`] after an earlier failure: what was not durable then was
+    /// not made durable now.
     pub fn close(self) -> Result<()> {
         self.engine.close()
     }

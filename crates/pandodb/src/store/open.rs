@@ -14,20 +14,19 @@
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
-
-use arc_swap::ArcSwap;
-use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
 
 use super::Store;
-use super::catalog::{Catalog, KeyspaceRecord, extent};
+use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
 use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, Seqno, StoreId};
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
+use crate::base::{
+    BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
+};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -37,7 +36,7 @@ use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
-use crate::wal::{Claims, Log, LogOptions, Ops, Record, ReplayReport, Visit, replay};
+use crate::wal::{Claims, Log, LogOptions, Mode, Ops, Record, ReplayReport, Visit, replay};
 
 /// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
 const MAX_OLD_SEGMENTS: usize = 16;
@@ -65,12 +64,13 @@ pub(crate) fn open(
         data: found.data,
         pool: Arc::new(Pool::new(config.pool())),
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
+        mend: !config.read_only,
     };
     let shape = shape(&config);
     let chunks = Arc::new(ChunkPool::new(config.memtable().div_ceil(CHUNK_BYTES) + 1));
     let mut keyspaces = BTreeMap::new();
     for record in &found.catalog.keyspaces {
-        let at = found.superblock.catalogs[0].page.offset();
+        let at = found.superblock.catalog.0[0].page.offset();
         let state = open_keyspace(&core, shape, &chunks, &operators, record).map_err(|e| e.in_file(DATA_FILE, at))?;
         keyspaces.insert(record.id, Arc::new(state));
     }
@@ -90,7 +90,7 @@ pub(crate) fn open(
             superblock: found.superblock,
             catalog: found.catalog,
         }),
-        scheduler: Arc::new(Scheduler::default()),
+        scheduler: Arc::new(Scheduler::new(config.memtable() as u64)),
         chunks,
         reserve,
         poison: OnceLock::new(),
@@ -98,6 +98,8 @@ pub(crate) fn open(
         active_bytes: AtomicU64::new(0),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
+        damage: Mutex::default(),
+        log_cut: None,
         figures: Figures { earlier, ..Figures::default() },
         closed: AtomicBool::new(false),
         config,
@@ -141,7 +143,7 @@ fn create(device: &dyn Device) -> Result<()> {
     store_id.0[..8].copy_from_slice(&device.random().to_le_bytes());
     store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
     let data = DataFile::create(device, UNFINISHED, store_id)?;
-    let (catalogs, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
+    let (catalog, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
@@ -152,14 +154,14 @@ fn create(device: &dyn Device) -> Result<()> {
         clean: true,
         durable: Seqno(0),
         next_run_id: 1,
-        catalogs,
+        catalog,
         catalog_len,
         catalog_generation: 1,
     };
     // Both slots, so that a single damaged sector never makes a young store unreadable.
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     superblock.generation = 2;
-    superblock.write(data.file(), UNFINISHED)?;
+    data.write_superblock(&superblock)?;
     device.rename(UNFINISHED, DATA_FILE).map_err(fail("rename"))?;
     device.sync_dir().map_err(|e| Error::io("sync", "directory", None, &e))
 }
@@ -192,9 +194,7 @@ impl Found {
             let data = DataFile::open(file.clone(), superblock.store_id)?;
             match Catalog::read(&data, &superblock) {
                 Ok(catalog) => {
-                    for addr in superblock.catalogs {
-                        data.mark(extent(addr))?;
-                    }
+                    superblock.catalog.mark(&data)?;
                     superblock.durable = durable;
                     // The next superblock goes over the one that could not be used, not over this one.
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };
@@ -267,15 +267,17 @@ impl Engine {
         let last = recovered.report.last;
         // A seqno is given out once: a keyspace that holds later ones than the log would take new messages for old.
         let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
-        if let Some(keyspace) = self.keyspaces.read().values().find(ahead) {
+        let found = self.keyspaces.read().values().find(ahead).cloned();
+        if let Some(keyspace) = found.filter(|_| !self.config.salvage) {
             let through = keyspace.index.view().through();
             let detail =
                 format!("keyspace `{}` holds all up to seqno {through}, the log ends at {last}", keyspace.name);
-            let at = self.durable_root.lock().superblock.catalogs[0].page.offset();
+            let at = self.durable_root.lock().superblock.catalog.0[0].page.offset();
             return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
         }
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.sequencer.lock().next = last.next();
+        self.log_cut.clone_from(&recovered.report.cut);
         self.snapshots.set_visible(last);
         if !self.config.read_only {
             self.begin_epoch(&recovered)?;
@@ -297,9 +299,14 @@ impl Engine {
         };
         let store = self.core.data.store_id();
         let mut survey = Survey { engine: self, durable: claims.durable, next_id };
-        let seen = replay(&*self.device, store, claims, true, &mut |record| survey.record(record))?;
+        let (look, replay_in) = match (self.config.salvage, self.config.read_only) {
+            (true, _) => (Mode::Salvage, Mode::Salvage),
+            (false, true) => (Mode::Read, Mode::Read),
+            (false, false) => (Mode::Read, Mode::Recover),
+        };
+        let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record))?;
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
-        let report = replay(&*self.device, store, claims, self.config.read_only, &mut |record| {
+        let report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
         if report.last != seen.last {
@@ -355,12 +362,12 @@ impl Engine {
         if epoch > MAX_EPOCH {
             return Err(Error::Unsupported { detail: format!("epoch {epoch}: the store has been opened too often") });
         }
-        root.superblock.generation += 1;
+        root.superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
         root.superblock.epoch = epoch;
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
-        root.superblock.write(self.core.data.file(), DATA_FILE)?;
+        self.core.data.write_superblock(&root.superblock)?;
         let options = LogOptions { segment_bytes: self.config.segment() };
         self.log = Some(
             Log::start(
@@ -466,10 +473,11 @@ impl Replayer<'_> {
             let op = op?;
             let seqno = Seqno(seqno);
             let Some(keyspace) = keyspaces.get(&op.keyspace) else { continue };
-            if seqno <= keyspace.index.view().through() {
+            if seqno <= keyspace.index.view().through() && !SeededBug::ReplayIgnoresThrough.is_on() {
                 continue;
             }
-            if op.kind == Kind::BlobPut && seqno > self.durable && !self.engine.config.read_only {
+            let doubtful = seqno > self.durable && !SeededBug::LargeValueNotRescued.is_on();
+            if op.kind == Kind::BlobPut && doubtful && !self.engine.config.read_only {
                 self.first_moved.get_or_insert(record.first);
                 let message = self.rescue(&BlobRef::decode(op.value)?)?;
                 self.engine.insert(keyspace, op.kind, op.key, &message, seqno);
@@ -528,7 +536,9 @@ fn start_workers(engine: &Arc<Engine>) -> Result<()> {
     }
     for i in 0..engine.config.background_threads {
         let weak = Arc::downgrade(engine);
-        let turn = Box::new(move || weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(BACKGROUND_STEP)));
+        let turn = Box::new(move || {
+            weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(engine.scheduler.step(BACKGROUND_STEP)))
+        });
         let worker = engine
             .scheduler
             .spawn(&*engine.device, &format!("pando-{i}"), turn)

@@ -49,6 +49,8 @@ pub(crate) struct Config {
     pub background_threads: usize,
     pub create: bool,
     pub read_only: bool,
+    /// For a salvage: the log ends at the first damage. Goes with `read_only`.
+    pub salvage: bool,
     pub fanout: usize,
     pub leaf_memtables: u64,
     pub segment_bytes: Option<u64>,
@@ -93,6 +95,7 @@ impl StoreBuilder {
                 background_threads: 1,
                 create: true,
                 read_only: false,
+                salvage: false,
                 fanout: 8,
                 leaf_memtables: 4,
                 segment_bytes: None,
@@ -135,7 +138,7 @@ impl StoreBuilder {
     }
 
     /// Opens for reading: nothing is modified, other readers may open too, a writer may not. The log's tail is replayed
-    /// into memory.
+    /// into memory. A trunk node that is lost costs its range of keys then, not the opening.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.config.read_only = read_only;
         self
@@ -170,6 +173,13 @@ impl StoreBuilder {
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
         self
+    }
+
+    /// Opens what can be read of a damaged store. For [`crate::check::salvage`], which knows how to treat it.
+    pub(crate) fn open_to_salvage(mut self) -> Result<Store> {
+        self.config.read_only = true;
+        self.config.salvage = true;
+        self.open()
     }
 
     /// Opens the store: takes its lock, reads its superblock, replays its log. Costs one block read for each trunk node

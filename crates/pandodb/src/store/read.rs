@@ -11,11 +11,13 @@ use super::engine::Engine;
 use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
 use super::value::Value;
-use crate::base::{Error, Result, Seqno};
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{BlockAddr, Error, Result, SeededBug, Seqno};
 use crate::index::{Base, IndexView, Lookup, Probe, Step};
 use crate::memtable::Memtable;
-
-use std::sync::atomic::Ordering::Relaxed;
+use crate::pool::Block;
+use crate::run::Run;
+use crate::space::BlockKind;
 
 /// Lookups of one `multi_get` that are in flight together.
 const IN_FLIGHT: usize = 32;
@@ -69,9 +71,9 @@ impl World {
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
-        active.into_iter().chain(
-            self.containers.sealed.iter().filter(move |batch| batch.through > through).map(|batch| &batch.memtable),
-        )
+        let (first, last) = if SeededBug::OlderMemtableFirst.is_on() { (None, active) } else { (active, None) };
+        let sealed = self.containers.sealed.iter().filter(move |batch| batch.through > through);
+        first.into_iter().chain(sealed.map(|batch| &batch.memtable)).chain(last)
     }
 
     /// Asks the memtables.
@@ -80,7 +82,9 @@ impl World {
             if lookup.is_done() {
                 break;
             }
-            lookup.enter(memtable.covering(lookup.key, lookup.at));
+            if !SeededBug::MemtableTombstoneIgnored.is_on() {
+                lookup.enter(memtable.covering(lookup.key, lookup.at));
+            }
             let mut failed = Ok(());
             memtable.get(lookup.key, lookup.at, &mut |entry| match lookup
                 .take(&entry, || Base::Owned(entry.value.to_vec()))
@@ -99,7 +103,7 @@ impl World {
 }
 
 /// The value that a finished lookup came to.
-fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Result<Option<Value>> {
+pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Result<Option<Value>> {
     let Lookup { key, gather, base, .. } = lookup;
     if gather.is_empty() {
         return Ok(match base {
@@ -123,6 +127,14 @@ fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Resu
     Ok(folded?.map(Value::owned))
 }
 
+/// The block that a probe asked for. A filter that cannot be read is done without: its run is asked instead.
+fn fetch(run: &Run, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
+    match run.load(addr, kind) {
+        Err(e) if kind == BlockKind::Filter && e.is_damage() => Ok(None),
+        loaded => loaded.map(Some),
+    }
+}
+
 /// Runs a lookup to its end, one block at a time.
 fn run<'a>(engine: &Engine, world: &World, key: &'a [u8]) -> Result<Lookup<'a>> {
     let mut lookup = Lookup::new(key, world.at);
@@ -132,7 +144,7 @@ fn run<'a>(engine: &Engine, world: &World, key: &'a [u8]) -> Result<Lookup<'a>> 
         let mut block = None;
         let mut blocks = 0;
         while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup)? {
-            block = Some(run.load(addr, kind)?);
+            block = fetch(&run, addr, kind)?;
             blocks += 1;
         }
         engine.figures.probed_blocks.fetch_add(blocks, Relaxed);
@@ -217,7 +229,7 @@ impl Flight<'_> {
         let block = match self.need.take() {
             Some(Step::Need(run, addr, kind)) => {
                 engine.figures.probed_blocks.fetch_add(1, Relaxed);
-                Some(run.load(addr, kind)?)
+                fetch(&run, addr, kind)?
             }
             _ => None,
         };

@@ -4,10 +4,8 @@
 //! disk, the file is cut to nothing and the work goes on in its space. A checkpoint that finds room fills it again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::Mutex;
-
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{Error, Result};
 use crate::device::{Device, File, OpenHow};
 

@@ -20,7 +20,9 @@ use super::keyspace::{Keyspace, KeyspaceState};
 use super::read::World;
 use super::snapshot::{Registered, Snapshot};
 use super::value::Value;
-use crate::base::{BlobRef, Entry, EntryBlock, Error, Fragments, KeyRange, Kind, Result, Seqno, range::successor};
+use crate::base::{
+    BlobRef, Entry, EntryBlock, Error, Fragments, KeyRange, Kind, Result, SeededBug, Seqno, range::successor,
+};
 use crate::index::RawCursor;
 use crate::memtable::Memtable;
 use crate::resolve::Gather;
@@ -36,7 +38,8 @@ const BLOCK: usize = 64 << 10;
 /// An iterator over the keys of a range with their values, from both ends, as of one moment. Made by
 /// [`Keyspace::range`], [`Keyspace::prefix`], [`Keyspace::iter`] and their like at a snapshot.
 ///
-/// Items are errors where a block is damaged; the iterator ends after the first one. A seek costs about one block read
+/// Items are errors where a block is damaged; the iterator ends after the first one. To go on behind it, open another range
+/// above the keys that are damaged, or [`crate::check::salvage`] the store. A seek costs about one block read
 /// for each run on the path; from then on blocks are read ahead.
 pub struct Range {
     keyspace: Keyspace,
@@ -102,7 +105,8 @@ impl Range {
         let side = match side {
             Some(side) if now.saturating_sub(side.opened) < HOLD => side,
             _ => {
-                let side_bounds = side.as_ref().map_or(&self.bounds, |side| &side.rest).clone();
+                let before = side.as_ref().filter(|_| !SeededBug::ScanStartsOver.is_on());
+                let side_bounds = before.map_or(&self.bounds, |side| &side.rest).clone();
                 side.insert(Side::open(&self.keyspace.state, point, side_bounds, reverse, now)?)
             }
         };
@@ -110,7 +114,7 @@ impl Range {
         // The ends meet: each one narrows what is left for the other.
         let other = if reverse { &self.front } else { &self.back };
         let passed = other.as_ref().is_some_and(|other| !other.rest.contains(&key));
-        Ok((!passed).then_some((key, found)))
+        Ok((!passed || SeededBug::ScanEndsPass.is_on()).then_some((key, found)))
     }
 }
 
@@ -224,7 +228,7 @@ impl Side {
             tombstones.extend(memtable.fragments().clipped(&rest));
             sources.push(Source::new(From::Memtable(memtable.clone(), rest.clone())));
         }
-        world.view.tombstones(&rest, &mut tombstones);
+        world.view.tombstones(&rest, &mut tombstones)?;
         tombstones.retain(|tombstone| tombstone.seqno <= at);
         sources.push(Source::new(From::Index(world.view.clone().cursor(&rest, reverse)?)));
         Ok(Side { world, reverse, sources, tombstones: Fragments::build(&tombstones), rest, opened: now })
@@ -330,7 +334,7 @@ fn value_of(
     };
     let mut gather = Gather::new();
     // The gatherer wants the newest first.
-    if oldest_first {
+    if oldest_first && !SeededBug::OperandsBackwards.is_on() {
         operands.iter().rev().for_each(|operand| gather.push_merge(operand));
     } else {
         operands.iter().for_each(|operand| gather.push_merge(operand));

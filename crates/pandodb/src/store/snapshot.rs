@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
-use parking_lot::Mutex;
-
-use crate::base::Seqno;
+use crate::base::sync::{
+    AtomicU64, Mutex,
+    Ordering::{Acquire, Release},
+};
+use crate::base::{SeededBug, Seqno};
 use crate::resolve::Stripes;
 
 /// The registered read points of a store.
@@ -26,14 +27,14 @@ impl Snapshots {
 
     /// Moves the newest read point; the caller holds the sequencer.
     pub(crate) fn set_visible(&self, seqno: Seqno) {
-        self.visible.store(seqno.0, std::sync::atomic::Ordering::Release);
+        self.visible.store(seqno.0, Release);
     }
 
     /// Registers the newest read point. The lock orders it against [`Snapshots::stripes`]: a compaction that does not
     /// know the new read point started when nothing newer than it was visible.
     pub(crate) fn register(self: &Arc<Self>) -> Registered {
         let mut live = self.live.lock();
-        let seqno = self.visible();
+        let seqno = Seqno(self.visible().0 + u64::from(SeededBug::SnapshotOffByOne.is_on()));
         *live.entry(seqno).or_default() += 1;
         Registered { seqno, of: self.clone() }
     }
@@ -47,7 +48,8 @@ impl Snapshots {
     /// The read points that a compaction which starts now must keep exact.
     pub(crate) fn stripes(&self) -> Stripes {
         let live = self.live.lock();
-        Stripes { snapshots: live.keys().copied().collect(), horizon: self.visible() }
+        let snapshots = live.keys().copied().filter(|_| !SeededBug::SnapshotsIgnored.is_on()).collect();
+        Stripes { snapshots, horizon: self.visible() }
     }
 
     /// How many read points are registered.

@@ -1,10 +1,10 @@
 //! Figures of an open store: what it holds, what it has written, how long operations took.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use super::engine::Engine;
 use crate::base::Result;
+use crate::base::sync::{Counter, Ordering::Relaxed};
 use crate::index::IndexStats;
 
 /// Sub-buckets for each power of two: percentiles are exact to about 6 %.
@@ -13,13 +13,13 @@ const BUCKETS: usize = 64 * SUB as usize;
 
 /// A histogram of durations that many threads record into: log-linear buckets of nanoseconds, relaxed counters.
 pub(crate) struct Histogram {
-    buckets: Vec<AtomicU64>,
-    max: AtomicU64,
+    buckets: Vec<Counter>,
+    max: Counter,
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), max: AtomicU64::new(0) }
+        Histogram { buckets: (0..BUCKETS).map(|_| Counter::new(0)).collect(), max: Counter::new(0) }
     }
 }
 
@@ -148,6 +148,8 @@ pub struct StoreStats {
     pub log_bytes: u64,
     /// Bytes kept back for a full disk.
     pub reserve_bytes: u64,
+    /// Bytes of the data file's pages that are taken, those included that were freed and wait for superblocks.
+    pub allocated_bytes: u64,
     /// Bytes freed that wait for superblocks.
     pub quarantined_bytes: u64,
     /// Bytes written by cause.
@@ -176,7 +178,8 @@ pub struct StoreStats {
     pub write_latency: Latency,
     /// Latency of point lookups.
     pub read_latency: Latency,
-    /// The failure that keeps the store from writing, or the last trouble of background work.
+    /// The failure that keeps the store from writing, or the last trouble of background work, or the damage that it met and nobody
+    /// was told of yet.
     pub trouble: Option<String>,
 }
 
@@ -229,6 +232,7 @@ impl Engine {
         let space = self.core.data.stats();
         let pool = self.core.pool.stats();
         stats.disk_bytes = self.core.data.occupied()?;
+        stats.allocated_bytes = space.allocated_bytes;
         stats.quarantined_bytes = space.quarantined_bytes;
         let found = self.figures.log_found.load(Relaxed);
         stats.log_bytes = self.log.as_ref().map_or(found, |log| log.retained_bytes());
@@ -250,6 +254,8 @@ impl Engine {
         stats.write_latency = self.figures.write_latency.summary();
         stats.read_latency = self.figures.read_latency.summary();
         stats.trouble = self.poison.get().cloned().or_else(|| self.trouble.lock().as_ref().map(|e| e.to_string()));
+        let damage = || self.damage.lock().values().next().map(|e| e.to_string());
+        stats.trouble = stats.trouble.or_else(damage);
         Ok(stats)
     }
 }

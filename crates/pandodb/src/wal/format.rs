@@ -13,7 +13,7 @@
 //! record which is stale, or stands in the wrong place or file, fails like a damaged one.
 
 use crate::base::codec::Reader;
-use crate::base::{Error, MAX_EPOCH, Result, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 
 /// A sync ends its block of this many bytes: what is written later never shares a block with synced bytes.
 pub(super) const BLOCK: u64 = 4096;
@@ -253,7 +253,7 @@ pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head,
 
 /// Whether the whole `record`, which stands at `offset`, is what was written there.
 pub(super) fn record_is_intact(seed: u32, offset: u64, record: &[u8]) -> bool {
-    record_crc(seed, offset, record).to_le_bytes() == record[..4]
+    record_crc(seed, offset, record).to_le_bytes() == record[..4] || SeededBug::RecordUnchecked.is_on()
 }
 
 /// The checksum of a record: everything after the place of the checksum itself.

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::format::{BLOCK, FileName, Head, Header, MAX_NUMBER, parse_name, segment_name};
 use super::scan::{Found, Opened, SegmentReader, open_segment};
-use crate::base::{Error, Result, Seqno, StoreId};
+use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 
 /// A place in the log.
@@ -180,7 +180,7 @@ impl Merge {
                 if let Some(offset) = found.damage {
                     state.damage.get_or_insert(Place { segment, offset });
                 }
-                if found.head.last() <= source.limit {
+                if found.head.last() <= source.limit || SeededBug::VoidEpochReplayed.is_on() {
                     state.head = Some(Item { segment, stream, found });
                     return Ok(());
                 }

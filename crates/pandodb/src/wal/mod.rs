@@ -54,7 +54,7 @@ pub use format::{MAX_PAYLOAD, segment_name};
 pub use inspect::{RecordSummary, SegmentSummary, inspect};
 pub use log::{Log, LogOptions};
 pub use ops::{Op, Ops, put_op};
-pub use replay::{Claims, Record, ReplayReport, Visit, replay};
+pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
 
 use crate::base::{Error, Seqno};
 

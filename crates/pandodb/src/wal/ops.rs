@@ -75,6 +75,13 @@ impl<'a> Ops<'a> {
         Ops { reader: Reader::new(payload, "log operation"), failed: false }
     }
 
+    /// Bytes of the first operation of `payload`.
+    pub(crate) fn first_bytes(payload: &[u8]) -> usize {
+        let mut ops = Ops::new(payload);
+        ops.next();
+        ops.reader.position()
+    }
+
     fn read(&mut self) -> Result<Op<'a>> {
         let keyspace = KeyspaceId(self.reader.varint_max(u64::from(u32::MAX))? as u32);
         let byte = self.reader.u8()?;

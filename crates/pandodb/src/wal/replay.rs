@@ -22,10 +22,10 @@
 //! of memtable leaves.
 
 use super::format::{HEADER_BYTES, RECORD_HEAD};
-use super::merge::{Item, Merge, Place};
+use super::merge::{Headless, Item, Merge, Place};
 use super::settle::{Settled, Tail, settle};
 use super::{SegmentInfo, segment_name};
-use crate::base::{Error, MAX_EPOCH, Result, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 
 /// What is known before the log is read.
@@ -62,7 +62,7 @@ pub struct Record<'a> {
 }
 
 /// What a replay found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ReplayReport {
     /// The last seqno of the log, at least [`Claims::from`]; all of it is durable (unless read only).
     pub last: Seqno,
@@ -80,40 +80,60 @@ pub struct ReplayReport {
     pub bytes: u64,
     /// Where a torn tail begins that was ignored: file and byte offset.
     pub torn: Option<(String, u64)>,
+    /// The damage to what had been durable at which a [`Mode::Salvage`] ended.
+    pub cut: Option<Error>,
+}
+
+/// What a replay may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Make the end of the log durable, and remove what holds nothing of it.
+    Recover,
+    /// Modify nothing.
+    Read,
+    /// Modify nothing, and take damage to what had been durable for the end of the log instead of an error: what was
+    /// visited is the contiguous prefix before it.
+    Salvage,
 }
 
 /// Reads the log of `store` and hands its records after `claims.from` to `visit` in the order of their seqnos. A record
 /// that only ends after `from` is visited too; the visitor skips what it has.
 ///
-/// Reads every segment once, and those records a second time that are not known to be durable. Modifies nothing if
-/// `read_only`; else the result is durable when it returns, and nothing is modified if it fails with `Corruption`.
+/// Reads every segment once, and those records a second time that are not known to be durable. With [`Mode::Recover`] the
+/// result is durable when it returns, and nothing is modified if it fails with `Corruption`.
 ///
 /// # Errors
-/// `Corruption` where a durable record is missing or damaged; what the device or the visitor returned.
+/// `Corruption` where a durable record is missing or damaged (but see [`Mode::Salvage`]); what the device or the visitor
+/// returned.
 pub fn replay(
     device: &dyn Device,
     store: StoreId,
     claims: Claims,
-    read_only: bool,
+    mode: Mode,
     visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
 ) -> Result<ReplayReport> {
-    let mut merge = Merge::open(device, store)?;
+    let read_only = mode != Mode::Recover;
+    let mut merge = match Merge::open(device, store) {
+        Err(e) if mode == Mode::Salvage && e.is_damage() => {
+            return Ok(ReplayReport {
+                last: claims.from,
+                durable: claims.from,
+                cut: Some(e),
+                ..ReplayReport::default()
+            });
+        }
+        opened => opened?,
+    };
     // One epoch for what is settled, one for the log to come; what is written must be believed when it is read.
     if !read_only && merge.epoch() > MAX_EPOCH - 2 {
-        return Err(Error::Unsupported {
-            detail: format!("epoch {}: the log has been opened too often", merge.epoch()),
-        });
-    }
-    for headless in &merge.headless {
-        if !headless.blank && merge.covering(headless, claims.from).is_none() {
-            return Err(headless.error.clone());
-        }
+        let detail = format!("epoch {}: the log has been opened too often", merge.epoch());
+        return Err(Error::Unsupported { detail });
     }
     let mut walk = Walk::new(claims, &merge);
-    while let Some(item) = merge.next()? {
-        walk.step(&mut merge, &item, visit)?;
-    }
-    walk.judge(&merge)?;
+    let cut = match walk.walk(&mut merge, claims, visit) {
+        Err(e) if mode == Mode::Salvage && e.is_damage() => Some(e),
+        walked => walked.map(|()| None)?,
+    };
     let torn = merge.damage().filter(|place| merge.epoch_of(place.segment) == merge.epoch());
     let mut report = ReplayReport {
         last: walk.end,
@@ -124,10 +144,11 @@ pub fn replay(
         records: walk.records,
         bytes: walk.bytes,
         torn: torn.map(|place| merge.describe(Some(place))),
+        cut,
     };
     let durable = report.durable;
     let mut settled = Settled::AsIs;
-    if !read_only && walk.end > durable {
+    if !read_only && walk.end > durable && !SeededBug::TailTrusted.is_on() {
         let tail = Tail { durable, end: walk.end };
         settled = settle(device, store, tail, report.epoch + 1, report.next_segment)?;
     }
@@ -202,6 +223,24 @@ impl Walk {
         }
     }
 
+    /// Takes every record, and judges the end.
+    fn walk(
+        &mut self,
+        merge: &mut Merge,
+        claims: Claims,
+        visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
+    ) -> Result<()> {
+        // It may have been what made other records void, so none of them is certain.
+        let unsure = |headless: &&Headless| !headless.blank && merge.covering(headless, claims.from).is_none();
+        if let Some(headless) = merge.headless.iter().find(unsure) {
+            return Err(headless.error.clone());
+        }
+        while let Some(item) = merge.next()? {
+            self.step(merge, &item, visit)?;
+        }
+        self.judge(merge)
+    }
+
     /// Takes the next record: skips it, visits it, or ends the prefix before it.
     fn step(
         &mut self,
@@ -262,7 +301,7 @@ impl Walk {
 
     /// Tells a torn tail from damage to what had been durable.
     fn judge(&self, merge: &Merge) -> Result<()> {
-        if self.claimed <= self.end {
+        if self.claimed <= self.end || SeededBug::TornTailEatsTheMiddle.is_on() {
             return Ok(());
         }
         let by = match self.claimant {

@@ -1,12 +1,17 @@
 //! A store at rest, what it may say, and what it says.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use pandodb::base::PageNo;
 use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::space::Superblock;
+use pandodb::space::superblock::SLOTS;
 use pandodb::{Error, Store};
 
-use crate::drive::{Driver, Sizes, calmly, contents};
+use super::{DATA, PAGE};
+use crate::drive::{Driver, Sizes, accounts, calmly, contents};
 use crate::golden::{Golden, digest};
 use crate::script::{Mix, Script, State, Step};
 
@@ -24,9 +29,21 @@ pub struct Specimen {
     pub right: State,
     /// The digests of what it held at any time.
     pub states: Vec<u64>,
-    /// Whether it was closed: then only what it holds is right. Of a killed one, damage to the end of the log may shorten
-    /// the history.
-    pub closed: bool,
+    /// What it must answer when it is damaged anywhere: [`Rule::Exact`] if it was closed, [`Rule::Prefix`] if it was killed.
+    pub rule: Rule,
+    /// Where superblocks and catalogues stand in the data file.
+    roots: Vec<Range<u64>>,
+}
+
+/// What a damaged store may answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// What is right and no error: the damage is where everything stands twice.
+    Served,
+    /// What is right, or an error.
+    Exact,
+    /// What was right at some time, or an error: damage to the end of the log of a killed store may shorten its history.
+    Prefix,
 }
 
 /// What came of opening a damaged store.
@@ -39,6 +56,13 @@ pub enum Found {
 }
 
 impl Specimen {
+    /// A store that was `earlier` some time before, what it holds, the digests of what it held at any time, and what it must
+    /// answer when it is damaged anywhere.
+    pub fn new(image: SimImage, earlier: SimImage, right: State, states: Vec<u64>, rule: Rule) -> Specimen {
+        let roots = roots(&image);
+        Specimen { image, earlier, right, states, rule, roots }
+    }
+
     /// Runs the script of a seed; the store is closed, or killed.
     ///
     /// # Panics
@@ -61,9 +85,14 @@ impl Specimen {
         let killed = device.image();
         driver.store.close().expect("closes");
         let image = if closed { device.image() } else { killed };
-        let digests = states.iter().map(digest).collect();
-        let right = states.into_iter().next_back().expect("not empty");
-        Specimen { image, earlier, right, states: digests, closed }
+        let digests: Vec<u64> = states.iter().map(digest).collect();
+        // What was logged lazily is in no file of a killed store.
+        let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
+        let right = contents(&store).expect("reads");
+        assert!(digests.contains(&digest(&right)), "it holds a state that never was");
+        assert!(!closed || states.last() == Some(&right), "it was closed and holds something else");
+        let rule = if closed { Rule::Exact } else { Rule::Prefix };
+        Specimen::new(image, earlier, right, digests, rule)
     }
 
     /// A store that is checked in.
@@ -74,22 +103,31 @@ impl Specimen {
         let image = golden.image();
         let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
         let right = contents(&store).expect("reads");
-        Specimen { earlier: image.clone(), image, right, states: golden.states(), closed: golden.is_closed() }
+        let rule = if golden.is_closed() { Rule::Exact } else { Rule::Prefix };
+        Specimen::new(image.clone(), image, right, golden.states(), rule)
     }
 
-    /// The same as if it had been killed: what damage to two places at once may leave, of which one is a superblock. That is
-    /// two losses: the claim that the log was durable, and what it claims.
-    #[must_use]
-    pub fn leniently(&self) -> Specimen {
-        Specimen { closed: false, ..self.clone() }
+    /// Whether the accounts of the undamaged store balance: [`accounts`].
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn adds_up(&self) -> Result<(), String> {
+        let balance = calmly(|| Sizes::TINY.open_image(&self.image, 1).and_then(|(_, store)| accounts(&store)));
+        balance?.map_err(|e| e.to_string())?
+    }
+
+    /// What it must answer when a byte of a file is damaged.
+    pub fn rule_at(&self, file: &str, byte: u64) -> Rule {
+        let twice = file == DATA && self.roots.iter().any(|root| root.contains(&byte));
+        if twice { Rule::Served } else { self.rule }
     }
 
     /// Opens a damaged image of it and asks it everything.
     ///
     /// # Errors
     /// A wrong answer, a panic, or an error that does not say what is damaged and where.
-    pub fn examine(&self, image: &SimImage) -> Result<Found, String> {
-        self.examine_on(&SimDevice::from_image(image, 1))
+    pub fn examine(&self, image: &SimImage, rule: Rule) -> Result<Found, String> {
+        self.examine_on(&SimDevice::from_image(image, 1), rule)
     }
 
     /// The same on a device that may refuse to read. First as `pando verify` does, changing nothing; then opened for writing,
@@ -97,11 +135,11 @@ impl Specimen {
     ///
     /// # Errors
     /// As [`Specimen::examine`].
-    pub fn examine_on(&self, device: &Arc<SimDevice>) -> Result<Found, String> {
+    pub fn examine_on(&self, device: &Arc<SimDevice>, rule: Rule) -> Result<Found, String> {
         let look = |read_only: bool| {
             calmly(|| match Sizes::TINY.builder(device.clone()).read_only(read_only).open() {
-                Ok(store) => self.question(&store, read_only),
-                Err(e) => named(&e),
+                Ok(store) => self.question(&store, rule, read_only),
+                Err(e) => rule.allows(&e),
             })?
             .map_err(|e| if read_only { format!("read-only: {e}") } else { e })
         };
@@ -109,16 +147,16 @@ impl Specimen {
     }
 
     /// Asks for everything; `verify`: and verifies.
-    fn question(&self, store: &Store, verify: bool) -> Result<Found, String> {
+    fn question(&self, store: &Store, rule: Rule, verify: bool) -> Result<Found, String> {
         let mut found = Found::Nothing;
         match contents(store) {
-            Ok(state) if state == self.right || (!self.closed && self.states.contains(&digest(&state))) => {}
+            Ok(state) if state == self.right || (rule == Rule::Prefix && self.states.contains(&digest(&state))) => {}
             Ok(_) => return Err("a scan gives a wrong answer".into()),
-            Err(e) => found = named(&e)?,
+            Err(e) => found = rule.allows(&e)?,
         }
-        if self.closed {
+        if rule != Rule::Prefix {
             for (name, entries) in &self.right.0 {
-                found = found.or(self.ask_for(store, name, entries)?);
+                found = found.or(self.ask_for(store, name, entries, rule)?);
             }
         }
         if !verify {
@@ -127,29 +165,56 @@ impl Specimen {
         match store.verify() {
             Ok(report) if report.is_clean() => {}
             Ok(report) => {
-                report.problems.iter().try_for_each(|e| named(e).map(|_| ()))?;
+                report.problems.iter().try_for_each(|e| says_where(e).map(|_| ()))?;
                 found = Found::Damage;
             }
-            Err(e) => found = named(&e)?,
+            Err(e) => found = rule.allows(&e)?,
         }
         Ok(found)
     }
 
-    fn ask_for(&self, store: &Store, name: &str, entries: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Found, String> {
+    fn ask_for(
+        &self,
+        store: &Store,
+        name: &str,
+        entries: &BTreeMap<Vec<u8>, Vec<u8>>,
+        rule: Rule,
+    ) -> Result<Found, String> {
         let keyspace = match store.open_keyspace(name) {
             Ok(keyspace) => keyspace.ok_or("a keyspace is missing")?,
-            Err(e) => return named(&e),
+            Err(e) => return rule.allows(&e),
         };
         let mut found = Found::Nothing;
         for (key, value) in entries.iter().step_by(GET_EVERY) {
             match keyspace.get(key) {
                 Ok(Some(got)) if got[..] == value[..] => {}
                 Ok(_) => return Err(format!("a get gives a wrong answer in {name}")),
-                Err(e) => found = named(&e)?,
+                Err(e) => found = rule.allows(&e)?,
             }
         }
         Ok(found)
     }
+}
+
+impl Rule {
+    /// What an error in the place of an answer means.
+    fn allows(self, error: &Error) -> Result<Found, String> {
+        match self {
+            Rule::Served => Err(format!("the other copy does not serve: {error}")),
+            Rule::Exact | Rule::Prefix => says_where(error),
+        }
+    }
+}
+
+/// Where superblocks and catalogues stand in the data file of an image, each of them twice.
+fn roots(image: &SimImage) -> Vec<Range<u64>> {
+    let mut roots = Vec::new();
+    for page in SLOTS.map(PageNo::offset) {
+        roots.push(page..page + PAGE);
+        let catalogs = Superblock::decode(&image.read(DATA, page..page + PAGE)).map(|superblock| superblock.catalog.0);
+        roots.extend(catalogs.iter().flatten().map(|at| at.page.offset()..at.page.offset() + at.bytes() as u64));
+    }
+    roots
 }
 
 impl Found {
@@ -159,7 +224,7 @@ impl Found {
 }
 
 /// The error must be about damage and say where.
-fn named(error: &Error) -> Result<Found, String> {
+fn says_where(error: &Error) -> Result<Found, String> {
     match error {
         Error::Corruption { file, .. } if !file.is_empty() => Ok(Found::Damage),
         Error::NotAStore { .. } | Error::Io { .. } => Ok(Found::Damage),

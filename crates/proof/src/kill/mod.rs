@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Each of [`WRITERS`] threads commits batches numbered 0, 1, 2, …; what a batch holds follows from its writer and its number
-//! ([`workload`]). From the number that a writer had reached follows the whole state that it must have left. After a kill:
+//! (`workload`). From the number that a writer had reached follows the whole state that it must have left. After a kill:
 //!
 //! * that number is at least the last that was acknowledged as `Buffered` or `Synced`, and at most one above the last that was
 //!   acknowledged at all;

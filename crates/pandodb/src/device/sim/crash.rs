@@ -18,9 +18,10 @@ pub enum Fate {
     Head(u64),
     /// Of a write, the last bytes, this many.
     Tail(u64),
-    /// The space was given to the file, the bytes did not arrive: zeros.
+    /// The space was given to the file, the bytes did not arrive: the pages of the write are zeros, whatever stood there
+    /// before.
     Zeros,
-    /// As `Zeros`, with whatever was there before: bytes that follow from the seed.
+    /// As `Zeros`, with rubbish: bytes that follow from the seed.
     Garbage(u64),
 }
 

@@ -14,10 +14,12 @@
 //! scope has been applied. A file is kept as long as an entry, or a pending change of entries, names it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::op::Scope;
 use super::{CrashChoice, Fate, Inode, Patch, Rng, SimImage, SimOp};
+use crate::base::PAGE;
 use crate::device::content::Content;
 
 /// The names of the directory.
@@ -191,6 +193,14 @@ pub(super) fn change_content(content: &mut Content, op: &SimOp, fate: Fate) {
     }
 }
 
+/// The whole pages of a write, as far as the file goes: a page cache writes pages, so what rots takes with it whatever else
+/// stands in them, also what was synced before.
+fn pages_of(content: &Content, range: &Range<u64>) -> Range<u64> {
+    let page = PAGE as u64;
+    let end = range.end.next_multiple_of(page).min(content.len().max(range.end));
+    range.start / page * page..end
+}
+
 fn write(content: &mut Content, patch: &Patch, fate: Fate) {
     let range = patch.range();
     let len = range.end - range.start;
@@ -200,16 +210,18 @@ fn write(content: &mut Content, patch: &Patch, fate: Fate) {
         Fate::Head(n) => content.apply(patch, 0..n.min(len)),
         Fate::Tail(n) => content.apply(patch, len - n.min(len)..len),
         Fate::Zeros => {
-            content.punch(range.start, len);
-            content.allocate(range.start, len);
+            let pages = pages_of(content, &range);
+            content.punch(pages.start, pages.end - pages.start);
+            content.allocate(pages.start, pages.end - pages.start);
         }
         Fate::Garbage(seed) => {
+            let pages = pages_of(content, &range);
             let mut rng = Rng(seed ^ range.start);
-            let mut garbage = vec![0; len as usize];
+            let mut garbage = vec![0; (pages.end - pages.start) as usize];
             for word in garbage.chunks_mut(8) {
                 word.copy_from_slice(&rng.next().to_le_bytes()[..word.len()]);
             }
-            content.write(range.start, &garbage);
+            content.write(pages.start, &garbage);
         }
     }
 }

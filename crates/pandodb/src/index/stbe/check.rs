@@ -4,11 +4,11 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::node::Node;
+use super::node::{Branch, Node};
 use super::read::StbeView;
-use crate::base::{BlobRef, BlockAddr, Extent, KeyRange, Kind, Result};
-use crate::index::{Core, Visitor};
-use crate::run::{ReadAhead, RunCursor};
+use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, Result, SeededBug};
+use crate::index::{Core, Part, Visitor};
+use crate::run::{ReadAhead, RunCursor, RunSlice};
 use crate::space::BlockKind;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
@@ -24,14 +24,20 @@ pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mu
     let mut nodes = Vec::new();
     root.walk(&mut |node| nodes.push(node.clone()));
     for node in &nodes {
+        if let Some(error) = &node.lost {
+            visit.problem(error.clone());
+            complete = false;
+        }
         if let Some(problem) = node.problem() {
             visit.problem(crate::Error::corruption("trunk node", 0, problem));
         }
         if let Some(stored) = node.stored() {
-            visit.extent(Extent { start: stored.addr.page, pages: stored.addr.pages });
-            match core.data.read_block(stored.addr, stored.id, BlockKind::Node) {
-                Ok(buf) => visit.block(BlockKind::Node, buf.len() as u64),
-                Err(e) => visit.problem(e),
+            stored.twin.extents().into_iter().for_each(|extent| visit.extent(extent));
+            for addr in stored.twin.0 {
+                match core.data.read_block(addr, stored.id, BlockKind::Node) {
+                    Ok(buf) => visit.block(BlockKind::Node, buf.len() as u64),
+                    Err(e) => visit.problem(e),
+                }
             }
         }
         for branch in &node.branches {
@@ -99,11 +105,26 @@ fn verify_blob(core: &Core, value: &[u8], named: &mut RangeSet, visit: &mut dyn 
         return Ok(());
     }
     named.insert(extent.start.0, extent.pages.into());
+    if SeededBug::VerifySkipsLargeValues.is_on() {
+        return Ok(());
+    }
     match core.data.read_blob(&blob) {
         Ok(buf) => visit.block(BlockKind::Blob, buf.len() as u64),
         Err(e) => visit.problem(e),
     }
     Ok(())
+}
+
+/// The leaves in key order, each with the runs that are live on the path to it, the newest first.
+pub(super) fn parts(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<Part>) {
+    let live = |branches: &[Branch]| {
+        let own = branches.iter().rev().map(|branch| branch.slice.clone());
+        above.iter().cloned().chain(own).collect::<Vec<_>>()
+    };
+    if node.children.is_empty() {
+        out.push(Part { range: node.range.clone(), slices: live(&node.branches), lost: node.lost.clone() });
+    }
+    node.children.iter().for_each(|child| parts(&child.node, &live(node.live(child)), out));
 }
 
 /// Prints the trunk, a line a node and a line a branch.
@@ -113,7 +134,12 @@ pub(super) fn describe(view: &StbeView, out: &mut String) {
 
 fn describe_node(out: &mut String, node: &Node, depth: usize) {
     let pad = "  ".repeat(depth);
-    let place = node.stored().map_or("not on disk".into(), |s| format!("node {} at page {}", s.id, s.addr.page));
+    if let Some(error) = &node.lost {
+        let _ = writeln!(out, "{pad}LOST: {error}");
+    }
+    let place = node.stored().map_or("not on disk".into(), |s| {
+        format!("node {} at pages {} and {}", s.id, s.twin.0[0].page, s.twin.0[1].page)
+    });
     let to = if node.range.to.is_empty() { "∞".into() } else { short(&node.range.to) };
     let (from, height, bytes) = (short(&node.range.from), node.height, node.own_bytes());
     let _ = writeln!(out, "{pad}[{from} .. {to}) height {height} bytes {bytes} ({place})");

@@ -6,12 +6,15 @@
 //!   has all of it or none; the ranges of those that have none are left out.
 //! * In a leaf: one large run and small ones of at most a third of it together. The newly arrived are compacted among
 //!   themselves, or, when the small ones weigh a third of the large one, with everything.
+//! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf what is newer is compacted beside it, as
+//!   if the leaf began there.
 //! * A lone run is never rewritten, unless a caller asked for its range ([`super::Stbe`] keeps those as `forced`).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Node};
-use crate::base::{KeyRange, RunId};
+use crate::base::{KeyRange, RunId, SeededBug};
 
 /// Runs that a leaf may hold before everything is compacted whatever its weight.
 const LEAF_RUNS: usize = 8;
@@ -57,20 +60,36 @@ pub struct Forced {
 }
 
 impl Forced {
-    fn concerns(&self, leaf: &Node) -> bool {
-        self.range.overlaps(&leaf.range)
-            && leaf.branches.iter().any(|branch| branch.slice.run().meta().id < self.before)
+    fn concerns(&self, leaf: &Node, branches: &[Branch]) -> bool {
+        self.range.overlaps(&leaf.range) && branches.iter().any(|branch| branch.slice.run().meta().id < self.before)
+    }
+}
+
+/// Branches that a compaction could not read, each with the keys that it then had: once it is clipped to other keys it is
+/// tried again, since what is damaged may be elsewhere.
+#[derive(Default)]
+pub struct Stuck(HashSet<(BranchId, KeyRange)>);
+
+impl Stuck {
+    /// Inputs of a compaction that met damage.
+    pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
+        self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
+    }
+
+    /// Whether the branch is to be left as it is.
+    pub fn holds(&self, branch: &Branch) -> bool {
+        !self.0.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
     }
 }
 
 /// Everything that waits to be compacted under `root`, the most urgent first.
-pub fn candidates(root: &Arc<Node>, forced: &[Forced]) -> Vec<Candidate> {
+pub fn candidates(root: &Arc<Node>, forced: &[Forced], stuck: &Stuck) -> Vec<Candidate> {
     let mut found = Vec::new();
     root.walk(&mut |node| {
         if node.is_leaf() {
-            found.extend(in_leaf(node, forced.iter().any(|request| request.concerns(node))));
+            found.extend(in_leaf(node, forced, stuck));
         } else if !Arc::ptr_eq(node, root) {
-            in_inner(node, &mut found);
+            in_inner(node, stuck, &mut found);
         }
     });
     // Long lists first: they cost readers the most. Among equals the lower node, whose flushes come from above.
@@ -78,15 +97,17 @@ pub fn candidates(root: &Arc<Node>, forced: &[Forced]) -> Vec<Candidate> {
     found
 }
 
-fn in_leaf(leaf: &Node, forced: bool) -> Option<Candidate> {
-    let branches = &leaf.branches;
+fn in_leaf(leaf: &Node, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
+    let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
+    let branches = &leaf.branches[begin..];
+    let forced = forced.iter().any(|request| request.concerns(leaf, branches));
     let bytes: Vec<u64> = branches.iter().map(|branch| branch.slice.bytes()).collect();
     let total: u64 = bytes.iter().sum();
     let candidate = |from: usize, bytes: u64| Candidate {
         branches: branches[from..].to_vec(),
         live: vec![leaf.range.clone()],
         height: 0,
-        bottom: from == 0,
+        bottom: begin + from == 0 || SeededBug::TombstoneDroppedAboveOlder.is_on(),
         bytes,
         forced,
     };
@@ -107,13 +128,14 @@ fn needs_rewrite(branch: &Branch) -> bool {
     meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
 }
 
-fn in_inner(node: &Node, found: &mut Vec<Candidate>) {
+fn in_inner(node: &Node, stuck: &Stuck, found: &mut Vec<Candidate>) {
     let mut from = 0;
     while from < node.branches.len() {
         let ordinal = |i: usize| node.first + i as u64;
         let mut to = from;
         while to < node.branches.len()
             && node.branches[to].fresh
+            && !stuck.holds(&node.branches[to])
             && (to == from || !node.children.iter().any(|child| child.next == ordinal(to)))
         {
             to += 1;

@@ -36,11 +36,14 @@ impl StbeCursor {
         }
         let mut slices: Vec<Arc<RunSlice>> = Vec::new();
         let mut node: &Arc<Node> = &self.view.root;
-        while !node.is_leaf() {
+        while !node.children.is_empty() {
             let i = if self.reverse { last_child(node, &self.rest) } else { node.child_for(&self.rest.from) };
             let child = &node.children[i];
             slices.extend(node.live(child).iter().map(|branch| branch.slice.clone()));
             node = &child.node;
+        }
+        if let Some(error) = &node.lost {
+            return Err(error.clone());
         }
         slices.extend(node.branches.iter().map(|branch| branch.slice.clone()));
         let range = node.range.intersect(&self.rest);

@@ -6,9 +6,11 @@ use super::node::{Branch, BranchId, Child, Node};
 use super::persist;
 use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, RunId, Seqno, StoreId};
 use crate::device::mem::MemDevice;
+use crate::device::{Device, OpenHow};
 use crate::index::{Core, IdSource, RootRecord};
 use crate::pool::Pool;
 use crate::run::{Run, RunBuilder, RunSlice};
+use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, DataFile};
 
@@ -16,7 +18,7 @@ const STORE: StoreId = StoreId([7; 16]);
 
 fn core(device: &MemDevice) -> Core {
     let data = DataFile::create(device, "data", STORE).unwrap();
-    Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(20)) }
+    Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(20)), mend: true }
 }
 
 /// A run of two puts, `a` and `m`.
@@ -71,8 +73,8 @@ const RUN: &str = concat!(
 );
 
 fn root_body() -> String {
-    // from, to, height, counts | branch: id, not fresh, run, slice, weights | children: dead branches, id, page, pages
-    ["0000", "01", "0102", "0800", RUN, "0000000101", "4650", "01140401", "00150501"].concat()
+    // from, to, height, counts | branch: id, not fresh, run, slice, weights | children: dead branches, id, pages, both pages
+    ["0000", "01", "0102", "0800", RUN, "0000000101", "4650", "0114010442", "0015010543"].concat()
 }
 
 fn left_body() -> String {
@@ -89,10 +91,12 @@ fn root_record_and_nodes() {
     ranges.insert(blobs.start.0, 3);
     ranges.insert(blobs.start.0 + 10, 2);
     let record = persist::store(&core, &root, &ranges, 9).unwrap();
-    assert_eq!(hex(&record), concat!("01", "160601", "09", "02", "0103", "0702"));
-    let page = |node: &Node| node.stored().unwrap().addr.page.0;
-    let nodes = [body(&core, page(&root)), body(&core, page(&root.children[0].node))];
-    assert_eq!(nodes, [root_body(), left_body()]);
+    assert_eq!(hex(&record), concat!("02", "16010644", "09", "02", "0103", "0702"));
+    let page = |node: &Node| node.stored().unwrap().twin.0.map(|addr| addr.page.0);
+    for copy in 0..2 {
+        let nodes = [body(&core, page(&root)[copy]), body(&core, page(&root.children[0].node)[copy])];
+        assert_eq!(nodes, [root_body(), left_body()]);
+    }
 }
 
 #[test]
@@ -126,7 +130,7 @@ fn a_hostile_trunk_is_refused() {
     let load = |root: &Arc<Node>, next_branch| {
         let bytes = persist::store(&core, root, &RangeSet::default(), next_branch).unwrap();
         let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
-        let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: core.ids.clone() };
+        let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
         persist::load(&fresh, &RootRecord { through: Seqno(4), bytes }).map(|loaded| loaded.next_branch)
     };
     assert_eq!(load(&trunk(&core), 9).unwrap(), 9);
@@ -134,4 +138,20 @@ fn a_hostile_trunk_is_refused() {
     // A scan would look for the rest of the keys for ever.
     let half = Arc::new(Node::new(KeyRange::new(Vec::new(), *b"m"), 0));
     assert!(load(&half, 9).unwrap_err().is_corruption());
+}
+
+#[test]
+fn a_copy_outside_the_file_is_not_mended() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let mut bytes = persist::store(&core, &trunk(&core), &RangeSet::default(), 9).unwrap();
+    // The second copy's page, before the next branch's identity and the count of ranges.
+    let far = bytes.len() - 3..bytes.len() - 2;
+    bytes.splice(far, [0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]);
+    let before = device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap();
+    let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
+    let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
+    let error = persist::load(&fresh, &RootRecord { through: Seqno(4), bytes }).err().expect("a copy is missing");
+    assert!(error.is_corruption(), "{error}");
+    assert_eq!(device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap(), before, "nothing was written");
 }

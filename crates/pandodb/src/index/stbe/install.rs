@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::choose::Candidate;
 use super::node::{Branch, BranchId, Node};
-use crate::base::Result;
+use crate::base::{Result, SeededBug};
 use crate::run::RunSlice;
 
 /// A finished compaction on its way into the trunk.
@@ -68,7 +68,9 @@ impl Install<'_> {
     /// Replaces the `count` branches from `at` on.
     fn splice(&self, node: &mut Node, at: usize, count: usize) -> Result<()> {
         let (from, to) = (node.first + at as u64, node.first + (at + count) as u64);
+        let right = node.range.from > self.candidate.live[0].from;
         let output = match &self.output {
+            Some(_) if right && SeededBug::OutputLostInSplit.is_on() => None,
             Some(slice) => slice.clip(&node.range)?,
             None => None,
         };

@@ -12,7 +12,8 @@
 use std::sync::Arc;
 
 use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, Seqno,
+    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, RunId,
+    Seqno,
 };
 use crate::index::{Core, SealedBatch};
 use crate::memtable::Memtable;
@@ -21,6 +22,7 @@ use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
 use crate::space::data::DATA_FILE;
 
 use super::choose::Candidate;
+use super::node::Branch;
 
 /// Bytes that a compaction reads ahead from each input. Inputs are many; this bounds its memory.
 const READ_AHEAD: usize = 128 << 10;
@@ -195,20 +197,31 @@ pub struct MergeJob {
     merge: Option<MergeCursor>,
     /// The next of the candidate's live ranges.
     range: usize,
+    /// The input that could not be read.
+    pub failed: Option<RunId>,
 }
 
 impl MergeJob {
     /// Starts a compaction.
-    pub fn new(core: &Core, candidate: Candidate, stripes: Stripes, operator: Option<Operator>) -> Result<MergeJob> {
+    ///
+    /// # Errors
+    /// If the range tombstones of an input cannot be read, and which.
+    pub fn new(
+        core: &Core,
+        candidate: Candidate,
+        stripes: Stripes,
+        operator: Option<Operator>,
+    ) -> Result<MergeJob, (RunId, Error)> {
         let mut tombstones = Vec::new();
         for branch in &candidate.branches {
             for live in &candidate.live {
                 let range = live.intersect(branch.slice.range());
-                tombstones.extend(branch.slice.tombstones(&range));
+                let run = branch.slice.run().meta().id;
+                tombstones.extend(branch.slice.tombstones(&range).map_err(|e| (run, e))?);
             }
         }
         let folding = Folding::new(core, candidate.bytes, stripes, operator, candidate.bottom, &tombstones);
-        Ok(MergeJob { candidate, folding, merge: None, range: 0 })
+        Ok(MergeJob { candidate, folding, merge: None, range: 0, failed: None })
     }
 
     /// Works through about `budget` bytes: how many it were, and whether the inputs are done.
@@ -219,13 +232,13 @@ impl MergeJob {
                 let Some(range) = self.candidate.live.get(self.range) else {
                     return Ok((done, true));
                 };
-                let cursors = self
-                    .candidate
-                    .branches
-                    .iter()
-                    .filter(|branch| branch.slice.range().overlaps(range))
-                    .map(|branch| RunCursor::new(branch.slice.clone(), range, false, ReadAhead::Streaming(READ_AHEAD)))
-                    .collect::<Result<Vec<_>>>()?;
+                let mut cursors = Vec::new();
+                for Branch { slice, .. } in &self.candidate.branches {
+                    if slice.range().overlaps(range) {
+                        let cursor = RunCursor::new(slice.clone(), range, false, ReadAhead::Streaming(READ_AHEAD));
+                        cursors.push(cursor.inspect_err(|_| self.failed = Some(slice.run().meta().id))?);
+                    }
+                }
                 self.merge = Some(MergeCursor::new(cursors, false));
                 self.range += 1;
                 continue;
@@ -237,7 +250,7 @@ impl MergeJob {
                 };
                 done += (entry.key.len() + entry.value.len() + 8) as u64;
                 self.folding.push(entry)?;
-                merge.advance()?;
+                merge.advance().inspect_err(|_| self.failed = merge.failed())?;
             }
         }
         Ok((done, false))
@@ -261,7 +274,7 @@ mod tests {
     #[test]
     fn a_message_that_two_inputs_hold_is_damage() {
         let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
-        let core = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(1)) };
+        let core = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(1)), mend: true };
         let mut folding = Folding::new(&core, 0, Stripes::default(), None, false, &[]);
         let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
         folding.push(entry(5)).unwrap();

@@ -39,18 +39,17 @@ mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use arc_swap::ArcSwap;
-use parking_lot::Mutex;
-
-use self::choose::{Candidate, Forced, candidates};
+use self::choose::{Candidate, Forced, Stuck, candidates};
 use self::job::{MergeJob, Output, PackJob};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
 use self::tend::{TendCounters, Tender};
 use super::graves::Graves;
-use super::{Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Progress, RootRecord, SealedBatch, Visitor};
+use super::{
+    Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Part, Progress, RootRecord, SealedBatch, Visitor,
+};
+use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
@@ -81,10 +80,10 @@ pub struct Stbe {
 #[derive(Default)]
 struct Counters {
     tend: TendCounters,
-    packed_bytes: AtomicU64,
-    compacted_bytes: AtomicU64,
-    wasted_bytes: AtomicU64,
-    compactions: AtomicU64,
+    packed_bytes: Counter,
+    compacted_bytes: Counter,
+    wasted_bytes: Counter,
+    compactions: Counter,
 }
 
 /// What the trunk's lock guards.
@@ -94,7 +93,7 @@ struct Inner {
     merging: Vec<Merging>,
     packing: Packing,
     /// Inputs that could not be read; they stay as they are until the store is reopened.
-    stuck: HashSet<BranchId>,
+    stuck: Stuck,
     next_ticket: u64,
     /// The keyspace was dropped: outputs that are still under way are for nothing.
     cleared: bool,
@@ -134,6 +133,8 @@ enum Packing {
 enum Claim {
     Pack(Box<PackJob>),
     Merge(u64, Box<MergeJob>),
+    /// It could not be started: an input cannot be read.
+    Damage(crate::Error),
 }
 
 impl Stbe {
@@ -183,7 +184,7 @@ impl Stbe {
                 trunk,
                 merging: Vec::new(),
                 packing: Packing::Nothing,
-                stuck: HashSet::new(),
+                stuck: Stuck::default(),
                 next_ticket: 0,
                 cleared: false,
             }),
@@ -223,18 +224,22 @@ impl Stbe {
         let ticket = inner.next_ticket;
         inner.next_ticket += 1;
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
-        let job = MergeJob::new(&self.core, candidate, keep(), self.operator.clone())?;
+        let job = match MergeJob::new(&self.core, candidate.clone(), keep(), self.operator.clone()) {
+            Ok(job) => job,
+            Err((run, e)) => {
+                inner.leave(&candidate, Some(run), &e);
+                self.recount(&inner);
+                return Ok(Some(Claim::Damage(e)));
+            }
+        };
         inner.merging.push(Merging { ticket, ids, live, bytes, parked: None });
         Ok(Some(Claim::Merge(ticket, Box::new(job))))
     }
 
     /// The compactions that could start now.
     fn waiting(&self, inner: &Inner) -> Vec<Candidate> {
-        let mut found = candidates(&inner.trunk.root, &inner.trunk.forced);
-        found.retain(|candidate| {
-            !inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
-                && !candidate.branches.iter().any(|branch| inner.stuck.contains(&branch.id))
-        });
+        let mut found = candidates(&inner.trunk.root, &inner.trunk.forced, &inner.stuck);
+        found.retain(|candidate| !inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live)));
         found
     }
 
@@ -258,7 +263,7 @@ impl Stbe {
             } else {
                 inner.packing = Packing::Parked(job);
             }
-            return Ok(Progress { bytes, packed: false, idle: false });
+            return Ok(Progress { bytes, ..Progress::default() });
         }
         let batch = job.batch.clone();
         let attached = job.finish().and_then(|output| self.attach(&batch, output));
@@ -266,7 +271,7 @@ impl Stbe {
             return Err(self.give_up_pack(batch, e));
         }
         let _ = self.pack_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(batch.bytes)));
-        Ok(Progress { bytes, packed: true, idle: false })
+        Ok(Progress { bytes, packed: true, ..Progress::default() })
     }
 
     /// Lets go of the large values that only a memtable of a dropped keyspace names.
@@ -318,10 +323,10 @@ impl Stbe {
     }
 
     fn step_merge(&self, ticket: u64, mut job: Box<MergeJob>, budget: u64) -> Result<Progress> {
-        let stepped = job.step(budget);
-        let (bytes, done) = match stepped {
+        let candidate = job.candidate.clone();
+        let (bytes, done) = match job.step(budget) {
             Ok(stepped) => stepped,
-            Err(e) => return Err(self.give_up_merge(ticket, e)),
+            Err(e) => return left_alone(self.give_up_merge(ticket, &candidate, job.failed, e)),
         };
         if !done {
             let mut inner = self.inner.lock();
@@ -329,26 +334,29 @@ impl Stbe {
                 inner.merging.retain(|merging| merging.ticket != ticket);
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 merging.parked = Some(job);
+                // What is owed is an estimate, and something is owed until the job is done: who waits for it asks for debt.
+                let _ =
+                    self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes).max(1)));
             }
-            let _ = self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes)));
-            return Ok(Progress { bytes, packed: false, idle: false });
+            return Ok(Progress { bytes, ..Progress::default() });
         }
-        let candidate = job.candidate.clone();
         match job.finish().and_then(|output| self.install(ticket, &candidate, output)) {
-            Ok(()) => Ok(Progress { bytes, packed: false, idle: false }),
-            Err(e) => Err(self.give_up_merge(ticket, e)),
+            Ok(()) => Ok(Progress { bytes, ..Progress::default() }),
+            Err(e) => left_alone(self.give_up_merge(ticket, &candidate, None, e)),
         }
     }
 
-    /// Forgets a compaction that failed. Damaged inputs are not tried again: the error would come back for ever.
-    fn give_up_merge(&self, ticket: u64, error: crate::Error) -> crate::Error {
+    /// Forgets a compaction that failed.
+    fn give_up_merge(
+        &self,
+        ticket: u64,
+        candidate: &Candidate,
+        run: Option<RunId>,
+        error: crate::Error,
+    ) -> crate::Error {
         let mut inner = self.inner.lock();
-        if let Some(at) = inner.merging.iter().position(|merging| merging.ticket == ticket) {
-            let merging = inner.merging.swap_remove(at);
-            if error.is_corruption() {
-                inner.stuck.extend(merging.ids);
-            }
-        }
+        inner.merging.retain(|merging| merging.ticket != ticket);
+        inner.leave(candidate, run, &error);
         self.recount(&inner);
         error
     }
@@ -426,13 +434,31 @@ impl Stbe {
     /// Makes a new trunk the current one: the one place where readers' world changes. Large values in `dropped` are freed
     /// when the last view before it is gone.
     fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
-        if !trunk.forced.is_empty() && !candidates(&trunk.root, &trunk.forced).iter().any(|c| c.forced) {
+        if !trunk.forced.is_empty() && !candidates(&trunk.root, &trunk.forced, &inner.stuck).iter().any(|c| c.forced) {
             trunk.forced.clear();
         }
         trunk.graves = inner.trunk.graves.succeed(dropped);
         inner.trunk = trunk;
         self.published.store(Arc::new(StbeView::of(&inner.trunk)));
         self.recount(inner);
+    }
+}
+
+impl Inner {
+    /// A damaged input is not tried again: the error would come back for ever. `run`: which one it is, if that is known.
+    fn leave(&mut self, candidate: &Candidate, run: Option<RunId>, error: &crate::Error) {
+        if error.is_damage() {
+            let damaged = |branch: &&Branch| run.is_none_or(|run| branch.slice.run().meta().id == run);
+            self.stuck.add(candidate.branches.iter().filter(damaged));
+        }
+    }
+}
+
+/// A compaction that met damage is done with: its inputs are stuck. Any other failure is one.
+fn left_alone(error: crate::Error) -> Result<Progress> {
+    match error.is_damage() {
+        true => Ok(Progress { damage: Some(error), ..Progress::default() }),
+        false => Err(error),
     }
 }
 
@@ -463,6 +489,7 @@ impl Index for Stbe {
         match self.claim(keep)? {
             Some(Claim::Pack(job)) => self.step_pack(job, budget),
             Some(Claim::Merge(ticket, job)) => self.step_merge(ticket, job, budget),
+            Some(Claim::Damage(e)) => left_alone(e),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
     }
@@ -479,6 +506,8 @@ impl Index for Stbe {
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
+        // Who asks gets an answer: what was left alone is tried again.
+        inner.stuck = Stuck::default();
         let mut trunk = inner.trunk.clone();
         trunk.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });
         self.tend(&inner, &mut trunk)?;
@@ -500,6 +529,12 @@ impl Index for Stbe {
         stats.splits = self.counters.tend.splits.load(Relaxed);
         stats.merges = self.counters.tend.merges.load(Relaxed);
         stats.debt = self.debt();
+        let (inner, mut damaged) = (self.inner.lock(), HashSet::new());
+        inner.trunk.root.walk(&mut |node| {
+            let stuck = node.branches.iter().filter(|branch| inner.stuck.holds(branch));
+            damaged.extend(stuck.map(|branch| branch.slice.run().meta().id));
+        });
+        stats.damaged_runs = damaged.len() as u64;
         stats
     }
 
@@ -523,6 +558,12 @@ impl Index for Stbe {
     fn verify(&self, visit: &mut dyn Visitor) -> Result<()> {
         let trunk = self.inner.lock().trunk.clone();
         check::verify(&self.core, &trunk.root, &trunk.blobs, visit)
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        check::parts(&self.published.load().root, &[], &mut parts);
+        parts
     }
 
     fn describe(&self, out: &mut String) {

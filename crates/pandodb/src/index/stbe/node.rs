@@ -13,11 +13,12 @@
 //! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; ordinals
 //! never fall below `first` nor above the end; a leaf has no children; every branch's clip lies inside the range.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId};
+use crate::base::sync::OnceLock;
+use crate::base::{Error, KeyRange, Result, RunId, SeededBug};
 use crate::run::RunSlice;
-use crate::space::DataFile;
+use crate::space::{DataFile, Twin};
 
 /// The identity of a branch: kept when the branch is handed to a child or shared by a split, so that a compaction finds
 /// its inputs wherever they have gone.
@@ -49,10 +50,10 @@ pub struct Child {
 /// Where a node stands on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The owner in the block's checksum.
+    /// The owner in the blocks' checksums.
     pub id: RunId,
-    /// The block.
-    pub addr: BlockAddr,
+    /// Both copies.
+    pub twin: Twin,
 }
 
 /// A node of the trunk.
@@ -67,13 +68,24 @@ pub struct Node {
     pub branches: Vec<Branch>,
     /// In key order; empty in a leaf.
     pub children: Vec<Child>,
+    /// Why neither copy of the node could be read: then it holds nothing and nothing is known of it but its range. Only in
+    /// a store that is open for reading.
+    pub lost: Option<Error>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
 
 impl Node {
     /// A node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
-        Node { range, height, first: 0, branches: Vec::new(), children: Vec::new(), stored: OnceLock::new() }
+        let (branches, children) = (Vec::new(), Vec::new());
+        Node { range, height, first: 0, branches, children, lost: None, stored: OnceLock::new() }
+    }
+
+    /// A node that cannot be read.
+    pub fn lost(range: KeyRange, height: u32, error: Error) -> Node {
+        let mut node = Node::new(range, height);
+        node.lost = Some(error);
+        node
     }
 
     /// A copy to change; it is a node of its own and not on disk.
@@ -84,6 +96,7 @@ impl Node {
             first: self.first,
             branches: self.branches.clone(),
             children: self.children.clone(),
+            lost: self.lost.clone(),
             stored: OnceLock::new(),
         }
     }
@@ -162,6 +175,9 @@ impl Node {
 
     /// The first invariant that the node breaks, if any.
     pub fn problem(&self) -> Option<&'static str> {
+        if self.lost.is_some() {
+            return None;
+        }
         if self.is_leaf() != self.children.is_empty() {
             return Some("only a leaf has no children");
         }
@@ -204,13 +220,14 @@ impl Node {
 
 /// Estimated bytes of `slice` inside `range`: 0 only if it holds nothing there.
 pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
-    Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(1)))
+    let least = u64::from(!SeededBug::WeightlessTombstones.is_on());
+    Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(least)))
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some((stored, data)) = self.stored.take() {
-            data.free(Extent { start: stored.addr.page, pages: stored.addr.pages });
+            stored.twin.free(&data);
         }
     }
 }

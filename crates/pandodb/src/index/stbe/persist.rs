@@ -1,16 +1,17 @@
-//! The trunk on disk: one block a node, written when a checkpoint first meets it, never changed.
+//! The trunk on disk: one block a node, in two copies ([`crate::space::twin`]), written when a checkpoint first meets it, never changed.
 //!
 //! Path copying makes checkpoints incremental by itself: a node that is still the same object stays where it is.
 //!
-//! Root record (integers varint): `version (1) | node id | page | pages | next branch id | count | (gap, length)…`, the
-//! pairs being the pages of large values, each range's start relative to the end of the one before.
+//! Root record (integers varint): `version (2) | node | next branch id | count | (gap, length)…`, the pairs being
+//! the pages of large values, each range's start relative to the end of the one before. A node is named by
+//! `node id | pages | page of copy 0 | page of copy 1`.
 //!
 //! Node block, after the 16-byte header: body length u32, then the body:
 //!
 //! ```text
 //!  from | to | height | branch count | child count
 //!  for each branch: id | fresh (0, 1) | run description | slice | a weight for each child
-//!  for each child:  dead branches before its first live one | node id | page | pages
+//!  for each child:  dead branches before its first live one | node
 //! ```
 //!
 //! A run that several nodes share is described in each; on opening they become one object again. Trust nothing: depth and
@@ -21,16 +22,16 @@ use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Child, Node, Stored};
 use crate::base::codec::{Reader, put_bytes, put_varint};
-use crate::base::{BlockAddr, Error, Extent, KeyRange, PAGE, PageNo, Result, RunId};
-use crate::device::AlignedBuf;
+use crate::base::{BlockAddr, Error, KeyRange, PageNo, Result, RunId};
 use crate::index::{Core, RootRecord};
 use crate::run::{Run, RunMeta, RunSlice};
+use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
-use crate::space::{BLOCK_HEADER, BlockKind};
+use crate::space::{BLOCK_HEADER, BlockKind, Twin};
 
-const VERSION: u64 = 1;
-/// Where the body of a node starts in its block.
-const BODY: usize = BLOCK_HEADER + 4;
+const VERSION: u64 = 2;
+/// Bytes of the length in front of a node's body.
+const LENGTH: usize = 4;
 /// No branch holds more bytes than this for a child, so that sums do not overflow.
 const MAX_WEIGHT: u64 = 1 << 48;
 /// No tree has handed out so many identities of branches; as many again are left.
@@ -61,15 +62,15 @@ fn encode_root(stored: Stored, blobs: &RangeSet, next_branch: u64) -> Vec<u8> {
 
 fn put_stored(out: &mut Vec<u8>, stored: Stored) {
     put_varint(out, stored.id.0);
-    put_varint(out, stored.addr.page.0);
-    put_varint(out, stored.addr.pages.into());
+    put_varint(out, stored.twin.0[0].pages.into());
+    stored.twin.0.iter().for_each(|addr| put_varint(out, addr.page.0));
 }
 
 fn get_stored(reader: &mut Reader<'_>) -> Result<Stored> {
     let id = RunId(reader.varint()?);
-    let page = PageNo(reader.varint_max(1 << 48)?);
     let pages = reader.varint_max(u32::MAX.into())? as u32;
-    Ok(Stored { id, addr: BlockAddr { page, pages } })
+    let mut copy = || Ok(BlockAddr { page: PageNo(reader.varint_max(1 << 48)?), pages });
+    Ok(Stored { id, twin: Twin([copy()?, copy()?]) })
 }
 
 /// Children first, so that a node's block can name theirs.
@@ -78,41 +79,33 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
         return Ok(stored);
     }
     let children = node.children.iter().map(|child| store_node(core, &child.node)).collect::<Result<Vec<_>>>()?;
-    let body = encode(node, &children);
-    let pages = (BODY + body.len()).div_ceil(PAGE) as u32;
-    let place = core.data.alloc(pages)?;
-    let stored = Stored { id: core.ids.next(), addr: BlockAddr { page: place.start, pages } };
-    let mut buf = AlignedBuf::zeroed(pages as usize);
-    buf[BLOCK_HEADER..BODY].copy_from_slice(&(body.len() as u32).to_le_bytes());
-    buf[BODY..BODY + body.len()].copy_from_slice(&body);
-    core.data.seal_block(&mut buf, stored.addr, stored.id, BlockKind::Node);
-    if let Err(e) = core.data.write(stored.addr.page, buf) {
-        core.data.give_back(place);
-        return Err(e);
-    }
+    let mut body = vec![0; LENGTH];
+    encode(node, &children, &mut body);
+    let len = (body.len() - LENGTH) as u32;
+    body[..LENGTH].copy_from_slice(&len.to_le_bytes());
+    let id = core.ids.next();
+    let stored = Stored { id, twin: Twin::write(&core.data, &body, id, BlockKind::Node)? };
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
 
-fn encode(node: &Node, children: &[Stored]) -> Vec<u8> {
-    let mut out = Vec::new();
-    put_bytes(&mut out, &node.range.from);
-    put_bytes(&mut out, &node.range.to);
-    put_varint(&mut out, node.height.into());
-    put_varint(&mut out, node.branches.len() as u64);
-    put_varint(&mut out, node.children.len() as u64);
+fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
+    put_bytes(out, &node.range.from);
+    put_bytes(out, &node.range.to);
+    put_varint(out, node.height.into());
+    put_varint(out, node.branches.len() as u64);
+    put_varint(out, node.children.len() as u64);
     for branch in &node.branches {
-        put_varint(&mut out, branch.id.0);
-        put_varint(&mut out, branch.fresh.into());
-        branch.slice.run().meta().encode(&mut out);
-        branch.slice.encode(&mut out);
-        branch.weights.iter().for_each(|weight| put_varint(&mut out, *weight));
+        put_varint(out, branch.id.0);
+        put_varint(out, branch.fresh.into());
+        branch.slice.run().meta().encode(out);
+        branch.slice.encode(out);
+        branch.weights.iter().for_each(|weight| put_varint(out, *weight));
     }
     for (child, stored) in node.children.iter().zip(children) {
-        put_varint(&mut out, child.next - node.first);
-        put_stored(&mut out, *stored);
+        put_varint(out, child.next - node.first);
+        put_stored(out, *stored);
     }
-    out
 }
 
 /// A trunk from disk.
@@ -148,10 +141,10 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
         return Err(reader.corrupt("trailing bytes"));
     }
     let mut loader = Loader { core, next_branch, runs: HashMap::new() };
-    let root = loader.node(stored, None, &KeyRange::all())?;
-    if root.range != KeyRange::all() {
-        return Err(core.data.corrupt(stored.addr, BlockKind::Node.name(), "a root that does not hold every key"));
-    }
+    let root = match loader.node(stored, None, &KeyRange::all()) {
+        Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
+        root => root?,
+    };
     for run in loader.runs.values() {
         run.settle()?;
     }
@@ -172,15 +165,18 @@ impl Loader<'_> {
     /// recursion ends.
     fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
         let data = &self.core.data;
-        let bad = |detail: &str| data.corrupt(stored.addr, BlockKind::Node.name(), detail);
-        let buf = data.read_block(stored.addr, stored.id, BlockKind::Node)?;
-        data.mark(Extent { start: stored.addr.page, pages: stored.addr.pages })?;
-        let len = u32::from_le_bytes([buf[BLOCK_HEADER], buf[17], buf[18], buf[19]]) as usize;
-        let body = buf[BODY..].get(..len).ok_or_else(|| bad("the body exceeds the block"))?;
+        let addr = stored.twin.0[0];
+        let bad = |detail: &str| data.corrupt(addr, BlockKind::Node.name(), detail);
+        let read = if self.core.mend { Twin::mend } else { Twin::read };
+        // First marked, then mended: what is written must lie in the file and belong to nobody else.
+        stored.twin.mark(data)?;
+        let buf = read(&stored.twin, data, stored.id, BlockKind::Node)?;
+        let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
+        let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
         let mut reader = Reader::new(body, BlockKind::Node.name());
         let node = self
             .decode(&mut reader, height, within)
-            .map_err(|e: Error| e.in_file(crate::space::data::DATA_FILE, stored.addr.page.offset() + BODY as u64))?;
+            .map_err(|e: Error| e.in_file(DATA_FILE, addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64))?;
         if let Some(problem) = node.problem() {
             return Err(bad(problem));
         }
@@ -192,6 +188,10 @@ impl Loader<'_> {
         let range = KeyRange::new(reader.bytes()?, reader.bytes()?);
         if range.is_empty() || !within.covers(&range) {
             return Err(reader.corrupt("the node lies outside its parent"));
+        }
+        // A scan would look for the keys beyond it for ever.
+        if height.is_none() && range != *within {
+            return Err(reader.corrupt("a root that does not hold every key"));
         }
         let own = reader.varint_max(MAX_HEIGHT)? as u32;
         if height.is_some_and(|height| height != own) {
@@ -214,16 +214,26 @@ impl Loader<'_> {
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Arc<[u64]>>>()?;
             node.branches.push(Branch { id, fresh, slice, weights });
         }
+        let mut children = Vec::new();
         for _ in 0..child_count {
             let next = reader.varint_max(branch_count as u64)?;
             let stored = get_stored(reader)?;
-            let child = self.node(stored, Some(own - 1), &node.range)?;
-            node.children.push(Child { node: child, next });
+            match self.node(stored, Some(own - 1), &node.range) {
+                Err(e) if self.may_lose(&e) => children.push((next, Err(e))),
+                child => children.push((next, Ok(child?))),
+            }
         }
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
+        adopt(&mut node, children);
         Ok(node)
+    }
+
+    /// A store that is open for reading does without nodes that are lost in both copies; one that is open for writing
+    /// must know every page that is taken.
+    fn may_lose(&self, error: &Error) -> bool {
+        !self.core.mend && error.is_damage()
     }
 
     /// The run of that description; nodes that share it get the same object.
@@ -234,9 +244,40 @@ impl Loader<'_> {
             }
             return Ok(run.clone());
         }
-        let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta)?;
+        let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta);
         self.runs.insert(run.meta().id, run.clone());
         Ok(run)
+    }
+}
+
+/// Gives a node its children. Lost ones in a row become one, between the neighbours that are there.
+fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
+    let mut kept = Vec::with_capacity(children.len());
+    for (i, (next, child)) in children.into_iter().enumerate() {
+        let before = node.children.last_mut();
+        match (child, before) {
+            (Ok(child), Some(before)) if before.node.lost.is_some() => {
+                let hole = Arc::get_mut(&mut before.node).expect("nobody has it yet");
+                hole.range.to.clone_from(&child.range.from);
+                node.children.push(Child { node: child, next });
+                kept.push(i);
+            }
+            (Ok(child), _) => {
+                node.children.push(Child { node: child, next });
+                kept.push(i);
+            }
+            // What is live for both is live for each of them.
+            (Err(_), Some(before)) if before.node.lost.is_some() => before.next = before.next.max(next),
+            (Err(e), before) => {
+                let from = before.map_or(&node.range.from, |before| &before.node.range.to).clone();
+                let range = KeyRange::new(from, node.range.to.clone());
+                node.children.push(Child { node: Arc::new(Node::lost(range, node.height - 1, e)), next });
+                kept.push(i);
+            }
+        }
+    }
+    for branch in &mut node.branches {
+        branch.weights = kept.iter().map(|&i| branch.weights[i]).collect();
     }
 }
 
@@ -246,7 +287,7 @@ mod tests {
     use crate::index::stbe::node::Child;
 
     fn stored(id: u64, page: u64) -> Stored {
-        Stored { id: RunId(id), addr: BlockAddr { page: PageNo(page), pages: 1 } }
+        Stored { id: RunId(id), twin: Twin([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })) }
     }
 
     fn hex(bytes: &[u8]) -> String {
@@ -258,7 +299,7 @@ mod tests {
         let mut blobs = RangeSet::default();
         blobs.insert(40, 3);
         blobs.insert(300, 2);
-        assert_eq!(hex(&encode_root(stored(9, 200), &blobs, 77)), "0109c801014d022803810202");
+        assert_eq!(hex(&encode_root(stored(9, 200), &blobs, 77)), "020901c80188024d022803810202");
     }
 
     #[test]
@@ -267,7 +308,12 @@ mod tests {
         let mut root = Node::new(KeyRange::all(), 1);
         let children = [leaf(b"", b"k"), leaf(b"k", &KeyRange::all().to)];
         root.children = children.into_iter().map(|node| Child { node, next: 0 }).collect();
-        assert_eq!(hex(&encode(&root.children[0].node, &[])), "00016b000000");
-        assert_eq!(hex(&encode(&root, &[stored(5, 33), stored(6, 300)])), "0000010002000521010006ac0201");
+        let bytes = |node: &Node, children: &[Stored]| {
+            let mut out = Vec::new();
+            encode(node, children, &mut out);
+            hex(&out)
+        };
+        assert_eq!(bytes(&root.children[0].node, &[]), "00016b000000");
+        assert_eq!(bytes(&root, &[stored(5, 33), stored(6, 300)]), "00000100020005012161000601ac02ec02");
     }
 }

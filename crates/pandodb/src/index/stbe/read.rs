@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::cursor::StbeCursor;
-use super::node::{Branch, Node};
+use super::node::{Branch, Child, Node};
 use super::{Graves, Trunk};
 use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
 use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
@@ -120,7 +120,7 @@ fn live_parts(root: &Arc<Node>) -> Vec<LivePart> {
 
 /// The most branches that one key can meet from `node` down.
 fn runs_on_path(node: &Node) -> u64 {
-    if node.is_leaf() {
+    if node.children.is_empty() {
         return node.branches.len() as u64;
     }
     (0..node.children.len())
@@ -148,16 +148,20 @@ impl IndexView for StbeView {
         Ok(Box::new(StbeCursor::new(self, range, reverse)))
     }
 
-    fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) {
-        // Those of branches that are dead for a child are repeated below or have done their work: they hide nothing that
-        // is not hidden anyway.
+    fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
+        let mut result = Ok(());
         self.root.walk(&mut |node| {
-            if node.range.overlaps(range) {
-                for branch in &node.branches {
-                    out.extend(branch.slice.tombstones(range));
+            for (i, branch) in node.branches.iter().enumerate() {
+                let part = range.intersect(branch.slice.range());
+                // Those of branches that are dead for a child are repeated below or have done their work.
+                let ordinal = node.first + i as u64;
+                let live = |child: &Child| child.next <= ordinal && child.node.range.overlaps(&part);
+                if result.is_ok() && (node.is_leaf() || node.children.iter().any(live)) {
+                    result = branch.slice.tombstones(&part).map(|found| out.extend(found));
                 }
             }
         });
+        result
     }
 }
 
@@ -174,7 +178,7 @@ struct StbeProbe {
 impl StbeProbe {
     /// Finds the live branches of the current node.
     fn enter(&mut self, key: &[u8]) {
-        self.live_from = if self.node.is_leaf() {
+        self.live_from = if self.node.children.is_empty() {
             0
         } else {
             let child = &self.node.children[self.node.child_for(key)];
@@ -201,11 +205,14 @@ impl Probe for StbeProbe {
             if lookup.is_done() {
                 return Ok(Step::Done);
             }
+            if let Some(error) = &self.node.lost {
+                return Err(error.clone());
+            }
             let Some(probe) = &mut self.run else {
                 if self.next > self.live_from {
                     let slice = &self.node.branches[self.next - 1].slice;
                     if slice.range().contains(lookup.key) {
-                        lookup.enter(slice.covering(lookup.key, lookup.at));
+                        lookup.enter(slice.covering(lookup.key, lookup.at)?);
                         self.run = Some(RunProbe::new(lookup.hash));
                     } else {
                         self.next -= 1;

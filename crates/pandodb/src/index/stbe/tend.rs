@@ -15,10 +15,10 @@
 //! Invariant: a pass changes where references stand, never which messages a reader sees.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::node::{Branch, BranchId, Child, Node};
-use crate::base::{KeyRange, Result};
+use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
+use crate::base::{KeyRange, Result, SeededBug};
 
 /// More passes than a trunk has levels.
 const MAX_PASSES: usize = 64;
@@ -50,11 +50,11 @@ impl Shape {
 #[derive(Debug, Default)]
 pub struct TendCounters {
     /// Hand-overs to a child.
-    pub flushes: AtomicU64,
+    pub flushes: Counter,
     /// Nodes that were split.
-    pub splits: AtomicU64,
+    pub splits: Counter,
     /// Pairs of nodes that were merged.
-    pub merges: AtomicU64,
+    pub merges: Counter,
 }
 
 /// One pass over a trunk.
@@ -153,7 +153,8 @@ impl Tender<'_> {
     fn flush(&self, node: &mut Node, i: usize) -> Result<()> {
         let child = &node.children[i];
         let mut taker = child.node.edit();
-        for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0) {
+        let skipped = usize::from(SeededBug::FlushSkipsBranch.is_on() && node.live_branches(i) > 1);
+        for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0).skip(skipped) {
             let Some(slice) = branch.slice.clip(&taker.range)? else { continue };
             let weights = taker.weigh(&slice)?;
             taker.branches.push(Branch { id: branch.id, fresh: true, slice, weights });
@@ -279,7 +280,11 @@ fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     kept_before.push(part.branches.len() as u64);
     part.children = children
         .iter()
-        .map(|child| Child { node: child.node.clone(), next: kept_before[(child.next - node.first) as usize] })
+        .map(|child| {
+            let next = kept_before[(child.next - node.first) as usize];
+            let again = u64::from(SeededBug::LiveAgainAfterSplit.is_on());
+            Child { node: child.node.clone(), next: next.saturating_sub(again) }
+        })
         .collect();
     part.trim();
     Ok(part)
@@ -289,7 +294,11 @@ fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
 fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
     let mut marks: Vec<(Vec<u8>, u64)> = Vec::new();
     for branch in &leaf.branches {
-        let keys = branch.slice.run().split_keys(branch.slice.range(), parts as usize * 16)?;
+        // A run whose upper blocks cannot be read has no say.
+        let keys = match branch.slice.run().split_keys(branch.slice.range(), parts as usize * 16) {
+            Err(e) if e.is_damage() => Vec::new(),
+            keys => keys?,
+        };
         let weight = branch.slice.bytes() / (keys.len() as u64 + 1);
         marks.extend(keys.into_iter().map(|key| (key, weight)));
     }

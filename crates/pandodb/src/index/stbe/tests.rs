@@ -42,7 +42,7 @@ fn operator() -> Operator {
 
 fn core(device: &MemDevice) -> Core {
     let data = DataFile::create(device, "data", StoreId([3; 16])).unwrap();
-    Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1)) }
+    Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1)), mend: true }
 }
 
 impl Bench {
@@ -158,7 +158,7 @@ fn fold(key: &[u8], messages: &Messages) -> Option<i64> {
 fn scan(tree: &Stbe, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> {
     let view = tree.view();
     let mut tombstones = Vec::new();
-    view.tombstones(&KeyRange::all(), &mut tombstones);
+    view.tombstones(&KeyRange::all(), &mut tombstones).unwrap();
     tombstones.retain(|tombstone| tombstone.seqno <= at);
     let tombstones = crate::base::Fragments::build(&tombstones);
     let mut cursor = view.cursor(&KeyRange::all(), reverse).unwrap();
@@ -300,7 +300,12 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
     bench.tree.describe(&mut before);
     let file = bench.device.open("data", crate::device::OpenHow { write: true, ..Default::default() }).unwrap();
     let data = DataFile::open(file, StoreId([3; 16])).unwrap();
-    let core = Core { data: data.clone(), pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1 << 20)) };
+    let core = Core {
+        data: data.clone(),
+        pool: Arc::new(Pool::new(256 << 10)),
+        ids: Arc::new(IdSource::new(1 << 20)),
+        mend: true,
+    };
     let reopened = Stbe::open(core, SHAPE, Some(operator()), &cut.root).unwrap();
     reopened.describe(&mut after);
     assert_eq!(before, after);
@@ -311,7 +316,8 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
         record.bytes[i] ^= 0x55;
         let file = bench.device.open("data", crate::device::OpenHow { write: true, ..Default::default() }).unwrap();
         let data = DataFile::open(file, StoreId([3; 16])).unwrap();
-        let core = Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1 << 20)) };
+        let core =
+            Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1 << 20)), mend: true };
         if let Err(e) = Stbe::open(core, SHAPE, None, &record) {
             assert!(e.is_corruption(), "{e}");
         }

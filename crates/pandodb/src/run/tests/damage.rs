@@ -36,8 +36,8 @@ fn a_flipped_bit_never_changes_an_answer() {
             flip(bench.data.file(), byte, (byte % 8) as u8);
             let pool = Arc::new(Pool::new(1 << 20));
             let damaged = (|| {
-                let run = Run::reopen(bench.data.clone(), pool, meta.clone())?;
-                let slice = RunSlice::whole(run);
+                let slice = RunSlice::whole(Run::reopen(bench.data.clone(), pool, meta.clone()));
+                slice.tombstones(&KeyRange::all())?;
                 for at in [0, messages.len() / 2, messages.len() - 1] {
                     let key = &messages[at].key;
                     assert!(probe(&slice, key)?.iter().all(|message| message.key == *key && all.contains(message)));
@@ -83,7 +83,7 @@ fn a_leaf_that_passes_its_check_can_be_read() {
     let mut builder = LeafBuilder::default();
     messages.iter().for_each(|message| builder.add(&message.entry()));
     let mut block = AlignedBuf::zeroed(builder.pages() as usize);
-    builder.encode(&mut block, 0, false);
+    builder.encode(&mut block, 0, 0);
     let end = u32::from_le_bytes(block[24..28].try_into().unwrap()) as usize;
     let mut key = Vec::new();
     let (accepted, refused) = flip_all(&block, end, |bytes| {
@@ -140,11 +140,9 @@ fn descriptions_and_tombstones_are_bounded() {
         damaged[bit / 8] ^= 1 << (bit % 8);
         if let Ok(meta) = RunMeta::decode(&mut Reader::new(&damaged, "test")) {
             // A description that contradicts the blocks must not panic either.
-            if let Ok(run) = Run::reopen(bench.data.clone(), bench.pool.clone(), meta) {
-                let slice = RunSlice::whole(run);
-                let _ = probe(&slice, b"user000000000100");
-                let _ = RunCursor::new(slice, &KeyRange::all(), true, ReadAhead::Scan);
-            }
+            let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta));
+            let _ = probe(&slice, b"user000000000100");
+            let _ = RunCursor::new(slice, &KeyRange::all(), true, ReadAhead::Scan);
         }
     }
     for len in 0..bytes.len() {
@@ -220,7 +218,7 @@ fn verification_goes_on_after_a_finding() {
     flip(bench.data.file(), page(1) + 900, 3);
     flip(bench.data.file(), page(meta.filter.first) + 900, 3);
     let wrong = RunMeta { puts: meta.puts + 1, ..meta };
-    let (_, findings) = verify(&Run::reopen(bench.data.clone(), bench.pool.clone(), wrong).unwrap());
+    let (_, findings) = verify(&Run::reopen(bench.data.clone(), bench.pool.clone(), wrong));
     assert_eq!(findings.len(), 2, "the count, and the footer");
 }
 
@@ -288,7 +286,7 @@ fn leaves_out_of_order_are_no_run() {
     bench.data.write(b.page, first).unwrap();
     bench.data.write(a.page, second).unwrap();
     for reverse in [false, true] {
-        let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone()).unwrap());
+        let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone()));
         let mut cursor = RunCursor::new(slice, &KeyRange::all(), reverse, ReadAhead::Streaming(1 << 16)).unwrap();
         let ended = loop {
             match cursor.advance() {
@@ -306,7 +304,7 @@ fn a_description_with_other_bounds_is_found() {
     let middle = messages[messages.len() / 2].key.clone();
     let narrow = [RunMeta { first_key: middle.clone(), ..meta.clone() }, RunMeta { last_key: middle, ..meta.clone() }];
     for meta in narrow {
-        let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta).unwrap();
+        let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta);
         let mut problems = 0;
         run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::Leaf && checked.is_err()));
         // The last key is compared with the others' description.
@@ -323,7 +321,7 @@ fn a_description_with_other_bounds_is_found() {
 fn a_slice_does_not_count_more_pages_than_it_spans() {
     let (bench, _, meta) = small_run();
     let restore = |numbers: [u8; 3]| {
-        let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone()).unwrap();
+        let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone());
         let bytes = [&[0, 0][..], &numbers].concat();
         RunSlice::restore(run, &mut Reader::new(&bytes, "test")).map(|slice| slice.bytes())
     };

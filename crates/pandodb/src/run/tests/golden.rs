@@ -24,7 +24,7 @@ fn leaf() {
         builder.add(&message.entry());
     }
     let mut block = vec![0xaa; PAGE];
-    builder.encode(&mut block, 3, true);
+    builder.encode(&mut block, 3, slots::CONTINUES);
     let want = concat!(
         "03000000",         // count
         "02000200",         // prefix length, flags: continues

@@ -92,7 +92,7 @@ fn reopening_restores_slices_and_takes_their_pages_only() {
     let again = Bench { data: DataFile::open(file, StoreId([7; 16])).unwrap(), pool: Arc::new(Pool::new(1 << 20)) };
     let empty = again.data.stats().allocated_bytes;
     let meta = RunMeta::decode(&mut crate::base::codec::Reader::new(&meta, "test")).unwrap();
-    let run = Run::reopen(again.data.clone(), again.pool.clone(), meta).unwrap();
+    let run = Run::reopen(again.data.clone(), again.pool.clone(), meta);
     let mut reader = crate::base::codec::Reader::new(&slices, "test");
     let restored: Vec<_> = (0..2).map(|_| RunSlice::restore(run.clone(), &mut reader).unwrap()).collect();
     assert!(reader.is_empty());
@@ -112,7 +112,7 @@ fn a_run_that_never_settled_frees_nothing() {
     let bench = Bench::new();
     let meta = bench.build(1, &random_messages(1, 100, 1, 10), &[]);
     let before = allocated(&bench);
-    let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta).unwrap();
+    let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta);
     drop(RunSlice::whole(run));
     assert_eq!(allocated(&bench), before);
 }
@@ -177,10 +177,13 @@ fn a_run_of_range_tombstones_only() {
     assert_eq!((meta.min_seqno, meta.max_seqno), (Seqno(100), Seqno(111)));
     assert!(scan(&slice, &KeyRange::all(), false, ReadAhead::Scan).is_empty());
     assert!(probe(&slice, b"\x05y").unwrap().is_empty());
-    assert_eq!(slice.covering(b"\x05y", Seqno::MAX), Seqno(105));
+    assert_eq!(slice.covering(b"\x05y", Seqno::MAX).unwrap(), Seqno(105));
     let part = slice.clip(&KeyRange::new(*b"\x05", *b"\x06")).unwrap().unwrap();
     assert_eq!((part.bytes(), part.entries()), (0, 0));
-    assert_eq!((part.covering(b"\x05y", Seqno::MAX), part.covering(b"\x06y", Seqno::MAX)), (Seqno(105), Seqno(0)));
+    assert_eq!(
+        (part.covering(b"\x05y", Seqno::MAX).unwrap(), part.covering(b"\x06y", Seqno::MAX).unwrap()),
+        (Seqno(105), Seqno(0))
+    );
     assert!(slice.clip(&KeyRange::new(*b"\x20", *b"")).unwrap().is_none());
     drop((slice, part));
     assert_eq!(allocated(&bench), before);

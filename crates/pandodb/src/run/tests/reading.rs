@@ -52,9 +52,9 @@ fn the_description_counts_what_was_pushed() {
     let footer = BlockAddr { page: PageNo(end - 1), pages: 1 };
     assert_eq!(read_footer(&bench.data, RunId(1), footer).unwrap(), meta);
     let slice = bench.open(meta);
-    assert_eq!(slice.covering(b"bb", Seqno::MAX), Seqno(3));
+    assert_eq!(slice.covering(b"bb", Seqno::MAX).unwrap(), Seqno(3));
     assert_eq!(
-        slice.tombstones(&KeyRange::new(*b"bx", *b"")),
+        slice.tombstones(&KeyRange::new(*b"bx", *b"")).unwrap(),
         [RangeTombstone { range: KeyRange::new(*b"bx", *b"c"), seqno: Seqno(3) }]
     );
 }

@@ -9,7 +9,7 @@ mod write;
 use std::sync::Arc;
 
 use super::format::{BLOCK, Head, Header, put_record};
-use super::{Claims, Log, LogOptions, Record, ReplayReport, Visit, inspect, replay, segment_name};
+use super::{Claims, Log, LogOptions, Mode, Record, ReplayReport, Visit, inspect, replay, segment_name};
 use crate::base::{Error, Result, Seqno, StoreId};
 use crate::device::{Device, OpenHow, read_exact_at, write_all_at};
 
@@ -39,10 +39,13 @@ struct Batch {
 
 fn collect(device: &dyn Device, claims: Claims, read_only: bool) -> Result<(ReplayReport, Vec<Batch>)> {
     let mut batches = Vec::new();
-    let report = replay(device, STORE, claims, read_only, &mut |record: &Record<'_>| {
-        batches.push(Batch { first: record.first.0, count: record.count, payload: record.payload.to_vec() });
-        Ok(Visit::Continue)
-    })?;
+    let report =
+        replay(device, STORE, claims, if read_only { Mode::Read } else { Mode::Recover }, &mut |record: &Record<
+            '_,
+        >| {
+            batches.push(Batch { first: record.first.0, count: record.count, payload: record.payload.to_vec() });
+            Ok(Visit::Continue)
+        })?;
     Ok((report, batches))
 }
 

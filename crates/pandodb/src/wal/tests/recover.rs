@@ -159,7 +159,7 @@ fn a_stale_tail_stays_away() {
 fn the_visitor_can_end_the_log_or_the_replay() {
     let device = logged(6, 2, 100);
     let stop_at = |seqno, claims| {
-        replay(&*device, STORE, claims, true, &mut |record| {
+        replay(&*device, STORE, claims, Mode::Read, &mut |record| {
             Ok(if record.first == Seqno(seqno) { Visit::Stop } else { Visit::Continue })
         })
     };
@@ -167,7 +167,7 @@ fn the_visitor_can_end_the_log_or_the_replay() {
     assert_eq!((report.last, report.records), (Seqno(4), 4));
     assert!(stop_at(2, claims(0, 0)).unwrap_err().is_corruption(), "record 3 says that 2 was durable");
     assert!(stop_at(5, claims(0, 5)).unwrap_err().is_corruption());
-    let error = replay(&*device, STORE, claims(0, 0), true, &mut |_| Err(Error::ReadOnly)).unwrap_err();
+    let error = replay(&*device, STORE, claims(0, 0), Mode::Read, &mut |_| Err(Error::ReadOnly)).unwrap_err();
     assert!(matches!(error, Error::ReadOnly));
 }
 
@@ -359,7 +359,7 @@ fn what_a_record_holds_wrongly_is_named_by_its_place() {
     let place = &places(&*device)[0];
     let detail = "no operation has kind 9";
     let error =
-        replay(&*device, STORE, claims(0, 0), true, &mut |_| Err(Error::corruption("log operation", 3, detail)));
+        replay(&*device, STORE, claims(0, 0), Mode::Read, &mut |_| Err(Error::corruption("log operation", 3, detail)));
     let Err(Error::Corruption { file, offset, .. }) = error else { panic!("{error:?}") };
     assert_eq!((file, offset), (place.0.clone(), place.1 + 32 + 3));
 }

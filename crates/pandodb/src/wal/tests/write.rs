@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::mem::MemDevice;
+use crate::device::sim::{Fault, FaultKind, SimDevice};
 
 const SMALL: u64 = 16 << 10;
 
@@ -152,6 +153,21 @@ fn group_commit_with_threads() {
     drop(log);
     let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(800) }, SMALL).unwrap();
     assert_eq!(found, batches(1..=800, 50));
+}
+
+/// Found by the explorer (`sync-large`, `random:7000022:250`): another thread's sync fails between a reservation and its
+/// append; then a checkpoint asks for the seqno that was given out and never appended.
+#[test]
+fn a_sync_of_what_could_not_be_appended_is_an_error() {
+    let sim = SimDevice::new(1);
+    let options = LogOptions { segment_bytes: 64 << 10 };
+    let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();
+    put(&log, 1, 50, false).unwrap();
+    log.reserve(50).unwrap();
+    sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
+    assert!(matches!(log.sync(Seqno(1)), Err(Error::Indeterminate { .. })));
+    assert!(matches!(log.append(Seqno(2), 1, &payload(2, 50), false), Err(Error::Poisoned { .. })));
+    assert!(matches!(log.sync(Seqno(2)), Err(Error::Poisoned { .. })));
 }
 
 #[test]

@@ -3,20 +3,24 @@
 use std::sync::Arc;
 
 use pandodb::device::{Device, MemDevice, SimDevice};
-use pandodb::{AddI64, Append, KeyspaceOptions, Max, Store};
+use pandodb::{AddI64, Append, KeyspaceOptions, Max, Store, StoreBuilder};
 
-use super::model::{Rule, SLOTS};
-use super::rng::{Rng, mix};
+use super::tables::{Rule, SLOTS};
 use super::world::Wrong;
+use crate::script::{Rng, mix};
 
 /// The shape of one history.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// Where it came from.
     pub seed: u64,
     /// On the simulated device, which can be killed; else in memory.
     pub simulated: bool,
+    /// Bytes of a memtable.
     pub memtable_bytes: usize,
+    /// The fan-out of the trunk.
     pub fanout: usize,
+    /// Bytes of memory of the store.
     pub memory_budget: usize,
     /// How many different keys there are.
     pub keys: usize,
@@ -27,36 +31,46 @@ pub struct Config {
 impl Config {
     /// The shape that `seed` gives.
     pub fn from_seed(seed: u64) -> Config {
-        let mut rng = Rng::new(mix(seed ^ 0xC0FF_EE00));
+        let mut rng = Rng(mix(seed ^ 0xC0FF_EE00));
         Config {
             seed,
             simulated: rng.chance(80),
-            memtable_bytes: (4 << 10) << rng.below(8).saturating_sub(4),
-            fanout: 2 + rng.below(3),
-            memory_budget: 1 << (20 + rng.below(3)),
-            keys: 40 << rng.below(8),
-            value_bytes: [8, 40, 150][rng.below(3)],
+            memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
+            fanout: 2 + rng.index(3),
+            memory_budget: 1 << (20 + rng.index(3)),
+            keys: 40 << rng.index(8),
+            value_bytes: [8, 40, 150][rng.index(3)],
         }
     }
 
+    /// The shape that makes a deep tree.
+    pub fn deep(seed: u64) -> Config {
+        Config { memtable_bytes: 4 << 10, fanout: 2, keys: 4000, value_bytes: 150, ..Config::from_seed(seed) }
+    }
+
     /// An empty device.
-    pub fn device(&self) -> Disk {
+    pub(super) fn device(&self) -> Disk {
         if self.simulated { Disk::Simulated(SimDevice::new(self.seed)) } else { Disk::Memory(MemDevice::new()) }
     }
 
+    /// How the store on a device is opened, without threads.
+    pub(super) fn builder(&self, device: Arc<dyn Device>) -> StoreBuilder {
+        let builder = Store::builder("model").device(device).background_threads(0).fanout(self.fanout);
+        builder.memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes)
+    }
+
     /// Opens the store on a device.
-    pub fn open(&self, disk: &Disk) -> Result<Store, Wrong> {
+    pub(super) fn open(&self, disk: &Disk) -> Result<Store, Wrong> {
         let device: Arc<dyn Device> = match disk {
             Disk::Simulated(device) => device.clone(),
             Disk::Memory(device) => device.clone(),
         };
-        let builder = Store::builder("model").device(device).background_threads(0).fanout(self.fanout);
-        Ok(builder.memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes).open()?)
+        Ok(self.builder(device).open()?)
     }
 
     /// One of the keys: short and long ones, groups with common prefixes, and the bytes at both ends.
-    pub fn key(&self, rng: &mut Rng) -> Vec<u8> {
-        let i = rng.below(self.keys);
+    pub(super) fn key(&self, rng: &mut Rng) -> Vec<u8> {
+        let i = rng.index(self.keys);
         let group = mix(i as u64) % 16;
         match i % 16 {
             0 => vec![i as u8],
@@ -68,15 +82,15 @@ impl Config {
     }
 
     /// The beginning of a key, or none of it.
-    pub fn prefix(&self, rng: &mut Rng) -> Vec<u8> {
-        match rng.below(8) {
-            0 => vec![0xff; 1 + rng.below(4)],
+    pub(super) fn prefix(&self, rng: &mut Rng) -> Vec<u8> {
+        match rng.index(8) {
+            0 => vec![0xff; 1 + rng.index(4)],
             1 => b"group/".to_vec(),
-            2 | 3 => format!("group/{:02}/", rng.below(16)).into_bytes(),
+            2 | 3 => format!("group/{:02}/", rng.index(16)).into_bytes(),
             4 if rng.chance(20) => Vec::new(),
             _ => {
                 let key = self.key(rng);
-                key[..1 + rng.below(key.len())].to_vec()
+                key[..1 + rng.index(key.len())].to_vec()
             }
         }
     }

@@ -4,6 +4,7 @@
 //! `starts_with`, and the operators are written down again in one line each.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ impl Write {
 }
 
 /// What all keyspaces hold; `None` while one is dropped. Cheap to clone: tables are copied when they change.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Model {
     tables: Vec<Option<Arc<Table>>>,
 }
@@ -63,6 +64,13 @@ impl Model {
     /// Every keyspace is there and empty.
     pub fn new() -> Model {
         Model { tables: vec![Some(Arc::default()); SLOTS.len()] }
+    }
+
+    /// A hash that depends on the contents alone.
+    pub fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.hash(&mut hasher);
+        hasher.finish()
     }
 
     /// The content of the keyspace in `slot`, if it is there.

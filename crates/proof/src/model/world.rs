@@ -9,7 +9,7 @@ use std::fmt;
 use pandodb::{Durability, Error, Keyspace, Range, Snapshot, Store, Value};
 
 use super::config::{Config, Disk, options};
-use super::model::{Bytes, Model, SLOTS, Write, prefix_bounds};
+use super::tables::{Bytes, Model, SLOTS, Write, prefix_bounds};
 
 /// Why a history failed.
 #[derive(Clone, Debug)]
@@ -35,12 +35,19 @@ pub fn check(right: bool, what: impl FnOnce() -> String) -> Result<(), Wrong> {
 /// A mistake that the engine does not make: it is made for it, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
+    /// A put does not reach the engine.
     LostPut,
+    /// A delete does not.
     LostDelete,
+    /// A merge does not.
     LostMerge,
+    /// A merge reaches it twice.
     DoubleMerge,
+    /// A delete of a range does not reach it.
     LostRangeDelete,
+    /// The last operation of a batch does not.
     TornBatch,
+    /// A snapshot is taken after the next write.
     LateSnapshot,
 }
 

@@ -3,14 +3,13 @@
 //! An action follows from one word (a random number) and the state before it, so a history is a seed and a list of
 //! words; taking words away gives a smaller history, which is how failures shrink.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use pandodb::Durability;
 
 use super::config::Config;
-use super::model::{Bounds, Rule, SLOTS, Write};
-use super::rng::{Rng, mix};
+use super::tables::{Bounds, Rule, SLOTS, Write};
 use super::world::{Sabotage, World, Wrong};
+use crate::drive::calmly;
+use crate::script::{Rng, mix};
 
 /// How many actions lie between two comparisons of everything.
 const COMPARE_EVERY: usize = 50;
@@ -24,30 +23,30 @@ pub struct Summary {
     pub moves: u64,
     /// Whether the sabotage struck.
     pub sabotaged: bool,
+    /// A hash of what the store held at the end.
+    pub digest: u64,
 }
 
 /// The words of the history that `seed` stands for.
 pub fn words(seed: u64, actions: usize) -> Vec<u64> {
-    let mut rng = Rng::new(mix(seed));
-    (0..actions).map(|_| rng.next()).collect()
+    let mut rng = Rng(mix(seed));
+    (0..actions).map(|_| rng.next_u64()).collect()
 }
 
-/// Runs a history to its end, or to what is wrong: an answer, an error or a panic.
-pub fn run(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -> Result<Summary, Wrong> {
-    let caught = catch_unwind(AssertUnwindSafe(|| run_inner(config, words, sabotage)));
-    caught.unwrap_or_else(|panic| {
-        let words = panic.downcast_ref::<String>().cloned();
-        let words = words.or_else(|| panic.downcast_ref::<&str>().map(|words| (*words).to_owned()));
-        Err(Wrong(format!("a panic: {}", words.unwrap_or_default())))
-    })
+/// Plays a history to its end, or to what is wrong: an answer, an error or a panic. The sabotage strikes at its nth occasion.
+///
+/// # Errors
+/// What is wrong, and at which action.
+pub fn play(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -> Result<Summary, Wrong> {
+    calmly(|| play_on(config, words, sabotage)).map_err(Wrong)?
 }
 
-fn run_inner(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -> Result<Summary, Wrong> {
+fn play_on(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -> Result<Summary, Wrong> {
     let mut world = World::new(config, sabotage)?;
     let mut summary = Summary::default();
     for (i, &word) in words.iter().enumerate() {
         let told = |Wrong(why)| Wrong(format!("action {i} (word {word:#x}): {why}"));
-        world.act(&mut Rng::new(word)).map_err(told)?;
+        world.act(&mut Rng(word)).map_err(told)?;
         if i % COMPARE_EVERY == COMPARE_EVERY - 1 {
             world.compare_all().map_err(told)?;
         }
@@ -55,9 +54,10 @@ fn run_inner(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>)
             summary.note(&world)?;
         }
     }
-    world.finish(&mut Rng::new(words.len() as u64)).map_err(|Wrong(why)| Wrong(format!("at the end: {why}")))?;
+    world.finish(&mut Rng(words.len() as u64)).map_err(|Wrong(why)| Wrong(format!("at the end: {why}")))?;
     summary.note(&world)?;
     summary.sabotaged = world.sabotaged;
+    summary.digest = world.model.digest();
     Ok(summary)
 }
 
@@ -77,14 +77,14 @@ impl World {
     fn act(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         let there: Vec<usize> = (0..SLOTS.len()).filter(|&slot| self.keyspaces[slot].is_some()).collect();
         if there.is_empty() {
-            return self.create_keyspace(rng.below(SLOTS.len()));
+            return self.create_keyspace(rng.index(SLOTS.len()));
         }
-        let slot = there[rng.below(there.len())];
-        match rng.below(1000) {
+        let slot = there[rng.index(there.len())];
+        match rng.index(1000) {
             0..150 => self.some_writes(&there, 1, rng),
             150..300 => self.burst(slot, rng),
             300..400 => {
-                let count = 1 + rng.below(12);
+                let count = 1 + rng.index(12);
                 self.some_writes(&there, count, rng)
             }
             400..440 => {
@@ -96,16 +96,16 @@ impl World {
             780..820 => self.go_on_held(false, rng),
             820..870 => {
                 if self.snapshots.len() >= 4 {
-                    self.snapshots.swap_remove(rng.below(4));
+                    self.snapshots.swap_remove(rng.index(4));
                 }
                 let between = self.counter_write(rng);
                 self.take_snapshot(between.as_ref())
             }
             870..900 => {
                 if !self.snapshots.is_empty() {
-                    self.snapshots.swap_remove(rng.below(self.snapshots.len()));
+                    self.snapshots.swap_remove(rng.index(self.snapshots.len()));
                 }
-                self.values.truncate(rng.below(20));
+                self.values.truncate(rng.index(20));
                 Ok(())
             }
             _ => self.rare(slot, rng),
@@ -114,7 +114,7 @@ impl World {
 
     /// What happens to the store as a whole.
     fn rare(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
-        match rng.below(100) {
+        match rng.index(100) {
             0..15 => {
                 let bounds = self.bounds(rng);
                 Ok(self.keyspace(slot).compact(bounds)?)
@@ -147,20 +147,20 @@ impl World {
     fn some_writes(&mut self, there: &[usize], count: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let writes: Vec<Write> = (0..count)
             .map(|_| {
-                let slot = there[rng.below(there.len())];
+                let slot = there[rng.index(there.len())];
                 if count > 1 && rng.chance(4) { self.range_delete(slot, rng) } else { self.point_write(slot, rng) }
             })
             .collect();
         if count == 1 {
             return self.write(&writes[0]);
         }
-        self.commit(&writes, [Durability::None, Durability::Buffered, Durability::Synced][rng.below(3)])
+        self.commit(&writes, [Durability::None, Durability::Buffered, Durability::Synced][rng.index(3)])
     }
 
     /// Many writes to one keyspace, and as many counts, in one batch: this is what grows trees.
     fn burst(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let mut writes = Vec::new();
-        for _ in 0..10 + rng.below(160) {
+        for _ in 0..10 + rng.index(160) {
             writes.push(self.point_write(slot, rng));
             writes.extend(self.counter_write(rng));
         }
@@ -170,7 +170,7 @@ impl World {
     /// A count, if the counters are there.
     fn counter_write(&self, rng: &mut Rng) -> Option<Write> {
         let slot = SLOTS.iter().position(|(_, rule, _)| *rule == Rule::Counter).expect("every history counts");
-        let amount = rng.next() as i64 >> rng.below(60);
+        let amount = rng.next_u64() as i64 >> rng.index(60);
         self.keyspaces[slot].as_ref()?;
         Some(Write::Merge(slot, self.config.key(rng), amount.to_le_bytes().to_vec()))
     }
@@ -179,7 +179,7 @@ impl World {
     fn point_write(&self, slot: usize, rng: &mut Rng) -> Write {
         let key = self.config.key(rng);
         let (_, rule, threshold) = SLOTS[slot];
-        let roll = rng.below(100);
+        let roll = rng.index(100);
         if roll < 15 {
             // Mostly of a key that is there.
             let table = self.model.table(slot).expect("it is there");
@@ -188,18 +188,18 @@ impl World {
         }
         match rule {
             Rule::Counter if roll < 85 => {
-                Write::Merge(slot, key, (rng.next() as i64 >> rng.below(60)).to_le_bytes().to_vec())
+                Write::Merge(slot, key, (rng.next_u64() as i64 >> rng.index(60)).to_le_bytes().to_vec())
             }
             Rule::Append | Rule::Max if roll < 70 => {
-                let len = rng.below(20);
+                let len = rng.index(20);
                 Write::Merge(slot, key, rng.bytes(len))
             }
             _ => {
-                let len = match rng.below(40) {
+                let len = match rng.index(40) {
                     0 => 0,
-                    1 => threshold + rng.below(3),
-                    2 => 4000 + rng.below(6000),
-                    _ => rng.below(self.config.value_bytes + 1),
+                    1 => threshold + rng.index(3),
+                    2 => 4000 + rng.index(6000),
+                    _ => rng.index(self.config.value_bytes + 1),
                 };
                 let len = if rule == Rule::Counter && rng.chance(70) { 8 } else { len };
                 Write::Put(slot, key, rng.bytes(len))
@@ -216,7 +216,7 @@ impl World {
         let table = self.model.table(slot).expect("it is there");
         if rng.chance(90)
             && let Some((from, _)) = table.range(self.config.key(rng)..).next()
-            && let Some((to, _)) = table.range(from.clone()..).nth(1 + rng.below(20))
+            && let Some((to, _)) = table.range(from.clone()..).nth(1 + rng.index(20))
         {
             let bounds = (std::ops::Bound::Included(from.clone()), std::ops::Bound::Excluded(to.clone()));
             return Write::DeleteRange(slot, bounds);

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use pandodb::device::SimDevice;
+use pandodb::device::{MemDevice, SimDevice};
 use pandodb::{Durability, Error, Store};
 
 use super::config::Disk;
-use super::model::{Model, SLOTS, Table};
-use super::rng::Rng;
+use super::tables::{Model, SLOTS, Table};
 use super::world::{World, Wrong, check};
+use crate::drive::accounts;
+use crate::script::Rng;
 
 /// Everything that a store shows, as a model.
 fn dump(store: &Store) -> Result<Model, Wrong> {
@@ -113,12 +114,11 @@ impl World {
         Ok(())
     }
 
-    /// Copies the store into a directory and compares the copy.
+    /// Copies the store to a device of its own and compares the copy.
     pub fn back_up(&mut self) -> Result<(), Wrong> {
-        let dir = tempfile::tempdir().map_err(|e| Wrong(e.to_string()))?;
-        let to = dir.path().join("copy");
-        let report = self.store.backup(&to)?;
-        let copy = Store::builder(&to).read_only(true).open()?;
+        let target = MemDevice::new();
+        let report = self.store.backup_with(self.config.builder(target.clone()))?;
+        let copy = self.config.builder(target).read_only(true).open()?;
         check(dump(&copy)? == self.model, || "a backup differs from the store".into())?;
         let tables = || (0..SLOTS.len()).filter_map(|slot| self.model.table(slot));
         let records: usize = tables().map(|table| table.len()).sum();
@@ -145,6 +145,7 @@ impl World {
         self.verify()?;
         self.close_and_reopen()?;
         self.compare_all()?;
-        self.verify()
+        self.verify()?;
+        accounts(&self.store)?.map_err(Wrong)
     }
 }

@@ -5,9 +5,9 @@ use std::ops::Bound;
 
 use pandodb::{KeyspaceAt, Range, Value};
 
-use super::model::{Bounds, Bytes, Model, SLOTS, Table, prefix_bounds, within};
-use super::rng::Rng;
+use super::tables::{Bounds, Bytes, Model, SLOTS, Table, prefix_bounds, within};
 use super::world::{HeldRange, World, Wrong, check};
+use crate::script::Rng;
 
 /// The keyspace now, or as a snapshot has it.
 enum Reader {
@@ -77,7 +77,7 @@ impl World {
             let table = self.model.table(slot).expect("it is there").clone();
             return (Reader::Now(keyspace.clone()), table, format!("`{name}`"));
         }
-        let held = &self.snapshots[rng.below(self.snapshots.len())];
+        let held = &self.snapshots[rng.index(self.snapshots.len())];
         let table = held.model.table(slot).cloned().unwrap_or_default();
         (Reader::At(keyspace.at(&held.snapshot)), table, format!("`{name}` at {}", held.snapshot.seqno()))
     }
@@ -94,7 +94,7 @@ impl World {
     /// Looks single keys up.
     pub fn read_points(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let (reader, table, what) = self.reader(slot, rng);
-        let keys: Vec<Vec<u8>> = (0..1 + rng.below(40)).map(|_| self.some_key(&table, rng)).collect();
+        let keys: Vec<Vec<u8>> = (0..1 + rng.index(40)).map(|_| self.some_key(&table, rng)).collect();
         for key in keys.iter().take(8) {
             let (got, want) = (reader.get(key)?, table.get(key));
             check(got.as_deref() == want.map(|value| &**value), || {
@@ -127,7 +127,7 @@ impl World {
         if a > b && rng.chance(95) {
             std::mem::swap(&mut a, &mut b);
         }
-        let bound = |key: Vec<u8>, rng: &mut Rng| match rng.below(5) {
+        let bound = |key: Vec<u8>, rng: &mut Rng| match rng.index(5) {
             0 => Bound::Unbounded,
             1 => Bound::Excluded(key),
             _ => Bound::Included(key),
@@ -148,7 +148,7 @@ impl World {
         };
         let mut held = HeldRange { slot, range, expect: expect.into() };
         let keep = rng.chance(15);
-        let limit = if keep || rng.chance(20) { rng.below(30) } else { usize::MAX };
+        let limit = if keep || rng.chance(20) { rng.index(30) } else { usize::MAX };
         let done = self.go_on(&mut held, limit, rng).map_err(|Wrong(why)| Wrong(format!("scan of {what}: {why}")))?;
         if keep && !done && self.ranges.len() < 4 {
             self.ranges.push(held);
@@ -158,7 +158,7 @@ impl World {
 
     /// Takes up to `limit` items from both ends; true at the end of the scan.
     pub fn go_on(&self, held: &mut HeldRange, limit: usize, rng: &mut Rng) -> Result<bool, Wrong> {
-        let backward = [0, 10, 50, 90, 100][rng.below(5)];
+        let backward = [0, 10, 50, 90, 100][rng.index(5)];
         for step in 0..limit {
             if step == 5
                 && rng.chance(10)
@@ -194,7 +194,7 @@ impl World {
     /// Goes on with the scans that were left open; with `finish`, to their ends.
     pub fn go_on_held(&mut self, finish: bool, rng: &mut Rng) -> Result<(), Wrong> {
         for mut held in std::mem::take(&mut self.ranges) {
-            let limit = if finish { usize::MAX } else { rng.below(40) };
+            let limit = if finish { usize::MAX } else { rng.index(40) };
             let name = SLOTS[held.slot].0;
             let told = |Wrong(why)| Wrong(format!("scan of `{name}` that was kept open: {why}"));
             if !self.go_on(&mut held, limit, rng).map_err(told)? {

@@ -1,0 +1,113 @@
+//! `salvage`: what can still be read of a damaged store, in a new one, and what is lost.
+
+use std::time::Instant;
+
+use pandodb::check::{self, Loss, SalvageReport};
+use serde::Serialize;
+
+use super::{Access, builder};
+use crate::{
+    args::SalvageArgs,
+    failure::{Failure, Outcome},
+    kv, output,
+};
+
+/// The answer of `salvage`.
+#[derive(Debug, Serialize)]
+struct Report {
+    complete: bool,
+    seconds: f64,
+    keyspaces: Vec<KeyspaceReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct KeyspaceReport {
+    name: String,
+    entries: u64,
+    bytes: u64,
+    stale: u64,
+    losses: Vec<LossReport>,
+}
+
+/// Keys are escaped; without `to` the range has no end.
+#[derive(Debug, Serialize)]
+struct LossReport {
+    from: String,
+    to: Option<String>,
+    /// Only what was written after this seqno.
+    after_seqno: Option<u64>,
+    reason: String,
+}
+
+impl From<&Loss> for LossReport {
+    fn from(loss: &Loss) -> LossReport {
+        let to = Some(&loss.range.to).filter(|to| !to.is_empty());
+        LossReport {
+            from: kv::escaped(&loss.range.from),
+            to: to.map(|to| kv::escaped(to)),
+            after_seqno: loss.after,
+            reason: loss.reason.to_string(),
+        }
+    }
+}
+
+impl Report {
+    fn new(report: &SalvageReport, seconds: f64) -> Report {
+        let keyspaces = report.keyspaces.iter().map(|keyspace| KeyspaceReport {
+            name: keyspace.keyspace.clone(),
+            entries: keyspace.entries,
+            bytes: keyspace.bytes,
+            stale: keyspace.stale,
+            losses: keyspace.losses.iter().map(LossReport::from).collect(),
+        });
+        Report { complete: report.is_complete(), seconds, keyspaces: keyspaces.collect() }
+    }
+}
+
+/// Copies what can be read. Exit code 5 if something is lost.
+pub fn run(args: &SalvageArgs) -> Outcome {
+    let from = builder(&args.store, Access::Read)?;
+    if args.to.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        let to = args.to.display();
+        return Err(Failure::Misuse(format!("`{to}` is not empty; name a directory that does not exist")));
+    }
+    let started = Instant::now();
+    let out = pandodb::Store::open(&args.to)?;
+    let bar = output::spinner("salvaging");
+    let report = check::salvage(from, &out, args.include_stale)?;
+    out.settle()?;
+    out.close()?;
+    bar.finish_and_clear();
+    let report = Report::new(&report, started.elapsed().as_secs_f64());
+    if args.json {
+        output::json(&report)?;
+    } else {
+        print(&report, args)?;
+    }
+    let losses: usize = report.keyspaces.iter().map(|keyspace| keyspace.losses.len()).sum();
+    if report.complete {
+        return Ok(());
+    }
+    Err(Failure::Lost(format!(
+        "{losses} ranges are lost in part or whole; the report names them; keep the damaged store"
+    )))
+}
+
+fn print(report: &Report, args: &SalvageArgs) -> Outcome {
+    for keyspace in &report.keyspaces {
+        let (entries, bytes) = (output::count(keyspace.entries), output::bytes(keyspace.bytes));
+        let stale = match keyspace.stale {
+            0 => String::new(),
+            stale => format!(", {} of them perhaps out of date", output::count(stale)),
+        };
+        output::line(format_args!("{}: {entries} entries, {bytes}{stale}", keyspace.name))?;
+        for loss in &keyspace.losses {
+            let to = loss.to.as_deref().unwrap_or("the end");
+            let after =
+                loss.after_seqno.map_or(String::new(), |seqno| format!(", what was written after seqno {seqno}"));
+            output::line(format_args!("  lost: from `{}` to {to}{after}: {}", loss.from, loss.reason))?;
+        }
+    }
+    let word = if report.complete { "everything" } else { "what could be read" };
+    output::line(format_args!("{word} copied to `{}` in {:.2} s", args.to.display(), report.seconds))
+}

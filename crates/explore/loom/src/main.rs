@@ -1,0 +1,91 @@
+//! Models of the engine's cores in which threads meet through more than one atomic, or through an atomic beside a lock.
+//!
+//! `shuttle` tries schedules and takes every atomic for sequentially consistent; `loom` tries, for a few threads, every
+//! schedule *and* every value that the C11 memory model lets a load return. The models run the engine's own files: they are
+//! included here by their paths, and find `loom`'s types where the engine has `base::sync`.
+//!
+//! ```text
+//! cargo run --manifest-path crates/explore/loom/Cargo.toml --release
+//! ```
+//!
+//! Each model is run again with a mistake, which has to be found.
+
+// Shown to nobody: parts of the included files are not used here.
+#![allow(dead_code, unused_imports)]
+
+extern crate loom as shuttle;
+
+/// What the included files find below them: the engine's, but for the primitives.
+mod base {
+    pub(crate) use crate::primitives as sync;
+    pub use pandodb::base::*;
+}
+mod device {
+    pub use pandodb::device::*;
+}
+mod resolve {
+    pub use pandodb::resolve::*;
+}
+
+#[path = "../../../pandodb/src/memtable/mod.rs"]
+mod memtable;
+#[path = "../../../pandodb/src/sched/mod.rs"]
+mod sched;
+#[path = "../../../pandodb/src/store/snapshot.rs"]
+mod snapshot;
+
+mod models;
+mod primitives;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// Switches of a thread that could go on, in one execution: more is not tried. `loom`'s authors found two to three enough.
+const PREEMPTIONS: usize = 3;
+
+/// Runs a model in all its executions; how many, or what went wrong.
+fn check(model: models::Body, mistake: bool) -> Result<u64, String> {
+    let runs = Arc::new(AtomicU64::new(0));
+    let count = runs.clone();
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.max_branches = 10_000;
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        builder.check(move || {
+            count.fetch_add(1, Relaxed);
+            model(mistake);
+        });
+    }));
+    let words = |panic: Box<dyn std::any::Any + Send>| {
+        let text = panic.downcast_ref::<String>().cloned();
+        text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+    };
+    result.map(|()| runs.load(Relaxed)).map_err(words)
+}
+
+fn main() -> ExitCode {
+    let mut fine = true;
+    let only = std::env::args().nth(1);
+    for (name, model) in models::ALL.iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
+        let started = Instant::now();
+        let outcome = check(*model, false);
+        let seconds = started.elapsed().as_secs_f64();
+        match &outcome {
+            Ok(runs) => println!("{name:12} {runs} executions in {seconds:.1} s"),
+            Err(failure) => println!("{name:12} FAILED: {failure}"),
+        }
+        // What the mistake says is of no interest.
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| {}));
+        let blind = check(*model, true).is_ok();
+        std::panic::set_hook(loud);
+        if blind {
+            println!("{name:12} its mistake was NOT FOUND");
+        }
+        fine &= outcome.is_ok() && !blind;
+    }
+    if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

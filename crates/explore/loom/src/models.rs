@@ -1,0 +1,128 @@
+//! The models: at most three threads each.
+
+use std::sync::Arc;
+
+use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use loom::thread::spawn;
+
+use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Seqno};
+use crate::memtable::{ChunkPool, Memtable};
+use crate::sched::{Account, Scheduler, Turn};
+use crate::snapshot::Snapshots;
+
+/// A model; with the mistake its claim is wrong in some execution.
+pub type Body = fn(mistake: bool);
+
+/// All models.
+pub const ALL: [(&str, Body); 5] =
+    [("visible", visible), ("register", register), ("tombstones", tombstones), ("account", account), ("stop", stop)];
+
+/// Whoever sees a seqno as visible sees what was written before it: the pair of `Release` and `Acquire` in `Snapshots`.
+/// The mistake: the write comes after.
+fn visible(mistake: bool) {
+    let snapshots = Arc::new(Snapshots::default());
+    let written = Arc::new(AtomicU64::new(0));
+    let writer = {
+        let (snapshots, written) = (snapshots.clone(), written.clone());
+        spawn(move || {
+            for seqno in 1..=2 {
+                if mistake {
+                    snapshots.set_visible(Seqno(seqno));
+                }
+                written.store(seqno, Relaxed);
+                snapshots.set_visible(Seqno(seqno));
+            }
+        })
+    };
+    let at = snapshots.visible();
+    assert!(written.load(Relaxed) >= at.0, "{at} is visible and not there");
+    writer.join().expect("joined");
+}
+
+/// A compaction that does not know a snapshot started when nothing newer than it was visible, so it drops nothing that
+/// the snapshot sees. The mistake: a read point that was looked up, not registered.
+fn register(mistake: bool) {
+    let snapshots = Arc::new(Snapshots::default());
+    let writer = {
+        let snapshots = snapshots.clone();
+        spawn(move || snapshots.set_visible(Seqno(1)))
+    };
+    let compaction = {
+        let snapshots = snapshots.clone();
+        spawn(move || snapshots.stripes())
+    };
+    let (at, _registered) = if mistake {
+        (snapshots.visible(), None)
+    } else {
+        let registered = snapshots.register();
+        (registered.seqno(), Some(registered))
+    };
+    let stripes = compaction.join().expect("joined");
+    assert!(stripes.snapshots.contains(&at) || stripes.horizon <= at, "{at} is not kept above {}", stripes.horizon);
+    writer.join().expect("joined");
+}
+
+/// A reader skips the memtable's lock if there is no range tombstone: one that it should see is never missed, and no
+/// message either. The mistake: visible too early.
+fn tombstones(mistake: bool) {
+    let memtable = Arc::new(Memtable::new(0, Arc::new(ChunkPool::new(1))));
+    let snapshots = Arc::new(Snapshots::default());
+    let writer = {
+        let (memtable, snapshots) = (memtable.clone(), snapshots.clone());
+        spawn(move || {
+            if mistake {
+                snapshots.set_visible(Seqno(2));
+            }
+            memtable.insert_range(&RangeTombstone { range: KeyRange::new(b"a", b"c"), seqno: Seqno(1) });
+            memtable.insert(Entry { key: b"b", seqno: Seqno(2), kind: Kind::Put, value: b"v" });
+            snapshots.set_visible(Seqno(2));
+        })
+    };
+    let at = snapshots.visible();
+    let (covering, mut found) = (memtable.covering(b"b", at), 0);
+    memtable.get(b"b", at, &mut |_| {
+        found += 1;
+        true
+    });
+    assert_eq!((covering, found), if at == Seqno(2) { (Seqno(1), 1) } else { (Seqno(0), 0) });
+    writer.join().expect("joined");
+}
+
+/// The account forgives, but never asks for more than was charged, and for nothing more once that is worked off. The
+/// mistake: it is expected never to forgive.
+fn account(mistake: bool) {
+    const CHARGE: u64 = 1 << 20;
+    let account = Arc::new(Account::default());
+    let worker = {
+        let account = account.clone();
+        spawn(move || {
+            account.clear();
+            account.earn(CHARGE);
+        })
+    };
+    let writer = {
+        let account = account.clone();
+        spawn(move || assert!(account.charge(CHARGE) <= 2 * CHARGE))
+    };
+    assert!(account.charge(CHARGE) <= 2 * CHARGE);
+    worker.join().expect("joined");
+    writer.join().expect("joined");
+    let left = account.due();
+    assert!(left <= 2 * CHARGE, "{left} is due");
+    assert!(!mistake || left > 0, "forgiven");
+    account.earn(left);
+    assert_eq!(account.due(), 0);
+}
+
+/// A worker that is told to stop ends, wherever it is; one that is not may rest for ever. The mistake: it was never told.
+fn stop(mistake: bool) {
+    let scheduler = Arc::new(Scheduler::default());
+    let worker = {
+        let scheduler = scheduler.clone();
+        spawn(move || scheduler.run(&|| Turn::Idle))
+    };
+    if !mistake {
+        scheduler.stop();
+    }
+    worker.join().expect("joined");
+}

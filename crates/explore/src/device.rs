@@ -1,0 +1,150 @@
+//! The simulated device among explored threads: before each operation the explorer may let another thread go on, and
+//! threads are the explorer's.
+//!
+//! What an operation does and what a crash leaves of it is the [`SimDevice`]'s business; its lock is a leaf, held over no
+//! point.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pandodb::device::sim::SimDevice;
+use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
+use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// A [`SimDevice`] whose operations are points of the explorer.
+#[derive(Debug)]
+pub struct ExploredDevice {
+    sim: Arc<SimDevice>,
+    point: Arc<Point>,
+}
+
+/// A point at which the explorer may switch threads.
+#[derive(Debug, Default)]
+struct Point(AtomicBool);
+
+impl Point {
+    fn pass(&self) {
+        self.0.load(SeqCst);
+    }
+}
+
+impl ExploredDevice {
+    /// Around `sim`, which stays at hand for marks, faults and images.
+    pub fn new(sim: Arc<SimDevice>) -> Arc<ExploredDevice> {
+        Arc::new(ExploredDevice { sim, point: Arc::default() })
+    }
+}
+
+impl Device for ExploredDevice {
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        self.point.pass();
+        let file = self.sim.open(name, how)?;
+        Ok(Arc::new(ExploredFile { file, point: self.point.clone() }))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.point.pass();
+        self.sim.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.point.pass();
+        self.sim.remove(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.point.pass();
+        self.sim.list()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.point.pass();
+        self.sim.sync_dir()
+    }
+
+    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
+        self.point.pass();
+        self.sim.lock(mode)
+    }
+
+    fn now(&self) -> Duration {
+        self.sim.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.sim.sleep(time);
+        shuttle::thread::yield_now();
+    }
+
+    fn random(&self) -> u64 {
+        self.sim.random()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        let thread = shuttle::thread::Builder::new().name(name.to_owned()).spawn(body)?;
+        Ok(Box::new(ExploredThread(thread)))
+    }
+
+    fn path(&self) -> String {
+        "(explored)".to_owned()
+    }
+}
+
+struct ExploredThread(shuttle::thread::JoinHandle<()>);
+
+impl JoinHandle for ExploredThread {
+    fn join(self: Box<Self>) {
+        // A panic ended the execution before this.
+        let _ = self.0.join();
+    }
+}
+
+#[derive(Debug)]
+struct ExploredFile {
+    file: Arc<dyn File>,
+    point: Arc<Point>,
+}
+
+impl File for ExploredFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.point.pass();
+        self.file.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+        self.point.pass();
+        self.file.write_at(offset, buf)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.point.pass();
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.point.pass();
+        self.file.allocate(offset, len)
+    }
+
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.point.pass();
+        self.file.punch_hole(offset, len)
+    }
+
+    /// Two points: what others do between the start of a sync and its end is not covered by it.
+    fn sync(&self) -> io::Result<()> {
+        self.point.pass();
+        let done = self.file.sync();
+        self.point.pass();
+        done
+    }
+
+    fn occupied(&self) -> io::Result<u64> {
+        self.file.occupied()
+    }
+}

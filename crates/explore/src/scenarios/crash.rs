@@ -1,0 +1,111 @@
+//! Commits of several threads, and the power cut.
+
+use std::sync::Arc;
+
+use pandodb::device::sim::{CrashChoice, SimDevice, SimHistory, SimImage};
+use pandodb::{Durability, Keyspace, Store};
+
+use super::{ORDER, ROWS, Twist, body, keyspace, open_image, threads};
+
+/// The claim of [`crash`].
+pub const CRASH: &str = "after a power cut at any point the store holds a prefix of the commit order, as whole batches: \
+                         all that was acknowledged as synced, nothing that had not begun";
+
+/// What two threads commit: each byte is a batch.
+const BATCHES: [&[u8]; 2] = [b"abc", b"ABC"];
+/// Points of one history at which the power is cut, and images tried at each.
+const CUTS: u64 = 2;
+const IMAGES: u64 = 2;
+
+/// A small generator (splitmix64).
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// A mark in the history: batch `id` begins, or is acknowledged as synced.
+fn mark(id: u8, acknowledged: bool) -> u64 {
+    u64::from(id) * 2 + u64::from(acknowledged)
+}
+
+/// Appends the batch to the order, and puts a row for it.
+fn commit(store: &Store, rows: &Keyspace, order: &Keyspace, id: u8, durability: Durability) {
+    let mut batch = store.batch();
+    batch.merge(order, "all", [id]);
+    batch.put(rows, [id], [id; 32]);
+    batch.commit(durability).expect("committed");
+}
+
+/// Two writers, `Synced` in turn with `Buffered`, and a checkpoint between; then power cuts at points that follow from the
+/// history. The canary takes every issued batch for synced.
+pub fn crash(start: &SimImage, twist: Twist) {
+    let (sim, store) = open_image(start, 0);
+    let (rows, order) = (keyspace(&store, ROWS), keyspace(&store, ORDER));
+    sim.record();
+    let writer = |ids: &'static [u8]| {
+        let (sim, store, rows, order) = (&sim, &store, &rows, &order);
+        body(move || {
+            for (i, &id) in ids.iter().enumerate() {
+                let durability = if i % 2 == 0 { Durability::Synced } else { Durability::Buffered };
+                sim.mark(mark(id, false));
+                commit(store, rows, order, id, durability);
+                if durability == Durability::Synced || twist == Twist::Canary {
+                    sim.mark(mark(id, true));
+                }
+            }
+        })
+    };
+    threads([writer(BATCHES[0]), writer(BATCHES[1]), body(|| store.checkpoint().expect("a checkpoint"))]);
+    let committed = order.get("all").expect("read").expect("there").to_vec();
+    assert_eq!(committed.len(), BATCHES.concat().len());
+    let history = sim.history();
+    store.close().expect("closed");
+    drop((rows, order));
+    cut_the_power(&history, &committed, sim.image().hash());
+}
+
+/// Cuts the power at some points and looks at what is left. Which, follows from `seed`.
+fn cut_the_power(history: &SimHistory, committed: &[u8], seed: u64) {
+    let mut rng = Rng(seed);
+    for _ in 0..CUTS {
+        let at = rng.below(history.ops().len() as u64 + 1) as usize;
+        let cursor = history.at(at);
+        let pending = cursor.pending().len() as u64;
+        let marks: Vec<u64> = history.ops()[..at].iter().filter_map(mark_of).collect();
+        for image in 0..IMAGES {
+            // First everything that may be lost, then some of it.
+            let kept = (0..pending as usize).filter(|_| image > 0 && rng.below(2) == 0);
+            let choice = CrashChoice::only(kept.collect::<Vec<_>>());
+            check(&cursor.image(&choice), committed, &marks, &format!("cut at {at}, {choice:?}"));
+        }
+    }
+}
+
+fn mark_of(op: &pandodb::device::sim::SimOp) -> Option<u64> {
+    match op {
+        pandodb::device::sim::SimOp::Mark(mark) => Some(*mark),
+        _ => None,
+    }
+}
+
+/// Opens an image and compares it with what may be there.
+fn check(image: &SimImage, committed: &[u8], marks: &[u64], place: &str) {
+    let (_sim, store): (Arc<SimDevice>, Store) = open_image(image, 0);
+    let found = keyspace(&store, ORDER).get("all").expect("read").map(|v| v.to_vec()).unwrap_or_default();
+    assert!(committed.starts_with(&found), "{place}: {found:?} is no prefix of {committed:?}");
+    for (i, id) in committed.iter().enumerate() {
+        let there = i < found.len();
+        assert!(there || !marks.contains(&mark(*id, true)), "{place}: {id} was acknowledged and is gone: {found:?}");
+        assert!(!there || marks.contains(&mark(*id, false)), "{place}: {id} is there and had not begun");
+        let row = keyspace(&store, ROWS).get([*id]).expect("read");
+        assert_eq!(row.is_some(), there, "{place}: half of batch {id}");
+    }
+    store.close().expect("closed");
+}

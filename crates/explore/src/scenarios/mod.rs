@@ -1,0 +1,167 @@
+//! The scenarios: each a handful of threads on a tiny store, with one claim that holds in every schedule.
+//!
+//! A scenario starts from the files of a store that was prepared once, so that an execution costs about a millisecond. What
+//! the harness itself notes down is no point: it stands in std's atomics and locks, held over no call into the engine.
+//!
+//! Each scenario has a [`Twist`] under which its claim is wrong in some schedules: if the explorer does not find one, the
+//! harness is blind.
+
+mod backup;
+mod commit;
+mod crash;
+mod pack;
+mod pool;
+mod swap;
+mod sync;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Result, Store};
+
+use crate::device::ExploredDevice;
+use crate::explore;
+
+/// Whether a scenario is run as it is meant, or with a mistake that the explorer has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Twist {
+    /// As it is meant.
+    None,
+    /// The canary: its claim does not hold in some schedules.
+    Canary,
+}
+
+/// A few threads and a claim.
+pub struct Scenario {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// What holds in every schedule.
+    pub claim: &'static str,
+    /// So few points that schedules are also tried depth first.
+    pub tiny: bool,
+    prepare: fn() -> SimImage,
+    prepared: OnceLock<SimImage>,
+    /// One execution.
+    pub body: fn(&SimImage, Twist),
+}
+
+impl Scenario {
+    /// The files it starts from.
+    pub fn start(&self) -> SimImage {
+        self.prepared.get_or_init(|| explore::alone(self.prepare)).clone()
+    }
+
+    /// A scenario of a test's own, without a store.
+    #[cfg(test)]
+    pub fn for_tests(name: &'static str, body: fn(&SimImage, Twist)) -> Scenario {
+        Scenario { name, claim: "", tiny: false, prepare: SimImage::default, prepared: OnceLock::new(), body }
+    }
+}
+
+/// All scenarios.
+pub fn all() -> &'static [Scenario] {
+    static ALL: OnceLock<Vec<Scenario>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        let scenario =
+            |name, claim, tiny, prepare, body| Scenario { name, claim, tiny, prepare, prepared: OnceLock::new(), body };
+        vec![
+            scenario("read", commit::READ, true, prepare_empty, commit::read),
+            scenario("commit", commit::COMMIT, false, prepare_empty, commit::commit),
+            scenario("crash", crash::CRASH, false, prepare_empty, crash::crash),
+            scenario("pack", pack::PACK, false, prepare_empty, pack::pack),
+            scenario("newest", pack::NEWEST, false, prepare_empty, pack::newest),
+            scenario("full", pack::FULL, false, prepare_empty, pack::full),
+            scenario("swap", swap::SWAP, false, swap::prepare, swap::swap),
+            scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),
+            scenario("pool", pool::POOL, false, SimImage::default, pool::pool),
+            scenario("pool-pair", pool::PAIR, true, SimImage::default, pool::pair),
+            scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
+            scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
+            scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),
+        ]
+    })
+}
+
+/// A keyspace of plain rows.
+const ROWS: &str = "rows";
+/// A keyspace of counters.
+const SUMS: &str = "sums";
+/// A keyspace whose values record in which order commits were applied.
+const ORDER: &str = "order";
+/// Bytes of a full memtable: the smallest there is.
+const MEMTABLE: usize = 4 << 10;
+/// Bytes above which a value lives beside the tree.
+const LARGE_VALUE: usize = 2 << 10;
+
+/// Opens the store of a device with so many workers.
+fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
+    Store::builder("explored")
+        .device(ExploredDevice::new(sim.clone()))
+        .background_threads(workers)
+        .memory_budget(1 << 20)
+        .memtable_bytes(MEMTABLE)
+        .segment_bytes(64 << 10)
+        .reserve_bytes(8 << 10)
+        .fanout(2)
+        .open()
+}
+
+/// Opens the store of an image.
+fn open_image(image: &SimImage, workers: usize) -> (Arc<SimDevice>, Store) {
+    let sim = SimDevice::from_image(image, 7);
+    let store = open(&sim, workers).expect("the store opens");
+    (sim, store)
+}
+
+/// A store with its keyspaces, closed.
+fn prepare_empty() -> SimImage {
+    let sim = SimDevice::new(7);
+    let store = open(&sim, 0).expect("a new store");
+    create(&store);
+    store.close().expect("closed");
+    sim.image()
+}
+
+fn create(store: &Store) {
+    let options = || KeyspaceOptions::new().blob_threshold(LARGE_VALUE);
+    store.keyspace_with(ROWS, options()).expect("created");
+    store.keyspace_with(SUMS, options().merge(AddI64)).expect("created");
+    store.keyspace_with(ORDER, options().merge(Append)).expect("created");
+}
+
+fn keyspace(store: &Store, name: &str) -> Keyspace {
+    store.open_keyspace(name).expect("opened").expect("it was created")
+}
+
+/// Starts one thread for each body and waits for all.
+fn threads<'a>(bodies: impl IntoIterator<Item = Box<dyn FnOnce() + Send + 'a>>) {
+    shuttle::thread::scope(|scope| bodies.into_iter().for_each(|body| drop(scope.spawn(body))));
+}
+
+/// A body for [`threads`].
+fn body<'a>(work: impl FnOnce() + Send + 'a) -> Box<dyn FnOnce() + Send + 'a> {
+    Box::new(work)
+}
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Everything that a scan gives.
+fn read_all(range: pandodb::Range) -> Result<Rows> {
+    range.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
+}
+
+/// A counter, 0 if it was never added to.
+fn counter(at: &KeyspaceAt, key: &str) -> i64 {
+    number(at.get(key).expect("read").as_deref())
+}
+
+fn number(value: Option<&[u8]>) -> i64 {
+    value.map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+}
+
+/// Checks that nothing is damaged and every page is accounted for.
+fn verify(store: &Store) {
+    let report = store.verify().expect("verified");
+    assert!(report.is_clean(), "{:?}", report.problems);
+}

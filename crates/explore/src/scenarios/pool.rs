@@ -1,0 +1,77 @@
+//! The buffer pool by itself, far too small for what is asked of it.
+
+use pandodb::base::{BlockAddr, PAGE, PageNo, RunId};
+use pandodb::device::AlignedBuf;
+use pandodb::device::sim::SimImage;
+use pandodb::pool::{Block, Pool};
+
+use super::{Twist, body, threads};
+
+/// The claim of [`pool`].
+pub const POOL: &str =
+    "a block from the pool has the contents of its owner and page; the pool keeps within its capacity";
+/// The claim of [`pair`].
+pub const PAIR: &str = "two threads that miss the same block end with one copy of it, charged once";
+
+/// What a cached page costs beside its bytes.
+const OVERHEAD: usize = 160;
+const COST: usize = PAGE + OVERHEAD;
+/// Pages that are asked for: more than the pool keeps.
+const PAGES: u64 = 16;
+const READERS: u64 = 3;
+
+fn addr(page: u64) -> BlockAddr {
+    BlockAddr { page: PageNo(page), pages: 1 }
+}
+
+/// Gets a block; its contents say whose it is.
+fn get(pool: &Pool, owner: u64, page: u64) -> Block {
+    let load = || {
+        // Others may run while a block is read.
+        shuttle::thread::yield_now();
+        let mut buf = AlignedBuf::zeroed(1);
+        buf.fill((owner * PAGES + page) as u8);
+        Ok(buf)
+    };
+    pool.get(RunId(owner), addr(page), load).expect("loaded")
+}
+
+fn charged(pool: &Pool) -> (u64, u64) {
+    let stats = pool.stats();
+    (stats.bytes, stats.blocks * COST as u64)
+}
+
+/// Three threads read, pin and forget overlapping blocks of two owners, a fourth shrinks the pool. The canary takes the
+/// shrunk capacity for a bound at every moment.
+pub fn pool(_: &SimImage, twist: Twist) {
+    let pool = Pool::new(9 * COST);
+    let reader = |first: u64| {
+        let pool = &pool;
+        body(move || {
+            for page in (first..first + 8).map(|page| page % PAGES) {
+                let owner = 1 + page % 2;
+                let pin = get(pool, owner, page).pin();
+                assert!(pin.iter().all(|&byte| u64::from(byte) == owner * PAGES + page), "another's contents");
+                if page % 7 == 0 {
+                    pool.forget(RunId(owner), PageNo(page));
+                }
+                let bound = if twist == Twist::Canary { 8 } else { 9 + READERS };
+                assert!(pool.stats().bytes <= bound * COST as u64, "over the capacity by more than is on its way");
+            }
+        })
+    };
+    threads([reader(0), reader(4), reader(8), body(|| pool.set_capacity(8 * COST))]);
+    let (bytes, blocks) = charged(&pool);
+    assert_eq!(bytes, blocks, "bytes charged and blocks kept");
+    assert!(bytes <= 9 * COST as u64 && pool.stats().pinned_bytes == 0);
+}
+
+/// Two threads miss the same block. The canary expects both to have missed.
+pub fn pair(_: &SimImage, twist: Twist) {
+    let pool = Pool::new(9 * COST);
+    let ask = || drop(get(&pool, 1, 1));
+    threads([body(ask), body(ask)]);
+    let stats = pool.stats();
+    assert_eq!((stats.blocks, stats.bytes), (1, COST as u64));
+    assert!(twist == Twist::None || stats.misses == 2, "one found what the other had loaded");
+}

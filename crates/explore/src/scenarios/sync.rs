@@ -1,0 +1,95 @@
+//! Group commit when a sync fails: who is told, and what is never claimed.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use pandodb::device::sim::{Fault, FaultKind, SimImage};
+use pandodb::{Durability, Error, Store};
+use shuttle::rand::{Rng, thread_rng};
+
+use super::{ROWS, Twist, body, keyspace, open_image, read_all, threads};
+
+/// The claim of [`sync`].
+pub const SYNC: &str = "when a sync of the log fails, no commit that needed it is acknowledged, and none after it";
+/// The claim of [`large`].
+pub const LARGE: &str = "when a sync of the data file fails, whoever asked for it, no commit of a large value that needed \
+                         it is acknowledged and no checkpoint stands on it";
+
+/// What became of each commit.
+#[derive(Default)]
+struct Fates {
+    acknowledged: BTreeSet<Vec<u8>>,
+    failed: usize,
+}
+
+/// Commits and notes what it came to.
+fn commit(store: &Store, fates: &Mutex<Fates>, key: &[u8], value: &[u8], twist: Twist) {
+    let rows = keyspace(store, ROWS);
+    let done = rows.put_with(key, value, Durability::Synced);
+    let mut fates = fates.lock().expect("sound");
+    match done {
+        Ok(()) => drop(fates.acknowledged.insert(key.to_vec())),
+        Err(Error::Indeterminate { .. }) if twist == Twist::Canary => drop(fates.acknowledged.insert(key.to_vec())),
+        Err(Error::Indeterminate { .. } | Error::Poisoned { .. }) => fates.failed += 1,
+        Err(e) => panic!("neither indeterminate nor poisoned: {e}"),
+    }
+}
+
+/// After the power cut: everything acknowledged is there, with its value.
+fn check(image: &SimImage, fates: &Fates, value: &[u8]) {
+    let (_sim, store) = open_image(image, 0);
+    let found = read_all(keyspace(&store, ROWS).iter()).expect("read");
+    for key in &fates.acknowledged {
+        assert!(found.get(key).is_some_and(|found| found == value), "{key:?} was acknowledged and is gone");
+    }
+}
+
+/// Three writers of two commits each; one of the first syncs of the log fails. The canary takes an indeterminate commit
+/// for acknowledged.
+pub fn sync(start: &SimImage, twist: Twist) {
+    let (sim, store) = open_image(start, 0);
+    let fates = Mutex::new(Fates::default());
+    // The first is the one that makes a new segment durable, where a failure refuses one commit as a whole.
+    keyspace(&store, ROWS).put_with("first", "x", Durability::Synced).expect("committed");
+    sim.set_fault(Some(Fault::once(FaultKind::FailedSync, thread_rng().gen_range(0..3))));
+    let writer = |who: u8| {
+        let (store, fates) = (&store, &fates);
+        body(move || (0..2).for_each(|i| commit(store, fates, &[who, i], b"value", twist)))
+    };
+    threads([writer(1), writer(2), writer(3)]);
+    let struck = sim.faults_struck() > 0;
+    let fates = fates.into_inner().expect("sound");
+    assert_eq!(fates.acknowledged.len() + fates.failed, if struck { 6 } else { fates.acknowledged.len() });
+    assert!(!struck || twist == Twist::Canary || fates.failed > 0, "a sync failed and nobody was told");
+    if struck {
+        let after = keyspace(&store, ROWS).put("after", "x");
+        assert!(matches!(after, Err(Error::Poisoned { .. })), "{after:?}");
+    }
+    // What a failed sync forgot is gone with the power, so it must not have been acknowledged.
+    let image = sim.durable_image();
+    drop(store);
+    check(&image, &fates, b"value");
+}
+
+/// Two writers of large values and two checkpoints; one sync of the data file fails. The canary takes an indeterminate
+/// commit for acknowledged.
+pub fn large(start: &SimImage, twist: Twist) {
+    const VALUE: [u8; 3000] = [7; 3000];
+    let (sim, store) = open_image(start, 0);
+    let fates = Mutex::new(Fates::default());
+    let fault = Fault::once(FaultKind::FailedSync, thread_rng().gen_range(0..4));
+    sim.set_fault(Some(Fault { file: Some("data".into()), ..fault }));
+    let writer = |who: u8| {
+        let (store, fates) = (&store, &fates);
+        body(move || (0..2).for_each(|i| commit(store, fates, &[who, i], &VALUE, twist)))
+    };
+    let checkpoint = body(|| {
+        if let Err(e) = store.checkpoint() {
+            assert!(sim.faults_struck() > 0, "{e}");
+        }
+    });
+    threads([writer(1), writer(2), checkpoint]);
+    let image = sim.durable_image();
+    drop(store);
+    check(&image, &fates.into_inner().expect("sound"), &VALUE);
+}

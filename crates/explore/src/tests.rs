@@ -1,0 +1,71 @@
+//! The harness tested: it can fail, it can be repeated, and a few schedules of each scenario pass.
+
+use super::*;
+
+#[test]
+fn some_schedules_of_each_scenario_pass() {
+    for scenario in scenarios::all() {
+        for strategy in [Strategy::Random, Strategy::Pct] {
+            let outcome = run(scenario, Twist::None, Plan { strategy, seed: 1, length: 50 });
+            assert_eq!((outcome.runs, outcome.failure), (50, None), "{}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn every_canary_is_found_and_found_again() {
+    for scenario in scenarios::all() {
+        let (plan, runs, failure) = find_canary(scenario, 1).unwrap_or_else(|| panic!("{}: blind", scenario.name));
+        let second = run(scenario, Twist::Canary, plan);
+        assert_eq!(
+            (second.runs, second.failure.as_ref()),
+            (runs, Some(&failure)),
+            "{} is not repeatable",
+            scenario.name
+        );
+    }
+}
+
+/// Batches in which the explorer found mistakes of the engine that are mended since.
+#[test]
+fn what_was_found_stays_found() {
+    let found = [
+        // A checkpoint or a worker that met a close counted that as a failure, and the close then synced nothing.
+        ("close", "random:7000022:250"),
+        ("close", "pct:7005067:250"),
+        // A checkpoint asked the log for a seqno whose append had failed, and panicked.
+        ("sync-large", "random:7000022:250"),
+        // The sync of a checkpoint failed, and the commit of a large value that it took with it was acknowledged.
+        ("sync-large", "pct:7001031:250"),
+    ];
+    for (name, plan) in found {
+        let scenario = scenarios::all().iter().find(|scenario| scenario.name == name).expect("a scenario");
+        let plan: Plan = plan.parse().expect("a plan");
+        assert_eq!(run(scenario, Twist::None, plan).failure, None, "{name} {plan}");
+    }
+}
+
+#[test]
+fn a_deadlock_and_a_circle_are_found() {
+    let stuck = |body| Scenario::for_tests("stuck", body);
+    let deadlock = stuck(|_, _| {
+        let (a, b) = (shuttle::sync::Mutex::new(()), shuttle::sync::Mutex::new(()));
+        shuttle::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _first = a.lock();
+                drop(b.lock());
+            });
+            let _first = b.lock();
+            drop(a.lock());
+        });
+    });
+    let plan = Plan { strategy: Strategy::Random, seed: 1, length: 100 };
+    let failure = run(&deadlock, Twist::None, plan).failure.expect("found");
+    assert!(failure.contains("deadlock"), "{failure}");
+    let circle = stuck(|_, _| {
+        loop {
+            shuttle::thread::yield_now();
+        }
+    });
+    assert!(run(&circle, Twist::None, plan).failure.is_some());
+}

@@ -1,0 +1,181 @@
+//! Seeded bugs: mistakes that the engine makes on purpose, one at a time, so that the checkers are checked.
+//!
+//! A site in the engine is one line beside the mechanism that it breaks, `if SeededBug::X.is_on()`. `pandodb-proof` switches
+//! one bug on after the other and runs the harness that must catch it; a bug that survives shows what the harness does not
+//! look at.
+//!
+//! The switch exists only with the cargo feature `seeded-bugs` **and** debug assertions: otherwise `is_on` is the constant
+//! `false`, and nothing of a bug is compiled. The feature is asked for by the tests of `pandodb-proof` alone.
+
+macro_rules! bugs {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// A mistake, and who would fear it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum SeededBug {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl SeededBug {
+            /// Every bug.
+            pub const ALL: &[SeededBug] = &[$(SeededBug::$name),+];
+        }
+    };
+}
+
+bugs! {
+    // ---- the log ----
+    /// A commit is acknowledged as synced before the log is synced. The first fear of anyone who loses power.
+    AckBeforeSync,
+    /// A buffered commit is acknowledged while its record is in the process's memory: a SIGKILL loses it.
+    BufferedStaysInMemory,
+    /// A sync of the log that fails counts as done: what the kernel dropped is acknowledged (the "fsyncgate" of 2018).
+    FailedSyncForgiven,
+    /// The log is synced without the large values that its records name.
+    ValuesAfterTheLog,
+    /// A record is written into a block that was synced already: if the block is torn to rubbish, synced records go with it.
+    SyncedBlockShared,
+    /// The parts of a batch get a record each, and a crash leaves half a batch.
+    BatchInParts,
+    /// Where the log is damaged in its middle, it ends, as if the tail had been torn: acknowledged commits go without a word.
+    TornTailEatsTheMiddle,
+    /// Replay takes records that a later epoch had cut off.
+    VoidEpochReplayed,
+    /// Replay believes a tail that only the page cache may hold, and does not write it again.
+    TailTrusted,
+    /// The copy of the replayed tail takes its name before its bytes are synced.
+    TailCopyNotSynced,
+    /// A checkpoint removes the log that the older superblock needs.
+    LogDiscardedEarly,
+    /// A record's checksum is not looked at: a torn record is replayed as it lies.
+    RecordUnchecked,
+
+    // ---- the data file ----
+    /// A freed page is free at once, while both superblocks reach it.
+    FreedAtOnce,
+    /// A freed page is free when one superblock has left it, not both.
+    FreedOneSuperblockEarly,
+    /// The superblock is written before what it names is synced.
+    SuperblockBeforeData,
+    /// Every superblock goes into the same slot: a torn one leaves none.
+    SuperblockSlotTwice,
+    /// A block's checksum does not say where it stands: a misdirected write is believed.
+    ChecksumWithoutPlace,
+    /// A block's checksum does not say whose it is: what stood there before is believed.
+    ChecksumWithoutOwner,
+    /// The bytes of a large value are not compared with the checksum in its message.
+    LargeValueUnchecked,
+    /// A cached block is known by its page alone: a page that was freed and written again shows its former content.
+    PoolForgetsOwner,
+
+    // ---- memtables and reading ----
+    /// A snapshot sees the write after it.
+    SnapshotOffByOne,
+    /// A point read does not ask a memtable for range tombstones.
+    MemtableTombstoneIgnored,
+    /// A sealed memtable is asked before the active one.
+    OlderMemtableFirst,
+    /// A filter lacks a few of its run's keys: a read does not find what a scan shows.
+    FilterMissesKeys,
+    /// A scan backwards applies operands in the order in which it meets them.
+    OperandsBackwards,
+    /// A scan that was kept open for long begins again.
+    ScanStartsOver,
+    /// A scan that turns round does not stop where its ends have met.
+    ScanEndsPass,
+
+    // ---- what a compaction keeps ----
+    /// Of an odd number of operands the last is lost when they are combined.
+    OperandDropped,
+    /// A compaction regards no snapshot: versions that one still sees are collected early.
+    SnapshotsIgnored,
+    /// A compaction in the middle of a leaf's runs takes itself for the bottom: deleted keys rise again.
+    TombstoneDroppedAboveOlder,
+    /// A range tombstone that every reader sees goes, though what it covers is below.
+    RangeTombstoneDropped,
+    /// A large value that a range tombstone covers is not reported as dropped: its pages are lost for ever.
+    LargeValueLeaked,
+
+    // ---- the tree ----
+    /// A flush hands over all branches but the oldest.
+    FlushSkipsBranch,
+    /// A branch that holds range tombstones only weighs nothing, and is not handed down.
+    WeightlessTombstones,
+    /// A split of a node makes a branch live again for children that have it already: merges count twice.
+    LiveAgainAfterSplit,
+    /// A leaf was split while it was compacted, and only one half gets the output.
+    OutputLostInSplit,
+    /// A clipped run lets go of the leaf that its upper bound cuts.
+    SliceShort,
+    /// The pages of a shared run are freed with the first of its slices.
+    FreedWhileSpanned,
+
+    // ---- the store ----
+    /// Replay does not regard what a keyspace's runs hold already: merges are applied twice at a checkpoint's cut.
+    ReplayIgnoresThrough,
+    /// A checkpoint records that the runs hold everything while a memtable holds some.
+    DrainedTooSoon,
+    /// A keyspace is given out when one catalogue of two names it.
+    KeyspaceInOneCatalogue,
+    /// A keyspace's drop is acknowledged before a checkpoint forgets it.
+    DropNotDurable,
+    /// After a failure of the data file the store goes on writing.
+    PoisonIgnored,
+    /// Replay leaves a large value where a failed sync may have left nothing of it.
+    LargeValueNotRescued,
+    /// The next superblock after an opening goes over the one that it was opened from.
+    OpenedFromIsOverwritten,
+    /// A delete on a full disk does not get the space that is kept back for it.
+    ReserveNotUsed,
+    /// A full disk that refuses a write makes the store refuse everything.
+    FullDiskPoisons,
+
+    // ---- verification ----
+    /// `verify` does not look at filters.
+    VerifySkipsFilters,
+    /// `verify` does not look at large values.
+    VerifySkipsLargeValues,
+}
+
+impl SeededBug {
+    /// Whether the engine is to make this mistake.
+    #[cfg(all(feature = "seeded-bugs", debug_assertions))]
+    #[inline]
+    pub fn is_on(self) -> bool {
+        switch::ACTIVE.load(std::sync::atomic::Ordering::Relaxed) == self as u8
+    }
+
+    /// Whether the engine is to make this mistake: never, in a build without the switch.
+    #[cfg(not(all(feature = "seeded-bugs", debug_assertions)))]
+    #[inline(always)]
+    pub const fn is_on(self) -> bool {
+        false
+    }
+
+    /// The bug of a name, as it is typed.
+    pub fn named(name: &str) -> Option<SeededBug> {
+        SeededBug::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
+    }
+}
+
+/// A release build has no switch: there the answer is a constant, or this does not compile.
+#[cfg(not(debug_assertions))]
+const _: () = assert!(!SeededBug::AckBeforeSync.is_on());
+
+/// Makes the engine, in the whole process, make this mistake and no other; `None`: none at all.
+#[cfg(all(feature = "seeded-bugs", debug_assertions))]
+pub fn activate(bug: Option<SeededBug>) {
+    switch::ACTIVE.store(bug.map_or(switch::NONE, |bug| bug as u8), std::sync::atomic::Ordering::Relaxed);
+}
+
+#[cfg(all(feature = "seeded-bugs", debug_assertions))]
+mod switch {
+    use std::sync::atomic::AtomicU8;
+
+    /// No bug has this number.
+    pub const NONE: u8 = u8::MAX;
+    /// The active bug.
+    pub static ACTIVE: AtomicU8 = AtomicU8::new(NONE);
+
+    const _: () = assert!(super::SeededBug::ALL.len() < NONE as usize);
+}

@@ -1,0 +1,215 @@
+//! The primitives under the explorer: `shuttle`'s, with the faces of the crates that they stand in for. Only what the
+//! engine uses.
+//!
+//! All threads of an execution are coroutines on one thread of the system, switched at *points*. What has no point of its
+//! own in `shuttle` gets one from [`Point`], passed before the operation.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+/// A point at which the explorer may switch threads.
+#[derive(Debug, Default)]
+struct Point(AtomicBool);
+
+impl Point {
+    fn pass(&self) {
+        self.0.load(super::Ordering::SeqCst);
+    }
+}
+
+/// A mutex without poisoning, as `parking_lot`'s.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+/// A held [`Mutex`].
+#[derive(Debug)]
+pub struct MutexGuard<'a, T> {
+    of: &'a Mutex<T>,
+    /// `None` only while the lock is let go of inside a call.
+    held: Option<shuttle::sync::MutexGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// An unlocked mutex.
+    pub fn new(value: T) -> Mutex<T> {
+        Mutex(shuttle::sync::Mutex::new(value))
+    }
+
+    /// Waits for the lock.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard { of: self, held: Some(self.acquire()) }
+    }
+
+    fn acquire(&self) -> shuttle::sync::MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What it guards, without locking: the borrow shows that nobody else can.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    /// Runs `work` with the lock let go of, then takes it again.
+    pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
+        guard.held = None;
+        let result = work();
+        guard.held = Some(guard.of.acquire());
+        result
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.held.as_ref().expect("held outside of calls that let go")
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.held.as_mut().expect("held outside of calls that let go")
+    }
+}
+
+/// A condition variable, as `parking_lot`'s.
+#[derive(Debug, Default)]
+pub struct Condvar(shuttle::sync::Condvar);
+
+impl Condvar {
+    /// Nobody waits.
+    pub fn new() -> Condvar {
+        Condvar::default()
+    }
+
+    /// Lets go of the lock until notified.
+    pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        let held = guard.held.take().expect("held by the caller");
+        guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Lets go of the lock for a while. The explorer has no clock: the time may be up at any moment, and when the thread
+    /// goes on is a choice like any other, so being notified adds no outcome that is not tried anyway.
+    pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) {
+        MutexGuard::unlocked(guard, shuttle::thread::yield_now);
+    }
+
+    /// Wakes everyone who waits.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+}
+
+/// A reader-writer lock without poisoning. Stricter than `parking_lot`'s in one thing: a thread that takes it shared twice
+/// panics, since with a writer waiting in between it would wait for itself.
+#[derive(Debug, Default)]
+pub struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// An unlocked lock.
+    pub fn new(value: T) -> RwLock<T> {
+        RwLock(shuttle::sync::RwLock::new(value))
+    }
+
+    /// Waits for the lock, shared.
+    pub fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the lock, alone.
+    pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An `Arc` that is replaced as a whole, as `arc_swap`'s.
+#[derive(Debug)]
+pub struct ArcSwap<T> {
+    point: Point,
+    /// Held over no point.
+    current: parking_lot::Mutex<Arc<T>>,
+}
+
+impl<T> ArcSwap<T> {
+    /// Holds `value`.
+    pub fn from_pointee(value: T) -> ArcSwap<T> {
+        ArcSwap { point: Point::default(), current: parking_lot::Mutex::new(Arc::new(value)) }
+    }
+
+    /// What it holds.
+    pub fn load_full(&self) -> Arc<T> {
+        self.point.pass();
+        self.current.lock().clone()
+    }
+
+    /// What it holds.
+    pub fn load(&self) -> Arc<T> {
+        self.load_full()
+    }
+
+    /// Replaces what it holds.
+    pub fn store(&self, new: Arc<T>) {
+        self.point.pass();
+        let old = std::mem::replace(&mut *self.current.lock(), new);
+        // Only now: dropping it may be a point.
+        drop(old);
+    }
+
+    /// Replaces what it holds by what `change` makes of it, as often as others come between.
+    pub fn rcu(&self, mut change: impl FnMut(&Arc<T>) -> T) {
+        loop {
+            let seen = self.load_full();
+            let new = Arc::new(change(&seen));
+            self.point.pass();
+            let mut current = self.current.lock();
+            if Arc::ptr_eq(&current, &seen) {
+                let old = std::mem::replace(&mut *current, new);
+                drop(current);
+                drop(old);
+                return;
+            }
+        }
+    }
+}
+
+/// A cell that is set once, as std's.
+#[derive(Debug)]
+pub struct OnceLock<T> {
+    point: Point,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    /// An empty cell.
+    pub fn new() -> OnceLock<T> {
+        OnceLock { point: Point::default(), value: std::sync::OnceLock::new() }
+    }
+
+    /// What it was set to.
+    pub fn get(&self) -> Option<&T> {
+        self.point.pass();
+        self.value.get()
+    }
+
+    /// Sets it, or gives `value` back if it is set.
+    pub fn set(&self, value: T) -> Result<(), T> {
+        self.point.pass();
+        self.value.set(value)
+    }
+
+    /// Empties it.
+    pub fn take(&mut self) -> Option<T> {
+        self.value.take()
+    }
+}
+
+impl<T> Default for OnceLock<T> {
+    fn default() -> OnceLock<T> {
+        OnceLock::new()
+    }
+}

@@ -1,0 +1,352 @@
+//! `salvage`: copies what can still be read of a damaged store, with certainty of being right, and says what is lost.
+//!
+//! ```text
+//!   for each piece of the key line (a leaf of the trunk), key by key:
+//!
+//!   memtables ──┐ newest                     first base of the key ──▶ certain, unless something newer,
+//!   runs ───────┤   │  each: entries, and    or beside it, cannot be read: then the key is lost
+//!   lost nodes ─┘   ▼  ranges that are lost
+//! ```
+//!
+//! The rule is that of a lookup: newest to oldest until a base. A range that cannot be read in one run may hide a newer
+//! message or a delete, so what older runs say of it is *stale* and left out, unless the caller asks for it. What newer
+//! runs say of it counts. So every key that a lookup answers is copied, and others, too: leaves are read without the
+//! blocks above them ([`crate::run::Salvager`]), and a lost trunk node costs its own range only.
+//!
+//! A log that is damaged in the middle ends there: each keyspace comes out exactly as it was at an earlier moment, and the
+//! later writes are reported as lost. (What the records behind the damage say is not certain: batches are atomic, and
+//! merges build on what came before.)
+//!
+//! Invariant: a key of the store is in the copy with its right value, or in the range of a reported loss.
+
+use std::sync::Arc;
+
+use crate::base::{Entry, EntryBlock, Error, Fragments, KeyRange, Result, Seqno};
+use crate::index::{Base, Lookup, Part};
+use crate::memtable::Memtable;
+use crate::run::{Piece, Salvager};
+use crate::store::engine::Engine;
+use crate::store::keyspace::KeyspaceState;
+use crate::store::read::{World, answer};
+use crate::store::{Batch, Durability, IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder, Value};
+
+/// Bytes that are committed to the copy at a time.
+const BATCH_BYTES: usize = 1 << 20;
+/// Bytes taken from a memtable at a time.
+const MEMTABLE_BLOCK: usize = 64 << 10;
+/// Losses among which one for the same reason is looked for.
+const RECENT: usize = 8;
+
+/// Something that could not be copied.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// What is missing has keys of this range. Not all of them need be missing.
+    pub range: KeyRange,
+    /// `None`: keys of the range. Some: only what was written to them after this seqno; they are as they were then.
+    pub after: Option<u64>,
+    /// Why, with file and offset where it is damage.
+    pub reason: Error,
+}
+
+/// What became of one keyspace.
+#[derive(Clone, Debug, Default)]
+pub struct Salvaged {
+    /// Its name.
+    pub keyspace: String,
+    /// Keys that were copied.
+    pub entries: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// Of these keys, those whose value may be out of date; none unless that was asked for.
+    pub stale: u64,
+    /// What is lost, in key order.
+    pub losses: Vec<Loss>,
+}
+
+/// What a salvage copied, and what it could not.
+#[derive(Clone, Debug, Default)]
+pub struct SalvageReport {
+    /// The keyspaces, in the order of their creation.
+    pub keyspaces: Vec<Salvaged>,
+}
+
+impl SalvageReport {
+    /// Whether everything was copied.
+    pub fn is_complete(&self) -> bool {
+        self.keyspaces.iter().all(|keyspace| keyspace.losses.is_empty())
+    }
+}
+
+/// Copies what can still be read of the store that `from` would open into `out`, a new store. `from` is opened for
+/// reading; nothing of it is changed. With `include_stale`, keys whose newest message may be lost are copied as the
+/// older ones say, counted in [`Salvaged::stale`], and still reported as lost: deleted keys may come back.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let damaged = dir.path().join("damaged");
+/// # pandodb::Store::open(&damaged)?.keyspace("k")?.put("a", "b")?;
+/// let out = pandodb::Store::open(dir.path().join("saved"))?;
+/// let report = pandodb::check::salvage(pandodb::Store::builder(&damaged), &out, false)?;
+/// assert!(report.is_complete() && report.keyspaces[0].entries == 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`Error::InvalidArgument`] if `out` has keyspaces; [`Error::Corruption`] if neither superblock leads to a catalogue:
+/// then nothing is certain. What writing to `out` fails with.
+pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<SalvageReport> {
+    if !out.keyspaces().is_empty() {
+        return Err(Error::invalid(
+            "the target of a salvage must be a new store; name a directory that does not exist",
+        ));
+    }
+    let store = from.open_to_salvage()?;
+    let engine = &store.engine;
+    let keyspaces: Vec<Arc<KeyspaceState>> = engine.keyspaces.read().values().cloned().collect();
+    let mut report = SalvageReport::default();
+    for keyspace in keyspaces {
+        let into = out.keyspace_with(&keyspace.name, options(&keyspace))?;
+        let copy = Copy { out, into, batch: out.batch(), held: 0 };
+        let salvaged = Salvaged { keyspace: keyspace.name.clone(), ..Salvaged::default() };
+        let world = World::at(&keyspace, engine.snapshots.visible())?;
+        // Where the log was cut, runs may hold newer messages than it did.
+        let at = world.at.max(world.view.through());
+        let mut work = Work { engine, keyspace: &keyspace, at, include_stale, salvaged, copy };
+        if let Some(reason) = &engine.log_cut {
+            let after = Some(at.0);
+            work.salvaged.losses.push(Loss { range: KeyRange::all(), after, reason: reason.clone() });
+        }
+        let memtables: Vec<Arc<Memtable>> = world.memtables().cloned().collect();
+        for part in keyspace.index.parts() {
+            work.part(&memtables, part)?;
+        }
+        report.keyspaces.push(work.finish()?);
+    }
+    out.persist(Durability::Synced)?;
+    Ok(report)
+}
+
+/// The options of the copy of a keyspace. Without its operator it becomes one without: merged keys are lost.
+fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
+    let mut options = KeyspaceOptions::new().index(IndexKind::from_name(keyspace.index.kind()).unwrap_or_default());
+    options = options.blob_threshold(keyspace.blob_threshold);
+    options.operator = keyspace.operator.as_ref().map(|operator| operator.inner().clone());
+    options
+}
+
+/// The copy of one keyspace.
+struct Copy<'a> {
+    out: &'a Store,
+    into: Keyspace,
+    batch: Batch,
+    held: usize,
+}
+
+impl Copy<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.batch.put(&self.into, key, value);
+        self.held += key.len() + value.len();
+        if self.held >= BATCH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.held = 0;
+        std::mem::replace(&mut self.batch, self.out.batch()).commit(Durability::None)
+    }
+}
+
+/// Where messages come from, in order.
+enum Feed {
+    Memtable(Arc<Memtable>, KeyRange, Option<(Vec<u8>, Seqno)>),
+    Run(Box<Salvager>),
+    Nothing,
+}
+
+/// A container: what it holds, and what of it cannot be read.
+struct Source {
+    feed: Feed,
+    tombstones: Arc<Fragments>,
+    /// Nothing is certain here: what the range tombstones cover is not known, or what the container held.
+    veiled: Option<KeyRange>,
+    /// The gap that was passed last.
+    gap: Option<KeyRange>,
+    block: EntryBlock,
+    at: usize,
+    ended: bool,
+}
+
+impl Source {
+    fn new(feed: Feed, tombstones: Arc<Fragments>) -> Source {
+        Source { feed, tombstones, veiled: None, gap: None, block: EntryBlock::new(), at: 0, ended: false }
+    }
+
+    /// A container of which nothing is known but its range.
+    fn veil(range: KeyRange) -> Source {
+        Source { veiled: Some(range), ..Source::new(Feed::Nothing, Arc::default()) }
+    }
+
+    /// Makes sure that there is a current entry, unless there are no more. Gaps on the way go to `lost`.
+    fn prepare(&mut self, lost: &mut Vec<(KeyRange, Error)>) {
+        while self.at >= self.block.len() && !self.ended {
+            self.block.clear();
+            self.at = 0;
+            match self.fill() {
+                Piece::Entries => {}
+                Piece::Lost(range, error) => {
+                    self.gap = Some(range.clone());
+                    lost.push((range, error));
+                }
+                Piece::End => self.ended = true,
+            }
+        }
+    }
+
+    fn fill(&mut self) -> Piece {
+        match &mut self.feed {
+            Feed::Nothing => Piece::End,
+            Feed::Run(salvager) => salvager.next(&mut self.block),
+            Feed::Memtable(memtable, range, after) => {
+                let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
+                memtable.fill(range, from, false, usize::MAX, MEMTABLE_BLOCK, &mut self.block);
+                let Some(last) = self.block.len().checked_sub(1).map(|last| self.block.get(last)) else {
+                    return Piece::End;
+                };
+                *after = Some((last.key.to_vec(), last.seqno));
+                Piece::Entries
+            }
+        }
+    }
+
+    fn entry(&self) -> Option<Entry<'_>> {
+        (self.at < self.block.len()).then(|| self.block.get(self.at))
+    }
+
+    /// Whether messages of `key` may have been here that cannot be read. Asked when those that can be were taken.
+    fn hides(&self, key: &[u8]) -> bool {
+        let in_gap = self.gap.as_ref().is_some_and(|range| range.contains(key));
+        let may_hold = || !matches!(&self.feed, Feed::Run(salvager) if !salvager.may_hold(key));
+        self.veiled.as_ref().is_some_and(|range| range.contains(key)) || in_gap && may_hold()
+    }
+}
+
+/// The salvage of one keyspace.
+struct Work<'a> {
+    engine: &'a Engine,
+    keyspace: &'a KeyspaceState,
+    at: Seqno,
+    include_stale: bool,
+    salvaged: Salvaged,
+    copy: Copy<'a>,
+}
+
+impl Work<'_> {
+    /// Copies a piece of the key line.
+    fn part(&mut self, memtables: &[Arc<Memtable>], part: Part) -> Result<()> {
+        let mut sources = self.open(memtables, part);
+        let mut lost = Vec::new();
+        loop {
+            sources.iter_mut().for_each(|source| source.prepare(&mut lost));
+            let least = sources.iter().filter_map(|source| source.entry().map(|entry| entry.key)).min();
+            let key = least.map(<[u8]>::to_vec);
+            let resolved = key.as_deref().map(|key| self.resolve(key, &mut sources, &mut lost));
+            lost.drain(..).for_each(|(range, reason)| self.lose(range, reason));
+            let (Some(key), Some((value, certain))) = (key, resolved) else { return Ok(()) };
+            match value {
+                Ok(Some(value)) if certain || self.include_stale => {
+                    self.copy.put(&key, &value)?;
+                    self.salvaged.entries += 1;
+                    self.salvaged.bytes += (key.len() + value.len()) as u64;
+                    self.salvaged.stale += u64::from(!certain);
+                }
+                Ok(_) => {}
+                Err(e) => self.lose(KeyRange::point(&key), e),
+            }
+        }
+    }
+
+    /// Everything that a lookup in this piece would ask, the newest first.
+    fn open(&mut self, memtables: &[Arc<Memtable>], part: Part) -> Vec<Source> {
+        let mut sources = Vec::new();
+        for memtable in memtables {
+            let feed = Feed::Memtable(memtable.clone(), part.range.clone(), None);
+            sources.push(Source::new(feed, memtable.fragments()));
+        }
+        for slice in part.slices {
+            let range = slice.range().intersect(&part.range);
+            let tombstones = slice.run().fragments().cloned();
+            let mut source = Source::new(Feed::Run(Box::new(Salvager::new(slice, &range))), Arc::default());
+            match tombstones {
+                Ok(fragments) => source.tombstones = fragments,
+                Err(e) if !range.is_empty() => {
+                    source.veiled = Some(range.clone());
+                    self.lose(range, e);
+                }
+                Err(_) => {}
+            }
+            sources.push(source);
+        }
+        if let Some(error) = part.lost {
+            self.lose(part.range.clone(), error);
+            sources.push(Source::veil(part.range));
+        }
+        sources
+    }
+
+    /// Takes all messages of a key: its value, and whether nothing unreadable could have changed it.
+    fn resolve(
+        &self,
+        key: &[u8],
+        sources: &mut [Source],
+        lost: &mut Vec<(KeyRange, Error)>,
+    ) -> (Result<Option<Value>>, bool) {
+        let mut lookup = Lookup::new(key, self.at);
+        let (mut certain, mut failed) = (true, None);
+        for source in sources {
+            let open = !lookup.is_done();
+            if open {
+                lookup.enter(source.tombstones.covering(key, self.at));
+            }
+            while let Some(entry) = source.entry().filter(|entry| entry.key == key) {
+                if !lookup.is_done()
+                    && let Err(e) = lookup.take(&entry, || Base::Owned(entry.value.to_vec()))
+                {
+                    failed = failed.or(Some(e));
+                }
+                source.at += 1;
+                source.prepare(lost);
+            }
+            if open {
+                certain &= !source.hides(key);
+                lookup.leave();
+            }
+        }
+        let value = failed.map_or_else(|| answer(self.engine, self.keyspace, lookup), Err);
+        (value, certain)
+    }
+
+    /// Reports a loss, as part of an earlier one where it goes on with it.
+    fn lose(&mut self, range: KeyRange, reason: Error) {
+        let text = reason.to_string();
+        // Merges without their operator may be everywhere: one loss for all of them.
+        let anywhere = matches!(reason, Error::OperatorMissing { .. } | Error::Unsupported { .. });
+        let earlier = self.salvaged.losses.iter_mut().rev().take(RECENT).find(|loss| {
+            let touches = loss.range.to.is_empty() || range.from <= loss.range.to;
+            loss.after.is_none()
+                && (touches || anywhere)
+                && loss.range.from <= range.from
+                && loss.reason.to_string() == text
+        });
+        match earlier {
+            Some(loss) if loss.range.to.is_empty() => {}
+            Some(loss) if range.to.is_empty() || range.to > loss.range.to => loss.range.to = range.to,
+            Some(_) => {}
+            None => self.salvaged.losses.push(Loss { range, after: None, reason }),
+        }
+    }
+
+    fn finish(mut self) -> Result<Salvaged> {
+        self.copy.flush()?;
+        self.salvaged.losses.sort_by(|a, b| a.range.from.cmp(&b.range.from));
+        Ok(self.salvaged)
+    }
+}

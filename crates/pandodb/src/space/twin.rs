@@ -1,0 +1,148 @@
+//! [`Twin`]: a metadata block that is written twice, so that no single fault takes it.
+//!
+//! ```text
+//!   parent (superblock, catalogue, trunk node) ── names both ──▶ copy 0 … at least one extent apart … copy 1
+//!   read: the first copy that passes its checks        mend: reads both, writes a damaged one anew in its place
+//! ```
+//!
+//! Everything on the way from the superblock to the runs is a twin: it is tiny beside the data, and all of the data
+//! hangs on it. The copies lie in extents that do not touch (where the disk has room for that), so that a bad region or
+//! a write that ran astray does not take both. They have the same body and their own checksums, which cover the page.
+//!
+//! Mending in place is safe though a durable root reaches the copy: it is damaged already, and the other one is whole
+//! and not touched. If it fails or is torn, the copy stays damaged.
+
+use super::data::{BLOCK_HEADER, BlockKind, DataFile};
+use crate::base::{BlockAddr, Extent, PAGE, Result, RunId};
+use crate::device::AlignedBuf;
+
+/// Where the two copies of a metadata block are. Both have the same length.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Twin(pub [BlockAddr; 2]);
+
+impl Twin {
+    /// Writes `body` behind a block header, twice. Not durable before the next sync.
+    ///
+    /// # Errors
+    /// [`crate::Error::DiskFull`] or an I/O error; nothing stays allocated then.
+    pub fn write(data: &DataFile, body: &[u8], owner: RunId, kind: BlockKind) -> Result<Twin> {
+        let pages = (BLOCK_HEADER + body.len()).div_ceil(PAGE) as u32;
+        let first = data.alloc(pages)?;
+        let second = data.alloc_apart(pages, first).inspect_err(|_| data.give_back(first))?;
+        let twin = Twin([first, second].map(|place| BlockAddr { page: place.start, pages }));
+        let mut buf = AlignedBuf::zeroed(pages as usize);
+        buf[BLOCK_HEADER..BLOCK_HEADER + body.len()].copy_from_slice(body);
+        for addr in twin.0 {
+            data.seal_block(&mut buf, addr, owner, kind);
+            buf = data
+                .write(addr.page, buf)
+                .inspect_err(|_| [first, second].into_iter().for_each(|e| data.give_back(e)))?;
+        }
+        Ok(twin)
+    }
+
+    /// The block: the first copy that is whole.
+    ///
+    /// # Errors
+    /// What is wrong with the first copy, if the second is damaged, too.
+    pub fn read(&self, data: &DataFile, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+        let copy = |addr| data.read_block(addr, owner, kind);
+        copy(self.0[0]).or_else(|first| copy(self.0[1]).map_err(|_| first))
+    }
+
+    /// As [`Twin::read`], but reads both copies, and writes one that is damaged anew from the other.
+    ///
+    /// # Errors
+    /// As [`Twin::read`]. A copy that cannot be written stays as it is: nothing depends on it yet.
+    pub fn mend(&self, data: &DataFile, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+        let [first, second] = self.0.map(|addr| data.read_block(addr, owner, kind));
+        let (whole, damaged) = match (first, second) {
+            (Ok(buf), Ok(_)) => return Ok(buf),
+            (Ok(buf), Err(_)) => (buf, self.0[1]),
+            (Err(_), Ok(buf)) => (buf, self.0[0]),
+            (Err(first), Err(_)) => return Err(first),
+        };
+        let mut copy = AlignedBuf::from_bytes(&whole);
+        data.seal_block(&mut copy, damaged, owner, kind);
+        let _ = data.write(damaged.page, copy);
+        Ok(whole)
+    }
+
+    /// The pages of both copies.
+    pub fn extents(&self) -> [Extent; 2] {
+        self.0.map(|addr| Extent { start: addr.page, pages: addr.pages })
+    }
+
+    /// Lets go of both copies; see [`DataFile::free`].
+    pub fn free(&self, data: &DataFile) {
+        self.extents().into_iter().for_each(|extent| data.free(extent));
+    }
+
+    /// Marks both copies as reached; see [`DataFile::mark`].
+    ///
+    /// # Errors
+    /// [`crate::Error::Corruption`] if the pages are beyond the file or belong to something else.
+    pub fn mark(&self, data: &DataFile) -> Result<()> {
+        self.extents().into_iter().try_for_each(|extent| data.mark(extent))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{EXTENT_PAGES, StoreId};
+    use crate::device::mem::MemDevice;
+
+    const OWNER: RunId = RunId(7);
+
+    fn damage(data: &DataFile, addr: BlockAddr) {
+        data.write(addr.page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();
+    }
+
+    fn sample(len: usize) -> (std::sync::Arc<DataFile>, Twin) {
+        let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();
+        let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::Node).unwrap();
+        (data, twin)
+    }
+
+    #[test]
+    fn the_copies_lie_apart() {
+        for len in [10, 5_000, 40 * PAGE, 100 * PAGE] {
+            let (data, _) = sample(3);
+            for _ in 0..20 {
+                let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::Node).unwrap();
+                let size = u64::from(EXTENT_PAGES);
+                let [a, b] = twin.extents().map(|extent| (extent.start.0 / size, extent.end().div_ceil(size)));
+                assert!(a.1 < b.0 || b.1 < a.0, "{twin:?}: a whole extent lies between");
+            }
+        }
+    }
+
+    #[test]
+    fn either_copy_serves_and_a_damaged_one_is_mended() {
+        for hit in 0..2 {
+            let (data, twin) = sample(5_000);
+            damage(&data, twin.0[hit]);
+            let read = |data: &DataFile| {
+                twin.read(data, OWNER, BlockKind::Node).map(|buf| buf[BLOCK_HEADER..][..5_000].to_vec())
+            };
+            assert_eq!(read(&data).unwrap(), [9; 5_000]);
+            assert_eq!(&twin.mend(&data, OWNER, BlockKind::Node).unwrap()[BLOCK_HEADER..][..5_000], [9; 5_000]);
+            damage(&data, twin.0[1 - hit]);
+            assert_eq!(read(&data).unwrap(), [9; 5_000], "the mended copy serves");
+            damage(&data, twin.0[hit]);
+            assert!(
+                twin.read(&data, OWNER, BlockKind::Node).is_err() && twin.mend(&data, OWNER, BlockKind::Node).is_err()
+            );
+        }
+    }
+
+    #[test]
+    fn both_copies_are_freed() {
+        let (data, twin) = sample(100);
+        assert!(twin.extents().into_iter().all(|extent| data.is_taken(extent)));
+        let before = data.stats().quarantined_bytes;
+        twin.free(&data);
+        assert_eq!(data.stats().quarantined_bytes, before + 2 * PAGE as u64);
+    }
+}

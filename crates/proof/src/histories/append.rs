@@ -1,0 +1,496 @@
+//! The black box: clients that append to lists and add to a set, with crashes and faults under way, judged by what they saw.
+//!
+//! Lists go to the crate `adya` (the anomalies of Elle). A snapshot's reads are one transaction to it and a batch is another,
+//! each at one point in real time: that is what the store promises today, so the model is `strict-serializable`, its strongest.
+//! Once transactions read and write as one, they are given as one, with the model that they promise. Sets go to [`sets`].
+//!
+//! Everything happens on one thread of a simulated machine, clients in turn as the seed says: a snapshot is taken, then others
+//! commit, then its reads go on. So the history follows from the seed. What a failed write has left is `info`, never `fail`;
+//! only what the store says to have refused is `fail`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use adya::history::{Interner, Mop, Op, OpType, ReadValue, Scalar};
+use adya::{History, Opts, Valid, Workload};
+use pandodb::device::sim::{CrashChoice, Fault, FaultKind, OpClass, SimDevice};
+use pandodb::{Append, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store};
+
+use super::client::Canary;
+use super::sets::{self, Add, Fate, Scan};
+use crate::drive::{Sizes, calmly};
+use crate::report::{Failure, Tally};
+use crate::script::Rng;
+
+/// Clients.
+const CLIENTS: usize = 5;
+/// What happens, one after the other: most of it a part of a transaction.
+const STEPS: u64 = 6_000;
+/// Lists that are appended to at a time, and how long one grows.
+const LISTS: u64 = 6;
+const LONGEST: u64 = 40;
+/// What may go wrong. The device does not lie.
+const FAULTS: [FaultKind; 8] = [
+    FaultKind::IoError(OpClass::Read),
+    FaultKind::IoError(OpClass::Write),
+    FaultKind::IoError(OpClass::Sync),
+    FaultKind::FailedSync,
+    FaultKind::StorageFull,
+    FaultKind::ShortTransfer,
+    FaultKind::Interrupted,
+    FaultKind::ClockJump,
+];
+
+/// What a client is in the middle of.
+enum Doing {
+    Nothing,
+    /// Reading these lists at a snapshot, the last one next.
+    Reading(Snapshot, Vec<i64>, Vec<Mop>),
+    /// About to commit these elements.
+    Appending(Vec<(i64, i64)>),
+    /// About to add a batch of the set.
+    Adding(usize),
+    /// Scanning the set since then, from this end.
+    Scanning(Box<Range>, bool, Scan),
+}
+
+struct Client {
+    process: i64,
+    doing: Doing,
+}
+
+/// The keyspaces: two of lists, one that is the set.
+struct Spaces {
+    lists: [Keyspace; 2],
+    set: Keyspace,
+}
+
+impl Spaces {
+    fn open(store: &Store) -> Result<Spaces> {
+        let lists = |name| store.keyspace_with(name, KeyspaceOptions::new().merge(Append));
+        Ok(Spaces { lists: [lists("lists")?, lists("more")?], set: store.keyspace("set")? })
+    }
+
+    fn of(&self, list: i64) -> &Keyspace {
+        &self.lists[list as usize % 2]
+    }
+}
+
+struct Bench {
+    rng: Rng,
+    device: Arc<SimDevice>,
+    /// `None` between a crash and its recovery.
+    open: Option<(Store, Spaces)>,
+    /// Whether power fails, or only processes die; every commit then promises to survive it.
+    cuts: bool,
+    canary: Option<Canary>,
+    clients: Vec<Client>,
+    processes: i64,
+    appended: i64,
+    ops: Vec<Op>,
+    names: Interner,
+    adds: Vec<Add>,
+    scans: Vec<Scan>,
+    now: u64,
+    tally: Tally,
+}
+
+/// The unit of a seed.
+pub(super) fn run(seed: u64, canary: Option<Canary>) -> Tally {
+    match calmly(|| Bench::new(seed, canary).and_then(Bench::run)) {
+        Ok(Ok(mut tally)) => {
+            tally.failures.iter_mut().for_each(|failure| failure.seed = seed);
+            tally
+        }
+        Ok(Err(e)) | Err(e) => {
+            let mut tally = Tally::default();
+            tally.fail(seed, e);
+            tally
+        }
+    }
+}
+
+fn list_key(list: i64) -> Vec<u8> {
+    format!("list{list:06}").into_bytes()
+}
+
+/// Elements lie all over the set, not in the order in which they are added.
+fn set_key(element: u64) -> Vec<u8> {
+    let mut key = Rng(element).next_u64().to_be_bytes().to_vec();
+    key.extend(element.to_be_bytes());
+    key
+}
+
+impl Bench {
+    fn new(seed: u64, canary: Option<Canary>) -> Result<Bench, String> {
+        let mut bench = Bench {
+            rng: Rng(seed ^ 0x6170_7065_6e64),
+            device: SimDevice::new(seed),
+            open: None,
+            cuts: (seed / 8).is_multiple_of(2),
+            canary,
+            clients: Vec::new(),
+            processes: 0,
+            appended: 0,
+            ops: Vec::new(),
+            names: Interner::default(),
+            adds: Vec::new(),
+            scans: Vec::new(),
+            now: 0,
+            tally: Tally::default(),
+        };
+        bench.start()?;
+        for _ in 0..CLIENTS {
+            let process = bench.next_process();
+            bench.clients.push(Client { process, doing: Doing::Nothing });
+        }
+        Ok(bench)
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        let opened = Sizes::TINY.open(self.device.clone()).and_then(|store| Ok((Spaces::open(&store)?, store)));
+        let (spaces, store) = opened.map_err(|e| format!("it does not open: {e}"))?;
+        self.open = Some((store, spaces));
+        Ok(())
+    }
+
+    fn next_process(&mut self) -> i64 {
+        self.processes += 1;
+        self.processes
+    }
+
+    fn run(mut self) -> Result<Tally, String> {
+        for _ in 0..STEPS {
+            self.now += 1;
+            match self.rng.below(1000) {
+                0..=3 => {
+                    let kind = FAULTS[self.rng.below(FAULTS.len() as u64) as usize];
+                    let nth = self.rng.below(12);
+                    self.tally.count("faults that struck", self.device.faults_struck());
+                    self.device.set_fault(Some(Fault::once(kind, nth)));
+                }
+                4..=6 => self.crash()?,
+                7..=12 => self.maintain()?,
+                _ => {
+                    let client = self.rng.below(CLIENTS as u64) as usize;
+                    self.advance(client)?;
+                }
+            }
+        }
+        self.crash()?;
+        self.read_all()?;
+        Ok(self.judge())
+    }
+
+    fn store(&self) -> &(Store, Spaces) {
+        self.open.as_ref().expect("a store between crashes")
+    }
+
+    // ---- faults ----
+
+    /// What an error means: `Ok(true)` if nothing of the operation is there, `Ok(false)` if nobody knows. A store that takes
+    /// no writes any more is opened again.
+    fn suffer(&mut self, error: &Error) -> Result<bool, String> {
+        match error {
+            Error::DiskFull { .. } => Ok(true),
+            Error::Poisoned { .. } => self.crash().map(|()| true),
+            Error::Io { .. } | Error::Indeterminate { .. } => self.crash().map(|()| false),
+            other => Err(format!("after {} steps: {other}", self.now)),
+        }
+    }
+
+    /// The process dies, or the power is cut, or the store is only closed; then it is opened again. Clients lose what they
+    /// were in the middle of: none of them has asked for its commit yet.
+    fn crash(&mut self) -> Result<(), String> {
+        for client in 0..CLIENTS {
+            self.leave(client);
+        }
+        self.tally.count("faults that struck", self.device.faults_struck());
+        self.device.set_fault(None);
+        let roll = self.rng.below(if self.cuts { 3 } else { 2 });
+        let image = match roll {
+            0 => None,
+            1 => Some(self.device.image()),
+            _ => {
+                let pending = self.device.pending().len() as u64;
+                let kept: Vec<usize> = (0..pending as usize).filter(|_| self.rng.chance(50)).collect();
+                Some(self.device.crash_image(&CrashChoice::only(kept)))
+            }
+        };
+        self.open = None;
+        if let Some(image) = image {
+            self.device = SimDevice::from_image(&image, self.rng.next_u64());
+        }
+        self.tally.count(["reopenings", "kills", "power cuts"][roll as usize], 1);
+        self.start()
+    }
+
+    fn maintain(&mut self) -> Result<(), String> {
+        let roll = self.rng.below(5);
+        let (store, spaces) = self.store();
+        let done = match roll {
+            0 => store.checkpoint(),
+            1 => store.settle(),
+            2 => spaces.lists[0].compact::<&[u8]>(..),
+            3 => spaces.set.compact::<&[u8]>(..),
+            _ => store.persist(Durability::Synced),
+        };
+        match done {
+            Ok(()) => Ok(()),
+            Err(e) => self.suffer(&e).map(|_| ()),
+        }
+    }
+
+    // ---- clients ----
+
+    fn note(&mut self, client: usize, kind: OpType, value: Vec<Mop>) {
+        let index = self.ops.len() as u64;
+        let process = Some(self.clients[client].process);
+        self.ops.push(Op { index, kind, process, value, time: None });
+        if kind != OpType::Invoke {
+            self.tally.runs += 1;
+            self.tally.count("list transactions", 1);
+        }
+        if kind != OpType::Ok && kind != OpType::Invoke {
+            self.tally.count(if kind == OpType::Info { "unknown" } else { "refused" }, 1);
+        }
+        if kind == OpType::Info {
+            // Nobody knows whether it is still under way: its process does nothing else.
+            self.clients[client].process = self.next_process();
+        }
+    }
+
+    fn reads(&mut self, lists: &[i64]) -> Vec<Mop> {
+        lists
+            .iter()
+            .map(|list| Mop::Read { key: self.names.intern(Scalar::Int(*list)), value: ReadValue::Nil })
+            .collect()
+    }
+
+    fn appends(&mut self, elements: &[(i64, i64)]) -> Vec<Mop> {
+        let mut id = |number: i64| self.names.intern(Scalar::Int(number));
+        elements.iter().map(|(list, element)| Mop::Append { key: id(*list), value: id(*element) }).collect()
+    }
+
+    /// Gives up what a client is in the middle of.
+    fn leave(&mut self, client: usize) {
+        match std::mem::replace(&mut self.clients[client].doing, Doing::Nothing) {
+            Doing::Nothing | Doing::Scanning(..) => {}
+            Doing::Reading(_, left, seen) => {
+                let mut value = seen;
+                value.extend(self.reads(&left));
+                self.note(client, OpType::Fail, value);
+            }
+            Doing::Appending(elements) => {
+                let value = self.appends(&elements);
+                self.note(client, OpType::Fail, value);
+            }
+            Doing::Adding(add) => self.adds[add].fate = Fate::Refused,
+        }
+    }
+
+    fn advance(&mut self, client: usize) -> Result<(), String> {
+        match std::mem::replace(&mut self.clients[client].doing, Doing::Nothing) {
+            Doing::Nothing => {
+                self.begin(client);
+                Ok(())
+            }
+            Doing::Reading(snapshot, left, seen) => self.read(client, snapshot, left, seen),
+            Doing::Appending(elements) => self.append(client, &elements),
+            Doing::Adding(add) => self.add(add),
+            Doing::Scanning(range, reverse, scan) => self.scan(client, range, reverse, scan),
+        }
+    }
+
+    fn begin(&mut self, client: usize) {
+        let base = self.appended / (LISTS * LONGEST) as i64 * LISTS as i64;
+        let list = |rng: &mut Rng| base + rng.below(LISTS) as i64;
+        let doing = match self.rng.below(10) {
+            0..=3 => {
+                let mut lists: Vec<i64> = (0..1 + self.rng.below(4)).map(|_| list(&mut self.rng)).collect();
+                lists.sort_unstable();
+                lists.dedup();
+                let value = self.reads(&lists);
+                self.note(client, OpType::Invoke, value);
+                Doing::Reading(self.store().0.snapshot(), lists, Vec::new())
+            }
+            4..=7 => {
+                let count = 1 + self.rng.below(4) as i64;
+                let elements = (0..count).map(|i| (list(&mut self.rng), self.appended + i)).collect::<Vec<_>>();
+                self.appended += count;
+                let value = self.appends(&elements);
+                self.note(client, OpType::Invoke, value);
+                Doing::Appending(elements)
+            }
+            8 => {
+                let first = self.adds.iter().map(|add| add.elements.len() as u64).sum::<u64>();
+                let elements = (first..=first + self.rng.below(4)).collect();
+                self.adds.push(Add { asked: self.now, fate: Fate::Unknown, elements });
+                Doing::Adding(self.adds.len() - 1)
+            }
+            _ => {
+                let range = Box::new(self.store().1.set.iter());
+                let scan = Scan { asked: self.now, done: 0, elements: Vec::new() };
+                Doing::Scanning(range, self.rng.chance(50), scan)
+            }
+        };
+        self.clients[client].doing = doing;
+    }
+
+    fn read(
+        &mut self,
+        client: usize,
+        snapshot: Snapshot,
+        mut left: Vec<i64>,
+        mut seen: Vec<Mop>,
+    ) -> Result<(), String> {
+        let list = *left.last().expect("a list to read");
+        let late = self.canary == Some(Canary::LateSnapshot);
+        let snapshot = if late { self.store().0.snapshot() } else { snapshot };
+        let found = self.store().1.of(list).at(&snapshot).get(list_key(list));
+        match found {
+            Ok(value) => {
+                left.pop();
+                let bytes = value.as_deref().unwrap_or(&[]);
+                let (words, rest) = bytes.as_chunks::<8>();
+                if !rest.is_empty() {
+                    return Err(format!("list {list} has {} bytes", bytes.len()));
+                }
+                let elements = words.iter().map(|word| self.names.intern(Scalar::Int(i64::from_le_bytes(*word))));
+                let value = ReadValue::List(elements.collect());
+                seen.push(Mop::Read { key: self.names.intern(Scalar::Int(list)), value });
+            }
+            Err(e) => {
+                self.clients[client].doing = Doing::Reading(snapshot, left, seen);
+                self.leave(client);
+                return self.suffer(&e).map(|_| ());
+            }
+        }
+        if left.is_empty() {
+            self.note(client, OpType::Ok, seen);
+        } else {
+            self.clients[client].doing = Doing::Reading(snapshot, left, seen);
+        }
+        Ok(())
+    }
+
+    fn durability(&mut self) -> Durability {
+        if self.cuts || self.rng.chance(20) { Durability::Synced } else { Durability::Buffered }
+    }
+
+    fn append(&mut self, client: usize, elements: &[(i64, i64)]) -> Result<(), String> {
+        let durability = self.durability();
+        let (store, spaces) = self.store();
+        let mut batch = store.batch();
+        for (list, element) in elements {
+            batch.merge(spaces.of(*list), list_key(*list), element.to_le_bytes());
+        }
+        let kind = match batch.commit(durability) {
+            Ok(()) if self.canary == Some(Canary::CommittedAnyway) && self.rng.chance(1) => OpType::Fail,
+            Ok(()) => OpType::Ok,
+            Err(e) if self.suffer(&e)? => OpType::Fail,
+            Err(_) => OpType::Info,
+        };
+        let value = self.appends(elements);
+        self.note(client, kind, value);
+        Ok(())
+    }
+
+    fn add(&mut self, add: usize) -> Result<(), String> {
+        let durability = self.durability();
+        let (store, spaces) = self.store();
+        let mut batch = store.batch();
+        self.adds[add]
+            .elements
+            .iter()
+            .for_each(|element| batch.put(&spaces.set, set_key(*element), element.to_le_bytes()));
+        let fate = match batch.commit(durability) {
+            Ok(()) => Fate::Added(self.now),
+            Err(e) if self.suffer(&e)? => Fate::Refused,
+            Err(_) => Fate::Unknown,
+        };
+        self.adds[add].fate = fate;
+        self.tally.runs += 1;
+        self.tally.count("set transactions", 1);
+        Ok(())
+    }
+
+    /// Some more of the set. A scan that cannot go on has seen nothing.
+    fn scan(&mut self, client: usize, mut range: Box<Range>, reverse: bool, mut scan: Scan) -> Result<(), String> {
+        for _ in 0..1 + self.rng.below(60) {
+            match if reverse { range.next_back() } else { range.next() } {
+                Some(Ok((_, value))) => {
+                    let element = value[..].try_into().map_err(|_| format!("an element of {} bytes", value.len()))?;
+                    scan.elements.push(u64::from_le_bytes(element));
+                }
+                Some(Err(e)) => {
+                    drop(range);
+                    return self.suffer(&e).map(|_| ());
+                }
+                None => {
+                    scan.done = self.now;
+                    if self.canary == Some(Canary::BlindScan) && self.rng.chance(10) {
+                        scan.elements.pop();
+                    }
+                    self.scans.push(scan);
+                    self.tally.runs += 1;
+                    self.tally.count("set transactions", 1);
+                    return Ok(());
+                }
+            }
+        }
+        self.clients[client].doing = Doing::Scanning(range, reverse, scan);
+        Ok(())
+    }
+
+    // ---- the end ----
+
+    /// The last words: everything is read once more.
+    fn read_all(&mut self) -> Result<(), String> {
+        let lists: Vec<i64> = (0..self.appended / LONGEST as i64 + LISTS as i64).collect();
+        for lists in lists.chunks(8) {
+            let value = self.reads(lists);
+            self.note(0, OpType::Invoke, value);
+            self.now += 1;
+            let snapshot = self.store().0.snapshot();
+            self.clients[0].doing = Doing::Reading(snapshot, lists.to_vec(), Vec::new());
+            while matches!(self.clients[0].doing, Doing::Reading(..)) {
+                self.advance(0)?;
+            }
+        }
+        let range = Box::new(self.store().1.set.iter());
+        self.clients[0].doing = Doing::Scanning(range, false, Scan { asked: self.now, done: 0, elements: Vec::new() });
+        while matches!(self.clients[0].doing, Doing::Scanning(..)) {
+            self.now += 1;
+            self.advance(0)?;
+        }
+        Ok(())
+    }
+
+    fn judge(self) -> Tally {
+        let mut tally = self.tally;
+        if let Err(wrong) = sets::check(&self.adds, &self.scans) {
+            tally.fail(0, format!("the set: {wrong:?}"));
+        }
+        tally.failures.extend(judge(&History::from_ops(self.ops, self.names)));
+        tally
+    }
+}
+
+/// What `adya` says about a history of lists.
+pub(super) fn judge(history: &History) -> Vec<Failure> {
+    let opts = Opts { models: vec!["strict-serializable".into()], ..Opts::default() };
+    let report = adya::check(history, Workload::ListAppend, &opts);
+    if report.valid == Valid::True {
+        return Vec::new();
+    }
+    // Anything but a clear yes is a failure, a judge who gives up included.
+    let words: BTreeMap<_, _> = report.anomalies.iter().map(|(kind, found)| (kind, found.first())).collect();
+    let failure = |kind: &str, explanation: &str| Failure {
+        seed: 0,
+        what: format!("the lists: {kind}"),
+        history: explanation.lines().map(str::to_owned).collect(),
+        steps: None,
+    };
+    words.into_iter().map(|(kind, first)| failure(kind, first.map_or("", |first| &first.explanation))).collect()
+}

@@ -1,0 +1,130 @@
+//! The thread beside the clients: checkpoints, compactions, syncs, a keyspace that comes and goes, copies and crashes.
+//!
+//! A copy, and what recovery makes of a crash, is a look like any other: all of it must hold at one point between what was
+//! promised before and what was there after.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+use pandodb::device::MemDevice;
+use pandodb::device::sim::{CrashChoice, SimDevice};
+use pandodb::{Durability, Result};
+
+use super::client::Client;
+use super::log::{Log, NAMES, TEMP};
+use super::world::{World, options, read_whole};
+
+/// Images of one window.
+const IMAGES: usize = 12;
+
+/// Disturbs until `done`; its transactions are those of `thread`.
+pub(super) fn disturb(world: &World, thread: u64, number: u64, done: &AtomicBool) -> Log {
+    let temp = world.store.open_keyspace(NAMES[TEMP as usize]).expect("an open store");
+    let mut client = Client::new(world, thread, number, None);
+    client.temp = temp.map(|keyspace| (keyspace, false));
+    let mut disturber = Disturber { world, client, copies: 1, images: IMAGES };
+    while !done.load(Relaxed) {
+        if let Err(e) = disturber.act() {
+            disturber.client.log.errors.push(format!("disturbing: {e}"));
+        }
+        if !disturber.client.log.errors.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(500 + disturber.client.rng.below(3_000)));
+    }
+    disturber.client.log
+}
+
+struct Disturber<'a> {
+    world: &'a World,
+    client: Client<'a>,
+    copies: usize,
+    images: usize,
+}
+
+impl Disturber<'_> {
+    fn act(&mut self) -> Result<()> {
+        let store = &self.world.store;
+        match self.client.rng.below(20) {
+            0..=2 => self.make_durable(Durability::Synced, || store.checkpoint()),
+            3 => self.make_durable(Durability::None, || store.settle()),
+            4 => {
+                let keyspace = &self.world.spaces[self.client.rng.below(3) as usize];
+                self.make_durable(Durability::None, || keyspace.compact::<&[u8]>(..))
+            }
+            5 => self.make_durable(Durability::Buffered, || store.persist(Durability::Buffered)),
+            6 => self.make_durable(Durability::Synced, || store.persist(Durability::Synced)),
+            7 => self.toggle(),
+            8 if self.copies > 0 => self.copy(),
+            9..=11 if self.images > 0 && self.world.sim.is_some() => self.crash(),
+            _ => {
+                self.client.run(20);
+                Ok(())
+            }
+        }
+    }
+
+    /// Everything that was there before `work` is this durable after it.
+    fn make_durable(&self, durability: Durability, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let before = self.world.clock.now();
+        work()?;
+        self.world.clock.acknowledge(before, durability);
+        Ok(())
+    }
+
+    /// Drops the keyspace that comes and goes, or creates it and writes to it.
+    fn toggle(&mut self) -> Result<()> {
+        let name = NAMES[TEMP as usize];
+        self.client.forget();
+        if self.client.temp.take().is_some() {
+            return self.world.store.drop_keyspace(name);
+        }
+        self.client.temp = Some((self.world.store.keyspace_with(name, options(TEMP))?, true));
+        while self.client.temp.as_ref().is_some_and(|(_, fresh)| *fresh) && self.client.log.errors.is_empty() {
+            self.client.transaction();
+        }
+        // A snapshot from before belongs to the keyspace that is gone.
+        self.client.forget();
+        Ok(())
+    }
+
+    /// Copies the store while it is written to, and looks at the copy.
+    fn copy(&mut self) -> Result<()> {
+        self.copies -= 1;
+        let device = MemDevice::new();
+        let lo = self.world.clock.now();
+        self.world.store.backup_with(World::builder(&self.world.plan, device.clone()))?;
+        let hi = self.world.visible();
+        let copy = World::builder(&self.world.plan, device).open()?;
+        let (txn, from) = (self.client.next_txn(), self.client.log.reads.len());
+        read_whole(&copy, self.world.plan.keys, &mut self.client.log)?;
+        self.client.log.look(txn, 0, (lo, hi), from);
+        self.client.log.copies += 1;
+        Ok(())
+    }
+
+    /// Kills the process, or cuts the power, on an image; recovers, and looks.
+    fn crash(&mut self) -> Result<()> {
+        self.images -= 1;
+        let Some(sim) = &self.world.sim else { return Ok(()) };
+        let cut = self.client.rng.chance(50);
+        let lo = self.world.clock.promised(cut);
+        let image = if cut {
+            let pending = sim.pending().len() as u64;
+            let kept = self.client.rng.below(pending + 1) as usize;
+            let choice = if self.client.rng.chance(30) { CrashChoice::none() } else { CrashChoice::prefix(kept) };
+            sim.crash_image(&choice)
+        } else {
+            sim.image()
+        };
+        // Whoever was in the middle of a commit has left the sequencer after this.
+        self.world.store.persist(Durability::Synced)?;
+        let hi = self.world.visible();
+        let recovered = World::builder(&self.world.plan, SimDevice::from_image(&image, self.world.plan.seed)).open()?;
+        let (txn, from) = (self.client.next_txn(), self.client.log.reads.len());
+        read_whole(&recovered, self.world.plan.keys, &mut self.client.log)?;
+        self.client.log.look(txn, 0, (lo, hi), from);
+        self.client.log.crashes += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! Isolation: histories of many threads, recorded with seqnos and replayed (*white box*), and histories of clients with
+//! crashes and faults, judged by what clients can see alone (*black box*).
+//!
+//! ```text
+//!  seed ─▶ Plan ─▶ clients ┐                                    commits by seqno ─▶ model ─┐
+//!                          ├─ MemDevice, directory, simulator ─▶ logs                      ├─ the same? ─▶ Tally
+//!          disturber ──────┘   workers, tiny sizes              looks by point ────────────┘
+//! ```
+//!
+//! | seeds, of 8 | box | store |
+//! | --- | --- | --- |
+//! | 0 to 3 | white | in memory, 2 to 4 clients, 1 to 4 workers |
+//! | 4 | white | as these, on a clock so fast that scans change worlds all the time |
+//! | 5 | white | in a directory |
+//! | 6 | white | on a simulator, the clients do the work; killed and cut off from power while they run |
+//! | 7 | black | on a simulator, with faults and crashes, clients in turn |
+//!
+//! A *transaction* is an atomic batch after reads at a snapshot; there is no detection of conflicts yet, so writers that overlap
+//! may share keys and the last commit wins ([`check::Rules`]).
+//!
+//! In a white box what is done follows from the seed; how threads meet does not. So a failure may not come again from its seed,
+//! and brings what is needed to understand it: the read, and the commits around it. A black box is deterministic.
+//!
+//! The checkers are checked: hand-made histories with each anomaly, and clients that lie ([`Canary`]).
+
+mod append;
+pub mod check;
+mod client;
+mod disturber;
+mod hasty;
+pub mod log;
+mod name;
+pub mod sets;
+#[cfg(test)]
+mod tests;
+mod world;
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+pub use self::client::Canary;
+pub use self::world::{Place, Plan};
+
+use self::check::{Checker, Rules};
+use self::client::Client;
+use self::log::{Log, txn};
+use self::world::{World, read_whole};
+use crate::drive::calmly;
+use crate::report::{Failure, Tally, Unit};
+
+/// The unit of a seed. Its steps cannot be chosen.
+pub fn run(unit: &Unit) -> Tally {
+    let place = match unit.seed % 8 {
+        7 => return append::run(unit.seed, None),
+        6 => Place::Simulator,
+        5 => Place::Directory,
+        4 => Place::Hasty,
+        _ => Place::Memory,
+    };
+    run_plan(&Plan::of(unit.seed, place), None)
+}
+
+/// Runs the black box of a seed with clients that lie: [`Canary::LateSnapshot`], [`Canary::CommittedAnyway`] or
+/// [`Canary::BlindScan`].
+pub fn run_black_box(seed: u64, canary: Canary) -> Tally {
+    append::run(seed, Some(canary))
+}
+
+/// Runs a plan with clients that lie, or do not.
+pub fn run_plan(plan: &Plan, canary: Option<Canary>) -> Tally {
+    let mut tally = Tally::default();
+    match calmly(|| record_and_check(plan, canary, &mut tally)) {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => tally.fail(plan.seed, format!("the store failed although nothing was broken: {e}")),
+        Err(panic) => tally.fail(plan.seed, panic),
+    }
+    tally
+}
+
+fn record_and_check(plan: &Plan, canary: Option<Canary>, tally: &mut Tally) -> pandodb::Result<()> {
+    let dir = tempfile::tempdir().expect("a directory for temporary files");
+    let mut world = World::new(*plan, &dir.path().join("s"))?;
+    let mut checker = Checker::new(plan.keys, Rules::default());
+    for window in 0..plan.windows {
+        let mut logs = record(&world, window, canary);
+        logs.push(control(&world, window, 0)?);
+        count(tally, &logs);
+        checker.window(&logs);
+        if checker.findings.is_empty() && (window % 2 == 1 || window + 1 == plan.windows) {
+            count_work(tally, &world)?;
+            world.reopen()?;
+            tally.count("reopenings", 1);
+            checker.window(&[control(&world, window, 1)?]);
+        }
+        if !checker.findings.is_empty() {
+            break;
+        }
+    }
+    let to_failure = |finding: check::Finding| Failure {
+        seed: plan.seed,
+        what: format!("{finding}"),
+        history: finding.history,
+        steps: None,
+    };
+    let clean = checker.findings.is_empty();
+    tally.failures.extend(checker.findings.into_iter().map(to_failure));
+    if clean && !world.store.verify()?.is_clean() {
+        tally.fail(plan.seed, "the store does not verify after it was closed and opened".into());
+    }
+    Ok(())
+}
+
+/// One window: all clients and the disturber at once.
+fn record(world: &World, window: u64, canary: Option<Canary>) -> Vec<Log> {
+    let (done, threads) = (AtomicBool::new(false), world.plan.threads);
+    let first = window << 32;
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..threads)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut client = Client::new(world, thread, first, canary);
+                    client.run(world.plan.transactions / threads);
+                    client.log
+                })
+            })
+            .collect();
+        let done = &done;
+        let disturber = scope.spawn(move || disturber::disturb(world, threads, first, done));
+        let joined: Vec<_> = clients.into_iter().map(|client| client.join()).collect();
+        done.store(true, Relaxed);
+        let logs = joined.into_iter().chain([disturber.join()]);
+        logs.map(|log| log.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}
+
+/// Looks at everything while nothing is under way.
+fn control(world: &World, window: u64, round: u64) -> pandodb::Result<Log> {
+    let mut log = Log::default();
+    let floor = world.clock.now();
+    read_whole(&world.store, world.plan.keys, &mut log)?;
+    let seqno = world.visible();
+    log.look(txn(world.plan.threads + 1, 2 * window + round), floor, (seqno, seqno), 0);
+    Ok(log)
+}
+
+/// Counts what the store did behind the clients since it was opened.
+fn count_work(tally: &mut Tally, world: &World) -> pandodb::Result<()> {
+    let stats = world.store.stats()?;
+    tally.count("checkpoints", stats.checkpoints);
+    for keyspace in &stats.keyspaces {
+        tally.count("compactions", keyspace.index.compactions);
+        tally.count("flushes", keyspace.index.flushes);
+        tally.count("splits", keyspace.index.splits);
+    }
+    Ok(())
+}
+
+fn count(tally: &mut Tally, logs: &[Log]) {
+    for log in logs {
+        let distinct = |txns: &mut dyn Iterator<Item = u64>| {
+            let mut txns: Vec<u64> = txns.collect();
+            txns.sort_unstable();
+            txns.dedup();
+            txns.len() as u64
+        };
+        let looks = log.looks.iter().map(|look| look.txn);
+        tally.runs += distinct(&mut looks.chain(log.commits.iter().map(|commit| commit.txn)));
+        tally.count("commits", log.commits.len() as u64);
+        tally.count("writes", log.writes.len() as u64);
+        tally.count("reads", log.reads.len() as u64);
+        tally.count("values seen", log.entries.len() as u64);
+        tally.count("copies", log.copies);
+        tally.count("crashes", log.crashes);
+    }
+}

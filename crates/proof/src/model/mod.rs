@@ -1,0 +1,67 @@
+//! Random histories of everything the interface offers, against plain sorted maps.
+//!
+//! A history has five keyspaces: plain values, counters, lists that grow, values that live apart, and maxima. Counters are in
+//! every one: a message that is seen twice or not at all hides behind puts and shows in a sum. From a seed come the shape of
+//! the store ([`Config`]) and a list of words; each word is one action on the store and its model (`history`): writes and
+//! batches, reads of every kind at any snapshot (`reads`), closing, killing, cutting the power, backups (`lives`). What is
+//! read is compared with the model (`tables`) at once, and everything with everything from time to time.
+//!
+//! A unit is one history. Its steps are its words: a history without some of them is a history.
+
+mod config;
+mod history;
+mod lives;
+mod reads;
+mod tables;
+mod world;
+
+pub use self::config::Config;
+pub use self::history::{Summary, play, words};
+pub use self::world::{Sabotage, Wrong};
+use crate::minimise::minimise;
+use crate::report::{Tally, Unit};
+
+/// Actions of a history,
+pub const ACTIONS: usize = 300;
+/// and of one of a deep tree.
+const DEEP_ACTIONS: usize = 500;
+/// One in so many histories grows a deep tree.
+const DEEP_EVERY: u64 = 16;
+/// How many times the actions of a failing history are tried anew.
+const TRIES: usize = 200;
+
+/// The history of a seed: its shape and its words.
+fn history(seed: u64) -> (Config, Vec<u64>) {
+    if seed % DEEP_EVERY == 1 {
+        (Config::deep(seed), words(seed, DEEP_ACTIONS))
+    } else {
+        (Config::from_seed(seed), words(seed, ACTIONS))
+    }
+}
+
+/// The unit of a seed.
+pub fn run(unit: &Unit) -> Tally {
+    let (config, all) = history(unit.seed);
+    let some = |steps: &[usize]| steps.iter().filter_map(|step| all.get(*step).copied()).collect::<Vec<u64>>();
+    let chosen = unit.steps.as_ref().map_or_else(|| all.clone(), |steps| some(steps));
+    let mut tally = Tally::default();
+    tally.runs += chosen.len() as u64;
+    tally.count("random histories", 1);
+    match play(config.clone(), &chosen, None) {
+        Ok(summary) => {
+            tally.digest = summary.digest;
+            tally.count("moves in trees", summary.moves);
+            tally.count("deep trees", u64::from(summary.levels >= 3));
+        }
+        Err(Wrong(what)) => {
+            let fails = |kept: &[usize]| play(config.clone(), &some(kept), None).is_err();
+            let steps = unit.steps.clone().unwrap_or_else(|| minimise(all.len(), TRIES, fails));
+            tally.fail(unit.seed, format!("{what}; {config:?}"));
+            let failure = tally.failures.last_mut().expect("just noted");
+            let lines = steps.iter().filter_map(|step| Some(format!("{step}: word {:#018x}", all.get(*step)?)));
+            failure.history = lines.collect();
+            failure.steps = Some(steps);
+        }
+    }
+    tally
+}

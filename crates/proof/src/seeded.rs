@@ -1,0 +1,171 @@
+//! Which harness must catch which seeded bug: the checkers are checked.
+//!
+//! The bugs and their sites are the engine's ([`pandodb::base::seeded`]); each line of [`HUNTS`] names the harness that is to
+//! notice one, where it begins to look, and by what it should give itself away. `tests/seeded.rs` switches them on one after
+//! the other and fails for each that survives.
+//!
+//! A survivor is a weakness of the harness before it is anything else. Bugs that no harness *can* see, because another check
+//! of the engine stands behind the broken one, are not in the list:
+//!
+//! | not seeded | what stands behind it |
+//! | --- | --- |
+//! | a block's kind is not compared | the owner in its checksum, which is never reused, has one kind of block at a page |
+//! | a log record's checksum lacks segment and epoch | seqnos are contiguous: a record in the wrong place is a gap or a repetition |
+//! | a child that lies partly outside a compaction's ranges inherits its output | nodes under compaction are not merged, so none does |
+//! | a child that was given the inputs during their compaction gets the output twice | a flush during an inner node's compaction: 1 of 7,006 without threads |
+//! | `verify` allows a page two owners | needs a store that another bug has broken |
+//! | what needs two threads: visible before inserted, a horizon not asked, graves opened early | the harnesses of this table run one |
+
+use pandodb::base::SeededBug;
+
+use crate::drive::calmly;
+use crate::report::{Kind, Unit};
+
+/// How many units are tried before a bug counts as a survivor.
+const TRIES: u64 = 40;
+/// More steps than any history has: all of them are kept, and a failure is reported as it is, without looking for the shortest
+/// history.
+const ALL_STEPS: usize = 4_096;
+
+/// Where a bug is looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Hunt {
+    /// The bug.
+    pub bug: SeededBug,
+    /// The harness that must catch it.
+    pub kind: Kind,
+    /// The first seed,
+    pub from: u64,
+    /// and the distance to the next, for harnesses whose seeds say what is done.
+    pub every: u64,
+    /// By what it gives itself away.
+    pub sign: &'static str,
+}
+
+/// What came of a hunt.
+#[derive(Clone, Debug)]
+pub struct Caught {
+    /// The seed of the unit that failed.
+    pub seed: u64,
+    /// Runs until then, in the harness's measure.
+    pub runs: u64,
+    /// The failure's words.
+    pub what: String,
+}
+
+impl Hunt {
+    /// Runs the harness until it fails. The caller has switched the bug on.
+    pub fn go(&self) -> Option<Caught> {
+        let mut runs = 0;
+        for seed in (0..TRIES).map(|nth| self.from + nth * self.every) {
+            let unit = Unit { seed, steps: Some((0..ALL_STEPS).collect()) };
+            // A panic outside of what a harness guards is an alarm, too.
+            let what = match calmly(|| crate::run(self.kind, &unit)) {
+                Ok(tally) => {
+                    runs += tally.runs;
+                    tally.failures.into_iter().next().map(|failure| failure.what)
+                }
+                Err(panic) => Some(panic),
+            };
+            if let Some(what) = what {
+                return Some(Caught { seed, runs, what });
+            }
+        }
+        None
+    }
+}
+
+const fn hunt(bug: SeededBug, kind: Kind, (from, every): (u64, u64), sign: &'static str) -> Hunt {
+    Hunt { bug, kind, from, every, sign }
+}
+
+/// From the first unit on.
+const ANY: (u64, u64) = (0, 1);
+/// Of [`Kind::Corrupt`]: stores of the seed's own, closed,
+const CLOSED: (u64, u64) = (6, 8);
+/// or killed.
+const KILLED: (u64, u64) = (7, 8);
+/// Of [`Kind::Faults`]: one write or sync fails,
+const WRITE: (u64, u64) = (2, 25);
+const FORGOTTEN: (u64, u64) = (8, 25);
+/// or the disk is full.
+const FULL: (u64, u64) = (24, 25);
+/// Of [`Kind::Model`]: deep trees.
+const DEEP: (u64, u64) = (1, 16);
+
+/// Every seeded bug.
+pub const HUNTS: &[Hunt] = {
+    use Kind::{Corrupt, Crash, Faults, Model};
+    use SeededBug::*;
+    &[
+        hunt(AckBeforeSync, Crash, ANY, "a power cut after an acknowledgement loses the commit"),
+        hunt(BufferedStaysInMemory, Crash, ANY, "a kill loses a commit that was acknowledged as buffered"),
+        hunt(
+            FailedSyncForgiven,
+            Faults,
+            FORGOTTEN,
+            "after a failed sync and a power cut an acknowledged commit is gone",
+        ),
+        hunt(ValuesAfterTheLog, Crash, ANY, "a power cut loses a commit whose large value was not synced"),
+        hunt(SyncedBlockShared, Crash, (2, 1), "a block torn to rubbish takes acknowledged records with it"),
+        hunt(BatchInParts, Crash, ANY, "a state that never was: half a batch"),
+        hunt(TornTailEatsTheMiddle, Corrupt, CLOSED, "a flipped bit in the log shortens history without an error"),
+        hunt(VoidEpochReplayed, Crash, ANY, "after a recovery was crashed a seqno comes twice"),
+        hunt(TailTrusted, Faults, FORGOTTEN, "what a reopened store has shown is gone after a power cut"),
+        hunt(TailCopyNotSynced, Crash, ANY, "a crash inside recovery loses the tail"),
+        hunt(LogDiscardedEarly, Corrupt, (31, 8), "the older superblock does not serve: its log is gone"),
+        hunt(RecordUnchecked, Crash, (1, 1), "a torn record is replayed"),
+        hunt(FreedAtOnce, Crash, ANY, "a crash finds pages of its root written over"),
+        hunt(
+            FreedOneSuperblockEarly,
+            Corrupt,
+            KILLED,
+            "the older superblock does not serve: its pages are written over",
+        ),
+        hunt(SuperblockBeforeData, Crash, ANY, "a crash leaves a root whose nodes never arrived"),
+        hunt(SuperblockSlotTwice, Crash, ANY, "a torn superblock leaves none"),
+        hunt(ChecksumWithoutPlace, Corrupt, CLOSED, "two leaves of a run are exchanged and believed"),
+        hunt(ChecksumWithoutOwner, Corrupt, CLOSED, "a page as it was some time ago is believed"),
+        hunt(LargeValueUnchecked, Corrupt, CLOSED, "a flipped bit in a large value is read"),
+        hunt(PoolForgetsOwner, Model, ANY, "a get finds the former content of a page"),
+        hunt(SnapshotOffByOne, Model, ANY, "a snapshot shows a later write"),
+        hunt(MemtableTombstoneIgnored, Model, ANY, "a get finds a key that was deleted with its range"),
+        hunt(OlderMemtableFirst, Model, ANY, "a get finds the older value"),
+        hunt(FilterMissesKeys, Model, ANY, "a get does not find a key"),
+        hunt(OperandsBackwards, Model, ANY, "a list read backwards is in another order"),
+        hunt(ScanStartsOver, Model, ANY, "a scan that was left open yields keys again"),
+        hunt(ScanEndsPass, Model, ANY, "a scan from both ends yields a key from each"),
+        hunt(OperandDropped, Model, ANY, "a counter lacks an operand"),
+        hunt(SnapshotsIgnored, Model, ANY, "a snapshot lacks a key"),
+        hunt(TombstoneDroppedAboveOlder, Model, ANY, "a deleted key is back"),
+        hunt(RangeTombstoneDropped, Model, ANY, "a key that was deleted with its range is back"),
+        hunt(LargeValueLeaked, Model, ANY, "the pages that messages name are not the pages that are taken"),
+        hunt(FlushSkipsBranch, Model, DEEP, "keys are gone after a flush"),
+        hunt(WeightlessTombstones, Model, DEEP, "a key that was deleted with its range is back below"),
+        hunt(LiveAgainAfterSplit, Model, DEEP, "a message is visible in two nodes of a path"),
+        hunt(OutputLostInSplit, Model, (33, 16), "keys are gone after a split"),
+        hunt(SliceShort, Model, ANY, "a leaf that a slice needs was given away"),
+        hunt(FreedWhileSpanned, Model, ANY, "pages of a run are freed twice, or written over"),
+        hunt(ReplayIgnoresThrough, Crash, ANY, "a counter has operands twice after a recovery"),
+        hunt(DrainedTooSoon, Crash, ANY, "what only memtables held is gone after a reopening"),
+        hunt(
+            KeyspaceInOneCatalogue,
+            Corrupt,
+            (47, 8),
+            "the older superblock does not serve: the log names an unknown keyspace",
+        ),
+        hunt(DropNotDurable, Crash, (1, 1), "a dropped keyspace is back after a crash"),
+        hunt(PoisonIgnored, Faults, WRITE, "what is acknowledged after a failed write is gone"),
+        hunt(
+            LargeValueNotRescued,
+            Faults,
+            FORGOTTEN,
+            "a large value that a reopened store has shown is gone after a power cut",
+        ),
+        hunt(OpenedFromIsOverwritten, Crash, ANY, "a crash inside recovery tears the only superblock"),
+        hunt(ReserveNotUsed, Faults, FULL, "a delete on a full disk is refused"),
+        hunt(FullDiskPoisons, Faults, FULL, "a full disk is for ever"),
+        hunt(VerifySkipsFilters, Corrupt, CLOSED, "pages are taken that verify has not looked at"),
+        hunt(VerifySkipsLargeValues, Corrupt, CLOSED, "pages are taken that verify has not looked at"),
+    ]
+};

@@ -1,0 +1,45 @@
+//! Random histories agree with the model; and the canary, mistakes that are made on purpose, is caught.
+
+use std::time::Instant;
+
+use pandodb_proof::model::{ACTIONS, Config, Sabotage, play, words};
+use pandodb_proof::{Kind, run_until};
+
+/// Actions of the whole test.
+const ALL: u64 = 140 * ACTIONS as u64;
+
+#[test]
+fn random_histories_agree_with_the_model() {
+    let started = Instant::now();
+    let tally = run_until(Kind::Model, 0.., ALL);
+    let rate = tally.runs as f64 / started.elapsed().as_secs_f64();
+    println!("{} actions, {rate:.0} a second: {}", tally.runs, tally.words());
+    tally.none();
+    let (deep, histories) = (tally.counted("deep trees"), tally.counted("random histories"));
+    assert!(deep * 10 >= histories, "only {deep} of {histories} histories reached three levels");
+}
+
+#[test]
+fn small_memtables_make_deep_trees() {
+    for seed in [1, 2] {
+        let summary = play(Config::deep(seed), &words(seed, 500), None).expect("agrees");
+        assert!(summary.levels >= 4 && summary.moves > 30, "seed {seed} ended with {summary:?}");
+    }
+}
+
+#[test]
+fn every_mistake_made_on_purpose_is_caught() {
+    use Sabotage::*;
+    for seed in 0..10 {
+        // Without a mistake nothing is wrong, so what is caught is the mistake.
+        assert!(play(Config::from_seed(seed), &words(seed, ACTIONS), None).is_ok(), "seed {seed} fails by itself");
+    }
+    for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, TornBatch, LateSnapshot] {
+        // Early occasions are in an empty store, where a lost delete is none.
+        let caught = (0..10).find(|&seed| {
+            play(Config::from_seed(seed), &words(seed, ACTIONS), Some((sabotage, 2 + 4 * seed as usize))).is_err()
+        });
+        println!("{sabotage:?}: caught with seed {caught:?}");
+        assert!(caught.is_some(), "{sabotage:?} was never caught");
+    }
+}

@@ -1,0 +1,476 @@
+//! What damage costs: every page of a store spoilt, one at a time and in pairs.
+//!
+//! 1. A single fault in the data file never keeps the store from opening, for reading or for writing; every lookup is right
+//!    or names file and offset; what is not in the spoilt block stays readable; `verify` finds it; a mended copy is whole.
+//! 2. `salvage` copies what is left: each key is in the copy with its right value, or inside a reported loss.
+//! 3. A store goes on beside damage: writes, compactions and checkpoints of the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use pandodb::check::{SalvageReport, salvage};
+use pandodb::device::mem::MemDevice;
+use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::run::Leaf;
+use pandodb::space::BlockKind;
+use pandodb::{Error, KeyRange, Result, Store};
+use pandodb_proof::corrupt::{Rule, Specimen};
+use pandodb_proof::drive::{Driver, Sizes, contents, options};
+use pandodb_proof::golden::digest;
+use pandodb_proof::script::{Mix, ROWS, Rng, Script, State};
+
+const PAGE: u64 = 4096;
+const DATA: &str = "data";
+const SUPERBLOCKS: [u64; 2] = [0, 32];
+
+/// The pages of a file that hold something.
+fn pages(image: &SimImage, name: &str) -> Vec<u64> {
+    let all = image.ranges(name).into_iter().flat_map(|range| range.start / PAGE..range.end.div_ceil(PAGE));
+    all.filter(|page| image.read(name, page * PAGE..(page + 1) * PAGE).iter().any(|byte| *byte != 0)).collect()
+}
+
+fn spoil(image: &SimImage, name: &str, page: u64, rng: &mut Rng) -> SimImage {
+    let mut image = image.clone();
+    let len = image.read(name, page * PAGE..(page + 1) * PAGE).len();
+    let bytes: Vec<u8> = match rng.below(3) {
+        0 => vec![0; len],
+        1 => (0..len).map(|_| rng.next_u64() as u8).collect(),
+        _ => {
+            let mut bytes = image.read(name, page * PAGE..(page + 1) * PAGE);
+            let sector = rng.below((len as u64 / 512).max(1)) as usize * 512;
+            bytes[sector..(sector + 512).min(len)].fill(0xEE);
+            bytes
+        }
+    };
+    image.write(name, page * PAGE, &bytes);
+    image
+}
+
+/// A closed store whose runs hold versions and range deletes on several levels, for the sake of snapshots.
+fn layered(seed: u64) -> Specimen {
+    let script = Script::generate(seed, Mix { steps: 260, blobs: 6, lazy: 20, buffered: 60, keys: 500 });
+    let (device, states) = (SimDevice::new(seed), script.states());
+    let mut driver = Driver::open(Sizes::TINY, device.clone()).expect("opens");
+    let mut held = Vec::new();
+    for (i, (step, before)) in script.steps.iter().zip(&states).enumerate() {
+        driver.step(step, before).expect("no fault");
+        if i % 15 == 0 {
+            held.push(driver.store.snapshot());
+        }
+    }
+    driver.store.settle().expect("settles");
+    drop(held);
+    driver.store.close().expect("closes");
+    let right = states.into_iter().next_back().expect("not empty");
+    Specimen::new(device.image(), SimImage::default(), right, Vec::new(), Rule::Exact)
+}
+
+/// What stands at a page, by the block header, if it begins a block.
+fn kind(image: &SimImage, page: u64) -> Option<BlockKind> {
+    let head = image.read(DATA, page * PAGE..page * PAGE + 16);
+    let plausible = head[5..8] == [0; 3] && head[12..16] == [0; 4] && head[8..12] != [0; 4];
+    BlockKind::from_u8(head[4]).filter(|_| plausible && !SUPERBLOCKS.contains(&page))
+}
+
+/// The leaf that begins at a page: its keys.
+fn leaf_keys(image: &SimImage, page: u64) -> BTreeSet<Vec<u8>> {
+    let head = image.read(DATA, page * PAGE..page * PAGE + 16);
+    let count = u64::from(u32::from_le_bytes(head[8..12].try_into().expect("4 bytes")));
+    let bytes = image.read(DATA, page * PAGE..(page + count) * PAGE);
+    let Ok(leaf) = Leaf::check(&bytes) else { return BTreeSet::new() };
+    let key = |i| {
+        let mut key = Vec::new();
+        leaf.key(i, &mut key);
+        key
+    };
+    (0..leaf.len()).map(key).collect()
+}
+
+fn is_named(error: &Error) -> bool {
+    matches!(error, Error::Corruption { file, .. } if file == DATA || file.starts_with("wal-"))
+}
+
+/// Looks every key of the model up: those that are errors. Panics on a wrong answer.
+fn unreadable(store: &Store, right: &State, what: &str) -> BTreeSet<(String, Vec<u8>)> {
+    let mut failed = BTreeSet::new();
+    for (name, entries) in &right.0 {
+        let keyspace = store.open_keyspace(name).expect("looks").expect("it is there");
+        for (key, value) in entries {
+            match keyspace.get(key) {
+                Ok(Some(got)) => assert_eq!(got[..], value[..], "{what}: a wrong answer"),
+                Ok(None) => panic!("{what}: {name} forgot {}", key.escape_ascii()),
+                Err(e) => {
+                    assert!(is_named(&e), "{what}: {e}");
+                    failed.insert((name.clone(), key.clone()));
+                }
+            }
+        }
+    }
+    failed
+}
+
+fn read_only(image: &SimImage) -> Result<Store> {
+    Sizes::TINY.builder(SimDevice::from_image(image, 1)).read_only(true).create(false).open()
+}
+
+fn salvaged(image: &SimImage, include_stale: bool) -> Result<(SalvageReport, State)> {
+    let out = Store::builder("out").device(MemDevice::new()).background_threads(0).memory_budget(4 << 20).open()?;
+    let report = salvage(Sizes::TINY.builder(SimDevice::from_image(image, 1)), &out, include_stale)?;
+    let state = contents(&out)?;
+    let verdict = out.verify()?;
+    assert!(verdict.is_clean(), "{verdict:?}");
+    Ok((report, state))
+}
+
+/// Holds a salvage against the model: the keys that are missing.
+fn judge(report: &SalvageReport, copy: &State, right: &State, what: &str) -> BTreeSet<(String, Vec<u8>)> {
+    let losses: BTreeMap<&str, Vec<&KeyRange>> = report
+        .keyspaces
+        .iter()
+        .map(|keyspace| (keyspace.keyspace.as_str(), keyspace.losses.iter().map(|loss| &loss.range).collect()))
+        .collect();
+    let none = BTreeMap::new();
+    let mut missing = BTreeSet::new();
+    for (name, entries) in &right.0 {
+        let got = copy.0.get(name).unwrap_or_else(|| panic!("{what}: keyspace {name} is missing"));
+        for (key, value) in entries {
+            match got.get(key) {
+                Some(found) => assert_eq!(found, value, "{what}: {name} {} is wrong", key.escape_ascii()),
+                None => {
+                    let listed = losses[name.as_str()].iter().any(|range| range.contains(key));
+                    assert!(listed, "{what}: {name} {} is lost in silence", key.escape_ascii());
+                    missing.insert((name.clone(), key.clone()));
+                }
+            }
+        }
+    }
+    for (name, entries) in &copy.0 {
+        let expected = right.0.get(name).unwrap_or(&none);
+        let risen = entries.keys().find(|key| !expected.contains_key(*key));
+        assert!(risen.is_none(), "{what}: {name} {risen:?} was deleted");
+    }
+    for (keyspace, salvaged) in report.keyspaces.iter().map(|keyspace| (&keyspace.keyspace, keyspace)) {
+        assert_eq!(salvaged.entries as usize, copy.0[keyspace].len());
+        assert!(salvaged.losses.iter().all(|loss| is_named(&loss.reason)), "{what}: {:?}", salvaged.losses);
+    }
+    missing
+}
+
+/// One page of a closed store.
+fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&'static str, u64>) {
+    let kind = kind(&specimen.image, page);
+    let what = format!("page {page} ({kind:?})");
+    let image = spoil(&specimen.image, DATA, page, rng);
+    // Read only, so that nothing is mended.
+    let store =
+        read_only(&image).unwrap_or_else(|e| panic!("{what}: a single fault keeps the store from opening: {e}"));
+    let failed = unreadable(&store, &specimen.right, &what);
+    let report = store.verify().expect("looks");
+    report.problems.iter().for_each(|problem| assert!(is_named(problem), "{what}: {problem}"));
+    drop(store);
+    let (report_of, copy) = salvaged(&image, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let missing = judge(&report_of, &copy, &specimen.right, &what);
+    assert!(missing.is_subset(&failed), "{what}: a lookup answers for {:?}", missing.difference(&failed).next());
+    assert!(failed.is_empty() || !report.is_clean(), "{what}: verify says nothing");
+    assert!(report_of.is_complete() || !report.is_clean(), "{what}: verify says nothing");
+    match kind {
+        Some(BlockKind::Leaf) => {
+            let keys = leaf_keys(&specimen.image, page);
+            let between = keys.first().zip(keys.last());
+            let strangers = failed.iter().filter(|(_, key)| between.is_none_or(|(a, b)| key < a || b < key)).count();
+            // A filter may send a key to the wrong leaf, once in a hundred.
+            assert!(strangers <= 2, "{what}: {strangers} keys outside the leaf cannot be read");
+        }
+        Some(BlockKind::Inner) => assert!(report_of.is_complete(), "{what}: leaves do without"),
+        Some(BlockKind::Tombstones) => {}
+        // A superblock, a twin, a filter, a footer, the inside of something, or nothing that counts.
+        Some(_) => assert!(failed.is_empty() && report_of.is_complete(), "{what}: {failed:?} {report_of:?}"),
+        None => {}
+    }
+    *found.entry(kind.map_or("none", BlockKind::name)).or_default() += u64::from(!report.is_clean());
+    // For writing: what a copy can mend is mended.
+    let (device, store) = Sizes::TINY.open_image(&image, 1).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(unreadable(&store, &specimen.right, &what), failed);
+    if kind == Some(BlockKind::Node) {
+        assert!(store.verify().expect("looks").is_clean(), "{what}: not mended");
+    }
+    let ks = store.open_keyspace(ROWS).expect("looks").expect("it is there");
+    ks.put("beside", "damage").unwrap_or_else(|e| panic!("{what}: writes go on: {e}"));
+    store.checkpoint().unwrap_or_else(|e| panic!("{what}: checkpoints go on: {e}"));
+    drop(ks);
+    store.close().expect("closes");
+    let store = Sizes::TINY.open(device).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!(unreadable(&store, &specimen.right, &what), failed, "{what}: after a checkpoint");
+}
+
+#[test]
+fn a_single_fault_never_keeps_a_store_from_opening_and_costs_its_block_at_most() {
+    let mut found = BTreeMap::new();
+    for (seed, specimen) in [(31, Specimen::seeded(31, true)), (32, layered(32))] {
+        let mut rng = Rng(seed);
+        let clean = read_only(&specimen.image).expect("opens").verify().expect("looks");
+        assert!(clean.is_clean() && clean.nodes > 2 && clean.blobs > 0, "{clean:?}");
+        let (report, copy) = salvaged(&specimen.image, false).expect("copies");
+        assert!(report.is_complete() && copy == specimen.right, "a sound store is copied whole");
+        let before = found.get("trunk node").copied().unwrap_or(0);
+        pages(&specimen.image, DATA).into_iter().for_each(|page| examine(&specimen, page, &mut rng, &mut found));
+        assert_eq!(found["trunk node"] - before, clean.nodes, "each copy of each node was found");
+    }
+    println!("pages whose damage was reported: {found:?}");
+    for kind in
+        ["trunk node", "catalogue", "leaf block", "run footer", "tombstone block", "filter block", "inner block"]
+    {
+        assert!(found.get(kind).is_some_and(|count| *count > 0), "no {kind} was hit: {found:?}");
+    }
+}
+
+#[test]
+fn two_faults_lose_what_is_reported() {
+    let (mut incomplete, mut refused) = (0, 0);
+    for seed in [33, 34, 35] {
+        let specimen = Specimen::seeded(seed, true);
+        let mut rng = Rng(seed);
+        let live = pages(&specimen.image, DATA);
+        for round in 0..150 {
+            let a = live[rng.below(live.len() as u64) as usize];
+            // Every third time a metadata block and its twin, or what looks like it.
+            let alike: Vec<u64> = live
+                .iter()
+                .copied()
+                .filter(|&b| b != a && kind(&specimen.image, b) == kind(&specimen.image, a))
+                .collect();
+            let b = match round % 3 {
+                0 if !alike.is_empty() => alike[rng.below(alike.len() as u64) as usize],
+                _ => live[rng.below(live.len() as u64) as usize],
+            };
+            let what = format!("seed {seed}: pages {a} and {b}");
+            let image = spoil(&spoil(&specimen.image, DATA, a, &mut rng), DATA, b, &mut rng);
+            match salvaged(&image, false) {
+                Ok((report, copy)) => {
+                    judge(&report, &copy, &specimen.right, &what);
+                    incomplete += u64::from(!report.is_complete());
+                }
+                Err(e) => {
+                    assert!(is_named(&e), "{what}: {e}");
+                    assert!(SUPERBLOCKS.contains(&a) && SUPERBLOCKS.contains(&b), "{what}: {e}");
+                    refused += 1;
+                }
+            }
+            if let Ok(store) = read_only(&image) {
+                unreadable(&store, &specimen.right, &what);
+            }
+        }
+    }
+    println!("{incomplete} salvages of 450 lost something, {refused} had no superblock");
+    assert!(incomplete > 100);
+}
+
+/// Every trunk node in turn, both copies.
+#[test]
+fn a_trunk_node_lost_in_both_copies_costs_its_range() {
+    let specimen = Specimen::seeded(36, true);
+    let nodes: Vec<u64> = pages(&specimen.image, DATA)
+        .into_iter()
+        .filter(|&page| kind(&specimen.image, page) == Some(BlockKind::Node))
+        .collect();
+    let body = |page: u64| specimen.image.read(DATA, page * PAGE + 16..(page + 1) * PAGE);
+    let mut rng = Rng(36);
+    let (mut lost, mut whole) = (0, 0);
+    for (i, &a) in nodes.iter().enumerate() {
+        for &b in nodes[i + 1..].iter().filter(|&&b| body(a) == body(b)) {
+            let what = format!("node at {a} and {b}");
+            let image = spoil(&spoil(&specimen.image, DATA, a, &mut rng), DATA, b, &mut rng);
+            let (report, copy) = salvaged(&image, false).expect("copies");
+            let missing = judge(&report, &copy, &specimen.right, &what);
+            let store = read_only(&image).unwrap_or_else(|e| panic!("{what}: opens for reading: {e}"));
+            let failed = unreadable(&store, &specimen.right, &what);
+            assert!(missing.is_subset(&failed), "{what}");
+            let readable = specimen.right.0.values().map(BTreeMap::len).sum::<usize>() - failed.len();
+            whole += usize::from(readable > 0);
+            lost += usize::from(!report.is_complete());
+            if !report.is_complete() {
+                assert!(!store.verify().expect("looks").is_clean(), "{what}");
+                drop(store);
+                let refused = Sizes::TINY.open_image(&image, 1);
+                assert!(refused.is_err_and(|e| is_named(&e)), "{what}: pages that it may reach could be overwritten");
+            }
+        }
+    }
+    assert!(lost >= 3 && whole >= 3, "{lost} {whole}");
+}
+
+/// A store with much of its history in the log alone, and that history.
+fn logged(seed: u64, closed: bool) -> (SimImage, Vec<State>) {
+    let script = Script::generate(seed, Mix { steps: 120, blobs: 6, lazy: 20, buffered: 60, keys: 100 });
+    let (device, states) = (SimDevice::new(seed), script.states());
+    let mut driver = Driver::open(Sizes::LOGGY, device.clone()).expect("opens");
+    script.steps.iter().zip(&states).for_each(|(step, before)| driver.step(step, before).expect("no fault"));
+    let killed = device.image();
+    driver.store.close().expect("closes");
+    (if closed { device.image() } else { killed }, states)
+}
+
+#[test]
+fn a_log_that_is_damaged_gives_an_earlier_moment() {
+    let (mut cut, mut whole) = (0, 0);
+    for (seed, closed) in [(37, true), (38, false), (39, true)] {
+        let (image, states) = logged(seed, closed);
+        let right = states.last().expect("not empty");
+        let of = |name: &str, entries: &BTreeMap<Vec<u8>, Vec<u8>>| {
+            digest(&State([(name.to_owned(), entries.clone())].into()))
+        };
+        let moments = states.iter().flat_map(|state| state.0.iter().map(|(name, entries)| of(name, entries)));
+        let moments: BTreeSet<u64> = moments.collect();
+        let mut rng = Rng(seed);
+        let names: Vec<String> =
+            image.files().into_iter().map(|(name, _)| name).filter(|name| name.starts_with("wal-")).collect();
+        for name in names {
+            for page in pages(&image, &name) {
+                let what = format!("seed {seed}: {name} page {page}");
+                let damaged = spoil(&image, &name, page, &mut rng);
+                let (report, copy) = salvaged(&damaged, false).unwrap_or_else(|e| panic!("{what}: {e}"));
+                let complete = report.is_complete();
+                if closed && complete {
+                    assert!(copy == *right, "{what}: a loss that is not reported");
+                }
+                for keyspace in &report.keyspaces {
+                    assert!(
+                        keyspace.losses.iter().all(|loss| loss.after.is_some() && loss.range == KeyRange::all()),
+                        "{what}"
+                    );
+                    assert!(keyspace.losses.iter().all(|loss| is_named(&loss.reason)), "{what}");
+                }
+                // Each keyspace is as it was at some moment.
+                *if complete { &mut whole } else { &mut cut } += 1;
+                for (name, entries) in &copy.0 {
+                    assert!(moments.contains(&of(name, entries)), "{what}: {name} never held that");
+                }
+            }
+        }
+    }
+    println!("{cut} logs were cut, {whole} were not");
+    assert!(cut > 5);
+}
+
+/// A store of one keyspace with a large leaf, closed; and one of its leaf pages spoilt.
+fn one_bad_leaf() -> (Arc<SimDevice>, State, BTreeSet<Vec<u8>>) {
+    let device = SimDevice::new(40);
+    let store = Sizes::TINY.open(device.clone()).expect("opens");
+    let mut state = State::default();
+    let rows = store.keyspace_with(ROWS, options(ROWS)).expect("made");
+    let entries = state.0.entry(ROWS.to_owned()).or_default();
+    for i in 0..600u64 {
+        let (key, value) = (format!("key{:05}", i * 7 % 600).into_bytes(), vec![i as u8; 60]);
+        rows.put(&key, &value).expect("written");
+        entries.insert(key, value);
+    }
+    rows.compact::<&[u8]>(..).expect("compacts");
+    drop(rows);
+    store.close().expect("closes");
+    let image = device.image();
+    let leaf = pages(&image, DATA)
+        .into_iter()
+        .filter(|&page| kind(&image, page) == Some(BlockKind::Leaf))
+        .map(|page| (page, leaf_keys(&image, page)));
+    let (page, keys) =
+        leaf.max_by_key(|(_, keys)| keys.iter().filter(|key| key.as_slice() < b"key00300").count()).expect("a leaf");
+    let mut damaged = image.clone();
+    damaged.write(DATA, page * PAGE, &[0xEE; PAGE as usize]);
+    (SimDevice::from_image(&damaged, 40), state, keys)
+}
+
+#[test]
+fn a_store_goes_on_beside_damage() {
+    let (device, mut state, bad) = one_bad_leaf();
+    let mut store = Sizes::TINY.open(device.clone()).expect("opens");
+    let (mut told, mut stuck) = (0, 0);
+    for round in 0..4u64 {
+        let rows = store.open_keyspace(ROWS).expect("looks").expect("it is there");
+        let other = store.keyspace("other").expect("made");
+        for i in 0..400u64 {
+            let (key, value) = (format!("key{:05}", (i * 11 + round) % 600).into_bytes(), vec![round as u8; 50]);
+            rows.put(&key, &value).expect("writes go on");
+            state.0.get_mut(ROWS).expect("made").insert(key.clone(), value.clone());
+            other.put(&key, &value).expect("writes go on");
+            state.0.entry("other".to_owned()).or_default().insert(key, value);
+        }
+        told += u64::from(rows.compact::<&[u8]>(..).is_err_and(|e| is_named(&e)));
+        // Told once; then it is left alone, and nothing is owed for it.
+        store.settle().expect("the rest is in order");
+        assert_eq!(store.debt(), 0);
+        let stats = store.stats().expect("looks").keyspaces.remove(0).index;
+        stuck = stuck.max(stats.damaged_runs);
+        assert!(stats.max_runs_on_path <= 24, "lists stay short beside it: {stats:?}");
+        for (name, key) in unreadable(&store, &state, "beside damage") {
+            assert!(name == ROWS && bad.contains(&key), "{name} {} is not in the leaf", key.escape_ascii());
+        }
+        other.compact::<&[u8]>(..).expect("another keyspace is not concerned");
+        drop((rows, other));
+        store.close().expect("closes");
+        store = Sizes::TINY.open(device.clone()).expect("opens");
+    }
+    assert!(told > 0 && stuck > 0, "told {told} times, {stuck} runs stuck");
+    drop(store);
+    let (report, copy) = salvaged(&device.image(), false).expect("copies");
+    assert!(judge(&report, &copy, &state, "beside damage").len() <= bad.len());
+}
+
+#[test]
+fn stale_values_come_only_when_asked_for() {
+    let device = SimDevice::new(41);
+    let store = Sizes::TINY.open(device.clone()).expect("opens");
+    let rows = store.keyspace_with(ROWS, options(ROWS)).expect("made");
+    let write = |value: &str| (0..300u64).for_each(|i| rows.put(format!("key{i:05}"), value).expect("written"));
+    write("old and gone");
+    rows.compact::<&[u8]>(..).expect("compacts");
+    // A snapshot keeps the range tombstone from being worked off.
+    let then = store.snapshot();
+    rows.put("key00000", "new").expect("written");
+    rows.delete_range("key00010".."key00020").expect("written");
+    rows.put("key00299", "new").expect("written");
+    rows.compact::<&[u8]>(..).expect("compacts");
+    for i in 0..150u64 {
+        rows.put(format!("zzz{i:05}"), [1; 30]).expect("written");
+    }
+    rows.put("key00200", "newest").expect("written");
+    drop((rows, then));
+    let right = contents(&store).expect("reads");
+    store.close().expect("closes");
+    let image = device.image();
+    // Without its range tombstones nobody knows what the run's keys are worth.
+    let page = pages(&image, DATA).into_iter().find(|&page| kind(&image, page) == Some(BlockKind::Tombstones));
+    let mut damaged = image.clone();
+    damaged.write(DATA, page.expect("it was packed") * PAGE, &[0xEE; PAGE as usize]);
+    let (report, copy) = salvaged(&damaged, false).expect("copies");
+    let missing = judge(&report, &copy, &right, "tombstones").len();
+    assert!(missing > 200, "{missing} missing");
+    assert!(copy.0[ROWS].len() >= 100, "what is newer than the damage, or beside it, is certain");
+    let (report, copy) = salvaged(&damaged, true).expect("copies");
+    let stale = report.keyspaces[0].stale;
+    assert!(
+        stale as usize >= missing && copy.0[ROWS].contains_key(&b"key00015"[..]),
+        "{stale} stale: the deleted are back"
+    );
+    assert!(!report.is_complete(), "and still reported");
+}
+
+#[test]
+fn a_target_with_keyspaces_is_refused() {
+    let specimen = Specimen::seeded(42, true);
+    let (_, out) = Sizes::TINY.open_image(&specimen.image, 1).expect("opens");
+    let from = Sizes::TINY.builder(SimDevice::from_image(&specimen.image, 1));
+    assert!(matches!(salvage(from, &out, false), Err(Error::InvalidArgument { .. })));
+}
+
+/// The canary: a loss that is not reported is noticed.
+#[test]
+#[should_panic(expected = "is lost in silence")]
+fn a_silent_loss_is_noticed() {
+    let specimen = Specimen::seeded(31, true);
+    let mut rng = Rng(1);
+    for page in pages(&specimen.image, DATA) {
+        let (mut report, copy) = salvaged(&spoil(&specimen.image, DATA, page, &mut rng), false).expect("copies");
+        report.keyspaces.iter_mut().for_each(|keyspace| keyspace.losses.clear());
+        judge(&report, &copy, &specimen.right, "canary");
+    }
+}

@@ -1,0 +1,51 @@
+//! The checkers are checked: every seeded bug is switched on and must be caught by the harness that is to catch it.
+//!
+//! The switch is one for the whole process, so this test stands alone in its binary. In a release build there is no switch, and
+//! nothing to test.
+#![cfg(debug_assertions)]
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use pandodb::base::seeded::{SeededBug, activate};
+use pandodb_proof::seeded::HUNTS;
+
+#[test]
+fn every_seeded_bug_is_caught() {
+    let hunted: HashSet<SeededBug> = HUNTS.iter().map(|hunt| hunt.bug).collect();
+    assert!(SeededBug::ALL.iter().all(|bug| hunted.contains(bug)), "a bug that nobody hunts");
+    assert_eq!(HUNTS.len(), SeededBug::ALL.len(), "a bug that is hunted twice");
+    // Panics are how some bugs show; their traces would bury the table.
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    let started = Instant::now();
+    let mut survivors = Vec::new();
+    println!("| bug | caught by | seed | runs | seconds | first words |\n| --- | --- | --- | --- | --- | --- |");
+    for hunt in HUNTS {
+        let begun = Instant::now();
+        activate(Some(hunt.bug));
+        let caught = hunt.go();
+        activate(None);
+        let (bug, kind, seconds) = (hunt.bug, hunt.kind.name(), begun.elapsed().as_secs_f64());
+        match caught {
+            Some(caught) => {
+                let words = last_words(&caught.what);
+                println!("| {bug:?} | {kind} | {} | {} | {seconds:.1} | {words} |", caught.seed, caught.runs);
+            }
+            None => {
+                println!("| {bug:?} | **survived {kind}** | | | {seconds:.1} | {} |", hunt.sign);
+                survivors.push(bug);
+            }
+        }
+    }
+    std::panic::set_hook(hook);
+    println!("{} bugs, {:.0} s", HUNTS.len(), started.elapsed().as_secs_f64());
+    assert!(survivors.is_empty(), "{} bugs survived: {survivors:?}", survivors.len());
+}
+
+/// What was found; where it was found stands before it and is long.
+fn last_words(what: &str) -> String {
+    let flat: Vec<char> = what.chars().map(|c| if c == '\n' || c == '|' { ' ' } else { c }).collect();
+    let cut = flat.len().saturating_sub(110);
+    flat[cut..].iter().collect()
+}

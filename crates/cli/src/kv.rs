@@ -15,7 +15,7 @@
 //! taken as they are, except a CR before the LF, which belongs to the line's end. Arguments of the command line use the
 //! same escapes.
 //!
-//! A line that starts with `\!` is never data: dumps use it for their directives ([`crate::commands::dump`]).
+//! A line that starts with `\!` is never data: dumps use it for their directives (`commands::dump`).
 
 use std::io::{self, Write};
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use pandodb::device::sim::SimImage;
 use pandodb::device::{MemDevice, SimDevice};
 use pandodb::{Append, Durability, KeyspaceOptions, Store, StoreBuilder};
 
@@ -334,4 +335,28 @@ fn a_checkpoint_under_way_does_not_keep_a_close_from_writing_the_end() {
         let keyspace = open().open_keyspace("k").expect("open").expect("there");
         assert_eq!(keyspace.iter().count() as u64, 200 + round, "in round {round}");
     }
+}
+
+#[test]
+fn a_damaged_large_value_that_only_the_log_names_is_found() {
+    let device = SimDevice::new(1);
+    let open = |image: &SimImage| {
+        let device = SimDevice::from_image(image, 1);
+        Store::builder("sim").device(device).background_threads(0).reserve_bytes(8 << 10).open().unwrap()
+    };
+    let builder = Store::builder("sim").device(device.clone()).background_threads(0).reserve_bytes(8 << 10);
+    let store = builder.open().unwrap();
+    let keyspace = store.keyspace_with("k", KeyspaceOptions::new().blob_threshold(100)).unwrap();
+    keyspace.put_with("large", vec![0x5A; 6_000], Durability::Synced).unwrap();
+    drop(keyspace);
+    store.close().unwrap();
+    let mut image = device.image();
+    let report = open(&image).verify().unwrap();
+    assert!(report.is_clean() && report.blobs == 1, "{report:?}");
+    let data = image.file("data").unwrap();
+    let at = data.windows(100).position(|window| window.iter().all(|byte| *byte == 0x5A)).unwrap();
+    image.flip_bit("data", at as u64 + 50, 3);
+    let store = open(&image);
+    assert!(store.open_keyspace("k").unwrap().unwrap().get("large").is_err());
+    assert!(!store.verify().unwrap().is_clean(), "what cannot be read is found");
 }

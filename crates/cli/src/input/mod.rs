@@ -11,9 +11,9 @@
 //! Nothing is read twice and nothing is held but the line at hand (and, in CSV, the lines of one quoted field). A line
 //! that makes no sense costs that line only: the next one is read as if it had not been there.
 
-pub mod delimited;
-pub mod lines;
-pub mod ndjson;
+mod delimited;
+pub(crate) mod lines;
+mod ndjson;
 
 use std::io::{self, BufRead};
 

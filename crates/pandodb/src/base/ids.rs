@@ -43,6 +43,9 @@ impl Seqno {
     /// Above every sequence number that is ever given out: reads at it see everything.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);
 
+    /// The highest that is believed of a store at rest: no store has come so far, and as many again can be given out.
+    pub const BELIEVED: Seqno = Seqno(u64::MAX >> 2);
+
     /// The sequence number after this one.
     #[inline]
     pub fn next(self) -> Seqno {

@@ -37,6 +37,10 @@ pub const MAX_OPERAND: usize = 256 << 10;
 /// The largest value that may be stored inline with its key, whatever the threshold asked for, in bytes.
 pub const MAX_INLINE_VALUE: usize = 64 << 10;
 
+/// The highest epoch that is believed of a store at rest: a recovery, and the log that it starts, find two above it, and
+/// no writer writes one above it.
+pub const MAX_EPOCH: u32 = u32::MAX - 2;
+
 /// The 64-bit hash of a user key that every filter uses (xxh3, seed 0).
 #[inline]
 pub fn key_hash(key: &[u8]) -> u64 {

@@ -8,6 +8,7 @@
 //! Invariant: while the cursor stands at an entry, `key` is that entry's key, `slot` its place, and the window is not
 //! empty.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
 use super::slice::RunSlice;
 use crate::base::range::successor;
-use crate::base::{Entry, KeyRange, Result};
+use crate::base::{Entry, KeyRange, Kind, Result, Seqno};
 
 /// A cursor over one slice.
 pub struct RunCursor {
@@ -150,7 +151,7 @@ impl RunCursor {
             (false, _) => run.leaf_of(bound)?,
         };
         self.leaves.fetch(run, Want::Exact(position, pages))?;
-        self.enter(Some(bound));
+        self.enter(Some(bound))?;
         self.settle()
     }
 
@@ -162,9 +163,14 @@ impl RunCursor {
         from..to.max(from)
     }
 
-    /// Takes the current leaf's window, cut at `bound` too.
-    fn enter(&mut self, bound: Option<&[u8]>) {
+    /// Takes the current leaf's window, cut at `bound` too. Its keys must be among those of the run: who merges runs compares
+    /// only what they do not all share.
+    fn enter(&mut self, bound: Option<&[u8]>) -> Result<()> {
         let leaf = self.leaves.leaf();
+        let meta = self.slice.run().meta();
+        if leaf.search(&meta.first_key) > 0 || leaf.search_after(&meta.last_key) < leaf.len() {
+            return Err(self.slice.run().corrupt("a leaf with keys beyond those of the run"));
+        }
         let mut window = self.inside();
         self.more = if self.reverse { window.start == 0 } else { window.end == leaf.len() };
         if let Some(bound) = bound.filter(|bound| !bound.is_empty()) {
@@ -179,6 +185,7 @@ impl RunCursor {
         self.prefix_len = leaf.prefix().len();
         self.key.clear();
         self.key.extend_from_slice(leaf.prefix());
+        Ok(())
     }
 
     /// Stands at the window's entry.
@@ -202,10 +209,18 @@ impl RunCursor {
         Ok(())
     }
 
+    /// Whether the current entry comes after another one, in the cursor's direction. Within a leaf the leaf's own check has
+    /// seen to that; who merges runs relies on it for all of them.
+    fn follows(&self, (key, seqno): &(Vec<u8>, Seqno)) -> bool {
+        let before = Entry { key, seqno: *seqno, kind: Kind::Delete, value: &[] };
+        let order = self.entry().map(|entry| before.order(&entry));
+        order == Some(if self.reverse { Ordering::Greater } else { Ordering::Less })
+    }
+
     /// Goes on to the next leaf with an entry in the range.
     #[cold]
     fn next_leaf(&mut self) -> Result<()> {
-        self.slot = None;
+        let last = self.slot.take().map(|slot| (std::mem::take(&mut self.key), slot.seqno));
         let span = self.slice.span();
         while self.more {
             let current = self.leaves.current();
@@ -221,10 +236,16 @@ impl RunCursor {
                 Want::From(current.end)
             };
             self.leaves.fetch(self.slice.run(), want)?;
-            self.enter(None);
+            self.enter(None)?;
             if !self.window.is_empty() {
                 self.stand();
-                return Ok(());
+                return match last {
+                    Some(last) if !self.follows(&last) => {
+                        self.end();
+                        Err(self.slice.run().corrupt("leaves out of order"))
+                    }
+                    _ => Ok(()),
+                };
             }
         }
         self.end();

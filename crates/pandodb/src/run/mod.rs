@@ -41,13 +41,13 @@ mod slots;
 mod spans;
 #[cfg(test)]
 mod tests;
-mod tombstones;
+pub mod tombstones;
 mod verify;
 
 pub use builder::RunBuilder;
 pub use cursor::RunCursor;
-pub use inner::{Child, Inner};
-pub use leaf::{Leaf, Slot};
+pub use inner::{Child, Inner, InnerBuilder};
+pub use leaf::{Leaf, LeafBuilder, Slot};
 pub use leaves::ReadAhead;
 pub use merge::MergeCursor;
 pub use meta::{RunMeta, read_footer};

@@ -39,6 +39,10 @@ impl Span {
     fn pages(&self) -> PageRange {
         self.first..self.end
     }
+
+    fn is_sound(&self) -> bool {
+        self.first <= self.end && self.live <= self.end - self.first
+    }
 }
 
 impl RunSlice {
@@ -187,7 +191,7 @@ impl RunSlice {
         let leaf_pages = run.meta().leaf_pages;
         let mut number = || reader.varint_max(leaf_pages);
         let span = Span { first: number()?, end: number()?, live: number()? };
-        if range.is_empty() || range.from.len().max(range.to.len()) > MAX_KEY + 1 || span.first > span.end {
+        if range.is_empty() || range.from.len().max(range.to.len()) > MAX_KEY + 1 || !span.is_sound() {
             return Err(reader.corrupt("a slice out of bounds"));
         }
         Self::register(run, range, span).ok_or_else(|| reader.corrupt("a slice of pages that the run does not own"))

@@ -19,7 +19,7 @@ const ITEMS: usize = 24;
 const TARGET: usize = 256 << 10;
 
 /// Cuts range tombstones into the items of blocks: (count, bytes) each.
-pub(super) fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
+pub fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
     let mut blocks: Vec<(u32, Vec<u8>)> = Vec::new();
     for tombstone in tombstones {
         if blocks.last().is_none_or(|(_, items)| items.len() >= TARGET) {
@@ -35,12 +35,12 @@ pub(super) fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
 }
 
 /// The pages of a block with these items.
-pub(super) fn pages(items: &[u8]) -> u32 {
+pub fn pages(items: &[u8]) -> u32 {
     (ITEMS + items.len()).div_ceil(PAGE) as u32
 }
 
 /// Writes the body of a block; its header is left to be sealed.
-pub(super) fn fill(block: &mut [u8], count: u32, items: &[u8]) {
+pub fn fill(block: &mut [u8], count: u32, items: &[u8]) {
     block[16..20].copy_from_slice(&count.to_le_bytes());
     block[20..24].copy_from_slice(&(items.len() as u32).to_le_bytes());
     block[ITEMS..ITEMS + items.len()].copy_from_slice(items);
@@ -59,7 +59,7 @@ pub(super) fn read(data: &DataFile, meta: &RunMeta) -> Result<Vec<RangeTombstone
 }
 
 /// Decodes a block whose header was checked.
-pub(super) fn decode(block: &[u8], out: &mut Vec<RangeTombstone>) -> Result<()> {
+pub fn decode(block: &[u8], out: &mut Vec<RangeTombstone>) -> Result<()> {
     let mut reader = Reader::new(block, "tombstone block");
     reader.take(16)?;
     let (count, len) = (reader.u32()?, reader.u32()?);

@@ -7,7 +7,7 @@
 //! * a leaf's keys lie between its separators, and after those of the leaf before it;
 //! * leaves follow one another without gaps, and know the length of the one before;
 //! * the filter knows every key;
-//! * the description counts what is there, and the footer repeats it.
+//! * the description knows the first and the last key and counts what is there, and the footer repeats it.
 //!
 //! Leaves that no slice spans any more are skipped. One that is given up while the verification runs may have been
 //! overwritten: a finding counts only if the leaf is still owned.
@@ -145,6 +145,9 @@ impl Verifier<'_> {
     fn compare(&mut self, leaf: &Leaf<'_>, child: Child, from: &[u8], to: Option<&[u8]>) -> Option<&'static str> {
         let mut first = Vec::new();
         leaf.key(0, &mut first);
+        if child.position == 0 && first != self.run.meta().first_key {
+            return Some("the first key is not the one in the description");
+        }
         let before = self.before.take();
         let goes_on = leaf.is_continued();
         let expected = match &before {
@@ -168,7 +171,9 @@ impl Verifier<'_> {
             Ok(walked) => walked,
             Err(flaw) => return Some(flaw),
         };
-        if (*first < *from && !goes_on) || to.is_some_and(|to| *last >= *to) {
+        // A key that goes on stands below the separator, and nothing else does: the separator is the smallest key above it.
+        let below = if goes_on { *from != *successor(&first) } else { *first < *from };
+        if below || to.is_some_and(|to| *last >= *to) {
             return Some("a key outside the leaf's separators");
         }
         if let Some((entries, distinct)) = &mut self.seen {
@@ -189,7 +194,11 @@ impl Verifier<'_> {
     fn walk_keys(&self, leaf: &Leaf<'_>) -> Result<(Vec<u8>, u64), &'static str> {
         let (mut key, mut last) = (Vec::new(), Vec::new());
         let mut keys = 0;
+        let meta = self.run.meta();
         for i in 0..leaf.len() {
+            if !(meta.min_seqno..=meta.max_seqno).contains(&leaf.slot(i).seqno) {
+                return Err("a seqno that is not among those of the run");
+            }
             leaf.key(i, &mut key);
             if key != last {
                 keys += 1;

@@ -163,7 +163,9 @@ impl PageMap {
 fn pieces(extent: Extent) -> impl Iterator<Item = (u64, u32, u32)> {
     let size = u64::from(EXTENT_PAGES);
     let (start, end) = (extent.start.0, extent.end());
-    (start / size..end.div_ceil(size)).map(move |at| {
+    // No page, no piece: the first extent would else be rounded up to.
+    let last = if start == end { start / size } else { end.div_ceil(size) };
+    (start / size..last).map(move |at| {
         let from = start.max(at * size);
         let to = end.min((at + 1) * size);
         (at, (from - at * size) as u32, (to - from) as u32)
@@ -238,6 +240,14 @@ mod tests {
         assert_eq!((map.taken_pages(), map.free_tail()), (0, map.extents()));
         map.shrink(map.extents() - 1);
         check(&map);
+    }
+
+    #[test]
+    fn no_pages_are_all_taken() {
+        let mut map = PageMap::default();
+        map.grow(2);
+        assert!(map.is_taken(extent(5, 0)) && map.is_taken(extent(32, 0)) && !map.is_taken(extent(65, 0)));
+        assert!(!map.take(extent(5, 0)));
     }
 
     #[test]

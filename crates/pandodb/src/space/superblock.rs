@@ -19,8 +19,9 @@
 //! ```
 
 use super::Twin;
+use super::data::MAX_BLOCK_PAGES;
 use crate::base::codec::Reader;
-use crate::base::{BlockAddr, Error, PAGE, PageNo, Result, RunId, SeededBug, Seqno, StoreId};
+use crate::base::{BlockAddr, Error, MAX_EPOCH, PAGE, PageNo, Result, RunId, SeededBug, Seqno, StoreId};
 use crate::device::{AlignedBuf, File, read_exact_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
@@ -28,6 +29,11 @@ const MAGIC: &[u8; 8] = b"PandoDB\0";
 pub const FORMAT_VERSION: u32 = 2;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
+
+/// Generations and identities stay below this: a writer has as many left.
+const MAX_COUNT: u64 = 1 << 62;
+/// Pages have smaller numbers: a file of 2^60 bytes.
+const MAX_PAGE: u64 = 1 << 48;
 
 /// The root of everything durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +131,7 @@ impl Superblock {
         }
         let catalog_len = reader.u64()?;
         let catalog_generation = reader.u64()?;
-        Ok(Superblock {
+        let superblock = Superblock {
             compatible,
             read_only_compatible,
             incompatible,
@@ -138,7 +144,23 @@ impl Superblock {
             catalog,
             catalog_len,
             catalog_generation,
-        })
+        };
+        if !superblock.is_bounded() {
+            return Err(bad(56, "a count or a place that no store has come to".into()));
+        }
+        Ok(superblock)
+    }
+
+    /// Whether every count can be counted on, and every place can be in a file. The engine adds to them without looking.
+    fn is_bounded(&self) -> bool {
+        let place = |addr: &BlockAddr| {
+            addr.page.0 < MAX_PAGE && self.catalog_len <= addr.bytes() as u64 && addr.pages <= MAX_BLOCK_PAGES
+        };
+        self.generation < MAX_COUNT
+            && self.next_run_id < MAX_COUNT
+            && self.epoch <= MAX_EPOCH
+            && self.durable <= Seqno::BELIEVED
+            && self.catalog.0.iter().all(place)
     }
 
     /// Reads both slots of `file`, which is called `name` in errors.
@@ -196,6 +218,23 @@ mod tests {
         );
         assert!(page[136..PAGE - 4].iter().all(|&b| b == 0));
         assert_eq!(Superblock::decode(&page).unwrap(), sample());
+    }
+
+    #[test]
+    fn what_no_store_has_come_to_is_refused() {
+        let far = |page| Twin([BlockAddr { page: PageNo(page), pages: 2 }; 2]);
+        let hostile = [
+            Superblock { generation: u64::MAX, ..sample() },
+            Superblock { epoch: u32::MAX, ..sample() },
+            Superblock { durable: Seqno::MAX, ..sample() },
+            Superblock { next_run_id: u64::MAX, ..sample() },
+            Superblock { catalog: far(u64::MAX), ..sample() },
+            Superblock { catalog_len: u64::MAX, ..sample() },
+            Superblock { catalog_len: 2 * PAGE as u64 + 1, ..sample() },
+        ];
+        for superblock in hostile {
+            assert!(Superblock::decode(&superblock.encode()).unwrap_err().is_corruption(), "{superblock:?}");
+        }
     }
 
     #[test]

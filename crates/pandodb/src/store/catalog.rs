@@ -15,12 +15,14 @@ use crate::space::data::DATA_FILE;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Superblock, Twin};
 
 const VERSION: u64 = 1;
+/// No store has made so many keyspaces; as many again can be made.
+const MAX_ID: u64 = 1 << 31;
 /// The longest name of a keyspace, in bytes.
 pub const MAX_NAME: usize = 255;
 
 /// The catalogue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Catalog {
+pub struct Catalog {
     /// Every keyspace ever created has a smaller id.
     pub next_id: u32,
     /// Bytes of keys and values that users wrote in all lives of the store.
@@ -33,18 +35,24 @@ pub(crate) struct Catalog {
 
 /// One keyspace in the catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyspaceRecord {
+pub struct KeyspaceRecord {
+    /// Never used again, not even once the keyspace is dropped.
     pub id: KeyspaceId,
+    /// Its name.
     pub name: String,
+    /// The name of its kind of index.
     pub index: String,
+    /// The name and version of its merge operator.
     pub operator: Option<(String, u32)>,
+    /// Values above this many bytes are stored apart.
     pub blob_threshold: u64,
+    /// Where its index begins.
     pub root: RootRecord,
 }
 
 impl Catalog {
     /// The persisted form, without the block header.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_varint(&mut out, VERSION);
         put_varint(&mut out, self.next_id.into());
@@ -66,12 +74,15 @@ impl Catalog {
     }
 
     /// Decodes what [`Catalog::encode`] wrote.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Catalog> {
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if bytes are missing or left over, or ids are not in order.
+    pub fn decode(bytes: &[u8]) -> Result<Catalog> {
         let mut reader = Reader::new(bytes, "catalogue");
         if reader.varint()? != VERSION {
             return Err(reader.corrupt("unknown version"));
         }
-        let next_id = reader.varint_max(u32::MAX.into())? as u32;
+        let next_id = reader.varint_max(MAX_ID)? as u32;
         let (user_bytes, written_bytes) = (reader.varint_max(1 << 60)?, reader.varint_max(1 << 60)?);
         let count = reader.count(8)?;
         let mut keyspaces: Vec<KeyspaceRecord> = Vec::with_capacity(count);
@@ -85,7 +96,7 @@ impl Catalog {
             let operator = string(&mut reader)?;
             let version = reader.varint_max(u32::MAX.into())? as u32;
             let blob_threshold = reader.varint()?;
-            let through = Seqno(reader.varint_max(Seqno::MAX.0)?);
+            let through = Seqno(reader.varint_max(Seqno::BELIEVED.0)?);
             let bytes = reader.bytes()?.to_vec();
             keyspaces.push(KeyspaceRecord {
                 id,
@@ -165,6 +176,8 @@ mod tests {
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(hex, "010905c8010103026b730473746265036d696e018010ac02020102");
         assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
+        let late = Catalog { next_id: u32::MAX, ..Catalog::default() };
+        assert!(Catalog::decode(&late.encode()).is_err(), "no id is left for another keyspace");
         for cut in 0..bytes.len() {
             assert!(Catalog::decode(&bytes[..cut]).is_err());
         }

@@ -13,7 +13,7 @@
 
 mod backup;
 mod batch;
-pub(crate) mod catalog;
+pub mod catalog;
 mod checkpoint;
 pub(crate) mod engine;
 pub(crate) mod keyspace;

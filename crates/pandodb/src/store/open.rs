@@ -24,7 +24,9 @@ use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
-use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId};
+use crate::base::{
+    BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
+};
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
@@ -68,7 +70,8 @@ pub(crate) fn open(
     let chunks = Arc::new(ChunkPool::new(config.memtable().div_ceil(CHUNK_BYTES) + 1));
     let mut keyspaces = BTreeMap::new();
     for record in &found.catalog.keyspaces {
-        let state = open_keyspace(&core, shape, &chunks, &operators, record)?;
+        let at = found.superblock.catalog.0[0].page.offset();
+        let state = open_keyspace(&core, shape, &chunks, &operators, record).map_err(|e| e.in_file(DATA_FILE, at))?;
         keyspaces.insert(record.id, Arc::new(state));
     }
     // Open before the log is replayed: on a full disk that may need its space.
@@ -262,6 +265,16 @@ impl Engine {
     fn come_back(&mut self) -> Result<()> {
         let recovered = self.recover()?;
         let last = recovered.report.last;
+        // A seqno is given out once: a keyspace that holds later ones than the log would take new messages for old.
+        let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
+        let found = self.keyspaces.read().values().find(ahead).cloned();
+        if let Some(keyspace) = found.filter(|_| !self.config.salvage) {
+            let through = keyspace.index.view().through();
+            let detail =
+                format!("keyspace `{}` holds all up to seqno {through}, the log ends at {last}", keyspace.name);
+            let at = self.durable_root.lock().superblock.catalog.0[0].page.offset();
+            return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
+        }
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.sequencer.lock().next = last.next();
         self.log_cut.clone_from(&recovered.report.cut);
@@ -345,8 +358,12 @@ impl Engine {
         // checkpoint that names the new place.
         let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
         let root = self.durable_root.get_mut();
+        let epoch = root.superblock.epoch.max(report.epoch) + 1;
+        if epoch > MAX_EPOCH {
+            return Err(Error::Unsupported { detail: format!("epoch {epoch}: the store has been opened too often") });
+        }
         root.superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
-        root.superblock.epoch = root.superblock.epoch.max(report.epoch) + 1;
+        root.superblock.epoch = epoch;
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
@@ -395,8 +412,8 @@ impl Survey<'_> {
             let op = op?;
             let Some(keyspace) = keyspaces.get(&op.keyspace) else {
                 if op.keyspace.0 >= self.next_id {
-                    let detail = format!("names unknown keyspace {}", op.keyspace);
-                    return Err(Error::corruption("log record", seqno, detail));
+                    let detail = format!("seqno {seqno} names unknown keyspace {}", op.keyspace);
+                    return Err(Error::corruption("log record", 0, detail));
                 }
                 continue;
             };

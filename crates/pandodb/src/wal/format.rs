@@ -13,7 +13,7 @@
 //! record which is stale, or stands in the wrong place or file, fails like a damaged one.
 
 use crate::base::codec::Reader;
-use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 
 /// A sync ends its block of this many bytes: what is written later never shares a block with synced bytes.
 pub(super) const BLOCK: u64 = 4096;
@@ -25,8 +25,6 @@ pub(super) const RECORD_HEAD: usize = 32;
 pub const MAX_PAYLOAD: usize = 256 << 20;
 /// The longest segment file that is believed, in bytes: only a hostile or damaged directory holds a longer one.
 pub(super) const MAX_SEGMENT: u64 = 16 << 30;
-/// The highest epoch that is believed: a recovery and the log that it starts still find two above it.
-pub(super) const MAX_EPOCH: u32 = u32::MAX - 2;
 /// The version of this format.
 pub(super) const VERSION: u32 = 1;
 

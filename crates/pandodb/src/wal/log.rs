@@ -17,11 +17,11 @@
 use std::sync::Arc;
 
 use super::format::{
-    BLOCK, Head, Header, MAX_EPOCH, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
+    BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
 };
 use super::{SegmentInfo, final_error};
 use crate::base::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
-use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
 use crate::space::DataFile;
 
@@ -149,7 +149,10 @@ impl Log {
             return Err(Error::Unsupported { detail: format!("epoch {epoch}: the log has been opened too often") });
         }
         assert!(epoch > 0 && last <= Seqno::MAX);
-        assert!(old.iter().all(|info| info.number < next_segment && info.last <= last), "older segments are older");
+        assert!(
+            old.iter().all(|info| info.number < next_segment && info.last <= last.next()),
+            "older segments are older"
+        );
         let state = State {
             current: None,
             older: old,

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::format::{BLOCK, FileName, Head, MAX_NUMBER, parse_name, segment_name};
+use super::format::{BLOCK, FileName, Head, Header, MAX_NUMBER, parse_name, segment_name};
 use super::scan::{Found, Opened, SegmentReader, open_segment};
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
@@ -26,6 +26,8 @@ pub(super) struct Source {
     pub reader: SegmentReader,
     /// Records above this seqno are void: a later epoch began without them.
     limit: Seqno,
+    /// Whether there are any.
+    voided: bool,
 }
 
 /// A segment file whose header is damaged.
@@ -35,8 +37,8 @@ pub(super) struct Headless {
     pub error: Error,
     pub blank: bool,
     pub bytes: u64,
-    /// What the header of the stream's next segment says about the records up to there.
-    pub next_after: Option<Seqno>,
+    /// The index of the stream's next segment, whose header says what the records up to there are.
+    pub next: Option<usize>,
 }
 
 /// A record, and where it stands. Its payload is [`Merge::payload`] until the merge goes on.
@@ -118,16 +120,16 @@ impl Merge {
         let reader = match open_segment(device, store, name)? {
             Opened::Intact(reader) => reader,
             Opened::Damaged { error, blank, bytes } => {
-                self.headless.push(Headless { name, error, blank, bytes, next_after: None });
+                self.headless.push(Headless { name, error, blank, bytes, next: None });
                 return Ok(());
             }
         };
+        let index = self.segments.len();
         for headless in &mut self.headless {
-            if headless.name.stream == name.stream && headless.next_after.is_none() {
-                headless.next_after = Some(reader.header.after);
+            if headless.name.stream == name.stream && headless.next.is_none() {
+                headless.next = Some(index);
             }
         }
-        let index = self.segments.len();
         match self.streams.last_mut() {
             Some(stream) if self.segments[index - 1].reader.header.stream == name.stream => stream.rest.end = index + 1,
             _ => self.streams.push(Stream {
@@ -138,7 +140,7 @@ impl Merge {
                 rejected: None,
             }),
         }
-        self.segments.push(Source { reader, limit: Seqno::MAX });
+        self.segments.push(Source { reader, limit: Seqno::MAX, voided: false });
         Ok(())
     }
 
@@ -182,6 +184,7 @@ impl Merge {
                     state.head = Some(Item { segment, stream, found });
                     return Ok(());
                 }
+                source.voided = true;
             }
             if let Some(offset) = source.reader.take_damage() {
                 state.damage.get_or_insert(Place { segment, offset });
@@ -215,6 +218,18 @@ impl Merge {
         });
         let newest = places.flatten().max_by_key(|&(place, damaged)| (self.epoch_of(place.segment), damaged));
         newest.map(|(place, _)| place)
+    }
+
+    /// The segment whose header shows that all of a headless one is at most `from`, if there is one.
+    pub fn covering(&self, headless: &Headless, from: Seqno) -> Option<usize> {
+        headless.next.filter(|&next| self.segments[next].reader.header.after <= from)
+    }
+
+    /// The segments whose headers are all that says that some records of a segment are void.
+    pub fn voiding(&self, segment: usize) -> impl Iterator<Item = usize> + '_ {
+        let Source { reader, limit, voided } = &self.segments[segment];
+        let voids = |other: &Header| *voided && other.epoch > reader.header.epoch && other.start == *limit;
+        (0..self.segments.len()).filter(move |&other| voids(&self.segments[other].reader.header))
     }
 
     /// The epoch of a segment.

@@ -21,11 +21,11 @@
 //! Source: design §5.3, §5.5, §5.6; the merge of streams by sequence number instead of 002 §3.6.4's generation numbers
 //! of memtable leaves.
 
-use super::format::HEADER_BYTES;
+use super::format::{HEADER_BYTES, RECORD_HEAD};
 use super::merge::{Headless, Item, Merge, Place};
 use super::settle::{Settled, Tail, settle};
 use super::{SegmentInfo, segment_name};
-use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 
 /// What is known before the log is read.
@@ -124,6 +124,11 @@ pub fn replay(
         }
         opened => opened?,
     };
+    // One epoch for what is settled, one for the log to come; what is written must be believed when it is read.
+    if !read_only && merge.epoch() > MAX_EPOCH - 2 {
+        let detail = format!("epoch {}: the log has been opened too often", merge.epoch());
+        return Err(Error::Unsupported { detail });
+    }
     let mut walk = Walk::new(claims, &merge);
     let cut = match walk.walk(&mut merge, claims, visit) {
         Err(e) if mode == Mode::Salvage && e.is_damage() => Some(e),
@@ -152,11 +157,6 @@ pub fn replay(
         remove(device, &void)?;
     }
     Ok(report)
-}
-
-/// Whether a segment without an intact header can only hold records that need no replay.
-fn is_covered(headless: &Headless, claims: Claims) -> bool {
-    headless.next_after.is_some_and(|after| after <= claims.from)
 }
 
 /// Removes files; a file that comes back after a crash is void again.
@@ -231,8 +231,8 @@ impl Walk {
         visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
     ) -> Result<()> {
         // It may have been what made other records void, so none of them is certain.
-        if let Some(headless) = merge.headless.iter().find(|headless| !headless.blank && !is_covered(headless, claims))
-        {
+        let unsure = |headless: &&Headless| !headless.blank && merge.covering(headless, claims.from).is_none();
+        if let Some(headless) = merge.headless.iter().find(unsure) {
             return Err(headless.error.clone());
         }
         while let Some(item) = merge.next()? {
@@ -273,7 +273,12 @@ impl Walk {
             durable: head.durable,
             payload: merge.payload(item),
         };
-        if visit(&record)? == Visit::Stop {
+        // Whoever cannot read a record does not know where it stands.
+        let visited = visit(&record).map_err(|error| {
+            let (file, offset) = merge.describe(Some(item.place()));
+            error.in_file(&file, offset + RECORD_HEAD as u64)
+        })?;
+        if visited == Visit::Stop {
             self.ended = true;
             merge.reject(item);
             return Ok(());
@@ -323,28 +328,44 @@ impl Walk {
             Settled::Copied { start, .. } => *start,
             Settled::AsIs => Seqno::MAX,
         };
-        for (source, span) in merge.segments.iter().zip(&self.spans) {
+        // A segment without a header that is kept rests on what the header of the next one says; void records are void only
+        // as long as the header is there that says so. Such headers are kept even above no record.
+        let mut witnesses = Vec::new();
+        for headless in &merge.headless {
+            let (stream, number) = (headless.name.stream, headless.name.number);
+            match merge.covering(headless, claims.from) {
+                Some(next) if !headless.blank => {
+                    let last = merge.segments[next].reader.header.after;
+                    report.segments.push(SegmentInfo { stream, number, last, bytes: headless.bytes });
+                    witnesses.push(next);
+                }
+                _ => void.push(segment_name(stream, number)),
+            }
+        }
+        let used =
+            |span: &Option<(Seqno, Seqno)>| span.filter(|&(first, _)| first <= start).map(|(_, last)| last.min(start));
+        let mut kept: Vec<Option<Seqno>> = self.spans.iter().map(used).collect();
+        let mut todo: Vec<usize> = (0..kept.len()).filter(|&index| kept[index].is_some()).chain(witnesses).collect();
+        while let Some(index) = todo.pop() {
+            // Until something is written after its start: then a newer header says the same.
+            kept[index].get_or_insert(merge.segments[index].reader.header.start.next());
+            // A witness may hold void records itself. Its own are of a later epoch, so this ends.
+            todo.extend(merge.voiding(index).filter(|&other| kept[other].is_none()));
+        }
+        for (source, last) in merge.segments.iter().zip(kept) {
             let header = source.reader.header;
-            let Some((_, last)) = span.filter(|&(first, _)| first <= start) else {
+            let Some(last) = last else {
                 void.push(source.reader.name.clone());
                 continue;
             };
             report.segments.push(SegmentInfo {
                 stream: header.stream,
                 number: header.number,
-                last: last.min(start),
+                last,
                 bytes: source.reader.len.max(HEADER_BYTES as u64),
             });
         }
-        for headless in &merge.headless {
-            let (stream, number) = (headless.name.stream, headless.name.number);
-            match headless.next_after {
-                Some(last) if !headless.blank && is_covered(headless, claims) => {
-                    report.segments.push(SegmentInfo { stream, number, last, bytes: headless.bytes });
-                }
-                _ => void.push(segment_name(stream, number)),
-            }
-        }
+        report.segments.sort_by_key(|info| (info.stream, info.number));
         if let Settled::Copied { info, .. } = settled {
             report.epoch += 1;
             report.next_segment = info.number + 1;

@@ -22,6 +22,7 @@ use pandodb::device::Device;
 use pandodb::device::sim::{CrashPlan, SimDevice};
 
 pub use self::enumerate::{Effort, enumerate};
+pub use self::window::Window;
 use crate::drive::{Sizes, record};
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};

@@ -8,7 +8,7 @@ use crate::script::Script;
 
 /// The steps whose state an image may show.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Window {
+pub struct Window {
     synced: usize,
     buffered: usize,
     issued: usize,

@@ -6,9 +6,11 @@ use super::node::{Branch, BranchId, Child, Node};
 use super::persist;
 use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, RunId, Seqno, StoreId};
 use crate::device::mem::MemDevice;
+use crate::device::{Device, OpenHow};
 use crate::index::{Core, IdSource, RootRecord};
 use crate::pool::Pool;
 use crate::run::{Run, RunBuilder, RunSlice};
+use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, DataFile};
 
@@ -119,4 +121,37 @@ fn a_stored_trunk_comes_back_and_is_not_written_again() {
     let written = again.data.stats().written_bytes;
     assert_eq!(persist::store(&again, &loaded.root, &RangeSet::default(), 9).unwrap(), record);
     assert_eq!(again.data.stats().written_bytes, written, "no node is dirty");
+}
+
+#[test]
+fn a_hostile_trunk_is_refused() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let load = |root: &Arc<Node>, next_branch| {
+        let bytes = persist::store(&core, root, &RangeSet::default(), next_branch).unwrap();
+        let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
+        let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
+        persist::load(&fresh, &RootRecord { through: Seqno(4), bytes }).map(|loaded| loaded.next_branch)
+    };
+    assert_eq!(load(&trunk(&core), 9).unwrap(), 9);
+    assert!(load(&trunk(&core), 8).unwrap_err().is_corruption(), "branch 8 is there already");
+    // A scan would look for the rest of the keys for ever.
+    let half = Arc::new(Node::new(KeyRange::new(Vec::new(), *b"m"), 0));
+    assert!(load(&half, 9).unwrap_err().is_corruption());
+}
+
+#[test]
+fn a_copy_outside_the_file_is_not_mended() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let mut bytes = persist::store(&core, &trunk(&core), &RangeSet::default(), 9).unwrap();
+    // The second copy's page, before the next branch's identity and the count of ranges.
+    let far = bytes.len() - 3..bytes.len() - 2;
+    bytes.splice(far, [0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]);
+    let before = device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap();
+    let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
+    let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
+    let error = persist::load(&fresh, &RootRecord { through: Seqno(4), bytes }).err().expect("a copy is missing");
+    assert!(error.is_corruption(), "{error}");
+    assert_eq!(device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap(), before, "nothing was written");
 }

@@ -19,6 +19,7 @@ use crate::index::{Core, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
+use crate::space::data::DATA_FILE;
 
 use super::choose::Candidate;
 use super::node::Branch;
@@ -79,9 +80,17 @@ impl Folding {
     }
 
     /// Takes the next message in order.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if it is not after the last one: each input is in order, so two of them hold the same message.
     fn push(&mut self, entry: Entry<'_>) -> Result<()> {
-        if !self.group.is_empty() && self.group.get(0).key != entry.key {
-            self.close_group()?;
+        if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
+            if last.key != entry.key {
+                self.close_group()?;
+            } else if last.seqno <= entry.seqno {
+                let detail = format!("a message of seqno {} is in two of them", entry.seqno);
+                return Err(Error::corruption("runs that are merged", 0, detail).in_file(DATA_FILE, 0));
+            }
         }
         self.group.push(entry);
         Ok(())
@@ -250,5 +259,26 @@ impl MergeJob {
     /// Completes the run.
     pub fn finish(self) -> Result<Output> {
         self.folding.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::StoreId;
+    use crate::device::MemDevice;
+    use crate::index::IdSource;
+    use crate::pool::Pool;
+    use crate::space::DataFile;
+
+    #[test]
+    fn a_message_that_two_inputs_hold_is_damage() {
+        let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
+        let core = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(1)), mend: true };
+        let mut folding = Folding::new(&core, 0, Stripes::default(), None, false, &[]);
+        let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
+        folding.push(entry(5)).unwrap();
+        folding.push(entry(3)).unwrap();
+        assert!(folding.push(entry(3)).unwrap_err().is_corruption());
     }
 }

@@ -30,8 +30,8 @@ mod cursor;
 mod golden;
 mod install;
 mod job;
-mod node;
-mod persist;
+pub mod node;
+pub mod persist;
 mod read;
 mod tend;
 #[cfg(test)]
@@ -50,7 +50,7 @@ use super::{
     Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Part, Progress, RootRecord, SealedBatch, Visitor,
 };
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{Extent, KeyRange, Result, RunId, Seqno};
+use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
@@ -374,6 +374,15 @@ impl Stbe {
         let placed = done.replace(&mut trunk.root)?;
         assert!(placed || output.dropped_blobs.is_empty(), "inputs under compaction stay in the trunk");
         for blob in &output.dropped_blobs {
+            // Messages on disk and the root record name the pages apart: they may disagree.
+            if !trunk.blobs.contains(blob.start.0, blob.pages.into()) {
+                let addr = BlockAddr { page: blob.start, pages: blob.pages };
+                return Err(self.core.data.corrupt(
+                    addr,
+                    "large values",
+                    "a message names pages that the trunk does not",
+                ));
+            }
             trunk.blobs.remove(blob.start.0, blob.pages.into());
         }
         trunk.horizon = trunk.horizon.max(output.horizon);

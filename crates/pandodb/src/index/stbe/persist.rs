@@ -34,6 +34,8 @@ const VERSION: u64 = 2;
 const LENGTH: usize = 4;
 /// No branch holds more bytes than this for a child, so that sums do not overflow.
 const MAX_WEIGHT: u64 = 1 << 48;
+/// No tree has handed out so many identities of branches; as many again are left.
+const MAX_BRANCH: u64 = 1 << 62;
 /// No tree is higher: a fan-out of 2 reaches any size below this.
 const MAX_HEIGHT: u64 = 64;
 
@@ -123,7 +125,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
         return Err(reader.corrupt("unknown version"));
     }
     let stored = get_stored(&mut reader)?;
-    let next_branch = reader.varint()?;
+    let next_branch = reader.varint_max(MAX_BRANCH)?;
     let mut blobs = RangeSet::default();
     let mut end = 0u64;
     for _ in 0..reader.count(2)? {
@@ -138,7 +140,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));
     }
-    let mut loader = Loader { core, runs: HashMap::new() };
+    let mut loader = Loader { core, next_branch, runs: HashMap::new() };
     let root = match loader.node(stored, None, &KeyRange::all()) {
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
@@ -154,6 +156,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
 
 struct Loader<'a> {
     core: &'a Core,
+    next_branch: u64,
     runs: HashMap<RunId, Arc<Run>>,
 }
 
@@ -165,8 +168,9 @@ impl Loader<'_> {
         let addr = stored.twin.0[0];
         let bad = |detail: &str| data.corrupt(addr, BlockKind::Node.name(), detail);
         let read = if self.core.mend { Twin::mend } else { Twin::read };
-        let buf = read(&stored.twin, data, stored.id, BlockKind::Node)?;
+        // First marked, then mended: what is written must lie in the file and belong to nobody else.
         stored.twin.mark(data)?;
+        let buf = read(&stored.twin, data, stored.id, BlockKind::Node)?;
         let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
         let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
         let mut reader = Reader::new(body, BlockKind::Node.name());
@@ -185,6 +189,10 @@ impl Loader<'_> {
         if range.is_empty() || !within.covers(&range) {
             return Err(reader.corrupt("the node lies outside its parent"));
         }
+        // A scan would look for the keys beyond it for ever.
+        if height.is_none() && range != *within {
+            return Err(reader.corrupt("a root that does not hold every key"));
+        }
         let own = reader.varint_max(MAX_HEIGHT)? as u32;
         if height.is_some_and(|height| height != own) {
             return Err(reader.corrupt(format!("height {own} where {height:?} was expected")));
@@ -197,6 +205,9 @@ impl Loader<'_> {
         let mut node = Node::new(range, own);
         for _ in 0..branch_count {
             let id = BranchId(reader.varint()?);
+            if id.0 >= self.next_branch {
+                return Err(reader.corrupt(format!("branch {} has an identity that is still to be given out", id.0)));
+            }
             let fresh = reader.varint_max(1)? == 1;
             let run = self.run(RunMeta::decode(reader)?, reader)?;
             let slice = RunSlice::restore(run, reader)?;

@@ -6,6 +6,7 @@ use crate::base::codec::Reader;
 use crate::base::{Extent, PAGE};
 use crate::device::sim::{Fault, FaultKind, OpClass, SimDevice};
 use crate::device::{AlignedBuf, File};
+use crate::space::BlockKind;
 
 fn flip(file: &dyn File, byte: u64, bit: u8) {
     let page = byte / PAGE as u64 * PAGE as u64;
@@ -254,4 +255,77 @@ fn a_failing_device_fails_the_call_and_keeps_the_books() {
         }
         assert!(matches!(built, Err(crate::Error::Io { .. })), "call {nth}: {built:?}");
     }
+}
+
+/// Writes what stands at one place to another one, sealed as if it belonged there.
+fn transplant(bench: &Bench, owner: RunId, from: BlockAddr, to: BlockAddr) -> AlignedBuf {
+    let mut block = bench.data.read(from).unwrap();
+    bench.data.seal_block(&mut block, to, owner, BlockKind::Leaf);
+    block
+}
+
+#[test]
+fn leaves_out_of_order_are_no_run() {
+    let bench = Bench::new();
+    let meta = bench.build(1, &random_messages(4, 900, 1, 40), &[]);
+    let mut leaves: Vec<BlockAddr> = Vec::new();
+    let mut page = meta.extents[0].start;
+    while page.0 < meta.extents[0].start.0 + meta.leaf_pages {
+        let header = bench.data.read(BlockAddr { page, pages: 1 }).unwrap();
+        let pages = u32::from_le_bytes(header[8..12].try_into().unwrap());
+        leaves.push(BlockAddr { page, pages });
+        page.0 += u64::from(pages);
+    }
+    // Of the same length, and with neighbours on both sides, so that only the keys give them away.
+    let (a, b) = leaves[1..leaves.len() - 1]
+        .windows(2)
+        .map(|pair| (pair[0], pair[1]))
+        .find(|(a, b)| a.pages == b.pages)
+        .unwrap();
+    let (first, second) = (transplant(&bench, meta.id, a, b), transplant(&bench, meta.id, b, a));
+    bench.data.write(b.page, first).unwrap();
+    bench.data.write(a.page, second).unwrap();
+    for reverse in [false, true] {
+        let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone()));
+        let mut cursor = RunCursor::new(slice, &KeyRange::all(), reverse, ReadAhead::Streaming(1 << 16)).unwrap();
+        let ended = loop {
+            match cursor.advance() {
+                Ok(()) if cursor.entry().is_some() => {}
+                other => break other,
+            }
+        };
+        assert!(ended.unwrap_err().is_corruption(), "a compaction would write messages out of order");
+    }
+}
+
+#[test]
+fn a_description_with_other_bounds_is_found() {
+    let (bench, messages, meta) = small_run();
+    let middle = messages[messages.len() / 2].key.clone();
+    let narrow = [RunMeta { first_key: middle.clone(), ..meta.clone() }, RunMeta { last_key: middle, ..meta.clone() }];
+    for meta in narrow {
+        let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta);
+        let mut problems = 0;
+        run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::Leaf && checked.is_err()));
+        // The last key is compared with the others' description.
+        run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::Footer && checked.is_err()));
+        assert!(problems > 0);
+        let slice = RunSlice::whole(run);
+        let both =
+            [false, true].map(|reverse| RunCursor::new(slice.clone(), &KeyRange::all(), reverse, ReadAhead::Scan));
+        assert!(both.into_iter().any(|cursor| cursor.is_err()), "who merges runs relies on the bounds");
+    }
+}
+
+#[test]
+fn a_slice_does_not_count_more_pages_than_it_spans() {
+    let (bench, _, meta) = small_run();
+    let restore = |numbers: [u8; 3]| {
+        let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone());
+        let bytes = [&[0, 0][..], &numbers].concat();
+        RunSlice::restore(run, &mut Reader::new(&bytes, "test")).map(|slice| slice.bytes())
+    };
+    assert_eq!(restore([0, 2, 2]).unwrap(), 2 * PAGE as u64);
+    assert!(restore([0, 2, 3]).unwrap_err().is_corruption());
+    assert!(restore([2, 0, 0]).unwrap_err().is_corruption());
 }

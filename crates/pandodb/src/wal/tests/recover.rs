@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::base::MAX_EPOCH;
 use crate::device::mem::MemDevice;
 
 const SMALL: u64 = 16 << 10;
@@ -306,4 +307,59 @@ fn the_inspector_reports_damage() {
     assert_eq!((segments[0].epoch, segments[0].damage.len()), (Some(1), 1));
     assert!(segments[1].problem.as_ref().unwrap().contains("log segment header"));
     assert!(snapshot(&*device) == before);
+}
+
+#[test]
+fn what_says_that_a_damaged_header_does_not_matter_stays() {
+    let device = MemDevice::new();
+    let mut damaged = handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 1)]);
+    damaged[20] ^= 1;
+    create(&*device, &segment_name(0, 1), &damaged);
+    // Nothing was written to it yet; all that it says is that the first one ended at 2.
+    create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 1, 0, 2), &[]));
+    for _ in 0..3 {
+        let (report, found) = collect(&*device, claims(2, 2), false).unwrap();
+        assert_eq!((report.last, found.len(), report.segments.len()), (Seqno(2), 0, 2));
+    }
+}
+
+#[test]
+fn what_says_that_a_record_is_void_stays() {
+    let device = MemDevice::new();
+    create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 0)]));
+    // The second epoch could not use record 2, began without it, and wrote nothing.
+    create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 2, 1, 1), &[]));
+    for _ in 0..3 {
+        let (log, found) = reopen(&device, claims(0, 0), SMALL).unwrap();
+        assert_eq!(found.iter().map(|batch| batch.first).collect::<Vec<_>>(), [1], "record 2 is void for ever");
+        drop(log);
+    }
+    let (log, _) = reopen(&device, claims(0, 0), SMALL).unwrap();
+    put(&log, 2, 30, false).unwrap();
+    log.sync(Seqno(2)).unwrap();
+    drop(log);
+    let (_, found) = reopen(&device, claims(0, 2), SMALL).unwrap();
+    assert_eq!(found[1..], batches([2], 30), "the new one");
+}
+
+#[test]
+fn no_epoch_is_written_that_would_not_be_believed() {
+    for (epoch, opens) in [(MAX_EPOCH - 2, true), (MAX_EPOCH - 1, false), (MAX_EPOCH, false)] {
+        let device = MemDevice::new();
+        create(&*device, &segment_name(0, 1), &handmade(header(0, 1, epoch, 0, 0), &[(1, 1, 0)]));
+        let recovered = collect(&*device, claims(0, 0), false);
+        assert_eq!(recovered.is_ok(), opens, "epoch {epoch}: {recovered:?}");
+        assert_eq!(collect(&*device, claims(0, 0), true).unwrap().1.len(), 1, "what is there can be read");
+    }
+}
+
+#[test]
+fn what_a_record_holds_wrongly_is_named_by_its_place() {
+    let device = logged(1, 1, 40);
+    let place = &places(&*device)[0];
+    let detail = "no operation has kind 9";
+    let error =
+        replay(&*device, STORE, claims(0, 0), Mode::Read, &mut |_| Err(Error::corruption("log operation", 3, detail)));
+    let Err(Error::Corruption { file, offset, .. }) = error else { panic!("{error:?}") };
+    assert_eq!((file, offset), (place.0.clone(), place.1 + 32 + 3));
 }

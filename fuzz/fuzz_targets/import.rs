@@ -1,0 +1,4 @@
+//! The coverage-guided driver of `import`.
+#![no_main]
+
+pandodb_fuzz::fuzz!("import");

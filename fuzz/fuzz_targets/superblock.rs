@@ -1,0 +1,4 @@
+//! The coverage-guided driver of `superblock`.
+#![no_main]
+
+pandodb_fuzz::fuzz!("superblock");

@@ -1,0 +1,93 @@
+//! [`Bytes`]: an input read as a program. [`Rng`]: the numbers of a seed.
+
+/// Takes small things off the front of an input. Past its end everything is zero, so every input means something.
+#[derive(Clone, Debug)]
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl<'a> Bytes<'a> {
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The next bytes, at most `len`.
+    pub fn take(&mut self, len: usize) -> &'a [u8] {
+        let (head, tail) = self.0.split_at(len.min(self.0.len()));
+        self.0 = tail;
+        head
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        let got = self.take(N);
+        out[..got.len()].copy_from_slice(got);
+        out
+    }
+
+    /// One byte.
+    pub fn u8(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+
+    /// Two bytes.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    /// Eight bytes.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    /// A number below `bound`, which is at most 65,536, from two bytes (from one, if that is enough).
+    pub fn below(&mut self, bound: usize) -> usize {
+        assert!((1..=1 << 16).contains(&bound), "two bytes choose among {bound}");
+        if bound <= 256 { usize::from(self.u8()) % bound } else { usize::from(self.u16()) % bound }
+    }
+
+    /// A number of which the ends of the ranges that code compares with are likely.
+    pub fn number(&mut self) -> u64 {
+        let tag = self.u8();
+        match tag {
+            0..=191 => u64::from(tag),
+            192..=223 => (1u64 << ((tag - 192) * 2 + 1)).wrapping_add(u64::from(self.u8())).wrapping_sub(2),
+            224..=239 => u64::from(self.u16()),
+            240..=247 => u64::MAX - u64::from(tag - 240),
+            248..=251 => (u64::MAX >> 1) - u64::from(tag - 248) + 1,
+            _ => self.u64(),
+        }
+    }
+
+    /// Bytes with their length (one byte) in front.
+    pub fn string(&mut self) -> &'a [u8] {
+        let len = usize::from(self.u8());
+        self.take(len)
+    }
+}
+
+/// A small generator (splitmix64): the same numbers for the same seed, on every machine.
+#[derive(Clone, Debug)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "it has no end")]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        assert!(bound > 0, "nothing is below zero");
+        (self.next() % bound as u64) as usize
+    }
+
+    /// Any byte.
+    pub fn byte(&mut self) -> u8 {
+        self.next() as u8
+    }
+}

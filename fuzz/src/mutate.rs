@@ -1,0 +1,96 @@
+//! Changes to inputs: what works on any bytes. Targets whose inputs have a shape of their own add to it.
+//!
+//! The coverage-guided driver has its own changes, which know what the program compared the input with; it takes turns
+//! with these. The driver of `cargo test` has only these.
+
+use crate::Target;
+use crate::bytes::Rng;
+
+/// Numbers at which code changes its mind.
+const EDGES: [u64; 16] = [
+    0,
+    1,
+    0x7f,
+    0x80,
+    0xff,
+    0x100,
+    0xfff,
+    0x1000,
+    0xffff,
+    0x1_0000,
+    0x7fff_ffff,
+    0xffff_ffff,
+    1 << 48,
+    u64::MAX >> 1,
+    (u64::MAX >> 1) + 1,
+    u64::MAX,
+];
+
+/// Changes `input` in one to four places, as bytes of no meaning.
+pub fn plain(input: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..1 + rng.below(4) {
+        one(input, rng);
+    }
+}
+
+fn one(input: &mut Vec<u8>, rng: &mut Rng) {
+    if input.is_empty() {
+        input.extend((0..1 + rng.below(32)).map(|_| rng.byte()));
+        return;
+    }
+    let at = rng.below(input.len());
+    let span = at..(at + 1 + rng.below(16)).min(input.len());
+    match rng.below(12) {
+        0 | 1 => input[at] ^= 1 << rng.below(8),
+        2 => input[at] = rng.byte(),
+        3 => input[at] = input[at].wrapping_add(1 + 254 * rng.below(2) as u8),
+        4 => overwrite(input, at, &EDGES[rng.below(EDGES.len())].to_le_bytes()[..1 << rng.below(4)]),
+        5 => {
+            let mut varint = Vec::new();
+            pandodb::base::codec::put_varint(&mut varint, EDGES[rng.below(EDGES.len())]);
+            input.splice(at..at + 1, varint);
+        }
+        6 => drop(input.drain(span)),
+        7 => {
+            let copy = input[span].to_vec();
+            let to = rng.below(input.len() + 1);
+            input.splice(to..to, copy);
+        }
+        8 => {
+            let copy = input[span].to_vec();
+            let to = rng.below(input.len());
+            overwrite(input, to, &copy);
+        }
+        9 => {
+            let new: Vec<u8> = (0..1 + rng.below(8)).map(|_| rng.byte()).collect();
+            input.splice(at..at, new);
+        }
+        10 => input[span].fill([0, 0xff, b'a'][rng.below(3)]),
+        _ => input.truncate(at),
+    }
+}
+
+fn overwrite(input: &mut [u8], at: usize, bytes: &[u8]) {
+    let len = bytes.len().min(input.len() - at);
+    input[at..at + len].copy_from_slice(&bytes[..len]);
+}
+
+/// One change as the coverage-guided driver asks for it: every second one is `native`, its own.
+pub fn for_driver(
+    target: &Target,
+    data: &mut [u8],
+    size: usize,
+    max_size: usize,
+    seed: u32,
+    native: impl FnOnce(&mut [u8], usize, usize) -> usize,
+) -> usize {
+    let mut rng = Rng(u64::from(seed));
+    if rng.below(2) == 0 {
+        return native(data, size, max_size);
+    }
+    let mut input = data[..size].to_vec();
+    (target.mutate)(&mut input, &mut rng);
+    input.truncate(max_size.min(data.len()));
+    data[..input.len()].copy_from_slice(&input);
+    input.len()
+}

@@ -1,0 +1,60 @@
+//! The filter of a run.
+//!
+//! Input: one byte that chooses. Either hashes of keys, eight bytes each, of which a filter is built; or a count of pages,
+//! a hash and the bytes of a filter page as they stand on disk.
+//!
+//! Every key that was added is found; any page answers, in bounds, and a page with more bits set never says "no" where
+//! one with fewer said "perhaps".
+
+use pandodb::filter::{BloomBuilder, FilterMeta, may_contain};
+
+use crate::bytes::Bytes;
+use crate::repair::PAGE;
+use crate::{Target, mutate};
+
+/// The target.
+pub const TARGET: Target =
+    Target { name: "filter", max_len: 8192, memory: 64 << 10, run, mutate: mutate::plain, seeds };
+
+fn run(data: &[u8]) {
+    let mut input = Bytes(data);
+    if input.u8() % 2 == 0 { built(input) } else { foreign(input) }
+}
+
+fn built(mut input: Bytes<'_>) {
+    let mut builder = BloomBuilder::new();
+    let mut hashes = Vec::new();
+    while !input.is_empty() {
+        hashes.push(input.u64());
+        builder.add(hashes[hashes.len() - 1]);
+    }
+    let pages = builder.pages();
+    let filter = builder.build();
+    assert_eq!(filter.len(), pages as usize * PAGE);
+    let meta = FilterMeta { pages, first: 0 };
+    for &hash in &hashes {
+        let page = meta.page_of(hash) as usize;
+        assert!(may_contain(&filter[page * PAGE..][..PAGE], pages, hash), "a key that was added is not found");
+    }
+}
+
+fn foreign(mut input: Bytes<'_>) {
+    let pages = (input.number() as u32).max(1);
+    let hash = input.number();
+    assert!(FilterMeta { pages, first: 0 }.page_of(hash) < pages);
+    let mut page = [0; PAGE];
+    let bytes = input.take(PAGE);
+    page[..bytes.len()].copy_from_slice(bytes);
+    let said = may_contain(&page, pages, hash);
+    page.iter_mut().zip(input.0).for_each(|(byte, more)| *byte |= more);
+    assert!(!said || may_contain(&page, pages, hash), "more bits took an answer back");
+    assert!(may_contain(&[0xff; PAGE], pages, hash) && !may_contain(&[0; PAGE], pages, hash));
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let hashes = |n: u64| (0..n).flat_map(|i| pandodb::base::key_hash(&i.to_le_bytes()).to_le_bytes());
+    let few: Vec<u8> = [0].into_iter().chain(hashes(20)).collect();
+    let ends: Vec<u8> = [0].into_iter().chain([0, u64::MAX, 1 << 63].into_iter().flat_map(u64::to_le_bytes)).collect();
+    let foreign: Vec<u8> = [1, 3, 250].into_iter().chain([0xA5; 300]).collect();
+    vec![few, ends, foreign]
+}

@@ -1,0 +1,67 @@
+//! The targets, one a file. Each file says what its input means and what must hold.
+//!
+//! There is no target for a decompressor, since the engine has none yet: nothing it stores is compressed.
+
+pub mod catalog;
+pub mod codec;
+pub mod filter;
+pub mod import;
+pub mod inner;
+pub mod leaf;
+pub mod meta;
+pub mod ops;
+pub mod page_map;
+pub mod run;
+pub mod store;
+pub mod superblock;
+pub mod tombstones;
+pub mod trunk;
+pub mod wal;
+
+use crate::Target;
+use crate::repair::PAGE;
+
+/// Every target.
+pub static ALL: &[Target] = &[
+    codec::TARGET,
+    leaf::TARGET,
+    inner::TARGET,
+    filter::TARGET,
+    tombstones::TARGET,
+    meta::TARGET,
+    superblock::TARGET,
+    catalog::TARGET,
+    page_map::TARGET,
+    trunk::TARGET,
+    run::TARGET,
+    wal::TARGET,
+    import::TARGET,
+    store::TARGET,
+    ops::TARGET,
+];
+
+/// `bytes` as a block: whole pages, one at least, the rest zeros. Inputs leave the zeros out.
+fn as_block(bytes: &[u8]) -> Vec<u8> {
+    let mut block = bytes.to_vec();
+    block.resize(bytes.len().max(1).next_multiple_of(PAGE), 0);
+    block
+}
+
+/// A block without the zeros at its end.
+fn trimmed(mut block: Vec<u8>) -> Vec<u8> {
+    while block.last() == Some(&0) {
+        block.pop();
+    }
+    block
+}
+
+/// Keys worth asking for beside `key`: itself, just above, just below, its prefixes.
+fn around(key: &[u8]) -> Vec<Vec<u8>> {
+    let mut below = key.to_vec();
+    if let Some(last) = below.pop()
+        && last > 0
+    {
+        below.extend([last - 1, 0xff]);
+    }
+    vec![key.to_vec(), [key, &[0]].concat(), below, key[..key.len() / 2].to_vec()]
+}

@@ -1,0 +1,58 @@
+//! A superblock, with its checksum as it is and made right.
+//!
+//! Input: the page from its first byte, without the zeros at its end.
+//!
+//! What decodes is encoded to something that decodes equal; a wrong checksum is never believed; every error is
+//! corruption.
+
+use pandodb::base::{BlockAddr, PageNo, Seqno, StoreId};
+use pandodb::space::{Superblock, Twin};
+
+use super::trimmed;
+use crate::repair::{self, PAGE};
+use crate::{Target, assert_corruption, mutate};
+
+/// The target.
+pub const TARGET: Target =
+    Target { name: "superblock", max_len: PAGE, memory: 64 << 10, run, mutate: mutate::plain, seeds };
+
+fn run(data: &[u8]) {
+    let mut page = [0; PAGE];
+    page[..data.len()].copy_from_slice(data);
+    look(&page);
+    let as_it_was = page;
+    repair::superblock(&mut page);
+    if page != as_it_was {
+        assert!(Superblock::decode(&as_it_was).is_err(), "a wrong checksum was believed");
+    }
+    look(&page);
+}
+
+fn look(page: &[u8]) {
+    match Superblock::decode(page) {
+        Err(error) => assert_corruption(&error),
+        Ok(superblock) => {
+            let again = superblock.encode();
+            assert_eq!(Superblock::decode(&again).expect("what was encoded"), superblock);
+        }
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let young = Superblock {
+        compatible: 0,
+        read_only_compatible: 0,
+        incompatible: 0,
+        store_id: StoreId([7; 16]),
+        generation: 2,
+        epoch: 0,
+        clean: true,
+        durable: Seqno(0),
+        next_run_id: 1,
+        catalog: Twin([BlockAddr { page: PageNo(1), pages: 1 }, BlockAddr { page: PageNo(64), pages: 1 }]),
+        catalog_len: 5,
+        catalog_generation: 1,
+    };
+    let old = Superblock { generation: 999, epoch: 30, clean: false, durable: Seqno(1 << 40), ..young.clone() };
+    [young, old].iter().map(|superblock| trimmed(superblock.encode()[..PAGE - 4].to_vec())).collect()
+}

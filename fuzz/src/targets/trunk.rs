@@ -1,0 +1,288 @@
+//! The trunk of an index: a root record and the nodes that it names.
+//!
+//! Input: the root record, then up to four bodies of nodes, each with its length (two bytes) in front. The bodies are
+//! sealed in fixed places with right checksums, in a file that also holds two runs for branches to name.
+//!
+//! A trunk that is loaded keeps its invariants and owns what it reaches; cut again it writes nothing and loads as the
+//! same; a verification, a scan and a few steps of compaction end. Every error is corruption and names the file.
+
+use std::sync::{Arc, LazyLock};
+
+use pandodb::base::codec::put_varint;
+use pandodb::base::{Entry, EntryBlock, Error, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno, StoreId};
+use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
+use pandodb::index::stbe::{Shape, Stbe, persist};
+use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
+use pandodb::pool::Pool;
+use pandodb::resolve::Stripes;
+use pandodb::run::{Run, RunBuilder, RunSlice};
+use pandodb::space::data::DATA_FILE;
+use pandodb::space::ranges::RangeSet;
+use pandodb::space::{BlockKind, DataFile};
+
+use crate::bytes::{Bytes, Rng};
+use crate::repair::{self, PAGE};
+use crate::{Target, assert_named, mutate as change};
+
+/// The target.
+pub const TARGET: Target = Target { name: "trunk", max_len: 4096, memory: 24 << 20, run, mutate, seeds };
+
+const STORE: StoreId = StoreId([9; 16]);
+/// Nodes of an input stand here, two copies of a page each.
+const NODES: u64 = 224;
+/// Their owners, and those of runs.
+const FIRST_ID: u64 = 20;
+const THROUGH: Seqno = Seqno(1000);
+
+/// A file with two runs, and a trunk over them.
+static BASE: LazyLock<(SimImage, Vec<u8>)> = LazyLock::new(base);
+
+fn core(image: &SimImage) -> Result<Core> {
+    let device = SimDevice::from_image(image, 1);
+    let data = DataFile::open(DataFile::open_raw(&*device, true)?, STORE)?;
+    Ok(Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(100)), mend: true })
+}
+
+fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&str, &str)>) -> Arc<RunSlice> {
+    let mut builder = RunBuilder::new(core.data.clone(), RunId(id), 0);
+    for i in keys {
+        let (key, value) = (format!("key{:04}", i * 13), vec![i as u8; 60]);
+        let entry = Entry { key: key.as_bytes(), seqno: Seqno(id * 100 + i), kind: Kind::Put, value: &value };
+        builder.push(entry).expect("written");
+    }
+    if let Some((from, to)) = tombstone {
+        builder.push_tombstone(RangeTombstone { range: KeyRange::new(from, to), seqno: Seqno(id * 100 + 99) });
+    }
+    let meta = builder.finish().expect("written").expect("not empty");
+    RunSlice::whole(Run::open(core.data.clone(), core.pool.clone(), meta).expect("opens"))
+}
+
+fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64]) -> Branch {
+    let slice = slice.clip(range).expect("reads").expect("something is there");
+    Branch { id: BranchId(id), fresh: id % 2 == 1, slice, weights: weights.into() }
+}
+
+/// A root over two leaves: one branch was flushed to the left one, one lies in both.
+fn base() -> (SimImage, Vec<u8>) {
+    let device = SimDevice::new(1);
+    let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
+    let core = Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(FIRST_ID)), mend: true };
+    let old = run_of(&core, 2, 0..90, None);
+    let new = run_of(&core, 3, 20..50, Some(("key02", "key03")));
+    let ranges = [KeyRange::new("", "key0500"), KeyRange::new("key0500", "")];
+    let mut leaves: Vec<Node> = ranges.iter().map(|range| Node::new(range.clone(), 0)).collect();
+    for leaf in &mut leaves {
+        leaf.branches.push(branch(4, &old, &leaf.range, &[]));
+    }
+    leaves[0].branches.push(branch(5, &new, &ranges[0], &[]));
+    let mut root = Node::new(KeyRange::all(), 1);
+    root.branches.push(branch(5, &new, &root.range, &[4096, 8192]));
+    root.children = leaves.into_iter().zip([1, 0]).map(|(node, next)| Child { node: Arc::new(node), next }).collect();
+    root.assert_valid();
+    let root = Arc::new(root);
+    let runs = device.image();
+    let mut blobs = RangeSet::default();
+    blobs.insert(160, 3);
+    persist::store(&core, &root, &blobs, 9).expect("written");
+    // The nodes' bodies, as an input holds them: children before their parent, moved to their fixed places.
+    let mut bodies = Vec::new();
+    for node in root.children.iter().map(|child| &child.node).chain([&root]) {
+        let stored = node.stored().expect("just written");
+        let block = stored.twin.read(&core.data, stored.id, BlockKind::Node).expect("reads");
+        let len = u32::from_le_bytes(block[16..20].try_into().expect("4 bytes")) as usize;
+        bodies.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), block[20..20 + len].to_vec()));
+    }
+    let mut record = vec![2];
+    record.extend(place(FIRST_ID + 2, pages_of(2)));
+    [9, 1, 160, 3].into_iter().for_each(|number| put_varint(&mut record, number));
+    let mut input = Vec::new();
+    put_part(&mut input, &record);
+    for (i, (_, _, body)) in bodies.iter().enumerate() {
+        let mut body = body.clone();
+        if i == 2 {
+            // The children's places come last in the root's body.
+            for (child, (id, pages, _)) in bodies[..2].iter().enumerate() {
+                replace(&mut body, &place(*id, *pages), &place(FIRST_ID + child as u64, pages_of(child as u64)));
+            }
+        }
+        put_part(&mut input, &body);
+    }
+    (runs, input)
+}
+
+/// The pages of the two copies of an input's node.
+fn pages_of(node: u64) -> [u64; 2] {
+    [NODES + 2 * node, NODES + 2 * node + 1]
+}
+
+/// A reference to a node, as its parent holds it.
+fn place(id: u64, [first, second]: [u64; 2]) -> Vec<u8> {
+    let mut out = Vec::new();
+    [id, 1, first, second].into_iter().for_each(|number| put_varint(&mut out, number));
+    out
+}
+
+fn replace(bytes: &mut Vec<u8>, old: &[u8], new: &[u8]) {
+    let at = bytes.windows(old.len()).rposition(|window| window == old).expect("a child's place");
+    bytes.splice(at..at + old.len(), new.iter().copied());
+}
+
+fn put_part(out: &mut Vec<u8>, part: &[u8]) {
+    out.extend_from_slice(&(part.len() as u16).to_le_bytes());
+    out.extend_from_slice(part);
+}
+
+/// The parts of an input: a root record, then bodies.
+fn parts(data: &[u8]) -> Vec<&[u8]> {
+    let mut input = Bytes(data);
+    let mut parts = Vec::new();
+    while !input.is_empty() && parts.len() < 5 {
+        let len = usize::from(input.u16());
+        parts.push(input.take(len));
+    }
+    parts
+}
+
+fn run(data: &[u8]) {
+    let mut image = BASE.0.clone();
+    let parts = parts(data);
+    let record = RootRecord { through: THROUGH, bytes: parts.first().map_or(Vec::new(), |part| part.to_vec()) };
+    for (i, body) in parts.iter().skip(1).enumerate() {
+        let id = FIRST_ID + i as u64;
+        let mut block = vec![0; PAGE];
+        let body = &body[..body.len().min(PAGE - 20)];
+        block[4] = BlockKind::Node as u8;
+        block[8..12].copy_from_slice(&1u32.to_le_bytes());
+        block[16..20].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        block[20..20 + body.len()].copy_from_slice(body);
+        for page in pages_of(i as u64) {
+            repair::block(&mut block, &STORE.0, id, page);
+            image.write(DATA_FILE, page * PAGE as u64, &block);
+        }
+    }
+    if !record.bytes.is_empty() {
+        load(&image, &record);
+    }
+    use_it(&image, &record);
+}
+
+/// What a node says, its places left out.
+type Said = (KeyRange, u32, Vec<(BranchId, bool, RunId, KeyRange, Vec<u64>)>, Vec<u64>);
+
+fn shapes(root: &Arc<Node>) -> Vec<Said> {
+    let mut shapes = Vec::new();
+    root.walk(&mut |node| {
+        let branch = |b: &Branch| (b.id, b.fresh, b.slice.run().meta().id, b.slice.range().clone(), b.weights.to_vec());
+        let branches = node.branches.iter().map(branch).collect();
+        let next = node.children.iter().map(|child| child.next - node.first).collect();
+        shapes.push((node.range.clone(), node.height, branches, next));
+    });
+    shapes
+}
+
+fn load(image: &SimImage, record: &RootRecord) {
+    let core = core(image).expect("the file is there");
+    let loaded = match persist::load(&core, record) {
+        Err(error) => return crate::assert_corruption(&error),
+        Ok(loaded) => loaded,
+    };
+    loaded.root.walk(&mut |node| {
+        node.assert_valid();
+        let stored = node.stored().expect("it was read");
+        assert!(stored.twin.extents().into_iter().all(|extent| core.data.is_taken(extent)));
+        for branch in &node.branches {
+            assert!(branch.slice.run().owned().into_iter().all(|extent| core.data.is_taken(extent)));
+        }
+    });
+    let written = core.data.stats().written_bytes;
+    let bytes = persist::store(&core, &loaded.root, &loaded.blobs, loaded.next_branch).expect("nothing to write");
+    assert_eq!(core.data.stats().written_bytes, written, "what is on disk was written again");
+    let fresh = self::core(image).expect("the file is there");
+    let again = persist::load(&fresh, &RootRecord { through: THROUGH, bytes }).expect("what was encoded");
+    assert_eq!(shapes(&again.root), shapes(&loaded.root));
+    assert_eq!((again.next_branch, again.blobs), (loaded.next_branch, loaded.blobs));
+}
+
+/// What a verification says.
+#[derive(Default)]
+struct Seen {
+    problems: Vec<Error>,
+}
+
+impl Visitor for Seen {
+    fn extent(&mut self, _: Extent) {}
+    fn block(&mut self, _: BlockKind, _: u64) {}
+    fn entry(&mut self, _: &Entry<'_>) {}
+    fn problem(&mut self, problem: Error) {
+        self.problems.push(problem);
+    }
+}
+
+fn use_it(image: &SimImage, record: &RootRecord) {
+    let core = core(image).expect("the file is there");
+    let shape = Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384 };
+    let index = match Stbe::open(core, shape, None, record) {
+        // Of the record itself: its caller knows where it stands.
+        Err(error) => return crate::assert_corruption(&error),
+        Ok(index) => index,
+    };
+    let mut seen = Seen::default();
+    let verified = index.verify(&mut seen);
+    seen.problems.iter().chain(verified.as_ref().err()).for_each(assert_named);
+    for reverse in [false, true] {
+        if let Err(error) = scan(index.view(), reverse) {
+            assert_named(&error);
+        }
+    }
+    for _ in 0..20 {
+        match index.step(64 << 10, &Stripes::default) {
+            Ok(progress) if progress.idle => break,
+            Ok(_) => {}
+            Err(error) => return assert_named(&error),
+        }
+    }
+}
+
+fn scan(view: Arc<dyn IndexView>, reverse: bool) -> Result<()> {
+    let mut cursor = view.cursor(&KeyRange::all(), reverse)?;
+    let mut block = EntryBlock::new();
+    for _ in 0..1000 {
+        block.clear();
+        cursor.fill(4096, &mut block)?;
+        if block.is_empty() {
+            return Ok(());
+        }
+    }
+    panic!("a scan goes round in circles");
+}
+
+/// Changes one part, so that its length stays right.
+fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
+    if rng.below(8) == 0 {
+        return change::plain(input, rng);
+    }
+    let mut parts: Vec<Vec<u8>> = parts(input).into_iter().map(<[u8]>::to_vec).collect();
+    if parts.is_empty() {
+        return input.extend_from_slice(&BASE.1);
+    }
+    let at = rng.below(parts.len());
+    if rng.below(10) == 0 {
+        let other = rng.below(parts.len());
+        parts.swap(at, other);
+    } else {
+        change::plain(&mut parts[at], rng);
+    }
+    input.clear();
+    parts.iter().for_each(|part| put_part(input, &part[..part.len().min(PAGE)]));
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let mut leaf = Vec::new();
+    let mut record = vec![2];
+    record.extend(place(FIRST_ID, pages_of(0)));
+    [1, 0].into_iter().for_each(|number| put_varint(&mut record, number));
+    put_part(&mut leaf, &record);
+    put_part(&mut leaf, &[0, 0, 0, 0, 0]);
+    vec![BASE.1.clone(), leaf]
+}

@@ -1,0 +1,224 @@
+//! A log: several segments, as a directory holds them, and their replay.
+//!
+//! Input: what is claimed, then segments, and records in them, each with its fields; then patches of raw bytes. Checksums
+//! are right where the input does not say otherwise.
+//!
+//! ```text
+//!   from number │ durable number │ { segment: stream, number step, epoch, start, after, count
+//!                                    { record: flags, first, count, durable, payload } … } … │ { file, offset, byte } …
+//! ```
+//!
+//! What is visited was written: each record is one of the input's, they follow one another without a gap from the claim
+//! on, and the report says the same. A replay that may write leaves a log that replays to the same records. Inspection
+//! shows every record that was visited. Nothing is modified by a replay that only reads. Every error is corruption and
+//! names the file, but for a segment of a later format.
+
+use std::collections::BTreeSet;
+
+use pandodb::base::{Error, KeyspaceId, Kind, Seqno, StoreId};
+use pandodb::device::Device;
+use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::wal::{Claims, Mode, Record, ReplayReport, SegmentSummary, Visit, inspect, put_op, replay, segment_name};
+
+use crate::bytes::Bytes;
+use crate::repair::{self, PAGE, RecordPlace};
+use crate::{Target, assert_named, mutate};
+
+/// The target.
+pub const TARGET: Target = Target { name: "wal", max_len: 1024, memory: 8 << 20, run, mutate: mutate::plain, seeds };
+
+const STORE: StoreId = StoreId([3; 16]);
+
+/// A visited record: first seqno, count, payload.
+type Visited = (u64, u32, Vec<u8>);
+
+fn run(data: &[u8]) {
+    let mut input = Bytes(data);
+    let claims = Claims { from: seqno(&mut input), durable: seqno(&mut input) };
+    let stop = input.number();
+    let mut image = SimImage::default();
+    let mut written = BTreeSet::new();
+    let segments = input.u8() % 5;
+    let mut number = 0;
+    for _ in 0..segments {
+        number = segment(&mut input, &mut image, &mut written, number);
+    }
+    let names: Vec<(String, u64)> = image.files();
+    while !input.is_empty() && !names.is_empty() {
+        let (name, len) = &names[input.below(names.len())];
+        let at = u64::from(input.u16()) % len.max(&1);
+        if at < *len {
+            image.write(name, at, &[input.u8()]);
+        }
+    }
+    check(&image, claims, stop, &written);
+}
+
+/// Whether two records claim the same seqno. Then a record that the visitor refused may hide another one, which is seen
+/// once the first is removed: no log that was ever written holds such a pair above what its visitor refuses.
+fn overlaps(written: &BTreeSet<Visited>) -> bool {
+    let mut end = 0;
+    written.iter().any(|(first, count, _)| {
+        let overlaps = *first < end;
+        end = end.max(first.saturating_add(u64::from(*count)));
+        overlaps
+    })
+}
+
+/// Seqnos beyond the last possible one are no claim: whoever claims has bounded them.
+fn seqno(input: &mut Bytes<'_>) -> Seqno {
+    Seqno(input.number().min(Seqno::MAX.0))
+}
+
+/// Writes a segment; returns the number after its.
+fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<Visited>, number: u64) -> u64 {
+    let tag = input.u8();
+    let stream = u32::from(tag & 1);
+    let number = (number + 1 + u64::from(tag >> 1 & 3)).min(999_999_999_998);
+    let epoch = match tag >> 3 & 3 {
+        0 => input.number() as u32,
+        small => u32::from(small),
+    };
+    let mut bytes = vec![0; PAGE];
+    bytes[..8].copy_from_slice(b"PandoWAL");
+    bytes[8..12].copy_from_slice(&(1 + u32::from(tag == 0xff)).to_le_bytes());
+    bytes[12..16].copy_from_slice(&stream.to_le_bytes());
+    bytes[16..32].copy_from_slice(&STORE.0);
+    bytes[32..40].copy_from_slice(&number.to_le_bytes());
+    bytes[40..44].copy_from_slice(&epoch.to_le_bytes());
+    bytes[48..56].copy_from_slice(&input.number().to_le_bytes());
+    bytes[56..64].copy_from_slice(&input.number().to_le_bytes());
+    repair::segment_header(&mut bytes);
+    let place = RecordPlace { store: STORE.0, epoch, stream, number, offset: 0 };
+    let mut next = input.number();
+    for _ in 0..input.u8() % 8 {
+        next = record(input, &mut bytes, place, written, next);
+    }
+    let tail = usize::from(input.u8());
+    bytes.resize(bytes.len() + tail * 8, 0);
+    let name = segment_name(stream, number) + if tag == 0xfe { ".new" } else { "" };
+    image.write(&name, 0, &bytes);
+    number
+}
+
+/// Appends a record, mostly the one that follows; returns the seqno after its last.
+fn record(
+    input: &mut Bytes<'_>,
+    out: &mut Vec<u8>,
+    place: RecordPlace,
+    written: &mut BTreeSet<Visited>,
+    next: u64,
+) -> u64 {
+    let tag = input.u8();
+    if tag & 1 != 0 {
+        out.resize(out.len().next_multiple_of(PAGE), 0);
+    }
+    let first = if tag & 6 == 0 { input.number() } else { next };
+    let count = if tag & 8 == 0 { 1 } else { input.number() as u32 };
+    let durable = if tag & 16 == 0 { first.saturating_sub(1 + u64::from(tag >> 5)) } else { input.number() };
+    let payload = input.string();
+    let at = out.len();
+    out.resize(at + (32 + payload.len()).next_multiple_of(8), 0);
+    let record = &mut out[at..];
+    record[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    record[8..12].copy_from_slice(&count.to_le_bytes());
+    record[12..16].copy_from_slice(b"REC\x01");
+    record[16..24].copy_from_slice(&first.to_le_bytes());
+    record[24..32].copy_from_slice(&durable.to_le_bytes());
+    record[32..32 + payload.len()].copy_from_slice(payload);
+    repair::record(record, &RecordPlace { offset: at as u64, ..place });
+    written.insert((first, count, payload.to_vec()));
+    first.wrapping_add(u64::from(count))
+}
+
+fn read(device: &dyn Device, claims: Claims, mode: Mode, stop: u64) -> (Vec<Visited>, pandodb::Result<ReplayReport>) {
+    let mut visited = Vec::new();
+    let report = replay(device, STORE, claims, mode, &mut |record: &Record<'_>| {
+        if record.first.0 == stop {
+            return Ok(Visit::Stop);
+        }
+        visited.push((record.first.0, record.count, record.payload.to_vec()));
+        Ok(Visit::Continue)
+    });
+    (visited, report)
+}
+
+fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited>) {
+    let device = SimDevice::from_image(image, 1);
+    let (visited, report) = read(&*device, claims, Mode::Read, stop);
+    assert_eq!(device.image().hash(), image.hash(), "a replay that only reads has modified something");
+    let shown: BTreeSet<(u64, u32)> = inspect(&*device, STORE)
+        .expect("the directory can be listed")
+        .iter()
+        .flat_map(|segment| segment.records.iter().map(|record| (record.first.0, record.count)))
+        .collect();
+    let mut end = claims.from.0;
+    for (first, count, payload) in &visited {
+        assert!(written.contains(&(*first, *count, payload.clone())), "record {first} was never written");
+        assert!(shown.contains(&(*first, *count)), "record {first} is replayed and not shown");
+        assert!(*first <= end + 1 && first + u64::from(*count) - 1 > end, "record {first} after {end}");
+        end = first + u64::from(*count) - 1;
+    }
+    let report = match report {
+        Ok(report) => report,
+        Err(Error::Unsupported { .. }) => return,
+        Err(error) => return assert_named(&error),
+    };
+    assert_eq!((report.last.0, report.records), (end, visited.len() as u64));
+    assert!(report.durable <= report.last && report.durable >= claims.durable.min(report.last));
+    let refused = written.iter().any(|(first, ..)| *first == stop);
+    if !(refused && overlaps(written)) {
+        writing(image, claims, stop, &visited, &report);
+    }
+    assert!(device.op_count() < 2_000, "{} operations", device.op_count());
+}
+
+/// The same with leave to write: what it leaves replays to the same, also from what a power cut leaves.
+fn writing(before_image: &SimImage, claims: Claims, stop: u64, visited: &[Visited], before: &ReplayReport) {
+    let device = SimDevice::from_image(before_image, 1);
+    let (again, report) = read(&*device, claims, Mode::Recover, stop);
+    let report = match report {
+        // No epoch is left for a writer.
+        Err(Error::Unsupported { .. }) => return,
+        report => report.expect("a log that can be read"),
+    };
+    assert_eq!(again, visited);
+    assert_eq!((report.last, report.records), (before.last, before.records));
+    let claims = Claims { durable: report.durable.max(claims.durable), ..claims };
+    for image in [device.image(), device.durable_image()] {
+        let (after, report) = read(&*SimDevice::from_image(&image, 1), claims, Mode::Read, stop);
+        let report = report.expect("a log that was settled");
+        let (was, is) = (summary(before_image), summary(&image));
+        assert_eq!(flat(&after), flat(visited), "what was settled replays to something else: from {was:#?} to {is:#?}");
+        assert_eq!(report.last, before.last);
+    }
+}
+
+/// What stands in the log.
+fn summary(image: &SimImage) -> Vec<SegmentSummary> {
+    inspect(&*SimDevice::from_image(image, 1), STORE).expect("the directory can be listed")
+}
+
+/// Payloads, by their first seqno.
+fn flat(visited: &[Visited]) -> Vec<(u64, &[u8])> {
+    visited.iter().map(|(first, _, payload)| (*first, payload.as_slice())).collect()
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let mut payload = Vec::new();
+    put_op(&mut payload, KeyspaceId(1), Kind::Put, b"key", b"value");
+    // A record that follows, durable through the one before it.
+    let record = |tag: u8| [&[tag, payload.len() as u8], &payload[..]].concat();
+    let segment = |tag: u8, start: u8, after: u8, records: &[u8]| {
+        let mut out = vec![tag, start, after, start + 1, records.len() as u8];
+        records.iter().for_each(|tag| out.extend(record(*tag)));
+        out.push(20);
+        out
+    };
+    let one = [vec![0, 0, 255, 1], segment(8, 0, 0, &[2, 3, 2, 2])].concat();
+    let two = [vec![0, 0, 255, 2], segment(8, 0, 0, &[2, 2]), segment(8, 0, 2, &[2, 3])].concat();
+    let epochs = [vec![0, 2, 255, 2], segment(8, 0, 0, &[2, 2, 2]), segment(16, 2, 2, &[2])].concat();
+    let streams = [vec![1, 0, 255, 2], segment(8, 0, 0, &[2, 2]), segment(9, 2, 2, &[2])].concat();
+    let torn = [one.clone(), vec![0, 0x40, 0x10, 0xff]].concat();
+    vec![one, two, epochs, streams, torn]
+}

@@ -11,6 +11,7 @@
 //!
 //! A unit is one kind of fault at every call of one script; full disks ([`crate::full`]) are one kind more.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice, SimImage};
@@ -50,6 +51,8 @@ struct Outcome {
     states: Vec<State>,
     /// What the steps that failed may have left instead.
     uncertain: Vec<State>,
+    /// Keyspaces whose creation met a full disk: the next opening may find them, empty.
+    half_created: BTreeSet<String>,
     /// How many steps are promised to survive a power cut, and a kill.
     synced: usize,
     buffered: usize,
@@ -58,6 +61,19 @@ struct Outcome {
 }
 
 impl Outcome {
+    /// Whether the contents are one of the states, but for keyspaces that a refused creation may have left.
+    fn allows(&self, floor: usize, found: &State) -> bool {
+        let ours = |state: &State| {
+            let mut found = found.clone();
+            found.0.retain(|name, entries| {
+                state.0.contains_key(name) || !entries.is_empty() || !self.half_created.contains(name)
+            });
+            &found == state
+        };
+        let mut allowed = self.states[floor..].iter().chain(&self.uncertain);
+        allowed.any(|state| state == found || (!self.half_created.is_empty() && ours(state)))
+    }
+
     fn acknowledge(&mut self, step: &Step, after: State) {
         self.states.push(after);
         let acknowledged = self.states.len() - 1;
@@ -82,6 +98,10 @@ impl Outcome {
                 self.states.push(after);
             }
         } else if !matches!((step, error), (Step::Commit(..), Error::DiskFull { .. })) {
+            // After any other error the store takes no writes, and the state with the keyspace is the uncertain one.
+            if let (Step::Create(name), Error::DiskFull { .. }) = (step, error) {
+                self.half_created.insert((*name).to_owned());
+            }
             let mut more: Vec<State> = self.uncertain.iter().filter(|state| state.takes(step)).cloned().collect();
             more.iter_mut().for_each(|state| state.apply(step));
             self.uncertain.extend(more);
@@ -160,7 +180,7 @@ fn check_image(image: &SimImage, out: &Outcome, floor: usize, lying: bool) -> Re
 fn check_contents(opened: pandodb::Result<State>, out: &Outcome, floor: usize, lying: bool) -> Result<(), String> {
     let floor = if lying { 0 } else { floor };
     match opened {
-        Ok(found) if out.states[floor..].contains(&found) || out.uncertain.contains(&found) => Ok(()),
+        Ok(found) if out.allows(floor, &found) => Ok(()),
         Ok(found) => match out.states.iter().position(|state| *state == found) {
             Some(step) => Err(format!("it holds step {step}, {floor} were promised")),
             None => Err("it holds a state that never was".into()),

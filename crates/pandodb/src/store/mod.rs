@@ -110,6 +110,7 @@ impl Store {
     /// The keyspace of that name, created with `options` if it does not exist. Creating one takes two checkpoints.
     ///
     /// # Errors
+    /// After any of them but `InvalidArgument` the next opening may find the keyspace, empty: one of the two was taken.
     /// As [`Store::keyspace`]; [`Error::InvalidArgument`] if it exists with another index or operator.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let state = match self.engine.find_keyspace(name) {

@@ -17,6 +17,9 @@ pub type Body = fn(mistake: bool);
 pub const ALL: [(&str, Body); 5] =
     [("visible", visible), ("register", register), ("tombstones", tombstones), ("account", account), ("stop", stop)];
 
+/// Bytes of a memtable: as much as makes the account's slack smaller than what the models charge.
+const MEMTABLE: u64 = 64 << 10;
+
 /// Whoever sees a seqno as visible sees what was written before it: the pair of `Release` and `Acquire` in `Snapshots`.
 /// The mistake: the write comes after.
 fn visible(mistake: bool) {
@@ -92,7 +95,7 @@ fn tombstones(mistake: bool) {
 /// mistake: it is expected never to forgive.
 fn account(mistake: bool) {
     const CHARGE: u64 = 1 << 20;
-    let account = Arc::new(Account::default());
+    let account = Arc::new(Account::new(MEMTABLE));
     let worker = {
         let account = account.clone();
         spawn(move || {
@@ -116,7 +119,7 @@ fn account(mistake: bool) {
 
 /// A worker that is told to stop ends, wherever it is; one that is not may rest for ever. The mistake: it was never told.
 fn stop(mistake: bool) {
-    let scheduler = Arc::new(Scheduler::default());
+    let scheduler = Arc::new(Scheduler::new(MEMTABLE));
     let worker = {
         let scheduler = scheduler.clone();
         spawn(move || scheduler.run(&|| Turn::Idle))

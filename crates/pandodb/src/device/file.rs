@@ -140,7 +140,7 @@ impl Device for FileDevice {
             LockMode::Shared => file.try_lock_shared(),
         }
         .map_err(io::Error::from)?;
-        Ok(Box::new(OsLock { _file: file }))
+        Ok(Box::new(OsLock { file }))
     }
 
     fn now(&self) -> Duration {
@@ -164,13 +164,21 @@ impl Device for FileDevice {
     }
 }
 
-/// The lock lasts as long as its open file.
+/// The lock belongs to the open file, which a process that another thread has just forked holds too, until it becomes
+/// another program. So it is given back by name: waiting for the last holder to close it would shut out the next opener.
 #[derive(Debug)]
 struct OsLock {
-    _file: fs::File,
+    file: fs::File,
 }
 
 impl LockGuard for OsLock {}
+
+impl Drop for OsLock {
+    fn drop(&mut self) {
+        // If this fails, closing the file lets go.
+        let _ = self.file.unlock();
+    }
+}
 
 #[derive(Debug)]
 struct OsFile {
@@ -266,6 +274,20 @@ fn bypass_cache(file: &fs::File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Found by `pando sim kill`: a store that was closed while another thread started a process could not be opened again
+    /// for a moment.
+    #[test]
+    fn the_lock_is_given_back_even_if_a_forked_process_still_holds_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = FileDevice::open(dir.path(), true).unwrap();
+        let file = device.open_lock(LockMode::Exclusive).unwrap();
+        file.try_lock().unwrap();
+        let inherited = file.try_clone().unwrap();
+        drop(OsLock { file });
+        device.lock(LockMode::Exclusive).unwrap();
+        drop(inherited);
+    }
 
     #[test]
     fn space_is_occupied_by_writing_where_it_cannot_be_promised() {

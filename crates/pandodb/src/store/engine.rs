@@ -383,12 +383,15 @@ impl Engine {
     fn note_trouble(&self, error: Error) -> Turn {
         match &error {
             Error::DiskFull { .. } => {
-                // What is kept back for this moment lets compactions and the next checkpoint go on.
-                if let Err(e) = self.reserve.release() {
-                    self.poison(&e);
-                }
                 if self.core.data.has_quarantine() {
                     self.checkpoint_due.store(true, Relaxed);
+                }
+                // What is kept back for this moment lets compactions and the next checkpoint go on.
+                match self.reserve.release() {
+                    // Now there is room: whoever waits for the work is not to be told of a full disk yet.
+                    Ok(true) => return Turn::Worked(1),
+                    Ok(false) => {}
+                    Err(e) => self.poison(&e),
                 }
             }
             // What was just written could not be read back: it is written again.

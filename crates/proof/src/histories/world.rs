@@ -60,6 +60,8 @@ impl Plan {
         let segment = (memtable as u64 / 2).max(8 << 10);
         let sizes = Sizes { memtable, segment, reserve: 16 << 10, fanout: 3 + rng.below(2) as usize };
         let (windows, transactions) = match place {
+            // With tiny memtables, writers mostly wait for the work behind them.
+            Place::Memory if memtable < 8 << 10 => (3, 2_500),
             Place::Memory => (3, 10_000),
             Place::Hasty | Place::Directory => (2, 5_000),
             Place::Simulator => (2, 2_500),

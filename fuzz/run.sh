@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Coverage-guided fuzzing with libFuzzer on stable Rust. Needs g++ (or clang++) once, for libFuzzer itself.
 #
-#   fuzz/run.sh --ci                        5 M parser runs and 50 k openings of whole stores, about three minutes
+#   fuzz/run.sh --ci                        5 M parser runs and 50 k openings of whole stores, two minutes
 #   fuzz/run.sh leaf wal --seconds 600      these two, ten minutes each
 #   fuzz/run.sh --runs 1000000              every target, a million inputs each
 #   fuzz/run.sh --replay leaf FILE          one input, with the panic's words
@@ -80,7 +80,8 @@ ci_runs() {
         trunk) echo 50000 ;;
         wal) echo 150000 ;;
         tombstones | page_map) echo 100000 ;;
-        *) echo 550000 ;;
+        import | leaf | inner) echo 550000 ;;
+        *) echo 750000 ;;
     esac
 }
 

@@ -175,7 +175,11 @@ fn explore(args: &Args) -> bool {
         }
         println!("{} schedules in {seconds:.1} s, {} failures", tally.total(), tally.failures.len());
     }
-    tally.failures.is_empty()
+    let short = tally.failures.is_empty() && tally.total() < args.schedules;
+    if short {
+        eprintln!("only {} of {} schedules in the time given", tally.total(), args.schedules);
+    }
+    tally.failures.is_empty() && !short
 }
 
 /// Whether every canary is found.

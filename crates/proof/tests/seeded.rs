@@ -8,6 +8,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use pandodb::base::seeded::{SeededBug, activate};
+use pandodb_proof::Unit;
 use pandodb_proof::seeded::HUNTS;
 
 #[test]
@@ -29,6 +30,9 @@ fn every_seeded_bug_is_caught() {
         let (bug, kind, seconds) = (hunt.bug, hunt.kind.name(), begun.elapsed().as_secs_f64());
         match caught {
             Some(caught) => {
+                // The alarm is about the bug: without it the same unit is calm.
+                let calm = pandodb_proof::run(hunt.kind, &Unit::of(caught.seed));
+                assert!(calm.failures.is_empty(), "{bug:?}: seed {} fails without it, too", caught.seed);
                 let words = last_words(&caught.what);
                 println!("| {bug:?} | {kind} | {} | {} | {seconds:.1} | {words} |", caught.seed, caught.runs);
             }

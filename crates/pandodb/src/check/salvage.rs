@@ -306,6 +306,8 @@ impl Work<'_> {
             if open {
                 lookup.enter(source.tombstones.covering(key, self.at));
             }
+            // Asked before and after: reading on over the key's messages may meet the next gap, behind which this one is forgotten.
+            let hidden = source.hides(key);
             while let Some(entry) = source.entry().filter(|entry| entry.key == key) {
                 if !lookup.is_done()
                     && let Err(e) = lookup.take(&entry, || Base::Owned(entry.value.to_vec()))
@@ -316,7 +318,7 @@ impl Work<'_> {
                 source.prepare(lost);
             }
             if open {
-                certain &= !source.hides(key);
+                certain &= !(hidden || source.hides(key));
                 lookup.leave();
             }
         }

@@ -306,13 +306,15 @@ impl Engine {
         };
         let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record))?;
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
-        let report = replay(&*self.device, store, claims, replay_in, &mut |record| {
+        let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
         if report.last != seen.last {
             let detail = format!("the log ended at seqno {} and a moment later at {}", seen.last, report.last);
             return Err(Error::corruption("log", report.last.0, detail));
         }
+        // What ended the first pass ended the second one where it had to, without saying why.
+        report.cut = report.cut.or(seen.cut);
         let (moved, first_moved) = (replayer.moved, replayer.first_moved);
         if first_moved.is_some() {
             self.core.data.sync()?;

@@ -156,7 +156,9 @@ impl IndexView for StbeView {
                 // Those of branches that are dead for a child are repeated below or have done their work.
                 let ordinal = node.first + i as u64;
                 let live = |child: &Child| child.next <= ordinal && child.node.range.overlaps(&part);
-                if result.is_ok() && (node.is_leaf() || node.children.iter().any(live)) {
+                // A run whose range is not asked for is not asked: its tombstones may be unreadable.
+                let here = node.is_leaf() && !part.is_empty();
+                if result.is_ok() && (here || node.children.iter().any(live)) {
                     result = branch.slice.tombstones(&part).map(|found| out.extend(found));
                 }
             }

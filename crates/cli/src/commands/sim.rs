@@ -99,6 +99,7 @@ fn run_kind(args: &SimArgs, kind: Kind, alone: bool) -> Outcome<Total> {
         time: args.seconds.map(|seconds| Duration::from_secs_f64(if alone { seconds } else { seconds * share(kind) })),
         runs: args.runs.or_else(|| if args.ci { goal(Column::Ci) } else { None }),
         units: args.units,
+        least: if kind == Kind::Crash && args.ci { crash::units_of_three_letters() } else { 0 },
     };
     let runs = until.runs.or_else(|| if args.soak { goal(Column::Soak) } else { None });
     let bounded = until.time.is_some() || runs.is_some() || until.units.is_some();

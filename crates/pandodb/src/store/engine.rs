@@ -52,6 +52,8 @@ pub(crate) struct Engine {
     pub durable_root: Mutex<DurableRoot>,
     pub scheduler: Arc<Scheduler>,
     pub chunks: Arc<ChunkPool>,
+    /// Work that met a full disk was tried once more in the space of the reserve, and none has succeeded since.
+    pub tried_again: AtomicBool,
     pub reserve: Reserve,
     pub poison: OnceLock<String>,
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
@@ -360,6 +362,7 @@ impl Engine {
                         self.damage.lock().entry(keyspace.id).or_insert(damage);
                     }
                     self.trouble.lock().take();
+                    self.tried_again.store(false, Relaxed);
                     return Turn::Worked(progress.bytes.max(1));
                 }
                 Err(e) => return self.note_trouble(e),
@@ -388,9 +391,10 @@ impl Engine {
                 }
                 // What is kept back for this moment lets compactions and the next checkpoint go on.
                 match self.reserve.release() {
-                    // Now there is room: whoever waits for the work is not to be told of a full disk yet.
-                    Ok(true) => return Turn::Worked(1),
-                    Ok(false) => {}
+                    // Now there is room: whoever waits for the work is not to be told of a full disk yet. Once: a checkpoint
+                    // in between may have kept the space back again, and the two would go round for ever.
+                    Ok(true) if !self.tried_again.swap(true, Relaxed) => return Turn::Worked(1),
+                    Ok(_) => {}
                     Err(e) => self.poison(&e),
                 }
             }

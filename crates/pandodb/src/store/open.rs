@@ -93,6 +93,7 @@ pub(crate) fn open(
         scheduler: Arc::new(Scheduler::new(config.memtable() as u64)),
         chunks,
         reserve,
+        tried_again: AtomicBool::new(false),
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
         active_bytes: AtomicU64::new(0),

@@ -52,7 +52,7 @@ pub(crate) struct Engine {
     pub durable_root: Mutex<DurableRoot>,
     pub scheduler: Arc<Scheduler>,
     pub chunks: Arc<ChunkPool>,
-    /// Work that met a full disk was tried once more in the space of the reserve, and none has succeeded since.
+    /// Work that met a full disk was tried once more in the space of the reserve, and there has been work to do ever since.
     pub tried_again: AtomicBool,
     pub reserve: Reserve,
     pub poison: OnceLock<String>,
@@ -362,12 +362,12 @@ impl Engine {
                         self.damage.lock().entry(keyspace.id).or_insert(damage);
                     }
                     self.trouble.lock().take();
-                    self.tried_again.store(false, Relaxed);
                     return Turn::Worked(progress.bytes.max(1));
                 }
                 Err(e) => return self.note_trouble(e),
             }
         }
+        self.tried_again.store(false, Relaxed);
         Turn::Idle
     }
 
@@ -391,8 +391,9 @@ impl Engine {
                 }
                 // What is kept back for this moment lets compactions and the next checkpoint go on.
                 match self.reserve.release() {
-                    // Now there is room: whoever waits for the work is not to be told of a full disk yet. Once: a checkpoint
-                    // in between may have kept the space back again, and the two would go round for ever.
+                    // Now there is room: whoever waits for the work is not to be told of a full disk yet. Once: work
+                    // that goes well for some steps, or a checkpoint that keeps the space back again, and the next full disk
+                    // would go round for ever.
                     Ok(true) if !self.tried_again.swap(true, Relaxed) => return Turn::Worked(1),
                     Ok(_) => {}
                     Err(e) => self.poison(&e),

@@ -59,6 +59,9 @@ pub(crate) struct Engine {
     pub active_bytes: AtomicU64,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
+    /// Background work met a full disk, went on in the space that was kept back, and has not come through yet: if that
+    /// was not enough, the same again would go round in circles, since each checkpoint keeps the space back anew.
+    pub rescued: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
     /// The first damage that compactions of each keyspace met and nobody was told of yet.
@@ -354,6 +357,7 @@ impl Engine {
                 Ok(progress) => {
                     if progress.packed {
                         keyspace.retire_sealed();
+                        self.rescued.store(false, Relaxed);
                         self.checkpoint_due.store(true, Relaxed);
                     }
                     if let Some(damage) = progress.damage {
@@ -365,6 +369,7 @@ impl Engine {
                 Err(e) => return self.note_trouble(e),
             }
         }
+        self.rescued.store(false, Relaxed);
         Turn::Idle
     }
 
@@ -389,8 +394,8 @@ impl Engine {
                 // What is kept back for this moment lets compactions and the next checkpoint go on.
                 match self.reserve.release() {
                     // Now there is room: whoever waits for the work is not to be told of a full disk yet.
-                    Ok(true) => return Turn::Worked(1),
-                    Ok(false) => {}
+                    Ok(true) if !self.rescued.swap(true, Relaxed) => return Turn::Worked(1),
+                    Ok(_) => {}
                     Err(e) => self.poison(&e),
                 }
             }

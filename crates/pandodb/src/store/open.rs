@@ -97,6 +97,7 @@ pub(crate) fn open(
         workers: Mutex::new(Vec::new()),
         active_bytes: AtomicU64::new(0),
         checkpoint_due: AtomicBool::new(false),
+        rescued: AtomicBool::new(false),
         trouble: Mutex::new(None),
         damage: Mutex::default(),
         log_cut: None,

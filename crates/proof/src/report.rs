@@ -70,8 +70,7 @@ impl Kind {
     /// The runs to reach.
     pub fn goal(self, column: Column) -> u64 {
         let (ci, soak) = match self {
-            // Enough for every history of three letters: see `crash::ace`.
-            Kind::Crash => (1_000_000, 20_000_000),
+            Kind::Crash => (500_000, 20_000_000),
             Kind::Faults => (50_000, 2_000_000),
             Kind::Corrupt => (100_000, 10_000_000),
             Kind::Model => (100_000, 10_000_000),

@@ -32,6 +32,8 @@ pub struct Until {
     pub runs: Option<u64>,
     /// For so many units.
     pub units: Option<u64>,
+    /// Runs are not enough before so many units.
+    pub least: u64,
 }
 
 /// What a soak has done so far, over all its runs.
@@ -179,7 +181,7 @@ impl Soak<'_> {
         let units = shared.handed - shared.total.seed;
         let runs = shared.total.tally.runs + shared.ahead.values().map(|tally| tally.runs).sum::<u64>();
         let late = self.until.time.is_some_and(|time| shared.started.elapsed() >= time);
-        let full = self.until.runs.is_some_and(|wanted| runs >= wanted);
+        let full = self.until.runs.is_some_and(|wanted| runs >= wanted && units >= self.until.least);
         let done = self.until.units.is_some_and(|wanted| units >= wanted);
         let broken = shared.total.tally.failures.len() >= ENOUGH;
         shared.stopped |= late || full || done || broken;

@@ -36,7 +36,8 @@ fn a_seed_gives_the_same_states_twice() {
 fn tally_of(lie: Lie) -> Tally {
     let mix = Mix { steps: 40, blobs: 10, lazy: 10, buffered: 40, keys: 40 };
     let plan = CrashPlan { exhaustive: 5, pairs: false, subsets: 8, tears: 2, rot: true, seed: 0 };
-    let effort = Effort { plan, per_point: 8, part: None, rewrite_every: 10, recovery_every: 50, recovery_images: 2 };
+    let effort =
+        Effort { plan, per_point: 8, part: None, skip: 0, rewrite_every: 10, recovery_every: 50, recovery_images: 2 };
     let case = Case { script: Script::generate(7, mix), sizes: Sizes::TINY, reopened: Sizes::TINY, effort };
     case.run(|sim| Arc::new(Liar::new(sim, lie)))
 }

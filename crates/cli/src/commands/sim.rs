@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use pandodb_proof::report::Column;
 use pandodb_proof::soak::{self, Soak, Total, Until};
-use pandodb_proof::{Kind, Tally, Unit};
+use pandodb_proof::{Kind, Tally, Unit, crash};
 use serde::Serialize;
 
 use crate::args::{SimArgs, SimChildArgs};
@@ -70,10 +70,25 @@ pub fn run(args: &SimArgs) -> Outcome {
         let total = run_kind(args, kind, alone)?;
         print(&total, kind, args.json)?;
         broken += total.tally.failures.len();
+        if args.ci {
+            complete(&total, kind)?;
+        }
     }
     match broken {
         0 => Ok(()),
         n => Err(Failure::Corruption(format!("{n} broken promises; the lines above say how to see each again"))),
+    }
+}
+
+/// What the figure of a change holds beside the runs.
+fn complete(total: &Total, kind: Kind) -> Outcome {
+    let (units, inside) = (total.next - total.seed, total.tally.counted("crashes inside recovery"));
+    let short = |what: String| Err(Failure::Corruption(format!("{}: {what}", kind.name())));
+    match kind {
+        Kind::Crash if units < crash::units_of_three_letters() => short(format!("{units} units miss short histories")),
+        Kind::Crash if inside < 25_000 => short(format!("only {inside} crashes inside recovery")),
+        Kind::Kill if total.tally.counted("batches") == 0 => short("the killed processes wrote nothing".into()),
+        _ => Ok(()),
     }
 }
 
@@ -84,6 +99,7 @@ fn run_kind(args: &SimArgs, kind: Kind, alone: bool) -> Outcome<Total> {
         time: args.seconds.map(|seconds| Duration::from_secs_f64(if alone { seconds } else { seconds * share(kind) })),
         runs: args.runs.or_else(|| if args.ci { goal(Column::Ci) } else { None }),
         units: args.units,
+        least: if kind == Kind::Crash && args.ci { crash::units_of_three_letters() } else { 0 },
     };
     let runs = until.runs.or_else(|| if args.soak { goal(Column::Soak) } else { None });
     let bounded = until.time.is_some() || runs.is_some() || until.units.is_some();

@@ -52,6 +52,8 @@ pub(crate) struct Engine {
     pub durable_root: Mutex<DurableRoot>,
     pub scheduler: Arc<Scheduler>,
     pub chunks: Arc<ChunkPool>,
+    /// Work that met a full disk was tried once more in the space of the reserve, and there has been work to do ever since.
+    pub tried_again: AtomicBool,
     pub reserve: Reserve,
     pub poison: OnceLock<String>,
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
@@ -59,9 +61,6 @@ pub(crate) struct Engine {
     pub active_bytes: AtomicU64,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
-    /// Background work met a full disk, went on in the space that was kept back, and has not come through yet: if that
-    /// was not enough, the same again would go round in circles, since each checkpoint keeps the space back anew.
-    pub rescued: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
     /// The first damage that compactions of each keyspace met and nobody was told of yet.
@@ -357,7 +356,6 @@ impl Engine {
                 Ok(progress) => {
                     if progress.packed {
                         keyspace.retire_sealed();
-                        self.rescued.store(false, Relaxed);
                         self.checkpoint_due.store(true, Relaxed);
                     }
                     if let Some(damage) = progress.damage {
@@ -369,7 +367,7 @@ impl Engine {
                 Err(e) => return self.note_trouble(e),
             }
         }
-        self.rescued.store(false, Relaxed);
+        self.tried_again.store(false, Relaxed);
         Turn::Idle
     }
 
@@ -393,8 +391,10 @@ impl Engine {
                 }
                 // What is kept back for this moment lets compactions and the next checkpoint go on.
                 match self.reserve.release() {
-                    // Now there is room: whoever waits for the work is not to be told of a full disk yet.
-                    Ok(true) if !self.rescued.swap(true, Relaxed) => return Turn::Worked(1),
+                    // Now there is room: whoever waits for the work is not to be told of a full disk yet. Once: work
+                    // that goes well for some steps, or a checkpoint that keeps the space back again, and the next full disk
+                    // would go round for ever.
+                    Ok(true) if !self.tried_again.swap(true, Relaxed) => return Turn::Worked(1),
                     Ok(_) => {}
                     Err(e) => self.poison(&e),
                 }

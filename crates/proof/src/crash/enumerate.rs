@@ -30,6 +30,8 @@ pub struct Effort {
     pub per_point: usize,
     /// At the end of each window, all choices: of the windows whose number leaves the first when divided by the second.
     pub part: Option<(u64, u64)>,
+    /// Steps at the start of the history in which nothing is tried: what they leave is known from other histories.
+    pub skip: usize,
     /// Each nth new image is verified, written to, and crashed again.
     pub rewrite_every: u64,
     /// Each nth new image is crashed inside its recovery.
@@ -84,7 +86,9 @@ impl Enumerator<'_> {
                 windows += 1;
                 self.effort.part.is_some_and(|(part, parts)| windows % parts == part)
             };
-            self.crash_here(&cursor, window, full);
+            if window.has_begun(self.effort.skip) {
+                self.crash_here(&cursor, window, full);
+            }
         }
     }
 
@@ -105,7 +109,7 @@ impl Enumerator<'_> {
         } else {
             self.sample(&plan, &pending).into_iter().for_each(|choice| visit(self, choice));
         }
-        self.tally.count("kills", 1);
+        self.tally.count("kill images", 1);
         let image = cursor.cached_image();
         self.visit(&image, window.kill(), &|| format!("kill at {}", cursor.position()));
     }

@@ -47,7 +47,15 @@ fn long(number: u64) -> Case {
         script: Script::generate(number, mix),
         sizes,
         reopened: if number % 8 == 2 { Sizes::TINY } else { sizes },
-        effort: Effort { plan, per_point: 6, part: None, rewrite_every: 10, recovery_every: 20, recovery_images: 6 },
+        effort: Effort {
+            plan,
+            per_point: 6,
+            part: None,
+            skip: 0,
+            rewrite_every: 10,
+            recovery_every: 20,
+            recovery_images: 6,
+        },
     }
 }
 
@@ -63,6 +71,7 @@ fn window(number: u64) -> Case {
             plan: CrashPlan::default(),
             per_point: 2,
             part,
+            skip: 0,
             rewrite_every: 20,
             recovery_every: 20,
             recovery_images: 4,
@@ -98,6 +107,11 @@ impl Case {
     fn keep(&self, steps: &[usize]) -> Case {
         Case { script: self.script.keep(steps), ..self.clone() }
     }
+}
+
+/// How many units from seed 0 on hold every history of three letters.
+pub fn units_of_three_letters() -> u64 {
+    ace::units_up_to(3).div_ceil(2) * 8
 }
 
 /// The unit of a seed.

@@ -51,6 +51,8 @@ impl Enumerator<'_> {
         drawn.sort_unstable();
         let mut places = Vec::new();
         let mut cursor = history.walk();
+        // Before anything was written, it is the crash that is being recovered from.
+        self.recovery_seen.insert(cursor.cached_image().hash());
         while cursor.advance().is_some() {
             for _ in drawn.iter().filter(|position| **position + 1 == cursor.position()) {
                 let choices: Vec<CrashChoice> = plan.choices(&cursor.pending()).collect();

@@ -31,6 +31,11 @@ impl Window {
         }
     }
 
+    /// Whether the step behind the first `steps` has begun.
+    pub fn has_begun(self, steps: usize) -> bool {
+        self.issued > steps || steps == 0
+    }
+
     /// After a power cut: what was acknowledged as synced, and more in order.
     pub fn power(self) -> RangeInclusive<usize> {
         self.synced..=self.issued

@@ -51,6 +51,10 @@ pub fn seed_files(target: &Target) -> Vec<(String, Vec<u8>)> {
 
 /// Runs a target on one input, and catches what it finds.
 pub fn attempt(target: &'static Target, input: &[u8]) -> Result<(), Finding> {
+    // What hangs cannot be caught; this says what it was.
+    if let Some(file) = std::env::var_os("PANDODB_FUZZ_LAST") {
+        std::fs::write(file, input).expect("the last input can be written");
+    }
     let started = Instant::now();
     let found = catch_unwind(AssertUnwindSafe(|| execute(target, input)));
     let what = match found {

@@ -151,7 +151,7 @@ impl Sound {
     /// Does what the rest of an input says.
     pub fn patch(&self, input: &mut Bytes<'_>) -> Patched {
         // One input in eight leaves the checksums wrong.
-        let repaired = input.u8() % 8 != 0;
+        let repaired = !input.u8().is_multiple_of(8);
         let mut patched = Patched { image: self.image.clone(), repaired, superblock: false };
         let mut touched = BTreeSet::new();
         for _ in 0..MAX_PATCHES {

@@ -44,7 +44,7 @@ fn run(data: &[u8]) {
 fn fault(input: &mut Bytes<'_>) -> Fault {
     let kind = KINDS[usize::from(input.u8()) % KINDS.len()];
     let nth = u64::from(input.u16() % 1024);
-    if input.u8() % 2 == 0 { Fault::once(kind, nth) } else { Fault::sticky(kind, nth) }
+    if input.u8().is_multiple_of(2) { Fault::once(kind, nth) } else { Fault::sticky(kind, nth) }
 }
 
 /// The disk is full from some point on, and at last is not.
@@ -112,7 +112,7 @@ fn crash(script: &Script, states: &[State], history: &SimHistory, choice: [u8; 8
     } else {
         let kept = (0..pending).filter(|i| choice[3 + i % 3].rotate_left((i / 24) as u32) >> (i % 8) & 1 == 1);
         let mut lost = CrashChoice::only(kept);
-        if pending > 0 && choice[2] % 3 == 0 {
+        if pending > 0 && choice[2].is_multiple_of(3) {
             let unit = 512 * (1 + u64::from(choice[7] >> 3));
             let fates = [Fate::Head(unit), Fate::Tail(unit), Fate::Zeros, Fate::Garbage(u64::from(choice[7]))];
             lost = lost.with(usize::from(choice[6]) % pending, fates[usize::from(choice[7]) % 4]);

@@ -1,0 +1,6 @@
+//! The lab: PandoDB measured against every rival, against its sources, and against theory.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod engine;
+pub mod line;

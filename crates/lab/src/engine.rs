@@ -47,6 +47,14 @@ pub struct Setup {
 pub trait Opener: Send + Sync {
     /// The name on the command line and in every figure, such as `rocksdb`.
     fn name(&self) -> String;
+    /// The engine, without its index.
+    fn engine(&self) -> String {
+        self.name()
+    }
+    /// The index of a PandoDB keyspace; empty for a rival.
+    fn index(&self) -> String {
+        String::new()
+    }
     /// Opens the store in `directory`, which exists; creates it if it holds none.
     ///
     /// # Errors

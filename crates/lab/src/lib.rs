@@ -1,6 +1,23 @@
 //! The lab: PandoDB measured against every rival, against its sources, and against theory.
+//!
+//! ```text
+//!   workload ──ops──▶ bench ──▶ engine::Engine (pando, or a rival's adapter)
+//!                       │
+//!                       └── line::Line, one JSON line a workload
+//! ```
+//!
+//! * [`workload`]: what is done: YCSB, loads, merges, deletes, queues; a deterministic stream of operations a thread.
+//! * [`bench`]: does it, watches, and measures: rates over time, latencies, amplifications, memory.
+//! * [`engine`]: what can be measured; [`pando`]: PandoDB as such. Rivals live in a crate of their own, which builds C++.
+//! * [`line`]: what was measured, as a line of JSON.
+//!
+//! It works without any rival. `pando bench` is its face.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+pub mod bench;
 pub mod engine;
 pub mod line;
+pub mod pando;
+pub mod record;
+pub mod workload;

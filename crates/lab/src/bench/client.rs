@@ -1,0 +1,280 @@
+//! [`Client`]: one thread that does a stream's operations, times them and checks the answers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::record::{Recorder, Sort};
+use crate::engine::{Result, Session};
+use crate::record::{Shape, Space};
+use crate::workload::{Op, Stream, World};
+
+/// What the threads of a workload share.
+#[derive(Debug)]
+pub struct Shared<'a> {
+    /// How records look.
+    pub shape: &'a Shape,
+    /// What the store holds.
+    pub world: &'a World,
+    /// When the clock started.
+    pub started: Instant,
+    /// Set when the time is up, or a thread has failed.
+    pub stop: &'a AtomicBool,
+    /// Operations done, for the progress bar.
+    pub done: &'a AtomicU64,
+    /// Operations a second that this thread is offered; 0 for as many as it can.
+    pub rate: f64,
+}
+
+/// What one thread has to say in the end.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Latencies.
+    pub recorder: Recorder,
+    /// Operations done.
+    pub ops: u64,
+    /// Answers checked.
+    pub checked: u64,
+    /// Of these, wrong ones.
+    pub wrong: u64,
+    /// Keys found, entries visited.
+    pub found: u64,
+    /// Bytes of keys and values written.
+    pub user_bytes: u64,
+    /// Rows, events or entries that came to be, less those that were deleted.
+    pub born: i64,
+    /// When the last operation ended, since the start.
+    pub end: Duration,
+}
+
+/// A thread's buffers and findings.
+pub struct Client<'a> {
+    shared: &'a Shared<'a>,
+    session: Box<dyn Session + 'a>,
+    key: Vec<u8>,
+    end: Vec<u8>,
+    value: Vec<u8>,
+    keys: Vec<Vec<u8>>,
+    out: Outcome,
+}
+
+impl<'a> Client<'a> {
+    /// A thread's client.
+    pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>) -> Client<'a> {
+        let (key, end, value, keys) = Default::default();
+        Client { shared, session, key, end, value, keys, out: Outcome::default() }
+    }
+
+    /// Does all operations of the stream, or those until it is told to stop.
+    ///
+    /// # Errors
+    /// The engine's first.
+    pub fn run(mut self, stream: &mut Stream) -> Result<Outcome> {
+        const REPORT: u64 = 64;
+        while !self.shared.stop.load(Relaxed) {
+            let due = self.wait_until_due();
+            let Some(op) = stream.next() else { break };
+            let (sort, began, ended) = self.perform(op, stream)?;
+            let started = self.shared.started;
+            // Of an open loop, time spent waiting behind a slow operation is latency too.
+            let since = if self.shared.rate > 0.0 { started + due } else { began };
+            self.out.end = ended - started;
+            self.out.recorder.record(sort, self.out.end, ended.saturating_duration_since(since));
+            self.out.ops += 1;
+            if self.out.ops.is_multiple_of(REPORT) {
+                self.shared.done.fetch_add(REPORT, Relaxed);
+            }
+        }
+        Ok(self.out)
+    }
+
+    /// Waits until the next operation of an open loop is due; when that is, since the start.
+    fn wait_until_due(&self) -> Duration {
+        if self.shared.rate <= 0.0 {
+            return Duration::ZERO;
+        }
+        let due = Duration::from_secs_f64(self.out.ops as f64 / self.shared.rate);
+        // The system's sleep is not exact: the last stretch is spun.
+        const SPIN: Duration = Duration::from_micros(100);
+        loop {
+            let left = due.saturating_sub(self.shared.started.elapsed());
+            match left {
+                Duration::ZERO => return due,
+                left if left > SPIN => std::thread::sleep(left - SPIN),
+                _ => std::hint::spin_loop(),
+            }
+        }
+    }
+
+    /// Does one operation: what it was, when it began and when it ended. Making its bytes and checking the answer is not
+    /// part of that time.
+    fn perform(&mut self, op: Op, stream: &Stream) -> Result<(Sort, Instant, Instant)> {
+        let shape = self.shared.shape;
+        match op {
+            Op::Put { space, number, nonce } => {
+                shape.key(space, number, &mut self.key);
+                shape.value(&self.key, nonce, &mut self.value);
+                let is_new = !matches!(space, Space::Rows) || number >= self.shared.world.rows;
+                self.out.born += i64::from(is_new);
+                self.write(shape.record_bytes(), |session, key, value| session.put(key, value))
+            }
+            Op::Add { number, delta } => {
+                shape.key(Space::Counters, number, &mut self.key);
+                self.shared.world.added(number, delta);
+                self.write(self.key.len() as u64 + 8, |session, key, _| session.merge_add(key, delta))
+            }
+            Op::Delete { number } => {
+                shape.key(Space::Rows, number, &mut self.key);
+                self.out.born -= 1;
+                self.write(self.key.len() as u64, |session, key, _| session.delete(key))
+            }
+            Op::DeleteEvents { from, to } => {
+                shape.key(Space::Events, from, &mut self.key);
+                shape.key(Space::Events, to, &mut self.end);
+                self.out.born -= (to - from) as i64;
+                let began = Instant::now();
+                self.session.delete_range(&self.key, &self.end)?;
+                self.out.user_bytes += 2 * self.key.len() as u64;
+                Ok((Sort::Write, began, Instant::now()))
+            }
+            Op::Get { space, number } => self.get(space, number),
+            Op::Modify { number, nonce } => self.modify(number, nonce),
+            Op::Scan { number, len } => {
+                shape.key(Space::Rows, number, &mut self.key);
+                self.scan(len as usize)
+            }
+            Op::ScanPrefix { number, digits } => {
+                shape.key(Space::Rows, number, &mut self.key);
+                self.scan_prefix(shape.prefix_len(digits))
+            }
+            Op::MultiGet => self.multi_get(&stream.rows),
+            Op::Pop { queue, number } => self.pop(queue, number),
+        }
+    }
+
+    fn write(
+        &mut self,
+        bytes: u64,
+        act: impl FnOnce(&mut dyn Session, &[u8], &[u8]) -> Result<()>,
+    ) -> Result<(Sort, Instant, Instant)> {
+        let began = Instant::now();
+        act(self.session.as_mut(), &self.key, &self.value)?;
+        let ended = Instant::now();
+        self.out.user_bytes += bytes;
+        Ok((Sort::Write, began, ended))
+    }
+
+    fn check(&mut self, is_right: bool) {
+        self.out.checked += 1;
+        self.out.wrong += u64::from(!is_right);
+    }
+
+    fn get(&mut self, space: Space, number: u64) -> Result<(Sort, Instant, Instant)> {
+        let shape = self.shared.shape;
+        shape.key(space, number, &mut self.key);
+        let began = Instant::now();
+        let found = self.session.get(&self.key, &mut self.value)?;
+        let ended = Instant::now();
+        self.out.found += u64::from(found);
+        let is_right = match found {
+            true => space != Space::Absent && shape.is_value_of(&self.key, &self.value),
+            // A row of another thread may still be on its way.
+            false => space == Space::Absent || number >= self.shared.world.rows,
+        };
+        self.check(is_right);
+        Ok((Sort::Read, began, ended))
+    }
+
+    fn modify(&mut self, number: u64, nonce: u64) -> Result<(Sort, Instant, Instant)> {
+        let shape = self.shared.shape;
+        let (_, began, read) = self.get(Space::Rows, number)?;
+        shape.value(&self.key, nonce, &mut self.value);
+        let (_, again, ended) = self.write(shape.record_bytes(), |session, key, value| session.put(key, value))?;
+        // Checking and making the value is not the engine's time.
+        Ok((Sort::Write, began + (again - read), ended))
+    }
+
+    fn scan(&mut self, limit: usize) -> Result<(Sort, Instant, Instant)> {
+        let (shape, from) = (self.shared.shape, &self.key);
+        let (mut is_right, mut visited) = (true, 0);
+        let began = Instant::now();
+        let found = self.session.scan(from, limit, &mut |key, value| {
+            // The first entry whole, of the others that they are there: the check must not be what is measured.
+            is_right &= visited > 0 || (key >= from.as_slice() && is_whole(shape, key, value));
+            is_right &= !value.is_empty();
+            visited += 1;
+        })?;
+        let ended = Instant::now();
+        self.out.found += found as u64;
+        self.check(is_right && found == visited && found <= limit);
+        Ok((Sort::Scan, began, ended))
+    }
+
+    fn scan_prefix(&mut self, len: usize) -> Result<(Sort, Instant, Instant)> {
+        let (mut found, mut is_right) = (0, false);
+        let mut from = self.key[..len].to_vec();
+        let began = Instant::now();
+        // Engines without a prefix iterator read on in blocks; what lies behind the prefix ends it.
+        'all: loop {
+            const BLOCK: usize = 64;
+            let (mut ended, mut last) = (false, Vec::new());
+            let n = self.session.scan(&from, BLOCK, &mut |key, _| {
+                ended |= !key.starts_with(&self.key[..len]);
+                if !ended {
+                    found += 1;
+                    is_right |= key == self.key.as_slice();
+                    last.clear();
+                    last.extend_from_slice(key);
+                }
+            })?;
+            if ended || n < BLOCK {
+                break 'all;
+            }
+            last.push(0);
+            from = last;
+        }
+        let ended = Instant::now();
+        self.out.found += found;
+        self.check(is_right);
+        Ok((Sort::Scan, began, ended))
+    }
+
+    fn multi_get(&mut self, rows: &[u64]) -> Result<(Sort, Instant, Instant)> {
+        let shape = self.shared.shape;
+        self.keys.resize_with(rows.len(), Vec::new);
+        for (key, row) in self.keys.iter_mut().zip(rows) {
+            shape.key(Space::Rows, *row, key);
+        }
+        let mut is_right = true;
+        let keys = &self.keys;
+        let began = Instant::now();
+        let found = self.session.multi_get(keys, &mut |i, value| {
+            is_right &= i > 0 || shape.is_value_of(&keys[i], value);
+        })?;
+        let ended = Instant::now();
+        self.out.found += found as u64;
+        let all_there = rows.iter().all(|row| *row < self.shared.world.rows);
+        self.check(is_right && (found == rows.len() || !all_there));
+        Ok((Sort::Read, began, ended))
+    }
+
+    fn pop(&mut self, queue: u8, number: u64) -> Result<(Sort, Instant, Instant)> {
+        let shape = self.shared.shape;
+        shape.key(Space::Queue(queue), 0, &mut self.key);
+        let end = &mut self.end;
+        let began = Instant::now();
+        self.session.scan(&self.key, 1, &mut |key, _| end.clone_from(&key.to_vec()))?;
+        self.session.delete(end)?;
+        let ended = Instant::now();
+        shape.key(Space::Queue(queue), number, &mut self.key);
+        let is_right = self.key == self.end;
+        self.check(is_right);
+        self.out.user_bytes += self.key.len() as u64;
+        self.out.born -= 1;
+        Ok((Sort::Write, began, ended))
+    }
+}
+
+/// Whether a value is that of a row, or of a counter.
+fn is_whole(shape: &Shape, key: &[u8], value: &[u8]) -> bool {
+    shape.is_value_of(key, value) || value.len() == 8
+}

@@ -1,0 +1,40 @@
+//! [`Control`]: a thread that does nothing, and how long that takes at worst: what the machine adds to any latency.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long it sleeps at a time.
+const NAP: Duration = Duration::from_millis(1);
+
+/// A running control.
+#[derive(Debug)]
+pub struct Control {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Control {
+    /// Starts to sleep, a millisecond at a time.
+    pub fn start() -> Control {
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut worst = Duration::ZERO;
+            while !until.load(Relaxed) {
+                let before = Instant::now();
+                std::thread::sleep(NAP);
+                worst = worst.max(before.elapsed().saturating_sub(NAP));
+            }
+            worst
+        });
+        Control { stop, thread }
+    }
+
+    /// How much longer than it should its longest sleep took.
+    pub fn stop(self) -> Duration {
+        self.stop.store(true, Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}

@@ -1,0 +1,527 @@
+//! The bench: workloads on one engine, one after the other, each measured into a [`Line`].
+//!
+//! ```text
+//!   Plan ─▶ for each workload: prepare (fresh store, load, reopen cold, warm up)
+//!                              clients: stream → engine → latencies, checks        one thread each
+//!                              watch:   debt, memory, progress, control            every 100 ms, from the caller's thread
+//!                              settle, figures ─▶ Line ─▶ Observer
+//! ```
+//!
+//! Time is that of the operations alone: keys and values are made before the clock of an operation starts and answers are
+//! checked after it has stopped; the rate over a workload includes both, alike for all engines. A *closed loop* (the
+//! default) starts an operation when the last one has ended; an *open loop* ([`Plan::rate`]) when it is due, and counts
+//! latency from then, so that an operation that waits behind a stall is not forgotten.
+
+mod client;
+mod control;
+pub mod record;
+pub mod system;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use self::client::{Client, Outcome, Shared};
+use self::control::Control;
+use self::record::{BUCKET_MS, Recorder};
+use crate::engine::{Engine, Figures, Mode, Need, Opener, Result, Setup};
+use crate::line::{Asked, Line, Series};
+use crate::record::{Shape, Space};
+use crate::workload::{Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, World};
+
+/// In what state the caches are when a workload starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// As the workload before left them.
+    #[default]
+    AsIs,
+    /// The store was closed and reopened, its files were dropped from the page cache.
+    Cold,
+    /// The same operations with another seed went before, unmeasured, for [`Plan::warm_up`].
+    Warm,
+}
+
+impl Cache {
+    /// The name in a line and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cache::AsIs => "as-is",
+            Cache::Cold => "cold",
+            Cache::Warm => "warm",
+        }
+    }
+}
+
+/// What to measure, and how.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// In this order.
+    pub workloads: Vec<&'static Workload>,
+    /// Rows of a load.
+    pub records: u64,
+    /// Operations of a workload that is not whole, all threads together; by default as many as records.
+    pub ops: Option<u64>,
+    /// A workload that is not whole ends after this time.
+    pub seconds: Option<f64>,
+    /// Client threads, at most 255.
+    pub threads: usize,
+    /// How the engine is opened.
+    pub setup: Setup,
+    /// Instead of each workload's own distribution.
+    pub dist: Option<Dist>,
+    /// Bytes of a key.
+    pub key_len: usize,
+    /// Bytes of a value.
+    pub value_len: usize,
+    /// Where all random choices come from.
+    pub seed: u64,
+    /// Operations a second offered by all threads together (open loop); none: as many as it takes.
+    pub rate: Option<f64>,
+    /// The state of the caches.
+    pub cache: Cache,
+    /// How long the warm-up of [`Cache::Warm`] takes.
+    pub warm_up: f64,
+    /// The share of key order in `load-mixed`, in percent.
+    pub seq_share: f64,
+    /// A directory that the stores are made in; exists.
+    pub directory: PathBuf,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            workloads: Vec::new(),
+            records: 1_000_000,
+            ops: None,
+            seconds: None,
+            threads: 1,
+            setup: Setup { memory_budget: 256 << 20, mode: Mode::Product, deterministic: false },
+            dist: None,
+            key_len: 24,
+            value_len: 100,
+            seed: 1,
+            rate: None,
+            cache: Cache::AsIs,
+            warm_up: 5.0,
+            seq_share: 50.0,
+            directory: PathBuf::from("."),
+        }
+    }
+}
+
+/// How far a workload is.
+#[derive(Clone, Copy, Debug)]
+pub struct Tick {
+    /// Operations done, in steps of 64 a thread.
+    pub done: u64,
+    /// Operations in all, if the workload is not ended by the clock.
+    pub of: u64,
+    /// The share of the time that has passed, where the clock ends it.
+    pub time_share: f64,
+    /// Since the start.
+    pub elapsed: Duration,
+    /// Operations done in the last bucket.
+    pub last: u64,
+    /// What the engine owes.
+    pub debt: Option<u64>,
+}
+
+/// Is told how the bench goes on: a progress bar, a file of lines.
+pub trait Observer {
+    /// Something is done before the next workload: loading, reopening, settling.
+    fn prepares(&mut self, _what: &str) {}
+    /// A workload starts.
+    fn starts(&mut self, _workload: &Workload) {}
+    /// Every 100 ms.
+    fn tick(&mut self, _tick: &Tick) {}
+    /// A workload was measured.
+    fn ends(&mut self, line: &Line);
+}
+
+/// Collects the lines.
+impl Observer for Vec<Line> {
+    fn ends(&mut self, line: &Line) {
+        self.push(line.clone());
+    }
+}
+
+/// Measures all workloads of a plan on an engine.
+///
+/// # Errors
+/// The engine's first, with the workload's name; the lines before it were handed out.
+pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Result<()> {
+    let mut world = World::new(plan.records);
+    world.holds = None;
+    let mut bench = Bench {
+        plan,
+        opener,
+        shape: Shape::new(plan.key_len, plan.value_len),
+        store: plan.directory.join(opener.name()),
+        engine: None,
+        world,
+    };
+    for workload in &plan.workloads {
+        bench.measure(workload, observer).map_err(|e| format!("{} of {}: {e}", workload.name, opener.name()))?;
+    }
+    match bench.engine.take() {
+        Some(engine) => engine.close(),
+        None => Ok(()),
+    }
+}
+
+struct Bench<'a> {
+    plan: &'a Plan,
+    opener: &'a dyn Opener,
+    shape: Shape,
+    store: PathBuf,
+    engine: Option<Box<dyn Engine>>,
+    world: World,
+}
+
+/// Figures that only grow, before and after.
+struct Reading {
+    inside: Figures,
+    device: Option<(u64, u64)>,
+    process: BTreeMap<String, u64>,
+    processor: Duration,
+}
+
+impl Reading {
+    fn take(engine: &dyn Engine) -> Result<Reading> {
+        Ok(Reading {
+            inside: engine.figures()?,
+            device: engine.device_bytes(),
+            process: system::process_io(),
+            processor: system::processor_time(),
+        })
+    }
+
+    /// The difference of all that grows.
+    fn since(self, before: &Reading) -> Reading {
+        let less = |after: BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
+            let less = |(name, n): (String, u64)| {
+                let n = n.saturating_sub(before.get(&name).copied().unwrap_or(0));
+                (name, n)
+            };
+            after.into_iter().map(less).collect()
+        };
+        let counters = less(self.inside.counters, &before.inside.counters);
+        let device = self.device.zip(before.device);
+        Reading {
+            inside: Figures { counters, gauges: self.inside.gauges },
+            device: device.map(|(after, before)| (after.0 - before.0, after.1 - before.1)),
+            process: less(self.process, &before.process),
+            processor: self.processor.saturating_sub(before.processor),
+        }
+    }
+
+    /// Bytes that went from and to the device.
+    fn bytes(&self) -> (u64, u64) {
+        let of = |name: &str| self.process.get(name).copied().unwrap_or(0);
+        self.device.unwrap_or((of("read_bytes"), of("write_bytes")))
+    }
+}
+
+/// What came out of the clients and the watch.
+struct Measured {
+    clients: Vec<Outcome>,
+    streams: Vec<Stream>,
+    control: Duration,
+    debt: Vec<u64>,
+    rss: Vec<u64>,
+}
+
+impl Bench<'_> {
+    /// Prepares for a workload, runs it, hands out its line.
+    fn measure(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
+        self.prepare(workload, observer)?;
+        let engine = self.engine.as_deref().expect("prepared");
+        if let Some(why) = workload.needs().iter().find_map(|need| engine.lacks(*need)) {
+            observer.ends(&Line { refused: Some(why.to_owned()), ..self.line(workload, engine) });
+            return Ok(());
+        }
+        if self.plan.cache == Cache::Warm && !workload.is_whole() {
+            observer.prepares("warm up");
+            let seconds = Some(self.plan.warm_up);
+            let warm = self.play(workload, engine, !self.plan.seed, seconds, &mut |_| {})?;
+            self.keep_account(workload, &warm);
+        }
+        let engine = self.engine.as_deref().expect("prepared");
+        observer.starts(workload);
+        system::reset_peak_rss();
+        let before = Reading::take(engine)?;
+        let started = Instant::now();
+        let seconds = if workload.is_whole() { None } else { self.plan.seconds };
+        let measured = self.play(workload, engine, self.plan.seed, seconds, &mut |tick| observer.tick(tick))?;
+        let mut line = self.line(workload, engine);
+        let mut recorder = Recorder::default();
+        fill(&mut line, &measured, &mut recorder);
+        if workload.writes() {
+            observer.prepares("pay what is owed");
+            engine.settle()?;
+            line.settled_seconds = started.elapsed().as_secs_f64();
+        }
+        let reading = Reading::take(engine)?.since(&before);
+        let user_bytes: u64 = measured.clients.iter().map(|client| client.user_bytes).sum();
+        self.keep_account(workload, &measured);
+        let engine = self.engine.as_deref().expect("prepared");
+        if workload.needs().contains(&Need::Merge) {
+            let (checked, wrong) = self.check_counters(engine)?;
+            (line.checked_answers, line.wrong_answers) = (line.checked_answers + checked, line.wrong_answers + wrong);
+        }
+        let (read, written) = reading.bytes();
+        line.write_amplification = ratio(written, user_bytes);
+        line.read_bytes_per_op = ratio(read, line.ops);
+        line.space_amplification = ratio(system::disk_bytes(&self.store)?, self.world.live_bytes(&self.shape));
+        line.peak_rss_bytes = system::peak_rss_bytes();
+        line.cpu_s_per_million = reading.processor.as_secs_f64() * 1e6 / line.ops.max(1) as f64;
+        (line.process_io, line.inside) = (reading.process, reading.inside);
+        observer.ends(&line);
+        Ok(())
+    }
+
+    /// Sees to it that the store holds what the workload needs, and that the caches are as asked for.
+    fn prepare(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
+        if workload.start == Start::Fresh {
+            return self.start_afresh();
+        }
+        if self.world.holds != Some(workload.start) {
+            let before = if workload.start == Start::Thinned { "delete" } else { "load" };
+            self.measure(Workload::find(before).expect("in the catalogue"), observer)?;
+        }
+        if self.plan.cache == Cache::Cold {
+            observer.prepares("reopen, drop the page cache");
+            if let Some(engine) = self.engine.take() {
+                engine.close()?;
+            }
+            system::drop_page_cache(&self.store)?;
+            self.engine = Some(self.opener.open(&self.store, &self.plan.setup)?);
+        }
+        Ok(())
+    }
+
+    fn start_afresh(&mut self) -> Result<()> {
+        if let Some(engine) = self.engine.take() {
+            engine.close()?;
+        }
+        if self.store.exists() {
+            std::fs::remove_dir_all(&self.store)?;
+        }
+        std::fs::create_dir_all(&self.store)?;
+        self.world = World::new(self.plan.records);
+        self.engine = Some(self.opener.open(&self.store, &self.plan.setup)?);
+        Ok(())
+    }
+
+    /// Runs the clients to their end, or to the time's, and watches.
+    fn play(
+        &self,
+        workload: &'static Workload,
+        engine: &dyn Engine,
+        seed: u64,
+        seconds: Option<f64>,
+        tick: &mut dyn FnMut(&Tick),
+    ) -> Result<Measured> {
+        let plan = self.plan;
+        let threads = plan.threads.max(1) as u64;
+        let ops = plan.ops.unwrap_or(plan.records);
+        let stream = |thread| {
+            Stream::new(StreamPlan {
+                workload,
+                dist: plan.dist.unwrap_or(workload.dist),
+                seed,
+                threads,
+                thread,
+                ops,
+                records: plan.records,
+                rows: self.world.rows,
+                next_row: self.world.next_row,
+                seq_share: plan.seq_share,
+            })
+        };
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let shared = Shared {
+            shape: &self.shape,
+            world: &self.world,
+            started: Instant::now(),
+            stop: &stop,
+            done: &done,
+            rate: plan.rate.unwrap_or(0.0) / threads as f64,
+        };
+        let control = Control::start();
+        let (mut debt, mut rss) = (Vec::new(), Vec::new());
+        let results = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..threads)
+                .map(|thread| {
+                    let (shared, mut stream) = (&shared, stream(thread));
+                    scope.spawn(move || {
+                        let result = engine.session().and_then(|session| Client::new(shared, session).run(&mut stream));
+                        if result.is_err() {
+                            shared.stop.store(true, Relaxed);
+                        }
+                        (result, stream)
+                    })
+                })
+                .collect();
+            let mut last = 0;
+            let bucket = Duration::from_millis(BUCKET_MS);
+            while clients.iter().any(|client| !client.is_finished()) {
+                let elapsed = shared.started.elapsed();
+                let next = bucket * (elapsed.as_millis() as u32 / BUCKET_MS as u32 + 1);
+                let end = seconds.map(Duration::from_secs_f64);
+                // Short workloads end between two buckets.
+                wait(next.min(end.unwrap_or(next)).saturating_sub(elapsed), || {
+                    clients.iter().all(|client| client.is_finished())
+                });
+                let elapsed = shared.started.elapsed();
+                if end.is_some_and(|end| elapsed >= end) {
+                    stop.store(true, Relaxed);
+                }
+                let now = done.load(Relaxed);
+                debt.extend(engine.debt());
+                rss.push(system::rss_bytes());
+                tick(&Tick {
+                    done: now,
+                    of: ops.max(if workload.is_whole() { plan.records } else { 0 }),
+                    time_share: seconds.map_or(0.0, |seconds| elapsed.as_secs_f64() / seconds),
+                    elapsed,
+                    last: now - last,
+                    debt: debt.last().copied(),
+                });
+                last = now;
+            }
+            clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked")).collect::<Vec<_>>()
+        });
+        let control = control.stop();
+        let (mut clients, mut streams) = (Vec::new(), Vec::new());
+        for result in results {
+            let (outcome, stream) = result?;
+            clients.push(outcome?);
+            streams.push(stream);
+        }
+        Ok(Measured { clients, streams, control, debt, rss })
+    }
+
+    /// Notes what the workload has changed.
+    fn keep_account(&mut self, workload: &Workload, measured: &Measured) {
+        let threads = measured.streams.len() as u64;
+        let inserted = || measured.streams.iter().map(Stream::inserted);
+        let world = &mut self.world;
+        let born: i64 = measured.clients.iter().map(|client| client.born).sum();
+        world.live = world.live.saturating_add_signed(born);
+        match workload.kind {
+            Kind::Load => (world.rows, world.next_row) = (self.plan.records, self.plan.records),
+            Kind::Mix(_) => {
+                // Rows up to the slowest thread's last are all there; new ones come after the fastest thread's.
+                let (least, most) = (inserted().min().unwrap_or(0), inserted().max().unwrap_or(0));
+                if world.rows == world.next_row {
+                    world.rows = world.next_row + least * threads;
+                }
+                world.next_row += most * threads;
+            }
+            _ => {}
+        }
+        world.holds = match workload.leaves {
+            Leaves::Rows => Some(Start::Rows),
+            Leaves::Thinned => Some(Start::Thinned),
+            Leaves::Other => None,
+        };
+    }
+
+    /// Whether the followed counters hold the sums of what was added to them.
+    fn check_counters(&self, engine: &dyn Engine) -> Result<(u64, u64)> {
+        let mut session = engine.session()?;
+        let (mut key, mut value, mut checked, mut wrong) = (Vec::new(), Vec::new(), 0, 0);
+        for (number, sum) in self.world.known_counters() {
+            self.shape.key(Space::Counters, number, &mut key);
+            let found = session.get(&key, &mut value)?;
+            checked += 1;
+            wrong += u64::from(!found || value != sum.to_le_bytes());
+        }
+        Ok((checked, wrong))
+    }
+
+    /// What is known before anything was measured.
+    fn line(&self, workload: &Workload, engine: &dyn Engine) -> Line {
+        let plan = self.plan;
+        Line {
+            workload: workload.name.to_owned(),
+            engine: self.opener.engine(),
+            index: self.opener.index(),
+            mode: plan.setup.mode,
+            threads: plan.threads,
+            asked: Asked {
+                records: plan.records,
+                key_len: plan.key_len,
+                value_len: plan.value_len,
+                dist: plan.dist.unwrap_or(workload.dist).name().to_owned(),
+                seed: plan.seed,
+                memory_budget: plan.setup.memory_budget as u64,
+                cache: plan.cache.name().to_owned(),
+                rate: plan.rate.unwrap_or(0.0),
+                seq_share: if workload.kind == Kind::LoadMixed { plan.seq_share } else { 0.0 },
+                deterministic: plan.setup.deterministic,
+            },
+            configuration: engine.configuration().into_iter().collect(),
+            commit: system::commit(),
+            at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            machine: system::machine(&plan.directory),
+            ..Line::default()
+        }
+    }
+}
+
+/// Fills in what clients and watch saw.
+fn fill(line: &mut Line, measured: &Measured, recorder: &mut Recorder) {
+    let clients = || measured.clients.iter();
+    clients().for_each(|client| recorder.add(&client.recorder));
+    line.ops = clients().map(|client| client.ops).sum();
+    line.seconds = clients().map(|client| client.end).max().unwrap_or_default().as_secs_f64();
+    line.ops_per_s = if line.seconds > 0.0 { line.ops as f64 / line.seconds } else { 0.0 };
+    line.latency = recorder.all();
+    line.latency_by = recorder.by_sort().map(|(name, figures)| (name.to_owned(), figures)).collect();
+    line.control_max_us = measured.control.as_secs_f64() * 1e6;
+    line.checked_answers = clients().map(|client| client.checked).sum();
+    line.wrong_answers = clients().map(|client| client.wrong).sum();
+    line.found = clients().map(|client| client.found).sum();
+    let digest = measured.streams.iter().fold(0, |sum, stream| crate::record::mix(sum ^ stream.digest()));
+    line.stream = format!("{digest:016x}");
+    line.series = Series {
+        bucket_ms: BUCKET_MS,
+        ops: recorder.ops(),
+        max_us: recorder.slowest_us(),
+        debt_bytes: measured.debt.clone(),
+        rss_bytes: measured.rss.clone(),
+    };
+}
+
+/// Sleeps that long, or until `done`.
+fn wait(time: Duration, done: impl Fn() -> bool) {
+    const STEP: Duration = Duration::from_millis(5);
+    let started = Instant::now();
+    while started.elapsed() < time && !done() {
+        std::thread::sleep(STEP.min(time.saturating_sub(started.elapsed())));
+    }
+}
+
+fn ratio(of: u64, to: u64) -> f64 {
+    if to == 0 { 0.0 } else { of as f64 / to as f64 }
+}
+
+/// Removes an engine's store from the directory of a plan.
+///
+/// # Errors
+/// If it cannot be removed.
+pub fn remove_store(directory: &Path, opener: &dyn Opener) -> Result<()> {
+    let store = directory.join(opener.name());
+    if store.exists() {
+        std::fs::remove_dir_all(store)?;
+    }
+    Ok(())
+}

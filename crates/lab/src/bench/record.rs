@@ -1,0 +1,156 @@
+//! [`Recorder`]: one thread's latencies and its share of each bucket of time.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+use crate::line::LatencyFigures;
+
+/// Milliseconds of a bucket: short enough that a stall of a tenth of a second shows.
+pub const BUCKET_MS: u64 = 100;
+
+/// What an operation is, as far as its latency goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Put, delete, merge.
+    Write,
+    /// Get.
+    Read,
+    /// Visit.
+    Scan,
+}
+
+impl Sort {
+    /// All of them.
+    pub const ALL: [Sort; 3] = [Sort::Write, Sort::Read, Sort::Scan];
+
+    /// The name in a line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Sort::Write => "write",
+            Sort::Read => "read",
+            Sort::Scan => "scan",
+        }
+    }
+}
+
+/// Latencies with three significant digits, from a nanosecond to an hour.
+#[derive(Debug)]
+pub struct Latencies(Histogram<u64>);
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        const HOUR_NS: u64 = 3_600_000_000_000;
+        Latencies(Histogram::new_with_bounds(1, HOUR_NS, 3).expect("constant bounds that the crate accepts"))
+    }
+}
+
+impl Latencies {
+    fn record(&mut self, time: Duration) {
+        self.0.saturating_record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn add(&mut self, other: &Latencies) {
+        self.0.add(&other.0).expect("the same bounds");
+    }
+
+    /// The figures; all zero if nothing was measured.
+    pub fn figures(&self) -> LatencyFigures {
+        if self.0.is_empty() {
+            return LatencyFigures::default();
+        }
+        let us = |ns: u64| ns as f64 / 1e3;
+        let at = |share| us(self.0.value_at_quantile(share));
+        LatencyFigures {
+            count: self.0.len(),
+            mean_us: self.0.mean() / 1e3,
+            p50_us: at(0.5),
+            p90_us: at(0.9),
+            p99_us: at(0.99),
+            p99_9_us: at(0.999),
+            p99_99_us: at(0.9999),
+            max_us: us(self.0.max()),
+        }
+    }
+}
+
+/// What one thread measured; those of several threads add up.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    /// By [`Sort`].
+    by_sort: [Latencies; 3],
+    /// Operations and the slowest one, in nanoseconds, of each bucket.
+    buckets: Vec<(u64, u64)>,
+}
+
+impl Recorder {
+    /// An operation ended `at` after the start and took `latency`.
+    pub fn record(&mut self, sort: Sort, at: Duration, latency: Duration) {
+        self.by_sort[sort as usize].record(latency);
+        let bucket = (at.as_millis() as u64 / BUCKET_MS) as usize;
+        if bucket >= self.buckets.len() {
+            self.buckets.resize(bucket + 1, (0, 0));
+        }
+        let (ops, slowest) = &mut self.buckets[bucket];
+        *ops += 1;
+        *slowest = (*slowest).max(latency.as_nanos() as u64);
+    }
+
+    /// Adds what another thread measured.
+    pub fn add(&mut self, other: &Recorder) {
+        self.by_sort.iter_mut().zip(&other.by_sort).for_each(|(mine, theirs)| mine.add(theirs));
+        if other.buckets.len() > self.buckets.len() {
+            self.buckets.resize(other.buckets.len(), (0, 0));
+        }
+        for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
+            *mine = (mine.0 + theirs.0, mine.1.max(theirs.1));
+        }
+    }
+
+    /// Of all operations.
+    pub fn all(&self) -> LatencyFigures {
+        let mut all = Latencies::default();
+        self.by_sort.iter().for_each(|sort| all.add(sort));
+        all.figures()
+    }
+
+    /// By sort, those left out that there were none of.
+    pub fn by_sort(&self) -> impl Iterator<Item = (&'static str, LatencyFigures)> + '_ {
+        let figures = Sort::ALL.into_iter().map(|sort| (sort.name(), self.by_sort[sort as usize].figures()));
+        figures.filter(|(_, figures)| figures.count > 0)
+    }
+
+    /// Operations of each bucket.
+    pub fn ops(&self) -> Vec<u64> {
+        self.buckets.iter().map(|(ops, _)| *ops).collect()
+    }
+
+    /// The slowest of each bucket, in microseconds.
+    pub fn slowest_us(&self) -> Vec<f64> {
+        self.buckets.iter().map(|(_, ns)| *ns as f64 / 1e3).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_and_buckets_add_up() {
+        let (mut one, mut two) = (Recorder::default(), Recorder::default());
+        for i in 1..=1000u64 {
+            one.record(Sort::Write, Duration::from_millis(i), Duration::from_micros(i));
+        }
+        two.record(Sort::Read, Duration::from_millis(2500), Duration::from_secs(2));
+        one.add(&two);
+        let all = one.all();
+        assert_eq!((all.count, one.ops().iter().sum::<u64>(), one.ops().len()), (1001, 1001, 26));
+        assert!((all.p50_us - 500.0).abs() < 2.0 && (all.max_us - 2e6).abs() < 2e3, "{all:?}");
+        assert!(
+            (one.slowest_us()[25] - 2e6).abs() < 1.0 && one.slowest_us()[20] == 0.0,
+            "the stall stands where it was"
+        );
+        let by: Vec<_> = one.by_sort().map(|(name, figures)| (name, figures.count)).collect();
+        assert_eq!(by, [("write", 1000), ("read", 1)]);
+    }
+}

@@ -1,0 +1,235 @@
+//! All workloads, small, on PandoDB and on an engine that lies.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+
+use pandodb::IndexKind;
+
+use super::*;
+use crate::engine::Session;
+use crate::pando::Pando;
+use crate::workload::{self, ALL};
+
+fn plan(directory: &Path, workloads: &str) -> Plan {
+    Plan {
+        workloads: workload::parse(workloads).unwrap(),
+        records: 3000,
+        threads: 2,
+        setup: Setup { memory_budget: 1 << 20, mode: Mode::Product, deterministic: false },
+        directory: directory.to_owned(),
+        ..Plan::default()
+    }
+}
+
+fn lines(plan: &Plan, opener: &dyn Opener) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    run(plan, opener, &mut lines).unwrap();
+    lines
+}
+
+#[test]
+fn every_workload_is_measured_and_answered_right() {
+    let dir = tempfile::tempdir().unwrap();
+    for cache in [Cache::AsIs, Cache::Cold] {
+        let plan = Plan { cache, ..plan(dir.path(), "all") };
+        let lines = lines(&plan, &Pando::new(IndexKind::Stbe));
+        assert_eq!(lines.len(), ALL.len());
+        for (line, workload) in lines.iter().zip(ALL) {
+            let what = format!("{line:?}");
+            assert_eq!(line.workload, workload.name);
+            assert_eq!((line.wrong_answers, line.refused.as_deref()), (0, None), "{what}");
+            assert_eq!(line.ops, if workload.name == "delete" { 2700 } else { 3000 }, "{what}");
+            assert_eq!(line.series.ops.iter().sum::<u64>(), line.ops, "{what}");
+            assert_eq!(line.latency.count, line.ops);
+            assert!(line.latency.p50_us <= line.latency.p99_us && line.latency.p99_99_us <= line.latency.max_us);
+            assert_eq!(line.write_amplification > 0.0, workload.writes(), "{what}");
+            assert!(line.space_amplification > 0.5, "{what}");
+            assert!(line.peak_rss_bytes > 1 << 20, "{what}");
+            let is_checked =
+                !matches!(workload.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin | Kind::Expiry);
+            assert_eq!(line.checked_answers > 0, is_checked && workload.name != "overwrite", "{what}");
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_costs_the_same_on_the_device() {
+    let run = |seed| {
+        let dir = tempfile::tempdir().unwrap();
+        let setup = Setup { memory_budget: 1 << 20, mode: Mode::Product, deterministic: true };
+        let plan = Plan { seed, threads: 1, setup, ..plan(dir.path(), "load,a,e,merge,delete,delete-scan") };
+        let lines = lines(&plan, &Pando::new(IndexKind::Stbe));
+        lines.into_iter().map(|line| (line.stream, line.inside.counters)).collect::<Vec<_>>()
+    };
+    let once = run(7);
+    assert_eq!(once, run(7));
+    assert_ne!(once, run(8));
+    assert!(once[0].1["device.data.write_bytes"] > 300_000, "{:?}", once[0].1);
+}
+
+#[test]
+fn an_open_loop_counts_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan { rate: Some(1000.0), ops: Some(200), threads: 1, ..plan(dir.path(), "queue") };
+    let line = &lines(&plan, &Slow::default())[0];
+    // 200 a second where a thousand are asked for: the last one waits for nearly the whole second.
+    assert!(line.seconds > 0.9 && line.latency.max_us > 500_000.0, "{:?}", line.latency);
+    let closed = Plan { rate: None, ..plan };
+    let line = &lines(&closed, &Slow::default())[0];
+    assert!(line.latency.max_us < 500_000.0, "{:?}", line.latency);
+}
+
+#[test]
+fn a_workload_ends_when_its_time_is_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let plan = Plan { seconds: Some(0.3), ops: Some(1_000_000_000), ..plan(dir.path(), "load,c") };
+    let lines = lines(&plan, &Pando::new(IndexKind::Stbe));
+    assert_eq!(lines[0].ops, 3000, "a load is whole");
+    assert!((0.25..3.0).contains(&lines[1].seconds) && lines[1].ops > 0, "{}", lines[1].seconds);
+}
+
+#[test]
+fn wrong_answers_are_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    // Of 3,000 counters three are followed: an adder to all of them is needed.
+    let plan = Plan {
+        ops: Some(30_000),
+        dist: Some(Dist::Uniform),
+        ..plan(dir.path(), "load,c,readmiss,merge,scan-prefix,multi-get,queue")
+    };
+    let lines = lines(&plan, &Liar);
+    for line in &lines[1..] {
+        assert!(line.wrong_answers > 0, "{}: {} of {} wrong", line.workload, line.wrong_answers, line.checked_answers);
+    }
+}
+
+#[test]
+fn what_an_engine_lacks_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = lines(&plan(dir.path(), "expiry,load"), &Slow { nap: Duration::ZERO, ..Slow::default() });
+    assert_eq!(lines[0].refused.as_deref(), Some("no range deletes here"));
+    assert_eq!((lines[0].ops, lines[1].ops), (0, 3000));
+}
+
+/// A map that takes its time.
+#[derive(Clone)]
+struct Slow {
+    nap: Duration,
+    map: std::sync::Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
+}
+
+impl Default for Slow {
+    fn default() -> Slow {
+        Slow { nap: Duration::from_millis(5), map: Default::default() }
+    }
+}
+
+impl Opener for Slow {
+    fn name(&self) -> String {
+        "slow".to_owned()
+    }
+    fn open(&self, _: &Path, _: &Setup) -> Result<Box<dyn Engine>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Engine for Slow {
+    fn configuration(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        (need == Need::RangeDelete).then_some("no range deletes here")
+    }
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(self.clone()))
+    }
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Session for Slow {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        std::thread::sleep(self.nap);
+        self.map.lock().unwrap().insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let map = self.map.lock().unwrap();
+        value.clear();
+        value.extend(map.get(key).into_iter().flatten());
+        Ok(map.contains_key(key))
+    }
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        std::thread::sleep(self.nap);
+        self.map.lock().unwrap().remove(key);
+        Ok(())
+    }
+    fn merge_add(&mut self, _: &[u8], _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn delete_range(&mut self, _: &[u8], _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let map = self.map.lock().unwrap();
+        Ok(map.range(from.to_vec()..).take(limit).map(|(key, value)| visit(key, value)).count())
+    }
+}
+
+/// Always finds the same value, under the key that was asked for.
+struct Liar;
+
+impl Opener for Liar {
+    fn name(&self) -> String {
+        "liar".to_owned()
+    }
+    fn open(&self, _: &Path, _: &Setup) -> Result<Box<dyn Engine>> {
+        Ok(Box::new(Liar))
+    }
+}
+
+impl Engine for Liar {
+    fn configuration(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(Liar))
+    }
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Session for Liar {
+    fn put(&mut self, _: &[u8], _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn get(&mut self, _: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        *value = vec![1; 100];
+        Ok(true)
+    }
+    fn delete(&mut self, _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn merge_add(&mut self, _: &[u8], _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn delete_range(&mut self, _: &[u8], _: &[u8]) -> Result<()> {
+        Ok(())
+    }
+    fn scan(&mut self, from: &[u8], _: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        // One entry, behind the one that was asked for, and none that begins like it.
+        let mut key = from.to_vec();
+        key[0] += 1;
+        visit(&key, &[1; 100]);
+        Ok(1)
+    }
+}

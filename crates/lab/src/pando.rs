@@ -1,0 +1,224 @@
+//! PandoDB as an [`Engine`]: one keyspace of one index, on a device that counts.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pandodb::device::counting::{Counts, FileClass};
+use pandodb::device::{CountingDevice, Device, FileDevice};
+use pandodb::{AddU64, IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder, StoreStats};
+
+use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
+
+/// The keyspace that everything happens in.
+const KEYSPACE: &str = "bench";
+
+/// Opens PandoDB with an index.
+#[derive(Clone)]
+pub struct Pando {
+    index: IndexKind,
+    device: Option<Arc<dyn Device>>,
+    tune: Arc<dyn Fn(StoreBuilder) -> StoreBuilder + Send + Sync>,
+}
+
+impl Pando {
+    /// PandoDB in the plan's directory, with its defaults.
+    pub fn new(index: IndexKind) -> Pando {
+        Pando { index, device: None, tune: Arc::new(|builder| builder) }
+    }
+
+    /// On a device other than the directory; the same at each opening. Then a cold cache is not to be had.
+    pub fn on(mut self, device: Arc<dyn Device>) -> Pando {
+        self.device = Some(device);
+        self
+    }
+
+    /// With options other than the defaults.
+    pub fn tuned(mut self, tune: impl Fn(StoreBuilder) -> StoreBuilder + Send + Sync + 'static) -> Pando {
+        self.tune = Arc::new(tune);
+        self
+    }
+
+    /// Opens it as itself, for those who want more than an [`Engine`].
+    ///
+    /// # Errors
+    /// If the store does not open, or the index has no such mode.
+    pub fn open_itself(&self, directory: &Path, setup: &Setup) -> Result<PandoEngine> {
+        if setup.mode == Mode::Paper {
+            return Err(format!("`{}` has no paper mode", self.index.name()).into());
+        }
+        let inner = match &self.device {
+            Some(device) => device.clone(),
+            None => Arc::new(FileDevice::open(directory, true)?),
+        };
+        let device = CountingDevice::new(inner, class_of);
+        let mut builder = Store::builder(directory).memory_budget(setup.memory_budget).device(device.clone());
+        if setup.deterministic {
+            builder = builder.background_threads(0);
+        }
+        let store = (self.tune)(builder).open()?;
+        let options = KeyspaceOptions::new().index(self.index).merge(AddU64);
+        let keyspace = store.keyspace_with(KEYSPACE, options)?;
+        let configuration = vec![
+            ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+            ("durability".to_owned(), "Buffered".to_owned()),
+            ("background_threads".to_owned(), if setup.deterministic { "0" } else { "1 (default)" }.to_owned()),
+        ];
+        Ok(PandoEngine { store, keyspace, device, configuration })
+    }
+}
+
+impl Opener for Pando {
+    fn name(&self) -> String {
+        format!("pando-{}", self.index.name())
+    }
+
+    fn engine(&self) -> String {
+        "pando".to_owned()
+    }
+
+    fn index(&self) -> String {
+        self.index.name().to_owned()
+    }
+
+    fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
+        Ok(Box::new(self.open_itself(directory, setup)?))
+    }
+}
+
+/// What a file of a store is for.
+pub fn class_of(name: &str) -> FileClass {
+    match name {
+        "data" => FileClass::Data,
+        name if name.starts_with("wal-") => FileClass::Log,
+        _ => FileClass::Other,
+    }
+}
+
+/// An open store.
+pub struct PandoEngine {
+    /// The store.
+    pub store: Store,
+    /// Its only keyspace.
+    pub keyspace: Keyspace,
+    /// What counts its I/O.
+    pub device: Arc<CountingDevice>,
+    configuration: Vec<(String, String)>,
+}
+
+impl Engine for PandoEngine {
+    fn configuration(&self) -> Vec<(String, String)> {
+        self.configuration.clone()
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(PandoSession(&self.keyspace)))
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(self.store.settle()?)
+    }
+
+    fn debt(&self) -> Option<u64> {
+        Some(self.store.debt())
+    }
+
+    fn figures(&self) -> Result<Figures> {
+        Ok(figures(&self.store.stats()?, &self.device.counts()))
+    }
+
+    fn device_bytes(&self) -> Option<(u64, u64)> {
+        let total = self.device.counts().total();
+        Some((total.read_bytes, total.write_bytes))
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        drop(self.keyspace);
+        Ok(self.store.close()?)
+    }
+}
+
+/// A store's figures by name.
+fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
+    let mut figures = Figures::default();
+    let mut counter = |name: &str, n: u64| figures.counters.insert(name.to_owned(), n);
+    for (class, name) in [(FileClass::Data, "data"), (FileClass::Log, "log"), (FileClass::Other, "other")] {
+        let counts = &counts[class];
+        counter(&format!("device.{name}.reads"), counts.reads);
+        counter(&format!("device.{name}.read_bytes"), counts.read_bytes);
+        counter(&format!("device.{name}.writes"), counts.writes);
+        counter(&format!("device.{name}.write_bytes"), counts.write_bytes);
+        counter(&format!("device.{name}.syncs"), counts.syncs);
+    }
+    counter("written.log", stats.written.log);
+    counter("written.pack", stats.written.pack);
+    counter("written.compact", stats.written.compact);
+    counter("written.checkpoint", stats.written.checkpoint);
+    counter("user_bytes", stats.written.user);
+    counter("gets", stats.gets);
+    counter("probed_blocks", stats.probed_blocks);
+    counter("checkpoints", stats.checkpoints);
+    let index = stats.keyspaces.iter().find(|keyspace| keyspace.name == KEYSPACE).map(|keyspace| &keyspace.index);
+    if let Some(index) = index {
+        counter("compactions", index.compactions);
+        counter("flushes", index.flushes);
+        counter("splits", index.splits);
+        counter("wasted_bytes", index.wasted_bytes);
+        figures.gauges.insert("levels".to_owned(), f64::from(index.levels));
+        figures.gauges.insert("runs".to_owned(), index.runs as f64);
+        figures.gauges.insert("max_runs_on_path".to_owned(), index.max_runs_on_path as f64);
+        figures.gauges.insert("entries".to_owned(), index.entries as f64);
+    }
+    let mut gauge = |name: &str, n: u64| figures.gauges.insert(name.to_owned(), n as f64);
+    gauge("debt_bytes", stats.debt_bytes);
+    gauge("disk_bytes", stats.disk_bytes);
+    gauge("log_bytes", stats.log_bytes);
+    gauge("memory.memtables", stats.memory.memtables);
+    gauge("memory.pool", stats.memory.pool);
+    gauge("memory.pinned", stats.memory.pinned);
+    figures
+}
+
+struct PandoSession<'a>(&'a Keyspace);
+
+impl Session for PandoSession<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.0.put(key, value)?)
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let found = self.0.get(key)?;
+        if let Some(found) = &found {
+            value.extend_from_slice(found);
+        }
+        Ok(found.is_some())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        Ok(self.0.delete(key)?)
+    }
+
+    fn merge_add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        Ok(self.0.merge(key, delta.to_le_bytes())?)
+    }
+
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        Ok(self.0.delete_range(from..to)?)
+    }
+
+    fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let mut found = 0;
+        for entry in self.0.range(from..).take(limit) {
+            let (key, value) = entry?;
+            visit(&key, &value);
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn multi_get(&mut self, keys: &[Vec<u8>], visit: &mut dyn FnMut(usize, &[u8])) -> Result<usize> {
+        let values = self.0.multi_get(keys)?;
+        let found = values.iter().enumerate().filter_map(|(i, value)| value.as_ref().map(|value| (i, value)));
+        Ok(found.map(|(i, value)| visit(i, value)).count())
+    }
+}

@@ -1,0 +1,197 @@
+//! Keys and values: made from a number, recognised again when they are read.
+//!
+//! ```text
+//!   key of 20 bytes or more   tag (4) │ 16 hexadecimal digits of `place` │ filled with more digits of its hash
+//!   shorter key               `place`, big-endian, filled with its low bytes again
+//!   value                     identity (8) │ nonce (8) │ bytes of a fixed noise, from a place that the nonce chooses
+//! ```
+//!
+//! The `place` of a hashed record is a bijection of its number, so that numbers in order are keys in random order and no
+//! two share a key; that of an ordered one is the number itself, spread over the whole range. Values do not compress
+//! (noise); a value tells whose it is, so a wrong answer is noticed.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Where a record's key lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Rows, spread at random: YCSB's.
+    Rows,
+    /// The same rows, in key order of their number: `stride` apart, so that a load of all fills the range evenly.
+    Sorted {
+        /// The distance between neighbours.
+        stride: u64,
+    },
+    /// Counters, spread at random.
+    Counters,
+    /// Never inserted.
+    Absent,
+    /// Events in the order of time.
+    Events,
+    /// The entries of a queue: its number (at most 255), and theirs.
+    Queue(u8),
+}
+
+impl Space {
+    fn tag(self) -> [u8; 4] {
+        match self {
+            Space::Rows | Space::Sorted { .. } | Space::Absent => *b"user",
+            Space::Counters => *b"cntr",
+            Space::Events => *b"time",
+            Space::Queue(n) => [b'q', b'0' + n / 100, b'0' + n / 10 % 10, b'0' + n % 10],
+        }
+    }
+
+    /// Short keys have no room for a tag: the upper half of the numbers of a space lies apart instead.
+    fn place(self, number: u64) -> u64 {
+        match self {
+            Space::Rows => mix(number),
+            Space::Counters => mix(number | 1 << 62),
+            Space::Absent => mix(number | 1 << 63),
+            Space::Sorted { stride } => number.wrapping_mul(stride),
+            Space::Events => number,
+            Space::Queue(n) => u64::from(n) << 56 | number,
+        }
+    }
+}
+
+/// A bijection of 64 bits that looks random (the finaliser of SplitMix64, by Steele, Lea and Flood).
+pub fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The least bytes of a key.
+pub const MIN_KEY: usize = 8;
+/// The least bytes of a value that tells whose it is; shorter ones are allowed and not checked.
+pub const MIN_CHECKED_VALUE: usize = 16;
+const TAGGED_KEY: usize = 20;
+const NOISE: usize = 1 << 18;
+
+/// How long keys and values are, and the noise that values are made of.
+#[derive(Debug)]
+pub struct Shape {
+    /// Bytes of a key, at least [`MIN_KEY`].
+    pub key_len: usize,
+    /// Bytes of a value.
+    pub value_len: usize,
+    noise: Vec<u8>,
+}
+
+impl Shape {
+    /// A shape; the noise is always the same.
+    pub fn new(key_len: usize, value_len: usize) -> Shape {
+        let words = (NOISE + value_len).div_ceil(8) as u64;
+        Shape { key_len, value_len, noise: (0..words).flat_map(|i| mix(i).to_le_bytes()).collect() }
+    }
+
+    /// Bytes of a key and a value.
+    pub fn record_bytes(&self) -> u64 {
+        (self.key_len + self.value_len) as u64
+    }
+
+    /// Puts the key of a record into `key`.
+    pub fn key(&self, space: Space, number: u64, key: &mut Vec<u8>) {
+        key.clear();
+        let place = space.place(number);
+        if self.key_len >= TAGGED_KEY {
+            key.extend_from_slice(&space.tag());
+            hex(place, key);
+            let mut more = place;
+            while key.len() < self.key_len {
+                more = mix(more);
+                hex(more, key);
+            }
+        } else {
+            key.extend_from_slice(&place.to_be_bytes());
+            key.extend_from_slice(&place.to_be_bytes());
+            key.extend_from_slice(&place.to_be_bytes());
+        }
+        key.truncate(self.key_len);
+    }
+
+    /// The beginning that about `2^bits` of the rows' key space share with a record's key: of the digits, whole ones only.
+    pub fn prefix_len(&self, digits: usize) -> usize {
+        if self.key_len >= TAGGED_KEY { 4 + digits } else { digits.div_ceil(2) }.min(self.key_len)
+    }
+
+    /// Puts a value of a key into `value`; `nonce` makes it differ from other values of the same key.
+    pub fn value(&self, key: &[u8], nonce: u64, value: &mut Vec<u8>) {
+        value.clear();
+        value.extend_from_slice(&xxh3_64(key).to_le_bytes());
+        value.extend_from_slice(&nonce.to_le_bytes());
+        let from = (mix(nonce) as usize) % NOISE;
+        let rest = self.value_len.saturating_sub(MIN_CHECKED_VALUE);
+        value.extend_from_slice(&self.noise[from..from + rest]);
+        value.truncate(self.value_len);
+    }
+
+    /// Whether this is a value of that key, whole and unmixed with another.
+    pub fn is_value_of(&self, key: &[u8], value: &[u8]) -> bool {
+        if value.len() != self.value_len {
+            return false;
+        }
+        if value.len() < MIN_CHECKED_VALUE {
+            return true;
+        }
+        let nonce = u64::from_le_bytes(value[8..16].try_into().expect("eight bytes"));
+        let from = (mix(nonce) as usize) % NOISE;
+        value[..8] == xxh3_64(key).to_le_bytes() && value[16..] == self.noise[from..from + value.len() - 16]
+    }
+}
+
+fn hex(word: u64, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.extend((0..16).rev().map(|i| DIGITS[(word >> (4 * i)) as usize & 15]));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn key(shape: &Shape, space: Space, number: u64) -> Vec<u8> {
+        let mut key = Vec::new();
+        shape.key(space, number, &mut key);
+        key
+    }
+
+    #[test]
+    fn keys_differ_and_have_their_length() {
+        for key_len in [8, 12, 19, 20, 24, 64] {
+            let shape = Shape::new(key_len, 100);
+            let spaces = [Space::Rows, Space::Counters, Space::Absent, Space::Queue(1), Space::Queue(2)];
+            let keys: HashSet<Vec<u8>> = spaces
+                .iter()
+                .flat_map(|&space| (0..1000).map(move |n| (space, n)))
+                .map(|(s, n)| key(&shape, s, n))
+                .collect();
+            assert_eq!(keys.len(), 5000);
+            assert!(keys.iter().all(|key| key.len() == key_len));
+        }
+    }
+
+    #[test]
+    fn ordered_spaces_are_in_order() {
+        for key_len in [8, 24] {
+            let shape = Shape::new(key_len, 100);
+            for space in [Space::Events, Space::Queue(7), Space::Sorted { stride: u64::MAX / 1000 }] {
+                assert!((0..999).all(|n| key(&shape, space, n) < key(&shape, space, n + 1)), "{space:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_tells_whose_it_is() {
+        let shape = Shape::new(24, 100);
+        let (mine, other) = (key(&shape, Space::Rows, 1), key(&shape, Space::Rows, 2));
+        let mut value = Vec::new();
+        shape.value(&mine, 77, &mut value);
+        assert!(value.len() == 100 && shape.is_value_of(&mine, &value) && !shape.is_value_of(&other, &value));
+        value[50] ^= 1;
+        assert!(!shape.is_value_of(&mine, &value), "a flipped bit is noticed");
+    }
+}

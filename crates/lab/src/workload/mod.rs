@@ -1,0 +1,204 @@
+//! Workloads: what is done to a store, by name.
+//!
+//! ```text
+//!   catalogue ──find("a")──▶ Workload ──stream(thread)──▶ Op, Op, Op …     the same for the same seed
+//!                                                          │ number, nonce
+//!                                                          ▼ Shape: key and value bytes
+//! ```
+//!
+//! YCSB's load and A to F (Cooper et al., SoCC 2010), as 002 §3.7 runs them, and the ones that embedded stores are known to
+//! suffer from: sequential loads, overwriting, blind merges, deletes before a scan, absent keys, expiry, queues.
+//!
+//! A workload says what it finds ([`Start`]) and what it leaves behind ([`Leaves`]); the bench loads first where that is
+//! missing.
+
+pub mod pick;
+mod stream;
+mod world;
+
+pub use pick::{Dist, Picker};
+pub use stream::{Op, Stream, StreamPlan};
+pub use world::World;
+
+use crate::engine::Need;
+
+/// What a workload needs to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// A new store.
+    Fresh,
+    /// All rows.
+    Rows,
+    /// One row in ten: the others were deleted.
+    Thinned,
+}
+
+/// What a workload leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// All rows, maybe more.
+    Rows,
+    /// One row in ten.
+    Thinned,
+    /// Something that no other workload can use.
+    Other,
+}
+
+/// One thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Put a new row.
+    Insert,
+    /// Put an existing row, blindly.
+    Update,
+    /// Get a row.
+    Read,
+    /// Get what is not there.
+    ReadAbsent,
+    /// Get a row, put it.
+    ReadModifyWrite,
+    /// Visit that many entries at most, from a row on; the number is uniform between the two.
+    Scan(u32, u32),
+    /// Visit the rows that begin like one, about 16 of them.
+    ScanPrefix,
+    /// Add to a counter without asking what it was.
+    Merge,
+    /// Get that many rows at once.
+    MultiGet(u32),
+}
+
+/// What a workload does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Put every row once, in random order.
+    Load,
+    /// Put every row once, in key order.
+    LoadSeq,
+    /// Put every row once, in key order or in random order: a coin decides each time (002 §3.7.4).
+    LoadMixed,
+    /// Things to do, with their shares in percent.
+    Mix(&'static [(u8, Verb)]),
+    /// Delete nine rows in ten.
+    Thin,
+    /// Put events in the order of time, and delete the oldest by ranges: a quarter of the records lives.
+    Expiry,
+    /// Each thread pushes to the end of a queue of its own and pops its head, found by a scan.
+    Queue,
+}
+
+/// A workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// What it needs.
+    pub start: Start,
+    /// What it leaves.
+    pub leaves: Leaves,
+    /// What it does.
+    pub kind: Kind,
+    /// The distribution, if the user names none.
+    pub dist: Dist,
+}
+
+/// Entries that a long scan visits.
+pub const LONG_SCAN: u32 = 10_000;
+/// Rows in a multi-get: what an NVMe device serves beside each other.
+pub const MULTI_GET: u32 = 32;
+
+const fn fresh(name: &'static str, about: &'static str, kind: Kind, leaves: Leaves) -> Workload {
+    Workload { name, about, start: Start::Fresh, leaves, kind, dist: Dist::Uniform }
+}
+
+const fn mix(name: &'static str, about: &'static str, dist: Dist, verbs: &'static [(u8, Verb)]) -> Workload {
+    Workload { name, about, start: Start::Rows, leaves: Leaves::Rows, kind: Kind::Mix(verbs), dist }
+}
+
+/// All workloads, in an order in which few loads are needed.
+pub const ALL: &[Workload] = &[
+    fresh("load-seq", "insert all rows in key order", Kind::LoadSeq, Leaves::Other),
+    fresh("load-mixed", "insert all rows, a share of them in key order", Kind::LoadMixed, Leaves::Other),
+    fresh("expiry", "insert in time order, delete the oldest by range", Kind::Expiry, Leaves::Other),
+    fresh("queue", "push to the end, pop the head by scanning for it", Kind::Queue, Leaves::Other),
+    fresh("load", "insert all rows in random order", Kind::Load, Leaves::Rows),
+    mix("a", "YCSB A: half reads, half updates", Dist::Zipf, &[(50, Verb::Read), (50, Verb::Update)]),
+    mix("b", "YCSB B: 95 % reads, 5 % updates", Dist::Zipf, &[(95, Verb::Read), (5, Verb::Update)]),
+    mix("c", "YCSB C: reads", Dist::Zipf, &[(100, Verb::Read)]),
+    mix("d", "YCSB D: 95 % reads of the latest, 5 % inserts", Dist::Latest, &[(95, Verb::Read), (5, Verb::Insert)]),
+    mix("e", "YCSB E: 95 % scans of 1 to 100, 5 % inserts", Dist::Zipf, &[(95, Verb::Scan(1, 100)), (5, Verb::Insert)]),
+    mix(
+        "f",
+        "YCSB F: half reads, half read-modify-writes",
+        Dist::Zipf,
+        &[(50, Verb::Read), (50, Verb::ReadModifyWrite)],
+    ),
+    mix("readmiss", "get keys that are not there", Dist::Uniform, &[(100, Verb::ReadAbsent)]),
+    mix("multi-get", "get 32 rows at once", Dist::Uniform, &[(100, Verb::MultiGet(MULTI_GET))]),
+    mix("scan-prefix", "visit about 16 rows by their prefix", Dist::Uniform, &[(100, Verb::ScanPrefix)]),
+    mix("scan-long", "visit 10,000 rows", Dist::Uniform, &[(100, Verb::Scan(LONG_SCAN, LONG_SCAN))]),
+    mix("merge", "add to counters, blindly", Dist::Zipf, &[(100, Verb::Merge)]),
+    mix("overwrite", "update rows, blindly", Dist::Uniform, &[(100, Verb::Update)]),
+    Workload {
+        name: "delete",
+        about: "delete nine rows in ten",
+        start: Start::Rows,
+        leaves: Leaves::Thinned,
+        kind: Kind::Thin,
+        dist: Dist::Uniform,
+    },
+    Workload {
+        name: "delete-scan",
+        about: "visit 100 rows where nine in ten were deleted",
+        start: Start::Thinned,
+        leaves: Leaves::Thinned,
+        kind: Kind::Mix(&[(100, Verb::Scan(100, 100))]),
+        dist: Dist::Uniform,
+    },
+];
+
+impl Workload {
+    /// The workload of that name.
+    pub fn find(name: &str) -> Option<&'static Workload> {
+        ALL.iter().find(|workload| workload.name == name)
+    }
+
+    /// What an engine must be able to do for it.
+    pub fn needs(&self) -> &'static [Need] {
+        match self.kind {
+            Kind::Expiry => &[Need::RangeDelete],
+            Kind::Mix([(100, Verb::Merge)]) => &[Need::Merge],
+            _ => &[],
+        }
+    }
+
+    /// Whether it goes through all records: else it may end when its time is up.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin)
+    }
+
+    /// Whether it writes anything.
+    pub fn writes(&self) -> bool {
+        let writes = |verb: &Verb| matches!(verb, Verb::Insert | Verb::Update | Verb::ReadModifyWrite | Verb::Merge);
+        match self.kind {
+            Kind::Mix(verbs) => verbs.iter().any(|(_, verb)| writes(verb)),
+            _ => true,
+        }
+    }
+}
+
+/// Several with commas between; `all` is all of them.
+///
+/// # Errors
+/// The first name that there is no workload of.
+pub fn parse(names: &str) -> Result<Vec<&'static Workload>, String> {
+    if names == "all" {
+        return Ok(ALL.iter().collect());
+    }
+    let find = |name: &str| {
+        let known = || ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
+        Workload::find(name).ok_or_else(|| format!("there is no workload `{name}`; there are all, {}", known()))
+    };
+    names.split(',').map(str::trim).map(find).collect()
+}

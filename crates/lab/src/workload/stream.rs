@@ -1,0 +1,421 @@
+//! [`Stream`]: the operations of one thread, one after the other, always the same for the same plan.
+
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::{Dist, Kind, Picker, Verb, Workload};
+use crate::record::{Space, mix};
+
+/// Operations of a stream that its digest covers.
+const DIGESTED: u64 = 10_000;
+/// The share of records that live in `expiry` at a time.
+const EXPIRY_WINDOW: u64 = 4;
+/// Range deletes in the time of a window.
+const EXPIRY_DELETES: u64 = 16;
+/// One row in so many stays when a store is thinned.
+pub const THINNED: u64 = 10;
+/// The share of records that a queue holds, over all threads.
+const BACKLOG: u64 = 10;
+
+/// One operation; `nonce` is what makes its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Put a value.
+    Put {
+        /// Of which records.
+        space: Space,
+        /// Which of them.
+        number: u64,
+        /// Makes the value.
+        nonce: u64,
+    },
+    /// Get a value.
+    Get {
+        /// Of which records.
+        space: Space,
+        /// Which of them.
+        number: u64,
+    },
+    /// Get a row and put it.
+    Modify {
+        /// Which row.
+        number: u64,
+        /// Makes the value.
+        nonce: u64,
+    },
+    /// Visit entries from a row on.
+    Scan {
+        /// Which row.
+        number: u64,
+        /// At most so many.
+        len: u32,
+    },
+    /// Visit the rows with the first `digits` digits of a row.
+    ScanPrefix {
+        /// Which row.
+        number: u64,
+        /// Hexadecimal digits.
+        digits: usize,
+    },
+    /// Add to a counter.
+    Add {
+        /// Which counter.
+        number: u64,
+        /// What is added.
+        delta: u64,
+    },
+    /// Delete a row.
+    Delete {
+        /// Which row.
+        number: u64,
+    },
+    /// Delete events.
+    DeleteEvents {
+        /// From this number
+        from: u64,
+        /// to before this one.
+        to: u64,
+    },
+    /// Get the rows in [`Stream::rows`].
+    MultiGet,
+    /// Take the first entry off the queue: `number` is what it must be.
+    Pop {
+        /// Whose queue.
+        queue: u8,
+        /// The entry that is at the head.
+        number: u64,
+    },
+}
+
+/// What makes a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct StreamPlan {
+    /// What is done.
+    pub workload: &'static Workload,
+    /// The distribution.
+    pub dist: Dist,
+    /// Where all random choices come from.
+    pub seed: u64,
+    /// Of how many threads.
+    pub threads: u64,
+    /// Which one.
+    pub thread: u64,
+    /// Operations of all threads together; a whole workload has as many as it has records.
+    pub ops: u64,
+    /// Records that are loaded, or to load.
+    pub records: u64,
+    /// Rows that exist: [`super::World::rows`].
+    pub rows: u64,
+    /// The number of the first new row.
+    pub next_row: u64,
+    /// The share of key order in [`Kind::LoadMixed`], in percent.
+    pub seq_share: f64,
+}
+
+/// The operations of one thread.
+#[derive(Debug)]
+pub struct Stream {
+    plan: StreamPlan,
+    rng: Xoshiro256PlusPlus,
+    picker: Picker,
+    /// Operations left.
+    left: u64,
+    /// Operations made.
+    made: u64,
+    /// Insertions made.
+    inserted: u64,
+    /// Entries taken off the queue.
+    popped: u64,
+    /// Events below this number are deleted, or were never there.
+    expired: u64,
+    digest: u64,
+    /// The rows of the last [`Op::MultiGet`].
+    pub rows: Vec<u64>,
+}
+
+impl Stream {
+    /// The stream of a plan.
+    pub fn new(plan: StreamPlan) -> Stream {
+        let total = match plan.workload.kind {
+            Kind::Load | Kind::LoadSeq | Kind::LoadMixed => plan.records,
+            Kind::Thin => plan.records - plan.records.div_ceil(THINNED),
+            _ => plan.ops,
+        };
+        let share = total / plan.threads + u64::from(plan.thread < total % plan.threads);
+        let seed =
+            mix(plan.seed ^ mix(plan.thread)).wrapping_add(xxhash_rust::xxh3::xxh3_64(plan.workload.name.as_bytes()));
+        Stream {
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+            picker: Picker::new(plan.dist, plan.rows.max(plan.records)),
+            left: share,
+            made: 0,
+            inserted: 0,
+            popped: 0,
+            expired: 0,
+            digest: 0,
+            rows: Vec::new(),
+            plan,
+        }
+    }
+
+    /// Identifies the operations so far, up to 10,000.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// New rows, events or entries so far.
+    pub fn inserted(&self) -> u64 {
+        self.inserted
+    }
+
+    /// Entries taken off the queue so far.
+    pub fn popped(&self) -> u64 {
+        self.popped
+    }
+
+    /// Events below this number are deleted.
+    pub fn expired(&self) -> u64 {
+        self.expired
+    }
+
+    /// The number of this thread's next insertion, if numbers start at `from`.
+    fn next_number(&mut self, from: u64) -> u64 {
+        let number = from + self.inserted * self.plan.threads + self.plan.thread;
+        self.inserted += 1;
+        number
+    }
+
+    fn pick(&mut self) -> u64 {
+        let newer = self.inserted * self.plan.threads;
+        let rows = if newer == 0 { self.plan.rows } else { self.plan.next_row + newer };
+        self.picker.pick(rows, &mut self.rng)
+    }
+
+    fn put(&mut self, space: Space, number: u64) -> Op {
+        Op::Put { space, number, nonce: self.rng.next_u64() }
+    }
+
+    fn load_mixed(&mut self) -> Op {
+        let in_order = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * 100.0 < self.plan.seq_share;
+        // Numbers are used once by either kind; in key order they leave gaps for those that come at random.
+        let number = self.next_number(0);
+        let stride = u64::MAX / self.plan.records.max(1);
+        self.put(if in_order { Space::Sorted { stride } } else { Space::Rows }, number)
+    }
+
+    fn expiry(&mut self) -> Op {
+        let window = self.plan.records / EXPIRY_WINDOW;
+        let slice = (window / EXPIRY_DELETES).max(1);
+        let at = self.inserted * self.plan.threads;
+        if self.plan.thread == 0 && at >= self.expired + window + slice {
+            let from = self.expired;
+            self.expired += slice;
+            return Op::DeleteEvents { from, to: self.expired };
+        }
+        let number = self.next_number(0);
+        self.put(Space::Events, number)
+    }
+
+    fn queue(&mut self) -> Op {
+        let queue = self.plan.thread as u8;
+        let backlog = (self.plan.records / BACKLOG / self.plan.threads).max(1);
+        if self.inserted - self.popped > backlog {
+            self.popped += 1;
+            return Op::Pop { queue, number: self.popped - 1 };
+        }
+        self.inserted += 1;
+        self.put(Space::Queue(queue), self.inserted - 1)
+    }
+
+    fn mixed(&mut self, verbs: &[(u8, Verb)]) -> Op {
+        let mut at = if verbs.len() == 1 { 0 } else { (self.rng.next_u64() % 100) as u8 };
+        let verb = verbs.iter().find(|(share, _)| {
+            let here = at < *share;
+            at = at.saturating_sub(*share);
+            here
+        });
+        let verb = verb.expect("the shares of a mix make a hundred").1;
+        match verb {
+            Verb::Insert => {
+                let number = self.next_number(self.plan.next_row);
+                self.put(Space::Rows, number)
+            }
+            Verb::Update => {
+                let number = self.pick();
+                self.put(Space::Rows, number)
+            }
+            Verb::Read => Op::Get { space: Space::Rows, number: self.pick() },
+            Verb::ReadAbsent => Op::Get { space: Space::Absent, number: self.pick() },
+            Verb::ReadModifyWrite => Op::Modify { number: self.pick(), nonce: self.rng.next_u64() },
+            Verb::Scan(least, most) => {
+                let more = self.rng.next_u64() % u64::from(most - least + 1);
+                Op::Scan { number: self.pick(), len: least + more as u32 }
+            }
+            Verb::ScanPrefix => {
+                // Each digit divides the rows by 16.
+                let digits = self.plan.rows.max(16).ilog(16) as usize;
+                Op::ScanPrefix { number: self.pick(), digits: digits.saturating_sub(1) }
+            }
+            Verb::Merge => Op::Add { number: self.pick() % self.plan.records, delta: 1 + self.rng.next_u64() % 100 },
+            Verb::MultiGet(n) => {
+                self.rows.clear();
+                for _ in 0..n {
+                    let row = self.pick();
+                    self.rows.push(row);
+                }
+                Op::MultiGet
+            }
+        }
+    }
+
+    fn made(&mut self, op: Op) -> Op {
+        self.made += 1;
+        if self.made <= DIGESTED {
+            let (kind, a, b) = match op {
+                Op::Put { number, nonce, .. } => (1, number, nonce),
+                Op::Get { number, .. } => (2, number, 0),
+                Op::Modify { number, nonce } => (3, number, nonce),
+                Op::Scan { number, len } => (4, number, u64::from(len)),
+                Op::ScanPrefix { number, digits } => (5, number, digits as u64),
+                Op::Add { number, delta } => (6, number, delta),
+                Op::Delete { number } => (7, number, 0),
+                Op::DeleteEvents { from, to } => (8, from, to),
+                Op::MultiGet => (9, self.rows.iter().fold(0, |sum, row| mix(sum ^ row)), 0),
+                Op::Pop { number, .. } => (10, number, 0),
+            };
+            self.digest = mix(self.digest ^ mix(kind ^ mix(a ^ mix(b))));
+        }
+        op
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Op;
+
+    fn next(&mut self) -> Option<Op> {
+        self.left = self.left.checked_sub(1)?;
+        let op = match self.plan.workload.kind {
+            Kind::Load => {
+                let number = self.next_number(0);
+                self.put(Space::Rows, number)
+            }
+            Kind::LoadSeq => {
+                let number = self.next_number(0);
+                self.put(Space::Sorted { stride: u64::MAX / self.plan.records.max(1) }, number)
+            }
+            Kind::LoadMixed => self.load_mixed(),
+            Kind::Mix(verbs) => self.mixed(verbs),
+            Kind::Thin => {
+                // The i-th number that is no multiple of ten.
+                let i = self.made * self.plan.threads + self.plan.thread;
+                Op::Delete { number: i + i / (THINNED - 1) + 1 }
+            }
+            Kind::Expiry => self.expiry(),
+            Kind::Queue => self.queue(),
+        };
+        Some(self.made(op))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::workload::ALL;
+
+    fn stream(name: &str, seed: u64, thread: u64) -> Stream {
+        let workload = Workload::find(name).unwrap();
+        let (records, rows, next_row) = (1000, 1000, 1000);
+        let plan = StreamPlan {
+            workload,
+            dist: workload.dist,
+            seed,
+            threads: 2,
+            thread,
+            ops: 2000,
+            records,
+            rows,
+            next_row,
+            seq_share: 50.0,
+        };
+        Stream::new(plan)
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_operations() {
+        for workload in ALL {
+            let run = |seed, thread| {
+                let mut stream = stream(workload.name, seed, thread);
+                let ops: Vec<Op> = stream.by_ref().collect();
+                (ops, stream.digest())
+            };
+            let first = run(1, 0);
+            assert_eq!(first, run(1, 0), "{}", workload.name);
+            assert_ne!(first.1, run(1, 1).1, "{}: threads differ", workload.name);
+            let random = !matches!(workload.kind, Kind::Thin);
+            assert_eq!(first.1 != run(2, 0).1, random, "{}: another seed", workload.name);
+        }
+    }
+
+    #[test]
+    fn a_load_and_a_thinning_touch_each_row_once() {
+        for (name, expected) in [("load", (0..1000).collect()), ("delete", (0..1000).filter(|n| n % 10 != 0).collect())]
+        {
+            let numbers = [0, 1].into_iter().flat_map(|thread| stream(name, 1, thread)).map(|op| match op {
+                Op::Put { number, .. } | Op::Delete { number } => number,
+                other => panic!("{other:?}"),
+            });
+            let numbers: Vec<u64> = numbers.collect();
+            assert_eq!(numbers.iter().copied().collect::<BTreeSet<u64>>(), expected, "{name}");
+            assert_eq!(numbers.len(), expected.len(), "{name}: none twice");
+        }
+    }
+
+    #[test]
+    fn a_mix_has_its_shares() {
+        let ops: Vec<Op> = stream("e", 1, 0).collect();
+        let scans: Vec<u32> =
+            ops.iter().filter_map(|op| if let Op::Scan { len, .. } = op { Some(*len) } else { None }).collect();
+        assert!((930..970).contains(&scans.len()), "{}", scans.len());
+        assert!(scans.iter().all(|len| (1..=100).contains(len)));
+        assert_eq!(ops.len(), 1000, "half of the operations of two threads");
+    }
+
+    #[test]
+    fn a_queue_pops_in_order_and_keeps_its_backlog() {
+        let (mut pushed, mut popped) = (0, 0);
+        for op in stream("queue", 1, 1) {
+            match op {
+                Op::Put { space: Space::Queue(1), number, .. } => {
+                    assert_eq!(number, pushed);
+                    pushed += 1;
+                }
+                Op::Pop { queue: 1, number } => {
+                    assert_eq!(number, popped);
+                    popped += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(pushed - popped <= 51);
+        }
+        assert!(popped > 400, "{popped}");
+    }
+
+    #[test]
+    fn expiry_keeps_a_window() {
+        let (mut newest, mut oldest) = (0, 0);
+        for op in stream("expiry", 1, 0) {
+            match op {
+                Op::Put { number, .. } => newest = number,
+                Op::DeleteEvents { from, to } => {
+                    assert_eq!(from, oldest);
+                    oldest = to;
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(newest - oldest <= 250 + 250 / 16 + 2, "{oldest}..{newest}");
+        }
+        assert!(oldest > 1500, "{oldest}");
+    }
+}

@@ -1,0 +1,65 @@
+//! [`World`]: what the workloads so far have left in a store, as far as the lab has to know it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::Start;
+use crate::record::Shape;
+
+/// One counter in so many is followed exactly.
+const FOLLOWED: u64 = 1024;
+
+/// What a store holds.
+#[derive(Debug)]
+pub struct World {
+    /// What a workload may find.
+    pub holds: Option<Start>,
+    /// Rows of numbers below this were all inserted.
+    pub rows: u64,
+    /// The number of the next new row.
+    pub next_row: u64,
+    /// Rows, events and entries that are alive.
+    pub live: u64,
+    /// Which counters exist.
+    seen: Vec<AtomicU64>,
+    /// The sums of the counters that are followed.
+    sums: Vec<AtomicU64>,
+}
+
+impl World {
+    /// A new store, for that many records.
+    pub fn new(records: u64) -> World {
+        let atomics = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
+        World {
+            holds: Some(Start::Fresh),
+            rows: 0,
+            next_row: 0,
+            live: 0,
+            seen: atomics(records.div_ceil(64)),
+            sums: atomics(records.div_ceil(FOLLOWED)),
+        }
+    }
+
+    /// A counter was added to.
+    pub fn added(&self, number: u64, delta: u64) {
+        if let Some(word) = self.seen.get((number / 64) as usize) {
+            word.fetch_or(1 << (number % 64), Relaxed);
+        }
+        if number.is_multiple_of(FOLLOWED)
+            && let Some(sum) = self.sums.get((number / FOLLOWED) as usize)
+        {
+            sum.fetch_add(delta, Relaxed);
+        }
+    }
+
+    /// Counters whose sum is known, with the sum; those never added to left out.
+    pub fn known_counters(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let sums = self.sums.iter().map(|sum| sum.load(Relaxed));
+        sums.enumerate().filter(|(_, sum)| *sum > 0).map(|(i, sum)| (i as u64 * FOLLOWED, sum))
+    }
+
+    /// Bytes of keys and values that are alive.
+    pub fn live_bytes(&self, shape: &Shape) -> u64 {
+        let counters: u64 = self.seen.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
+        self.live * shape.record_bytes() + counters * (shape.key_len as u64 + 8)
+    }
+}

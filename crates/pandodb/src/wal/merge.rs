@@ -2,7 +2,8 @@
 //!
 //! Each stream's segments are read one after another; the stream whose next record has the smallest first seqno goes
 //! next. Records of an epoch that a later epoch's `start` cut off are left out: they were not part of the log when
-//! that epoch began, and their seqnos were given out again.
+//! that epoch began, and their seqnos were given out again. What is left of a stream only goes up; one that does not was
+//! not written by us.
 
 use std::ops::Range;
 
@@ -64,6 +65,8 @@ struct Stream {
     /// Segments not read to their end yet.
     rest: Range<usize>,
     head: Option<Item>,
+    /// The last seqno of the records so far.
+    last: Seqno,
     stale: bool,
     /// The first damage since the last record that was accepted.
     damage: Option<Place>,
@@ -135,6 +138,7 @@ impl Merge {
             _ => self.streams.push(Stream {
                 rest: index..index + 1,
                 head: None,
+                last: Seqno(0),
                 stale: true,
                 damage: None,
                 rejected: None,
@@ -181,6 +185,14 @@ impl Merge {
                     state.damage.get_or_insert(Place { segment, offset });
                 }
                 if found.head.last() <= source.limit || SeededBug::VoidEpochReplayed.is_on() {
+                    // Else what follows a record that is not part of the log could become part of it, once that record's
+                    // segment is removed.
+                    if found.head.first <= state.last {
+                        let detail = format!("seqno {} after {} in the same stream", found.head.first, state.last);
+                        let error = Error::corruption("log record", found.offset, detail);
+                        return Err(error.in_file(&source.reader.name, 0));
+                    }
+                    state.last = found.head.last();
                     state.head = Some(Item { segment, stream, found });
                     return Ok(());
                 }

@@ -4,3 +4,5 @@
 
 pub mod engine;
 pub mod line;
+pub mod plot;
+pub mod report;

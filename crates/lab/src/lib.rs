@@ -9,7 +9,8 @@
 //! * [`workload`]: what is done: YCSB, loads, merges, deletes, queues; a deterministic stream of operations a thread.
 //! * [`bench`]: does it, watches, and measures: rates over time, latencies, amplifications, memory.
 //! * [`engine`]: what can be measured; [`pando`]: PandoDB as such. Rivals live in a crate of their own, which builds C++.
-//! * [`line`]: what was measured, as a line of JSON.
+//! * [`line`]: what was measured, as a line of JSON. [`report`] puts lines beside each other, as a page, pictures and tables;
+//!   [`plot`] draws.
 //!
 //! It works without any rival. `pando bench` is its face.
 #![forbid(unsafe_code)]
@@ -19,5 +20,7 @@ pub mod bench;
 pub mod engine;
 pub mod line;
 pub mod pando;
+pub mod plot;
 pub mod record;
+pub mod report;
 pub mod workload;

@@ -1,0 +1,90 @@
+//! Colours, dashes and markers, and the style sheet that carries them.
+//!
+//! The eight colours are those of Okabe and Ito (2008), made for colour-blind readers, with their yellow and black
+//! replaced by tones that hold on white and on dark paper. A series also differs by its dash and its marker, so a
+//! plot reads in print without colour. From the ninth on, colours repeat with other dashes.
+
+use std::fmt::Write as _;
+
+/// (light, dark), by number.
+const COLOURS: [(&str, &str); 8] = [
+    ("#0072b2", "#4da6e0"), // blue
+    ("#d55e00", "#ff8a3c"), // vermilion
+    ("#009e73", "#2fc79a"), // green
+    ("#a8478a", "#e39ac9"), // purple
+    ("#c98a00", "#f2b830"), // orange
+    ("#3aa0d8", "#9bd6f7"), // sky
+    ("#6b5b00", "#d3c65a"), // olive
+    ("#333333", "#eeeeee"), // grey
+];
+
+/// The dash of a series, by number: pinned together with the colour, shifted by one for every round of colours.
+const DASHES: [&str; 4] = ["", "7 2.5", "2.5 2", "9 2.5 2 2.5"];
+
+/// What does not depend on light or dark.
+const FRAME: &str = "\
+.pl-t{font:12px 'DejaVu Sans',system-ui,sans-serif}\
+.pl-h{font-size:15px;font-weight:bold}\
+.pl-n{font-size:11px}\
+.pl-l{fill:none;stroke-width:1.7;stroke-linejoin:round}\
+.pl-m{stroke-width:1.3}\
+.pl-x{fill:none;stroke-width:2.6}\
+.pl-lim{fill:none;stroke-width:1.6;stroke-dasharray:4 4}";
+
+/// The colour's number of a series.
+pub(super) fn colour(ink: usize) -> usize {
+    ink % COLOURS.len()
+}
+
+/// The dash of a series.
+pub(super) fn dash(ink: usize) -> &'static str {
+    DASHES[(ink + ink / COLOURS.len()) % DASHES.len()]
+}
+
+/// The opacity of a bar: bars of a repeated colour are paler.
+pub(super) fn bar_opacity(ink: usize) -> f64 {
+    if ink < COLOURS.len() { 1.0 } else { 0.5 }
+}
+
+/// The path of the marker of a series around a point. The cross is not among them: it marks stalls.
+pub(super) fn marker(ink: usize, x: f64, y: f64) -> String {
+    let r = 3.6;
+    match ink % 6 {
+        0 => format!("M{:.1} {y:.1}a{r} {r} 0 1 0 {d} 0a{r} {r} 0 1 0 -{d} 0z", x - r, d = 2.0 * r),
+        1 => format!("M{:.1} {:.1}h6.4v6.4h-6.4z", x - 3.2, y - 3.2),
+        2 => format!("M{x:.1} {:.1}l4 7h-8z", y - 4.5),
+        3 => format!("M{x:.1} {:.1}l4.4 4.4l-4.4 4.4l-4.4 -4.4z", y - 4.4),
+        4 => format!("M{x:.1} {:.1}l4 -7h-8z", y + 4.5),
+        _ => format!("M{:.1} {:.1}h9v3h-9z", x - 4.5, y - 1.5),
+    }
+}
+
+/// The path of the cross that marks a point.
+pub(super) fn cross(x: f64, y: f64) -> String {
+    format!("M{:.1} {:.1}l9 9m0 -9l-9 9", x - 4.5, y - 4.5)
+}
+
+/// The style sheet of plots, light and, where the reader's screen prefers it, dark; in print light.
+///
+/// Every plot drawn by [`super::Plot::inline_svg`] needs it once in its page.
+pub fn css() -> String {
+    format!("{}@media screen and (prefers-color-scheme: dark){{{}}}", light_css(), tones(true))
+}
+
+pub(super) fn light_css() -> String {
+    format!("{FRAME}{}", tones(false))
+}
+
+fn tones(dark: bool) -> String {
+    let (paper, text, grid, soft) =
+        if dark { ("#14181d", "#e6e6e6", "#333b45", "#a8b0ba") } else { ("#ffffff", "#1a1a1a", "#e2e5e9", "#5a6370") };
+    let mut css = format!(
+        ".pl-bg{{fill:{paper}}}.pl-t{{fill:{text}}}.pl-n{{fill:{soft}}}.pl-g{{stroke:{grid}}}.pl-a{{stroke:{soft}}}\
+         .pl-lim{{stroke:{text}}}.pl-m,.pl-b{{stroke:{paper}}}"
+    );
+    for (i, (light_tone, dark_tone)) in COLOURS.iter().enumerate() {
+        let tone = if dark { dark_tone } else { light_tone };
+        let _ = write!(css, ".pl-s{i}{{stroke:{tone}}}.pl-f{i}{{fill:{tone}}}");
+    }
+    css
+}

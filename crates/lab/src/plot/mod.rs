@@ -1,0 +1,206 @@
+//! Plots: what the report, the figures of the sources and the theory draw with.
+//!
+//! ```text
+//!   Plot ──thin──▶ few points ──scale──▶ axes ──draw──▶ SVG ──raster──▶ PNG
+//! ```
+//!
+//! 1. [`thin`]: a long series keeps the lowest and the highest point of every column of pixels.
+//! 2. [`scale`]: ranges, ticks and their labels; [`unit`] writes numbers.
+//! 3. `draw`: the frame, the series, and below them the legend and the notes, so that nothing covers the data.
+//! 4. `raster`: the PNG is the SVG, drawn by `resvg` with an embedded font.
+//!
+//! Invariants: the output is a function of the plot alone; a value that is not finite, or not positive on a logarithmic
+//! axis, is a gap and never an error; a stall never vanishes by thinning. Why an SVG of our own:
+//! `docs/decisions/0013-plots.md`.
+
+use std::path::Path;
+
+use crate::engine::Result;
+
+mod draw;
+mod ink;
+mod raster;
+pub mod scale;
+pub mod thin;
+pub mod unit;
+
+pub use ink::css;
+
+/// One axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Axis {
+    /// What it shows: `latency`.
+    pub label: String,
+    /// In what, unprefixed: `s`, `B`, `operations/s`, or empty for a bare number. Ticks get their prefix from the value
+    /// ([`unit::tick`]).
+    pub unit: String,
+    /// Logarithmic; values that are not positive become gaps.
+    pub log: bool,
+    /// Labelled positions instead of ticks: categories, or percentiles.
+    pub names: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// A linear axis.
+    pub fn linear(label: &str, unit: &str) -> Axis {
+        Axis { label: label.to_owned(), unit: unit.to_owned(), ..Axis::default() }
+    }
+
+    /// A logarithmic axis.
+    pub fn log(label: &str, unit: &str) -> Axis {
+        Axis { log: true, ..Axis::linear(label, unit) }
+    }
+
+    /// An axis of names, at 0, 1, 2, ….
+    pub fn named<S: Into<String>>(label: &str, names: impl IntoIterator<Item = S>) -> Axis {
+        let names = names.into_iter().enumerate().map(|(i, name)| (i as f64, name.into())).collect();
+        Axis { names, ..Axis::linear(label, "") }
+    }
+
+    /// `latency (s)`.
+    pub fn title(&self) -> String {
+        if self.unit.is_empty() { self.label.clone() } else { format!("{} ({})", self.label, self.unit) }
+    }
+}
+
+/// How a series is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Style {
+    /// Points joined by a line; a gap breaks it.
+    #[default]
+    Line,
+    /// Markers only.
+    Points,
+    /// A value that holds until the next.
+    Steps,
+    /// Bars from zero; several series with bars at the same place are stacked in their order.
+    Bars,
+    /// A neutral dashed line: a limit, a budget, a bound.
+    Limit,
+}
+
+/// One series.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    /// Its name in the legend.
+    pub name: String,
+    /// The points, in the order of x.
+    pub points: Vec<(f64, f64)>,
+    /// How they are drawn.
+    pub style: Style,
+    /// Points to be marked with a cross in the same colour: stalls, crossings.
+    pub marks: Vec<(f64, f64)>,
+    /// The colour, marker and dash, by number; that of its place in the plot if `None`. Pinned where one engine is to look
+    /// the same in many plots.
+    pub ink: Option<usize>,
+}
+
+impl Series {
+    /// A series without marks.
+    pub fn new(name: impl Into<String>, style: Style, points: Vec<(f64, f64)>) -> Series {
+        Series { name: name.into(), points, style, ..Series::default() }
+    }
+
+    /// The same series in a pinned colour.
+    #[must_use]
+    pub fn with_ink(mut self, ink: usize) -> Series {
+        self.ink = Some(ink);
+        self
+    }
+}
+
+/// A plot.
+///
+/// ```
+/// use pandodb_lab::plot::{Axis, Plot, Series, Style};
+///
+/// let points = (1..=100).map(|n| (f64::from(n), f64::from(n).sqrt() * 1e-6)).collect();
+/// let plot = Plot::new("Lookups", Axis::linear("records", ""), Axis::log("latency", "s"))
+///     .with(Series::new("measured", Style::Line, points))
+///     .note("one thread");
+/// assert!(plot.svg().contains("latency (s)"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plot {
+    /// What it shows, in one line.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis; a linear one begins at zero.
+    pub y: Axis,
+    /// What is drawn; the first is drawn last, on top.
+    pub series: Vec<Series>,
+    /// Sentences below the plot.
+    pub notes: Vec<String>,
+}
+
+impl Plot {
+    /// An empty plot.
+    pub fn new(title: impl Into<String>, x: Axis, y: Axis) -> Plot {
+        Plot { title: title.into(), x, y, series: Vec::new(), notes: Vec::new() }
+    }
+
+    /// The plot with one more series.
+    #[must_use]
+    pub fn with(mut self, series: Series) -> Plot {
+        self.series.push(series);
+        self
+    }
+
+    /// The plot with one more note.
+    #[must_use]
+    pub fn note(mut self, note: impl Into<String>) -> Plot {
+        self.notes.push(note.into());
+        self
+    }
+
+    /// Whether any point would be drawn.
+    pub fn has_data(&self) -> bool {
+        let visible = |&(x, y): &(f64, f64)| scale::visible(x, &self.x) && scale::visible(y, &self.y);
+        self.series.iter().any(|series| series.style != Style::Limit && series.points.iter().any(visible))
+    }
+
+    /// A complete SVG document with its own style sheet, light and dark.
+    pub fn svg(&self) -> String {
+        draw::draw(self, &format!("<style>{}</style>", css()))
+    }
+
+    /// An SVG element for a page that carries [`css`] once.
+    pub fn inline_svg(&self) -> String {
+        draw::draw(self, "")
+    }
+
+    /// A PNG image, light, at twice the SVG's size.
+    ///
+    /// # Errors
+    /// If the image cannot be encoded.
+    pub fn png(&self) -> Result<Vec<u8>> {
+        raster::png(&draw::draw(self, &format!("<style>{}</style>", ink::light_css())))
+    }
+
+    /// Writes [`Plot::png`] to a file.
+    ///
+    /// # Errors
+    /// If the image cannot be encoded, or the file not be written; names the file.
+    pub fn write_png(&self, path: &Path) -> Result<()> {
+        std::fs::write(path, self.png()?).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
+    }
+}
+
+/// `text` for the inside of an element or an attribute in quotes, of HTML and of SVG. Control characters, which XML
+/// forbids, become spaces.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c if c.is_control() || c == '\u{fffe}' || c == '\u{ffff}' => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,102 @@
+//! Numbers for people: three digits that count, a prefix, a unit.
+//!
+//! Bytes (`B`) have binary prefixes, as budgets are given in them; seconds go down to nanoseconds and never up to
+//! kiloseconds; everything else counts in thousands and stays plain below one, since `50 m` of a ratio reads as metres.
+
+/// A value with its unit where that is short: `1.5 ms`, `64 MiB`, `12.3 k`, `0.05`, `87 %`; `–` if it is not finite.
+pub fn show(value: f64, unit: &str) -> String {
+    with_digits(value, unit, 3)
+}
+
+/// As [`show`], with as many digits as neighbouring ticks `step` apart need.
+pub fn tick(value: f64, step: f64, unit: &str) -> String {
+    let ratio = (value / step).abs();
+    let needed = if ratio.is_finite() && ratio > 1.0 { ratio.log10().floor() as usize + 2 } else { 2 };
+    with_digits(value, unit, needed.clamp(3, 9))
+}
+
+/// As [`show`] of a bare number.
+pub fn count(value: f64) -> String {
+    show(value, "")
+}
+
+/// As [`show`] of microseconds, written as seconds with a prefix.
+pub fn micros(value: f64) -> String {
+    show(value * 1e-6, "s")
+}
+
+fn with_digits(value: f64, unit: &str, digits: usize) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let (base, up, down): (f64, &[&str], &[&str]) = match unit {
+        "B" => (1024.0, &["", "Ki", "Mi", "Gi", "Ti", "Pi"], &[]),
+        "s" => (1000.0, &[""], &["m", "µ", "n"]),
+        _ => (1000.0, &["", "k", "M", "G", "T"], &[]),
+    };
+    let value = rounded(value, digits);
+    let size = value.abs();
+    let mut power = 0;
+    while power + 1 < up.len() as i32 && size >= base.powi(power + 1) {
+        power += 1;
+    }
+    while size > 0.0 && -power < down.len() as i32 && size < base.powi(power) * (1.0 - 1e-9) {
+        power -= 1;
+    }
+    let prefix = if power < 0 { down[(-power - 1) as usize] } else { up[power as usize] };
+    let number = plain(rounded(value / base.powi(power), digits), digits);
+    let unit = if ["B", "s", "%"].contains(&unit) { unit } else { "" };
+    if prefix.is_empty() && unit.is_empty() { number } else { format!("{number} {prefix}{unit}") }
+}
+
+/// `value` with so many digits that count.
+fn rounded(value: f64, digits: usize) -> f64 {
+    format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value)
+}
+
+/// A number without trailing zeros; small ones with an exponent.
+fn plain(value: f64, digits: usize) -> String {
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    if value.abs() < 1e-4 {
+        return format!("{value:e}");
+    }
+    let whole = value.abs().log10().floor() as i32 + 1;
+    let text = format!("{value:.*}", (digits as i32 - whole).max(0) as usize);
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_well() {
+        for (value, unit, text) in [
+            (0.0, "", "0"),
+            (10_000.0, "", "10 k"),
+            (1_000_000.0, "operations/s", "1 M"),
+            (999_950.0, "", "1 M"),
+            (12_345.0, "", "12.3 k"),
+            (0.05, "", "0.05"),
+            (1e-6, "", "1e-6"),
+            (0.0015, "s", "1.5 ms"),
+            (1e-6, "s", "1 µs"),
+            (1e-3, "s", "1 ms"),
+            (1200.0, "s", "1200 s"),
+            (-0.25, "s", "-250 ms"),
+            (67_108_864.0, "B", "64 MiB"),
+            (1000.0, "B", "1000 B"),
+            (1023.9, "B", "1020 B"),
+            (87.26, "%", "87.3 %"),
+            (f64::NAN, "s", "–"),
+            (f64::INFINITY, "", "–"),
+        ] {
+            assert_eq!(show(value, unit), text, "{value} {unit}");
+        }
+        assert_eq!(tick(1_002_500.0, 500.0, ""), "1.0025 M");
+        assert_eq!(micros(1500.0), "1.5 ms");
+        assert_eq!(count(0.3), "0.3");
+    }
+}

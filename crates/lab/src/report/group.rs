@@ -1,0 +1,247 @@
+//! Cases, entries, rounds: which lines are compared with which.
+//!
+//! A case is a workload with all that was asked for; an entry is one engine in it; its rounds are the lines that repeat
+//! it. Refused lines are kept apart, as the rest of them is empty.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::line::{Asked, Line};
+use crate::plot::unit;
+
+/// All lines, grouped.
+pub(super) struct Sheet<'a> {
+    pub lines: &'a [Line],
+    /// Everyone who was measured or refused: PandoDB first, then by name. The place is the colour in all plots.
+    pub whos: Vec<String>,
+    /// In the order of the lines' workloads, then by threads.
+    pub cases: Vec<Case<'a>>,
+    /// What all cases were asked for alike: (name, value).
+    pub common: Vec<(&'static str, String)>,
+}
+
+/// What was asked for, and who did it.
+pub(super) struct Case<'a> {
+    pub workload: &'a str,
+    pub threads: usize,
+    pub asked: &'a Asked,
+    /// `read-random, 4 threads`, and what tells it apart from other cases of that workload.
+    pub label: String,
+    /// The label for anchors and file names; unique.
+    pub slug: String,
+    /// In the order of [`Sheet::whos`].
+    pub entries: Vec<Entry<'a>>,
+}
+
+/// One engine in one case.
+pub(super) struct Entry<'a> {
+    pub who: String,
+    /// Its place in [`Sheet::whos`].
+    pub ink: usize,
+    /// Never empty.
+    pub rounds: Vec<&'a Line>,
+}
+
+/// A figure over rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Spread {
+    pub median: f64,
+    pub low: f64,
+    pub high: f64,
+    /// Rounds that have the figure.
+    pub rounds: usize,
+}
+
+impl<'a> Sheet<'a> {
+    pub fn new(lines: &'a [Line]) -> Sheet<'a> {
+        let whos: BTreeSet<(bool, String)> =
+            lines.iter().map(|line| (line.engine != "pando", line.who())).collect();
+        let whos: Vec<String> = whos.into_iter().map(|(_, who)| who).collect();
+        let mut cases: Vec<Case<'a>> = Vec::new();
+        for line in lines.iter().filter(|line| line.refused.is_none()) {
+            let same =
+                |case: &Case| case.workload == line.workload && case.threads == line.threads && *case.asked == line.asked;
+            let at = cases.iter().position(same).unwrap_or_else(|| {
+                cases.push(Case::new(line));
+                cases.len() - 1
+            });
+            cases[at].add(line, &whos);
+        }
+        let mut order: Vec<&str> = Vec::new();
+        for case in &cases {
+            if !order.contains(&case.workload) {
+                order.push(case.workload);
+            }
+        }
+        cases.sort_by_key(|case| (order.iter().position(|workload| *workload == case.workload), case.threads));
+        let common = alike(cases.iter().map(|case| case.asked));
+        name(&mut cases);
+        Sheet { lines, whos, cases, common }
+    }
+
+    /// (who, workload, reason) of everything refused, each once.
+    pub fn refusals(&self) -> Vec<(String, String, String)> {
+        let mut seen = Vec::new();
+        for line in self.lines {
+            let Some(reason) = &line.refused else { continue };
+            let threads = if line.threads > 1 { format!(" ({} threads)", line.threads) } else { String::new() };
+            let refusal = (line.who(), format!("{}{threads}", line.workload), reason.clone());
+            if !seen.contains(&refusal) {
+                seen.push(refusal);
+            }
+        }
+        seen
+    }
+
+    /// Why `who` has no entry in this case, if it refused.
+    pub fn refusal(&self, case: &Case, who: &str) -> Option<&'a str> {
+        let lines = self.lines.iter().filter(|line| line.workload == case.workload && line.who() == who);
+        let same = |line: &&Line| line.threads == case.threads || line.threads == 0;
+        lines.filter(same).find_map(|line| line.refused.as_deref())
+    }
+
+    /// Everything with wrong answers.
+    pub fn wrong(&self) -> Vec<(&Case<'a>, &Entry<'a>)> {
+        let all = self.cases.iter().flat_map(|case| case.entries.iter().map(move |entry| (case, entry)));
+        all.filter(|(_, entry)| entry.wrong().0 > 0).collect()
+    }
+}
+
+impl<'a> Case<'a> {
+    fn new(line: &'a Line) -> Case<'a> {
+        Case {
+            workload: &line.workload,
+            threads: line.threads,
+            asked: &line.asked,
+            label: String::new(),
+            slug: String::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, line: &'a Line, whos: &[String]) {
+        let who = line.who();
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.who == who) {
+            entry.rounds.push(line);
+            return;
+        }
+        let ink = whos.iter().position(|known| *known == who).expect("everyone is among whos");
+        self.entries.push(Entry { who, ink, rounds: vec![line] });
+        self.entries.sort_by_key(|entry| entry.ink);
+    }
+
+    pub fn entry(&self, who: &str) -> Option<&Entry<'a>> {
+        self.entries.iter().find(|entry| entry.who == who)
+    }
+
+    /// The best fair rate of all but `who`, of those whose answers were right.
+    pub fn best_other(&self, who: &str) -> Option<f64> {
+        let others = self.entries.iter().filter(|entry| entry.who != who).filter_map(Entry::rate);
+        others.map(|rate| rate.median).filter(|rate| *rate > 0.0).max_by(f64::total_cmp)
+    }
+
+    /// The most rounds of any entry.
+    pub fn rounds(&self) -> usize {
+        self.entries.iter().map(|entry| entry.rounds.len()).max().unwrap_or(0)
+    }
+}
+
+impl Entry<'_> {
+    /// A figure over the rounds; `None` if no round has a finite one.
+    pub fn spread(&self, figure: impl Fn(&Line) -> f64) -> Option<Spread> {
+        let mut values: Vec<f64> =
+            self.rounds.iter().map(|line| figure(line)).filter(|value| value.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let n = values.len();
+        let (low, high) = (*values.first()?, *values.last()?);
+        Some(Spread { median: (values[(n - 1) / 2] + values[n / 2]) / 2.0, low, high, rounds: n })
+    }
+
+    /// The rate that is compared; `None` if an answer was wrong, which makes it worthless.
+    pub fn rate(&self) -> Option<Spread> {
+        if self.wrong().0 > 0 { None } else { self.spread(Line::fair_ops_per_s) }
+    }
+
+    /// The round whose rate is the (lower) median: its course over time stands for all.
+    pub fn middle(&self) -> &Line {
+        let mut rounds = self.rounds.clone();
+        rounds.sort_by(|a, b| a.fair_ops_per_s().total_cmp(&b.fair_ops_per_s()));
+        rounds[(rounds.len() - 1) / 2]
+    }
+
+    /// Answers (wrong, checked), of all rounds.
+    pub fn wrong(&self) -> (u64, u64) {
+        self.rounds.iter().fold((0, 0), |(wrong, checked), line| {
+            (wrong.saturating_add(line.wrong_answers), checked.saturating_add(line.checked_answers))
+        })
+    }
+}
+
+impl Spread {
+    /// `118 k … 130 k, 3 rounds`; empty for one round.
+    pub fn note(&self, unit: &str) -> String {
+        if self.rounds < 2 {
+            return String::new();
+        }
+        format!("{} … {}, {} rounds", unit::show(self.low, unit), unit::show(self.high, unit), self.rounds)
+    }
+}
+
+/// Everything asked for, as (name, value).
+pub(super) fn asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
+    let rate = if asked.rate > 0.0 { format!("{}/s offered", unit::count(asked.rate)) } else { "closed loop".to_owned() };
+    vec![
+        ("records", unit::count(asked.records as f64)),
+        ("key", format!("{} B", asked.key_len)),
+        ("value", format!("{} B", asked.value_len)),
+        ("distribution", asked.dist.clone()),
+        ("budget", unit::show(asked.memory_budget as f64, "B")),
+        ("cache", asked.cache.clone()),
+        ("rate", rate),
+        ("sequential", unit::show(asked.seq_share, "%")),
+        ("deterministic", if asked.deterministic { "yes" } else { "no" }.to_owned()),
+        ("seed", asked.seed.to_string()),
+    ]
+}
+
+/// The fields that all have alike.
+fn alike<'b>(all: impl Iterator<Item = &'b Asked>) -> Vec<(&'static str, String)> {
+    let mut common: Option<Vec<(&'static str, String)>> = None;
+    for asked in all {
+        let fields = asked_fields(asked);
+        common = Some(match common {
+            None => fields,
+            Some(common) => common.into_iter().filter(|field| fields.contains(field)).collect(),
+        });
+    }
+    common.unwrap_or_default()
+}
+
+/// Gives every case its label and its slug.
+fn name(cases: &mut [Case]) {
+    let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+    let workloads: Vec<(&str, &Asked)> = cases.iter().map(|case| (case.workload, case.asked)).collect();
+    for case in cases.iter_mut() {
+        let same = alike(workloads.iter().filter(|(workload, _)| *workload == case.workload).map(|(_, asked)| *asked));
+        let own = asked_fields(case.asked).into_iter().filter(|field| !same.contains(field));
+        let own: String = own.map(|(name, value)| format!(", {name} {value}")).collect();
+        let s = if case.threads == 1 { "" } else { "s" };
+        case.label = format!("{}, {} thread{s}{own}", case.workload, case.threads);
+        let slug = slug(&case.label);
+        let n = taken.entry(slug.clone()).or_insert(0);
+        *n += 1;
+        case.slug = if *n > 1 { format!("{slug}-{n}") } else { slug };
+    }
+}
+
+/// Letters, digits and single hyphens.
+fn slug(text: &str) -> String {
+    let mut slug = String::new();
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() {
+            slug.push(c.to_ascii_lowercase());
+        } else if !slug.ends_with('-') {
+            slug.push('-');
+        }
+    }
+    slug.trim_matches('-').to_owned()
+}

@@ -1,0 +1,102 @@
+//! The report: lines of figures put beside each other, as a page, as images, and as a table for terminals.
+//!
+//! ```text
+//!   .jsonl ──read──▶ lines ──group──▶ Sheet ──charts──▶ plots ──┬─▶ page   html()
+//!                                       └────tables──▶ tables ──┤
+//!                                                               ├─▶ files  pngs()
+//!                                                               └─▶ text   table()
+//! ```
+//!
+//! 1. `group`: a *case* is what was asked for: workload, threads, and all of [`crate::line::Asked`]. Lines of one case and
+//!    one engine are *rounds*: figures are their median, with the spread beside it.
+//! 2. `tables` and `charts` turn cases into tables and plots; `summary` says what a reader must know first.
+//! 3. `page` writes one file that fetches nothing and runs nothing.
+//!
+//! Invariants: the output is a function of the lines alone; every name from a line is escaped; a line with wrong answers
+//! has no rate in any comparison; a refused workload is listed with its reason and is never a zero.
+
+use std::path::{Path, PathBuf};
+
+use crate::engine::Result;
+use crate::line::Line;
+
+mod charts;
+mod group;
+mod page;
+mod summary;
+mod tables;
+
+use group::Sheet;
+
+/// Reads lines of figures from `.jsonl` files, in the order given. Unknown fields are ignored; a `null`, which is how
+/// JSON writes a figure that is not a number, counts as missing; empty lines are skipped.
+///
+/// # Errors
+/// If a file cannot be read or a line is no line of figures; names the file and the line's number.
+pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for path in paths {
+        let path = path.as_ref();
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        for (i, row) in text.lines().enumerate().filter(|(_, row)| !row.trim().is_empty()) {
+            let parsed = serde_json::from_str(row).and_then(|value| serde_json::from_value(without_nulls(value)));
+            lines.push(parsed.map_err(|error| {
+                format!("{}:{}: not a line of figures: {error}", path.display(), i + 1)
+            })?);
+        }
+    }
+    Ok(lines)
+}
+
+fn without_nulls(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Object(fields) => {
+            let known = fields.into_iter().filter(|(_, field)| !field.is_null());
+            Value::Object(known.map(|(name, field)| (name, without_nulls(field))).collect())
+        }
+        Value::Array(items) => {
+            let number = |item: Value| if item.is_null() { Value::from(0) } else { without_nulls(item) };
+            Value::Array(items.into_iter().map(number).collect())
+        }
+        other => other,
+    }
+}
+
+/// The report as one self-contained page: tables, inline SVG, light and dark, no scripts, nothing fetched.
+pub fn html(lines: &[Line]) -> String {
+    page::page(&Sheet::new(lines))
+}
+
+/// The plots of [`html`] as PNG files in `dir`, which is created; named by workload, threads and what is shown.
+///
+/// # Errors
+/// If the directory cannot be created, or a file not be written.
+pub fn pngs(lines: &[Line], dir: &Path) -> Result<Vec<PathBuf>> {
+    std::fs::create_dir_all(dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
+    let sheet = Sheet::new(lines);
+    let mut paths = Vec::new();
+    for case in &sheet.cases {
+        for (what, plot) in charts::charts(case) {
+            let path = dir.join(format!("{}-{what}.png", case.slug));
+            plot.write_png(&path)?;
+            paths.push(path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Operations a second as a Markdown table that also reads in a terminal: a row a workload, a column an engine, and
+/// below each row the ratio to the best other.
+pub fn table(lines: &[Line]) -> String {
+    let sheet = Sheet::new(lines);
+    let mut text = tables::rates_as_text(&sheet).markdown();
+    for (who, workload, reason) in sheet.refusals() {
+        text += &format!("\n- {who} refused {workload}: {reason}");
+    }
+    for (case, entry) in sheet.wrong() {
+        let (wrong, checked) = entry.wrong();
+        text += &format!("\n- WRONG ANSWERS: {} in {}: {wrong} of {checked} checked", entry.who, case.label);
+    }
+    text.trim_end().to_owned() + "\n"
+}

@@ -1,0 +1,71 @@
+//! The page: summary, rates, then each case with its latencies, its costs and its plots.
+
+use std::fmt::Write as _;
+
+use super::group::{Case, Sheet, asked_fields};
+use super::{charts, summary, tables};
+use crate::plot::{self, escape};
+
+/// The page's own style sheet; that of the plots is added to it.
+const STYLE: &str = include_str!("page.css");
+
+/// The whole report.
+pub(super) fn page(sheet: &Sheet) -> String {
+    let mut html = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>PandoDB: measured</title>\n<style>\n{STYLE}{}\n</style>\n</head>\n<body>\n<h1>PandoDB: measured</h1>\n",
+        plot::css()
+    );
+    if sheet.lines.is_empty() {
+        html.push_str("<p>There are no figures.</p>\n");
+    } else {
+        html += &overview(sheet);
+        for case in &sheet.cases {
+            html += &section(sheet, case);
+        }
+    }
+    html + "</body>\n</html>\n"
+}
+
+fn overview(sheet: &Sheet) -> String {
+    let mut html = list("alarm", "Wrong answers: the other figures of these are worthless.", &summary::wrong(sheet));
+    html.push_str("<dl>\n");
+    for (name, value) in summary::facts(sheet) {
+        let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", escape(&name), escape(&value));
+    }
+    html.push_str("</dl>\n");
+    html += &list("doubt", "Compare with care:", &summary::doubts(sheet));
+    if !sheet.cases.is_empty() {
+        html += &tables::rates(sheet).html();
+    }
+    html += &summary::refusals(sheet).map_or(String::new(), |table| table.html());
+    html += &summary::configuration(sheet).map_or(String::new(), |table| table.html());
+    html
+}
+
+/// A box with sentences; nothing if there are none.
+fn list(class: &str, lead: &str, sentences: &[String]) -> String {
+    if sentences.is_empty() {
+        return String::new();
+    }
+    let items: String = sentences.iter().map(|sentence| format!("<li>{}</li>", escape(sentence))).collect();
+    format!("<div class=\"{class}\">{}<ul>{items}</ul></div>\n", escape(lead))
+}
+
+/// One case.
+fn section(sheet: &Sheet, case: &Case) -> String {
+    let asked = asked_fields(case.asked).into_iter().filter(|field| !sheet.common.contains(field));
+    let asked: Vec<String> = asked.map(|(name, value)| format!("{name} {value}")).collect();
+    let mut html = format!("<section id=\"{}\">\n<h2>{}</h2>\n", escape(&case.slug), escape(&case.label));
+    if !asked.is_empty() {
+        let _ = writeln!(html, "<p class=\"soft\">{}</p>", escape(&asked.join(", ")));
+    }
+    html += &tables::latencies(case).html();
+    html += &tables::costs(case).html();
+    html.push_str("<div class=\"plots\">\n");
+    for (_, plot) in charts::charts(case) {
+        let _ = writeln!(html, "<figure>{}</figure>", plot.inline_svg());
+    }
+    html + "</div>\n</section>\n"
+}

@@ -1,0 +1,247 @@
+//! The tables: rates of everything, and for each case latencies and costs.
+
+use std::fmt::Write as _;
+
+use super::charts::percentiles;
+use super::group::{Case, Entry, Sheet, Spread};
+use crate::line::{LatencyFigures, Line};
+use crate::plot::{escape, unit};
+
+/// A table with one column of names in front.
+pub(super) struct Table {
+    pub caption: String,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// One cell.
+#[derive(Clone, Default)]
+pub(super) struct Cell {
+    pub text: String,
+    /// Smaller, below the text.
+    pub note: String,
+    /// `best`, `bad`, `soft`, or nothing.
+    pub class: &'static str,
+    /// Where the text leads, within the page.
+    pub link: Option<String>,
+}
+
+impl Cell {
+    pub fn new(text: impl Into<String>) -> Cell {
+        Cell { text: text.into(), ..Cell::default() }
+    }
+
+    pub fn class(mut self, class: &'static str) -> Cell {
+        self.class = class;
+        self
+    }
+
+    pub fn note(mut self, note: impl Into<String>) -> Cell {
+        self.note = note.into();
+        self
+    }
+
+    /// A figure with its spread.
+    fn figure(spread: Option<Spread>, unit: &str) -> Cell {
+        spread.map_or(Cell::new("–").class("soft"), |spread| {
+            Cell::new(unit::show(spread.median, unit)).note(spread.note(unit))
+        })
+    }
+}
+
+impl Table {
+    /// For the page; the first column stands still while the others scroll.
+    pub fn html(&self) -> String {
+        let mut html = format!("<div class=\"scroll\"><table><caption>{}</caption>\n<thead><tr>", escape(&self.caption));
+        for head in &self.head {
+            let _ = write!(html, "<th scope=\"col\">{}</th>", escape(head));
+        }
+        html.push_str("</tr></thead>\n<tbody>\n");
+        for row in &self.rows {
+            html.push_str("<tr>");
+            for (i, cell) in row.iter().enumerate() {
+                let (open, close) = if i == 0 { ("<th scope=\"row\"", "</th>") } else { ("<td", "</td>") };
+                let class = if cell.class.is_empty() { String::new() } else { format!(" class=\"{}\"", cell.class) };
+                let text = escape(&cell.text);
+                let text = match &cell.link {
+                    Some(link) => format!("<a href=\"#{}\">{text}</a>", escape(link)),
+                    None => text,
+                };
+                let note =
+                    if cell.note.is_empty() { String::new() } else { format!("<small>{}</small>", escape(&cell.note)) };
+                let _ = write!(html, "{open}{class}>{text}{note}{close}");
+            }
+            html.push_str("</tr>\n");
+        }
+        html + "</tbody></table></div>\n"
+    }
+
+    /// For terminals and documents: aligned Markdown, without the notes.
+    pub fn markdown(&self) -> String {
+        let clean = |text: &str| escape_markdown(text);
+        let rows: Vec<Vec<String>> = std::iter::once(self.head.iter().map(|head| clean(head)).collect())
+            .chain(self.rows.iter().map(|row| row.iter().map(|cell| clean(&cell.text)).collect()))
+            .collect();
+        let wide = |column: usize| {
+            rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max().unwrap_or(0).max(3)
+        };
+        let widths: Vec<usize> = (0..self.head.len()).map(wide).collect();
+        let mut text = String::new();
+        for (i, row) in rows.iter().enumerate() {
+            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
+                let _ =
+                    if column == 0 { write!(text, "| {cell:<width$} ") } else { write!(text, "| {cell:>width$} ") };
+            }
+            text.push_str("|\n");
+            if i == 0 {
+                for (column, width) in widths.iter().enumerate() {
+                    let end = if column == 0 { '-' } else { ':' };
+                    let _ = write!(text, "| {}{end} ", "-".repeat(width - 1));
+                }
+                text.push_str("|\n");
+            }
+        }
+        text
+    }
+}
+
+/// One line, without the bars that would split a cell.
+fn escape_markdown(text: &str) -> String {
+    text.replace('|', "\\|").replace(|c: char| c.is_control(), " ")
+}
+
+/// What stands in the place of a rate: the rate, or why there is none.
+fn rate_cell(sheet: &Sheet, case: &Case, who: &str) -> (Cell, Option<Spread>) {
+    let Some(entry) = case.entry(who) else {
+        return match sheet.refusal(case, who) {
+            Some(reason) => (Cell::new("refused").note(reason).class("soft"), None),
+            None => (Cell::new("–").class("soft"), None),
+        };
+    };
+    if entry.wrong().0 > 0 {
+        return (Cell::new("wrong answers").class("bad"), None);
+    }
+    (Cell::figure(entry.rate(), ""), entry.rate())
+}
+
+/// Its rate by that of the best other: 1.34×.
+fn ratio(case: &Case, who: &str, rate: Option<Spread>) -> Option<f64> {
+    Some(rate?.median / case.best_other(who)?)
+}
+
+fn times(ratio: f64) -> String {
+    if ratio >= 100.0 { format!("{ratio:.0}×") } else { format!("{ratio:.2}×") }
+}
+
+/// Operations a second, a row a case, a column an engine, with the ratio to the best other in each cell.
+pub(super) fn rates(sheet: &Sheet) -> Table {
+    let head = std::iter::once("workload".to_owned()).chain(sheet.whos.iter().cloned()).collect();
+    let rows = sheet.cases.iter().map(|case| {
+        let name = Cell { link: Some(case.slug.clone()), ..Cell::new(&case.label) };
+        let figures = sheet.whos.iter().map(|who| {
+            let (mut cell, rate) = rate_cell(sheet, case, who);
+            if let Some(ratio) = ratio(case, who, rate) {
+                cell.class = if ratio >= 1.0 { "best" } else { "" };
+                cell.text = format!("{} ({})", cell.text, times(ratio));
+            }
+            cell
+        });
+        std::iter::once(name).chain(figures).collect()
+    });
+    let caption = "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold".into();
+    Table { caption, head, rows: rows.collect() }
+}
+
+/// The same for terminals: the ratios in rows of their own, the spread as ± half the range.
+pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
+    let head = std::iter::once("operations/s".to_owned()).chain(sheet.whos.iter().cloned()).collect();
+    let mut rows = Vec::new();
+    for case in &sheet.cases {
+        let rounds = if case.rounds() > 1 { format!(" ({} rounds)", case.rounds()) } else { String::new() };
+        let mut figures = vec![Cell::new(format!("{}{rounds}", case.label))];
+        let mut ratios = vec![Cell::new("  by the best other")];
+        for who in &sheet.whos {
+            let (mut cell, rate) = rate_cell(sheet, case, who);
+            if let Some(rate) = rate.filter(|rate| rate.rounds > 1 && rate.median > 0.0) {
+                cell.text = format!("{} ±{:.0} %", cell.text, (rate.high - rate.low) / 2.0 / rate.median * 100.0);
+            }
+            figures.push(cell);
+            ratios.push(Cell::new(ratio(case, who, rate).map_or(String::new(), times)));
+        }
+        rows.push(figures);
+        if ratios[1..].iter().any(|cell| !cell.text.is_empty()) {
+            rows.push(ratios);
+        }
+    }
+    Table { caption: String::new(), head, rows }
+}
+
+/// Latencies of a case: for each engine all operations, then each kind where there are several.
+pub(super) fn latencies(case: &Case) -> Table {
+    let head = ["", "p50", "p90", "p99", "p99.9", "p99.99", "max", "idle thread"].map(str::to_owned).to_vec();
+    let mut rows = Vec::new();
+    for entry in &case.entries {
+        rows.push(latency_row(entry, &entry.who, |line| Some(&line.latency)));
+        let mut kinds: Vec<&String> = entry.rounds.iter().flat_map(|line| line.latency_by.keys()).collect();
+        kinds.sort();
+        kinds.dedup();
+        for kind in kinds.iter().filter(|_| kinds.len() > 1) {
+            let mut row =
+                latency_row(entry, &format!("{} · {kind}", entry.who), |line| line.latency_by.get(kind.as_str()));
+            row[0].class = "soft";
+            rows.push(row);
+        }
+    }
+    Table { caption: "Latency, beside the longest oversleep of an idle thread at the same time".into(), head, rows }
+}
+
+fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyFigures>) -> Vec<Cell> {
+    let mut row = vec![Cell::new(name)];
+    for i in 0..6 {
+        let figure = |line: &Line| of(line).map_or(f64::NAN, |latency| percentiles(latency)[i] * 1e-6);
+        row.push(Cell::figure(entry.spread(figure), "s"));
+    }
+    row.push(Cell::figure(entry.spread(|line| line.control_max_us * 1e-6), "s").class("soft"));
+    row
+}
+
+/// A column of the costs: its name, its unit, its figure.
+type Cost = (&'static str, &'static str, fn(&Line) -> f64);
+
+/// What the operations cost, each by its engine: bytes, memory, processor.
+pub(super) fn costs(case: &Case) -> Table {
+    const COSTS: [Cost; 9] = [
+        ("acknowledged/s", "", |line| line.ops_per_s),
+        ("settled after", "s", |line| if line.settled_seconds > 0.0 { line.settled_seconds } else { f64::NAN }),
+        ("write amplification", "", |line| if line.write_amplification > 0.0 { line.write_amplification } else { f64::NAN }),
+        ("space amplification", "", |line| line.space_amplification),
+        ("read/operation", "B", |line| line.read_bytes_per_op),
+        ("read in all", "B", |line| io(line, "read_bytes")),
+        ("written in all", "B", |line| io(line, "write_bytes")),
+        ("CPU/million", "s", |line| line.cpu_s_per_million),
+        ("peak memory", "B", |line| line.peak_rss_bytes as f64),
+    ];
+    let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["of the budget"]);
+    let rows = case.entries.iter().map(|entry| {
+        let figures = COSTS.iter().map(|(_, unit, figure)| Cell::figure(entry.spread(figure), unit));
+        let mut row: Vec<Cell> = std::iter::once(Cell::new(&entry.who)).chain(figures).collect();
+        row.push(share_of_budget(entry));
+        row
+    });
+    Table { caption: "Costs".into(), head: head.map(str::to_owned).collect(), rows: rows.collect() }
+}
+
+fn io(line: &Line, name: &str) -> f64 {
+    line.process_io.get(name).map_or(f64::NAN, |bytes| *bytes as f64)
+}
+
+/// Peak memory by the budget, `bad` above it.
+fn share_of_budget(entry: &Entry) -> Cell {
+    let share = |line: &Line| {
+        let budget = line.asked.memory_budget as f64;
+        if budget > 0.0 { line.peak_rss_bytes as f64 / budget * 100.0 } else { f64::NAN }
+    };
+    let over = entry.spread(share).is_some_and(|share| share.median > 100.0);
+    let cell = Cell::figure(entry.spread(share), "%");
+    if over { cell.class("bad") } else { cell }
+}

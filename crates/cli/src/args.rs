@@ -3,6 +3,7 @@
 //! Help texts are the doc comments. A mistake is turned into one line ([`parse`]) and exit code 2, like every other
 //! misuse.
 
+mod bench;
 mod sim;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ bytes survive the round trip.
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
 store open elsewhere), 5 salvaged, but something is lost.";
 
+pub use self::bench::{BenchArgs, BenchCommand, BenchReportArgs};
 pub use self::sim::{SimArgs, SimChildArgs};
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
@@ -73,6 +75,8 @@ pub enum Command {
     Backup(BackupArgs),
     /// Copy what can still be read of a damaged store to a new directory, and say what is lost. Changes nothing in it.
     Salvage(SalvageArgs),
+    /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
+    Bench(BenchArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),
     /// The part of the simulation that gets killed.

@@ -3,6 +3,8 @@
 //! Commands that only read open the store read-only: a shared lock, the log replayed in memory, nothing changed.
 //! Commands that write take the writer's lock and close the store before they report.
 
+pub mod bench;
+pub mod bench_report;
 pub mod dump;
 pub mod gen_records;
 pub mod inspect;
@@ -47,6 +49,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Inspect(args) => inspect::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::SimChild(args) => sim::child(&args),
         Command::Gen(args) => gen_records::run(&args),

@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use self::client::{Client, Outcome, Shared};
 use self::control::Control;
 use self::record::{BUCKET_MS, Recorder};
-use crate::engine::{Engine, Figures, Mode, Need, Opener, Result, Setup};
+use crate::engine::{Engine, Failure, Figures, Mode, Need, Opener, Result, Setup};
 use crate::line::{Asked, Line, Series};
 use crate::record::{Shape, Space};
 use crate::workload::{Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, World};
@@ -151,10 +151,33 @@ impl Observer for Vec<Line> {
     }
 }
 
+/// Where a bench was stopped by an error of the engine.
+#[derive(Debug)]
+pub struct Stopped {
+    /// In this workload
+    pub workload: &'static str,
+    /// of this engine
+    pub engine: String,
+    /// by this.
+    pub source: Failure,
+}
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}: {}", self.workload, self.engine, self.source)
+    }
+}
+
+impl std::error::Error for Stopped {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
 /// Measures all workloads of a plan on an engine.
 ///
 /// # Errors
-/// The engine's first, with the workload's name; the lines before it were handed out.
+/// [`Stopped`], with the engine's first error; the lines before it were handed out.
 pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Result<()> {
     let mut world = World::new(plan.records);
     world.holds = None;
@@ -167,7 +190,8 @@ pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Res
         world,
     };
     for workload in &plan.workloads {
-        bench.measure(workload, observer).map_err(|e| format!("{} of {}: {e}", workload.name, opener.name()))?;
+        let failed = |source| Stopped { workload: workload.name, engine: opener.name(), source };
+        bench.measure(workload, observer).map_err(failed)?;
     }
     match bench.engine.take() {
         Some(engine) => engine.close(),

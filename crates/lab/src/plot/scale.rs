@@ -163,7 +163,9 @@ mod tests {
             [&[], &[0.0], &[f64::NAN], &[f64::INFINITY, 5.0], &[-3.0], &[1e300, 1e-300], &[7.0, 7.0], &[f64::MAX]];
         for values in odd {
             for axis in [Axis::linear("a", "s"), Axis::log("a", "s"), Axis::log("a", "B"), Axis::linear("a", "B")] {
-                for scale in [Scale::up(&axis, values.iter().copied()), Scale::across(&axis, values.iter().copied(), 0.0)] {
+                for scale in
+                    [Scale::up(&axis, values.iter().copied()), Scale::across(&axis, values.iter().copied(), 0.0)]
+                {
                     assert!(scale.low < scale.high, "{values:?} on {axis:?}: {scale:?}");
                     assert!(scale.ticks.len() <= 60, "{scale:?}");
                     let inside = values.iter().filter(|value| visible(**value, &axis));

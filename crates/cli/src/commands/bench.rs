@@ -1,0 +1,197 @@
+//! `bench`: measures PandoDB on this machine.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::PathBuf;
+
+use indicatif::ProgressBar;
+use pandodb_lab::bench::{self, Observer, Plan, Tick};
+use pandodb_lab::engine::Setup;
+use pandodb_lab::line::Line;
+use pandodb_lab::pando::Pando;
+use pandodb_lab::workload::{ALL, Workload};
+
+use crate::args::{BenchArgs, BenchCommand};
+use crate::failure::{Failure, Outcome};
+use crate::output;
+
+/// Measures, lists or reports.
+///
+/// # Errors
+/// Misuse; what goes wrong with files; wrong answers of the store, as corruption.
+pub fn run(args: &BenchArgs) -> Outcome {
+    match &args.command {
+        Some(BenchCommand::Report(report)) => super::bench_report::run(report),
+        None if args.list => list(),
+        None => measure(args),
+    }
+}
+
+fn list() -> Outcome {
+    let lines: Vec<String> = ALL.iter().map(|workload| format!("{:12} {}", workload.name, workload.about)).collect();
+    output::line(lines.join("\n"))
+}
+
+fn measure(args: &BenchArgs) -> Outcome {
+    let finite = |name: &str, n: f64, least: f64| match n.is_finite() && n >= least {
+        true => Ok(()),
+        false => Err(Failure::Misuse(format!("--{name} must be a number of at least {least}"))),
+    };
+    finite("seconds", args.seconds, 0.0)?;
+    finite("warm-up", args.warm_up, 0.0)?;
+    finite("rate", args.rate.unwrap_or(1.0), 0.001)?;
+    finite("seq-share", args.seq_share, 0.0)?;
+    if args.value_len == 0 {
+        return Err(Failure::Misuse(
+            "--value-len must be at least 1: an empty value tells nothing of whose it is".into(),
+        ));
+    }
+    let (directory, _temporary) = directory(args)?;
+    let plan = Plan {
+        workloads: args.workloads.clone(),
+        records: args.records,
+        ops: args.ops,
+        seconds: (args.seconds > 0.0).then_some(args.seconds),
+        threads: usize::from(args.threads),
+        setup: Setup { memory_budget: args.memory_budget, mode: args.mode.into(), deterministic: args.deterministic },
+        dist: args.dist.map(Into::into),
+        key_len: usize::from(args.key_len),
+        value_len: args.value_len,
+        seed: args.seed,
+        rate: args.rate,
+        cache: args.cache.into(),
+        warm_up: args.warm_up,
+        seq_share: args.seq_share,
+        directory,
+    };
+    let out = match &args.out {
+        Some(path) => {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            Some(file.map_err(|e| Failure::io(&format!("cannot open {}", path.display()), &e))?)
+        }
+        None => None,
+    };
+    let mut show =
+        Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
+    let result = bench::run(&plan, &Pando::new(args.index), &mut show);
+    show.bar.finish_and_clear();
+    result.map_err(|e| stopped(&*e))?;
+    match (show.failed, show.wrong) {
+        (Some(failure), _) => Err(failure),
+        (None, 0) => Ok(()),
+        (None, wrong) => Err(Failure::Corruption(format!("{wrong} answers were wrong: the figures are worthless"))),
+    }
+}
+
+/// The failure of a bench, of the kind that the engine's error is.
+fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
+    let engine = error.source().and_then(|source| source.downcast_ref::<pandodb::Error>());
+    match engine.map(|error| Failure::from(error.clone())) {
+        Some(Failure::Misuse(_)) => Failure::Misuse(error.to_string()),
+        Some(Failure::Corruption(_)) => Failure::Corruption(error.to_string()),
+        _ => Failure::Io(error.to_string()),
+    }
+}
+
+/// Where the store goes, and the temporary directory that it is in, if it is.
+fn directory(args: &BenchArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
+    match &args.store {
+        Some(path) => {
+            std::fs::create_dir_all(path).map_err(|e| Failure::io(&format!("cannot make {}", path.display()), &e))?;
+            Ok((path.clone(), None))
+        }
+        // Not in the system's temporary directory, which is often memory.
+        None => {
+            let temporary = tempfile::Builder::new().prefix("pando-bench-").tempdir_in(".");
+            let temporary = temporary.map_err(|e| Failure::io("cannot make a temporary directory here", &e))?;
+            Ok((temporary.path().to_owned(), Some(temporary)))
+        }
+    }
+}
+
+/// Shows how it goes, and what came out.
+struct Show {
+    bar: ProgressBar,
+    out: Option<std::fs::File>,
+    json: bool,
+    headed: bool,
+    wrong: u64,
+    failed: Option<Failure>,
+}
+
+impl Observer for Show {
+    fn prepares(&mut self, what: &str) {
+        self.bar.set_message(what.to_owned());
+    }
+
+    fn starts(&mut self, workload: &Workload) {
+        self.bar.set_message(format!("{}: {}", workload.name, workload.about));
+        self.bar.set_prefix(workload.name);
+    }
+
+    fn tick(&mut self, tick: &Tick) {
+        let rate = tick.last * 10;
+        let share = (tick.done as f64 / tick.of.max(1) as f64).max(tick.time_share) * 100.0;
+        let debt = tick.debt.map_or(String::new(), |debt| format!("   owed {}", output::bytes(debt)));
+        self.bar.set_message(format!(
+            "{:12} {share:3.0} %   {}/s   {} done{debt}",
+            self.bar.prefix(),
+            output::count(rate),
+            output::count(tick.done)
+        ));
+    }
+
+    fn ends(&mut self, line: &Line) {
+        self.wrong += line.wrong_answers;
+        if let Err(failure) = self.write(line) {
+            self.failed.get_or_insert(failure);
+        }
+    }
+}
+
+impl Show {
+    fn write(&mut self, line: &Line) -> Outcome {
+        let json = serde_json::to_string(line).map_err(|e| Failure::Misuse(format!("a line that is no JSON: {e}")))?;
+        if let Some(out) = &mut self.out {
+            writeln!(out, "{json}").map_err(|e| Failure::io("cannot write the lines", &e))?;
+        }
+        self.bar.suspend(|| {
+            if self.json {
+                return output::line(&json);
+            }
+            if !std::mem::replace(&mut self.headed, true) {
+                output::line(&head())?;
+            }
+            output::line(&row(line))
+        })
+    }
+}
+
+fn head() -> String {
+    format!(
+        "{:12} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6} {:>9} {:>6} {:>9}",
+        "workload", "operations", "per second", "p50", "p99", "p99.9", "slowest", "write", "read", "space", "memory"
+    )
+}
+
+fn row(line: &Line) -> String {
+    if let Some(why) = &line.refused {
+        return format!("{:12} not measured: {why}", line.workload);
+    }
+    let latency = &line.latency;
+    format!(
+        "{:12} {:>11} {:>10} {:>9} {:>9} {:>9} {:>9} {:>6.2} {:>9} {:>6.2} {:>9}{}",
+        line.workload,
+        output::count(line.ops),
+        output::count(line.ops_per_s as u64),
+        output::micros(latency.p50_us),
+        output::micros(latency.p99_us),
+        output::micros(latency.p99_9_us),
+        output::micros(latency.max_us),
+        line.write_amplification,
+        format!("{:.0} B/op", line.read_bytes_per_op),
+        line.space_amplification,
+        output::bytes(line.peak_rss_bytes),
+        if line.wrong_answers > 0 { format!("  {} WRONG ANSWERS", line.wrong_answers) } else { String::new() }
+    )
+}

@@ -151,14 +151,20 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
     }
     counter("written.log", stats.written.log);
     counter("written.pack", stats.written.pack);
-    counter("written.compact", stats.written.compact);
     counter("written.checkpoint", stats.written.checkpoint);
     counter("user_bytes", stats.written.user);
     counter("gets", stats.gets);
+    counter("filters", stats.filters);
+    counter("leaves", stats.leaves);
+    counter("false_positives", stats.false_positives);
     counter("probed_blocks", stats.probed_blocks);
     counter("checkpoints", stats.checkpoints);
     let index = stats.keyspaces.iter().find(|keyspace| keyspace.name == KEYSPACE).map(|keyspace| &keyspace.index);
     if let Some(index) = index {
+        for (height, bytes) in index.compacted_by_height.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
+            counter(&format!("written.compact.{height}"), *bytes);
+        }
+        counter("filter_bytes", index.filter_bytes);
         counter("compactions", index.compactions);
         counter("flushes", index.flushes);
         counter("splits", index.splits);

@@ -67,7 +67,7 @@ fn measure(args: &BenchArgs) -> Outcome {
     let out = match &args.out {
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
-            Some(file.map_err(|e| Failure::io(&format!("cannot open {}", path.display()), &e))?)
+            Some(file.map_err(|e| Failure::io(format!("cannot open {}", path.display()), &e))?)
         }
         None => None,
     };
@@ -97,7 +97,7 @@ fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
 fn directory(args: &BenchArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
     match &args.store {
         Some(path) => {
-            std::fs::create_dir_all(path).map_err(|e| Failure::io(&format!("cannot make {}", path.display()), &e))?;
+            std::fs::create_dir_all(path).map_err(|e| Failure::io(format!("cannot make {}", path.display()), &e))?;
             Ok((path.clone(), None))
         }
         // Not in the system's temporary directory, which is often memory.
@@ -160,9 +160,9 @@ impl Show {
                 return output::line(&json);
             }
             if !std::mem::replace(&mut self.headed, true) {
-                output::line(&head())?;
+                output::line(head())?;
             }
-            output::line(&row(line))
+            output::line(row(line))
         })
     }
 }

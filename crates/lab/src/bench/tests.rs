@@ -46,6 +46,10 @@ fn every_workload_is_measured_and_answered_right() {
             assert_eq!(line.write_amplification > 0.0, workload.writes(), "{what}");
             assert!(line.space_amplification > 0.5, "{what}");
             assert!(line.peak_rss_bytes > 1 << 20, "{what}");
+            if workload.name == "readmiss" {
+                let counted = |name: &str| line.inside.counters[name];
+                assert!(counted("filters") > 1000 && counted("false_positives") * 25 < counted("filters"), "{what}");
+            }
             let is_checked =
                 !matches!(workload.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin | Kind::Expiry);
             assert_eq!(line.checked_answers > 0, is_checked && workload.name != "overwrite", "{what}");

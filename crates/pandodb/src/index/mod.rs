@@ -150,6 +150,10 @@ pub struct IndexStats {
     pub packed_bytes: u64,
     /// Bytes written by compactions since opening.
     pub compacted_bytes: u64,
+    /// Of these, by the height of the node that they were done in: leaves first; the last one stands for all above.
+    pub compacted_by_height: [u64; HEIGHTS],
+    /// Bytes of filters in what was packed and compacted since opening.
+    pub filter_bytes: u64,
     /// Bytes of compaction outputs that nothing needed any more when they were done.
     pub wasted_bytes: u64,
     /// Compactions finished since opening.
@@ -164,6 +168,20 @@ pub struct IndexStats {
     pub damaged_runs: u64,
     /// Work owed.
     pub debt: Debt,
+}
+
+/// Heights of nodes that figures tell apart.
+pub const HEIGHTS: usize = 8;
+
+/// What a lookup asked for, as far as it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeTally {
+    /// Filters that were asked.
+    pub filters: u64,
+    /// Leaves that were searched.
+    pub leaves: u64,
+    /// Runs whose leaf was searched in vain.
+    pub false_positives: u64,
 }
 
 /// Where a lookup ended.
@@ -192,6 +210,8 @@ pub struct Lookup<'a> {
     pub gather: Gather,
     /// The base.
     pub base: Base,
+    /// For figures.
+    pub tally: ProbeTally,
     /// Messages with a smaller seqno are dead: a range tombstone covers them.
     floor: Seqno,
     done: bool,
@@ -206,6 +226,7 @@ impl<'a> Lookup<'a> {
             at,
             gather: Gather::new(),
             base: Base::Absent,
+            tally: ProbeTally::default(),
             floor: Seqno(0),
             done: false,
         }

@@ -106,6 +106,9 @@ pub(crate) struct Figures {
     pub commits: Counter,
     pub gets: Counter,
     pub probed_blocks: Counter,
+    pub filters: Counter,
+    pub leaves: Counter,
+    pub false_positives: Counter,
     pub write_latency: Histogram,
     pub read_latency: Histogram,
 }

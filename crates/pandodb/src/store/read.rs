@@ -13,7 +13,7 @@ use super::snapshot::Snapshot;
 use super::value::Value;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Error, Result, SeededBug, Seqno};
-use crate::index::{Base, IndexView, Lookup, Probe, Step};
+use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
 use crate::pool::Block;
 use crate::run::Run;
@@ -135,6 +135,16 @@ fn fetch(run: &Run, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
     }
 }
 
+/// Adds what a lookup asked for to the store's figures.
+fn count(engine: &Engine, lookup: &Lookup<'_>) {
+    let ProbeTally { filters, leaves, false_positives } = lookup.tally;
+    engine.figures.filters.fetch_add(filters, Relaxed);
+    engine.figures.leaves.fetch_add(leaves, Relaxed);
+    if false_positives > 0 {
+        engine.figures.false_positives.fetch_add(false_positives, Relaxed);
+    }
+}
+
 /// Runs a lookup to its end, one block at a time.
 fn run<'a>(engine: &Engine, world: &World, key: &'a [u8]) -> Result<Lookup<'a>> {
     let mut lookup = Lookup::new(key, world.at);
@@ -148,6 +158,7 @@ fn run<'a>(engine: &Engine, world: &World, key: &'a [u8]) -> Result<Lookup<'a>> 
             blocks += 1;
         }
         engine.figures.probed_blocks.fetch_add(blocks, Relaxed);
+        count(engine, &lookup);
     }
     Ok(lookup)
 }
@@ -207,6 +218,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
             }
             for i in landed.into_iter().rev() {
                 let flight = flights.swap_remove(i);
+                count(engine, &flight.lookup);
                 values[flight.slot] = answer(engine, keyspace, flight.lookup)?;
             }
         }

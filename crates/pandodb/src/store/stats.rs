@@ -162,6 +162,12 @@ pub struct StoreStats {
     pub gets: u64,
     /// Blocks that these lookups asked the pool for, cached or not.
     pub probed_blocks: u64,
+    /// Filters that these lookups asked.
+    pub filters: u64,
+    /// Leaves that they searched.
+    pub leaves: u64,
+    /// Runs that they searched in vain: the filter said that the key might be there.
+    pub false_positives: u64,
     /// Work owed, in bytes.
     pub debt_bytes: u64,
     /// Bytes of keys and values that users wrote in all lives of the store, as of the last checkpoint and this life.
@@ -246,6 +252,9 @@ impl Engine {
         stats.reads = space.reads;
         stats.gets = self.figures.gets.load(Relaxed);
         stats.probed_blocks = self.figures.probed_blocks.load(Relaxed);
+        stats.filters = self.figures.filters.load(Relaxed);
+        stats.leaves = self.figures.leaves.load(Relaxed);
+        stats.false_positives = self.figures.false_positives.load(Relaxed);
         stats.checkpoints = self.figures.checkpoints.load(Relaxed);
         stats.snapshots = self.snapshots.len() as u64;
         stats.memory.budget = self.config.memory_budget as u64;

@@ -47,10 +47,10 @@ use self::read::StbeView;
 use self::tend::{TendCounters, Tender};
 use super::graves::Graves;
 use super::{
-    Core, Cut, Debt, Estimate, Index, IndexStats, IndexView, Part, Progress, RootRecord, SealedBatch, Visitor,
+    Core, Cut, Debt, Estimate, HEIGHTS, Index, IndexStats, IndexView, Part, Progress, RootRecord, SealedBatch, Visitor,
 };
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{BlockAddr, Extent, KeyRange, Result, RunId, Seqno};
+use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
@@ -81,7 +81,8 @@ pub struct Stbe {
 struct Counters {
     tend: TendCounters,
     packed_bytes: Counter,
-    compacted_bytes: Counter,
+    compacted_by_height: [Counter; HEIGHTS],
+    filter_bytes: Counter,
     wasted_bytes: Counter,
     compactions: Counter,
 }
@@ -317,6 +318,7 @@ impl Stbe {
         }
         self.tend(&inner, &mut trunk)?;
         self.counters.packed_bytes.fetch_add(output_bytes(&output), Relaxed);
+        self.counters.filter_bytes.fetch_add(filter_bytes(&output), Relaxed);
         inner.packing = Packing::Nothing;
         self.publish(&mut inner, trunk, &output.dropped_blobs);
         Ok(())
@@ -393,7 +395,9 @@ impl Stbe {
             return Err(e);
         }
         self.counters.compactions.fetch_add(1, Relaxed);
-        self.counters.compacted_bytes.fetch_add(output_bytes(&output), Relaxed);
+        let height = (candidate.height as usize).min(HEIGHTS - 1);
+        self.counters.compacted_by_height[height].fetch_add(output_bytes(&output), Relaxed);
+        self.counters.filter_bytes.fetch_add(filter_bytes(&output), Relaxed);
         if !placed {
             self.counters.wasted_bytes.fetch_add(output_bytes(&output), Relaxed);
         }
@@ -463,6 +467,10 @@ fn left_alone(error: crate::Error) -> Result<Progress> {
 }
 
 /// Bytes that an output occupies.
+fn filter_bytes(output: &Output) -> u64 {
+    output.meta.iter().map(|meta| u64::from(meta.filter.pages) * PAGE as u64).sum()
+}
+
 fn output_bytes(output: &Output) -> u64 {
     output.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
 }
@@ -522,7 +530,9 @@ impl Index for Stbe {
     fn stats(&self) -> IndexStats {
         let mut stats = self.published.load().stats();
         stats.packed_bytes = self.counters.packed_bytes.load(Relaxed);
-        stats.compacted_bytes = self.counters.compacted_bytes.load(Relaxed);
+        stats.compacted_by_height = self.counters.compacted_by_height.each_ref().map(|bytes| bytes.load(Relaxed));
+        stats.compacted_bytes = stats.compacted_by_height.iter().sum();
+        stats.filter_bytes = self.counters.filter_bytes.load(Relaxed);
         stats.wasted_bytes = self.counters.wasted_bytes.load(Relaxed);
         stats.compactions = self.counters.compactions.load(Relaxed);
         stats.flushes = self.counters.tend.flushes.load(Relaxed);

@@ -12,6 +12,7 @@ use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
 use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
 use crate::run::{ProbeStep, RunProbe};
+use crate::space::BlockKind;
 
 /// One root, with what it holds.
 pub struct StbeView {
@@ -139,7 +140,7 @@ impl IndexView for StbeView {
     }
 
     fn probe(&self, lookup: &Lookup<'_>) -> Box<dyn Probe> {
-        let mut probe = StbeProbe { node: self.root.clone(), live_from: 0, next: 0, run: None };
+        let mut probe = StbeProbe { node: self.root.clone(), live_from: 0, next: 0, run: None, searched: false };
         probe.enter(lookup.key);
         Box::new(probe)
     }
@@ -175,6 +176,8 @@ struct StbeProbe {
     /// Branches below this index are still to be asked.
     next: usize,
     run: Option<RunProbe>,
+    /// A leaf of that run was asked for, and held nothing so far.
+    searched: bool,
 }
 
 impl StbeProbe {
@@ -226,8 +229,14 @@ impl Probe for StbeProbe {
             };
             let slice = &self.node.branches[self.next - 1].slice;
             match probe.step(slice, lookup.key, block.take())? {
-                ProbeStep::Need(addr, kind) => return Ok(Step::Need(slice.run().clone(), addr, kind)),
+                ProbeStep::Need(addr, kind) => {
+                    lookup.tally.filters += u64::from(kind == BlockKind::Filter);
+                    lookup.tally.leaves += u64::from(kind == BlockKind::Leaf);
+                    self.searched |= kind == BlockKind::Leaf;
+                    return Ok(Step::Need(slice.run().clone(), addr, kind));
+                }
                 ProbeStep::Found(hit) => {
+                    self.searched = false;
                     for (entry, value) in hit.entries(lookup.key) {
                         if lookup.take(&entry, || Base::Inline(hit.block.clone(), value))?.is_break() {
                             break;
@@ -238,6 +247,7 @@ impl Probe for StbeProbe {
                 }
                 ProbeStep::Done => {}
             }
+            lookup.tally.false_positives += u64::from(std::mem::take(&mut self.searched));
             lookup.leave();
             self.run = None;
             self.next -= 1;

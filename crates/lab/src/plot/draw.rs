@@ -90,8 +90,10 @@ impl Canvas<'_> {
 
     fn text(&mut self, x: f64, y: f64, anchor: &str, class: &str, text: &str) {
         let text = escape(text);
-        let _ =
-            writeln!(self.svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+        let _ = writeln!(
+            self.svg,
+            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
+        );
     }
 
     /// The title, the label of y, its ticks, the grid and the base line.
@@ -112,7 +114,8 @@ impl Canvas<'_> {
         }
         let _ = writeln!(self.svg, "<path class=\"pl-g\" d=\"{grid}\"/>");
         let zero = if self.y.low < 0.0 && self.y.high > 0.0 { self.at_y(0.0) } else { base };
-        let _ = writeln!(self.svg, "<path class=\"pl-a\" d=\"M{left:.1} {TOP}V{base}M{left:.1} {zero:.1}H{right:.1}\"/>");
+        let _ =
+            writeln!(self.svg, "<path class=\"pl-a\" d=\"M{left:.1} {TOP}V{base}M{left:.1} {zero:.1}H{right:.1}\"/>");
     }
 
     /// All bars, stacked.
@@ -121,8 +124,8 @@ impl Canvas<'_> {
         for (x, pieces) in stacks(self.plot) {
             for piece in pieces {
                 let (left, right) = (self.at_x(x - half), self.at_x(x + half));
-                let base = if self.plot.y.log { piece.base.max(self.y.low) } else { piece.base };
-                let (top, bottom) = (self.at_y(piece.top.max(base)), self.at_y(base.min(piece.top)));
+                let ends = [piece.base, piece.top].map(|end| if self.plot.y.log { end.max(self.y.low) } else { end });
+                let (top, bottom) = (self.at_y(ends[0].max(ends[1])), self.at_y(ends[0].min(ends[1])));
                 let _ = writeln!(
                     self.svg,
                     "<rect class=\"pl-b pl-f{}\" fill-opacity=\"{}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
@@ -130,7 +133,7 @@ impl Canvas<'_> {
                     ink::colour(piece.ink),
                     ink::bar_opacity(piece.ink),
                     right - left,
-                    (bottom - top).max(0.0),
+                    bottom - top,
                     escape(piece.name)
                 );
             }
@@ -278,7 +281,13 @@ fn half_bar(plot: &Plot) -> f64 {
     places.dedup();
     let gaps = places.windows(2).map(|pair| pair[1] - pair[0]);
     let least = gaps.fold(f64::MAX, f64::min);
-    if places.is_empty() { 0.0 } else if least == f64::MAX { 0.5 } else { least / 2.0 }
+    if places.is_empty() {
+        0.0
+    } else if least == f64::MAX {
+        0.5
+    } else {
+        least / 2.0
+    }
 }
 
 /// All values of one coordinate.

@@ -43,13 +43,16 @@ impl Scale {
 
     /// For the vertical axis: a linear range includes zero and ends at a tick.
     pub fn up(axis: &Axis, values: impl Iterator<Item = f64>) -> Scale {
-        let (low, high) = range(axis, values);
         if axis.log {
+            let (low, high) = range(axis, values);
             return Scale::log(axis, low, high);
         }
-        let (low, high) = (low.min(0.0), high.max(0.0));
+        let seen = values.filter(|value| visible(*value, axis));
+        let (low, high) = seen.fold((0.0, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
+        let high = if low == high { 1.0 } else { high };
         let step = step(low, high, &axis.unit);
-        let (low, high) = ((low / step).floor() * step, (high / step - 1e-9).ceil() * step);
+        let (first, last) = ((low / step).floor(), (high / step - 1e-9).ceil());
+        let (low, high) = (first * step, last.max(first + 1.0) * step);
         let ticks = if axis.names.is_empty() { linear_ticks(low, high, step, &axis.unit) } else { axis.names.clone() };
         Scale { low, high, ticks, log: false }
     }
@@ -163,7 +166,9 @@ mod tests {
             [&[], &[0.0], &[f64::NAN], &[f64::INFINITY, 5.0], &[-3.0], &[1e300, 1e-300], &[7.0, 7.0], &[f64::MAX]];
         for values in odd {
             for axis in [Axis::linear("a", "s"), Axis::log("a", "s"), Axis::log("a", "B"), Axis::linear("a", "B")] {
-                for scale in [Scale::up(&axis, values.iter().copied()), Scale::across(&axis, values.iter().copied(), 0.0)] {
+                for scale in
+                    [Scale::up(&axis, values.iter().copied()), Scale::across(&axis, values.iter().copied(), 0.0)]
+                {
                     assert!(scale.low < scale.high, "{values:?} on {axis:?}: {scale:?}");
                     assert!(scale.ticks.len() <= 60, "{scale:?}");
                     let inside = values.iter().filter(|value| visible(**value, &axis));

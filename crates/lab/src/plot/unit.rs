@@ -34,17 +34,17 @@ fn with_digits(value: f64, unit: &str, digits: usize) -> String {
         "s" => (1000.0, &[""], &["m", "µ", "n"]),
         _ => (1000.0, &["", "k", "M", "G", "T"], &[]),
     };
-    let value = rounded(value, digits);
-    let size = value.abs();
+    // The power at which the number, as it is written, is at least 1 and less than the base.
+    let written = |power: i32| rounded(value / base.powi(power), digits);
     let mut power = 0;
-    while power + 1 < up.len() as i32 && size >= base.powi(power + 1) {
+    while power + 1 < up.len() as i32 && written(power).abs() >= base {
         power += 1;
     }
-    while size > 0.0 && -power < down.len() as i32 && size < base.powi(power) * (1.0 - 1e-9) {
+    while value != 0.0 && -power < down.len() as i32 && written(power).abs() < 1.0 {
         power -= 1;
     }
     let prefix = if power < 0 { down[(-power - 1) as usize] } else { up[power as usize] };
-    let number = plain(rounded(value / base.powi(power), digits), digits);
+    let number = plain(written(power), digits);
     let unit = if ["B", "s", "%"].contains(&unit) { unit } else { "" };
     if prefix.is_empty() && unit.is_empty() { number } else { format!("{number} {prefix}{unit}") }
 }

@@ -143,7 +143,8 @@ fn written(case: &Case) -> Plot {
     let x = Axis::named("", case.entries.iter().map(|entry| entry.who.clone()));
     let y = Axis::linear("written for each operation", "B");
     let mut plot = Plot::new(title(case, "Bytes written by cause"), x, y);
-    let mut causes: Vec<&str> = case.entries.iter().flat_map(causes_of).collect::<BTreeSet<&str>>().into_iter().collect();
+    let mut causes: Vec<&str> =
+        case.entries.iter().flat_map(causes_of).collect::<BTreeSet<&str>>().into_iter().collect();
     causes.push(UNKNOWN);
     for cause in causes {
         let bytes = |entry: &Entry| match (cause, causes_of(entry).next()) {

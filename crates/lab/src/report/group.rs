@@ -53,13 +53,13 @@ pub(super) struct Spread {
 
 impl<'a> Sheet<'a> {
     pub fn new(lines: &'a [Line]) -> Sheet<'a> {
-        let whos: BTreeSet<(bool, String)> =
-            lines.iter().map(|line| (line.engine != "pando", line.who())).collect();
+        let whos: BTreeSet<(bool, String)> = lines.iter().map(|line| (line.engine != "pando", line.who())).collect();
         let whos: Vec<String> = whos.into_iter().map(|(_, who)| who).collect();
         let mut cases: Vec<Case<'a>> = Vec::new();
         for line in lines.iter().filter(|line| line.refused.is_none()) {
-            let same =
-                |case: &Case| case.workload == line.workload && case.threads == line.threads && *case.asked == line.asked;
+            let same = |case: &Case| {
+                case.workload == line.workload && case.threads == line.threads && *case.asked == line.asked
+            };
             let at = cases.iter().position(same).unwrap_or_else(|| {
                 cases.push(Case::new(line));
                 cases.len() - 1
@@ -188,7 +188,8 @@ impl Spread {
 
 /// Everything asked for, as (name, value).
 pub(super) fn asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
-    let rate = if asked.rate > 0.0 { format!("{}/s offered", unit::count(asked.rate)) } else { "closed loop".to_owned() };
+    let rate =
+        if asked.rate > 0.0 { format!("{}/s offered", unit::count(asked.rate)) } else { "closed loop".to_owned() };
     vec![
         ("records", unit::count(asked.records as f64)),
         ("key", format!("{} B", asked.key_len)),

@@ -40,9 +40,8 @@ pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Line>> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         for (i, row) in text.lines().enumerate().filter(|(_, row)| !row.trim().is_empty()) {
             let parsed = serde_json::from_str(row).and_then(|value| serde_json::from_value(without_nulls(value)));
-            lines.push(parsed.map_err(|error| {
-                format!("{}:{}: not a line of figures: {error}", path.display(), i + 1)
-            })?);
+            lines
+                .push(parsed.map_err(|error| format!("{}:{}: not a line of figures: {error}", path.display(), i + 1))?);
         }
     }
     Ok(lines)

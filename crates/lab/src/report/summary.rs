@@ -59,7 +59,8 @@ pub(super) fn doubts(sheet: &Sheet) -> Vec<String> {
     }
     for case in &sheet.cases {
         let lines = || case.entries.iter().flat_map(|entry| &entry.rounds);
-        let streams: BTreeSet<&str> = lines().map(|line| line.stream.as_str()).filter(|hash| !hash.is_empty()).collect();
+        let streams: BTreeSet<&str> =
+            lines().map(|line| line.stream.as_str()).filter(|hash| !hash.is_empty()).collect();
         if streams.len() > 1 {
             doubts.push(format!("{}: not everyone was given the same operations.", case.label));
         }
@@ -89,7 +90,8 @@ pub(super) fn configuration(sheet: &Sheet) -> Option<Table> {
             settings.entry(name).or_default().entry(line.who()).or_default().insert(value);
         }
     }
-    let differs = |by_who: &BTreeMap<String, BTreeSet<&str>>| by_who.values().flatten().collect::<BTreeSet<_>>().len() > 1;
+    let differs =
+        |by_who: &BTreeMap<String, BTreeSet<&str>>| by_who.values().flatten().collect::<BTreeSet<_>>().len() > 1;
     let mut order: Vec<(&&str, &BTreeMap<String, BTreeSet<&str>>)> = settings.iter().collect();
     order.sort_by_key(|(name, by_who)| (!differs(by_who), **name));
     let rows: Vec<Vec<Cell>> = order

@@ -52,7 +52,8 @@ impl Cell {
 impl Table {
     /// For the page; the first column stands still while the others scroll.
     pub fn html(&self) -> String {
-        let mut html = format!("<div class=\"scroll\"><table><caption>{}</caption>\n<thead><tr>", escape(&self.caption));
+        let mut html =
+            format!("<div class=\"scroll\"><table><caption>{}</caption>\n<thead><tr>", escape(&self.caption));
         for head in &self.head {
             let _ = write!(html, "<th scope=\"col\">{}</th>", escape(head));
         }
@@ -89,8 +90,7 @@ impl Table {
         let mut text = String::new();
         for (i, row) in rows.iter().enumerate() {
             for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                let _ =
-                    if column == 0 { write!(text, "| {cell:<width$} ") } else { write!(text, "| {cell:>width$} ") };
+                let _ = if column == 0 { write!(text, "| {cell:<width$} ") } else { write!(text, "| {cell:>width$} ") };
             }
             text.push_str("|\n");
             if i == 0 {
@@ -148,7 +148,8 @@ pub(super) fn rates(sheet: &Sheet) -> Table {
         });
         std::iter::once(name).chain(figures).collect()
     });
-    let caption = "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold".into();
+    let caption =
+        "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold".into();
     Table { caption, head, rows: rows.collect() }
 }
 
@@ -210,17 +211,20 @@ type Cost = (&'static str, &'static str, fn(&Line) -> f64);
 
 /// What the operations cost, each by its engine: bytes, memory, processor.
 pub(super) fn costs(case: &Case) -> Table {
-    const COSTS: [Cost; 9] = [
-        ("acknowledged/s", "", |line| line.ops_per_s),
-        ("settled after", "s", |line| if line.settled_seconds > 0.0 { line.settled_seconds } else { f64::NAN }),
-        ("write amplification", "", |line| if line.write_amplification > 0.0 { line.write_amplification } else { f64::NAN }),
-        ("space amplification", "", |line| line.space_amplification),
-        ("read/operation", "B", |line| line.read_bytes_per_op),
-        ("read in all", "B", |line| io(line, "read_bytes")),
-        ("written in all", "B", |line| io(line, "write_bytes")),
-        ("CPU/million", "s", |line| line.cpu_s_per_million),
-        ("peak memory", "B", |line| line.peak_rss_bytes as f64),
-    ];
+    const COSTS: [Cost; 9] =
+        [
+            ("acknowledged/s", "", |line| line.ops_per_s),
+            ("settled after", "s", |line| if line.settled_seconds > 0.0 { line.settled_seconds } else { f64::NAN }),
+            ("write amplification", "", |line| {
+                if line.write_amplification > 0.0 { line.write_amplification } else { f64::NAN }
+            }),
+            ("space amplification", "", |line| line.space_amplification),
+            ("read/operation", "B", |line| line.read_bytes_per_op),
+            ("read in all", "B", |line| io(line, "read_bytes")),
+            ("written in all", "B", |line| io(line, "write_bytes")),
+            ("CPU/million", "s", |line| line.cpu_s_per_million),
+            ("peak memory", "B", |line| line.peak_rss_bytes as f64),
+        ];
     let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["of the budget"]);
     let rows = case.entries.iter().map(|entry| {
         let figures = COSTS.iter().map(|(_, unit, figure)| Cell::figure(entry.spread(figure), unit));

@@ -49,7 +49,7 @@ fn bars_are_stacked() {
     let mut stacked = plot(vec![bars("log", 10.0, 20.0), bars("flush", 30.0, 0.0)]);
     stacked.x = Axis::named("engine", ["redb", "sled"]);
     let svg = stacked.svg();
-    assert_eq!(svg.matches("<rect class=\"pl-b").count(), 4);
+    assert_eq!(svg.matches("<rect class=\"pl-b ").count(), 4);
     assert!(svg.contains("redb</text>") && svg.contains("40</text>"), "the axis holds the sum");
 }
 

@@ -26,7 +26,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// For the horizontal axis: the range is that of the data; `padding` is added at both ends (half a bar).
+    /// For the horizontal axis: the range is that of the data, from zero if it begins near; `padding` is added at both ends (half a bar).
     pub fn across(axis: &Axis, values: impl Iterator<Item = f64>, padding: f64) -> Scale {
         let (low, high) = range(axis, values.chain(axis.names.iter().map(|name| name.0)));
         if !axis.names.is_empty() {
@@ -36,7 +36,8 @@ impl Scale {
         if axis.log {
             return Scale::log(axis, low, high);
         }
-        let (low, high) = (low - padding, high + padding);
+        let near_zero = low > 0.0 && low < 0.1 * high && padding == 0.0;
+        let (low, high) = (if near_zero { 0.0 } else { low - padding }, high + padding);
         let step = step(low, high, &axis.unit);
         Scale { low, high, ticks: linear_ticks(low, high, step, &axis.unit), log: false }
     }

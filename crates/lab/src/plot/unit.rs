@@ -35,7 +35,10 @@ fn with_digits(value: f64, unit: &str, digits: usize) -> String {
         _ => (1000.0, &["", "k", "M", "G", "T"], &[]),
     };
     // The power at which the number, as it is written, is at least 1 and less than the base.
-    let written = |power: i32| rounded(value / base.powi(power), digits);
+    let written = |power: i32| {
+        let number = value / base.powi(power);
+        rounded(number, if base > 1000.0 && number.abs() >= 1000.0 { digits.max(4) } else { digits })
+    };
     let mut power = 0;
     while power + 1 < up.len() as i32 && written(power).abs() >= base {
         power += 1;
@@ -88,7 +91,9 @@ mod tests {
             (-0.25, "s", "-250 ms"),
             (67_108_864.0, "B", "64 MiB"),
             (1000.0, "B", "1000 B"),
-            (1023.9, "B", "1020 B"),
+            (1023.0, "B", "1023 B"),
+            (1023.9, "B", "1 KiB"),
+            (1_073_741_824.0, "B", "1 GiB"),
             (87.26, "%", "87.3 %"),
             (f64::NAN, "s", "–"),
             (f64::INFINITY, "", "–"),

@@ -50,7 +50,7 @@ fn with_round(case: &Case, plot: Plot) -> Plot {
 }
 
 fn throughput(case: &Case) -> Plot {
-    let axis = Axis::linear("operations a second", "operations/s");
+    let axis = Axis::linear("throughput", "operations/s");
     let mut plot = Plot::new(title(case, "Throughput over time"), time(), axis);
     let mut stalled = Vec::new();
     for entry in &case.entries {

@@ -139,6 +139,16 @@ impl<'a> Case<'a> {
         others.map(|rate| rate.median).filter(|rate| *rate > 0.0).max_by(f64::total_cmp)
     }
 
+    /// `3 rounds`; empty for one.
+    pub fn rounds_note(&self) -> String {
+        let fewest = self.entries.iter().map(|entry| entry.rounds.len()).min().unwrap_or(0);
+        match (fewest, self.rounds()) {
+            (_, 0 | 1) => String::new(),
+            (fewest, most) if fewest == most => format!("{most} rounds"),
+            (fewest, most) => format!("{fewest} to {most} rounds"),
+        }
+    }
+
     /// The most rounds of any entry.
     pub fn rounds(&self) -> usize {
         self.entries.iter().map(|entry| entry.rounds.len()).max().unwrap_or(0)
@@ -177,12 +187,10 @@ impl Entry<'_> {
 }
 
 impl Spread {
-    /// `118 k … 130 k, 3 rounds`; empty for one round.
+    /// `118 k … 130 k`; empty for one round, and where all rounds read the same.
     pub fn note(&self, unit: &str) -> String {
-        if self.rounds < 2 {
-            return String::new();
-        }
-        format!("{} … {}, {} rounds", unit::show(self.low, unit), unit::show(self.high, unit), self.rounds)
+        let [low, high] = [self.low, self.high].map(|end| unit::show(end, unit));
+        if self.rounds < 2 || low == high { String::new() } else { format!("{low} … {high}") }
     }
 }
 

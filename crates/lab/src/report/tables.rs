@@ -137,7 +137,7 @@ fn times(ratio: f64) -> String {
 pub(super) fn rates(sheet: &Sheet) -> Table {
     let head = std::iter::once("workload".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let rows = sheet.cases.iter().map(|case| {
-        let name = Cell { link: Some(case.slug.clone()), ..Cell::new(&case.label) };
+        let name = Cell { link: Some(case.slug.clone()), ..Cell::new(&case.label).note(case.rounds_note()) };
         let figures = sheet.whos.iter().map(|who| {
             let (mut cell, rate) = rate_cell(sheet, case, who);
             if let Some(ratio) = ratio(case, who, rate) {
@@ -149,7 +149,7 @@ pub(super) fn rates(sheet: &Sheet) -> Table {
         std::iter::once(name).chain(figures).collect()
     });
     let caption =
-        "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold".into();
+        "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold; of rounds the median, and below it the lowest and the highest".into();
     Table { caption, head, rows: rows.collect() }
 }
 
@@ -158,7 +158,8 @@ pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
     let head = std::iter::once("operations/s".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let mut rows = Vec::new();
     for case in &sheet.cases {
-        let rounds = if case.rounds() > 1 { format!(" ({} rounds)", case.rounds()) } else { String::new() };
+        let rounds = case.rounds_note();
+        let rounds = if rounds.is_empty() { rounds } else { format!(" ({rounds})") };
         let mut figures = vec![Cell::new(format!("{}{rounds}", case.label))];
         let mut ratios = vec![Cell::new("  by the best other")];
         for who in &sheet.whos {
@@ -197,13 +198,17 @@ pub(super) fn latencies(case: &Case) -> Table {
 }
 
 fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyFigures>) -> Vec<Cell> {
-    let mut row = vec![Cell::new(name)];
+    let mut row = vec![Cell::new(name).note(rounds_of(entry))];
     for i in 0..6 {
         let figure = |line: &Line| of(line).map_or(f64::NAN, |latency| percentiles(latency)[i] * 1e-6);
         row.push(Cell::figure(entry.spread(figure), "s"));
     }
     row.push(Cell::figure(entry.spread(|line| line.control_max_us * 1e-6), "s").class("soft"));
     row
+}
+
+fn rounds_of(entry: &Entry) -> String {
+    if entry.rounds.len() > 1 { format!("{} rounds", entry.rounds.len()) } else { String::new() }
 }
 
 /// A column of the costs: its name, its unit, its figure.
@@ -228,7 +233,7 @@ pub(super) fn costs(case: &Case) -> Table {
     let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["of the budget"]);
     let rows = case.entries.iter().map(|entry| {
         let figures = COSTS.iter().map(|(_, unit, figure)| Cell::figure(entry.spread(figure), unit));
-        let mut row: Vec<Cell> = std::iter::once(Cell::new(&entry.who)).chain(figures).collect();
+        let mut row: Vec<Cell> = std::iter::once(Cell::new(&entry.who).note(rounds_of(entry))).chain(figures).collect();
         row.push(share_of_budget(entry));
         row
     });

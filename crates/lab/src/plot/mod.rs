@@ -38,6 +38,8 @@ pub struct Axis {
     pub log: bool,
     /// Labelled positions instead of ticks: categories, or percentiles.
     pub names: Vec<(f64, String)>,
+    /// Values that the axis reaches besides those of the data, so that plots side by side have one scale.
+    pub include: Vec<f64>,
 }
 
 impl Axis {

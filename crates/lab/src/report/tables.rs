@@ -52,8 +52,10 @@ impl Cell {
 impl Table {
     /// For the page; the first column stands still while the others scroll.
     pub fn html(&self) -> String {
-        let mut html =
-            format!("<div class=\"scroll\"><table><caption>{}</caption>\n<thead><tr>", escape(&self.caption));
+        let caption = escape(&self.caption);
+        let mut html = format!(
+            "<p class=\"caption\">{caption}</p>\n<div class=\"scroll\"><table aria-label=\"{caption}\">\n<thead><tr>"
+        );
         for head in &self.head {
             let _ = write!(html, "<th scope=\"col\">{}</th>", escape(head));
         }
@@ -114,7 +116,7 @@ fn escape_markdown(text: &str) -> String {
 fn rate_cell(sheet: &Sheet, case: &Case, who: &str) -> (Cell, Option<Spread>) {
     let Some(entry) = case.entry(who) else {
         return match sheet.refusal(case, who) {
-            Some(reason) => (Cell::new("refused").note(reason).class("soft"), None),
+            Some(_) => (Cell::new("refused").class("soft"), None),
             None => (Cell::new("–").class("soft"), None),
         };
     };

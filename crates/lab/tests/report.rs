@@ -174,6 +174,7 @@ fn wrong_answers_are_loud_and_never_compared() {
     let html = report::html(&lines);
     check_page(&html);
     assert!(html.contains("class=\"alarm\"") && html.contains("redb: 3 of 1000 checked answers were wrong"));
+    assert!(html.contains("redb (wrong answers)"), "the legend says so too");
     assert!(html.contains("2.5 k (2.50×)"), "compared with the right ones only");
     let text = report::table(&lines);
     assert!(text.contains("WRONG ANSWERS: redb in read, 1 thread: 3 of 1000"), "{text}");
@@ -211,6 +212,19 @@ fn a_stall_in_ten_thousand_buckets_is_seen() {
     assert!(html.contains("own median: redb 2 s (longest 2 s)"), "the stall is counted");
     assert!(html.contains("2 s</text>") || html.contains("1 s</text>"), "the axis reaches the slowest operation");
     assert!(html.contains("class=\"pl-x pl-s0\""), "the stall is marked");
+}
+
+#[test]
+fn many_engines_share_several_plots_with_one_scale() {
+    let rivals = (0..9).map(|i| small("read", &format!("rival{i}"), 1000.0 + 100.0 * f64::from(i)));
+    let own = (0..3).map(|i| Line { index: format!("i{i}"), ..small("read", "pando", 90_000.0 + f64::from(i)) });
+    let lines: Vec<Line> = rivals.chain(own).collect();
+    let html = report::html(&lines);
+    check_page(&html);
+    let plots: Vec<&str> = html.split("<figure>").filter(|plot| plot.contains("Throughput over time")).collect();
+    assert_eq!(plots.len(), 3, "PandoDB's own, and the rivals in two");
+    assert!(plots.iter().all(|plot| plot.contains("pando-i2</text>")), "the best of ours beside all");
+    assert!(plots.iter().all(|plot| plot.contains("80 k</text>")), "one scale");
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn throughput(case: &Case, entries: &[&Entry]) -> Plot {
     let mut stalled = Vec::new();
     for entry in entries {
         let rates = rates(entry.middle());
-        let mut series = Series::new(&entry.who, Style::Line, rates.points.clone()).with_ink(entry.ink);
+        let mut series = Series::new(entry.label(), Style::Line, rates.points.clone()).with_ink(entry.ink);
         series.marks = stalls(&rates.points);
         if !series.marks.is_empty() {
             let seconds = unit::show(series.marks.len() as f64 * rates.seconds, "s");
@@ -112,7 +112,7 @@ fn slowest(case: &Case, entries: &[&Entry]) -> Plot {
     let axis = Axis::log("slowest operation of each window", "s");
     let mut plot = Plot::new(title(case, "Slowest operation over time"), time(), axis);
     for entry in entries {
-        plot.series.push(Series::new(&entry.who, Style::Line, slowest_points(entry.middle())).with_ink(entry.ink));
+        plot.series.push(Series::new(entry.label(), Style::Line, slowest_points(entry.middle())).with_ink(entry.ink));
     }
     with_round(case, plot)
 }
@@ -136,7 +136,7 @@ fn latency(case: &Case, kind: &str, of: impl Fn(&Line) -> Option<&LatencyFigures
             let figure = |line: &Line| of(line).map_or(f64::NAN, |latency| percentiles(latency)[i]);
             entry.spread(figure).map(|spread| (*place, spread.median * 1e-6))
         });
-        plot.series.push(Series::new(&entry.who, Style::Line, points.collect()).with_ink(entry.ink));
+        plot.series.push(Series::new(entry.label(), Style::Line, points.collect()).with_ink(entry.ink));
         control = entry.rounds.iter().map(|line| line.control_max_us).fold(control, f64::max);
     }
     if control > 0.0 && plot.has_data() {
@@ -152,7 +152,7 @@ fn debt(case: &Case, entries: &[&Entry]) -> Plot {
         let line = entry.middle();
         let points = gauge(&line.series.debt_bytes, line.series.bucket_ms);
         if !points.is_empty() {
-            plot.series.push(Series::new(&entry.who, Style::Line, points).with_ink(entry.ink));
+            plot.series.push(Series::new(entry.label(), Style::Line, points).with_ink(entry.ink));
         }
     }
     with_round(case, plot)
@@ -163,7 +163,7 @@ fn memory(case: &Case, entries: &[&Entry]) -> Plot {
     for entry in entries {
         let line = entry.middle();
         let points = gauge(&line.series.rss_bytes, line.series.bucket_ms);
-        plot.series.push(Series::new(&entry.who, Style::Line, points).with_ink(entry.ink));
+        plot.series.push(Series::new(entry.label(), Style::Line, points).with_ink(entry.ink));
     }
     let times = || plot.series.iter().flat_map(|series| &series.points).map(|point| point.0);
     let (first, last) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
@@ -178,7 +178,7 @@ fn memory(case: &Case, entries: &[&Entry]) -> Plot {
 /// system counted.
 fn written(case: &Case) -> Plot {
     const UNKNOWN: &str = "all, as the system counted";
-    let x = Axis::named("", case.entries.iter().map(|entry| entry.who.clone()));
+    let x = Axis::named("", case.entries.iter().map(Entry::label));
     let y = Axis::linear("written for each operation", "B");
     let mut plot = Plot::new(title(case, "Bytes written by cause"), x, y);
     let mut causes: Vec<&str> =

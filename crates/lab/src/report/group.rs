@@ -178,6 +178,11 @@ impl Entry<'_> {
         rounds[(rounds.len() - 1) / 2]
     }
 
+    /// The name for legends; says if the figures are worthless.
+    pub fn label(&self) -> String {
+        if self.wrong().0 > 0 { format!("{} (wrong answers)", self.who) } else { self.who.clone() }
+    }
+
     /// Answers (wrong, checked), of all rounds.
     pub fn wrong(&self) -> (u64, u64) {
         self.rounds.iter().fold((0, 0), |(wrong, checked), line| {

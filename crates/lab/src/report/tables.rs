@@ -200,7 +200,7 @@ pub(super) fn latencies(case: &Case) -> Table {
 }
 
 fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyFigures>) -> Vec<Cell> {
-    let mut row = vec![Cell::new(name).note(rounds_of(entry))];
+    let mut row = vec![name_of(entry, name)];
     for i in 0..6 {
         let figure = |line: &Line| of(line).map_or(f64::NAN, |latency| percentiles(latency)[i] * 1e-6);
         row.push(Cell::figure(entry.spread(figure), "s"));
@@ -209,8 +209,13 @@ fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyF
     row
 }
 
-fn rounds_of(entry: &Entry) -> String {
-    if entry.rounds.len() > 1 { format!("{} rounds", entry.rounds.len()) } else { String::new() }
+/// The head of an engine's row: how many rounds, and whether its figures are worthless.
+fn name_of(entry: &Entry, name: &str) -> Cell {
+    if entry.wrong().0 > 0 {
+        return Cell::new(name).note("wrong answers").class("bad");
+    }
+    let rounds = entry.rounds.len();
+    Cell::new(name).note(if rounds > 1 { format!("{rounds} rounds") } else { String::new() })
 }
 
 /// A column of the costs: its name, its unit, its figure.
@@ -235,7 +240,7 @@ pub(super) fn costs(case: &Case) -> Table {
     let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["of the budget"]);
     let rows = case.entries.iter().map(|entry| {
         let figures = COSTS.iter().map(|(_, unit, figure)| Cell::figure(entry.spread(figure), unit));
-        let mut row: Vec<Cell> = std::iter::once(Cell::new(&entry.who).note(rounds_of(entry))).chain(figures).collect();
+        let mut row: Vec<Cell> = std::iter::once(name_of(entry, &entry.who)).chain(figures).collect();
         row.push(share_of_budget(entry));
         row
     });

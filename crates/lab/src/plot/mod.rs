@@ -5,7 +5,7 @@
 //! ```
 //!
 //! 1. [`thin`]: a long series keeps the lowest and the highest point of every column of pixels.
-//! 2. [`scale`]: ranges, ticks and their labels; [`unit`] writes numbers.
+//! 2. [`scale`]: ranges, ticks and their labels; [`mod@unit`] writes numbers.
 //! 3. `draw`: the frame, the series, and below them the legend and the notes, so that nothing covers the data.
 //! 4. `raster`: the PNG is the SVG, drawn by `resvg` with an embedded font.
 //!

@@ -56,17 +56,7 @@ fn line(
     let series = course(&mut random, rate, *writes, *stall_every, seconds);
     let ops: u64 = series.ops.iter().sum();
     let slowest = series.max_us.iter().copied().fold(0.0, f64::max);
-    let p50 = 1e6 * threads as f64 / rate * 0.8;
-    let latency = |scale: f64| LatencyFigures {
-        count: ops,
-        mean_us: p50 * 1.2 * scale,
-        p50_us: p50 * scale,
-        p90_us: p50 * 2.2 * scale,
-        p99_us: p50 * 7.0 * scale,
-        p99_9_us: p50 * 40.0 * scale,
-        p99_99_us: (p50 * 300.0 * scale).min(slowest),
-        max_us: slowest,
-    };
+    let latency = |scale: f64| latency(ops, scale * 0.8e6 * threads as f64 / rate, slowest);
     let kinds: &[(&str, f64)] = if *writes == 0.5 { &[("read", 1.4), ("write", 0.6)] } else { &[("all", 1.0)] };
     let written = ops as f64 * writes * 116.0;
     let causes: &[(&str, f64)] = if *engine == "pando" {
@@ -77,7 +67,6 @@ fn line(
     let counters = causes.iter().map(|(cause, factor)| (format!("written.{cause}"), (written * factor) as u64));
     let amplification = if *writes > 0.0 { 5.2 / factor } else { 0.0 };
     let settled = if *writes > 0.0 { seconds as f64 * (1.0 + (1.0 - factor) / 3.0) } else { 0.0 };
-    let setting = |name: &str, value: String| (name.to_owned(), value);
     let mut line = Line {
         workload: (*workload).into(),
         engine: (*engine).into(),
@@ -108,20 +97,40 @@ fn line(
         ("read_bytes".to_owned(), (ops as f64 * line.read_bytes_per_op) as u64),
         ("write_bytes".to_owned(), (written * amplification) as u64),
     ]);
+    settings(&mut line, *writes);
+    line
+}
+
+fn latency(count: u64, p50_us: f64, max_us: f64) -> LatencyFigures {
+    LatencyFigures {
+        count,
+        mean_us: p50_us * 1.2,
+        p50_us,
+        p90_us: p50_us * 2.2,
+        p99_us: p50_us * 7.0,
+        p99_9_us: p50_us * 40.0,
+        p99_99_us: (p50_us * 300.0).min(max_us),
+        max_us,
+    }
+}
+
+/// What was asked for, how the engine was set, and where.
+fn settings(line: &mut Line, writes: f64) {
+    let setting = |name: &str, value: String| (name.to_owned(), value);
     line.asked = Asked {
         records: 20_000_000,
         key_len: 16,
         value_len: 100,
-        dist: if workload.ends_with("zipf") { "zipf" } else { "uniform" }.into(),
+        dist: if line.workload.ends_with("zipf") { "zipf" } else { "uniform" }.into(),
         seed: 1,
         memory_budget: 256 << 20,
-        cache: if *writes > 0.0 { "as-is" } else { "cold" }.into(),
-        rate: if workload.ends_with("paced") { 50_000.0 * threads as f64 } else { 0.0 },
+        cache: if writes > 0.0 { "as-is" } else { "cold" }.into(),
+        rate: if line.workload.ends_with("paced") { 50_000.0 * line.threads as f64 } else { 0.0 },
         ..Asked::default()
     };
     line.configuration = BTreeMap::from([
-        setting("version", if *engine == "rocksdb" { "7.8.3" } else { "0.1.0" }.into()),
-        setting("block_cache", format!("{} MiB", 256 - 64 * usize::from(*engine == "rocksdb"))),
+        setting("version", if line.engine == "rocksdb" { "7.8.3" } else { "0.1.0" }.into()),
+        setting("block_cache", format!("{} MiB", 256 - 64 * usize::from(line.engine == "rocksdb"))),
         setting("compression", "none".into()),
     ]);
     line.machine = Machine {
@@ -131,7 +140,6 @@ fn line(
         system: "Linux 6.1".into(),
         file_system: "ext4".into(),
     };
-    line
 }
 
 /// Buckets of 100 ms: a rate that wavers, stalls of 0.3 to 2.5 s, debt that a stall pays.

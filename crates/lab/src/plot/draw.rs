@@ -30,6 +30,10 @@ const RIGHT: f64 = 22.0;
 const COLUMNS: usize = 330;
 /// Up to so many points every one has its marker; longer lines carry a few.
 const MARKED: usize = 30;
+/// A line of more points is drawn through, as dashes and noise together read as gaps.
+const LONG: usize = 120;
+/// More marks than this are drawn small.
+const MANY_MARKS: usize = 20;
 /// A wide estimate of the width of a letter of 12 units.
 const LETTER: f64 = 7.2;
 
@@ -44,13 +48,14 @@ struct Canvas<'a> {
 
 /// Draws a plot; `head` goes in front of everything.
 pub(super) fn draw(plot: &Plot, head: &str) -> String {
-    let x = Scale::across(&plot.x, values(plot, |point| point.0), half_bar(plot));
+    let x = Scale::across(&plot.x, values(plot, |point| point.0).chain(plot.x.include.iter().copied()), half_bar(plot));
     let tops = stacks(plot).into_iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.top);
-    let y = Scale::up(&plot.y, values(plot, |point| point.1).chain(tops));
+    let y = Scale::up(&plot.y, values(plot, |point| point.1).chain(tops).chain(plot.y.include.iter().copied()));
     let widest = y.ticks.iter().map(|tick| width(&tick.1)).fold(0.0, f64::max);
     let mut canvas = Canvas { plot, x, y, left: widest + 22.0, svg: String::new() };
     canvas.frame();
     canvas.bars();
+    canvas.base();
     for (i, series) in plot.series.iter().enumerate().rev() {
         canvas.series(series, series.ink.unwrap_or(i));
     }
@@ -96,7 +101,7 @@ impl Canvas<'_> {
         );
     }
 
-    /// The title, the label of y, its ticks, the grid and the base line.
+    /// The title, the label of y, its ticks and the grid.
     fn frame(&mut self) {
         let (left, right, base) = (self.left, WIDTH - RIGHT, TOP + FIELD);
         self.text(12.0, 20.0, "start", "pl-t pl-h", &self.plot.title);
@@ -113,6 +118,11 @@ impl Canvas<'_> {
             }
         }
         let _ = writeln!(self.svg, "<path class=\"pl-g\" d=\"{grid}\"/>");
+    }
+
+    /// The vertical axis, and the line that bars stand on.
+    fn base(&mut self) {
+        let (left, right, base) = (self.left, WIDTH - RIGHT, TOP + FIELD);
         let zero = if self.y.low < 0.0 && self.y.high > 0.0 { self.at_y(0.0) } else { base };
         let _ =
             writeln!(self.svg, "<path class=\"pl-a\" d=\"M{left:.1} {TOP}V{base}M{left:.1} {zero:.1}H{right:.1}\"/>");
@@ -124,8 +134,8 @@ impl Canvas<'_> {
         for (x, pieces) in stacks(self.plot) {
             for piece in pieces {
                 let (left, right) = (self.at_x(x - half), self.at_x(x + half));
-                let base = if self.plot.y.log { piece.base.max(self.y.low) } else { piece.base };
-                let (top, bottom) = (self.at_y(piece.top.max(base)), self.at_y(base.min(piece.top)));
+                let ends = [piece.base, piece.top].map(|end| if self.plot.y.log { end.max(self.y.low) } else { end });
+                let (top, bottom) = (self.at_y(ends[0].max(ends[1])), self.at_y(ends[0].min(ends[1])));
                 let _ = writeln!(
                     self.svg,
                     "<rect class=\"pl-b pl-f{}\" fill-opacity=\"{}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
@@ -133,7 +143,7 @@ impl Canvas<'_> {
                     ink::colour(piece.ink),
                     ink::bar_opacity(piece.ink),
                     right - left,
-                    (bottom - top).max(0.0),
+                    bottom - top,
                     escape(piece.name)
                 );
             }
@@ -158,8 +168,9 @@ impl Canvas<'_> {
                 spots(series, &placed, ink).into_iter().map(|(x, y)| ink::marker(ink, x, y)).collect();
             let _ = writeln!(self.svg, "<path class=\"pl-m pl-f{colour}\" d=\"{markers}\"/>");
         }
-        let marks: String =
-            series.marks.iter().filter_map(|point| self.place(*point)).map(|(x, y)| ink::cross(x, y)).collect();
+        let many = series.marks.len() > MANY_MARKS;
+        let marks = series.marks.iter().filter_map(|point| self.place(*point));
+        let marks: String = marks.map(|(x, y)| ink::cross(x, y, many)).collect();
         if !marks.is_empty() {
             let _ = writeln!(self.svg, "<path class=\"pl-x pl-s{colour}\" d=\"{marks}\"/>");
         }
@@ -323,7 +334,8 @@ fn spots(series: &Series, placed: &[Option<(f64, f64)>], ink: usize) -> Vec<(f64
 }
 
 fn dashes(series: &Series, ink: usize) -> String {
-    let dash = if series.style == Style::Limit { "" } else { ink::dash(ink) };
+    let long = series.points.len() > LONG;
+    let dash = if series.style == Style::Limit { "" } else { ink::dash(ink, long) };
     if dash.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dash}\"") }
 }
 

@@ -36,9 +36,11 @@ pub(super) fn colour(ink: usize) -> usize {
     ink % COLOURS.len()
 }
 
-/// The dash of a series.
-pub(super) fn dash(ink: usize) -> &'static str {
-    DASHES[(ink + ink / COLOURS.len()) % DASHES.len()]
+/// The dash of a series. A long line is drawn through unless its colour is a repeated one: dashes and noise together
+/// read as gaps.
+pub(super) fn dash(ink: usize, long: bool) -> &'static str {
+    let round = ink / COLOURS.len();
+    if long { DASHES[round % DASHES.len()] } else { DASHES[(ink + round) % DASHES.len()] }
 }
 
 /// The opacity of a bar: bars of a repeated colour are paler.
@@ -55,13 +57,14 @@ pub(super) fn marker(ink: usize, x: f64, y: f64) -> String {
         2 => format!("M{x:.1} {:.1}l4 7h-8z", y - 4.5),
         3 => format!("M{x:.1} {:.1}l4.4 4.4l-4.4 4.4l-4.4 -4.4z", y - 4.4),
         4 => format!("M{x:.1} {:.1}l4 -7h-8z", y + 4.5),
-        _ => format!("M{:.1} {:.1}h9v3h-9z", x - 4.5, y - 1.5),
+        _ => format!("M{:.1} {:.1}h3.2v3.2h3.2v3.2h-3.2v3.2h-3.2v-3.2h-3.2v-3.2h3.2z", x - 1.6, y - 4.8),
     }
 }
 
-/// The path of the cross that marks a point.
-pub(super) fn cross(x: f64, y: f64) -> String {
-    format!("M{:.1} {:.1}l9 9m0 -9l-9 9", x - 4.5, y - 4.5)
+/// The path of the cross that marks a point; a smaller one where there are many.
+pub(super) fn cross(x: f64, y: f64, many: bool) -> String {
+    let r = if many { 2.8 } else { 4.5 };
+    format!("M{:.1} {:.1}l{d} {d}m0 -{d}l-{d} {d}", x - r, y - r, d = 2.0 * r)
 }
 
 /// The style sheet of plots, light and, where the reader's screen prefers it, dark; in print light.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! 1. [`thin`]: a long series keeps the lowest and the highest point of every column of pixels.
-//! 2. [`scale`]: ranges, ticks and their labels; [`unit`] writes numbers.
+//! 2. [`scale`]: ranges, ticks and their labels; [`mod@unit`] writes numbers.
 //! 3. `draw`: the frame, the series, and below them the legend and the notes, so that nothing covers the data.
 //! 4. `raster`: the PNG is the SVG, drawn by `resvg` with an embedded font.
 //!
@@ -38,6 +38,8 @@ pub struct Axis {
     pub log: bool,
     /// Labelled positions instead of ticks: categories, or percentiles.
     pub names: Vec<(f64, String)>,
+    /// Values that the axis reaches besides those of the data, so that plots side by side have one scale.
+    pub include: Vec<f64>,
 }
 
 impl Axis {

@@ -26,7 +26,7 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// For the horizontal axis: the range is that of the data; `padding` is added at both ends (half a bar).
+    /// For the horizontal axis: the range is that of the data, from zero if it begins near; `padding` is added at both ends (half a bar).
     pub fn across(axis: &Axis, values: impl Iterator<Item = f64>, padding: f64) -> Scale {
         let (low, high) = range(axis, values.chain(axis.names.iter().map(|name| name.0)));
         if !axis.names.is_empty() {
@@ -36,20 +36,24 @@ impl Scale {
         if axis.log {
             return Scale::log(axis, low, high);
         }
-        let (low, high) = (low - padding, high + padding);
+        let near_zero = low > 0.0 && low < 0.1 * high && padding == 0.0;
+        let (low, high) = (if near_zero { 0.0 } else { low - padding }, high + padding);
         let step = step(low, high, &axis.unit);
         Scale { low, high, ticks: linear_ticks(low, high, step, &axis.unit), log: false }
     }
 
     /// For the vertical axis: a linear range includes zero and ends at a tick.
     pub fn up(axis: &Axis, values: impl Iterator<Item = f64>) -> Scale {
-        let (low, high) = range(axis, values);
         if axis.log {
+            let (low, high) = range(axis, values);
             return Scale::log(axis, low, high);
         }
-        let (low, high) = (low.min(0.0), high.max(0.0));
+        let seen = values.filter(|value| visible(*value, axis));
+        let (low, high) = seen.fold((0.0, 0.0), |(low, high): (f64, f64), value| (low.min(value), high.max(value)));
+        let high = if low == high { 1.0 } else { high };
         let step = step(low, high, &axis.unit);
-        let (low, high) = ((low / step).floor() * step, (high / step - 1e-9).ceil() * step);
+        let (first, last) = ((low / step).floor(), (high / step - 1e-9).ceil());
+        let (low, high) = (first * step, last.max(first + 1.0) * step);
         let ticks = if axis.names.is_empty() { linear_ticks(low, high, step, &axis.unit) } else { axis.names.clone() };
         Scale { low, high, ticks, log: false }
     }

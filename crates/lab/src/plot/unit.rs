@@ -34,17 +34,20 @@ fn with_digits(value: f64, unit: &str, digits: usize) -> String {
         "s" => (1000.0, &[""], &["m", "µ", "n"]),
         _ => (1000.0, &["", "k", "M", "G", "T"], &[]),
     };
-    let value = rounded(value, digits);
-    let size = value.abs();
+    // The power at which the number, as it is written, is at least 1 and less than the base.
+    let written = |power: i32| {
+        let number = value / base.powi(power);
+        rounded(number, if base > 1000.0 && number.abs() >= 1000.0 { digits.max(4) } else { digits })
+    };
     let mut power = 0;
-    while power + 1 < up.len() as i32 && size >= base.powi(power + 1) {
+    while power + 1 < up.len() as i32 && written(power).abs() >= base {
         power += 1;
     }
-    while size > 0.0 && -power < down.len() as i32 && size < base.powi(power) * (1.0 - 1e-9) {
+    while value != 0.0 && -power < down.len() as i32 && written(power).abs() < 1.0 {
         power -= 1;
     }
     let prefix = if power < 0 { down[(-power - 1) as usize] } else { up[power as usize] };
-    let number = plain(rounded(value / base.powi(power), digits), digits);
+    let number = plain(written(power), digits);
     let unit = if ["B", "s", "%"].contains(&unit) { unit } else { "" };
     if prefix.is_empty() && unit.is_empty() { number } else { format!("{number} {prefix}{unit}") }
 }
@@ -88,7 +91,9 @@ mod tests {
             (-0.25, "s", "-250 ms"),
             (67_108_864.0, "B", "64 MiB"),
             (1000.0, "B", "1000 B"),
-            (1023.9, "B", "1020 B"),
+            (1023.0, "B", "1023 B"),
+            (1023.9, "B", "1 KiB"),
+            (1_073_741_824.0, "B", "1 GiB"),
             (87.26, "%", "87.3 %"),
             (f64::NAN, "s", "–"),
             (f64::INFINITY, "", "–"),

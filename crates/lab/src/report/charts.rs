@@ -14,13 +14,14 @@ const WINDOW_MS: u64 = 1000;
 /// A run of fewer windows than this shows its own buckets.
 const LEAST_WINDOWS: usize = 5;
 
+/// A plot over time of so many engines still reads; more are spread over several with one scale.
+const MOST_ENGINES: usize = 7;
+
 /// The plots of a case that have data, each with its name for files.
 pub(super) fn charts(case: &Case) -> Vec<(String, Plot)> {
-    let mut plots = vec![
-        ("throughput".to_owned(), throughput(case)),
-        ("slowest".to_owned(), slowest(case)),
-        ("latency".to_owned(), latency(case, "all operations", |line| Some(&line.latency))),
-    ];
+    let mut plots = over_time(case, "throughput", throughput);
+    plots.extend(over_time(case, "slowest", slowest));
+    plots.push(("latency".to_owned(), latency(case, "all operations", |line| Some(&line.latency))));
     let kinds: BTreeSet<&String> =
         case.entries.iter().flat_map(|entry| &entry.rounds).flat_map(|line| line.latency_by.keys()).collect();
     if kinds.len() > 1 {
@@ -29,11 +30,48 @@ pub(super) fn charts(case: &Case) -> Vec<(String, Plot)> {
             plots.push((name, latency(case, kind, |line| line.latency_by.get(kind))));
         }
     }
-    plots.push(("debt".to_owned(), debt(case)));
-    plots.push(("memory".to_owned(), memory(case)));
+    plots.extend(over_time(case, "debt", debt));
+    plots.extend(over_time(case, "memory", memory));
     plots.push(("written".to_owned(), written(case)));
     plots.retain(|(_, plot)| plot.has_data());
     plots
+}
+
+/// Draws all engines, or one part after the other with the scale of all.
+fn over_time(case: &Case, name: &str, draw: fn(&Case, &[&Entry]) -> Plot) -> Vec<(String, Plot)> {
+    let parts = parts(case);
+    let mut plots: Vec<Plot> = parts.iter().map(|part| draw(case, part)).collect();
+    let points = || plots.iter().flat_map(|plot| &plot.series).flat_map(|series| &series.points);
+    let (x, y): (Vec<f64>, Vec<f64>) = (extremes(points().map(|p| p.0)), extremes(points().map(|p| p.1)));
+    let n = plots.len();
+    for (i, plot) in plots.iter_mut().enumerate().filter(|_| n > 1) {
+        plot.title = format!("{} ({} of {n})", plot.title, i + 1);
+        (plot.x.include, plot.y.include) = (x.clone(), y.clone());
+    }
+    let name = |i: usize| if n > 1 { format!("{name}-{}", i + 1) } else { name.to_owned() };
+    plots.into_iter().enumerate().map(|(i, plot)| (name(i), plot)).collect()
+}
+
+/// The least positive value, the lowest and the highest: what a scale depends on, logarithmic or not.
+fn extremes(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    values.sort_by(f64::total_cmp);
+    let least = values.iter().copied().find(|value| *value > 0.0);
+    values.first().into_iter().chain(values.last()).copied().chain(least).collect()
+}
+
+/// PandoDB's own first, then the rivals, each time beside the best of PandoDB's.
+fn parts<'c, 'a>(case: &'c Case<'a>) -> Vec<Vec<&'c Entry<'a>>> {
+    if case.entries.len() <= MOST_ENGINES {
+        return vec![case.entries.iter().collect()];
+    }
+    let (own, rivals): (Vec<_>, Vec<_>) = case.entries.iter().partition(|entry| entry.rounds[0].engine == "pando");
+    let rate = |entry: &Entry| entry.rate().map_or(0.0, |rate| rate.median);
+    let best = own.iter().copied().max_by(|a, b| rate(a).total_cmp(&rate(b)));
+    let parts = rivals.len().div_ceil(MOST_ENGINES - 1).max(1);
+    let rivals = rivals.chunks(rivals.len().div_ceil(parts).max(1));
+    let rivals = rivals.map(|part| best.into_iter().chain(part.iter().copied()).collect());
+    own.chunks(MOST_ENGINES).map(<[_]>::to_vec).chain(rivals).collect()
 }
 
 fn time() -> Axis {
@@ -49,13 +87,13 @@ fn with_round(case: &Case, plot: Plot) -> Plot {
     if case.rounds() > 1 { plot.note("Of several rounds, the one with the median rate.") } else { plot }
 }
 
-fn throughput(case: &Case) -> Plot {
-    let axis = Axis::linear("operations a second", "operations/s");
+fn throughput(case: &Case, entries: &[&Entry]) -> Plot {
+    let axis = Axis::linear("throughput", "operations/s");
     let mut plot = Plot::new(title(case, "Throughput over time"), time(), axis);
     let mut stalled = Vec::new();
-    for entry in &case.entries {
+    for entry in entries {
         let rates = rates(entry.middle());
-        let mut series = Series::new(&entry.who, Style::Line, rates.points.clone()).with_ink(entry.ink);
+        let mut series = Series::new(entry.label(), Style::Line, rates.points.clone()).with_ink(entry.ink);
         series.marks = stalls(&rates.points);
         if !series.marks.is_empty() {
             let seconds = unit::show(series.marks.len() as f64 * rates.seconds, "s");
@@ -70,11 +108,11 @@ fn throughput(case: &Case) -> Plot {
     with_round(case, plot)
 }
 
-fn slowest(case: &Case) -> Plot {
+fn slowest(case: &Case, entries: &[&Entry]) -> Plot {
     let axis = Axis::log("slowest operation of each window", "s");
     let mut plot = Plot::new(title(case, "Slowest operation over time"), time(), axis);
-    for entry in &case.entries {
-        plot.series.push(Series::new(&entry.who, Style::Line, slowest_points(entry.middle())).with_ink(entry.ink));
+    for entry in entries {
+        plot.series.push(Series::new(entry.label(), Style::Line, slowest_points(entry.middle())).with_ink(entry.ink));
     }
     with_round(case, plot)
 }
@@ -98,7 +136,7 @@ fn latency(case: &Case, kind: &str, of: impl Fn(&Line) -> Option<&LatencyFigures
             let figure = |line: &Line| of(line).map_or(f64::NAN, |latency| percentiles(latency)[i]);
             entry.spread(figure).map(|spread| (*place, spread.median * 1e-6))
         });
-        plot.series.push(Series::new(&entry.who, Style::Line, points.collect()).with_ink(entry.ink));
+        plot.series.push(Series::new(entry.label(), Style::Line, points.collect()).with_ink(entry.ink));
         control = entry.rounds.iter().map(|line| line.control_max_us).fold(control, f64::max);
     }
     if control > 0.0 && plot.has_data() {
@@ -108,24 +146,24 @@ fn latency(case: &Case, kind: &str, of: impl Fn(&Line) -> Option<&LatencyFigures
     if case.rounds() > 1 { plot.note("Medians over the rounds.") } else { plot }
 }
 
-fn debt(case: &Case) -> Plot {
+fn debt(case: &Case, entries: &[&Entry]) -> Plot {
     let mut plot = Plot::new(title(case, "Debt over time"), time(), Axis::linear("background work owed", "B"));
-    for entry in case.entries.iter() {
+    for entry in entries {
         let line = entry.middle();
         let points = gauge(&line.series.debt_bytes, line.series.bucket_ms);
         if !points.is_empty() {
-            plot.series.push(Series::new(&entry.who, Style::Line, points).with_ink(entry.ink));
+            plot.series.push(Series::new(entry.label(), Style::Line, points).with_ink(entry.ink));
         }
     }
     with_round(case, plot)
 }
 
-fn memory(case: &Case) -> Plot {
+fn memory(case: &Case, entries: &[&Entry]) -> Plot {
     let mut plot = Plot::new(title(case, "Memory over time"), time(), Axis::linear("memory of the process", "B"));
-    for entry in &case.entries {
+    for entry in entries {
         let line = entry.middle();
         let points = gauge(&line.series.rss_bytes, line.series.bucket_ms);
-        plot.series.push(Series::new(&entry.who, Style::Line, points).with_ink(entry.ink));
+        plot.series.push(Series::new(entry.label(), Style::Line, points).with_ink(entry.ink));
     }
     let times = || plot.series.iter().flat_map(|series| &series.points).map(|point| point.0);
     let (first, last) = (times().fold(f64::MAX, f64::min), times().fold(0.0, f64::max));
@@ -140,7 +178,7 @@ fn memory(case: &Case) -> Plot {
 /// system counted.
 fn written(case: &Case) -> Plot {
     const UNKNOWN: &str = "all, as the system counted";
-    let x = Axis::named("", case.entries.iter().map(|entry| entry.who.clone()));
+    let x = Axis::named("", case.entries.iter().map(Entry::label));
     let y = Axis::linear("written for each operation", "B");
     let mut plot = Plot::new(title(case, "Bytes written by cause"), x, y);
     let mut causes: Vec<&str> =

@@ -139,6 +139,16 @@ impl<'a> Case<'a> {
         others.map(|rate| rate.median).filter(|rate| *rate > 0.0).max_by(f64::total_cmp)
     }
 
+    /// `3 rounds`; empty for one.
+    pub fn rounds_note(&self) -> String {
+        let fewest = self.entries.iter().map(|entry| entry.rounds.len()).min().unwrap_or(0);
+        match (fewest, self.rounds()) {
+            (_, 0 | 1) => String::new(),
+            (fewest, most) if fewest == most => format!("{most} rounds"),
+            (fewest, most) => format!("{fewest} to {most} rounds"),
+        }
+    }
+
     /// The most rounds of any entry.
     pub fn rounds(&self) -> usize {
         self.entries.iter().map(|entry| entry.rounds.len()).max().unwrap_or(0)
@@ -168,6 +178,11 @@ impl Entry<'_> {
         rounds[(rounds.len() - 1) / 2]
     }
 
+    /// The name for legends; says if the figures are worthless.
+    pub fn label(&self) -> String {
+        if self.wrong().0 > 0 { format!("{} (wrong answers)", self.who) } else { self.who.clone() }
+    }
+
     /// Answers (wrong, checked), of all rounds.
     pub fn wrong(&self) -> (u64, u64) {
         self.rounds.iter().fold((0, 0), |(wrong, checked), line| {
@@ -177,12 +192,10 @@ impl Entry<'_> {
 }
 
 impl Spread {
-    /// `118 k … 130 k, 3 rounds`; empty for one round.
+    /// `118 k … 130 k`; empty for one round, and where all rounds read the same.
     pub fn note(&self, unit: &str) -> String {
-        if self.rounds < 2 {
-            return String::new();
-        }
-        format!("{} … {}, {} rounds", unit::show(self.low, unit), unit::show(self.high, unit), self.rounds)
+        let [low, high] = [self.low, self.high].map(|end| unit::show(end, unit));
+        if self.rounds < 2 || low == high { String::new() } else { format!("{low} … {high}") }
     }
 }
 

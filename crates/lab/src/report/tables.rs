@@ -52,8 +52,10 @@ impl Cell {
 impl Table {
     /// For the page; the first column stands still while the others scroll.
     pub fn html(&self) -> String {
-        let mut html =
-            format!("<div class=\"scroll\"><table><caption>{}</caption>\n<thead><tr>", escape(&self.caption));
+        let caption = escape(&self.caption);
+        let mut html = format!(
+            "<p class=\"caption\">{caption}</p>\n<div class=\"scroll\"><table aria-label=\"{caption}\">\n<thead><tr>"
+        );
         for head in &self.head {
             let _ = write!(html, "<th scope=\"col\">{}</th>", escape(head));
         }
@@ -114,7 +116,7 @@ fn escape_markdown(text: &str) -> String {
 fn rate_cell(sheet: &Sheet, case: &Case, who: &str) -> (Cell, Option<Spread>) {
     let Some(entry) = case.entry(who) else {
         return match sheet.refusal(case, who) {
-            Some(reason) => (Cell::new("refused").note(reason).class("soft"), None),
+            Some(_) => (Cell::new("refused").class("soft"), None),
             None => (Cell::new("–").class("soft"), None),
         };
     };
@@ -137,7 +139,7 @@ fn times(ratio: f64) -> String {
 pub(super) fn rates(sheet: &Sheet) -> Table {
     let head = std::iter::once("workload".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let rows = sheet.cases.iter().map(|case| {
-        let name = Cell { link: Some(case.slug.clone()), ..Cell::new(&case.label) };
+        let name = Cell { link: Some(case.slug.clone()), ..Cell::new(&case.label).note(case.rounds_note()) };
         let figures = sheet.whos.iter().map(|who| {
             let (mut cell, rate) = rate_cell(sheet, case, who);
             if let Some(ratio) = ratio(case, who, rate) {
@@ -149,7 +151,7 @@ pub(super) fn rates(sheet: &Sheet) -> Table {
         std::iter::once(name).chain(figures).collect()
     });
     let caption =
-        "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold".into();
+        "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold; of rounds the median, and below it the lowest and the highest".into();
     Table { caption, head, rows: rows.collect() }
 }
 
@@ -158,7 +160,8 @@ pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
     let head = std::iter::once("operations/s".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let mut rows = Vec::new();
     for case in &sheet.cases {
-        let rounds = if case.rounds() > 1 { format!(" ({} rounds)", case.rounds()) } else { String::new() };
+        let rounds = case.rounds_note();
+        let rounds = if rounds.is_empty() { rounds } else { format!(" ({rounds})") };
         let mut figures = vec![Cell::new(format!("{}{rounds}", case.label))];
         let mut ratios = vec![Cell::new("  by the best other")];
         for who in &sheet.whos {
@@ -197,13 +200,22 @@ pub(super) fn latencies(case: &Case) -> Table {
 }
 
 fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyFigures>) -> Vec<Cell> {
-    let mut row = vec![Cell::new(name)];
+    let mut row = vec![name_of(entry, name)];
     for i in 0..6 {
         let figure = |line: &Line| of(line).map_or(f64::NAN, |latency| percentiles(latency)[i] * 1e-6);
         row.push(Cell::figure(entry.spread(figure), "s"));
     }
     row.push(Cell::figure(entry.spread(|line| line.control_max_us * 1e-6), "s").class("soft"));
     row
+}
+
+/// The head of an engine's row: how many rounds, and whether its figures are worthless.
+fn name_of(entry: &Entry, name: &str) -> Cell {
+    if entry.wrong().0 > 0 {
+        return Cell::new(name).note("wrong answers").class("bad");
+    }
+    let rounds = entry.rounds.len();
+    Cell::new(name).note(if rounds > 1 { format!("{rounds} rounds") } else { String::new() })
 }
 
 /// A column of the costs: its name, its unit, its figure.
@@ -228,7 +240,7 @@ pub(super) fn costs(case: &Case) -> Table {
     let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["of the budget"]);
     let rows = case.entries.iter().map(|entry| {
         let figures = COSTS.iter().map(|(_, unit, figure)| Cell::figure(entry.spread(figure), unit));
-        let mut row: Vec<Cell> = std::iter::once(Cell::new(&entry.who)).chain(figures).collect();
+        let mut row: Vec<Cell> = std::iter::once(name_of(entry, &entry.who)).chain(figures).collect();
         row.push(share_of_budget(entry));
         row
     });

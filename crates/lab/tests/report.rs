@@ -1,0 +1,269 @@
+//! The report's structure: what must be on the page, and what must not break it.
+//!
+//! The page and the images of the sample are left in `target/tmp/report`, to be looked at.
+
+use std::path::{Path, PathBuf};
+
+use pandodb_lab::line::{Line, Series};
+use pandodb_lab::report;
+
+mod sample;
+
+fn small(workload: &str, engine: &str, rate: f64) -> Line {
+    let ops = vec![(rate / 10.0) as u64; 100];
+    Line {
+        workload: workload.into(),
+        engine: engine.into(),
+        threads: 1,
+        ops: rate as u64 * 10,
+        seconds: 10.0,
+        ops_per_s: rate,
+        series: Series { bucket_ms: 100, max_us: vec![50.0; 100], ops, ..Series::default() },
+        ..Line::default()
+    }
+}
+
+/// Every tag that is opened is closed, in order; nothing is fetched and nothing runs.
+fn check_page(html: &str) {
+    const VOID: [&str; 1] = ["meta"];
+    let mut open: Vec<&str> = Vec::new();
+    let body = html.strip_prefix("<!DOCTYPE html>").expect("a page");
+    for tag in body.split('<').skip(1) {
+        let (tag, _) = tag.split_once('>').expect("a tag ends");
+        let name = tag.trim_start_matches('/').split([' ', '\n', '/']).next().expect("a name");
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "closed out of order");
+        } else if !tag.ends_with('/') && !VOID.contains(&name) {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, [""; 0], "left open");
+    let fetched = html.replace("http://www.w3.org/2000/svg", "");
+    for forbidden in ["http:", "https:", "<script", "src=", "@import", "url(", "NaN", "inf"] {
+        assert!(!fetched.contains(forbidden), "`{forbidden}` on the page: …{}…", around(&fetched, forbidden));
+    }
+}
+
+fn around<'a>(text: &'a str, word: &str) -> &'a str {
+    let at = text.find(word).unwrap_or(0);
+    let (mut from, mut to) = (at.saturating_sub(60), (at + 60).min(text.len()));
+    while !text.is_char_boundary(from) {
+        from -= 1;
+    }
+    while !text.is_char_boundary(to) {
+        to += 1;
+    }
+    &text[from..to]
+}
+
+#[test]
+fn the_sample_has_everything() {
+    let lines = sample::sample(60);
+    let html = report::html(&lines);
+    check_page(&html);
+    assert_eq!(html, report::html(&lines), "the same lines, the same page");
+    for expected in [
+        "pando-stbe",
+        "rocksdb",
+        "fjall",
+        "A Processor @ 2.5 GHz",
+        "a1acdc3",
+        "it has no deletion of ranges",
+        "load-random, 4 threads",
+        "3 rounds",
+        "block_cache",
+        "prefers-color-scheme: dark",
+        "@media print",
+        "Throughput over time: load-random, 1 thread",
+        "Slowest operation over time",
+        "Latency of all operations",
+        "Latency of read",
+        "Debt over time",
+        "Memory over time",
+        "budget",
+        "Bytes written by cause",
+        "compaction",
+        "throughput (operations/s)",
+        "time (s)",
+        "latency (s)",
+        "memory of the process (B)",
+        "under half of the engine&#39;s own median",
+        "idle thread",
+    ] {
+        assert!(html.contains(expected), "`{expected}` is missing");
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("report.html"), &html).expect("written");
+    let few: Vec<Line> = lines.into_iter().filter(|line| line.threads == 4 || line.refused.is_some()).collect();
+    let paths = report::pngs(&few, &folder.join("plots")).expect("images");
+    assert!(paths.len() >= 6 * 4, "{}", paths.len());
+    for path in &paths {
+        let bytes = std::fs::read(path).expect("an image");
+        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 5_000, "{}", path.display());
+    }
+    assert!(paths.iter().any(|path| path.ends_with("load-random-4-threads-throughput.png")), "{paths:?}");
+    assert!(paths.iter().any(|path| path.ends_with("mixed-50-50-4-threads-latency-write.png")), "{paths:?}");
+}
+
+#[test]
+fn nothing_and_little_are_fine() {
+    check_page(&report::html(&[]));
+    assert!(report::html(&[]).contains("There are no figures."));
+    assert!(report::table(&[]).starts_with("| operations/s"));
+    check_page(&report::html(&[Line::default()]));
+    let one = [small("read", "redb", 5000.0)];
+    check_page(&report::html(&one));
+    assert!(!report::table(&one).contains("by the best other"), "nobody to compare with");
+    let refused = Line { refused: Some("no merge".into()), ..small("merge", "redb", 0.0) };
+    let html = report::html(std::slice::from_ref(&refused));
+    check_page(&html);
+    assert!(html.contains("no merge") && !html.contains("<section"), "a refusal is no case");
+    assert!(report::table(&[refused]).contains("redb refused merge: no merge"));
+}
+
+#[test]
+fn refusals_stand_where_a_rate_would() {
+    let refused = Line { refused: Some("no merge".into()), threads: 0, ..small("merge", "redb", 0.0) };
+    let text = report::table(&[small("merge", "pando", 10_000.0), refused]);
+    let row = text.lines().find(|row| row.contains("10 k")).expect("a row");
+    assert!(row.contains("refused"), "{text}");
+}
+
+#[test]
+fn names_are_escaped() {
+    let evil = "<script>alert('&\"')</script>";
+    let mut line = small(evil, evil, 100.0);
+    line.index = evil.into();
+    line.asked.dist = evil.into();
+    line.machine.cpu = evil.into();
+    line.commit = evil.into();
+    line.configuration.insert(evil.into(), evil.into());
+    line.inside.counters.insert(format!("written.{evil}"), 1 << 20);
+    line.latency_by.insert(evil.into(), line.latency);
+    line.latency_by.insert("\u{1}read".into(), line.latency);
+    let refused = Line { refused: Some(evil.into()), ..line.clone() };
+    let lines = [line, refused];
+    let html = report::html(&lines);
+    check_page(&html);
+    assert!(html.contains("&lt;script&gt;alert(&#39;&amp;&quot;&#39;)"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let paths = report::pngs(&lines, folder.path()).expect("images in spite of the names");
+    assert!(paths.iter().all(|path| path.parent() == Some(folder.path())), "{paths:?}");
+}
+
+#[test]
+fn rounds_give_a_median_and_a_spread() {
+    let rounds = [small("read", "redb", 4000.0), small("read", "redb", 9000.0), small("read", "redb", 5000.0)];
+    let html = report::html(&rounds);
+    assert!(html.contains(">5 k<small>4 k … 9 k</small>"), "{}", around(&html, "3 rounds"));
+    assert!(report::table(&rounds).contains("5 k ±50 %"));
+    let other = small("read", "sled", 2500.0);
+    let text = report::table(&[&rounds[..], &[other]].concat());
+    assert!(text.contains("2.00×") && text.contains("0.50×"), "{text}");
+    let mut apart = rounds.to_vec();
+    apart[1].asked.memory_budget = 1 << 30;
+    let html = report::html(&apart);
+    assert!(html.contains("read, 1 thread, budget 1 GiB") && html.contains("budget 0 B"), "told apart by what differs");
+}
+
+#[test]
+fn wrong_answers_are_loud_and_never_compared() {
+    let wrong = Line { wrong_answers: 3, checked_answers: 1000, ..small("read", "redb", 9000.0) };
+    let lines = [wrong, small("read", "sled", 2500.0), small("read", "pando", 1000.0)];
+    let html = report::html(&lines);
+    check_page(&html);
+    assert!(html.contains("class=\"alarm\"") && html.contains("redb: 3 of 1000 checked answers were wrong"));
+    assert!(html.contains("redb (wrong answers)"), "the legend says so too");
+    assert!(html.contains("2.5 k (2.50×)"), "compared with the right ones only");
+    let text = report::table(&lines);
+    assert!(text.contains("WRONG ANSWERS: redb in read, 1 thread: 3 of 1000"), "{text}");
+}
+
+#[test]
+fn odd_figures_are_safe() {
+    let mut odd = small("read", "redb", 0.0);
+    odd.latency.p99_us = f64::NAN;
+    odd.latency.max_us = f64::INFINITY;
+    odd.control_max_us = f64::NAN;
+    odd.space_amplification = -1.0;
+    odd.ops_per_s = f64::NAN;
+    odd.seconds = 0.0;
+    odd.settled_seconds = f64::NAN;
+    odd.series.max_us = vec![f64::NAN, 0.0, -1.0, f64::INFINITY, 1e308];
+    odd.series.debt_bytes = vec![u64::MAX, 0];
+    odd.wrong_answers = 0;
+    let no_buckets = Line { series: Series { bucket_ms: 0, ops: vec![1, 2], ..Series::default() }, ..odd.clone() };
+    let lines = [odd, no_buckets, small("read", "sled", 0.0)];
+    check_page(&report::html(&lines));
+    assert!(report::table(&lines).contains("read, 1 thread"));
+    report::pngs(&lines, tempfile::tempdir().expect("a folder").path()).expect("images");
+}
+
+#[test]
+fn a_stall_in_ten_thousand_buckets_is_seen() {
+    let mut line = small("write", "redb", 10_000.0);
+    line.seconds = 1000.0;
+    line.series.ops = vec![1000; 10_000];
+    line.series.max_us = vec![50.0; 10_000];
+    line.series.ops[5_000..5_020].fill(0);
+    line.series.max_us[5_020] = 2_000_000.0;
+    let html = report::html(&[line]);
+    assert!(html.contains("own median: redb 2 s (longest 2 s)"), "the stall is counted");
+    assert!(html.contains("2 s</text>") || html.contains("1 s</text>"), "the axis reaches the slowest operation");
+    assert!(html.contains("class=\"pl-x pl-s0\""), "the stall is marked");
+}
+
+#[test]
+fn many_engines_share_several_plots_with_one_scale() {
+    let rivals = (0..9).map(|i| small("read", &format!("rival{i}"), 1000.0 + 100.0 * f64::from(i)));
+    let own = (0..3).map(|i| Line { index: format!("i{i}"), ..small("read", "pando", 90_000.0 + f64::from(i)) });
+    let lines: Vec<Line> = rivals.chain(own).collect();
+    let html = report::html(&lines);
+    check_page(&html);
+    let plots: Vec<&str> = html.split("<figure>").filter(|plot| plot.contains("Throughput over time")).collect();
+    assert_eq!(plots.len(), 3, "PandoDB's own, and the rivals in two");
+    assert!(plots.iter().all(|plot| plot.contains("pando-i2</text>")), "the best of ours beside all");
+    assert!(plots.iter().all(|plot| plot.contains("80 k</text>")), "one scale");
+}
+
+#[test]
+fn settling_and_a_window_cut_short_are_no_stalls() {
+    let mut line = small("write", "redb", 10_000.0);
+    line.seconds = 9.53;
+    line.series.ops.truncate(95);
+    line.series.ops.push(300);
+    line.series.ops.extend([0; 50]);
+    assert!(!report::html(&[line]).contains("own median"));
+}
+
+#[test]
+fn different_operations_and_configurations_are_told() {
+    let mut lines = [small("read", "redb", 1.0), small("read", "redb", 1.0), small("read", "sled", 1.0)];
+    lines[0].configuration.insert("cache".into(), "1 MiB".into());
+    lines[2].configuration.insert("cache".into(), "2 MiB".into());
+    lines[1].stream = "a".into();
+    lines[2].stream = "b".into();
+    let html = report::html(&lines);
+    assert!(html.contains("rounds of redb differ in their configuration"));
+    assert!(html.contains("not everyone was given the same operations"));
+    assert!(html.contains("<th scope=\"row\" class=\"differs\">cache</th>"));
+}
+
+#[test]
+fn files_are_read_and_bad_lines_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let good = folder.path().join("good.jsonl");
+    let row = serde_json::to_string(&small("read", "redb", 5.0)).expect("JSON");
+    let newer = "{\"workload\":\"scan\",\"novelty\":{\"a\":[1]},\"seconds\":null,\"series\":{\"max_us\":[1.5,null]}}";
+    std::fs::write(&good, format!("{row}\n\n{newer}\n")).expect("written");
+    let lines = report::read(&[&good]).expect("lines");
+    assert_eq!((lines.len(), &lines[0], lines[1].workload.as_str()), (2, &small("read", "redb", 5.0), "scan"));
+    assert_eq!(lines[1].series.max_us, [1.5, 0.0]);
+    let bad = folder.path().join("bad.jsonl");
+    std::fs::write(&bad, format!("{row}\n{{\"ops\":\"many\"}}\n")).expect("written");
+    let error = report::read(&[good, bad]).expect_err("a bad line").to_string();
+    assert!(error.contains("bad.jsonl:2: "), "{error}");
+    let error = report::read(&[PathBuf::from("nowhere.jsonl")]).expect_err("no file").to_string();
+    assert!(error.contains("nowhere.jsonl"), "{error}");
+}

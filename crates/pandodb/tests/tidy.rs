@@ -336,11 +336,13 @@ fn assert_none(complaints: Vec<String>) {
     assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
 }
 
-const CODE: [&str; 8] = [
+const CODE: [&str; 10] = [
     "crates/pandodb/src",
     "crates/pandodb/tests",
     "crates/proof/src",
     "crates/proof/tests",
+    "crates/lab/src",
+    "crates/lab/tests",
     "crates/cli/src",
     "crates/cli/tests",
     "crates/explore/src",

@@ -18,6 +18,7 @@ pub mod record;
 pub mod system;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,8 @@ use serde::{Deserialize, Serialize};
 use self::client::{Client, Outcome, Shared};
 use self::control::Control;
 use self::record::{BUCKET_MS, Recorder};
+pub use self::watch::Tick;
+use self::watch::{Seen, Watch};
 use crate::engine::{Engine, Failure, Figures, Mode, Need, Opener, Result, Setup};
 use crate::line::{Asked, Line, Series};
 use crate::record::{Shape, Space};
@@ -113,23 +116,6 @@ impl Default for Plan {
             directory: PathBuf::from("."),
         }
     }
-}
-
-/// How far a workload is.
-#[derive(Clone, Copy, Debug)]
-pub struct Tick {
-    /// Operations done, in steps of 64 a thread.
-    pub done: u64,
-    /// Operations in all, if the workload is not ended by the clock.
-    pub of: u64,
-    /// The share of the time that has passed, where the clock ends it.
-    pub time_share: f64,
-    /// Since the start.
-    pub elapsed: Duration,
-    /// Operations done in the last bucket.
-    pub last: u64,
-    /// What the engine owes.
-    pub debt: Option<u64>,
 }
 
 /// Is told how the bench goes on: a progress bar, a file of lines.
@@ -257,8 +243,7 @@ struct Measured {
     clients: Vec<Outcome>,
     streams: Vec<Stream>,
     control: Duration,
-    debt: Vec<u64>,
-    rss: Vec<u64>,
+    seen: Seen,
 }
 
 impl Bench<'_> {
@@ -379,7 +364,8 @@ impl Bench<'_> {
             rate: plan.rate.unwrap_or(0.0) / threads as f64,
         };
         let control = Control::start();
-        let (mut debt, mut rss) = (Vec::new(), Vec::new());
+        let of = ops.max(if workload.is_whole() { plan.records } else { 0 });
+        let mut watch = Watch::new(engine, &shared, of, seconds);
         let results = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..threads)
                 .map(|thread| {
@@ -393,43 +379,17 @@ impl Bench<'_> {
                     })
                 })
                 .collect();
-            let mut last = 0;
-            let bucket = Duration::from_millis(BUCKET_MS);
-            while clients.iter().any(|client| !client.is_finished()) {
-                let elapsed = shared.started.elapsed();
-                let next = bucket * (elapsed.as_millis() as u32 / BUCKET_MS as u32 + 1);
-                let end = seconds.map(Duration::from_secs_f64);
-                // Short workloads end between two buckets.
-                wait(next.min(end.unwrap_or(next)).saturating_sub(elapsed), || {
-                    clients.iter().all(|client| client.is_finished())
-                });
-                let elapsed = shared.started.elapsed();
-                if end.is_some_and(|end| elapsed >= end) {
-                    stop.store(true, Relaxed);
-                }
-                let now = done.load(Relaxed);
-                debt.extend(engine.debt());
-                rss.push(system::rss_bytes());
-                tick(&Tick {
-                    done: now,
-                    of: ops.max(if workload.is_whole() { plan.records } else { 0 }),
-                    time_share: seconds.map_or(0.0, |seconds| elapsed.as_secs_f64() / seconds),
-                    elapsed,
-                    last: now - last,
-                    debt: debt.last().copied(),
-                });
-                last = now;
-            }
+            watch.run(|| clients.iter().all(|client| client.is_finished()), tick);
             clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked")).collect::<Vec<_>>()
         });
-        let control = control.stop();
+        let (control, seen) = (control.stop(), watch.seen);
         let (mut clients, mut streams) = (Vec::new(), Vec::new());
         for result in results {
             let (outcome, stream) = result?;
             clients.push(outcome?);
             streams.push(stream);
         }
-        Ok(Measured { clients, streams, control, debt, rss })
+        Ok(Measured { clients, streams, control, seen })
     }
 
     /// Notes what the workload has changed.
@@ -520,18 +480,9 @@ fn fill(line: &mut Line, measured: &Measured, recorder: &mut Recorder) {
         bucket_ms: BUCKET_MS,
         ops: recorder.ops(),
         max_us: recorder.slowest_us(),
-        debt_bytes: measured.debt.clone(),
-        rss_bytes: measured.rss.clone(),
+        debt_bytes: measured.seen.debt_bytes.clone(),
+        rss_bytes: measured.seen.rss_bytes.clone(),
     };
-}
-
-/// Sleeps that long, or until `done`.
-fn wait(time: Duration, done: impl Fn() -> bool) {
-    const STEP: Duration = Duration::from_millis(5);
-    let started = Instant::now();
-    while started.elapsed() < time && !done() {
-        std::thread::sleep(STEP.min(time.saturating_sub(started.elapsed())));
-    }
 }
 
 fn ratio(of: u64, to: u64) -> f64 {

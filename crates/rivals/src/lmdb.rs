@@ -73,7 +73,8 @@ impl Store {
 impl Engine for Store {
     fn configuration(&self) -> Vec<(String, String)> {
         let version = heed::lmdb_version();
-        let library = format!("LMDB {}.{}.{}, crate heed {}", version.major, version.minor, version.patch, env!("RIVALS_HEED"));
+        let library =
+            format!("LMDB {}.{}.{}, crate heed {}", version.major, version.minor, version.patch, env!("RIVALS_HEED"));
         let flags = if self.write_map { "NOSYNC NORDAHEAD NOMEMINIT WRITEMAP" } else { "NOSYNC NORDAHEAD NOMEMINIT" };
         settings([
             ("engine", library),
@@ -96,8 +97,10 @@ impl Engine for Store {
 
     fn figures(&self) -> Result<Figures> {
         let mut figures = Figures::default();
+        // First the table, whose opening is a read of its own: a thread has one read transaction at a time.
+        let table = self.database()?;
         let read = self.env.read_txn()?;
-        let (info, stat) = (self.env.info(), self.database()?.stat(&read)?);
+        let (info, stat) = (self.env.info(), table.stat(&read)?);
         figures.gauges.insert("last_page".into(), info.last_page_number as f64);
         figures.gauges.insert("depth".into(), f64::from(stat.depth));
         figures.gauges.insert("leaf_pages".into(), stat.leaf_pages as f64);
@@ -168,7 +171,10 @@ impl Session for Handle<'_> {
         if from.is_empty() {
             self.table.iter(&read)?.take(limit).try_for_each(&mut visit)?;
         } else {
-            self.table.range(&read, &(Bound::Included(from), Bound::Unbounded))?.take(limit).try_for_each(&mut visit)?;
+            self.table
+                .range(&read, &(Bound::Included(from), Bound::Unbounded))?
+                .take(limit)
+                .try_for_each(&mut visit)?;
         }
         Ok(count)
     }

@@ -64,8 +64,7 @@ impl Opener for Redb {
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
         admit("redb", setup, PROMISE)?;
         let cache = cache(setup.memory_budget);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join(FILE))?;
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join(FILE))?;
         let synced = file.try_clone()?;
         let db = Builder::new().set_cache_size(cache).create_with_backend(PageCache(file))?;
         let store = Store { db, file: synced, cache };

@@ -78,7 +78,9 @@ fn an_engine_conforms(name: &str) -> Result<()> {
     let directory = tempfile::tempdir()?;
     let engine = opener.open(directory.path(), &setup())?;
     let configuration = engine.configuration();
-    assert!(configuration.iter().any(|(k, v)| k == "engine" && v.chars().any(|c| c.is_ascii_digit()) || name == "btreemap"));
+    assert!(
+        configuration.iter().any(|(k, v)| k == "engine" && v.chars().any(|c| c.is_ascii_digit()) || name == "btreemap")
+    );
     assert!(configuration.iter().any(|(k, _)| k == "durability"));
 
     point_operations(engine.as_ref())?;
@@ -320,7 +322,14 @@ fn the_child_of_a_kill() -> Result<()> {
     let opener = rival(&name).ok_or("not compiled in")?.opener;
     let engine = opener.open(Path::new(&directory), &setup())?;
     thread::scope(|scope| -> Result<()> {
-        let workers: Vec<_> = (0..THREADS).map(|t| scope.spawn({ let e = engine.as_ref(); move || write_until_killed(e, t) })).collect();
+        let workers: Vec<_> = (0..THREADS)
+            .map(|t| {
+                scope.spawn({
+                    let e = engine.as_ref();
+                    move || write_until_killed(e, t)
+                })
+            })
+            .collect();
         workers.into_iter().try_for_each(|w| w.join().expect("a worker panicked"))
     })
 }
@@ -367,7 +376,8 @@ fn a_kill_loses_what_the_promise_says(name: &str) -> Result<()> {
         for i in count.saturating_sub(3_000)..count {
             let found = get(s.as_mut(), format!("kill-{t}-{:05}", i % 3_000).as_bytes())?;
             let newer = format!("{t} {}", i + 3_000);
-            let right = found == Some(format!("{t} {i}").into_bytes()) || i + 3_000 == count && found == Some(newer.into_bytes());
+            let right = found == Some(format!("{t} {i}").into_bytes())
+                || i + 3_000 == count && found == Some(newer.into_bytes());
             lost += u64::from(!right);
         }
         let sum = counter(s.as_mut(), format!("kill-sum-{t}").as_bytes()).unwrap_or(0);

@@ -192,8 +192,7 @@ impl Db {
         let (mut error, mut len) = (ptr::null_mut(), 0);
         // SAFETY: as in `put`; the result is null or `len` bytes, freed once after they are copied.
         unsafe {
-            let data =
-                leveldb_get(self.db.as_ptr(), self.read, key.as_ptr().cast(), key.len(), &mut len, &mut error);
+            let data = leveldb_get(self.db.as_ptr(), self.read, key.as_ptr().cast(), key.len(), &mut len, &mut error);
             check(error)?;
             if data.is_null() {
                 return Ok(false);

@@ -66,13 +66,7 @@ unsafe extern "C" {
         value_len: *mut usize,
     ) -> c_int;
     fn shim_wt_add(session: *mut RawSession, key: Bytes, key_len: usize, delta: u64) -> c_int;
-    fn shim_wt_delete_range(
-        session: *mut RawSession,
-        from: Bytes,
-        from_len: usize,
-        to: Bytes,
-        to_len: usize,
-    ) -> c_int;
+    fn shim_wt_delete_range(session: *mut RawSession, from: Bytes, from_len: usize, to: Bytes, to_len: usize) -> c_int;
     fn shim_wt_checkpoint(connection: *mut RawConnection) -> c_int;
     fn shim_wt_figures(connection: *mut RawConnection, out: *mut i64, count: usize) -> c_int;
 }

@@ -9,6 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
 use redb::{
@@ -26,21 +28,32 @@ const FILE: &str = "store.redb";
 /// Opens redb.
 pub struct Redb;
 
-/// A file whose syncs are left to the system.
+/// A file whose syncs are left to the system; it counts what passes.
 #[derive(Debug)]
-struct PageCache(File);
+struct PageCache {
+    file: File,
+    passed: Arc<Passed>,
+}
+
+/// Bytes.
+#[derive(Debug, Default)]
+struct Passed {
+    read: AtomicU64,
+    written: AtomicU64,
+}
 
 impl StorageBackend for PageCache {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(out, offset)
+        self.passed.read.fetch_add(out.len() as u64, Ordering::Relaxed);
+        self.file.read_exact_at(out, offset)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -48,7 +61,8 @@ impl StorageBackend for PageCache {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.passed.written.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.file.write_all_at(data, offset)
     }
 }
 
@@ -65,9 +79,10 @@ impl Opener for Redb {
         admit("redb", setup, PROMISE)?;
         let cache = cache(setup.memory_budget);
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join(FILE))?;
-        let synced = file.try_clone()?;
-        let db = Builder::new().set_cache_size(cache).create_with_backend(PageCache(file))?;
-        let store = Store { db, file: synced, cache };
+        let (synced, passed) = (file.try_clone()?, Arc::new(Passed::default()));
+        let db =
+            Builder::new().set_cache_size(cache).create_with_backend(PageCache { file, passed: passed.clone() })?;
+        let store = Store { db, file: synced, passed, cache };
         store.write(|_| Ok(()))?; // the table exists before anyone reads
         Ok(Box::new(store))
     }
@@ -76,6 +91,7 @@ impl Opener for Redb {
 struct Store {
     db: Database,
     file: File,
+    passed: Arc<Passed>,
     cache: usize,
 }
 
@@ -116,6 +132,8 @@ impl Engine for Store {
         let mut figures = Figures::default();
         let stats = self.db.cache_stats();
         for (name, count) in [
+            ("bytes_read", self.passed.read.load(Ordering::Relaxed)),
+            ("bytes_written", self.passed.written.load(Ordering::Relaxed)),
             ("cache_evictions", stats.evictions()),
             ("cache_read_hits", stats.read_hits()),
             ("cache_read_misses", stats.read_misses()),

@@ -17,16 +17,32 @@ const TABLE: &str = "key_format=u,value_format=u,type=file,leaf_page_max=8KB,int
 /// Opens WiredTiger.
 pub struct Wired;
 
-/// The cache: the budget without log buffers, sessions and the connection itself. The library keeps 8 % of it back for
-/// the allocator by itself.
-fn cache(budget: usize) -> usize {
-    budget - (budget / 16).clamp(4 << 20, 32 << 20)
+/// How the budget is shared out, in bytes.
+#[derive(Clone, Copy)]
+struct Shares {
+    cache: usize,
+    log_file: usize,
 }
 
-fn connection(cache: usize) -> String {
+/// The log's ring of buffers: so many, each a tenth of a log file but at most 256 KiB. All of them are used in turn, so
+/// all of them are held: 32 MiB where log files are of the usual size.
+const LOG_SLOTS: usize = 128;
+const LOG_SLOT_MOST: usize = 256 << 10;
+
+impl Shares {
+    /// The budget without the log's buffers and an eighth for sessions, the connection and the allocator (the library
+    /// keeps another 8 % of the cache back for that by itself).
+    fn of(budget: usize) -> Self {
+        let log = (budget / 8).min(LOG_SLOTS * LOG_SLOT_MOST);
+        let log_file = if log == LOG_SLOTS * LOG_SLOT_MOST { 128 << 20 } else { log / LOG_SLOTS * 10 };
+        Self { cache: budget - log - budget / 8, log_file }
+    }
+}
+
+fn connection(Shares { cache, log_file }: Shares) -> String {
     format!(
         "create,cache_size={cache},session_max=256,eviction=(threads_min=1,threads_max=2),\
-         checkpoint=(wait=60,log_size=1GB),log=(enabled=true,file_max=128MB,archive=true,recover=on),\
+         checkpoint=(wait=60,log_size=1GB),log=(enabled=true,file_max={log_file},archive=true,recover=on),\
          transaction_sync=(enabled=true,method=none),statistics=(fast)"
     )
 }
@@ -38,14 +54,14 @@ impl Opener for Wired {
 
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
         admit("wiredtiger", setup, Promise::FULL)?;
-        let cache = cache(setup.memory_budget);
-        Ok(Box::new(Store { connection: Connection::open(directory, &connection(cache), TABLE)?, cache }))
+        let shares = Shares::of(setup.memory_budget);
+        Ok(Box::new(Store { connection: Connection::open(directory, &connection(shares), TABLE)?, shares }))
     }
 }
 
 struct Store {
     connection: Connection,
-    cache: usize,
+    shares: Shares,
 }
 
 impl Engine for Store {
@@ -53,8 +69,8 @@ impl Engine for Store {
         settings([
             ("engine", ffi::version()),
             ("durability", "log on, written to the page cache at each commit, not synced".into()),
-            ("cache_size", size(self.cache)),
-            ("connection", connection(self.cache)),
+            ("cache_size", size(self.shares.cache)),
+            ("connection", connection(self.shares)),
             ("table", TABLE.into()),
             ("compression", "none".into()),
             ("isolation", "snapshot; lost conflicts are tried again".into()),

@@ -58,21 +58,26 @@ impl Opener for Bf {
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
         admit("bf-tree", setup, PROMISE)?;
         let buffer = buffer(setup.memory_budget);
-        let (tree, next) = match newest(directory)? {
-            Some((number, path)) => (BfTree::new_from_cpr_snapshot(path, true, None, Some(buffer), None), number + 1),
-            None => (BfTree::with_config(config(directory, buffer), None), 0),
+        let (tree, source, next) = match newest(directory)? {
+            Some((number, path)) => {
+                (BfTree::new_from_cpr_snapshot(&path, true, None, Some(buffer), None), path, number + 1)
+            }
+            None => {
+                let path = directory.join("pages");
+                (BfTree::with_config(config(&path, buffer), None), path, 0)
+            }
         };
         let tree = tree.map_err(|e| format!("{e:?}"))?;
         let snapshot = directory.join(format!("{SNAPSHOT}{next}"));
-        Ok(Box::new(Store { tree, buffer, snapshot, stripes: Stripes::new() }))
+        Ok(Box::new(Store { tree, buffer, source, snapshot, stripes: Stripes::new() }))
     }
 }
 
-fn config(directory: &Path, buffer: usize) -> Config {
+fn config(pages: &Path, buffer: usize) -> Config {
     let mut config = Config::default();
     config
         .storage_backend(StorageBackend::Std)
-        .file_path(directory.join("pages"))
+        .file_path(pages)
         .cb_size_byte(buffer)
         .leaf_page_size(LEAF_PAGE)
         .cb_max_key_len(LONGEST_KEY)
@@ -85,6 +90,9 @@ fn config(directory: &Path, buffer: usize) -> Config {
 struct Store {
     tree: BfTree,
     buffer: usize,
+    /// Where this life's pages are: a new file, or the snapshot that it started from, which changes from then on.
+    source: PathBuf,
+    /// Where the close will leave them.
     snapshot: PathBuf,
     stripes: Stripes,
 }
@@ -123,8 +131,11 @@ impl Engine for Store {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        self.tree.cpr_snapshot(&self.snapshot);
-        Ok(())
+        let Self { tree, snapshot, source, .. } = *self;
+        tree.cpr_snapshot(&snapshot);
+        drop(tree);
+        // The pages of this life are in the snapshot; the file that they came from is dead weight.
+        Ok(fs::remove_file(source)?)
     }
 }
 

@@ -313,7 +313,12 @@ fn more_than_the_budget(name: &str) -> Result<()> {
 /// The variables that make a run of this program the child of a kill test.
 const CHILD: &str = "RIVALS_KILL_CHILD";
 const CHILD_DIRECTORY: &str = "RIVALS_KILL_DIRECTORY";
-const KILLED_AT: u64 = 4_000;
+const KILLED_AT: u64 = 8_000;
+
+/// What the `i`th write of a thread puts: long enough that memtables are flushed and logs change before the kill.
+fn killed_value(t: u64, i: u64) -> Vec<u8> {
+    format!("{t} {i} ").repeat(100).into_bytes()
+}
 
 /// Not a test by itself: what the child does, until it kills itself with other writes under way.
 #[test]
@@ -338,7 +343,7 @@ fn write_until_killed(engine: &dyn Engine, t: u64) -> Result<()> {
     let mut s = engine.session()?;
     for i in 0.. {
         let key = format!("kill-{t}-{:05}", i % 3_000); // later rounds overwrite
-        s.put(key.as_bytes(), format!("{t} {i}").as_bytes())?;
+        s.put(key.as_bytes(), &killed_value(t, i))?;
         s.merge_add(format!("kill-sum-{t}").as_bytes(), 1)?;
         // One `write` to the pipe after the acknowledgement: what the parent reads was acknowledged.
         std::io::stderr().write_all(format!("acked {t} {i}\n").as_bytes())?;
@@ -371,14 +376,12 @@ fn a_kill_loses_what_the_promise_says(name: &str) -> Result<()> {
     let engine = opener.open(directory.path(), &setup())?;
     let mut s = engine.session()?;
     let mut lost = 0;
-    for (t, &count) in acknowledged.iter().enumerate() {
+    for (t, &count) in (0..).zip(&acknowledged) {
         // The newest round of each key; the write under way may have come after it.
         for i in count.saturating_sub(3_000)..count {
             let found = get(s.as_mut(), format!("kill-{t}-{:05}", i % 3_000).as_bytes())?;
-            let newer = format!("{t} {}", i + 3_000);
-            let right = found == Some(format!("{t} {i}").into_bytes())
-                || i + 3_000 == count && found == Some(newer.into_bytes());
-            lost += u64::from(!right);
+            let newer = i + 3_000 == count && found == Some(killed_value(t, count));
+            lost += u64::from(!newer && found != Some(killed_value(t, i)));
         }
         let sum = counter(s.as_mut(), format!("kill-sum-{t}").as_bytes()).unwrap_or(0);
         lost += u64::from(sum != count && sum != count + 1);

@@ -1,0 +1,221 @@
+//! Bf-Tree: mini-pages of hot records in a circular buffer over 4 KiB leaf pages in a file.
+//!
+//! It is measured without a log. It has one, but nothing that reads it again: `BfTree::recovery` is "incomplete, internal
+//! use only" by its own words, and stops at the first split. So an acknowledged write dies with the process, and every
+//! figure of this engine says so. A close takes a snapshot, an open starts from the last one.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
+use pandodb_lab::engine::{Engine, Figures, Need, Opener, Result, Session, Setup};
+
+use crate::stripes::Stripes;
+use crate::{Promise, add, admit, settings, size};
+
+const LEAF_PAGE: usize = 4096;
+const LONGEST_KEY: usize = 64;
+const LONGEST_RECORD: usize = 1900;
+const SNAPSHOT: &str = "closed-";
+
+/// It loses everything since it was opened when the process is killed, and takes short records only.
+pub const PROMISE: Promise = Promise {
+    survives_close: true,
+    survives_kill: false,
+    empty_values: false,
+    longest_key: LONGEST_KEY,
+    longest_value: LONGEST_RECORD - LONGEST_KEY,
+    background_threads: false,
+};
+
+/// Opens Bf-Tree.
+pub struct Bf;
+
+/// The circular buffer must be a power of two; inner nodes and the mapping table lie outside it.
+fn buffer(budget: usize) -> usize {
+    let most = budget - budget / 8;
+    1 << most.ilog2()
+}
+
+/// The newest snapshot, and its number.
+fn newest(directory: &Path) -> Result<Option<(u64, PathBuf)>> {
+    let mut best = None;
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix(SNAPSHOT));
+        if let Some(number) = name.and_then(|n| n.parse().ok()) {
+            best = best.max(Some((number, path)));
+        }
+    }
+    Ok(best)
+}
+
+impl Opener for Bf {
+    fn name(&self) -> String {
+        "bf-tree".into()
+    }
+
+    fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
+        admit("bf-tree", setup, PROMISE)?;
+        let buffer = buffer(setup.memory_budget);
+        let (tree, source, next) = match newest(directory)? {
+            Some((number, path)) => {
+                (BfTree::new_from_cpr_snapshot(&path, true, None, Some(buffer), None), path, number + 1)
+            }
+            None => {
+                let path = directory.join("pages");
+                (BfTree::with_config(config(&path, buffer), None), path, 0)
+            }
+        };
+        let tree = tree.map_err(|e| format!("{e:?}"))?;
+        let snapshot = directory.join(format!("{SNAPSHOT}{next}"));
+        Ok(Box::new(Store { tree, buffer, source, snapshot, stripes: Stripes::new() }))
+    }
+}
+
+fn config(pages: &Path, buffer: usize) -> Config {
+    let mut config = Config::default();
+    config
+        .storage_backend(StorageBackend::Std)
+        .file_path(pages)
+        .cb_size_byte(buffer)
+        .leaf_page_size(LEAF_PAGE)
+        .cb_max_key_len(LONGEST_KEY)
+        .cb_min_record_size(4)
+        .cb_max_record_size(LONGEST_RECORD)
+        .use_snapshot(true);
+    config
+}
+
+struct Store {
+    tree: BfTree,
+    buffer: usize,
+    /// Where this life's pages are: a new file, or the snapshot that it started from, which changes from then on.
+    source: PathBuf,
+    /// Where the close will leave them.
+    snapshot: PathBuf,
+    stripes: Stripes,
+}
+
+impl Engine for Store {
+    fn configuration(&self) -> Vec<(String, String)> {
+        settings([
+            ("engine", format!("bf-tree {}", env!("RIVALS_BF_TREE"))),
+            ("durability", "NONE: acknowledged writes do not survive the death of the process".into()),
+            ("cb_size_byte", format!("{}, the power of two within 7/8 of the budget", size(self.buffer))),
+            ("storage_backend", "Std: pread and pwrite, page cache".into()),
+            ("leaf_page_size", size(LEAF_PAGE)),
+            ("cb_max_key_len", LONGEST_KEY.to_string()),
+            ("cb_max_record_size", LONGEST_RECORD.to_string()),
+            ("use_snapshot", "true: taken at the close".into()),
+            ("merge", "read and write under a striped lock, which puts and deletes take too".into()),
+        ])
+    }
+
+    fn lacks(&self, need: Need) -> Option<&'static str> {
+        (need == Need::RangeDelete).then_some("Bf-Tree deletes no ranges")
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(Handle { store: self, buffer: vec![0; LEAF_PAGE] }))
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn figures(&self) -> Result<Figures> {
+        let mut figures = Figures::default();
+        figures.gauges.insert("buffer_bytes".into(), self.buffer as f64);
+        Ok(figures)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let Self { tree, snapshot, source, .. } = *self;
+        tree.cpr_snapshot(&snapshot);
+        drop(tree);
+        // The pages of this life are in the snapshot; the file that they came from is dead weight.
+        Ok(fs::remove_file(source)?)
+    }
+}
+
+struct Handle<'a> {
+    store: &'a Store,
+    buffer: Vec<u8>,
+}
+
+impl Handle<'_> {
+    /// How many bytes of the buffer are the key's value.
+    fn read(&mut self, key: &[u8]) -> Result<Option<usize>> {
+        match self.store.tree.read(key, &mut self.buffer) {
+            LeafReadResult::Found(len) => Ok(Some(len as usize)),
+            LeafReadResult::Deleted | LeafReadResult::NotFound => Ok(None),
+            LeafReadResult::InvalidKey => Err(refused(key)),
+        }
+    }
+
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        match self.store.tree.insert(key, value) {
+            LeafInsertResult::Success => Ok(()),
+            LeafInsertResult::InvalidKV(why) => Err(why.into()),
+        }
+    }
+}
+
+fn refused(key: &[u8]) -> pandodb_lab::engine::Failure {
+    format!("Bf-Tree takes keys of 1 to {LONGEST_KEY} bytes, not of {}", key.len()).into()
+}
+
+impl Session for Handle<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let _only = self.store.stripes.of(key);
+        self.insert(key, value)
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let found = self.read(key)?;
+        value.extend_from_slice(&self.buffer[..found.unwrap_or(0)]);
+        Ok(found.is_some())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        // It would say nothing to a key that it does not take.
+        if key.is_empty() || key.len() > LONGEST_KEY {
+            return Err(refused(key));
+        }
+        let _only = self.store.stripes.of(key);
+        self.store.tree.delete(key);
+        Ok(())
+    }
+
+    fn merge_add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        let _only = self.store.stripes.of(key);
+        let found = self.read(key)?;
+        let sum = add(found.map(|len| &self.buffer[..len]), delta)?;
+        self.insert(key, &sum)
+    }
+
+    fn delete_range(&mut self, _from: &[u8], _to: &[u8]) -> Result<()> {
+        Err("Bf-Tree deletes no ranges".into())
+    }
+
+    fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        if limit == 0 {
+            return Ok(0);
+        }
+        // It knows no empty key, not even to start from; a single zero is the first that there may be.
+        let from = if from.is_empty() { &[0] } else { from };
+        let iterator = self.store.tree.scan_with_count(from, limit, ScanReturnField::KeyAndValue);
+        let mut iterator = iterator.map_err(|e| format!("Bf-Tree does not scan: {e:?}"))?;
+        let mut count = 0;
+        while count < limit
+            && let Some((key_len, value_len)) = iterator.next(&mut self.buffer)
+        {
+            let (key, rest) = self.buffer.split_at(key_len);
+            visit(key, &rest[..value_len]);
+            count += 1;
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,114 @@
+//! The standard library's `BTreeMap` under a `RwLock`: memory only, the ceiling that no store on a device can pass.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
+
+use crate::{Promise, add, admit, settings};
+
+/// It keeps nothing, and has no budget: it holds what it is given.
+pub const PROMISE: Promise =
+    Promise { survives_close: false, survives_kill: false, background_threads: false, ..Promise::FULL };
+
+/// Makes empty maps.
+pub struct Map;
+
+#[derive(Default)]
+struct Tree(RwLock<BTreeMap<Vec<u8>, Vec<u8>>>);
+
+impl Opener for Map {
+    fn name(&self) -> String {
+        "btreemap".into()
+    }
+
+    fn open(&self, _directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
+        admit("btreemap", setup, PROMISE)?;
+        Ok(Box::new(Tree::default()))
+    }
+}
+
+impl Tree {
+    fn read(&self) -> RwLockReadGuard<'_, BTreeMap<Vec<u8>, Vec<u8>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<Vec<u8>, Vec<u8>>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine for Tree {
+    fn configuration(&self) -> Vec<(String, String)> {
+        settings([
+            ("engine", "std BTreeMap under a RwLock".into()),
+            ("durability", "none: memory only".into()),
+            ("memory_budget", "not kept: holds all that it is given".into()),
+        ])
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(Handle(self)))
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn figures(&self) -> Result<Figures> {
+        let mut figures = Figures::default();
+        figures.gauges.insert("entries".into(), self.read().len() as f64);
+        Ok(figures)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct Handle<'a>(&'a Tree);
+
+impl Session for Handle<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.0.write().insert(key.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let tree = self.0.read();
+        let found = tree.get(key);
+        value.extend_from_slice(found.map_or(&[], |v| v));
+        Ok(found.is_some())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        self.0.write().remove(key);
+        Ok(())
+    }
+
+    fn merge_add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        let mut tree = self.0.write();
+        let sum = add(tree.get(key).map(Vec::as_slice), delta)?;
+        tree.insert(key.to_vec(), sum.to_vec());
+        Ok(())
+    }
+
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        if from < to {
+            let mut tree = self.0.write();
+            let mut rest = tree.split_off(from);
+            let mut after = rest.split_off(to);
+            tree.append(&mut after);
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let tree = self.0.read();
+        let range = tree.range::<[u8], _>((Bound::Included(from), Bound::Unbounded));
+        Ok(range.take(limit).map(|(key, value)| visit(key, value)).count())
+    }
+}

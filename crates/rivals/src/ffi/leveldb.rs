@@ -1,0 +1,280 @@
+//! LevelDB's own C interface, as far as it is called.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use pandodb_lab::engine::Result;
+
+macro_rules! opaque {
+    ($($name:ident),*) => { $(#[repr(C)] struct $name { _opaque: [u8; 0] })* };
+}
+opaque!(RawDb, RawOptions, RawCache, RawFilter, RawRead, RawWrite, RawIterator);
+
+unsafe extern "C" {
+    fn leveldb_open(options: *const RawOptions, name: *const c_char, error: *mut *mut c_char) -> *mut RawDb;
+    fn leveldb_close(db: *mut RawDb);
+    fn leveldb_put(
+        db: *mut RawDb,
+        options: *const RawWrite,
+        key: *const c_char,
+        key_len: usize,
+        value: *const c_char,
+        value_len: usize,
+        error: *mut *mut c_char,
+    );
+    fn leveldb_delete(
+        db: *mut RawDb,
+        options: *const RawWrite,
+        key: *const c_char,
+        key_len: usize,
+        error: *mut *mut c_char,
+    );
+    fn leveldb_get(
+        db: *mut RawDb,
+        options: *const RawRead,
+        key: *const c_char,
+        key_len: usize,
+        value_len: *mut usize,
+        error: *mut *mut c_char,
+    ) -> *mut c_char;
+    fn leveldb_create_iterator(db: *mut RawDb, options: *const RawRead) -> *mut RawIterator;
+    fn leveldb_iter_destroy(iterator: *mut RawIterator);
+    fn leveldb_iter_valid(iterator: *const RawIterator) -> c_uchar;
+    fn leveldb_iter_seek(iterator: *mut RawIterator, key: *const c_char, key_len: usize);
+    fn leveldb_iter_next(iterator: *mut RawIterator);
+    fn leveldb_iter_key(iterator: *const RawIterator, len: *mut usize) -> *const c_char;
+    fn leveldb_iter_value(iterator: *const RawIterator, len: *mut usize) -> *const c_char;
+    fn leveldb_iter_get_error(iterator: *const RawIterator, error: *mut *mut c_char);
+    fn leveldb_property_value(db: *mut RawDb, name: *const c_char) -> *mut c_char;
+    fn leveldb_compact_range(
+        db: *mut RawDb,
+        start: *const c_char,
+        start_len: usize,
+        limit: *const c_char,
+        limit_len: usize,
+    );
+    fn leveldb_options_create() -> *mut RawOptions;
+    fn leveldb_options_destroy(options: *mut RawOptions);
+    fn leveldb_options_set_filter_policy(options: *mut RawOptions, filter: *mut RawFilter);
+    fn leveldb_options_set_create_if_missing(options: *mut RawOptions, yes: c_uchar);
+    fn leveldb_options_set_write_buffer_size(options: *mut RawOptions, bytes: usize);
+    fn leveldb_options_set_max_open_files(options: *mut RawOptions, files: c_int);
+    fn leveldb_options_set_cache(options: *mut RawOptions, cache: *mut RawCache);
+    fn leveldb_options_set_block_size(options: *mut RawOptions, bytes: usize);
+    fn leveldb_options_set_max_file_size(options: *mut RawOptions, bytes: usize);
+    fn leveldb_options_set_compression(options: *mut RawOptions, kind: c_int);
+    fn leveldb_filterpolicy_create_bloom(bits_per_key: c_int) -> *mut RawFilter;
+    fn leveldb_filterpolicy_destroy(filter: *mut RawFilter);
+    fn leveldb_readoptions_create() -> *mut RawRead;
+    fn leveldb_readoptions_destroy(options: *mut RawRead);
+    fn leveldb_writeoptions_create() -> *mut RawWrite;
+    fn leveldb_writeoptions_destroy(options: *mut RawWrite);
+    fn leveldb_writeoptions_set_sync(options: *mut RawWrite, yes: c_uchar);
+    fn leveldb_cache_create_lru(bytes: usize) -> *mut RawCache;
+    fn leveldb_cache_destroy(cache: *mut RawCache);
+    fn leveldb_free(memory: *mut c_void);
+    fn leveldb_major_version() -> c_int;
+    fn leveldb_minor_version() -> c_int;
+}
+
+/// The library's version.
+pub fn version() -> String {
+    // SAFETY: no arguments, no state.
+    let (major, minor) = unsafe { (leveldb_major_version(), leveldb_minor_version()) };
+    format!("{major}.{minor}")
+}
+
+/// What a store is opened with; all sizes in bytes.
+pub struct Settings {
+    /// Of one memtable; there may be two.
+    pub write_buffer: usize,
+    /// Of blocks.
+    pub cache: usize,
+    /// Tables that are open at once, each with its index and its filter in memory.
+    pub max_open_files: usize,
+    /// Of a table.
+    pub max_file: usize,
+    /// Of a block.
+    pub block: usize,
+    /// Of the Bloom filter.
+    pub bits_per_key: usize,
+}
+
+/// The error that a call left behind, if any.
+///
+/// # Safety
+/// `error` is null or a string that LevelDB allocated, and is not used afterwards.
+unsafe fn check(error: *mut c_char) -> Result<()> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: not null, so a string that ends in 0, as the caller promises.
+    let text = unsafe { CStr::from_ptr(error) }.to_string_lossy().into_owned();
+    // SAFETY: LevelDB's own memory, freed once.
+    unsafe { leveldb_free(error.cast()) };
+    Err(text.into())
+}
+
+/// An open store with everything that it borrows for as long as it is open.
+pub struct Db {
+    db: NonNull<RawDb>,
+    cache: *mut RawCache,
+    filter: *mut RawFilter,
+    read: *mut RawRead,
+    write: *mut RawWrite,
+}
+
+// SAFETY: LevelDB's handle, cache, filter and constant options may be used by several threads at once.
+unsafe impl Send for Db {}
+// SAFETY: as above; iterators, which may not, stay inside one call.
+unsafe impl Sync for Db {}
+
+impl Db {
+    /// Opens a store; creates it if there is none.
+    pub fn open(directory: &Path, settings: &Settings) -> Result<Self> {
+        let name = CString::new(directory.as_os_str().as_encoded_bytes())?;
+        let bits = c_int::try_from(settings.bits_per_key)?;
+        let files = c_int::try_from(settings.max_open_files)?;
+        let mut error = ptr::null_mut();
+        // SAFETY: constructors without preconditions; options are destroyed after the open copied them, as LevelDB's
+        // own tests do; cache and filter live until `drop`, after the store is closed.
+        unsafe {
+            let options = leveldb_options_create();
+            let (cache, filter) = (leveldb_cache_create_lru(settings.cache), leveldb_filterpolicy_create_bloom(bits));
+            leveldb_options_set_create_if_missing(options, 1);
+            leveldb_options_set_cache(options, cache);
+            leveldb_options_set_filter_policy(options, filter);
+            leveldb_options_set_write_buffer_size(options, settings.write_buffer);
+            leveldb_options_set_max_open_files(options, files);
+            leveldb_options_set_max_file_size(options, settings.max_file);
+            leveldb_options_set_block_size(options, settings.block);
+            leveldb_options_set_compression(options, 0);
+            let db = leveldb_open(options, name.as_ptr(), &mut error);
+            leveldb_options_destroy(options);
+            let Some(db) = NonNull::new(db) else {
+                leveldb_cache_destroy(cache);
+                leveldb_filterpolicy_destroy(filter);
+                check(error)?;
+                return Err("LevelDB opened nothing".into());
+            };
+            let (read, write) = (leveldb_readoptions_create(), leveldb_writeoptions_create());
+            leveldb_writeoptions_set_sync(write, 0);
+            Ok(Self { db, cache, filter, read, write })
+        }
+    }
+
+    /// Inserts or overwrites.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+        let mut error = ptr::null_mut();
+        // SAFETY: the store is open; both slices are copied within the call; the error is LevelDB's.
+        unsafe {
+            leveldb_put(self.db.as_ptr(), self.write, k, key.len(), v, value.len(), &mut error);
+            check(error)
+        }
+    }
+
+    /// Deletes; an absent key is no error.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        let mut error = ptr::null_mut();
+        // SAFETY: as in `put`.
+        unsafe {
+            leveldb_delete(self.db.as_ptr(), self.write, key.as_ptr().cast(), key.len(), &mut error);
+            check(error)
+        }
+    }
+
+    /// Copies the value of a key into `value`, which is cleared first; whether there is one.
+    pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let (mut error, mut len) = (ptr::null_mut(), 0);
+        // SAFETY: as in `put`; the result is null or `len` bytes, freed once after they are copied.
+        unsafe {
+            let data = leveldb_get(self.db.as_ptr(), self.read, key.as_ptr().cast(), key.len(), &mut len, &mut error);
+            check(error)?;
+            if data.is_null() {
+                return Ok(false);
+            }
+            value.extend_from_slice(slice::from_raw_parts(data.cast(), len));
+            leveldb_free(data.cast());
+        }
+        Ok(true)
+    }
+
+    /// Visits at most `limit` entries from `from`; how many there were.
+    pub fn scan(&self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        // SAFETY: the store is open, and stays so longer than the iterator.
+        let iterator = Iterator(unsafe { leveldb_create_iterator(self.db.as_ptr(), self.read) });
+        let mut count = 0;
+        // SAFETY: the iterator is live; `from` is read within the call.
+        unsafe { leveldb_iter_seek(iterator.0, from.as_ptr().cast(), from.len()) };
+        // SAFETY: the iterator is live.
+        while count < limit && unsafe { leveldb_iter_valid(iterator.0) } != 0 {
+            let (mut key_len, mut value_len) = (0, 0);
+            // SAFETY: a valid iterator's bytes live until it moves, which is after `visit` has returned.
+            let (key, value) = unsafe {
+                let key = leveldb_iter_key(iterator.0, &mut key_len);
+                let value = leveldb_iter_value(iterator.0, &mut value_len);
+                (slice::from_raw_parts(key.cast(), key_len), slice::from_raw_parts(value.cast(), value_len))
+            };
+            visit(key, value);
+            count += 1;
+            if count < limit {
+                // SAFETY: the iterator is valid.
+                unsafe { leveldb_iter_next(iterator.0) };
+            }
+        }
+        let mut error = ptr::null_mut();
+        // SAFETY: the iterator is live; the error is LevelDB's.
+        unsafe {
+            leveldb_iter_get_error(iterator.0, &mut error);
+            check(error)?;
+        }
+        Ok(count)
+    }
+
+    /// A property's text, if LevelDB knows it.
+    pub fn property(&self, name: &CStr) -> Option<String> {
+        // SAFETY: the store is open; the result is null or a string of LevelDB's, freed once after it is copied.
+        unsafe {
+            let text = leveldb_property_value(self.db.as_ptr(), name.as_ptr());
+            if text.is_null() {
+                return None;
+            }
+            let copy = CStr::from_ptr(text).to_string_lossy().into_owned();
+            leveldb_free(text.cast());
+            Some(copy)
+        }
+    }
+
+    /// Writes the memtable and waits for it: the compaction of a range that holds no key does just that.
+    pub fn flush(&self) {
+        let nowhere = [0_u8; 1];
+        // SAFETY: the store is open; both ends are the empty key, below every key.
+        unsafe { leveldb_compact_range(self.db.as_ptr(), nowhere.as_ptr().cast(), 0, nowhere.as_ptr().cast(), 0) };
+    }
+}
+
+impl Drop for Db {
+    fn drop(&mut self) {
+        // SAFETY: each was made by `open` and is destroyed once, the store first; no iterator outlives a call.
+        unsafe {
+            leveldb_close(self.db.as_ptr());
+            leveldb_readoptions_destroy(self.read);
+            leveldb_writeoptions_destroy(self.write);
+            leveldb_cache_destroy(self.cache);
+            leveldb_filterpolicy_destroy(self.filter);
+        }
+    }
+}
+
+struct Iterator(*mut RawIterator);
+
+impl Drop for Iterator {
+    fn drop(&mut self) {
+        // SAFETY: made by `leveldb_create_iterator`, destroyed once.
+        unsafe { leveldb_iter_destroy(self.0) };
+    }
+}

@@ -1,0 +1,255 @@
+//! WiredTiger through `shim/wiredtiger.c`.
+//!
+//! [`Connection`] may be shared by threads, as WiredTiger says of `WT_CONNECTION`; a [`Session`] belongs to one thread,
+//! and borrows its connection, so that it is closed first.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::marker::PhantomData;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use pandodb_lab::engine::Result;
+
+const ABSENT: c_int = 1_000_001;
+
+#[repr(C)]
+struct RawConnection {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+struct RawSession {
+    _opaque: [u8; 0],
+}
+
+type Bytes = *const c_void;
+
+unsafe extern "C" {
+    fn shim_wt_error(code: c_int) -> *const c_char;
+    fn shim_wt_version() -> *const c_char;
+    fn shim_wt_open(
+        directory: *const c_char,
+        config: *const c_char,
+        table_config: *const c_char,
+        out: *mut *mut RawConnection,
+    ) -> c_int;
+    fn shim_wt_close(connection: *mut RawConnection) -> c_int;
+    fn shim_wt_session_open(connection: *mut RawConnection, out: *mut *mut RawSession) -> c_int;
+    fn shim_wt_session_close(session: *mut RawSession);
+    fn shim_wt_put(session: *mut RawSession, key: Bytes, key_len: usize, value: Bytes, value_len: usize) -> c_int;
+    fn shim_wt_delete(session: *mut RawSession, key: Bytes, key_len: usize) -> c_int;
+    fn shim_wt_reset(session: *mut RawSession) -> c_int;
+    fn shim_wt_begin(session: *mut RawSession) -> c_int;
+    fn shim_wt_rollback(session: *mut RawSession) -> c_int;
+    fn shim_wt_find(
+        session: *mut RawSession,
+        key: Bytes,
+        key_len: usize,
+        value: *mut Bytes,
+        value_len: *mut usize,
+    ) -> c_int;
+    fn shim_wt_seek(
+        session: *mut RawSession,
+        key: Bytes,
+        key_len: usize,
+        found: *mut Bytes,
+        found_len: *mut usize,
+        value: *mut Bytes,
+        value_len: *mut usize,
+    ) -> c_int;
+    fn shim_wt_next(
+        session: *mut RawSession,
+        found: *mut Bytes,
+        found_len: *mut usize,
+        value: *mut Bytes,
+        value_len: *mut usize,
+    ) -> c_int;
+    fn shim_wt_add(session: *mut RawSession, key: Bytes, key_len: usize, delta: u64) -> c_int;
+    fn shim_wt_delete_range(session: *mut RawSession, from: Bytes, from_len: usize, to: Bytes, to_len: usize) -> c_int;
+    fn shim_wt_checkpoint(connection: *mut RawConnection) -> c_int;
+    fn shim_wt_figures(connection: *mut RawConnection, out: *mut i64, count: usize) -> c_int;
+}
+
+/// What [`Connection::figures`] gives, in the order of the shim.
+pub const FIGURES: [&str; 5] =
+    ["block_bytes_read", "block_bytes_written", "log_bytes_written", "cache_bytes", "cache_bytes_dirty"];
+
+/// `Ok(true)` for 0, `Ok(false)` for an absent key, else the error in WiredTiger's words.
+fn check(code: c_int) -> Result<bool> {
+    match code {
+        0 => Ok(true),
+        ABSENT => Ok(false),
+        // SAFETY: gives a string for any code, in static or thread-local memory, which is copied at once.
+        _ => Err(unsafe { CStr::from_ptr(shim_wt_error(code)) }.to_string_lossy().into_owned().into()),
+    }
+}
+
+/// The library's version, in its own words.
+pub fn version() -> String {
+    // SAFETY: a static string.
+    unsafe { CStr::from_ptr(shim_wt_version()) }.to_string_lossy().into_owned()
+}
+
+/// An open database.
+pub struct Connection(NonNull<RawConnection>);
+
+// SAFETY: WiredTiger's connection handle may be used by several threads, and closed by another than opened it.
+unsafe impl Send for Connection {}
+// SAFETY: as above; every call through `&Connection` opens a session of its own.
+unsafe impl Sync for Connection {}
+
+impl Connection {
+    /// Opens a database and its one table.
+    pub fn open(directory: &Path, config: &str, table_config: &str) -> Result<Self> {
+        let directory = CString::new(directory.as_os_str().as_encoded_bytes())?;
+        let (config, table_config) = (CString::new(config)?, CString::new(table_config)?);
+        let mut raw = ptr::null_mut();
+        // SAFETY: three strings that end in 0 and outlive the call; `raw` is written only on success.
+        check(unsafe { shim_wt_open(directory.as_ptr(), config.as_ptr(), table_config.as_ptr(), &mut raw) })?;
+        Ok(Self(NonNull::new(raw).ok_or("WiredTiger opened nothing")?))
+    }
+
+    /// Opens a thread's session.
+    pub fn session(&self) -> Result<Session<'_>> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the connection is open for as long as `self` lives; `raw` is written only on success.
+        check(unsafe { shim_wt_session_open(self.0.as_ptr(), &mut raw) })?;
+        Ok(Session { raw: NonNull::new(raw).ok_or("WiredTiger opened no session")?, of: PhantomData })
+    }
+
+    /// Writes all dirty pages.
+    pub fn checkpoint(&self) -> Result<()> {
+        // SAFETY: the connection is open.
+        check(unsafe { shim_wt_checkpoint(self.0.as_ptr()) }).map(drop)
+    }
+
+    /// The values of [`FIGURES`].
+    pub fn figures(&self) -> Result<[i64; FIGURES.len()]> {
+        let mut out = [0; FIGURES.len()];
+        // SAFETY: the connection is open; at most `out.len()` numbers are written.
+        check(unsafe { shim_wt_figures(self.0.as_ptr(), out.as_mut_ptr(), out.len()) })?;
+        Ok(out)
+    }
+
+    /// Closes the database, with a checkpoint.
+    pub fn close(self) -> Result<()> {
+        let raw = self.0;
+        std::mem::forget(self);
+        // SAFETY: taken out of `self`, which is forgotten: closed once; no session can outlive the borrow.
+        check(unsafe { shim_wt_close(raw.as_ptr()) }).map(drop)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: still open, else `close` had forgotten it; no session can outlive the borrow.
+        unsafe { shim_wt_close(self.0.as_ptr()) };
+    }
+}
+
+/// A thread's session with its cursor. Not `Send`: it holds a raw pointer.
+pub struct Session<'a> {
+    raw: NonNull<RawSession>,
+    of: PhantomData<&'a Connection>,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // SAFETY: opened by `Connection::session`, closed once; the connection is still open, being borrowed.
+        unsafe { shim_wt_session_close(self.raw.as_ptr()) };
+    }
+}
+
+/// Bytes that a cursor points to.
+///
+/// # Safety
+/// `data` and `len` come from a successful call on the session, and no other call on it happens within `'a`.
+unsafe fn borrowed<'a>(data: Bytes, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: as the caller promises.
+    unsafe { slice::from_raw_parts(data.cast(), len) }
+}
+
+impl Session<'_> {
+    /// Inserts or overwrites.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (k, v) = (key.as_ptr().cast(), value.as_ptr().cast());
+        // SAFETY: the session is open and this thread's; both slices are read within the call.
+        check(unsafe { shim_wt_put(self.raw.as_ptr(), k, key.len(), v, value.len()) }).map(drop)
+    }
+
+    /// Deletes; an absent key is no error.
+    pub fn delete(&mut self, key: &[u8]) -> Result<()> {
+        // SAFETY: as in `put`.
+        check(unsafe { shim_wt_delete(self.raw.as_ptr(), key.as_ptr().cast(), key.len()) }).map(drop)
+    }
+
+    /// Gives the value of a key to `visit`; whether there is one.
+    pub fn get(&mut self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
+        let (mut value, mut len) = (ptr::null(), 0);
+        // SAFETY: as in `put`; the two results are written on success.
+        let code = unsafe { shim_wt_find(self.raw.as_ptr(), key.as_ptr().cast(), key.len(), &mut value, &mut len) };
+        let found = check(code)?;
+        if found {
+            // SAFETY: the call succeeded, and the reset comes after the borrow.
+            visit(unsafe { borrowed(value, len) });
+        }
+        self.reset()?;
+        Ok(found)
+    }
+
+    /// Adds to a counter, in a transaction.
+    pub fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        const { assert!(cfg!(target_endian = "little"), "the shim adds in the machine's own order of bytes") };
+        // SAFETY: as in `put`.
+        check(unsafe { shim_wt_add(self.raw.as_ptr(), key.as_ptr().cast(), key.len(), delta) }).map(drop)
+    }
+
+    /// Deletes the keys of `from..to`, in a transaction.
+    pub fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        let (f, t) = (from.as_ptr().cast(), to.as_ptr().cast());
+        // SAFETY: as in `put`.
+        check(unsafe { shim_wt_delete_range(self.raw.as_ptr(), f, from.len(), t, to.len()) }).map(drop)
+    }
+
+    /// Visits at most `limit` entries from `from`, in one snapshot; how many there were.
+    pub fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        // SAFETY: the session is open, this thread's, and in no transaction.
+        check(unsafe { shim_wt_begin(self.raw.as_ptr()) })?;
+        let scanned = self.walk(from, limit, visit);
+        // SAFETY: ends the transaction that began above; it also resets the cursor.
+        check(unsafe { shim_wt_rollback(self.raw.as_ptr()) })?;
+        scanned
+    }
+
+    fn walk(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let (mut key, mut key_len, mut value, mut value_len) = (ptr::null(), 0, ptr::null(), 0);
+        let mut count = 0;
+        while count < limit {
+            let (k, kl, v, vl) = (&mut key, &mut key_len, &mut value, &mut value_len);
+            let raw = self.raw.as_ptr();
+            let code = if count == 0 {
+                // SAFETY: as in `get`; four results.
+                unsafe { shim_wt_seek(raw, from.as_ptr().cast(), from.len(), k, kl, v, vl) }
+            } else {
+                // SAFETY: as above; the cursor stands on an entry.
+                unsafe { shim_wt_next(raw, k, kl, v, vl) }
+            };
+            if !check(code)? {
+                break;
+            }
+            // SAFETY: the call succeeded, and the cursor moves only after `visit` has returned.
+            visit(unsafe { borrowed(key, key_len) }, unsafe { borrowed(value, value_len) });
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        // SAFETY: the session is open and this thread's.
+        check(unsafe { shim_wt_reset(self.raw.as_ptr()) }).map(drop)
+    }
+}

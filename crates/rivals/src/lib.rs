@@ -1,0 +1,170 @@
+//! Other stores behind the lab's trait: the same workloads, the same promise, the same memory.
+//!
+//! ```text
+//!   rivals() ──▶ Rival { opener, promise } ──▶ pandodb_lab::engine::{Engine, Session}
+//!                  └── one a cargo feature: rocksdb (two engines), lmdb (two), leveldb, wiredtiger, redb, fjall,
+//!                      bf-tree, btreemap
+//! ```
+//!
+//! Every adapter is set up as someone who knows the store would, for one commit an operation that survives the death
+//! of the process, within [`pandodb_lab::engine::Setup::memory_budget`]; `docs/RIVALS.md` says how, and why. What a
+//! store cannot promise stands in its [`Promise`], and the conformance tests hold it to that, in both directions.
+//!
+//! `unsafe` is in `ffi` and where LMDB's file is mapped, nowhere else.
+#![warn(missing_docs)]
+
+use pandodb_lab::engine::{Mode, Opener, Result, Setup};
+
+pub mod cgroup;
+
+#[cfg(feature = "bf-tree")]
+pub mod bf_tree;
+#[cfg(feature = "btreemap")]
+pub mod btreemap;
+#[cfg(any(feature = "leveldb", feature = "wiredtiger"))]
+#[allow(unsafe_code)]
+mod ffi;
+#[cfg(feature = "fjall")]
+pub mod fjall;
+#[cfg(feature = "leveldb")]
+pub mod leveldb;
+#[cfg(feature = "lmdb")]
+pub mod lmdb;
+#[cfg(feature = "redb")]
+pub mod redb;
+#[cfg(feature = "rocksdb")]
+pub mod rocksdb;
+#[cfg(any(feature = "leveldb", feature = "fjall", feature = "bf-tree"))]
+mod stripes;
+#[cfg(feature = "wiredtiger")]
+pub mod wiredtiger;
+
+/// What a store keeps, and takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// What was acknowledged is there after a close and an open.
+    pub survives_close: bool,
+    /// What was acknowledged is there after the process was killed.
+    pub survives_kill: bool,
+    /// A value may have no bytes.
+    pub empty_values: bool,
+    /// Bytes of the longest key, where there is a limit that a workload may meet.
+    pub longest_key: usize,
+    /// Bytes of the longest value, likewise.
+    pub longest_value: usize,
+    /// It works in threads of its own.
+    pub background_threads: bool,
+}
+
+impl Promise {
+    /// What the lab expects of an engine.
+    pub const FULL: Self = Self {
+        survives_close: true,
+        survives_kill: true,
+        empty_values: true,
+        longest_key: 65_535,
+        longest_value: 1 << 30,
+        background_threads: true,
+    };
+}
+
+/// A store, and what it promises.
+pub struct Rival {
+    /// Opens it.
+    pub opener: Box<dyn Opener>,
+    /// What it keeps, and takes.
+    pub promise: Promise,
+}
+
+/// All engines that are compiled in.
+pub fn rivals() -> Vec<Rival> {
+    vec![
+        // PandoDB itself belongs here, first: `pandodb_lab::pando`, once the lab has it.
+        #[cfg(feature = "rocksdb")]
+        Rival { opener: Box::new(rocksdb::Rocks::level()), promise: Promise::FULL },
+        #[cfg(feature = "rocksdb")]
+        Rival { opener: Box::new(rocksdb::Rocks::universal()), promise: Promise::FULL },
+        #[cfg(feature = "lmdb")]
+        Rival { opener: Box::new(lmdb::Lmdb { write_map: false }), promise: lmdb::PROMISE },
+        #[cfg(feature = "lmdb")]
+        Rival { opener: Box::new(lmdb::Lmdb { write_map: true }), promise: lmdb::PROMISE },
+        #[cfg(feature = "leveldb")]
+        Rival { opener: Box::new(leveldb::Level), promise: Promise::FULL },
+        #[cfg(feature = "wiredtiger")]
+        Rival { opener: Box::new(wiredtiger::Wired), promise: Promise::FULL },
+        #[cfg(feature = "redb")]
+        Rival { opener: Box::new(redb::Redb), promise: redb::PROMISE },
+        #[cfg(feature = "fjall")]
+        Rival { opener: Box::new(fjall::Fjall), promise: Promise::FULL },
+        #[cfg(feature = "bf-tree")]
+        Rival { opener: Box::new(bf_tree::Bf), promise: bf_tree::PROMISE },
+        #[cfg(feature = "btreemap")]
+        Rival { opener: Box::new(btreemap::Map), promise: btreemap::PROMISE },
+    ]
+}
+
+/// The engine of this name, if it is compiled in.
+pub fn rival(name: &str) -> Option<Rival> {
+    rivals().into_iter().find(|r| r.opener.name() == name)
+}
+
+/// The least budget that leaves every store the buffers it cannot do without.
+pub const LEAST_BUDGET: usize = 16 << 20;
+
+/// Refuses what a rival cannot be: a paper's form of itself, or quiet where it has threads of its own.
+#[allow(dead_code, reason = "without any feature there is no adapter")]
+fn admit(name: &str, setup: &Setup, promise: Promise) -> Result<()> {
+    if setup.mode == Mode::Paper {
+        return Err(format!("{name} has one form; the mode `paper` is PandoDB's").into());
+    }
+    if setup.deterministic && promise.background_threads {
+        return Err(format!("{name} works in threads of its own, so its operations on the device vary").into());
+    }
+    if setup.memory_budget < LEAST_BUDGET {
+        return Err(format!("{name} needs a memory budget of {} at least", size(LEAST_BUDGET)).into());
+    }
+    Ok(())
+}
+
+/// Bytes in words: `64 MiB`.
+pub fn size(bytes: usize) -> String {
+    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
+            return format!("{} {unit}", bytes >> shift);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// Settings as the lab prints them.
+#[allow(dead_code, reason = "without any feature there is no adapter")]
+fn settings<const N: usize>(pairs: [(&str, String); N]) -> Vec<(String, String)> {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The sum of a counter and a delta, wrapping.
+#[allow(dead_code, reason = "not every adapter adds by itself")]
+fn add(counter: Option<&[u8]>, delta: u64) -> Result<[u8; 8]> {
+    let Some(bytes) = counter else { return Ok(delta.to_le_bytes()) };
+    let bytes: [u8; 8] = bytes.try_into().map_err(|_| format!("a value of {} bytes is no counter", bytes.len()))?;
+    Ok(u64::from_le_bytes(bytes).wrapping_add(delta).to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn sizes_are_words() {
+        assert_eq!(super::size(64 << 20), "64 MiB");
+        assert_eq!(super::size(3 << 29), "1536 MiB");
+        assert_eq!(super::size(1000), "1000 B");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = super::rivals().iter().map(|r| r.opener.name()).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,181 @@
+//! LMDB through `heed`, with and without a writable map.
+//!
+//! `NO_SYNC`, because the lab's promise is the death of the process, not of the machine: each commit puts its pages and
+//! then its meta page into the page cache, by `pwrite` or through the shared map, and what is in the page cache outlives
+//! the process. LMDB has no cache of its own: its cache is the page cache, so the budget binds only through a memory
+//! cgroup.
+
+use std::ops::Bound;
+use std::path::Path;
+
+use heed::types::Bytes;
+use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions};
+use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
+
+use crate::{Promise, add, admit, settings, size};
+
+/// Keys of at most 511 bytes, as it is built; no threads of its own.
+pub const PROMISE: Promise = Promise { longest_key: 511, background_threads: false, ..Promise::FULL };
+
+/// Address space of the map, and so the largest store.
+const MAP: usize = 256 << 30;
+const READERS: u32 = 512;
+
+/// Opens LMDB.
+pub struct Lmdb {
+    /// Dirty pages are written in the map itself, not copied and written with `pwrite`.
+    pub write_map: bool,
+}
+
+impl Opener for Lmdb {
+    fn name(&self) -> String {
+        if self.write_map { "lmdb-writemap".into() } else { "lmdb".into() }
+    }
+
+    #[allow(unsafe_code)]
+    fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
+        admit(&self.name(), setup, PROMISE)?;
+        let mut flags = EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD | EnvFlags::NO_MEM_INIT;
+        flags.set(EnvFlags::WRITE_MAP, self.write_map);
+        let mut options = EnvOpenOptions::new();
+        options.map_size(MAP).max_readers(READERS);
+        // SAFETY: none of these flags lets another thread or process corrupt memory; what they give up, durability at
+        // the death of the machine and (WRITE_MAP) protection from stray pointers, the documents say.
+        unsafe { options.flags(flags) };
+        // SAFETY: the directory is the lab's own: no other process maps it, and nobody truncates the file.
+        let env = unsafe { options.open(directory)? };
+        let store = Store { env, write_map: self.write_map };
+        store.database()?;
+        Ok(Box::new(store))
+    }
+}
+
+struct Store {
+    env: Env,
+    write_map: bool,
+}
+
+type Table<'a> = Database<'a, Bytes, Bytes>;
+
+impl Store {
+    /// The unnamed database, which every environment has.
+    fn database(&self) -> Result<Table<'_>> {
+        let read = self.env.read_txn()?;
+        let opened = self.env.open_databases_and_commit(read, |opener, read| -> heed::Result<_> {
+            let table = opener.open_database::<Bytes, Bytes>(read, None)?;
+            Ok(CommitOrAbort::<_, ()>::Commit(table))
+        })?;
+        let table = opened.commit().flatten();
+        Ok(table.ok_or("LMDB has no unnamed database")?)
+    }
+}
+
+impl Engine for Store {
+    fn configuration(&self) -> Vec<(String, String)> {
+        let version = heed::lmdb_version();
+        let library =
+            format!("LMDB {}.{}.{}, crate heed {}", version.major, version.minor, version.patch, env!("RIVALS_HEED"));
+        let flags = if self.write_map { "NOSYNC NORDAHEAD NOMEMINIT WRITEMAP" } else { "NOSYNC NORDAHEAD NOMEMINIT" };
+        settings([
+            ("engine", library),
+            ("durability", "each commit is in the page cache, not synced".into()),
+            ("flags", flags.into()),
+            ("map_size", size(MAP)),
+            ("max_readers", READERS.to_string()),
+            ("cache", "the page cache: the budget binds through a memory cgroup only".into()),
+            ("read transactions", "one an operation".into()),
+        ])
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(Handle { env: &self.env, table: self.database()? }))
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(self.env.force_sync()?)
+    }
+
+    fn figures(&self) -> Result<Figures> {
+        let mut figures = Figures::default();
+        // First the table, whose opening is a read of its own: a thread has one read transaction at a time.
+        let table = self.database()?;
+        let read = self.env.read_txn()?;
+        let (info, stat) = (self.env.info(), table.stat(&read)?);
+        figures.gauges.insert("last_page".into(), info.last_page_number as f64);
+        figures.gauges.insert("depth".into(), f64::from(stat.depth));
+        figures.gauges.insert("leaf_pages".into(), stat.leaf_pages as f64);
+        figures.gauges.insert("branch_pages".into(), stat.branch_pages as f64);
+        figures.gauges.insert("overflow_pages".into(), stat.overflow_pages as f64);
+        Ok(figures)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.env.force_sync()?;
+        self.env.prepare_for_closing().wait();
+        Ok(())
+    }
+}
+
+struct Handle<'a> {
+    env: &'a Env,
+    table: Table<'a>,
+}
+
+impl Session for Handle<'_> {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut write = self.env.write_txn()?;
+        self.table.put(&mut write, key, value)?;
+        Ok(write.commit()?)
+    }
+
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        value.clear();
+        let read = self.env.read_txn()?;
+        let found = self.table.get(&read, key)?;
+        value.extend_from_slice(found.unwrap_or(&[]));
+        Ok(found.is_some())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<()> {
+        let mut write = self.env.write_txn()?;
+        self.table.delete(&mut write, key)?;
+        Ok(write.commit()?)
+    }
+
+    fn merge_add(&mut self, key: &[u8], delta: u64) -> Result<()> {
+        let mut write = self.env.write_txn()?;
+        let sum = add(self.table.get(&write, key)?, delta)?;
+        self.table.put(&mut write, key, &sum)?;
+        Ok(write.commit()?)
+    }
+
+    fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
+        if from < to {
+            let mut write = self.env.write_txn()?;
+            self.table.delete_range(&mut write, &(Bound::Included(from), Bound::Excluded(to)))?;
+            write.commit()?;
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
+        let read = self.env.read_txn()?;
+        let mut count = 0;
+        let mut visit = |entry: heed::Result<(&[u8], &[u8])>| -> Result<()> {
+            let (key, value) = entry?;
+            visit(key, value);
+            count += 1;
+            Ok(())
+        };
+        // LMDB knows no empty key, not even to start from.
+        if from.is_empty() {
+            self.table.iter(&read)?.take(limit).try_for_each(&mut visit)?;
+        } else {
+            self.table
+                .range(&read, &(Bound::Included(from), Bound::Unbounded))?
+                .take(limit)
+                .try_for_each(&mut visit)?;
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,393 @@
+//! Every engine that is compiled in against the lab's contract, and against its own promise in both directions.
+//!
+//! `an_engine_conforms` is one function for all; a new engine is tested by adding its name below.
+
+use std::env;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use pandodb_lab::engine::{Engine, Mode, Need, Result, Session, Setup};
+use pandodb_rivals::{Promise, Rival, rival};
+
+macro_rules! engines {
+    ($($test:ident: $name:literal, $feature:literal;)*) => { $(
+        #[cfg(feature = $feature)]
+        mod $test {
+            #[test]
+            fn conforms() -> pandodb_lab::engine::Result<()> {
+                super::an_engine_conforms($name)
+            }
+
+            #[test]
+            fn keeps_its_promise_when_killed() -> pandodb_lab::engine::Result<()> {
+                super::a_kill_loses_what_the_promise_says($name)
+            }
+
+            #[test]
+            fn holds_more_than_its_budget() -> pandodb_lab::engine::Result<()> {
+                super::more_than_the_budget($name)
+            }
+        }
+    )* };
+}
+
+engines! {
+    rocksdb: "rocksdb", "rocksdb";
+    rocksdb_universal: "rocksdb-universal", "rocksdb";
+    lmdb: "lmdb", "lmdb";
+    lmdb_writemap: "lmdb-writemap", "lmdb";
+    leveldb: "leveldb", "leveldb";
+    wiredtiger: "wiredtiger", "wiredtiger";
+    redb: "redb", "redb";
+    fjall: "fjall", "fjall";
+    bf_tree: "bf-tree", "bf-tree";
+    btreemap: "btreemap", "btreemap";
+}
+
+fn setup() -> Setup {
+    Setup { memory_budget: 32 << 20, mode: Mode::Product, deterministic: false }
+}
+
+fn get(session: &mut dyn Session, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    let mut value = b"what was here before".to_vec();
+    Ok(session.get(key, &mut value)?.then_some(value))
+}
+
+fn counter(session: &mut dyn Session, key: &[u8]) -> Result<u64> {
+    let value = get(session, key)?.ok_or("no counter")?;
+    Ok(u64::from_le_bytes(value.as_slice().try_into()?))
+}
+
+fn entries(session: &mut dyn Session, from: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut all = Vec::new();
+    let count = session.scan(from, limit, &mut |key, value| all.push((key.to_vec(), value.to_vec())))?;
+    assert_eq!(count, all.len(), "a scan counts what it visits");
+    Ok(all)
+}
+
+fn keys(session: &mut dyn Session, from: &[u8], limit: usize) -> Result<Vec<String>> {
+    let all = entries(session, from, limit)?;
+    Ok(all.into_iter().map(|(key, _)| String::from_utf8_lossy(&key).into_owned()).collect())
+}
+
+fn an_engine_conforms(name: &str) -> Result<()> {
+    let Rival { opener, promise } = rival(name).ok_or("not compiled in")?;
+    assert_eq!(opener.name(), name);
+    let directory = tempfile::tempdir()?;
+    let engine = opener.open(directory.path(), &setup())?;
+    let configuration = engine.configuration();
+    assert!(
+        configuration.iter().any(|(k, v)| k == "engine" && v.chars().any(|c| c.is_ascii_digit()) || name == "btreemap")
+    );
+    assert!(configuration.iter().any(|(k, _)| k == "durability"));
+
+    point_operations(engine.as_ref())?;
+    scans(engine.as_ref())?;
+    merges(engine.as_ref())?;
+    ranges(engine.as_ref())?;
+    sizes(engine.as_ref(), promise)?;
+    two_threads(engine.as_ref())?;
+
+    engine.settle()?;
+    assert!(engine.debt().is_none_or(|bytes| bytes < 64 << 20));
+    let figures = engine.figures()?;
+    assert!(figures.gauges.values().all(|v| v.is_finite()));
+    engine.close()?;
+
+    let engine = opener.open(directory.path(), &setup())?;
+    reopened(engine.as_ref(), promise)?;
+    engine.close()?;
+    // And a second time: closing an opened store loses nothing either.
+    let engine = opener.open(directory.path(), &setup())?;
+    reopened(engine.as_ref(), promise)?;
+    engine.close()
+}
+
+fn point_operations(engine: &dyn Engine) -> Result<()> {
+    let mut s = engine.session()?;
+    assert_eq!(get(s.as_mut(), b"point-a")?, None);
+    s.put(b"point-a", b"one")?;
+    assert_eq!(get(s.as_mut(), b"point-a")?.as_deref(), Some(b"one".as_slice()));
+    s.put(b"point-a", b"a longer one")?;
+    assert_eq!(get(s.as_mut(), b"point-a")?.as_deref(), Some(b"a longer one".as_slice()));
+    s.put(b"point-b", b"two")?;
+    s.delete(b"point-a")?;
+    assert_eq!(get(s.as_mut(), b"point-a")?, None);
+    s.delete(b"point-a")?;
+    s.delete(b"point-never")?;
+    s.put(b"point-c", b"three")?;
+    let asked = [b"point-c", b"point-a", b"point-b"].map(|k| k.to_vec());
+    let mut found = Vec::new();
+    assert_eq!(s.multi_get(&asked, &mut |i, value| found.push((i, value.to_vec())))?, 2);
+    found.sort();
+    assert_eq!(found, [(0, b"three".to_vec()), (2, b"two".to_vec())]);
+    assert_eq!(s.multi_get(&[], &mut |_, _| panic!("nothing was asked"))?, 0);
+    Ok(())
+}
+
+fn scans(engine: &dyn Engine) -> Result<()> {
+    let mut s = engine.session()?;
+    for i in [5_u32, 1, 9, 3, 7] {
+        s.put(format!("scan-{i}").as_bytes(), format!("{i}").repeat(i as usize).as_bytes())?;
+    }
+    assert_eq!(keys(s.as_mut(), b"scan-", 3)?, ["scan-1", "scan-3", "scan-5"]);
+    assert_eq!(keys(s.as_mut(), b"scan-3", 2)?, ["scan-3", "scan-5"]);
+    assert_eq!(keys(s.as_mut(), b"scan-4", 2)?, ["scan-5", "scan-7"]);
+    assert_eq!(keys(s.as_mut(), b"scan-9", 100)?, ["scan-9"]);
+    assert_eq!(keys(s.as_mut(), b"scan-9z", 100)?, [""; 0]);
+    assert_eq!(keys(s.as_mut(), b"scan-", 0)?, [""; 0]);
+    assert_eq!(keys(s.as_mut(), b"", 1)?, ["point-b"]);
+    assert_eq!(entries(s.as_mut(), b"scan-3", 1)?, [(b"scan-3".to_vec(), b"333".to_vec())]);
+    s.delete(b"scan-5")?;
+    assert_eq!(keys(s.as_mut(), b"scan-4", 2)?, ["scan-7", "scan-9"]);
+    // Order is of bytes, unsigned.
+    for key in [&b"scan-\x80"[..], b"scan-\x7f", b"scan-\xff\xff"] {
+        s.put(key, b"high")?;
+    }
+    let high: Vec<_> = entries(s.as_mut(), b"scan-9a", 10)?.into_iter().map(|(key, _)| key).collect();
+    assert_eq!(high, [&b"scan-\x7f"[..], b"scan-\x80", b"scan-\xff\xff"]);
+    Ok(())
+}
+
+fn merges(engine: &dyn Engine) -> Result<()> {
+    let mut s = engine.session()?;
+    assert_eq!(engine.lacks(Need::Merge), None);
+    s.merge_add(b"merge-a", 5)?;
+    s.merge_add(b"merge-a", 7)?;
+    assert_eq!(counter(s.as_mut(), b"merge-a")?, 12);
+    s.put(b"merge-b", &u64::MAX.to_le_bytes())?;
+    s.merge_add(b"merge-b", 3)?;
+    assert_eq!(counter(s.as_mut(), b"merge-b")?, 2);
+    s.delete(b"merge-a")?;
+    s.merge_add(b"merge-a", 1)?;
+    assert_eq!(counter(s.as_mut(), b"merge-a")?, 1);
+    assert_eq!(entries(s.as_mut(), b"merge-a", 1)?, [(b"merge-a".to_vec(), 1_u64.to_le_bytes().to_vec())]);
+    Ok(())
+}
+
+fn ranges(engine: &dyn Engine) -> Result<()> {
+    let mut s = engine.session()?;
+    for i in 0..9 {
+        s.put(format!("range-{i}").as_bytes(), b"there")?;
+    }
+    if engine.lacks(Need::RangeDelete).is_some() {
+        assert!(s.delete_range(b"range-2", b"range-5").is_err(), "what an engine lacks it refuses");
+        return Ok(());
+    }
+    s.delete_range(b"range-2", b"range-5")?;
+    s.delete_range(b"range-5", b"range-5")?;
+    s.delete_range(b"range-7", b"range-6")?;
+    s.delete_range(b"range-80", b"range-9")?;
+    s.delete_range(b"zz", b"zzz")?;
+    let left = ["range-0", "range-1", "range-5", "range-6", "range-7", "range-8"];
+    let seen = keys(s.as_mut(), b"range-", 100)?;
+    assert_eq!(seen.into_iter().filter(|k| k.starts_with("range-")).collect::<Vec<_>>(), left);
+    assert_eq!(get(s.as_mut(), b"range-2")?, None);
+    assert_eq!(get(s.as_mut(), b"range-4")?, None);
+    s.put(b"range-3", b"again")?;
+    assert_eq!(get(s.as_mut(), b"range-3")?.as_deref(), Some(b"again".as_slice()));
+    Ok(())
+}
+
+fn long(i: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + i * 7) as u8).collect()
+}
+
+fn sizes(engine: &dyn Engine, promise: Promise) -> Result<()> {
+    let mut s = engine.session()?;
+    let empty = s.put(b"size-empty", b"");
+    assert_eq!(empty.is_ok(), promise.empty_values, "{empty:?}");
+    assert_eq!(get(s.as_mut(), b"size-empty")?, promise.empty_values.then(Vec::new));
+    for i in 0..20 {
+        let key = format!("size-4k-{i}");
+        let put = s.put(key.as_bytes(), &long(i, 4096));
+        assert_eq!(put.is_ok(), promise.longest_value >= 4096, "{put:?}");
+        if promise.longest_value >= 4096 {
+            assert_eq!(get(s.as_mut(), key.as_bytes())?, Some(long(i, 4096)));
+        }
+    }
+    let key = vec![b'k'; promise.longest_key.min(1000)];
+    s.put(&key, b"long key")?;
+    assert_eq!(get(s.as_mut(), &key)?.as_deref(), Some(b"long key".as_slice()));
+    if promise.longest_key < 1000 {
+        assert!(s.put(&vec![b'k'; promise.longest_key + 1], b"longer key").is_err());
+    }
+    let longest = long(1, promise.longest_value.min(100_000));
+    s.put(b"size-long", &longest)?;
+    assert_eq!(get(s.as_mut(), b"size-long")?, Some(longest));
+    s.delete(b"size-long")?;
+    Ok(())
+}
+
+const THREADS: u64 = 2;
+const EACH: u64 = 500;
+
+fn two_threads(engine: &dyn Engine) -> Result<()> {
+    thread::scope(|scope| -> Result<()> {
+        let workers: Vec<_> = (0..THREADS).map(|t| scope.spawn(move || one_of_two(engine, t))).collect();
+        workers.into_iter().try_for_each(|w| w.join().expect("a worker panicked"))
+    })?;
+    let mut s = engine.session()?;
+    assert_eq!(counter(s.as_mut(), b"thread-shared")?, THREADS * EACH);
+    assert_eq!(keys(s.as_mut(), b"thread-0-", usize::MAX)?.iter().filter(|k| k.starts_with("thread-0-")).count(), 500);
+    Ok(())
+}
+
+fn one_of_two(engine: &dyn Engine, t: u64) -> Result<()> {
+    let mut s = engine.session()?;
+    for i in 0..EACH {
+        let key = format!("thread-{t}-{i:05}");
+        s.put(key.as_bytes(), key.as_bytes())?;
+        s.merge_add(b"thread-shared", 1)?;
+        assert_eq!(get(s.as_mut(), key.as_bytes())?, Some(key.into_bytes()));
+    }
+    Ok(())
+}
+
+fn reopened(engine: &dyn Engine, promise: Promise) -> Result<()> {
+    let mut s = engine.session()?;
+    let kept = |value: &[u8]| promise.survives_close.then(|| value.to_vec());
+    assert_eq!(get(s.as_mut(), b"point-b")?, kept(b"two"));
+    assert_eq!(get(s.as_mut(), b"point-a")?, None);
+    assert_eq!(get(s.as_mut(), b"scan-9")?, kept(b"999999999"));
+    assert_eq!(get(s.as_mut(), b"merge-b")?, kept(&2_u64.to_le_bytes()));
+    assert_eq!(get(s.as_mut(), b"thread-shared")?, kept(&(THREADS * EACH).to_le_bytes()));
+    if engine.lacks(Need::RangeDelete).is_none() {
+        assert_eq!(get(s.as_mut(), b"range-2")?, None);
+        assert_eq!(get(s.as_mut(), b"range-3")?, kept(b"again"));
+    }
+    if promise.longest_value >= 4096 {
+        assert_eq!(get(s.as_mut(), b"size-4k-7")?, kept(&long(7, 4096)));
+    }
+    for t in 0..THREADS {
+        for i in 0..EACH {
+            let key = format!("thread-{t}-{i:05}").into_bytes();
+            assert_eq!(get(s.as_mut(), &key)?, kept(&key));
+        }
+    }
+    Ok(())
+}
+
+/// Three budgets of data, written in a random order, settled, read back: what was evicted, flushed and compacted too.
+fn more_than_the_budget(name: &str) -> Result<()> {
+    let Rival { opener, .. } = rival(name).ok_or("not compiled in")?;
+    let setup = Setup { memory_budget: 16 << 20, ..setup() };
+    let directory = tempfile::tempdir()?;
+    let engine = opener.open(directory.path(), &setup)?;
+    let count = 48_000_u64;
+    let key = |i: u64| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_be_bytes();
+    {
+        let mut s = engine.session()?;
+        for i in 0..count {
+            s.put(&key(i), &long(i as usize, 1000))?;
+        }
+        for i in (0..count).step_by(3) {
+            s.put(&key(i), &long(i as usize + 1, 900))?;
+        }
+        for i in (0..count).step_by(5) {
+            s.delete(&key(i))?;
+        }
+    }
+    engine.settle()?;
+    let expected = |i: u64| match i {
+        i if i % 5 == 0 => None,
+        i if i % 3 == 0 => Some(long(i as usize + 1, 900)),
+        i => Some(long(i as usize, 1000)),
+    };
+    let mut s = engine.session()?;
+    for i in 0..count {
+        assert_eq!(get(s.as_mut(), &key(i))?, expected(i), "key {i}");
+    }
+    let mut before = Vec::new();
+    let scanned = s.scan(b"", usize::MAX, &mut |key, _| {
+        assert!(before.as_slice() < key, "a scan is in order");
+        before = key.to_vec();
+    })?;
+    assert_eq!(scanned as u64, count - count.div_ceil(5));
+    drop(s);
+    engine.close()
+}
+
+/// The variables that make a run of this program the child of a kill test.
+const CHILD: &str = "RIVALS_KILL_CHILD";
+const CHILD_DIRECTORY: &str = "RIVALS_KILL_DIRECTORY";
+const KILLED_AT: u64 = 8_000;
+
+/// What the `i`th write of a thread puts: long enough that memtables are flushed and logs change before the kill.
+fn killed_value(t: u64, i: u64) -> Vec<u8> {
+    format!("{t} {i} ").repeat(100).into_bytes()
+}
+
+/// Not a test by itself: what the child does, until it kills itself with other writes under way.
+#[test]
+fn the_child_of_a_kill() -> Result<()> {
+    let (Ok(name), Some(directory)) = (env::var(CHILD), env::var_os(CHILD_DIRECTORY)) else { return Ok(()) };
+    let opener = rival(&name).ok_or("not compiled in")?.opener;
+    let engine = opener.open(Path::new(&directory), &setup())?;
+    thread::scope(|scope| -> Result<()> {
+        let workers: Vec<_> = (0..THREADS)
+            .map(|t| {
+                scope.spawn({
+                    let e = engine.as_ref();
+                    move || write_until_killed(e, t)
+                })
+            })
+            .collect();
+        workers.into_iter().try_for_each(|w| w.join().expect("a worker panicked"))
+    })
+}
+
+fn write_until_killed(engine: &dyn Engine, t: u64) -> Result<()> {
+    let mut s = engine.session()?;
+    for i in 0.. {
+        let key = format!("kill-{t}-{:05}", i % 3_000); // later rounds overwrite
+        s.put(key.as_bytes(), &killed_value(t, i))?;
+        s.merge_add(format!("kill-sum-{t}").as_bytes(), 1)?;
+        // One `write` to the pipe after the acknowledgement: what the parent reads was acknowledged.
+        std::io::stderr().write_all(format!("acked {t} {i}\n").as_bytes())?;
+        if t == 0 && i == KILLED_AT {
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)?;
+        }
+    }
+    Ok(())
+}
+
+fn a_kill_loses_what_the_promise_says(name: &str) -> Result<()> {
+    let Rival { opener, promise } = rival(name).ok_or("not compiled in")?;
+    let directory = tempfile::tempdir()?;
+    let output = Command::new(env::current_exe()?)
+        .args(["--exact", "the_child_of_a_kill", "--nocapture", "--test-threads=1"])
+        .env(CHILD, name)
+        .env(CHILD_DIRECTORY, directory.path())
+        .stdout(Stdio::null())
+        .output()?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(9), "{text}");
+    let mut acknowledged = [0_u64; THREADS as usize];
+    for line in text.lines().filter_map(|l| l.strip_prefix("acked ")) {
+        let (t, i) = line.split_once(' ').ok_or("a torn line")?;
+        acknowledged[t.parse::<usize>()?] = i.parse::<u64>()? + 1;
+    }
+    assert_eq!(acknowledged[0], KILLED_AT + 1);
+    assert!(acknowledged[1] > 0, "the other thread wrote as well");
+
+    let engine = opener.open(directory.path(), &setup())?;
+    let mut s = engine.session()?;
+    let mut lost = 0;
+    for (t, &count) in (0..).zip(&acknowledged) {
+        // The newest round of each key; the write under way may have come after it.
+        for i in count.saturating_sub(3_000)..count {
+            let found = get(s.as_mut(), format!("kill-{t}-{:05}", i % 3_000).as_bytes())?;
+            let newer = i + 3_000 == count && found == Some(killed_value(t, count));
+            lost += u64::from(!newer && found != Some(killed_value(t, i)));
+        }
+        let sum = counter(s.as_mut(), format!("kill-sum-{t}").as_bytes()).unwrap_or(0);
+        lost += u64::from(sum != count && sum != count + 1);
+    }
+    println!("{name}: {acknowledged:?} acknowledged, {lost} lost");
+    assert_eq!(lost == 0, promise.survives_kill, "{lost} of {acknowledged:?} lost");
+    drop(s);
+    engine.close()
+}

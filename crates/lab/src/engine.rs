@@ -55,6 +55,15 @@ pub trait Opener: Send + Sync {
     fn index(&self) -> String {
         String::new()
     }
+    /// Whether what was acknowledged survives a kill of the process. One of which it does not stands beside the others, and
+    /// no ratio is taken to it.
+    fn survives_kill(&self) -> bool {
+        true
+    }
+    /// Whether anything survives a close: else it is never closed between workloads, and no cache of it is ever cold.
+    fn survives_close(&self) -> bool {
+        true
+    }
     /// Opens the store in `directory`, which exists; creates it if it holds none.
     ///
     /// # Errors

@@ -106,6 +106,9 @@ pub struct Line {
     /// Why there is no figure; the rest is then empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// What it acknowledges does not survive a kill: it stands beside the others, and no ratio is taken to it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub apart: bool,
     /// Operations done.
     pub ops: u64,
     /// From the first operation to the last acknowledgement.

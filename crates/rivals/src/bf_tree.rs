@@ -55,6 +55,10 @@ impl Opener for Bf {
         "bf-tree".into()
     }
 
+    fn survives_kill(&self) -> bool {
+        PROMISE.survives_kill
+    }
+
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
         admit("bf-tree", setup, PROMISE)?;
         let buffer = buffer(setup.memory_budget);

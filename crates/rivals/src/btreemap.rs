@@ -24,6 +24,14 @@ impl Opener for Map {
         "btreemap".into()
     }
 
+    fn survives_kill(&self) -> bool {
+        PROMISE.survives_kill
+    }
+
+    fn survives_close(&self) -> bool {
+        PROMISE.survives_close
+    }
+
     fn open(&self, _directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {
         admit("btreemap", setup, PROMISE)?;
         Ok(Box::new(Tree::default()))

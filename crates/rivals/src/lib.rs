@@ -1,7 +1,7 @@
 //! Other stores behind the lab's trait: the same workloads, the same promise, the same memory.
 //!
 //! ```text
-//!   rivals() ──▶ Rival { opener, promise } ──▶ pandodb_lab::engine::{Engine, Session}
+//!   rivals() ──▶ Rival { opener, promise } ──▶ pandodb_lab::engine::{Engine, Session}     PandoDB first, then
 //!                  └── one a cargo feature: rocksdb (two engines), lmdb (two), leveldb, wiredtiger, redb, fjall,
 //!                      bf-tree, btreemap
 //! ```
@@ -13,7 +13,9 @@
 //! `unsafe` is in `ffi` and where LMDB's file is mapped, nowhere else.
 #![warn(missing_docs)]
 
+use pandodb::IndexKind;
 use pandodb_lab::engine::{Mode, Opener, Result, Setup};
+use pandodb_lab::pando::Pando;
 
 pub mod cgroup;
 
@@ -79,7 +81,7 @@ pub struct Rival {
 /// All engines that are compiled in.
 pub fn rivals() -> Vec<Rival> {
     vec![
-        // PandoDB itself belongs here, first: `pandodb_lab::pando`, once the lab has it.
+        Rival { opener: Box::new(Pando::new(IndexKind::Stbe)), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]
         Rival { opener: Box::new(rocksdb::Rocks::level()), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]

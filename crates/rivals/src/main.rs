@@ -1,16 +1,24 @@
 //! `pando-rivals`: what is compiled in, and the same workloads on all of it.
 //!
-//! `run` is to start itself again for each engine, in a memory cgroup where one was delegated, so that memory, caches and
-//! resident size are one engine's alone. The measuring is the lab's (`pandodb_lab::bench`); [`measure`] is where it goes.
+//! `run` starts itself again for each engine, in a memory cgroup where one was delegated, so that memory, caches and
+//! resident size are one engine's alone. The measuring is the lab's ([`pandodb_lab::bench`]); its lines go to a file, and
+//! the ratios between them to the terminal.
 #![forbid(unsafe_code)]
 
+use std::env;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::num::NonZero;
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
 use clap::{Args, Parser, Subcommand};
+use pandodb_lab::bench::{self, Cache, Observer, Plan};
 use pandodb_lab::engine::{Engine, Mode, Result, Setup};
-use pandodb_rivals::cgroup;
+use pandodb_lab::line::Line;
+use pandodb_lab::record::MIN_KEY;
+use pandodb_lab::{report, workload};
+use pandodb_rivals::cgroup::{self, Group};
 use pandodb_rivals::{LEAST_BUDGET, Promise, Rival, rival, rivals, size};
 
 /// Other stores beside PandoDB.
@@ -32,8 +40,11 @@ enum Verb {
         #[arg(long)]
         names: bool,
     },
-    /// Measures workloads on engines, each in a process of its own.
+    /// Measures workloads on engines, each in a process of its own, and prints the ratios.
     Run(Run),
+    /// One engine with one number of threads, in this process.
+    #[command(hide = true)]
+    One(Run),
 }
 
 #[derive(Args, Debug)]
@@ -62,6 +73,24 @@ struct Run {
     /// Rounds over all engines, so that a drift of the machine meets all of them.
     #[arg(long, default_value = "1")]
     rounds: NonZero<u32>,
+    /// Operations of a workload that is not whole; as many as rows by default.
+    #[arg(long)]
+    ops: Option<u64>,
+    /// The state of the caches when a workload starts: `cold`, `warm` or `as-is`.
+    #[arg(long, default_value = "cold", value_parser = cache)]
+    cache: Cache,
+    /// Bytes of a key.
+    #[arg(long, default_value_t = 24)]
+    key_len: usize,
+    /// Bytes of a value.
+    #[arg(long, default_value_t = 100)]
+    value_len: usize,
+    /// Where all random choices come from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The directory that stores are made in, one after the other, and removed again.
+    #[arg(long, default_value = ".")]
+    store: PathBuf,
     /// A file that lines are added to.
     #[arg(long)]
     out: PathBuf,
@@ -86,12 +115,18 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much"))
 }
 
+fn cache(name: &str) -> std::result::Result<Cache, String> {
+    let all = [Cache::AsIs, Cache::Cold, Cache::Warm];
+    all.into_iter().find(|cache| cache.name() == name).ok_or_else(|| format!("{name:?} is not cold, warm or as-is"))
+}
+
 fn main() -> ExitCode {
     let verb = Cli::parse().verb;
     let done =
         cgroup::join_if_asked().map_err(|e| format!("may not join its cgroup: {e}").into()).and_then(|_| match verb {
             Verb::List { memory, names } => list(memory, names),
             Verb::Run(run) => start(&run),
+            Verb::One(run) => one(&run),
         });
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -122,8 +157,8 @@ fn promise_in_words(promise: Promise) -> String {
 
 fn list(memory: usize, names: bool) -> Result<()> {
     let all = rivals();
-    if all.is_empty() {
-        return Err("no engine is compiled in: build with --features all, or with some".into());
+    if all.len() == 1 {
+        eprintln!("only PandoDB is compiled in: build with --features all, or with some");
     }
     for Rival { opener, promise } in all {
         println!("{}", opener.name());
@@ -150,11 +185,9 @@ fn check(run: &Run) -> Result<()> {
             return Err(format!("there is no engine {name:?} here; compiled in: {}", known.join(", ")).into());
         }
     }
-    for name in &run.workloads {
-        // The lab's list of workloads decides, once `measure` is connected; until then the form.
-        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
-            return Err(format!("{name:?} cannot be the name of a workload").into());
-        }
+    workload::parse(&run.workloads.join(","))?;
+    if run.key_len < MIN_KEY || run.value_len == 0 {
+        return Err(format!("--key-len must be {MIN_KEY} at least, --value-len 1").into());
     }
     if run.memory < LEAST_BUDGET {
         return Err(format!("--memory must be {} at least", size(LEAST_BUDGET)).into());
@@ -167,26 +200,106 @@ fn check(run: &Run) -> Result<()> {
 
 fn start(run: &Run) -> Result<()> {
     check(run)?;
-    for _round in 0..run.rounds.get() {
+    let before = lines_in(&run.out)?.len();
+    for round in 1..=run.rounds.get() {
         for &threads in &run.threads {
             for engine in &run.engines {
+                eprintln!("round {round} of {}: {engine}, {threads} threads", run.rounds);
                 measure(run, engine, threads)?;
             }
         }
     }
+    println!("{}", report::table(&lines_in(&run.out)?[before..]));
     Ok(())
 }
 
-/// Measures all workloads of `run` on one engine, in a child, and adds the lines to `run.out`.
-///
-/// TO CONNECT: start `current_exe` again with a hidden verb for this one (engine, threads), after
-/// `Group::create(cgroup::delegated(run.cgroup.clone()).as_deref(), memory + allowance)` and `group.adopt(&mut command)`;
-/// a refusal is printed, and measured without. The child builds the lab's plan and calls
-/// `pandodb_lab::bench::run(&plan, rival(engine).opener.as_ref(), &mut lines)`.
+fn lines_in(path: &Path) -> Result<Vec<Line>> {
+    if path.exists() { report::read(&[path]) } else { Ok(Vec::new()) }
+}
+
+/// Measures all workloads of `run` on one engine, in a child. An engine that fails is said and left out: the others are
+/// still worth their time.
 fn measure(run: &Run, engine: &str, threads: NonZero<usize>) -> Result<()> {
-    let Run { workloads, memory, records, .. } = run;
-    let plan = format!("{} on {engine}, {threads} threads, {}, {records} records", workloads.join(", "), size(*memory));
-    Err(format!("not connected to the lab's bench yet, so nothing was measured ({plan})").into())
+    let group = Group::create(cgroup::delegated(run.cgroup.clone()).as_deref(), (run.memory + run.allowance) as u64);
+    let mut child = Command::new(env::current_exe()?);
+    child.arg("one").args(["--engines", engine]).args(["--workloads", &run.workloads.join(",")]);
+    let mut pass = |name: &str, value: String| {
+        child.args([name, &value]);
+    };
+    pass("--threads", threads.to_string());
+    pass("--memory", run.memory.to_string());
+    pass("--records", run.records.to_string());
+    pass("--key-len", run.key_len.to_string());
+    pass("--value-len", run.value_len.to_string());
+    pass("--seed", run.seed.to_string());
+    pass("--cache", run.cache.name().to_owned());
+    run.seconds.into_iter().for_each(|seconds| pass("--seconds", seconds.to_string()));
+    run.ops.into_iter().for_each(|ops| pass("--ops", ops.to_string()));
+    child.arg("--store").arg(&run.store).arg("--out").arg(&run.out);
+    match &group {
+        Ok(group) => group.adopt(&mut child),
+        Err(why) => eprintln!("  no memory cgroup: {why}"),
+    }
+    let status = child.status()?;
+    if let Some(killed) = group.as_ref().ok().and_then(Group::killed).filter(|killed| *killed > 0) {
+        eprintln!("  {engine}: {killed} processes were killed at the limit of memory");
+    }
+    if !status.success() {
+        eprintln!("  {engine}, {threads} threads: {status}; what it had measured before is kept");
+    }
+    let opener = rival(engine).ok_or("checked before")?.opener;
+    bench::remove_store(&run.store, opener.as_ref())
+}
+
+/// Measures in this process.
+fn one(run: &Run) -> Result<()> {
+    let opener = rival(&run.engines[0]).ok_or("no such engine")?.opener;
+    let plan = Plan {
+        workloads: workload::parse(&run.workloads.join(","))?,
+        records: run.records,
+        ops: run.ops,
+        seconds: run.seconds,
+        threads: run.threads[0].get(),
+        setup: Setup { memory_budget: run.memory, mode: Mode::Product, deterministic: false },
+        key_len: run.key_len,
+        value_len: run.value_len,
+        seed: run.seed,
+        cache: run.cache,
+        directory: run.store.clone(),
+        ..Plan::default()
+    };
+    let out = OpenOptions::new().create(true).append(true).open(&run.out)?;
+    let mut keep = Keep { out, failed: None };
+    bench::run(&plan, opener.as_ref(), &mut keep)?;
+    keep.failed.map_or(Ok(()), |e| Err(e.into()))
+}
+
+/// Writes each line as it comes, and a word about it.
+struct Keep {
+    out: File,
+    failed: Option<io::Error>,
+}
+
+impl Observer for Keep {
+    fn ends(&mut self, line: &Line) {
+        let json = serde_json::to_string(line).expect("figures and strings have a JSON form");
+        if let Err(e) = writeln!(self.out, "{json}") {
+            self.failed.get_or_insert(e);
+        }
+        let wrong = if line.wrong_answers > 0 { ", WRONG ANSWERS" } else { "" };
+        match &line.refused {
+            Some(why) => eprintln!("  {:12} refused: {why}", line.workload),
+            None => eprintln!(
+                "  {:12} {:>9.0}/s, settled {:>9.0}/s, p99 {:.0} us, slowest {:.0} us, memory {} MiB{wrong}",
+                line.workload,
+                line.ops_per_s,
+                line.fair_ops_per_s(),
+                line.latency.p99_us,
+                line.latency.max_us,
+                line.peak_rss_bytes >> 20,
+            ),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -211,10 +324,9 @@ mod tests {
         assert_eq!((run.engines.len(), run.workloads.len(), run.threads.len()), (2, 3, 2));
         assert_eq!((run.memory, run.seconds, run.rounds.get()), (256 << 20, Some(5.0), 3));
         assert!(check(&run).unwrap_err().to_string().contains("there is no engine \"a\""));
-        let run = Run { engines: Vec::new(), workloads: vec!["Load!".into()], ..run };
-        assert!(check(&run).is_err());
-        let run = Run { workloads: vec!["load-seq".into()], ..run };
+        let run = Run { engines: vec!["pando-stbe".into()], ..run };
         assert!(check(&run).is_ok());
-        assert!(measure(&run, "a", NonZero::<usize>::MIN).unwrap_err().to_string().contains("not connected"));
+        let wrong = Run { workloads: vec!["lod".into()], ..run };
+        assert!(check(&wrong).unwrap_err().to_string().contains("no workload `lod`"));
     }
 }

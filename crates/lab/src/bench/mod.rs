@@ -304,7 +304,7 @@ impl Bench<'_> {
             let before = if workload.start == Start::Thinned { "delete" } else { "load" };
             self.measure(Workload::find(before).expect("in the catalogue"), observer)?;
         }
-        if self.plan.cache == Cache::Cold {
+        if self.plan.cache == Cache::Cold && self.opener.survives_close() {
             observer.prepares("reopen, drop the page cache");
             if let Some(engine) = self.engine.take() {
                 engine.close()?;
@@ -439,6 +439,7 @@ impl Bench<'_> {
             engine: self.opener.engine(),
             index: self.opener.index(),
             mode: plan.setup.mode,
+            apart: !self.opener.survives_kill(),
             threads: plan.threads,
             asked: Asked {
                 records: plan.records,

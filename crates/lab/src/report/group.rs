@@ -133,9 +133,10 @@ impl<'a> Case<'a> {
         self.entries.iter().find(|entry| entry.who == who)
     }
 
-    /// The best fair rate of all but `who`, of those whose answers were right.
+    /// The best fair rate of all but `who`, of those whose answers were right and whose writes survive a kill.
     pub fn best_other(&self, who: &str) -> Option<f64> {
-        let others = self.entries.iter().filter(|entry| entry.who != who).filter_map(Entry::rate);
+        let apart = |entry: &&Entry| entry.rounds.iter().any(|line| line.apart);
+        let others = self.entries.iter().filter(|entry| entry.who != who && !apart(entry)).filter_map(Entry::rate);
         others.map(|rate| rate.median).filter(|rate| *rate > 0.0).max_by(f64::total_cmp)
     }
 

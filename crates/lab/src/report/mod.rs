@@ -15,6 +15,7 @@
 //! Invariants: the output is a function of the lines alone; every name from a line is escaped; a line with wrong answers
 //! has no rate in any comparison; a refused workload is listed with its reason and is never a zero.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Result;
@@ -86,10 +87,17 @@ pub fn pngs(lines: &[Line], dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Operations a second as a Markdown table that also reads in a terminal: a row a workload, a column an engine, and
-/// below each row the ratio to the best other.
+/// below each row the ratio to the best other; then what it cost.
 pub fn table(lines: &[Line]) -> String {
     let sheet = Sheet::new(lines);
     let mut text = tables::rates_as_text(&sheet).markdown();
+    text += &format!("\n{}", tables::costs_as_text(&sheet).markdown());
+    let apart: BTreeSet<String> = lines.iter().filter(|line| line.apart).map(Line::who).collect();
+    for who in apart {
+        text += &format!(
+            "\n- {who} stands beside: what it acknowledges does not survive a kill, and no ratio is taken to it"
+        );
+    }
     for (who, workload, reason) in sheet.refusals() {
         text += &format!("\n- {who} refused {workload}: {reason}");
     }

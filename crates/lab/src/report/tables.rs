@@ -180,6 +180,31 @@ pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
     Table { caption: String::new(), head, rows }
 }
 
+/// What the rates cost, for terminals: the slowest operation beside the idle thread's, bytes written and read, memory.
+pub(super) fn costs_as_text(sheet: &Sheet) -> Table {
+    type Figure = (&'static str, fn(&Line) -> f64, fn(f64) -> String);
+    const FIGURES: [Figure; 5] = [
+        ("slowest, ms", |line| line.latency.max_us / 1e3, |ms| format!("{ms:.1}")),
+        ("idle thread, ms", |line| line.control_max_us / 1e3, |ms| format!("{ms:.1}")),
+        ("bytes written a byte", |line| line.write_amplification, |ratio| format!("{ratio:.2}")),
+        ("bytes read an operation", |line| line.read_bytes_per_op, |bytes| format!("{bytes:.0}")),
+        ("memory, MiB", |line| line.peak_rss_bytes as f64 / f64::from(1 << 20), |mib| format!("{mib:.0}")),
+    ];
+    let head = std::iter::once("cost".to_owned()).chain(sheet.whos.iter().cloned()).collect();
+    let mut rows = Vec::new();
+    for case in &sheet.cases {
+        for (name, figure, show) in FIGURES {
+            let of = |who: &String| case.entry(who).and_then(|entry| entry.spread(figure)).map(|spread| spread.median);
+            let figures: Vec<Option<f64>> = sheet.whos.iter().map(of).collect();
+            if figures.iter().flatten().any(|figure| *figure > 0.0) {
+                let cells = figures.into_iter().map(|figure| Cell::new(figure.map_or("–".to_owned(), show)));
+                rows.push(std::iter::once(Cell::new(format!("{} · {name}", case.label))).chain(cells).collect());
+            }
+        }
+    }
+    Table { caption: String::new(), head, rows }
+}
+
 /// Latencies of a case: for each engine all operations, then each kind where there are several.
 pub(super) fn latencies(case: &Case) -> Table {
     let head = ["", "p50", "p90", "p99", "p99.9", "p99.99", "max", "idle thread"].map(str::to_owned).to_vec();

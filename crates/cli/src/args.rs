@@ -3,6 +3,7 @@
 //! Help texts are the doc comments. A mistake is turned into one line ([`parse`]) and exit code 2, like every other
 //! misuse.
 
+#[cfg(feature = "lab")]
 mod bench;
 mod sim;
 
@@ -24,6 +25,7 @@ bytes survive the round trip.
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
 store open elsewhere), 5 salvaged, but something is lost.";
 
+#[cfg(feature = "lab")]
 pub use self::bench::{BenchArgs, BenchCommand, BenchReportArgs};
 pub use self::sim::{SimArgs, SimChildArgs};
 
@@ -76,6 +78,7 @@ pub enum Command {
     /// Copy what can still be read of a damaged store to a new directory, and say what is lost. Changes nothing in it.
     Salvage(SalvageArgs),
     /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
+    #[cfg(feature = "lab")]
     Bench(BenchArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),

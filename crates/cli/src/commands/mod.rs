@@ -3,7 +3,9 @@
 //! Commands that only read open the store read-only: a shared lock, the log replayed in memory, nothing changed.
 //! Commands that write take the writer's lock and close the store before they report.
 
+#[cfg(feature = "lab")]
 pub mod bench;
+#[cfg(feature = "lab")]
 pub mod bench_report;
 pub mod dump;
 pub mod gen_records;
@@ -49,6 +51,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Inspect(args) => inspect::run(&args),
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),
+        #[cfg(feature = "lab")]
         Command::Bench(args) => bench::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::SimChild(args) => sim::child(&args),

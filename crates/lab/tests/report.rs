@@ -267,3 +267,13 @@ fn files_are_read_and_bad_lines_named() {
     let error = report::read(&[PathBuf::from("nowhere.jsonl")]).expect_err("no file").to_string();
     assert!(error.contains("nowhere.jsonl"), "{error}");
 }
+
+#[test]
+fn an_engine_that_loses_what_it_acknowledged_is_nobodys_measure() {
+    let forgetful = Line { apart: true, ..small("load", "forgetful", 9000.0) };
+    let lines = [small("load", "one", 1000.0), small("load", "two", 500.0), forgetful];
+    let table = report::table(&lines);
+    let ratios = table.lines().find(|line| line.contains("by the best other")).unwrap();
+    assert!(ratios.contains("2.00×") && ratios.contains("0.50×") && ratios.contains("9.00×"), "{table}");
+    assert!(table.contains("forgetful stands beside"), "{table}");
+}

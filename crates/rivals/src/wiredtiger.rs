@@ -41,7 +41,7 @@ impl Shares {
 
 fn connection(Shares { cache, log_file }: Shares) -> String {
     format!(
-        "create,cache_size={cache},direct_io=[data,checkpoint],session_max=256,eviction=(threads_min=1,threads_max=2),\
+        "create,cache_size={cache},session_max=256,eviction=(threads_min=1,threads_max=2),\
          checkpoint=(wait=60,log_size=1GB),log=(enabled=true,file_max={log_file},archive=true,recover=on),\
          transaction_sync=(enabled=true,method=none),statistics=(fast)"
     )

@@ -1,5 +1,6 @@
 //! The `pando` binary from outside, as its users see it.
 
+mod bench;
 mod commands;
 mod common;
 mod kill;

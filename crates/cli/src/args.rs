@@ -4,6 +4,8 @@
 //! misuse.
 
 mod bench;
+mod lab;
+mod lab_figure;
 mod sim;
 
 use std::path::PathBuf;
@@ -24,7 +26,9 @@ bytes survive the round trip.
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
 store open elsewhere), 5 salvaged, but something is lost.";
 
-pub use self::bench::{BenchArgs, BenchCommand, BenchReportArgs};
+pub use self::bench::{BenchArgs, BenchCommand, BenchReportArgs, ModeName};
+pub use self::lab::{LabArgs, LabCommand};
+pub use self::lab_figure::{LabFigureArgs, LabFiguresArgs};
 pub use self::sim::{SimArgs, SimChildArgs};
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
@@ -77,6 +81,8 @@ pub enum Command {
     Salvage(SalvageArgs),
     /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
     Bench(BenchArgs),
+    /// The lab: figures of the sources, measured again.
+    Lab(LabArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),
     /// The part of the simulation that gets killed.

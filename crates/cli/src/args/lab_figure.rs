@@ -31,7 +31,7 @@ pub struct LabFigureArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_budget: Option<usize>,
     /// Client threads: those of a figure that varies them, powers of two up to twice the cores by default. Other figures
-    /// take the only one named, else the number of cores.
+    /// take the only one named, else four for each core.
     #[arg(long, value_name = "T,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=255))]
     pub threads: Vec<u16>,
     /// The longest that each workload takes, in seconds; loads are whole.

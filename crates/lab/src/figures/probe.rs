@@ -2,7 +2,7 @@
 //!
 //! A file is written in the directory and read back past the page cache (direct I/O), by several threads with one buffer
 //! each; it is removed in the end. Memory is [`THREADS`] buffers of [`CHUNK`], whatever the file's length. A stage ends
-//! after [`STAGE`]. Where the file system has no direct I/O, the file is opened as others are, and the figures say so:
+//! after a given time. Where the file system has no direct I/O, the file is opened as others are, and the figures say so:
 //! they are then those of memory.
 
 use std::fs::File;
@@ -24,9 +24,6 @@ pub const THREADS: u64 = 16;
 pub const CHUNK: usize = 1 << 20;
 /// Bytes of a random read.
 pub const BLOCK: usize = 4096;
-/// The longest that one stage takes.
-pub const STAGE: Duration = Duration::from_millis(1500);
-
 /// Bytes a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bandwidth {
@@ -40,20 +37,20 @@ pub struct Bandwidth {
     pub is_direct: bool,
 }
 
-/// Measures the device that `directory` is on, with a file of `bytes`.
+/// Measures the device that `directory` is on, with a file of `bytes`; each kind of read goes on for `stage`.
 ///
 /// # Errors
 /// What the system says: no space, no permission.
-pub fn probe(directory: &Path, bytes: u64) -> Result<Bandwidth> {
+pub fn probe(directory: &Path, bytes: u64, stage: Duration) -> Result<Bandwidth> {
     let path = directory.join("probe");
-    let bandwidth = measure(&path, bytes.div_ceil(CHUNK as u64).max(1));
+    let bandwidth = measure(&path, bytes.div_ceil(CHUNK as u64).max(1), stage);
     let removed = std::fs::remove_file(&path);
     let bandwidth = bandwidth?;
     removed?;
     Ok(bandwidth)
 }
 
-fn measure(path: &Path, chunks: u64) -> Result<Bandwidth> {
+fn measure(path: &Path, chunks: u64, stage: Duration) -> Result<Bandwidth> {
     let (file, is_direct) = open(path)?;
     let sequential_write = write(&file, chunks)?;
     // Each thread reads a part of its own in order; together they keep the device's queue full.
@@ -61,8 +58,8 @@ fn measure(path: &Path, chunks: u64) -> Result<Bandwidth> {
     let sequential = |thread: u64, i: u64| (thread * part + i % part) % chunks * CHUNK as u64;
     let blocks = chunks * (CHUNK / BLOCK) as u64;
     let random = |thread: u64, i: u64| mix(thread << 40 | i) % blocks * BLOCK as u64;
-    let sequential_read = read(&file, CHUNK, sequential)?;
-    let random_read = read(&file, BLOCK, random)?;
+    let sequential_read = read(&file, CHUNK, stage, sequential)?;
+    let random_read = read(&file, BLOCK, stage, random)?;
     Ok(Bandwidth { sequential_read, sequential_write, random_read, is_direct })
 }
 
@@ -92,7 +89,7 @@ fn write(file: &File, chunks: u64) -> Result<f64> {
 }
 
 /// Reads `len` bytes at `place(thread, i)` for i = 0, 1, … until time is up; bytes a second.
-fn read(file: &File, len: usize, place: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64> {
+fn read(file: &File, len: usize, stage: Duration, place: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64> {
     let stop = AtomicBool::new(false);
     let started = Instant::now();
     let reader = |thread: u64| -> Result<u64> {
@@ -107,7 +104,7 @@ fn read(file: &File, len: usize, place: impl Fn(u64, u64) -> u64 + Sync) -> Resu
     let results: Vec<Result<u64>> = std::thread::scope(|scope| {
         let reader = &reader;
         let readers: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || reader(thread))).collect();
-        std::thread::sleep(STAGE);
+        std::thread::sleep(stage);
         stop.store(true, Relaxed);
         readers.into_iter().map(|reader| reader.join().unwrap_or_else(|_| Err("a reader panicked".into()))).collect()
     });
@@ -120,7 +117,7 @@ mod tests {
     #[test]
     fn a_device_is_probed_and_left_clean() {
         let dir = tempfile::tempdir().unwrap();
-        let bandwidth = super::probe(dir.path(), 3 << 20).unwrap();
+        let bandwidth = super::probe(dir.path(), 3 << 20, std::time::Duration::from_millis(20)).unwrap();
         assert!(bandwidth.sequential_read > 0.0 && bandwidth.sequential_write > 0.0 && bandwidth.random_read > 0.0);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "the file is gone");
     }

@@ -51,12 +51,13 @@ pub fn rate(line: &Line) -> f64 {
     line.fair_ops_per_s()
 }
 
-/// Bytes of the operations' keys and values.
+/// Bytes of the keys and values that operations put, or of those that they found.
 fn user_bytes(line: &Line) -> f64 {
-    (line.ops * (line.asked.key_len + line.asked.value_len) as u64) as f64
+    (line.ops.max(line.found) * (line.asked.key_len + line.asked.value_len) as u64) as f64
 }
 
-/// Bytes read and written by the bytes of keys and values: of loads and lookups.
+/// Bytes read and written by the bytes of keys and values: of a load, of lookups, of scans. Not of a mix of reads and
+/// writes, whose amplifications have different bases.
 pub fn io_amplification(line: &Line) -> f64 {
     line.write_amplification + line.read_bytes_per_op * line.ops as f64 / user_bytes(line)
 }

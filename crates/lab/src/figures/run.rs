@@ -5,6 +5,7 @@
 //! 3. Lines measured elsewhere, by us or of rivals, are put beside where they fit a step.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use pandodb::{Durability, IndexKind};
 
@@ -15,8 +16,10 @@ use crate::engine::{Mode, Result, Setup};
 use crate::line::Line;
 use crate::pando::Pando;
 
-/// The least memory of a store.
+/// The least memory of a store; shares are whole multiples of it.
 const LEAST_MEMORY: usize = 1 << 20;
+/// Clients for each core, where the figure does not say: lookups wait for the device.
+const CLIENTS_A_CORE: usize = 4;
 
 /// How large, and where.
 #[derive(Clone, Debug)]
@@ -27,7 +30,8 @@ pub struct Scale {
     pub records: Option<u64>,
     /// Memory; the paper's share of the data by default.
     pub memory_budget: Option<usize>,
-    /// Client threads of the figures that vary them; the others take the machine's cores, or the only one named.
+    /// Client threads of the figures that vary them; the others take the only one named, or else four for each
+    /// core.
     pub threads: Vec<usize>,
     /// A workload that is not whole ends after so many seconds, if its share of the paper's operations takes longer.
     pub seconds: f64,
@@ -35,6 +39,8 @@ pub struct Scale {
     pub seed: u64,
     /// Bytes of the file that the device is probed with.
     pub probe_bytes: u64,
+    /// How long each kind of read is probed.
+    pub probe_time: Duration,
     /// Where the stores are made.
     pub directory: PathBuf,
 }
@@ -49,6 +55,7 @@ impl Default for Scale {
             seconds: 10.0,
             seed: 1,
             probe_bytes: 256 << 20,
+            probe_time: Duration::from_millis(1500),
             directory: PathBuf::from("."),
         }
     }
@@ -76,20 +83,20 @@ impl Scale {
 
     /// Memory for a figure.
     pub fn memory(&self, figure: &Figure) -> usize {
-        let share = self.data_bytes(figure) as f64 * figure.memory_share;
-        self.memory_budget.unwrap_or(share as usize).max(LEAST_MEMORY)
+        self.memory_budget.unwrap_or_else(|| self.memory_of(figure, figure.memory_share))
     }
 
     /// The memory that is a share of a figure's data.
     pub fn memory_of(&self, figure: &Figure, share: f64) -> usize {
-        ((self.data_bytes(figure) as f64 * share) as usize).max(LEAST_MEMORY)
+        let bytes = self.data_bytes(figure) as f64 * share;
+        (bytes as usize / LEAST_MEMORY).max(1) * LEAST_MEMORY
     }
 
     /// Threads of a figure that does not vary them.
     pub fn many(&self) -> usize {
         match self.threads[..] {
             [only] => only,
-            _ => cores(),
+            _ => CLIENTS_A_CORE * cores(),
         }
     }
 
@@ -143,7 +150,7 @@ pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut 
     let device = match figure.needs_device {
         true => {
             observer.prepares("probe the device");
-            Some(probe::probe(&scale.directory, scale.probe_bytes)?)
+            Some(probe::probe(&scale.directory, scale.probe_bytes, scale.probe_time)?)
         }
         false => None,
     };

@@ -1,5 +1,6 @@
 //! What came out: verdicts, the text for terminals, JSON, and the plots as files.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -89,7 +90,7 @@ pub fn text(results: &Results) -> String {
         vec![claim.what.to_owned(), claim.paper.text(claim.unit), measured, verdict, claim.from.to_owned()]
     });
     text += &format!("\n{}\n", table(&head, rows.collect()));
-    let head = ["measured", "ops/s", "acknowledged/s", "write ampl.", "read and write", "read/op", "slowest"];
+    let head = ["measured", "ops/s", "acknowledged/s", "write ampl.", "I/O ampl.", "read/op", "slowest"];
     text += &format!("{}\n", table(&head, results.lines.iter().map(row).collect()));
     for missing in figure.missing {
         let _ = writeln!(text, "not as in the paper: {missing}");
@@ -107,22 +108,24 @@ pub fn text(results: &Results) -> String {
 /// Sizes and machine in a line.
 fn setting(results: &Results) -> String {
     let (figure, scale) = (results.figure, &results.scale);
-    let (data, memory) = (scale.data_bytes(figure) as f64, scale.memory(figure) as f64);
+    let data = scale.data_bytes(figure) as f64;
     let machine = results.lines.first().map_or_else(Machine::default, |line| line.machine.clone());
-    let mut threads: Vec<usize> = results.lines.iter().map(|line| line.threads).collect();
-    threads.sort_unstable();
-    threads.dedup();
-    let threads: Vec<String> = threads.iter().map(usize::to_string).collect();
+    let all = |of: fn(&Line) -> u64, text: fn(f64) -> String| {
+        let values: BTreeSet<u64> = results.lines.iter().map(of).collect();
+        values.into_iter().map(|value| text(value as f64)).collect::<Vec<_>>().join(", ")
+    };
+    let memories: BTreeSet<u64> = results.lines.iter().map(|line| line.asked.memory_budget).collect();
+    let shares: Vec<String> = memories.iter().map(|memory| format!("{:.0}", *memory as f64 / data * 100.0)).collect();
     let mut text = format!(
-        "{} rows of 24 + {} B ({:.2} % of the paper's), {} of memory ({:.0} % of the data; the paper's {:.0} %), threads {}; \
+        "{} rows of 24 + {} B ({:.2} % of the paper's), {} of memory ({} % of the data; the paper's {:.0} %), threads {}; \
          {} cores of {}, {}",
         unit::count(scale.records(figure) as f64),
         figure.value_len,
         scale.records(figure) as f64 / figure.paper_records as f64 * 100.0,
-        unit::show(memory, "B"),
-        memory / data * 100.0,
+        all(|line| line.asked.memory_budget, |bytes| unit::show(bytes, "B")),
+        shares.join(", "),
         figure.memory_share * 100.0,
-        threads.join(", "),
+        all(|line| line.threads as u64, unit::count),
         machine.cores,
         machine.cpu,
         machine.file_system,
@@ -152,7 +155,9 @@ fn row(line: &Line) -> Vec<String> {
     let share = if mixed { format!(" {} %", line.asked.seq_share) } else { String::new() };
     let log = if is_logged(line) { "" } else { ", lazy log" };
     let memory = unit::show(line.asked.memory_budget as f64, "B");
-    let name = format!("{} {}{share}, {} threads, {memory}{log}", line.who(), line.workload, line.threads);
+    let threads = if line.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", line.threads) };
+    let name = format!("{} {}{share}, {threads}, {memory}{log}", line.who(), line.workload);
+    let is_pure = line.write_amplification == 0.0 || line.workload.starts_with("load");
     if let Some(why) = &line.refused {
         return vec![name, format!("refused: {why}")];
     }
@@ -164,7 +169,7 @@ fn row(line: &Line) -> Vec<String> {
         unit::count(rate(line)),
         unit::count(line.ops_per_s),
         if line.write_amplification > 0.0 { unit::count(line.write_amplification) } else { "–".to_owned() },
-        unit::count(io_amplification(line)),
+        if is_pure { unit::count(io_amplification(line)) } else { "–".to_owned() },
         unit::show(line.read_bytes_per_op, "B"),
         unit::micros(line.latency.max_us),
     ]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use super::run::Given;
 use super::show::needs_rival;
@@ -15,6 +16,7 @@ fn tiny(directory: &Path) -> Scale {
         threads: vec![1, 2],
         seconds: 5.0,
         probe_bytes: 2 << 20,
+        probe_time: Duration::from_millis(20),
         directory: directory.to_owned(),
         ..Scale::default()
     }

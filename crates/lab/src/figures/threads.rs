@@ -14,7 +14,7 @@ const FEW_CORES: &str = "32 cores: threads beyond this machine's share its cores
 const PROBED: &str = "the device's bandwidth is measured here with a short file of ours, not the advertised one";
 /// 80 GiB.
 const SCAN_RECORDS: u64 = 80 * (1 << 30) / 124;
-/// The longest count of scans in the paper, by rows.
+/// The most scans of one length in the paper, by rows.
 const SCAN_OPS: f64 = 10e6 / SCAN_RECORDS as f64;
 const SCANS: [(&str, f64); 6] =
     [("scan-1", 1.0), ("scan-10", 10.0), ("scan-100", 100.0), ("scan-1k", 1e3), ("scan-10k", 1e4), ("scan-100k", 1e5)];
@@ -211,11 +211,19 @@ fn of_device(r: &Results, scan: &str) -> Answer {
 }
 
 fn by_threads(results: &Results, workload: &str, label: &str) -> Plot {
-    let mut plot = Plot::new(results.figure.title, Axis::linear("threads", ""), Axis::linear(label, "/s"));
+    let threads = results.scale.sweep();
+    let names = threads.iter().map(|threads| (*threads as f64, threads.to_string())).collect();
+    let x = Axis { names, ..Axis::linear("threads", "") };
+    let mut plot = Plot::new(results.figure.title, x, Axis::linear(label, "/s"));
     for who in results.whos() {
         let points =
             results.points(&who, |line| (line.workload == workload).then(|| (line.threads as f64, rate(line))));
         plot = plot.with(Series::new(who, Style::Line, points));
+    }
+    if let Ok(one) = at(results, OURS, workload, 1) {
+        let fair = threads.iter().filter(|threads| **threads <= cores());
+        let linear = fair.map(|threads| (*threads as f64, *threads as f64 * rate(one))).collect();
+        plot = plot.with(Series::new("one thread's, times as many, up to the cores", Style::Limit, linear));
     }
     plot.note(format!("The machine has {} cores; the paper's has 32.", cores()))
 }
@@ -233,7 +241,10 @@ fn scans(results: &Results) -> Vec<(&'static str, Plot)> {
     }
     if let Some(device) = &results.device {
         let ends = |rate: f64| vec![(1.0, rate), (1e5, rate)];
-        plot = plot.with(Series::new("the device's sequential reads", Style::Limit, ends(device.sequential_read)));
+        let stated = vec![(100.0, 0.5 * device.sequential_read), (1000.0, 0.91 * device.sequential_read)];
+        plot = plot
+            .with(Series::new("the device's sequential reads", Style::Limit, ends(device.sequential_read)))
+            .with(Series::new("002's shares of its device, of this one", Style::Points, stated).with_ink(7));
     }
     vec![("throughput", plot)]
 }

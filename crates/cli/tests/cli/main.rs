@@ -3,4 +3,5 @@
 mod commands;
 mod common;
 mod kill;
+mod lab_figure;
 mod sim;

@@ -16,8 +16,10 @@ use crate::engine::{Mode, Result, Setup};
 use crate::line::Line;
 use crate::pando::Pando;
 
-/// The least memory of a store; shares are whole multiples of it.
+/// The least memory of a store.
 const LEAST_MEMORY: usize = 1 << 20;
+/// Shares of memory are whole multiples of this: the engine cuts a budget into parts of whole pages.
+const MEMORY_GRAIN: usize = 128 << 10;
 /// Clients for each core, where the figure does not say: lookups wait for the device.
 const CLIENTS_A_CORE: usize = 4;
 
@@ -89,7 +91,7 @@ impl Scale {
     /// The memory that is a share of a figure's data.
     pub fn memory_of(&self, figure: &Figure, share: f64) -> usize {
         let bytes = self.data_bytes(figure) as f64 * share;
-        (bytes as usize / LEAST_MEMORY).max(1) * LEAST_MEMORY
+        (bytes as usize / MEMORY_GRAIN * MEMORY_GRAIN).max(LEAST_MEMORY)
     }
 
     /// Threads of a figure that does not vary them.

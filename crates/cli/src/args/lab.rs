@@ -15,7 +15,7 @@ pub struct LabArgs {
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Measure a figure of a source again: each claim beside what is measured here.
-    Figure(LabFigureArgs),
+    Figure(Box<LabFigureArgs>),
     /// List the figures, and what cannot be had of them.
     Figures(LabFiguresArgs),
 }

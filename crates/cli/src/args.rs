@@ -5,6 +5,10 @@
 
 #[cfg(feature = "lab")]
 mod bench;
+#[cfg(feature = "lab")]
+mod lab;
+#[cfg(feature = "lab")]
+mod lab_figure;
 mod sim;
 
 use std::path::PathBuf;
@@ -25,9 +29,13 @@ bytes survive the round trip.
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
 store open elsewhere), 5 salvaged, but something is lost.";
 
-#[cfg(feature = "lab")]
-pub use self::bench::{BenchArgs, BenchCommand, BenchReportArgs};
 pub use self::sim::{SimArgs, SimChildArgs};
+#[cfg(feature = "lab")]
+pub use self::{
+    bench::{BenchArgs, BenchCommand, BenchReportArgs, ModeName},
+    lab::{LabArgs, LabCommand},
+    lab_figure::{LabFigureArgs, LabFiguresArgs},
+};
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
 #[derive(Debug, Parser)]
@@ -80,6 +88,9 @@ pub enum Command {
     /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
     #[cfg(feature = "lab")]
     Bench(BenchArgs),
+    /// The lab: figures of the sources, measured again.
+    #[cfg(feature = "lab")]
+    Lab(LabArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),
     /// The part of the simulation that gets killed.

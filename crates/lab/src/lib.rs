@@ -11,6 +11,7 @@
 //! * [`engine`]: what can be measured; [`pando`]: PandoDB as such. Rivals live in a crate of their own, which builds C++.
 //! * [`line`]: what was measured, as a line of JSON. [`report`] puts lines beside each other, as a page, pictures and tables;
 //!   [`plot`] draws.
+//! * [`figures`]: the figures of the sources, measured again: each claim beside what we measure.
 //!
 //! It works without any rival. `pando bench` is its face.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@
 
 pub mod bench;
 pub mod engine;
+pub mod figures;
 pub mod line;
 pub mod pando;
 pub mod plot;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pandodb::device::counting::{Counts, FileClass};
 use pandodb::device::{CountingDevice, Device, FileDevice};
-use pandodb::{AddU64, IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder, StoreStats};
+use pandodb::{AddU64, Durability, IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder, StoreStats};
 
 use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
 
@@ -17,18 +17,25 @@ const KEYSPACE: &str = "bench";
 pub struct Pando {
     index: IndexKind,
     device: Option<Arc<dyn Device>>,
+    durability: Durability,
     tune: Arc<dyn Fn(StoreBuilder) -> StoreBuilder + Send + Sync>,
 }
 
 impl Pando {
     /// PandoDB in the plan's directory, with its defaults.
     pub fn new(index: IndexKind) -> Pando {
-        Pando { index, device: None, tune: Arc::new(|builder| builder) }
+        Pando { index, device: None, durability: Durability::Buffered, tune: Arc::new(|builder| builder) }
     }
 
     /// On a device other than the directory; the same at each opening. Then a cold cache is not to be had.
     pub fn on(mut self, device: Arc<dyn Device>) -> Pando {
         self.device = Some(device);
+        self
+    }
+
+    /// With another durability than the lab's; said in the configuration of every line.
+    pub fn durability(mut self, durability: Durability) -> Pando {
+        self.durability = durability;
         self
     }
 
@@ -52,6 +59,7 @@ impl Pando {
         };
         let device = CountingDevice::new(inner, class_of);
         let mut builder = Store::builder(directory).memory_budget(setup.memory_budget).device(device.clone());
+        builder = builder.durability(self.durability);
         if setup.deterministic {
             builder = builder.background_threads(0);
         }
@@ -60,7 +68,7 @@ impl Pando {
         let keyspace = store.keyspace_with(KEYSPACE, options)?;
         let configuration = vec![
             ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-            ("durability".to_owned(), "Buffered".to_owned()),
+            ("durability".to_owned(), format!("{:?}", self.durability)),
             ("background_threads".to_owned(), if setup.deterministic { "0" } else { "1 (default)" }.to_owned()),
         ];
         Ok(PandoEngine { store, keyspace, device, configuration })

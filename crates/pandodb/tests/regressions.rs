@@ -360,3 +360,12 @@ fn a_damaged_large_value_that_only_the_log_names_is_found() {
     assert!(store.open_keyspace("k").unwrap().unwrap().get("large").is_err());
     assert!(!store.verify().unwrap().is_clean(), "what cannot be read is found");
 }
+
+/// A quarter of an eighth of it is no multiple of a page: the log refused its own segment size (lab, figure 3.5).
+#[test]
+fn any_memory_budget_opens() {
+    for budget in [1 << 20, (1 << 20) + 1, 6_381_793, (256 << 20) - 1] {
+        let dir = tempfile::tempdir().unwrap();
+        Store::builder(dir.path().join("s")).memory_budget(budget).open().unwrap().close().unwrap();
+    }
+}

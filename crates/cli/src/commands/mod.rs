@@ -10,6 +10,10 @@ pub mod bench_report;
 pub mod dump;
 pub mod gen_records;
 pub mod inspect;
+#[cfg(feature = "lab")]
+pub mod lab;
+#[cfg(feature = "lab")]
+pub mod lab_figure;
 pub mod load;
 pub mod maintain;
 pub mod point;
@@ -53,6 +57,8 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Restore(args) => restore::run(&args),
         #[cfg(feature = "lab")]
         Command::Bench(args) => bench::run(&args),
+        #[cfg(feature = "lab")]
+        Command::Lab(args) => lab::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::SimChild(args) => sim::child(&args),
         Command::Gen(args) => gen_records::run(&args),

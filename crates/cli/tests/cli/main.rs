@@ -4,4 +4,5 @@ mod bench;
 mod commands;
 mod common;
 mod kill;
+mod lab_figure;
 mod sim;

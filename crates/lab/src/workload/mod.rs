@@ -158,10 +158,20 @@ pub const ALL: &[Workload] = &[
     },
 ];
 
+/// Scans of one length each, for 002 fig. 3.10; found by name, not among [`ALL`].
+pub const SCANS: &[Workload] = &[
+    mix("scan-1", "visit 1 row", Dist::Zipf, &[(100, Verb::Scan(1, 1))]),
+    mix("scan-10", "visit 10 rows", Dist::Zipf, &[(100, Verb::Scan(10, 10))]),
+    mix("scan-100", "visit 100 rows", Dist::Zipf, &[(100, Verb::Scan(100, 100))]),
+    mix("scan-1k", "visit 1,000 rows", Dist::Zipf, &[(100, Verb::Scan(1000, 1000))]),
+    mix("scan-10k", "visit 10,000 rows", Dist::Zipf, &[(100, Verb::Scan(10_000, 10_000))]),
+    mix("scan-100k", "visit 100,000 rows", Dist::Zipf, &[(100, Verb::Scan(100_000, 100_000))]),
+];
+
 impl Workload {
     /// The workload of that name.
     pub fn find(name: &str) -> Option<&'static Workload> {
-        ALL.iter().find(|workload| workload.name == name)
+        ALL.iter().chain(SCANS).find(|workload| workload.name == name)
     }
 
     /// What an engine must be able to do for it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Store;
-use crate::base::{Error, MAX_INLINE_VALUE, Result};
+use crate::base::{Error, MAX_INLINE_VALUE, PAGE, Result};
 use crate::device::Device;
 use crate::device::file::FileDevice;
 use crate::resolve::{MergeOperator, builtin};
@@ -74,7 +74,8 @@ impl Config {
 
     /// Bytes of a log segment: a quarter of a memtable, 64 KiB to 16 MiB.
     pub(crate) fn segment(&self) -> u64 {
-        self.segment_bytes.unwrap_or((self.memtable() as u64 / 4).clamp(64 << 10, 16 << 20))
+        self.segment_bytes
+            .unwrap_or((self.memtable() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
     }
 
     /// The most bytes that are kept back for deleting on a full disk.

@@ -1,0 +1,16 @@
+//! `lab`: one module a command.
+
+use super::lab_figure;
+use crate::args::{LabArgs, LabCommand};
+use crate::failure::Outcome;
+
+/// Does what was asked of the lab.
+///
+/// # Errors
+/// As the commands.
+pub fn run(args: &LabArgs) -> Outcome {
+    match &args.command {
+        LabCommand::Figure(args) => lab_figure::run(args),
+        LabCommand::Figures(args) => lab_figure::list(args),
+    }
+}

@@ -1,0 +1,33 @@
+//! `pando lab figure` and `pando lab figures`.
+
+use crate::common::{Place, run};
+
+#[test]
+fn figures_are_listed_measured_and_measured_once_for_two() {
+    let list = run(&["lab", "figures"], b"").ok();
+    assert!(list.contains("002-3.10") && list.contains("KVell") && list.contains("paper mode: not built"), "{list}");
+    assert_eq!(run(&["lab", "figures", "--json"], b"").json().as_array().unwrap().len(), 10);
+
+    let place = Place::new();
+    let (lines, pictures, stores) = (place.path("lines.jsonl"), place.path("pictures"), place.path("stores"));
+    let (lines, stores) = (lines.to_str().unwrap(), stores.to_str().unwrap());
+    let figure = |id: &str, more: &[&str]| {
+        let words = ["lab", "figure", id, "--records", "2000", "--memory-budget", "1MiB", "--store", stores];
+        run(&[&words[..], more].concat(), b"")
+    };
+    let text = figure("002-3.6", &["-o", lines, "--png", pictures.to_str().unwrap()]).ok();
+    assert!(text.contains("mode    product") && text.contains("needs lines of rocksdb"), "{text}");
+    assert!(pictures.join("002-3.6-throughput.png").exists() && pictures.join("002-3.6-throughput.svg").exists());
+    let again = figure("002-3.7", &["--with", lines, "--no-run", "--json"]).json();
+    assert!(again["claims"][0]["measured"].as_f64().is_some_and(|value| value > 0.5), "{again}");
+    assert_eq!(again["set_aside"], 0);
+}
+
+#[test]
+fn what_is_no_figure_is_misuse_and_what_is_not_built_is_said() {
+    assert!(run(&["lab", "figure", "002-9.9"], b"").fails(2).contains("002-3.6"));
+    run(&["lab", "figure", "002-3.6", "--scale", "0"], b"").fails(2);
+    run(&["lab", "figure", "002-3.6", "--no-run"], b"").fails(2);
+    let paper = run(&["lab", "figure", "002-3.6", "--mode", "paper"], b"").ok();
+    assert!(paper.contains("paper mode: not built"), "{paper}");
+}

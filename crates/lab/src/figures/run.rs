@@ -1,0 +1,196 @@
+//! [`run()`]: measures what a figure needs, one step after the other.
+//!
+//! 1. The device is probed first, if the figure asks for it, while the directory is empty.
+//! 2. Each [`Step`] is a plan with what the engine is set to; a step starts with a store of its own.
+//! 3. Lines measured elsewhere, by us or of rivals, are put beside where they fit a step.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pandodb::{Durability, IndexKind};
+
+use super::results::{Results, fits};
+use super::{Figure, KEY_LEN, OURS, probe};
+use crate::bench::{self, Observer, Plan};
+use crate::engine::{Mode, Result, Setup};
+use crate::line::Line;
+use crate::pando::Pando;
+
+/// The least memory of a store.
+const LEAST_MEMORY: usize = 1 << 20;
+/// Shares of memory are whole multiples of this: the engine cuts a budget into parts of whole pages.
+const MEMORY_GRAIN: usize = 128 << 10;
+/// Clients for each core, where the figure does not say: lookups wait for the device.
+const CLIENTS_A_CORE: usize = 4;
+
+/// How large, and where.
+#[derive(Clone, Debug)]
+pub struct Scale {
+    /// The share of the paper's records.
+    pub scale: f64,
+    /// Instead of it: so many records.
+    pub records: Option<u64>,
+    /// Memory; the paper's share of the data by default.
+    pub memory_budget: Option<usize>,
+    /// Client threads of the figures that vary them; the others take the only one named, or else four for each
+    /// core.
+    pub threads: Vec<usize>,
+    /// A workload that is not whole ends after so many seconds, if its share of the paper's operations takes longer.
+    pub seconds: f64,
+    /// Where random choices come from.
+    pub seed: u64,
+    /// Bytes of the file that the device is probed with.
+    pub probe_bytes: u64,
+    /// How long each kind of read is probed.
+    pub probe_time: Duration,
+    /// Where the stores are made.
+    pub directory: PathBuf,
+}
+
+impl Default for Scale {
+    fn default() -> Scale {
+        Scale {
+            scale: 0.003,
+            records: None,
+            memory_budget: None,
+            threads: Vec::new(),
+            seconds: 10.0,
+            seed: 1,
+            probe_bytes: 256 << 20,
+            probe_time: Duration::from_millis(1500),
+            directory: PathBuf::from("."),
+        }
+    }
+}
+
+/// One run of the bench.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What is done.
+    pub plan: Plan,
+    /// What an acknowledgement promises.
+    pub durability: Durability,
+}
+
+impl Scale {
+    /// Records of a figure.
+    pub fn records(&self, figure: &Figure) -> u64 {
+        self.records.unwrap_or((figure.paper_records as f64 * self.scale) as u64).max(1)
+    }
+
+    /// Bytes of a figure's keys and values.
+    pub fn data_bytes(&self, figure: &Figure) -> u64 {
+        self.records(figure) * figure.record_bytes()
+    }
+
+    /// Memory for a figure.
+    pub fn memory(&self, figure: &Figure) -> usize {
+        self.memory_budget.unwrap_or_else(|| self.memory_of(figure, figure.memory_share))
+    }
+
+    /// The memory that is a share of a figure's data.
+    pub fn memory_of(&self, figure: &Figure, share: f64) -> usize {
+        let bytes = self.data_bytes(figure) as f64 * share;
+        (bytes as usize / MEMORY_GRAIN * MEMORY_GRAIN).max(LEAST_MEMORY)
+    }
+
+    /// Threads of a figure that does not vary them.
+    pub fn many(&self) -> usize {
+        match self.threads[..] {
+            [only] => only,
+            _ => CLIENTS_A_CORE * cores(),
+        }
+    }
+
+    /// Threads of a figure that does: by default powers of two up to twice the cores.
+    pub fn sweep(&self) -> Vec<usize> {
+        if self.threads.is_empty() {
+            (0..).map(|power| 1 << power).take_while(|threads| *threads <= 2 * cores()).collect()
+        } else {
+            self.threads.clone()
+        }
+    }
+
+    /// A step with the figure's sizes.
+    pub fn step(&self, figure: &Figure, workloads: &str, threads: usize) -> Step {
+        let plan = Plan {
+            workloads: crate::workload::parse(workloads).expect("names from the catalogue"),
+            records: self.records(figure),
+            seconds: Some(self.seconds),
+            threads,
+            setup: Setup { memory_budget: self.memory(figure), mode: Mode::Product, deterministic: false },
+            key_len: KEY_LEN,
+            value_len: figure.value_len,
+            seed: self.seed,
+            directory: self.directory.clone(),
+            ..Plan::default()
+        };
+        Step { plan, durability: Durability::Buffered }
+    }
+}
+
+/// Processors that the process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What to do with lines that are there already.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    /// Lines measured elsewhere.
+    pub lines: Vec<Line>,
+    /// Measure nothing: our own lines are among the given ones.
+    pub only: bool,
+}
+
+/// Measures a figure.
+///
+/// # Errors
+/// The engine's first error; the device's, if it is probed.
+pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut dyn Observer) -> Result<Results> {
+    let steps = (figure.steps)(figure, scale);
+    let device = match figure.needs_device {
+        true => {
+            observer.prepares("probe the device");
+            Some(probe::probe(&scale.directory, scale.probe_bytes, scale.probe_time)?)
+        }
+        false => None,
+    };
+    let mut lines = Vec::new();
+    for step in steps.iter().filter(|_| !given.only) {
+        let opener = Pando::new(IndexKind::Stbe).durability(step.durability);
+        let mut both = Both { lines: Vec::new(), observer };
+        bench::run(&step.plan, &opener, &mut both)?;
+        lines.append(&mut both.lines);
+        bench::remove_store(&step.plan.directory, &opener)?;
+    }
+    let (fitting, others): (Vec<Line>, Vec<Line>) =
+        given.lines.into_iter().partition(|line| steps.iter().any(|step| fits(line, step)));
+    lines.extend(fitting.into_iter().filter(|line| given.only || line.who() != OURS));
+    Ok(Results { figure, scale: scale.clone(), lines, set_aside: others.len(), device })
+}
+
+/// Keeps lines, and passes everything on.
+struct Both<'a> {
+    lines: Vec<Line>,
+    observer: &'a mut dyn Observer,
+}
+
+impl Observer for Both<'_> {
+    fn prepares(&mut self, what: &str) {
+        self.observer.prepares(what);
+    }
+
+    fn starts(&mut self, workload: &crate::workload::Workload) {
+        self.observer.starts(workload);
+    }
+
+    fn tick(&mut self, tick: &bench::Tick) {
+        self.observer.tick(tick);
+    }
+
+    fn ends(&mut self, line: &Line) {
+        self.lines.push(line.clone());
+        self.observer.ends(line);
+    }
+}

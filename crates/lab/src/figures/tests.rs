@@ -1,0 +1,112 @@
+//! All figures, tiny: each runs, and every claim has a value or a reason. Nothing here depends on time.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use super::run::Given;
+use super::show::needs_rival;
+use super::*;
+use crate::line::Line;
+
+fn tiny(directory: &Path) -> Scale {
+    Scale {
+        records: Some(3000),
+        memory_budget: Some(1 << 20),
+        threads: vec![1, 2],
+        seconds: 5.0,
+        probe_bytes: 2 << 20,
+        probe_time: Duration::from_millis(20),
+        directory: directory.to_owned(),
+        ..Scale::default()
+    }
+}
+
+fn measured(figure: &'static Figure, scale: &Scale) -> Results {
+    let mut lines: Vec<Line> = Vec::new();
+    let results = run(figure, scale, Given::default(), &mut lines).unwrap();
+    assert_eq!(lines.len(), results.lines.len(), "what is kept was handed out");
+    results
+}
+
+#[test]
+fn the_list_is_complete_and_every_claim_says_where_it_is_from() {
+    let ids: Vec<&str> = ALL.iter().map(|figure| figure.id).collect();
+    let expected = ["3.1", "3.3a", "3.3b", "3.4", "3.5", "3.6", "3.7", "3.8", "3.9", "3.10"];
+    assert_eq!(ids, expected.map(|number| format!("002-{number}")));
+    for figure in ALL {
+        assert_eq!(Figure::find(figure.id).map(|found| found.id), Some(figure.id));
+        assert!(figure.source.starts_with("002 §3") && !figure.setup.is_empty() && !figure.missing.is_empty());
+        let whats: BTreeSet<&str> = figure.claims.iter().map(|claim| claim.what).collect();
+        assert_eq!(whats.len(), figure.claims.len(), "{}: no claim twice", figure.id);
+        assert!(figure.claims.iter().all(|claim| claim.from.starts_with('§')), "{}", figure.id);
+        assert!(figure.claims.iter().any(|claim| !needs_rival(claim)) || figure.id == "002-3.3b");
+        assert!(show::list().contains(figure.title));
+    }
+    assert!(Figure::find("002-9.9").is_none());
+}
+
+#[test]
+fn every_figure_runs_and_has_a_value_for_each_claim_that_is_possible() {
+    let dir = tempfile::tempdir().unwrap();
+    for &figure in ALL {
+        let results = measured(figure, &tiny(dir.path()));
+        assert!(results.lines.iter().all(|line| line.wrong_answers == 0 && line.ops > 0), "{}", figure.id);
+        for claim in figure.claims {
+            let answer = (claim.measure)(&results);
+            let what = format!("{}, {}: {answer:?}", figure.id, claim.what);
+            match &answer {
+                Ok(value) => assert!(value.is_finite() && *value >= 0.0, "{what}"),
+                // On one core there is no speed-up to measure.
+                Err(why) if why.contains("needs one thread and several") => {}
+                Err(why) => assert!(needs_rival(claim) && why.starts_with("needs lines of "), "{what}"),
+            }
+            assert_eq!(show::verdict(claim, &answer) == "–", answer.is_err() || matches!(claim.paper, Paper::Says(_)));
+        }
+        let text = show::text(&results);
+        assert!(text.contains("paper mode: not built") && text.contains("of the paper's"), "{text}");
+        assert_eq!(show::json(&results)["claims"].as_array().unwrap().len(), figure.claims.len());
+        for (name, plot) in show::plots(&results) {
+            assert!(plot.has_data() && name.starts_with(figure.id), "{name}");
+        }
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{}: nothing is left behind", figure.id);
+    }
+}
+
+#[test]
+fn lines_of_a_rival_and_our_own_are_put_beside_where_they_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let scale = tiny(dir.path());
+    let figure = Figure::find("002-3.4").unwrap();
+    let mut lines = measured(figure, &scale).lines;
+    let rival = |line: &Line| Line { engine: "rocksdb".into(), index: String::new(), ..line.clone() };
+    let other = Line { threads: 77, ..rival(&lines[0]) };
+    lines.extend([rival(&lines[0]), rival(&lines[1]), other]);
+    let results = run(figure, &scale, Given { lines, only: true }, &mut Vec::<Line>::new()).unwrap();
+    assert_eq!((results.lines.len(), results.set_aside), (4, 1));
+    for claim in figure.claims {
+        let answer = (claim.measure)(&results);
+        assert!(answer.is_ok(), "{}: {answer:?}", claim.what);
+        assert!(!claim.what.contains("RocksDB") || answer == Ok(1.0), "the same lines: {answer:?}");
+    }
+    assert_eq!(results.whos(), [OURS, "rocksdb"]);
+}
+
+#[test]
+fn verdicts_know_which_way_is_better() {
+    let claim = |paper, judge| Claim { what: "", paper, unit: "", from: "", judge, measure: |_| Ok(0.0) };
+    for (paper, judge, value, word) in [
+        (Paper::Is(2.0), Judge::More, 3.0, "holds: 1.5 × of the paper's"),
+        (Paper::Is(2.0), Judge::More, 1.9, "nearly holds: 0.95 × of the paper's"),
+        (Paper::Is(2.0), Judge::More, 1.0, "does not hold: 0.5 × of the paper's"),
+        (Paper::Is(2.0), Judge::Less, 1.0, "holds: 0.5 × of the paper's"),
+        (Paper::AtMost(2.0), Judge::Less, 4.0, "does not hold: 2 × of the paper's"),
+        (Paper::Between(6.0, 28.0), Judge::More, 7.0, "holds"),
+        (Paper::Between(6.0, 28.0), Judge::Machine, 3.0, "0.5 × of the paper's"),
+        (Paper::Between(6.0, 28.0), Judge::Machine, 7.0, "within"),
+        (Paper::Says("impossible"), Judge::More, 7.0, "–"),
+    ] {
+        assert_eq!(show::verdict(&claim(paper, judge), &Ok(value)), word);
+    }
+    assert_eq!(show::verdict(&claim(Paper::Is(1.0), Judge::More), &Err("why".into())), "–");
+}

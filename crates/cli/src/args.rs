@@ -4,6 +4,8 @@
 //! misuse.
 
 mod bench;
+mod lab;
+mod lab_theory;
 mod sim;
 
 use std::path::PathBuf;
@@ -25,6 +27,8 @@ Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 
 store open elsewhere), 5 salvaged, but something is lost.";
 
 pub use self::bench::{BenchArgs, BenchCommand, BenchReportArgs};
+pub use self::lab::{LabArgs, LabCommand};
+pub use self::lab_theory::{OrderArgs, SortArgs, TheoryArgs};
 pub use self::sim::{SimArgs, SimChildArgs};
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
@@ -77,6 +81,8 @@ pub enum Command {
     Salvage(SalvageArgs),
     /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
     Bench(BenchArgs),
+    /// Hold it against its sources: bounds, orders of writes, the time of a sort.
+    Lab(LabArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),
     /// The part of the simulation that gets killed.

@@ -11,6 +11,7 @@
 //! * [`engine`]: what can be measured; [`pando`]: PandoDB as such. Rivals live in a crate of their own, which builds C++.
 //! * [`line`]: what was measured, as a line of JSON. [`report`] puts lines beside each other, as a page, pictures and tables;
 //!   [`plot`] draws.
+//! * [`theory`]: costs against the bounds of the sources while N doubles.
 //!
 //! It works without any rival. `pando bench` is its face.
 #![forbid(unsafe_code)]
@@ -23,4 +24,5 @@ pub mod pando;
 pub mod plot;
 pub mod record;
 pub mod report;
+pub mod theory;
 pub mod workload;

@@ -84,7 +84,7 @@ fn measure(args: &BenchArgs) -> Outcome {
 }
 
 /// The failure of a bench, of the kind that the engine's error is.
-fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
+pub(super) fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
     let engine = error.source().and_then(|source| source.downcast_ref::<pandodb::Error>());
     match engine.map(|error| Failure::from(error.clone())) {
         Some(Failure::Misuse(_)) => Failure::Misuse(error.to_string()),

@@ -8,6 +8,8 @@ pub mod bench_report;
 pub mod dump;
 pub mod gen_records;
 pub mod inspect;
+pub mod lab;
+mod lab_theory;
 pub mod load;
 pub mod maintain;
 pub mod point;
@@ -50,6 +52,7 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Dump(args) => dump::run(&args),
         Command::Restore(args) => restore::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Lab(args) => lab::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::SimChild(args) => sim::child(&args),
         Command::Gen(args) => gen_records::run(&args),

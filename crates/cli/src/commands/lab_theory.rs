@@ -86,7 +86,7 @@ fn figures(config: &Config, points: &[Point]) -> String {
             format!("{:.0}", tree.logical_bytes as f64 / config.memtable_bytes as f64),
             tree.levels.to_string(),
             tree.max_runs_on_path.to_string(),
-            format!("{:.2}", tree.packing()),
+            format!("{:.2}", load.packing()),
             format!("{:.2}", load.writes_per_record()),
             format!("{:.2}", point.load_seq.writes_per_record()),
             output::bytes(load.batch_bytes(config.memtable_bytes) as u64),

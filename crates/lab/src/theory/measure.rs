@@ -17,7 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use pandodb::device::counting::{Access, FileClass};
-use pandodb::device::{CountingDevice, Device, MemDevice};
+use pandodb::device::{CountingDevice, Device, MemDevice, OpenHow};
+use pandodb::space::{BLOCK_HEADER, BlockKind};
 use pandodb::{IndexKind, IndexStats};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -34,8 +35,8 @@ const POOL_BYTES_PER_RECORD: u64 = 6;
 const LEAST_POOL: u64 = 512 << 10;
 /// Block sizes that transfers are counted for.
 pub const BLOCKS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
-/// The fewest blocks of memory in the model: a merge of F runs needs one for each and one for its output.
-const LEAST_BLOCKS: u64 = 16;
+/// The fewest blocks of memory in the model: a merge of 8 runs needs one for each and one for its output.
+const LEAST_BLOCKS: u64 = 10;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,8 +139,8 @@ impl Tree {
         }
     }
 
-    /// Bytes of runs for each byte of records: blocks, filters and inner blocks included.
-    pub fn packing(&self) -> f64 {
+    /// Bytes of runs for each live byte of records: what no reader needs any more, but is still held, included.
+    pub fn space(&self) -> f64 {
         share(self.run_bytes, self.logical_bytes)
     }
 }
@@ -177,6 +178,11 @@ impl Load {
         share(self.written_bytes, self.tree.logical_bytes)
     }
 
+    /// s: bytes of packed memtables for each byte of their records: blocks, filters and inner blocks included.
+    pub fn packing(&self) -> f64 {
+        share(self.packed_bytes, self.tree.logical_bytes)
+    }
+
     /// b̄: bytes that a compaction writes on average; those of a memtable where there was none.
     pub fn batch_bytes(&self, memtable_bytes: usize) -> f64 {
         if self.compactions == 0 { memtable_bytes as f64 } else { share(self.compacted_bytes, self.compactions) }
@@ -188,9 +194,16 @@ impl Load {
 pub struct Reads {
     /// Reads of the data file a lookup.
     pub reads: f64,
+    /// Of these, of leaves.
+    pub leaf: f64,
+    /// Of these, of inner blocks.
+    pub inner: f64,
+    /// Of these, of filters.
+    pub filter: f64,
     /// Blocks asked for, cached or not.
     pub probed: f64,
-    /// Block reads a lookup, one for each of [`BLOCKS`].
+    /// Block reads a lookup, one for each of [`BLOCKS`], beyond the pool, which is the model's memory here: of what it let
+    /// through, only the last block is still there.
     pub transfers: [f64; 3],
     /// Setups a lookup.
     pub affine: f64,
@@ -237,12 +250,12 @@ pub fn measure(config: &Config, records: u64) -> Result<Point> {
     let (load_seq, _) = load(config, &shape, Space::Sorted { stride: u64::MAX / records.max(1) }, records)?;
     let (load, device) = load(config, &shape, Space::Rows, records)?;
     let small = config.open(&device, config.memory_budget)?;
-    let get_small_pool = gets(config, &shape, &small, Space::Rows, records)?;
+    let get_small_pool = gets(config, &shape, (&small, &device), Space::Rows, records)?;
     close(small)?;
     let pool = (POOL_BYTES_PER_RECORD * records).max(LEAST_POOL) as usize;
     let engine = config.open(&device, 2 * pool)?;
-    let get = gets(config, &shape, &engine, Space::Rows, records)?;
-    let absent = gets(config, &shape, &engine, Space::Absent, records)?;
+    let get = gets(config, &shape, (&engine, &device), Space::Rows, records)?;
+    let absent = gets(config, &shape, (&engine, &device), Space::Absent, records)?;
     let scan = scans(config, &shape, &engine, records)?;
     close(engine)?;
     Ok(Point { records, load, load_seq, get, absent, get_small_pool, scan })
@@ -303,7 +316,13 @@ fn data_only(mut accesses: Vec<Access>) -> Vec<Access> {
 }
 
 /// Uniform lookups, after as many of the same kind to fill the pool.
-fn gets(config: &Config, shape: &Shape, engine: &PandoEngine, space: Space, records: u64) -> Result<Reads> {
+fn gets(
+    config: &Config,
+    shape: &Shape,
+    (engine, device): (&PandoEngine, &MemDevice),
+    space: Space,
+    records: u64,
+) -> Result<Reads> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(config.seed);
     let mut key = Vec::new();
     let mut play = |lookups: u64| -> Result<()> {
@@ -325,13 +344,29 @@ fn gets(config: &Config, shape: &Shape, engine: &PandoEngine, space: Space, reco
     engine.device.log_accesses();
     play(config.lookups)?;
     let accesses = data_only(engine.device.take_accesses());
+    let kinds = kinds(device, &accesses)?;
     let each = |n: u64| share(n, config.lookups);
+    let of = |kind: BlockKind| each(kinds.iter().filter(|&&found| found == kind as u8).count() as u64);
     Ok(Reads {
-        reads: each(accesses.iter().filter(|access| !access.is_write).count() as u64),
+        reads: each(accesses.len() as u64),
+        leaf: of(BlockKind::Leaf),
+        inner: of(BlockKind::Inner),
+        filter: of(BlockKind::Filter),
         probed: each(engine.store.stats()?.probed_blocks - before),
-        transfers: config.memories().map(|memory| each(transfers(&accesses, memory).reads)),
+        transfers: BLOCKS.map(|block| each(transfers(&accesses, Memory { block, bytes: block }).reads)),
         affine: Affine::default().cost(&accesses) / config.lookups.max(1) as f64,
     })
+}
+
+/// The kind of the block at the beginning of each access: the fifth byte of its header.
+fn kinds(device: &MemDevice, accesses: &[Access]) -> Result<Vec<u8>> {
+    let data = device.open("data", OpenHow::default())?;
+    let mut header = [0; BLOCK_HEADER];
+    let kind = |access: &Access| {
+        data.read_at(access.offset, &mut header)?;
+        Ok(header[4])
+    };
+    accesses.iter().map(kind).collect()
 }
 
 /// Scans from uniform keys. Each is taken by itself: the model's memory is empty when it starts.

@@ -48,7 +48,7 @@ fn writes(config: &Config, points: &[Point]) -> Plot {
     let series = |name: &str, style, of: &dyn Fn(&Point) -> f64| {
         Series::new(name, style, points.iter().map(|point| (point.records as f64, of(point))).collect())
     };
-    let bound = |point: &Point| point.load.tree.packing() * (1.0 + config.depth(point.load.tree.logical_bytes));
+    let bound = |point: &Point| point.load.packing() * (1.0 + config.depth(point.load.tree.logical_bytes));
     let plot = Plot::new("Writes a record", records(), Axis::linear("bytes written a byte", ""))
         .with(series("random order", Style::Line, &|point| point.load.writes_per_record()))
         .with(series("key order", Style::Line, &|point| point.load_seq.writes_per_record()))

@@ -291,7 +291,7 @@ impl Losers {
 /// Whether the record of one run comes before that of another; a run at its end comes last.
 fn before(a: usize, b: usize, readers: &[Reader]) -> bool {
     match (readers[a].current(), readers[b].current()) {
-        (Some(a), Some(b)) => (head(a), a) < (head(b), b),
+        (Some(a), Some(b)) => a < b,
         (a, _) => a.is_some(),
     }
 }

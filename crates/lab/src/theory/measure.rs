@@ -158,6 +158,12 @@ pub struct Load {
     pub compacted_bytes: u64,
     /// Compactions.
     pub compactions: u64,
+    /// Hand-overs of references to a child.
+    pub flushes: u64,
+    /// Trunk nodes that were split.
+    pub splits: u64,
+    /// Pairs of trunk nodes that were merged.
+    pub merges: u64,
     /// Bytes read from the data file.
     pub read_bytes: u64,
     /// Bytes written to the log.
@@ -299,6 +305,9 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
         packed_bytes: index.packed_bytes,
         compacted_bytes: index.compacted_bytes,
         compactions: index.compactions,
+        flushes: index.flushes,
+        splits: index.splits,
+        merges: index.merges,
         read_bytes: data.0.read_bytes - data.1.read_bytes,
         log_bytes: counts[FileClass::Log].write_bytes - before[FileClass::Log].write_bytes,
         transfers: config.memories().map(|memory| transfers(&accesses, memory)),

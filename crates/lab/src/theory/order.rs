@@ -26,8 +26,9 @@ use crate::workload::{Op, Stream, StreamPlan, Workload};
 pub const WORKLOADS: [&str; 3] = ["load", "load-seq", "load-mixed"];
 /// Bytes of a large write: an extent.
 pub const LARGE_BYTES: u64 = 128 << 10;
-/// Writes that a plot shows; of more it shows some, evenly spread.
-const SHOWN: usize = 20_000;
+/// Writes that a plot shows; of more it shows some, evenly spread: a longer series would be thinned to the ends of each
+/// column, which is wrong for a cloud.
+const SHOWN: usize = 1_200;
 
 /// The writes of one workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +49,7 @@ pub struct Order {
     pub adjacent_bytes: u64,
     /// The end of the last byte written.
     pub file_bytes: u64,
-    /// Where writes begin, in their order; at most 20,000 of them.
+    /// Where writes begin, in their order; at most 1,200 of them.
     #[serde(skip)]
     pub places: Vec<(f64, f64)>,
 }
@@ -101,16 +102,12 @@ impl Order {
     /// Address over time.
     pub fn plot(&self) -> Plot {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
-        // A long series is thinned to the ends of each column, which is wrong for a cloud: it is drawn in short ones.
-        let mut plot = Plot::new(
+        let plot = Plot::new(
             format!("Where writes go: {}", self.workload),
             Axis::linear("writes to the data file", ""),
             Axis::linear("address", "B"),
         );
-        for (i, part) in self.places.chunks(1000).enumerate() {
-            let name = if i == 0 { "beginning of a write" } else { "" };
-            plot = plot.with(Series::new(name, Style::Points, part.to_vec()).with_ink(0));
-        }
+        let plot = plot.with(Series::new("beginning of a write", Style::Points, self.places.clone()));
         plot.note(format!(
             "{} records, {} writes; {} of the bytes in writes of 128 KiB or more, {} of the writes begin where the last ended, \
              {:.0} KiB a write",

@@ -9,6 +9,8 @@ mod bench;
 mod lab;
 #[cfg(feature = "lab")]
 mod lab_figure;
+#[cfg(feature = "lab")]
+mod lab_theory;
 mod sim;
 
 use std::path::PathBuf;
@@ -35,6 +37,7 @@ pub use self::{
     bench::{BenchArgs, BenchCommand, BenchReportArgs, ModeName},
     lab::{LabArgs, LabCommand},
     lab_figure::{LabFigureArgs, LabFiguresArgs},
+    lab_theory::{OrderArgs, SortArgs, TheoryArgs},
 };
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
@@ -88,8 +91,6 @@ pub enum Command {
     /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
     #[cfg(feature = "lab")]
     Bench(BenchArgs),
-    /// The lab: figures of the sources, measured again.
-    #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),

@@ -12,6 +12,7 @@
 //! * [`line`]: what was measured, as a line of JSON. [`report`] puts lines beside each other, as a page, pictures and tables;
 //!   [`plot`] draws.
 //! * [`figures`]: the figures of the sources, measured again: each claim beside what we measure.
+//! * [`theory`]: costs against the bounds of the sources while N doubles.
 //!
 //! It works without any rival. `pando bench` is its face.
 #![forbid(unsafe_code)]
@@ -25,4 +26,5 @@ pub mod pando;
 pub mod plot;
 pub mod record;
 pub mod report;
+pub mod theory;
 pub mod workload;

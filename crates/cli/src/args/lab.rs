@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::lab_figure::{LabFigureArgs, LabFiguresArgs};
+use super::lab_theory::{OrderArgs, SortArgs, TheoryArgs};
 
 /// `pando lab`
 #[derive(Debug, Args)]
@@ -18,4 +19,10 @@ pub enum LabCommand {
     Figure(Box<LabFigureArgs>),
     /// List the figures, and what cannot be had of them.
     Figures(LabFiguresArgs),
+    /// Double the records and hold the costs against the bounds of the sources.
+    Theory(TheoryArgs),
+    /// Show where in the file writes go over time, and how sequential they are.
+    Order(OrderArgs),
+    /// Merely sort the records of a load to disk: what no load can undercut by much.
+    Sort(SortArgs),
 }

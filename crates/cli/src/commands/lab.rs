@@ -1,6 +1,6 @@
 //! `lab`: one module a command.
 
-use super::lab_figure;
+use super::{lab_figure, lab_theory};
 use crate::args::{LabArgs, LabCommand};
 use crate::failure::Outcome;
 
@@ -12,5 +12,8 @@ pub fn run(args: &LabArgs) -> Outcome {
     match &args.command {
         LabCommand::Figure(args) => lab_figure::run(args),
         LabCommand::Figures(args) => lab_figure::list(args),
+        LabCommand::Theory(args) => lab_theory::theory(args),
+        LabCommand::Order(args) => lab_theory::order(args),
+        LabCommand::Sort(args) => lab_theory::sort(args),
     }
 }

@@ -14,6 +14,8 @@ pub mod inspect;
 pub mod lab;
 #[cfg(feature = "lab")]
 pub mod lab_figure;
+#[cfg(feature = "lab")]
+pub mod lab_theory;
 pub mod load;
 pub mod maintain;
 pub mod point;

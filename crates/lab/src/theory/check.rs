@@ -1,0 +1,180 @@
+//! [`Check`]: a bound of a source against what was measured while the number of records doubles.
+//!
+//! ```text
+//!   (N, measured, bound) … ──▶ ratio = measured / bound ──▶ all in a band?   slope over log₂ N about zero?  ──▶ verdict
+//! ```
+//!
+//! A constant factor hides in the band; growth that the bound does not have cannot hide, since it tilts the ratio: a
+//! cost of log² against a bound of log, over six doublings from N/m = 16 on, tilts it by 10 % a doubling, a linear one
+//! by far more. The slope is that of the least-squares line of ratio / mean ratio.
+
+use serde::{Deserialize, Serialize};
+
+/// What was measured at one size, and what the bound says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// N.
+    pub records: u64,
+    /// The cost.
+    pub measured: f64,
+    /// What it is held against, without its constant.
+    pub bound: f64,
+}
+
+impl Sample {
+    /// Measured by bound; an infinite one for a cost where none is allowed.
+    pub fn ratio(&self) -> f64 {
+        match (self.measured, self.bound) {
+            (0.0, _) => 0.0,
+            (measured, bound) => measured / bound.max(0.0),
+        }
+    }
+}
+
+/// What the slope may be, as a share of the mean ratio a doubling.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Slope {
+    /// Zero within this: the bound is tight.
+    Flat(f64),
+    /// At most this: the bound is one from above, and a cost that falls behind it is welcome.
+    AtMost(f64),
+}
+
+impl Slope {
+    fn allows(self, slope: f64) -> bool {
+        match self {
+            Slope::Flat(tolerance) => slope.abs() <= tolerance,
+            Slope::AtMost(tolerance) => slope <= tolerance,
+        }
+    }
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Verdict {
+    /// The bound holds.
+    Pass,
+    /// It does not.
+    Fail,
+}
+
+/// What is claimed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Claim {
+    /// A name for tables: `insert/log`.
+    pub name: String,
+    /// In words, with the formula.
+    pub claim: String,
+    /// Who says so.
+    pub source: String,
+    /// The least and the greatest ratio.
+    pub ratio_band: (f64, f64),
+    /// What the slope may be.
+    pub slope_allowed: Slope,
+}
+
+/// A claim, judged.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What is claimed.
+    #[serde(flatten)]
+    pub claim: Claim,
+    /// What was measured.
+    pub points: Vec<Sample>,
+    /// Of the ratios, as a share of their mean a doubling.
+    pub slope: f64,
+    /// Whether the claim holds.
+    pub verdict: Verdict,
+}
+
+impl Check {
+    /// Judges a claim.
+    ///
+    /// # Panics
+    /// Without points: nothing measured is no pass.
+    pub fn judge(claim: Claim, points: Vec<Sample>) -> Check {
+        assert!(!points.is_empty(), "a claim is judged by what was measured");
+        let (low, high) = claim.ratio_band;
+        let slope = slope(&points);
+        let in_band = points.iter().all(|point| (low..=high).contains(&point.ratio()));
+        let verdict = if in_band && claim.slope_allowed.allows(slope) { Verdict::Pass } else { Verdict::Fail };
+        Check { claim, points, slope, verdict }
+    }
+
+    /// Whether the claim holds.
+    pub fn passes(&self) -> bool {
+        self.verdict == Verdict::Pass
+    }
+}
+
+/// The slope of the least-squares line of ratio / mean ratio over log₂ N; 0 for fewer than two sizes.
+pub fn slope(points: &[Sample]) -> f64 {
+    let count = points.len() as f64;
+    let mean = |of: &dyn Fn(&Sample) -> f64| points.iter().map(of).sum::<f64>() / count;
+    let x = |point: &Sample| (point.records.max(1) as f64).log2();
+    let (mean_x, mean_ratio) = (mean(&x), mean(&Sample::ratio));
+    let spread = mean(&|point| (x(point) - mean_x).powi(2));
+    if spread == 0.0 || mean_ratio == 0.0 {
+        return 0.0;
+    }
+    mean(&|point| (x(point) - mean_x) * (point.ratio() / mean_ratio - 1.0)) / spread
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(high: f64, slope_allowed: Slope) -> Claim {
+        let words = || String::from("x");
+        Claim { name: words(), claim: words(), source: words(), ratio_band: (0.0, high), slope_allowed }
+    }
+
+    /// Costs and bounds at N = 2¹⁵ … 2²¹ in memtables of 2¹¹ records.
+    fn series(cost: impl Fn(f64) -> f64, bound: impl Fn(f64) -> f64) -> Vec<Sample> {
+        let size = |i: u32| f64::from(1 << i);
+        (15..=21).map(|i| Sample { records: 1 << i, measured: cost(size(i)), bound: bound(size(i)) }).collect()
+    }
+
+    fn levels(n: f64) -> f64 {
+        1.0 + (n / 2048.0).log(8.0)
+    }
+
+    #[test]
+    fn a_cost_within_a_factor_passes() {
+        let points = series(|n| 2.0 * levels(n), levels);
+        assert!(slope(&points).abs() < 1e-9);
+        assert!(Check::judge(claim(2.5, Slope::Flat(0.05)), points.clone()).passes());
+        assert!(!Check::judge(claim(1.5, Slope::Flat(0.05)), points).passes(), "out of the band");
+    }
+
+    #[test]
+    fn canary_growth_beyond_the_bound_fails_whatever_the_band() {
+        type Canary = (&'static str, fn(f64) -> f64);
+        let canaries: [Canary; 3] = [
+            ("every flush rewrites everything", |n| n / 2048.0),
+            ("a level too often", |n| levels(n).powi(2)),
+            ("a square root", |n| n.sqrt()),
+        ];
+        for (what, cost) in canaries {
+            for allowed in [Slope::Flat(0.05), Slope::AtMost(0.05)] {
+                assert!(!Check::judge(claim(f64::MAX, allowed), series(cost, levels)).passes(), "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_cost_that_falls_behind_is_not_tight_but_below() {
+        let points = series(|_| 1.0, levels);
+        assert!(!Check::judge(claim(2.0, Slope::Flat(0.05)), points.clone()).passes());
+        assert!(Check::judge(claim(2.0, Slope::AtMost(0.05)), points).passes());
+    }
+
+    #[test]
+    fn nothing_where_nothing_is_allowed() {
+        let point = |measured| vec![Sample { records: 8, measured, bound: 0.0 }];
+        assert!(Check::judge(claim(1.0, Slope::AtMost(0.1)), point(0.0)).passes());
+        assert!(!Check::judge(claim(1.0, Slope::AtMost(0.1)), point(0.1)).passes());
+    }
+}

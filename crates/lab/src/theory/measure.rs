@@ -1,0 +1,443 @@
+//! What things cost at one size: a load in random order, one in key order, lookups and scans of a reopened store.
+//!
+//! ```text
+//!   MemDevice ◀─ CountingDevice ◀─ PandoDB, no background threads     put … settle ─▶ Load
+//!       └──────── reopened, pool of a chosen size ◀─ warm-up, then get · get absent · scan ─▶ Reads, Scans
+//! ```
+//!
+//! * Costs of a load are those of the data file until nothing is owed, for the records that have left the memtable; the log
+//!   is told apart. The greatest cost of one insert counts every file.
+//! * Lookups are uniform and cold in the sense of the bounds: the pool of the reopened store holds the filters and inner
+//!   blocks, and few leaves ([`POOL_BYTES_PER_RECORD`]); a warm-up of the same kind fills it. With the pool of the memory
+//!   budget they are measured, too, where filters and inner blocks do not all fit.
+//!
+//! Invariant: the same configuration gives the same figures, byte for byte.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pandodb::device::counting::{Access, FileClass};
+use pandodb::device::{CountingDevice, Device, MemDevice, OpenHow};
+use pandodb::space::{BLOCK_HEADER, BlockKind};
+use pandodb::{IndexKind, IndexStats};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use super::transfers::{Affine, Memory, Transfers, transfers};
+use crate::engine::{Mode, Result, Setup};
+use crate::pando::{Pando, PandoEngine};
+use crate::record::{Shape, Space};
+
+/// Bytes of pool for each record of a lookup in the bounds' sense: a run's filter and inner blocks take about 3.
+const POOL_BYTES_PER_RECORD: u64 = 6;
+/// The least pool, in bytes: half of the engine's least budget.
+const LEAST_POOL: u64 = 512 << 10;
+/// Block sizes that transfers are counted for.
+pub const BLOCKS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
+/// The fewest blocks of memory in the model: a merge of 8 runs needs one for each and one for its output.
+const LEAST_BLOCKS: u64 = 10;
+
+/// What to measure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The index.
+    pub index: IndexKind,
+    /// The smallest number of records.
+    pub start: u64,
+    /// How often it is doubled.
+    pub doublings: u32,
+    /// Bytes of memory for the engine, M of the model as well.
+    pub memory_budget: usize,
+    /// m: bytes of a full memtable.
+    pub memtable_bytes: usize,
+    /// F: the most children of a trunk node.
+    pub fanout: usize,
+    /// Bytes of a key.
+    pub key_len: usize,
+    /// Bytes of a value.
+    pub value_len: usize,
+    /// Lookups of each kind.
+    pub lookups: u64,
+    /// Scans.
+    pub scans: u64,
+    /// k: records of a scan.
+    pub scan_len: usize,
+    /// Where random choices come from.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            index: IndexKind::default(),
+            start: 1 << 15,
+            doublings: 6,
+            memory_budget: 2 << 20,
+            memtable_bytes: 256 << 10,
+            fanout: 8,
+            key_len: 24,
+            value_len: 100,
+            lookups: 20_000,
+            scans: 200,
+            scan_len: 1000,
+            seed: 1,
+        }
+    }
+}
+
+impl Config {
+    /// The numbers of records.
+    pub fn sizes(&self) -> impl Iterator<Item = u64> + use<> {
+        let start = self.start;
+        (0..=self.doublings).map(move |i| start << i)
+    }
+
+    /// Memories of the model, one a block size.
+    pub fn memories(&self) -> [Memory; 3] {
+        BLOCKS.map(|block| Memory { block, bytes: (self.memory_budget as u64).max(LEAST_BLOCKS * block) })
+    }
+
+    /// log_F(N/m), 0 while everything fits into a memtable.
+    pub fn depth(&self, logical_bytes: u64) -> f64 {
+        (logical_bytes as f64 / self.memtable_bytes as f64).log(self.fanout as f64).max(0.0)
+    }
+
+    fn open(&self, device: &Arc<MemDevice>, memory_budget: usize) -> Result<PandoEngine> {
+        let (memtable, fanout) = (self.memtable_bytes, self.fanout);
+        let device: Arc<dyn Device> = device.clone();
+        let pando = Pando::new(self.index).on(device);
+        let pando = pando.tuned(move |builder| builder.memtable_bytes(memtable).fanout(fanout));
+        let setup = Setup { memory_budget, mode: Mode::Product, deterministic: true };
+        pando.open_itself(Path::new("theory"), &setup)
+    }
+}
+
+/// Shape of the tree, as the engine tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tree {
+    /// Levels of the trunk.
+    pub levels: u32,
+    /// Runs.
+    pub runs: u64,
+    /// The most runs on one path from the root to a leaf.
+    pub max_runs_on_path: u64,
+    /// Bytes of keys and values in runs.
+    pub logical_bytes: u64,
+    /// Bytes of the runs.
+    pub run_bytes: u64,
+}
+
+impl Tree {
+    fn of(stats: &IndexStats) -> Tree {
+        Tree {
+            levels: stats.levels,
+            runs: stats.runs,
+            max_runs_on_path: stats.max_runs_on_path,
+            logical_bytes: stats.logical_bytes,
+            run_bytes: stats.disk_bytes,
+        }
+    }
+
+    /// Bytes of runs for each live byte of records: what no reader needs any more, but is still held, included.
+    pub fn space(&self) -> f64 {
+        share(self.run_bytes, self.logical_bytes)
+    }
+}
+
+/// What a load cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// The tree at its end.
+    pub tree: Tree,
+    /// Bytes written to the data file.
+    pub written_bytes: u64,
+    /// Of these, by packing memtables.
+    pub packed_bytes: u64,
+    /// Of these, by compactions.
+    pub compacted_bytes: u64,
+    /// Compactions.
+    pub compactions: u64,
+    /// Hand-overs of references to a child.
+    pub flushes: u64,
+    /// Trunk nodes that were split.
+    pub splits: u64,
+    /// Pairs of trunk nodes that were merged.
+    pub merges: u64,
+    /// Bytes read from the data file.
+    pub read_bytes: u64,
+    /// Bytes written to the log.
+    pub log_bytes: u64,
+    /// Block transfers of the data file, one for each of [`BLOCKS`].
+    pub transfers: [Transfers; 3],
+    /// The data file's cost in the affine model, in setups.
+    pub affine: f64,
+    /// The most bytes that one insert read and wrote, in all files.
+    pub worst_insert_bytes: u64,
+    /// Bytes that an insert read and wrote on average.
+    pub mean_insert_bytes: f64,
+}
+
+impl Load {
+    /// Record-writes a record: data file only.
+    pub fn writes_per_record(&self) -> f64 {
+        share(self.written_bytes, self.tree.logical_bytes)
+    }
+
+    /// s: bytes of packed memtables for each byte of their records: blocks, filters and inner blocks included.
+    pub fn packing(&self) -> f64 {
+        share(self.packed_bytes, self.tree.logical_bytes)
+    }
+
+    /// b̄: bytes that a compaction writes on average; those of a memtable where there was none.
+    pub fn batch_bytes(&self, memtable_bytes: usize) -> f64 {
+        if self.compactions == 0 { memtable_bytes as f64 } else { share(self.compacted_bytes, self.compactions) }
+    }
+}
+
+/// What lookups cost on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reads {
+    /// Reads of the data file a lookup.
+    pub reads: f64,
+    /// Of these, of leaves.
+    pub leaf: f64,
+    /// Of these, of inner blocks.
+    pub inner: f64,
+    /// Of these, of filters.
+    pub filter: f64,
+    /// Blocks asked for, cached or not.
+    pub probed: f64,
+    /// Block reads a lookup, one for each of [`BLOCKS`], beyond the pool, which is the model's memory here: of what it let
+    /// through, only the last block is still there.
+    pub transfers: [f64; 3],
+    /// Setups a lookup.
+    pub affine: f64,
+}
+
+/// What scans cost on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scans {
+    /// Bytes read.
+    pub bytes: f64,
+    /// Reads that do not go on where an earlier one of the same scan ended.
+    pub seeks: f64,
+    /// Block reads a scan, one for each of [`BLOCKS`].
+    pub transfers: [f64; 3],
+    /// Setups a scan.
+    pub affine: f64,
+}
+
+/// Everything at one size.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// N.
+    pub records: u64,
+    /// Loaded in random order.
+    pub load: Load,
+    /// Loaded in key order.
+    pub load_seq: Load,
+    /// Lookups of what is there; filters and inner blocks in memory.
+    pub get: Reads,
+    /// Lookups of what is not.
+    pub absent: Reads,
+    /// Lookups of what is there, with the pool of the memory budget.
+    pub get_small_pool: Reads,
+    /// Scans.
+    pub scan: Scans,
+}
+
+/// Measures one size.
+///
+/// # Errors
+/// If the engine fails, or answers wrongly.
+pub fn measure(config: &Config, records: u64) -> Result<Point> {
+    let shape = Shape::new(config.key_len, config.value_len);
+    let (load_seq, _) = load(config, &shape, Space::Sorted { stride: u64::MAX / records.max(1) }, records)?;
+    let (load, device) = load(config, &shape, Space::Rows, records)?;
+    let small = config.open(&device, config.memory_budget)?;
+    let get_small_pool = gets(config, &shape, (&small, &device), Space::Rows, records)?;
+    close(small)?;
+    let pool = (POOL_BYTES_PER_RECORD * records).max(LEAST_POOL) as usize;
+    let engine = config.open(&device, 2 * pool)?;
+    let get = gets(config, &shape, (&engine, &device), Space::Rows, records)?;
+    let absent = gets(config, &shape, (&engine, &device), Space::Absent, records)?;
+    let scan = scans(config, &shape, &engine, records)?;
+    close(engine)?;
+    Ok(Point { records, load, load_seq, get, absent, get_small_pool, scan })
+}
+
+fn close(engine: PandoEngine) -> Result<()> {
+    drop(engine.keyspace);
+    Ok(engine.store.close()?)
+}
+
+fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(Load, Arc<MemDevice>)> {
+    let device = MemDevice::new();
+    let engine = config.open(&device, config.memory_budget)?;
+    let moved = |device: &CountingDevice| {
+        let total = device.counts().total();
+        total.read_bytes + total.write_bytes
+    };
+    engine.device.log_accesses();
+    let before = engine.device.counts();
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let (mut worst, first) = (0, moved(&engine.device));
+    let mut last = first;
+    for number in 0..records {
+        shape.key(space, number, &mut key);
+        shape.value(&key, number, &mut value);
+        engine.keyspace.put(&key, &value)?;
+        let now = moved(&engine.device);
+        worst = worst.max(now - last);
+        last = now;
+    }
+    let mean_insert_bytes = share(last - first, records);
+    engine.store.settle()?;
+    let counts = engine.device.counts();
+    let accesses = data_only(engine.device.take_accesses());
+    let stats = engine.store.stats()?;
+    let index = &stats.keyspaces.first().ok_or("the keyspace is gone")?.index;
+    let data = (counts[FileClass::Data], before[FileClass::Data]);
+    let load = Load {
+        tree: Tree::of(index),
+        written_bytes: data.0.write_bytes - data.1.write_bytes,
+        packed_bytes: index.packed_bytes,
+        compacted_bytes: index.compacted_bytes,
+        compactions: index.compactions,
+        flushes: index.flushes,
+        splits: index.splits,
+        merges: index.merges,
+        read_bytes: data.0.read_bytes - data.1.read_bytes,
+        log_bytes: counts[FileClass::Log].write_bytes - before[FileClass::Log].write_bytes,
+        transfers: config.memories().map(|memory| transfers(&accesses, memory)),
+        affine: Affine::default().cost(&accesses),
+        worst_insert_bytes: worst,
+        mean_insert_bytes,
+    };
+    close(engine)?;
+    Ok((load, device))
+}
+
+fn data_only(mut accesses: Vec<Access>) -> Vec<Access> {
+    accesses.retain(|access| access.class == FileClass::Data);
+    accesses
+}
+
+/// Uniform lookups, after as many of the same kind to fill the pool.
+fn gets(
+    config: &Config,
+    shape: &Shape,
+    (engine, device): (&PandoEngine, &MemDevice),
+    space: Space,
+    records: u64,
+) -> Result<Reads> {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(config.seed);
+    let mut key = Vec::new();
+    let mut play = |lookups: u64| -> Result<()> {
+        for _ in 0..lookups {
+            shape.key(space, rng.next_u64() % records, &mut key);
+            let value = engine.keyspace.get(&key)?;
+            let right = match (&value, space) {
+                (found, Space::Absent) => found.is_none(),
+                (found, _) => found.as_ref().is_some_and(|value| shape.is_value_of(&key, value)),
+            };
+            if !right {
+                return Err("a lookup was answered wrongly: the costs are worthless".into());
+            }
+        }
+        Ok(())
+    };
+    play(config.lookups)?;
+    let before = engine.store.stats()?.probed_blocks;
+    engine.device.log_accesses();
+    play(config.lookups)?;
+    let accesses = data_only(engine.device.take_accesses());
+    let kinds = kinds(device, &accesses)?;
+    let each = |n: u64| share(n, config.lookups);
+    let of = |kind: BlockKind| each(kinds.iter().filter(|&&found| found == kind as u8).count() as u64);
+    Ok(Reads {
+        reads: each(accesses.len() as u64),
+        leaf: of(BlockKind::Leaf),
+        inner: of(BlockKind::Inner),
+        filter: of(BlockKind::Filter),
+        probed: each(engine.store.stats()?.probed_blocks - before),
+        transfers: BLOCKS.map(|block| each(transfers(&accesses, Memory { block, bytes: block }).reads)),
+        affine: Affine::default().cost(&accesses) / config.lookups.max(1) as f64,
+    })
+}
+
+/// The kind of the block at the beginning of each access: the fifth byte of its header.
+fn kinds(device: &MemDevice, accesses: &[Access]) -> Result<Vec<u8>> {
+    let data = device.open("data", OpenHow::default())?;
+    let mut header = [0; BLOCK_HEADER];
+    let kind = |access: &Access| {
+        data.read_at(access.offset, &mut header)?;
+        Ok(header[4])
+    };
+    accesses.iter().map(kind).collect()
+}
+
+/// Scans from uniform keys. Each is taken by itself: the model's memory is empty when it starts.
+fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> Result<Scans> {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(!config.seed);
+    let (mut sum, mut key, mut done) = (Scans::default(), Vec::new(), 0u64);
+    while done < config.scans {
+        shape.key(Space::Rows, rng.next_u64() % records, &mut key);
+        engine.device.log_accesses();
+        let mut found = 0;
+        for entry in engine.keyspace.range(&key[..]..).take(config.scan_len) {
+            entry?;
+            found += 1;
+        }
+        let accesses = data_only(engine.device.take_accesses());
+        // One that met the end of the keyspace tells little; in a keyspace of few records all do.
+        if found < config.scan_len && records as usize > 4 * config.scan_len {
+            continue;
+        }
+        done += 1;
+        sum.bytes += accesses.iter().map(|access| access.len).sum::<u64>() as f64;
+        sum.seeks += seeks(&accesses) as f64;
+        sum.affine += Affine::default().cost(&accesses);
+        for (sum, memory) in sum.transfers.iter_mut().zip(config.memories()) {
+            *sum += transfers(&accesses, memory).reads as f64;
+        }
+    }
+    let each = |n: f64| n / done.max(1) as f64;
+    Ok(Scans {
+        bytes: each(sum.bytes),
+        seeks: each(sum.seeks),
+        transfers: sum.transfers.map(each),
+        affine: each(sum.affine),
+    })
+}
+
+/// Accesses that do not begin where an earlier one ended.
+fn seeks(accesses: &[Access]) -> usize {
+    let mut ends = std::collections::HashSet::new();
+    accesses
+        .iter()
+        .filter(|access| {
+            let goes_on = ends.remove(&access.offset);
+            ends.insert(access.offset + access.len);
+            !goes_on
+        })
+        .count()
+}
+
+pub(super) fn share(of: u64, to: u64) -> f64 {
+    if to == 0 { 0.0 } else { of as f64 / to as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seek_is_what_does_not_go_on() {
+        let read = |offset, len| Access { file: 0, class: FileClass::Data, offset, len, is_write: false };
+        // Two runs side by side: two seeks, however they alternate.
+        assert_eq!(seeks(&[read(0, 10), read(100, 10), read(10, 20), read(110, 5), read(30, 1)]), 2);
+        assert_eq!(seeks(&[read(0, 10), read(20, 10), read(0, 10)]), 3);
+    }
+}

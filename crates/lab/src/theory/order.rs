@@ -134,7 +134,7 @@ pub fn measure(config: &Config, workload: &str, records: u64) -> Result<Order> {
     let engine = pando.open_itself(Path::new("order"), &setup)?;
     engine.device.log_accesses();
     let shape = Shape::new(config.key_len, config.value_len);
-    let mut stream = Stream::new(StreamPlan {
+    let stream = Stream::new(StreamPlan {
         workload,
         dist: workload.dist,
         seed: config.seed,

@@ -18,6 +18,12 @@ fn no_damage_is_believed() {
     }
 }
 
+/// An hour found a sector that stayed unreadable after a store had mended it and given its page to something else.
+#[test]
+fn what_was_found_stays_found() {
+    pandodb_proof::run(Kind::Corrupt, &pandodb_proof::Unit::of(100_135)).none();
+}
+
 #[test]
 fn a_sound_store_with_other_contents_is_noticed() {
     let specimen = Specimen::seeded(26, true);

@@ -12,6 +12,10 @@ fn every_kind_of_fault_is_survived() {
     for seed in 0..2 * (2 * KINDS.len() as u64 + 1) {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }
+    // An hour found that a keyspace whose drop has failed can be opened, which promises nothing.
+    for seed in [100_279, 100_281, 100_287] {
+        tally.add(run(Kind::Faults, &Unit::of(seed)));
+    }
     println!("{} runs: {}", tally.runs, tally.words());
     tally.none();
     assert!(tally.runs > 5_000, "too few faults to mean anything");

@@ -3,9 +3,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
 use crate::base::PAGE;
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
-use crate::device::AlignedBuf;
 
 /// What keeping a block costs beside its bytes: slot, map entry, reference counts, the allocator's share.
 const OVERHEAD: usize = 160;
@@ -14,14 +15,24 @@ const OVERHEAD: usize = 160;
 #[derive(Clone)]
 pub struct Block(Arc<Body>);
 
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(64))]
+struct CacheLine([u8; 64]);
+
 struct Body {
-    buf: AlignedBuf,
+    /// A copy of what the device read into, which is aligned to pages: an allocator puts its book-keeping, and so most of a
+    /// page of nothing, between two such buffers, and a pool of them takes twice what it says. Lines of filters want no more
+    /// than this.
+    lines: Vec<CacheLine>,
     pinned: Arc<AtomicU64>,
 }
 
 impl Block {
-    pub(super) fn new(buf: AlignedBuf, pinned: Arc<AtomicU64>) -> Block {
-        Block(Arc::new(Body { buf, pinned }))
+    pub(super) fn new(bytes: &[u8], pinned: Arc<AtomicU64>) -> Block {
+        debug_assert!(bytes.len().is_multiple_of(size_of::<CacheLine>()), "whole pages");
+        let mut lines = CacheLine::new_vec_zeroed(bytes.len() / size_of::<CacheLine>()).expect("out of memory");
+        lines.as_mut_slice().as_mut_bytes().copy_from_slice(bytes);
+        Block(Arc::new(Body { lines, pinned }))
     }
 
     /// What the pool charges for the block, in bytes.
@@ -45,7 +56,7 @@ impl Deref for Block {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0.buf
+        self.0.lines.as_slice().as_bytes()
     }
 }
 

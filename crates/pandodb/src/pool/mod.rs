@@ -110,7 +110,7 @@ impl Pool {
     pub fn insert(&self, owner: RunId, addr: BlockAddr, buf: AlignedBuf) -> Block {
         debug_assert_eq!(buf.len(), addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
-        let block = Block::new(buf, self.pinned.clone());
+        let block = Block::new(&buf, self.pinned.clone());
         let (capacity, cost) = (self.capacity.load(Relaxed), block.cost());
         if cost > capacity / 8 {
             return block;

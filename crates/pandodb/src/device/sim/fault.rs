@@ -85,7 +85,8 @@ pub struct Fault {
     pub sticky: bool,
     /// Only operations on the file of this name.
     pub file: Option<String>,
-    /// Only operations that touch these bytes, as an unreadable sector does.
+    /// Only operations that touch these bytes, as an unreadable sector does. One that is written over as a whole can be read
+    /// again: a drive gives it another place.
     pub range: Option<Range<u64>>,
 }
 
@@ -98,6 +99,16 @@ impl Fault {
     /// The fault strikes from the operation after the next `nth` on, every time.
     pub fn sticky(kind: FaultKind, nth: u64) -> Fault {
         Fault { sticky: true, ..Fault::once(kind, nth) }
+    }
+
+    /// Whether the operation writes over all of a sector that cannot be read.
+    fn is_healed_by(&self, operation: &Operation<'_>) -> bool {
+        let Some((sector, written)) = self.range.as_ref().zip(operation.range.as_ref()) else { return false };
+        self.kind == FaultKind::IoError(OpClass::Read)
+            && operation.kind == OpKind::Write
+            && self.is_about(operation)
+            && written.start <= sector.start
+            && sector.end <= written.end
     }
 
     /// Whether what the operation touches is what the fault is about.
@@ -144,6 +155,9 @@ impl Injector {
 
     /// What goes wrong with this operation, if anything.
     pub fn strike(&mut self, operation: &Operation<'_>) -> Option<FaultKind> {
+        if self.fault.as_ref().is_some_and(|fault| fault.is_healed_by(operation)) {
+            self.fault = None;
+        }
         let fault = self.fault.as_ref()?;
         if !fault.kind.can_strike(operation) || !fault.is_about(operation) {
             return None;

@@ -216,6 +216,11 @@ fn an_unreadable_sector_is_a_fault_with_a_place() {
     other.read_at(600, &mut [0]).unwrap();
     sim.rename("a", "c").unwrap();
     file.read_at(600, &mut [0]).unwrap();
+    sim.rename("c", "a").unwrap();
+    file.write_at(512, &[2; 256]).unwrap();
+    assert!(file.read_at(600, &mut [0]).is_err(), "half of it is not all of it");
+    file.write_at(512, &[2; 512]).unwrap();
+    file.read_at(600, &mut [0]).unwrap();
 }
 
 #[test]

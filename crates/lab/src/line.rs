@@ -71,6 +71,8 @@ pub struct Asked {
     pub seq_share: f64,
     /// No background threads.
     pub deterministic: bool,
+    /// Bytes that the engine and what the system caches for it were limited to together (a memory cgroup); 0 for none.
+    pub memory_limit: u64,
 }
 
 /// Where it was measured.

@@ -123,6 +123,7 @@ impl Engine for PandoEngine {
     }
 
     fn settle(&self) -> Result<()> {
+        self.store.pack()?;
         Ok(self.store.settle()?)
     }
 

@@ -112,7 +112,7 @@ impl Shape {
         key.truncate(self.key_len);
     }
 
-    /// The beginning that about `2^bits` of the rows' key space share with a record's key: of the digits, whole ones only.
+    /// How many bytes of a row's key its first hexadecimal `digits` make; short keys are binary, two digits a byte.
     pub fn prefix_len(&self, digits: usize) -> usize {
         if self.key_len >= TAGGED_KEY { 4 + digits } else { digits.div_ceil(2) }.min(self.key_len)
     }

@@ -16,8 +16,8 @@ use clap::{Args, Parser, Subcommand};
 use pandodb_lab::bench::{self, Cache, Observer, Plan};
 use pandodb_lab::engine::{Engine, Mode, Result, Setup};
 use pandodb_lab::line::Line;
-use pandodb_lab::record::MIN_KEY;
-use pandodb_lab::{report, workload};
+use pandodb_lab::report;
+use pandodb_lab::workload::{self, Dist};
 use pandodb_rivals::cgroup::{self, Group};
 use pandodb_rivals::{LEAST_BUDGET, Promise, Rival, rival, rivals, size};
 
@@ -68,8 +68,14 @@ struct Run {
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
     /// A workload ends after so many seconds, if it does not end by itself.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Operations a second to offer, all threads together, instead of as many as it takes.
     #[arg(long)]
-    seconds: Option<f64>,
+    rate: Option<f64>,
+    /// Which rows are asked for, instead of each workload's own distribution: `uniform`, `zipf` or `latest`.
+    #[arg(long, value_parser = dist)]
+    dist: Option<Dist>,
     /// Rounds over all engines, so that a drift of the machine meets all of them.
     #[arg(long, default_value = "1")]
     rounds: NonZero<u32>,
@@ -88,9 +94,12 @@ struct Run {
     /// Where all random choices come from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The directory that stores are made in, one after the other, and removed again.
+    /// The directory that a temporary one for the stores is made in.
     #[arg(long, default_value = ".")]
     store: PathBuf,
+    /// What the parent's memory cgroup limits this process to.
+    #[arg(long, hide = true)]
+    memory_limit: Option<u64>,
     /// A file that lines are added to.
     #[arg(long)]
     out: PathBuf,
@@ -113,6 +122,10 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
     };
     let number: usize = number.parse().map_err(|_| format!("{text:?} is no size"))?;
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much"))
+}
+
+fn dist(name: &str) -> std::result::Result<Dist, String> {
+    Dist::from_name(name).ok_or_else(|| format!("{name:?} is not uniform, zipf or latest"))
 }
 
 fn cache(name: &str) -> std::result::Result<Cache, String> {
@@ -186,14 +199,11 @@ fn check(run: &Run) -> Result<()> {
         }
     }
     workload::parse(&run.workloads.join(","))?;
-    if run.key_len < MIN_KEY || run.value_len == 0 {
-        return Err(format!("--key-len must be {MIN_KEY} at least, --value-len 1").into());
-    }
     if run.memory < LEAST_BUDGET {
         return Err(format!("--memory must be {} at least", size(LEAST_BUDGET)).into());
     }
-    if run.records == 0 || run.seconds.is_some_and(|s| !(s > 0.0 && s.is_finite())) {
-        return Err("--records and --seconds must be more than 0".into());
+    for threads in &run.threads {
+        plan(run, threads.get())?.check()?;
     }
     Ok(())
 }
@@ -201,16 +211,23 @@ fn check(run: &Run) -> Result<()> {
 fn start(run: &Run) -> Result<()> {
     check(run)?;
     let before = lines_in(&run.out)?.len();
+    let place = tempfile::Builder::new().prefix("pando-rivals-").tempdir_in(&run.store)?;
+    let mut failed = 0;
     for round in 1..=run.rounds.get() {
         for &threads in &run.threads {
             for engine in &run.engines {
                 eprintln!("round {round} of {}: {engine}, {threads} threads", run.rounds);
-                measure(run, engine, threads)?;
+                failed += u32::from(!measure(run, place.path(), engine, threads)?);
             }
         }
     }
-    println!("{}", report::table(&lines_in(&run.out)?[before..]));
-    Ok(())
+    let lines = &lines_in(&run.out)?[before..];
+    println!("{}", report::table(lines));
+    let wrong = lines.iter().filter(|line| line.wrong_answers > 0).count();
+    match (failed, wrong) {
+        (0, 0) => Ok(()),
+        _ => Err(format!("{failed} processes failed, {wrong} workloads had wrong answers").into()),
+    }
 }
 
 fn lines_in(path: &Path) -> Result<Vec<Line>> {
@@ -218,9 +235,15 @@ fn lines_in(path: &Path) -> Result<Vec<Line>> {
 }
 
 /// Measures all workloads of `run` on one engine, in a child. An engine that fails is said and left out: the others are
-/// still worth their time.
-fn measure(run: &Run, engine: &str, threads: NonZero<usize>) -> Result<()> {
-    let group = Group::create(cgroup::delegated(run.cgroup.clone()).as_deref(), (run.memory + run.allowance) as u64);
+/// still worth their time. Whether it went well.
+fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Result<bool> {
+    let rival = rival(engine).ok_or("checked before")?;
+    if run.key_len > rival.promise.longest_key || run.value_len > rival.promise.longest_value {
+        eprintln!("  left out: {}", promise_in_words(rival.promise));
+        return Ok(true);
+    }
+    let limit = (run.memory + run.allowance) as u64;
+    let group = Group::create(cgroup::delegated(run.cgroup.clone()).as_deref(), limit);
     let mut child = Command::new(env::current_exe()?);
     child.arg("one").args(["--engines", engine]).args(["--workloads", &run.workloads.join(",")]);
     let mut pass = |name: &str, value: String| {
@@ -233,9 +256,12 @@ fn measure(run: &Run, engine: &str, threads: NonZero<usize>) -> Result<()> {
     pass("--value-len", run.value_len.to_string());
     pass("--seed", run.seed.to_string());
     pass("--cache", run.cache.name().to_owned());
-    run.seconds.into_iter().for_each(|seconds| pass("--seconds", seconds.to_string()));
+    pass("--seconds", run.seconds.to_string());
+    run.rate.into_iter().for_each(|rate| pass("--rate", rate.to_string()));
+    run.dist.into_iter().for_each(|dist| pass("--dist", dist.name().to_owned()));
+    group.iter().for_each(|_| pass("--memory-limit", limit.to_string()));
     run.ops.into_iter().for_each(|ops| pass("--ops", ops.to_string()));
-    child.arg("--store").arg(&run.store).arg("--out").arg(&run.out);
+    child.arg("--store").arg(place).arg("--out").arg(&run.out);
     match &group {
         Ok(group) => group.adopt(&mut child),
         Err(why) => eprintln!("  no memory cgroup: {why}"),
@@ -247,19 +273,31 @@ fn measure(run: &Run, engine: &str, threads: NonZero<usize>) -> Result<()> {
     if !status.success() {
         eprintln!("  {engine}, {threads} threads: {status}; what it had measured before is kept");
     }
-    let opener = rival(engine).ok_or("checked before")?.opener;
-    bench::remove_store(&run.store, opener.as_ref())
+    bench::remove_store(place, rival.opener.as_ref())?;
+    Ok(status.success())
 }
 
 /// Measures in this process.
 fn one(run: &Run) -> Result<()> {
     let opener = rival(&run.engines[0]).ok_or("no such engine")?.opener;
-    let plan = Plan {
+    let plan = plan(run, run.threads[0].get())?;
+    let out = OpenOptions::new().create(true).append(true).open(&run.out)?;
+    let mut keep = Keep { out, failed: None };
+    bench::run(&plan, opener.as_ref(), &mut keep)?;
+    keep.failed.map_or(Ok(()), |e| Err(e.into()))
+}
+
+/// What is asked for, as the lab takes it.
+fn plan(run: &Run, threads: usize) -> Result<Plan> {
+    Ok(Plan {
         workloads: workload::parse(&run.workloads.join(","))?,
         records: run.records,
         ops: run.ops,
-        seconds: run.seconds,
-        threads: run.threads[0].get(),
+        seconds: Some(run.seconds),
+        threads,
+        rate: run.rate,
+        dist: run.dist,
+        memory_limit: run.memory_limit,
         setup: Setup { memory_budget: run.memory, mode: Mode::Product, deterministic: false },
         key_len: run.key_len,
         value_len: run.value_len,
@@ -267,11 +305,7 @@ fn one(run: &Run) -> Result<()> {
         cache: run.cache,
         directory: run.store.clone(),
         ..Plan::default()
-    };
-    let out = OpenOptions::new().create(true).append(true).open(&run.out)?;
-    let mut keep = Keep { out, failed: None };
-    bench::run(&plan, opener.as_ref(), &mut keep)?;
-    keep.failed.map_or(Ok(()), |e| Err(e.into()))
+    })
 }
 
 /// Writes each line as it comes, and a word about it.
@@ -322,7 +356,7 @@ mod tests {
                     --seconds 5 --rounds 3 --out lines.jsonl";
         let Ok(Cli { verb: Verb::Run(run) }) = Cli::try_parse_from(line.split_whitespace()) else { panic!("not read") };
         assert_eq!((run.engines.len(), run.workloads.len(), run.threads.len()), (2, 3, 2));
-        assert_eq!((run.memory, run.seconds, run.rounds.get()), (256 << 20, Some(5.0), 3));
+        assert_eq!((run.memory, run.seconds, run.rounds.get()), (256 << 20, 5.0, 3));
         assert!(check(&run).unwrap_err().to_string().contains("there is no engine \"a\""));
         let run = Run { engines: vec!["pando-stbe".into()], ..run };
         assert!(check(&run).is_ok());

@@ -33,21 +33,9 @@ fn list() -> Outcome {
 }
 
 fn measure(args: &BenchArgs) -> Outcome {
-    let finite = |name: &str, n: f64, least: f64| match n.is_finite() && n >= least {
-        true => Ok(()),
-        false => Err(Failure::Misuse(format!("--{name} must be a number of at least {least}"))),
-    };
-    finite("seconds", args.seconds, 0.0)?;
-    finite("warm-up", args.warm_up, 0.0)?;
-    finite("rate", args.rate.unwrap_or(1.0), 0.001)?;
-    finite("seq-share", args.seq_share, 0.0)?;
-    if args.value_len == 0 {
-        return Err(Failure::Misuse(
-            "--value-len must be at least 1: an empty value tells nothing of whose it is".into(),
-        ));
-    }
     let (directory, _temporary) = directory(args)?;
     let plan = Plan {
+        memory_limit: None,
         workloads: args.workloads.clone(),
         records: args.records,
         ops: args.ops,
@@ -64,6 +52,7 @@ fn measure(args: &BenchArgs) -> Outcome {
         seq_share: args.seq_share,
         directory,
     };
+    plan.check().map_err(|e| Failure::Misuse(e.to_string()))?;
     let out = match &args.out {
         Some(path) => {
             let file = OpenOptions::new().create(true).append(true).open(path);
@@ -133,8 +122,12 @@ impl Observer for Show {
         let rate = tick.last * 10;
         let share = (tick.done as f64 / tick.of.max(1) as f64).max(tick.time_share) * 100.0;
         let debt = tick.debt.map_or(String::new(), |debt| format!("   owed {}", output::bytes(debt)));
+        let stall = match tick.slowest.as_micros() {
+            0 => String::new(),
+            us => format!("   slowest {}", output::micros(us as f64)),
+        };
         self.bar.set_message(format!(
-            "{:12} {share:3.0} %   {}/s   {} done{debt}",
+            "{:12} {share:3.0} %   {}/s   {} done{stall}{debt}",
             self.bar.prefix(),
             output::count(rate),
             output::count(tick.done)

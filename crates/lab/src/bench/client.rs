@@ -21,6 +21,8 @@ pub struct Shared<'a> {
     pub stop: &'a AtomicBool,
     /// Operations done, for the progress bar.
     pub done: &'a AtomicU64,
+    /// The slowest operation since somebody looked, in nanoseconds, if it took long.
+    pub slowest: &'a AtomicU64,
     /// Operations a second that this thread is offered; 0 for as many as it can.
     pub rate: f64,
 }
@@ -54,14 +56,16 @@ pub struct Client<'a> {
     end: Vec<u8>,
     value: Vec<u8>,
     keys: Vec<Vec<u8>>,
+    /// Its place among the threads, as a share of an operation.
+    turn: f64,
     out: Outcome,
 }
 
 impl<'a> Client<'a> {
-    /// A thread's client.
-    pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>) -> Client<'a> {
+    /// A thread's client; `turn`: its place among the threads, from 0 to 1.
+    pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>, turn: f64) -> Client<'a> {
         let (key, end, value, keys) = Default::default();
-        Client { shared, session, key, end, value, keys, out: Outcome::default() }
+        Client { shared, session, key, end, value, keys, turn, out: Outcome::default() }
     }
 
     /// Does all operations of the stream, or those until it is told to stop.
@@ -70,36 +74,46 @@ impl<'a> Client<'a> {
     /// The engine's first.
     pub fn run(mut self, stream: &mut Stream) -> Result<Outcome> {
         const REPORT: u64 = 64;
+        const LONG: Duration = Duration::from_millis(1);
+        let mut reported = 0;
         while !self.shared.stop.load(Relaxed) {
-            let due = self.wait_until_due();
+            let Some(due) = self.wait_until_due() else { break };
             let Some(op) = stream.next() else { break };
             let (sort, began, ended) = self.perform(op, stream)?;
             let started = self.shared.started;
             // Of an open loop, time spent waiting behind a slow operation is latency too.
             let since = if self.shared.rate > 0.0 { started + due } else { began };
             self.out.end = ended - started;
-            self.out.recorder.record(sort, self.out.end, ended.saturating_duration_since(since));
+            let took = ended.saturating_duration_since(since);
+            self.out.recorder.record(sort, self.out.end, took);
             self.out.ops += 1;
-            if self.out.ops.is_multiple_of(REPORT) {
-                self.shared.done.fetch_add(REPORT, Relaxed);
+            if took >= LONG {
+                self.shared.slowest.fetch_max(took.as_nanos() as u64, Relaxed);
+            }
+            if took >= LONG || self.out.ops - reported >= REPORT {
+                self.shared.done.fetch_add(self.out.ops - reported, Relaxed);
+                reported = self.out.ops;
             }
         }
         Ok(self.out)
     }
 
-    /// Waits until the next operation of an open loop is due; when that is, since the start.
-    fn wait_until_due(&self) -> Duration {
+    /// Waits until the next operation of an open loop is due; when that is, since the start. Nothing if it is told to stop
+    /// before that.
+    fn wait_until_due(&self) -> Option<Duration> {
         if self.shared.rate <= 0.0 {
-            return Duration::ZERO;
+            return Some(Duration::ZERO);
         }
-        let due = Duration::from_secs_f64(self.out.ops as f64 / self.shared.rate);
+        // Threads take turns: not all of them are due at the same time.
+        let due = Duration::from_secs_f64((self.out.ops as f64 + self.turn) / self.shared.rate);
         // The system's sleep is not exact: the last stretch is spun.
         const SPIN: Duration = Duration::from_micros(100);
+        const NAP: Duration = Duration::from_millis(50);
         loop {
-            let left = due.saturating_sub(self.shared.started.elapsed());
-            match left {
-                Duration::ZERO => return due,
-                left if left > SPIN => std::thread::sleep(left - SPIN),
+            match due.saturating_sub(self.shared.started.elapsed()) {
+                Duration::ZERO => return Some(due),
+                _ if self.shared.stop.load(Relaxed) => return None,
+                left if left > SPIN => std::thread::sleep((left - SPIN).min(NAP)),
                 _ => std::hint::spin_loop(),
             }
         }
@@ -136,11 +150,11 @@ impl<'a> Client<'a> {
                 self.out.user_bytes += 2 * self.key.len() as u64;
                 Ok((Sort::Write, began, Instant::now()))
             }
-            Op::Get { space, number } => self.get(space, number),
-            Op::Modify { number, nonce } => self.modify(number, nonce),
+            Op::Get { space, number } => self.get(space, number, stream.has_inserted(number)),
+            Op::Modify { number, nonce } => self.modify(number, nonce, stream.has_inserted(number)),
             Op::Scan { number, len } => {
                 shape.key(Space::Rows, number, &mut self.key);
-                self.scan(len as usize)
+                self.scan(number, len as usize)
             }
             Op::ScanPrefix { number, digits } => {
                 shape.key(Space::Rows, number, &mut self.key);
@@ -168,7 +182,7 @@ impl<'a> Client<'a> {
         self.out.wrong += u64::from(!is_right);
     }
 
-    fn get(&mut self, space: Space, number: u64) -> Result<(Sort, Instant, Instant)> {
+    fn get(&mut self, space: Space, number: u64, is_mine: bool) -> Result<(Sort, Instant, Instant)> {
         let shape = self.shared.shape;
         shape.key(space, number, &mut self.key);
         let began = Instant::now();
@@ -178,34 +192,42 @@ impl<'a> Client<'a> {
         let is_right = match found {
             true => space != Space::Absent && shape.is_value_of(&self.key, &self.value),
             // A row of another thread may still be on its way.
-            false => space == Space::Absent || number >= self.shared.world.rows,
+            false => space == Space::Absent || !(is_mine || self.shared.world.has_row(number)),
         };
         self.check(is_right);
         Ok((Sort::Read, began, ended))
     }
 
-    fn modify(&mut self, number: u64, nonce: u64) -> Result<(Sort, Instant, Instant)> {
+    fn modify(&mut self, number: u64, nonce: u64, is_mine: bool) -> Result<(Sort, Instant, Instant)> {
         let shape = self.shared.shape;
-        let (_, began, read) = self.get(Space::Rows, number)?;
+        let (_, began, read) = self.get(Space::Rows, number, is_mine)?;
         shape.value(&self.key, nonce, &mut self.value);
         let (_, again, ended) = self.write(shape.record_bytes(), |session, key, value| session.put(key, value))?;
         // Checking and making the value is not the engine's time.
         Ok((Sort::Write, began + (again - read), ended))
     }
 
-    fn scan(&mut self, limit: usize) -> Result<(Sort, Instant, Instant)> {
-        let (shape, from) = (self.shared.shape, &self.key);
+    fn scan(&mut self, number: u64, limit: usize) -> Result<(Sort, Instant, Instant)> {
+        let (shape, from, world) = (self.shared.shape, &self.key, self.shared.world);
+        // What was deleted must not come first, and what was not must.
+        let (has_first, is_deleted) = (world.has_row(number), world.is_deleted(number));
         let (mut is_right, mut visited) = (true, 0);
         let began = Instant::now();
         let found = self.session.scan(from, limit, &mut |key, value| {
             // The first entry whole, of the others that they are there: the check must not be what is measured.
-            is_right &= visited > 0 || (key >= from.as_slice() && is_whole(shape, key, value));
+            if visited == 0 {
+                let is_first = key == from.as_slice();
+                is_right &= key >= from.as_slice() && is_whole(shape, key, value);
+                is_right &= is_first || !has_first;
+                is_right &= !(is_first && is_deleted);
+            }
             is_right &= !value.is_empty();
             visited += 1;
         })?;
         let ended = Instant::now();
         self.out.found += found as u64;
-        self.check(is_right && found == visited && found <= limit);
+        let least = if world.has_so_many_after(number, limit) { limit } else { usize::from(has_first) };
+        self.check(is_right && found == visited && (least..=limit).contains(&found));
         Ok((Sort::Scan, began, ended))
     }
 
@@ -252,7 +274,7 @@ impl<'a> Client<'a> {
         })?;
         let ended = Instant::now();
         self.out.found += found as u64;
-        let all_there = rows.iter().all(|row| *row < self.shared.world.rows);
+        let all_there = rows.iter().all(|row| self.shared.world.has_row(*row));
         self.check(is_right && (found == rows.len() || !all_there));
         Ok((Sort::Read, began, ended))
     }

@@ -34,7 +34,7 @@ pub use self::watch::Tick;
 use self::watch::{Seen, Watch};
 use crate::engine::{Engine, Failure, Figures, Mode, Need, Opener, Result, Setup};
 use crate::line::{Asked, Line, Series};
-use crate::record::{Shape, Space};
+use crate::record::{MIN_KEY, Shape, Space, mix};
 use crate::workload::{Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, World};
 
 /// In what state the caches are when a workload starts.
@@ -92,8 +92,48 @@ pub struct Plan {
     pub warm_up: f64,
     /// The share of key order in `load-mixed`, in percent.
     pub seq_share: f64,
+    /// What a memory cgroup limits the process and its page cache to, if one does; to be printed.
+    pub memory_limit: Option<u64>,
     /// A directory that the stores are made in; exists.
     pub directory: PathBuf,
+}
+
+/// A time, in seconds, that nobody waits out.
+const LONGEST: f64 = 1e9;
+/// The most rows, operations, and bytes of a value.
+const MOST: u64 = 1 << 40;
+const LONGEST_VALUE: usize = 64 << 20;
+/// Queues have a byte for their number.
+pub const MOST_THREADS: usize = 255;
+
+impl Plan {
+    /// Whether it can be done.
+    ///
+    /// # Errors
+    /// What is out of bounds, and what the bounds are.
+    pub fn check(&self) -> Result<()> {
+        let seconds = |time: f64| (0.0..=LONGEST).contains(&time);
+        let complaint = if !(1..=MOST).contains(&self.records) || self.ops.is_some_and(|ops| ops > MOST) {
+            format!("records must be 1 to {MOST}, operations as many at most")
+        } else if !(1..=MOST_THREADS).contains(&self.threads) {
+            format!("threads must be 1 to {MOST_THREADS}")
+        } else if self.setup.deterministic && self.threads > 1 {
+            "several threads are not deterministic".to_owned()
+        } else if !seconds(self.seconds.unwrap_or(0.0)) || !seconds(self.warm_up) {
+            format!("seconds must be 0 to {LONGEST}")
+        } else if self.rate.is_some_and(|rate| !(1e-3..=1e12).contains(&rate)) {
+            "the rate must be 0.001 to 1e12 operations a second".to_owned()
+        } else if !(0.0..=100.0).contains(&self.seq_share) {
+            "the share in key order is a percentage".to_owned()
+        } else if self.key_len < MIN_KEY || self.key_len > pandodb::MAX_KEY {
+            format!("keys have {MIN_KEY} to {} bytes", pandodb::MAX_KEY)
+        } else if !(1..=LONGEST_VALUE).contains(&self.value_len) {
+            format!("values have 1 to {LONGEST_VALUE} bytes: an empty one does not tell whose it is")
+        } else {
+            return Ok(());
+        };
+        Err(complaint.into())
+    }
 }
 
 impl Default for Plan {
@@ -113,6 +153,7 @@ impl Default for Plan {
             cache: Cache::AsIs,
             warm_up: 5.0,
             seq_share: 50.0,
+            memory_limit: None,
             directory: PathBuf::from("."),
         }
     }
@@ -165,6 +206,7 @@ impl std::error::Error for Stopped {
 /// # Errors
 /// [`Stopped`], with the engine's first error; the lines before it were handed out.
 pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Result<()> {
+    plan.check()?;
     let mut world = World::new(plan.records);
     world.holds = None;
     let mut bench = Bench {
@@ -242,6 +284,8 @@ impl Reading {
 struct Measured {
     clients: Vec<Outcome>,
     streams: Vec<Stream>,
+    /// Of the operations of all threads.
+    digest: u64,
     control: Duration,
     seen: Seen,
 }
@@ -255,20 +299,22 @@ impl Bench<'_> {
             observer.ends(&Line { refused: Some(why.to_owned()), ..self.line(workload, engine) });
             return Ok(());
         }
-        if self.plan.cache == Cache::Warm && !workload.is_whole() {
+        // What starts in a new store would go on in a used one.
+        if self.plan.cache == Cache::Warm && workload.start != Start::Fresh && !workload.is_whole() {
             observer.prepares("warm up");
             let seconds = Some(self.plan.warm_up);
             let warm = self.play(workload, engine, !self.plan.seed, seconds, &mut |_| {})?;
+            engine.settle()?;
             self.keep_account(workload, &warm);
         }
         let engine = self.engine.as_deref().expect("prepared");
         observer.starts(workload);
+        let mut line = self.line(workload, engine);
         system::reset_peak_rss();
         let before = Reading::take(engine)?;
         let started = Instant::now();
         let seconds = if workload.is_whole() { None } else { self.plan.seconds };
         let measured = self.play(workload, engine, self.plan.seed, seconds, &mut |tick| observer.tick(tick))?;
-        let mut line = self.line(workload, engine);
         let mut recorder = Recorder::default();
         fill(&mut line, &measured, &mut recorder);
         if workload.writes() {
@@ -280,10 +326,8 @@ impl Bench<'_> {
         let user_bytes: u64 = measured.clients.iter().map(|client| client.user_bytes).sum();
         self.keep_account(workload, &measured);
         let engine = self.engine.as_deref().expect("prepared");
-        if workload.needs().contains(&Need::Merge) {
-            let (checked, wrong) = self.check_counters(engine)?;
-            (line.checked_answers, line.wrong_answers) = (line.checked_answers + checked, line.wrong_answers + wrong);
-        }
+        let (checked, wrong) = self.check_in_the_end(workload, engine, &measured)?;
+        (line.checked_answers, line.wrong_answers) = (line.checked_answers + checked, line.wrong_answers + wrong);
         let (read, written) = reading.bytes();
         line.write_amplification = ratio(written, user_bytes);
         line.read_bytes_per_op = ratio(read, line.ops);
@@ -319,10 +363,10 @@ impl Bench<'_> {
         if let Some(engine) = self.engine.take() {
             engine.close()?;
         }
-        if self.store.exists() {
-            std::fs::remove_dir_all(&self.store)?;
-        }
-        std::fs::create_dir_all(&self.store)?;
+        remove(&self.store)?;
+        let failed = |e| format!("cannot make {}: {e}", self.store.display());
+        std::fs::create_dir_all(&self.store).map_err(failed)?;
+        std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
         self.world = World::new(self.plan.records);
         self.engine = Some(self.opener.open(&self.store, &self.plan.setup)?);
         Ok(())
@@ -340,28 +384,29 @@ impl Bench<'_> {
         let plan = self.plan;
         let threads = plan.threads.max(1) as u64;
         let ops = plan.ops.unwrap_or(plan.records);
-        let stream = |thread| {
-            Stream::new(StreamPlan {
-                workload,
-                dist: plan.dist.unwrap_or(workload.dist),
-                seed,
-                threads,
-                thread,
-                ops,
-                records: plan.records,
-                rows: self.world.rows,
-                next_row: self.world.next_row,
-                seq_share: plan.seq_share,
-            })
+        let stream_plan = |thread| StreamPlan {
+            workload,
+            dist: plan.dist.unwrap_or(workload.dist),
+            seed,
+            threads,
+            thread,
+            ops,
+            records: plan.records,
+            rows: self.world.rows,
+            next_row: self.world.next_row,
+            seq_share: plan.seq_share,
         };
-        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let digest = (0..threads).fold(0, |sum, thread| mix(sum ^ Stream::digest_of(stream_plan(thread))));
+        let (stop, done, slowest) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         let shared = Shared {
             shape: &self.shape,
             world: &self.world,
             started: Instant::now(),
             stop: &stop,
             done: &done,
-            rate: plan.rate.unwrap_or(0.0) / threads as f64,
+            slowest: &slowest,
+            // What is whole prepares for what is offered.
+            rate: plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64,
         };
         let control = Control::start();
         let of = ops.max(if workload.is_whole() { plan.records } else { 0 });
@@ -369,9 +414,11 @@ impl Bench<'_> {
         let results = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..threads)
                 .map(|thread| {
-                    let (shared, mut stream) = (&shared, stream(thread));
+                    let (shared, mut stream) = (&shared, Stream::new(stream_plan(thread)));
+                    let turn = thread as f64 / threads as f64;
                     scope.spawn(move || {
-                        let result = engine.session().and_then(|session| Client::new(shared, session).run(&mut stream));
+                        let result =
+                            engine.session().and_then(|session| Client::new(shared, session, turn).run(&mut stream));
                         if result.is_err() {
                             shared.stop.store(true, Relaxed);
                         }
@@ -389,7 +436,7 @@ impl Bench<'_> {
             clients.push(outcome?);
             streams.push(stream);
         }
-        Ok(Measured { clients, streams, control, seen })
+        Ok(Measured { clients, streams, digest, control, seen })
     }
 
     /// Notes what the workload has changed.
@@ -401,6 +448,7 @@ impl Bench<'_> {
         world.live = world.live.saturating_add_signed(born);
         match workload.kind {
             Kind::Load => (world.rows, world.next_row) = (self.plan.records, self.plan.records),
+            Kind::Thin => world.thinned = self.plan.records,
             Kind::Mix(_) => {
                 // Rows up to the slowest thread's last are all there; new ones come after the fastest thread's.
                 let (least, most) = (inserted().min().unwrap_or(0), inserted().max().unwrap_or(0));
@@ -418,15 +466,37 @@ impl Bench<'_> {
         };
     }
 
-    /// Whether the followed counters hold the sums of what was added to them.
-    fn check_counters(&self, engine: &dyn Engine) -> Result<(u64, u64)> {
+    /// What no answer on the way has shown: the sums of counters, what was deleted and what was not. Checked, wrong.
+    fn check_in_the_end(&self, workload: &Workload, engine: &dyn Engine, measured: &Measured) -> Result<(u64, u64)> {
+        const SAMPLE: u64 = 1000;
         let mut session = engine.session()?;
         let (mut key, mut value, mut checked, mut wrong) = (Vec::new(), Vec::new(), 0, 0);
-        for (number, sum) in self.world.known_counters() {
-            self.shape.key(Space::Counters, number, &mut key);
-            let found = session.get(&key, &mut value)?;
+        let mut check = |is_right: bool| {
             checked += 1;
-            wrong += u64::from(!found || value != sum.to_le_bytes());
+            wrong += u64::from(!is_right);
+        };
+        if workload.needs().contains(&Need::Merge) {
+            for (number, sum) in self.world.known_counters() {
+                self.shape.key(Space::Counters, number, &mut key);
+                let found = session.get(&key, &mut value)?;
+                check(found && value == sum.to_le_bytes());
+            }
+        }
+        if workload.kind == Kind::Thin {
+            let step = (self.world.rows / SAMPLE).max(1);
+            for number in (0..self.world.rows).step_by(step as usize) {
+                self.shape.key(Space::Rows, number, &mut key);
+                check(session.get(&key, &mut value)? == self.world.has_row(number));
+            }
+        }
+        // Of several threads a slow one may insert what a fast one has expired.
+        if workload.kind == Kind::Expiry && self.plan.threads == 1 {
+            let first = measured.streams.iter().map(Stream::expired).max().unwrap_or(0);
+            self.shape.key(Space::Events, 0, &mut key);
+            let mut found = Vec::new();
+            session.scan(&key, 1, &mut |key, _| found.extend_from_slice(key))?;
+            self.shape.key(Space::Events, first, &mut key);
+            check(found == key);
         }
         Ok((checked, wrong))
     }
@@ -452,9 +522,10 @@ impl Bench<'_> {
                 rate: plan.rate.unwrap_or(0.0),
                 seq_share: if workload.kind == Kind::LoadMixed { plan.seq_share } else { 0.0 },
                 deterministic: plan.setup.deterministic,
+                memory_limit: plan.memory_limit.unwrap_or(0),
             },
             configuration: engine.configuration().into_iter().collect(),
-            commit: system::commit(),
+            commit: system::commit().to_owned(),
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             machine: system::machine(&plan.directory),
             ..Line::default()
@@ -475,8 +546,7 @@ fn fill(line: &mut Line, measured: &Measured, recorder: &mut Recorder) {
     line.checked_answers = clients().map(|client| client.checked).sum();
     line.wrong_answers = clients().map(|client| client.wrong).sum();
     line.found = clients().map(|client| client.found).sum();
-    let digest = measured.streams.iter().fold(0, |sum, stream| crate::record::mix(sum ^ stream.digest()));
-    line.stream = format!("{digest:016x}");
+    line.stream = format!("{:016x}", measured.digest);
     line.series = Series {
         bucket_ms: BUCKET_MS,
         ops: recorder.ops(),
@@ -490,14 +560,27 @@ fn ratio(of: u64, to: u64) -> f64 {
     if to == 0 { 0.0 } else { of as f64 / to as f64 }
 }
 
-/// Removes an engine's store from the directory of a plan.
+/// Removes an engine's store from the directory of a plan, if there is one.
 ///
 /// # Errors
-/// If it cannot be removed.
+/// If it cannot be removed, or was not made by a bench.
 pub fn remove_store(directory: &Path, opener: &dyn Opener) -> Result<()> {
-    let store = directory.join(opener.name());
-    if store.exists() {
-        std::fs::remove_dir_all(store)?;
+    remove(&directory.join(opener.name()))
+}
+
+/// Stands beside each store that a bench has made: only those are ever removed.
+fn mark_of(store: &Path) -> PathBuf {
+    store.with_extension("bench")
+}
+
+fn remove(store: &Path) -> Result<()> {
+    if !store.exists() {
+        return Ok(());
     }
-    Ok(())
+    if !mark_of(store).exists() {
+        return Err(format!("{} was not made by a bench: name another directory for the store", store.display()).into());
+    }
+    let failed = |e| format!("cannot remove {}: {e}", store.display());
+    std::fs::remove_dir_all(store).map_err(failed)?;
+    Ok(std::fs::remove_file(mark_of(store)).map_err(failed)?)
 }

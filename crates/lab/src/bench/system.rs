@@ -115,15 +115,9 @@ fn file_system(directory: &Path, mounts: &str) -> String {
     under.max_by_key(|(at, _)| at.len()).map_or(String::new(), |(_, kind)| kind.to_owned())
 }
 
-/// The commit that this was built from, as `git` says at the time of the run; empty outside a work tree.
-pub fn commit() -> String {
-    let git = |args: &[&str]| {
-        let output = std::process::Command::new("git").args(args).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
-    };
-    let Some(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else { return String::new() };
-    let clean = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| changes.is_empty());
-    if clean { commit } else { format!("{commit}, modified") }
+/// The commit that this was built from; empty outside a work tree.
+pub fn commit() -> &'static str {
+    env!("PANDO_COMMIT")
 }
 
 #[cfg(test)]

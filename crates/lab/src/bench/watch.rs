@@ -11,7 +11,7 @@ use crate::engine::Engine;
 /// How far a workload is.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick {
-    /// Operations done, in steps of 64 a thread.
+    /// Operations done, in steps of up to 64 a thread where they are fast.
     pub done: u64,
     /// Operations in all, if the workload is not ended by the clock.
     pub of: u64,
@@ -21,6 +21,8 @@ pub struct Tick {
     pub elapsed: Duration,
     /// Operations done in the last bucket.
     pub last: u64,
+    /// The slowest operation of the last bucket that took a millisecond or more.
+    pub slowest: Duration,
     /// What the engine owes.
     pub debt: Option<u64>,
 }
@@ -58,7 +60,8 @@ impl<'a> Watch<'a> {
             let elapsed = self.shared.started.elapsed();
             let next = bucket * (elapsed.as_millis() as u32 / BUCKET_MS as u32 + 1);
             // Short workloads end between two buckets.
-            wait(next.min(self.end.unwrap_or(next)).saturating_sub(elapsed), &is_done);
+            let until = self.end.filter(|end| *end > elapsed).map_or(next, |end| next.min(end));
+            wait(until.saturating_sub(elapsed), &is_done);
             let elapsed = self.shared.started.elapsed();
             if self.end.is_some_and(|end| elapsed >= end) {
                 self.shared.stop.store(true, Relaxed);
@@ -73,6 +76,7 @@ impl<'a> Watch<'a> {
                 time_share: self.end.map_or(0.0, |end| elapsed.as_secs_f64() / end.as_secs_f64()),
                 elapsed,
                 last: done - last,
+                slowest: Duration::from_nanos(self.shared.slowest.swap(0, Relaxed)),
                 debt,
             });
             last = done;

@@ -42,12 +42,9 @@ pub struct Bandwidth {
 /// # Errors
 /// What the system says: no space, no permission.
 pub fn probe(directory: &Path, bytes: u64, stage: Duration) -> Result<Bandwidth> {
-    let path = directory.join("probe");
-    let bandwidth = measure(&path, bytes.div_ceil(CHUNK as u64).max(1), stage);
-    let removed = std::fs::remove_file(&path);
-    let bandwidth = bandwidth?;
-    removed?;
-    Ok(bandwidth)
+    // In a directory of its own: nothing of the caller's is there to be overwritten.
+    let own = tempfile::Builder::new().prefix("pando-probe-").tempdir_in(directory)?;
+    measure(&own.path().join("file"), bytes.div_ceil(CHUNK as u64).max(1), stage)
 }
 
 fn measure(path: &Path, chunks: u64, stage: Duration) -> Result<Bandwidth> {
@@ -65,7 +62,7 @@ fn measure(path: &Path, chunks: u64, stage: Duration) -> Result<Bandwidth> {
 
 /// A new file past the page cache, or an ordinary one; which of them.
 fn open(path: &Path) -> Result<(File, bool)> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
     match rustix::fs::open(path, flags | OFlags::DIRECT, mode) {
         Ok(file) => Ok((file.into(), true)),

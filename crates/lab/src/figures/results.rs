@@ -23,7 +23,7 @@ pub struct Results {
     pub device: Option<Bandwidth>,
 }
 
-/// Whether a line answers a step: the same workload, sizes, memory and threads; of our own, the same durability.
+/// Whether a line answers a step: the same workload, sizes, memory, caches, rate and threads; of our own, the same durability.
 pub fn fits(line: &Line, step: &Step) -> bool {
     let plan = &step.plan;
     let mixed = Workload::find(&line.workload).is_some_and(|workload| workload.kind == Kind::LoadMixed);
@@ -33,6 +33,9 @@ pub fn fits(line: &Line, step: &Step) -> bool {
         && line.asked.memory_budget == plan.setup.memory_budget as u64
         && line.threads == plan.threads
         && line.mode == plan.setup.mode
+        && line.asked.cache == plan.cache.name()
+        && line.asked.rate == plan.rate.unwrap_or(0.0)
+        && line.asked.deterministic == plan.setup.deterministic
         && (!mixed || line.asked.seq_share == plan.seq_share)
         && (line.who() != OURS || durability(line) == format!("{:?}", step.durability))
 }

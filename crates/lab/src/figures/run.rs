@@ -11,7 +11,7 @@ use pandodb::{Durability, IndexKind};
 
 use super::results::{Results, fits};
 use super::{Figure, KEY_LEN, OURS, probe};
-use crate::bench::{self, Observer, Plan};
+use crate::bench::{self, Cache, Observer, Plan};
 use crate::engine::{Mode, Result, Setup};
 use crate::line::Line;
 use crate::pando::Pando;
@@ -122,6 +122,8 @@ impl Scale {
             key_len: KEY_LEN,
             value_len: figure.value_len,
             seed: self.seed,
+            // As the rivals' command measures by default.
+            cache: Cache::Cold,
             directory: self.directory.clone(),
             ..Plan::default()
         };

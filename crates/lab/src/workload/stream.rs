@@ -3,6 +3,7 @@
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::world::MOST_COUNTERS;
 use super::{Dist, Kind, Picker, Verb, Workload};
 use crate::record::{Space, mix};
 
@@ -146,7 +147,7 @@ impl Stream {
             mix(plan.seed ^ mix(plan.thread)).wrapping_add(xxhash_rust::xxh3::xxh3_64(plan.workload.name.as_bytes()));
         Stream {
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
-            picker: Picker::new(plan.dist, plan.rows.max(plan.records)),
+            picker: Picker::new(plan.dist, plan.records),
             left: share,
             made: 0,
             inserted: 0,
@@ -158,19 +159,16 @@ impl Stream {
         }
     }
 
-    /// Identifies the operations so far, up to 10,000.
-    pub fn digest(&self) -> u64 {
-        self.digest
+    /// Identifies the operations: a hash of the first 10,000, whether they were done or not.
+    pub fn digest_of(plan: StreamPlan) -> u64 {
+        let mut stream = Stream::new(plan);
+        stream.by_ref().take(DIGESTED as usize).for_each(drop);
+        stream.digest
     }
 
     /// New rows, events or entries so far.
     pub fn inserted(&self) -> u64 {
         self.inserted
-    }
-
-    /// Entries taken off the queue so far.
-    pub fn popped(&self) -> u64 {
-        self.popped
     }
 
     /// Events below this number are deleted.
@@ -185,10 +183,21 @@ impl Stream {
         number
     }
 
+    /// A row: of those that were loaded, so that what is popular stays so however many are inserted; or one of the latest.
     fn pick(&mut self) -> u64 {
         let newer = self.inserted * self.plan.threads;
-        let rows = if newer == 0 { self.plan.rows } else { self.plan.next_row + newer };
+        let rows = match self.plan.dist {
+            Dist::Latest if newer > 0 => self.plan.next_row + newer,
+            Dist::Latest => self.plan.rows,
+            _ => self.plan.records,
+        };
         self.picker.pick(rows, &mut self.rng)
+    }
+
+    /// Whether this stream has inserted that row.
+    pub fn has_inserted(&self, number: u64) -> bool {
+        let Some(since) = number.checked_sub(self.plan.next_row) else { return false };
+        since % self.plan.threads == self.plan.thread && since / self.plan.threads < self.inserted
     }
 
     fn put(&mut self, space: Space, number: u64) -> Op {
@@ -252,11 +261,11 @@ impl Stream {
                 Op::Scan { number: self.pick(), len: least + more as u32 }
             }
             Verb::ScanPrefix => {
-                // Each digit divides the rows by 16.
-                let digits = self.plan.rows.max(16).ilog(16) as usize;
-                Op::ScanPrefix { number: self.pick(), digits: digits.saturating_sub(1) }
+                // Each digit divides the rows by 16: as many as leave about 16 of them.
+                let digits = (self.plan.records.max(16) as f64 / 16.0).log(16.0).round() as usize;
+                Op::ScanPrefix { number: self.pick(), digits }
             }
-            Verb::Merge => Op::Add { number: self.pick() % self.plan.records, delta: 1 + self.rng.next_u64() % 100 },
+            Verb::Merge => Op::Add { number: self.pick() % MOST_COUNTERS, delta: 1 + self.rng.next_u64() % 100 },
             Verb::MultiGet(n) => {
                 self.rows.clear();
                 for _ in 0..n {
@@ -348,7 +357,7 @@ mod tests {
             let run = |seed, thread| {
                 let mut stream = stream(workload.name, seed, thread);
                 let ops: Vec<Op> = stream.by_ref().collect();
-                (ops, stream.digest())
+                (ops, stream.digest)
             };
             let first = run(1, 0);
             assert_eq!(first, run(1, 0), "{}", workload.name);

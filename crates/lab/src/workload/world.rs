@@ -3,10 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Start;
-use crate::record::Shape;
+use super::stream::THINNED;
+use crate::record::{Shape, mix};
 
 /// One counter in so many is followed exactly.
-const FOLLOWED: u64 = 1024;
+const FOLLOWED: u64 = 64;
+/// The most counters that are added to: they are all known here, a bit each.
+pub const MOST_COUNTERS: u64 = 1 << 24;
 
 /// What a store holds.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct World {
     pub rows: u64,
     /// The number of the next new row.
     pub next_row: u64,
+    /// Rows of numbers below this were thinned.
+    pub thinned: u64,
     /// Rows, events and entries that are alive.
     pub live: u64,
     /// Which counters exist.
@@ -33,10 +38,27 @@ impl World {
             holds: Some(Start::Fresh),
             rows: 0,
             next_row: 0,
+            thinned: 0,
             live: 0,
-            seen: atomics(records.div_ceil(64)),
-            sums: atomics(records.div_ceil(FOLLOWED)),
+            seen: atomics(records.min(MOST_COUNTERS).div_ceil(64)),
+            sums: atomics(records.min(MOST_COUNTERS).div_ceil(FOLLOWED)),
         }
+    }
+
+    /// Whether a row is certainly there.
+    pub fn has_row(&self, number: u64) -> bool {
+        number < self.rows && !self.is_deleted(number)
+    }
+
+    /// Whether a row was there and was deleted.
+    pub fn is_deleted(&self, number: u64) -> bool {
+        number < self.thinned && !number.is_multiple_of(THINNED)
+    }
+
+    /// Whether so many entries certainly follow a row: it lies far enough from the end of the keys.
+    pub fn has_so_many_after(&self, number: u64, limit: usize) -> bool {
+        const TAIL: u64 = 10;
+        mix(number) < u64::MAX / TAIL * (TAIL - 1) && self.live > 2 * TAIL * limit as u64
     }
 
     /// A counter was added to.

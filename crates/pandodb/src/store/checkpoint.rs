@@ -276,6 +276,19 @@ impl Engine {
         self.damage.lock().remove(&keyspace.id).map_or(Ok(()), Err)
     }
 
+    /// Writes every memtable as a run, and waits for it.
+    pub(crate) fn pack(&self) -> Result<()> {
+        self.check_writable()?;
+        let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
+        for keyspace in &keyspaces {
+            let mut sequencer = self.sequencer.lock();
+            if keyspace.check_alive().is_ok() {
+                self.seal(&mut sequencer, keyspace);
+            }
+        }
+        self.drain(&|| keyspaces.iter().all(|keyspace| keyspace.index.debt().pack_bytes == 0))
+    }
+
     /// Waits until no debt is left, then lets freed space go. Damage that compactions met is told once.
     pub(crate) fn settle(&self) -> Result<()> {
         self.settle_all()?;

@@ -198,6 +198,15 @@ impl Store {
         self.engine.checkpoint()
     }
 
+    /// Writes everything that is in memory as runs, so that nothing of it is in the log alone; what that makes due may go on
+    /// behind. Happens by itself whenever a memtable is full: for benchmarks, and before a long pause.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], or what the packing failed with.
+    pub fn pack(&self) -> Result<()> {
+        self.engine.pack()
+    }
+
     /// Waits until all background work is done, then gives freed space back to the file system.
     ///
     /// # Errors

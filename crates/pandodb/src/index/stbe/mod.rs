@@ -466,11 +466,12 @@ fn left_alone(error: crate::Error) -> Result<Progress> {
     }
 }
 
-/// Bytes that an output occupies.
+/// Bytes of an output's filter.
 fn filter_bytes(output: &Output) -> u64 {
     output.meta.iter().map(|meta| u64::from(meta.filter.pages) * PAGE as u64).sum()
 }
 
+/// Bytes that an output occupies.
 fn output_bytes(output: &Output) -> u64 {
     output.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
 }

@@ -1,0 +1,17 @@
+//! Notes the commit that this is built from, for the lines of figures.
+
+use std::process::Command;
+
+fn main() {
+    let git = |args: &[&str]| {
+        let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
+    println!("cargo::rustc-env=PANDO_COMMIT={commit}");
+    println!("cargo::rerun-if-changed=build.rs");
+    // Outside a work tree there is no log of HEAD to watch.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| std::path::Path::new(log).exists()) {
+        println!("cargo::rerun-if-changed={log}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Page-aligned buffers, as direct I/O wants them, without a line of `unsafe`: a vector of pages that are aligned by
 //! their type, seen as bytes through `zerocopy`.
 
+use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -17,13 +18,43 @@ pub struct AlignedBuf {
     pages: Vec<Page>,
 }
 
+/// Buffers of one page that a thread keeps to be used again: reads of single pages come by the hundred thousand, and an
+/// allocator that has to align them leaves most of a page of nothing beside each.
+const SPARE: usize = 8;
+
+thread_local! {
+    static SPARES: RefCell<Vec<Vec<Page>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        if self.pages.len() == 1 {
+            let pages = std::mem::take(&mut self.pages);
+            // At the end of a thread there is nothing left to keep it in.
+            let _ = SPARES.try_with(|spares| {
+                let mut spares = spares.borrow_mut();
+                if spares.len() < SPARE {
+                    spares.push(pages);
+                }
+            });
+        }
+    }
+}
+
 impl AlignedBuf {
     /// A zeroed buffer of `pages` pages.
     ///
     /// # Panics
     /// If the allocator has no memory left; callers bound `pages` before they believe it.
     pub fn zeroed(pages: usize) -> AlignedBuf {
-        AlignedBuf { pages: Page::new_vec_zeroed(pages).expect("out of memory") }
+        let spare = if pages == 1 { SPARES.with(|spares| spares.borrow_mut().pop()) } else { None };
+        match spare {
+            Some(mut pages) => {
+                pages[0].0.fill(0);
+                AlignedBuf { pages }
+            }
+            None => AlignedBuf { pages: Page::new_vec_zeroed(pages).expect("out of memory") },
+        }
     }
 
     /// A copy of `bytes`, padded with zeros to whole pages.

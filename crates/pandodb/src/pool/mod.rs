@@ -29,10 +29,11 @@ mod tests;
 
 use std::sync::Arc;
 
+use block::Home;
 pub use block::{Block, PinnedBlock};
 use shard::{FrameKey, Shard};
 
-use crate::base::sync::{AtomicU64, AtomicUsize, Mutex, Ordering::Relaxed};
+use crate::base::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, PageNo, Result, RunId};
 use crate::device::AlignedBuf;
 
@@ -49,7 +50,7 @@ pub struct Pool {
     bytes: AtomicUsize,
     /// The shard that pays next when the pool as a whole is over its capacity.
     next_victim: AtomicUsize,
-    pinned: Arc<AtomicU64>,
+    home: Arc<Home>,
 }
 
 /// Figures of the pool.
@@ -79,7 +80,7 @@ impl Pool {
             capacity: AtomicUsize::new(capacity_bytes),
             bytes: AtomicUsize::new(0),
             next_victim: AtomicUsize::new(0),
-            pinned: Arc::default(),
+            home: Arc::default(),
         }
     }
 
@@ -110,7 +111,7 @@ impl Pool {
     pub fn insert(&self, owner: RunId, addr: BlockAddr, buf: AlignedBuf) -> Block {
         debug_assert_eq!(buf.len(), addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
-        let block = Block::new(&buf, self.pinned.clone());
+        let block = Block::new(&buf, self.home.clone());
         let (capacity, cost) = (self.capacity.load(Relaxed), block.cost());
         if cost > capacity / 8 {
             return block;
@@ -163,7 +164,7 @@ impl Pool {
 
     /// Whether users hold so much that a new guard should copy its value instead of pinning a block.
     pub fn should_copy(&self) -> bool {
-        self.pinned.load(Relaxed) > self.capacity.load(Relaxed) as u64 / 4
+        self.home.pinned.load(Relaxed) > self.capacity.load(Relaxed) as u64 / 4
     }
 
     /// Figures. Takes each shard's lock in turn.
@@ -171,7 +172,7 @@ impl Pool {
         let mut stats = PoolStats {
             bytes: self.bytes.load(Relaxed) as u64,
             capacity: self.capacity.load(Relaxed) as u64,
-            pinned_bytes: self.pinned.load(Relaxed),
+            pinned_bytes: self.home.pinned.load(Relaxed),
             ..PoolStats::default()
         };
         for shard in &self.shards {

@@ -63,14 +63,13 @@ impl Pando {
         if setup.deterministic {
             builder = builder.background_threads(0);
         }
-        let store = (self.tune)(builder).open()?;
+        let builder = (self.tune)(builder);
+        let settings = builder.settings();
+        let store = builder.open()?;
         let options = KeyspaceOptions::new().index(self.index).merge(AddU64);
         let keyspace = store.keyspace_with(KEYSPACE, options)?;
-        let configuration = vec![
-            ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-            ("durability".to_owned(), format!("{:?}", self.durability)),
-            ("background_threads".to_owned(), if setup.deterministic { "0" } else { "1 (default)" }.to_owned()),
-        ];
+        let mut configuration = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        configuration.extend(settings.into_iter().map(|(name, value)| (name.to_owned(), value)));
         Ok(PandoEngine { store, keyspace, device, configuration })
     }
 }

@@ -23,8 +23,8 @@ pub struct TheoryArgs {
     /// The smallest number of records.
     #[arg(long, value_name = "N", default_value_t = 1 << 15, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub start: u64,
-    /// How often it is doubled.
-    #[arg(long, value_name = "TIMES", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=16))]
+    /// How often it is doubled; a slope wants three sizes at least.
+    #[arg(long, value_name = "TIMES", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=16))]
     pub doublings: u32,
     /// Memory of the engine, and of the model.
     #[arg(long, value_name = "SIZE", default_value = "2MiB", value_parser = parse_size)]

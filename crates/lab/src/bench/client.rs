@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use super::record::{Recorder, Sort};
+use super::recorder::{OpClass, Recorder};
 use crate::engine::{Result, Session};
 use crate::record::{Shape, Space};
 use crate::workload::{Op, Stream, World};
@@ -79,13 +79,13 @@ impl<'a> Client<'a> {
         while !self.shared.stop.load(Relaxed) {
             let Some(due) = self.wait_until_due() else { break };
             let Some(op) = stream.next() else { break };
-            let (sort, began, ended) = self.perform(op, stream)?;
+            let (class, began, ended) = self.perform(op, stream)?;
             let started = self.shared.started;
             // Of an open loop, time spent waiting behind a slow operation is latency too.
             let since = if self.shared.rate > 0.0 { started + due } else { began };
             self.out.end = ended - started;
             let took = ended.saturating_duration_since(since);
-            self.out.recorder.record(sort, self.out.end, took);
+            self.out.recorder.record(class, self.out.end, took);
             self.out.ops += 1;
             if took >= LONG {
                 self.shared.slowest.fetch_max(took.as_nanos() as u64, Relaxed);
@@ -121,7 +121,7 @@ impl<'a> Client<'a> {
 
     /// Does one operation: what it was, when it began and when it ended. Making its bytes and checking the answer is not
     /// part of that time.
-    fn perform(&mut self, op: Op, stream: &Stream) -> Result<(Sort, Instant, Instant)> {
+    fn perform(&mut self, op: Op, stream: &Stream) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         match op {
             Op::Put { space, number, nonce } => {
@@ -148,7 +148,7 @@ impl<'a> Client<'a> {
                 let began = Instant::now();
                 self.session.delete_range(&self.key, &self.end)?;
                 self.out.user_bytes += 2 * self.key.len() as u64;
-                Ok((Sort::Write, began, Instant::now()))
+                Ok((OpClass::Write, began, Instant::now()))
             }
             Op::Get { space, number } => self.get(space, number, stream.has_inserted(number)),
             Op::Modify { number, nonce } => self.modify(number, nonce, stream.has_inserted(number)),
@@ -169,12 +169,12 @@ impl<'a> Client<'a> {
         &mut self,
         bytes: u64,
         act: impl FnOnce(&mut dyn Session, &[u8], &[u8]) -> Result<()>,
-    ) -> Result<(Sort, Instant, Instant)> {
+    ) -> Result<(OpClass, Instant, Instant)> {
         let began = Instant::now();
         act(self.session.as_mut(), &self.key, &self.value)?;
         let ended = Instant::now();
         self.out.user_bytes += bytes;
-        Ok((Sort::Write, began, ended))
+        Ok((OpClass::Write, began, ended))
     }
 
     fn check(&mut self, is_right: bool) {
@@ -182,7 +182,7 @@ impl<'a> Client<'a> {
         self.out.wrong += u64::from(!is_right);
     }
 
-    fn get(&mut self, space: Space, number: u64, is_mine: bool) -> Result<(Sort, Instant, Instant)> {
+    fn get(&mut self, space: Space, number: u64, is_mine: bool) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         shape.key(space, number, &mut self.key);
         let began = Instant::now();
@@ -195,19 +195,19 @@ impl<'a> Client<'a> {
             false => space == Space::Absent || !(is_mine || self.shared.world.has_row(number)),
         };
         self.check(is_right);
-        Ok((Sort::Read, began, ended))
+        Ok((OpClass::Read, began, ended))
     }
 
-    fn modify(&mut self, number: u64, nonce: u64, is_mine: bool) -> Result<(Sort, Instant, Instant)> {
+    fn modify(&mut self, number: u64, nonce: u64, is_mine: bool) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         let (_, began, read) = self.get(Space::Rows, number, is_mine)?;
         shape.value(&self.key, nonce, &mut self.value);
         let (_, again, ended) = self.write(shape.record_bytes(), |session, key, value| session.put(key, value))?;
         // Checking and making the value is not the engine's time.
-        Ok((Sort::Write, began + (again - read), ended))
+        Ok((OpClass::Write, began + (again - read), ended))
     }
 
-    fn scan(&mut self, number: u64, limit: usize) -> Result<(Sort, Instant, Instant)> {
+    fn scan(&mut self, number: u64, limit: usize) -> Result<(OpClass, Instant, Instant)> {
         let (shape, from, world) = (self.shared.shape, &self.key, self.shared.world);
         // What was deleted must not come first, and what was not must.
         let (has_first, is_deleted) = (world.has_row(number), world.is_deleted(number));
@@ -228,10 +228,10 @@ impl<'a> Client<'a> {
         self.out.found += found as u64;
         let least = if world.has_so_many_after(number, limit) { limit } else { usize::from(has_first) };
         self.check(is_right && found == visited && (least..=limit).contains(&found));
-        Ok((Sort::Scan, began, ended))
+        Ok((OpClass::Scan, began, ended))
     }
 
-    fn scan_prefix(&mut self, len: usize) -> Result<(Sort, Instant, Instant)> {
+    fn scan_prefix(&mut self, len: usize) -> Result<(OpClass, Instant, Instant)> {
         let (mut found, mut is_right) = (0, false);
         let mut from = self.key[..len].to_vec();
         let began = Instant::now();
@@ -257,10 +257,10 @@ impl<'a> Client<'a> {
         let ended = Instant::now();
         self.out.found += found;
         self.check(is_right);
-        Ok((Sort::Scan, began, ended))
+        Ok((OpClass::Scan, began, ended))
     }
 
-    fn multi_get(&mut self, rows: &[u64]) -> Result<(Sort, Instant, Instant)> {
+    fn multi_get(&mut self, rows: &[u64]) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         self.keys.resize_with(rows.len(), Vec::new);
         for (key, row) in self.keys.iter_mut().zip(rows) {
@@ -276,10 +276,10 @@ impl<'a> Client<'a> {
         self.out.found += found as u64;
         let all_there = rows.iter().all(|row| self.shared.world.has_row(*row));
         self.check(is_right && (found == rows.len() || !all_there));
-        Ok((Sort::Read, began, ended))
+        Ok((OpClass::Read, began, ended))
     }
 
-    fn pop(&mut self, queue: u8, number: u64) -> Result<(Sort, Instant, Instant)> {
+    fn pop(&mut self, queue: u8, number: u64) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         shape.key(Space::Queue(queue), 0, &mut self.key);
         let end = &mut self.end;
@@ -292,7 +292,7 @@ impl<'a> Client<'a> {
         self.check(is_right);
         self.out.user_bytes += self.key.len() as u64;
         self.out.born -= 1;
-        Ok((Sort::Write, began, ended))
+        Ok((OpClass::Write, began, ended))
     }
 }
 

@@ -14,7 +14,7 @@
 
 mod client;
 mod control;
-pub mod record;
+pub mod recorder;
 pub mod system;
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use self::client::{Client, Outcome, Shared};
 use self::control::Control;
-use self::record::{BUCKET_MS, Recorder};
+use self::recorder::{BUCKET_MS, Recorder};
 pub use self::watch::Tick;
 use self::watch::{Seen, Watch};
 use crate::engine::{Engine, Failure, Figures, Mode, Need, Opener, Result, Setup};
@@ -541,7 +541,7 @@ fn fill(line: &mut Line, measured: &Measured, recorder: &mut Recorder) {
     line.seconds = clients().map(|client| client.end).max().unwrap_or_default().as_secs_f64();
     line.ops_per_s = if line.seconds > 0.0 { line.ops as f64 / line.seconds } else { 0.0 };
     line.latency = recorder.all();
-    line.latency_by = recorder.by_sort().map(|(name, figures)| (name.to_owned(), figures)).collect();
+    line.latency_by = recorder.by_class().map(|(name, figures)| (name.to_owned(), figures)).collect();
     line.control_max_us = measured.control.as_secs_f64() * 1e6;
     line.checked_answers = clients().map(|client| client.checked).sum();
     line.wrong_answers = clients().map(|client| client.wrong).sum();

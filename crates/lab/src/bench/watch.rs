@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::client::Shared;
-use super::record::BUCKET_MS;
+use super::recorder::BUCKET_MS;
 use super::system;
 use crate::engine::Engine;
 

@@ -24,6 +24,8 @@ use super::measure::{BLOCKS, Config, Load, Point, Reads};
 
 /// The slope that a tight bound may have, a doubling: the steps of whole levels and of leaves that split together.
 pub const TOLERANCE: f64 = 0.05;
+/// F, as a store has it by default.
+const FANOUT: f64 = 8.0;
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
 const STEP_BYTES: usize = 64 << 10;
 /// Reads of an absent key for each run on its path.
@@ -199,7 +201,7 @@ fn lookups() -> Vec<(Claim, Rule)> {
             ),
             rule(|p| {
                 let tree = &p.load.tree;
-                (tree.max_runs_on_path as f64, 24.0 * f64::from(tree.levels.saturating_sub(1)) + 9.0)
+                (tree.max_runs_on_path as f64, 3.0 * FANOUT * f64::from(tree.levels.saturating_sub(1)) + 9.0)
             }),
         ),
     ]

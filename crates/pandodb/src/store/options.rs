@@ -176,6 +176,21 @@ impl StoreBuilder {
         self
     }
 
+    /// The sizes that matter for speed, by name, to be printed beside a measurement.
+    #[doc(hidden)]
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let config = &self.config;
+        vec![
+            ("memtable_bytes", config.memtable().to_string()),
+            ("pool_bytes", config.pool().to_string()),
+            ("segment_bytes", config.segment().to_string()),
+            ("durability", format!("{:?}", config.durability)),
+            ("background_threads", config.background_threads.to_string()),
+            ("fanout", config.fanout.to_string()),
+            ("leaf_memtables", config.leaf_memtables.to_string()),
+        ]
+    }
+
     /// Opens what can be read of a damaged store. For [`crate::check::salvage`], which knows how to treat it.
     pub(crate) fn open_to_salvage(mut self) -> Result<Store> {
         self.config.read_only = true;

@@ -11,7 +11,7 @@ pub const BUCKET_MS: u64 = 100;
 
 /// What an operation is, as far as its latency goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+pub enum OpClass {
     /// Put, delete, merge.
     Write,
     /// Get.
@@ -20,16 +20,16 @@ pub enum Sort {
     Scan,
 }
 
-impl Sort {
+impl OpClass {
     /// All of them.
-    pub const ALL: [Sort; 3] = [Sort::Write, Sort::Read, Sort::Scan];
+    pub const ALL: [OpClass; 3] = [OpClass::Write, OpClass::Read, OpClass::Scan];
 
     /// The name in a line.
     pub fn name(self) -> &'static str {
         match self {
-            Sort::Write => "write",
-            Sort::Read => "read",
-            Sort::Scan => "scan",
+            OpClass::Write => "write",
+            OpClass::Read => "read",
+            OpClass::Scan => "scan",
         }
     }
 }
@@ -77,16 +77,16 @@ impl Latencies {
 /// What one thread measured; those of several threads add up.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    /// By [`Sort`].
-    by_sort: [Latencies; 3],
+    /// By [`OpClass`].
+    by_class: [Latencies; 3],
     /// Operations and the slowest one, in nanoseconds, of each bucket.
     buckets: Vec<(u64, u64)>,
 }
 
 impl Recorder {
     /// An operation ended `at` after the start and took `latency`.
-    pub fn record(&mut self, sort: Sort, at: Duration, latency: Duration) {
-        self.by_sort[sort as usize].record(latency);
+    pub fn record(&mut self, class: OpClass, at: Duration, latency: Duration) {
+        self.by_class[class as usize].record(latency);
         let bucket = (at.as_millis() as u64 / BUCKET_MS) as usize;
         if bucket >= self.buckets.len() {
             self.buckets.resize(bucket + 1, (0, 0));
@@ -98,7 +98,7 @@ impl Recorder {
 
     /// Adds what another thread measured.
     pub fn add(&mut self, other: &Recorder) {
-        self.by_sort.iter_mut().zip(&other.by_sort).for_each(|(mine, theirs)| mine.add(theirs));
+        self.by_class.iter_mut().zip(&other.by_class).for_each(|(mine, theirs)| mine.add(theirs));
         if other.buckets.len() > self.buckets.len() {
             self.buckets.resize(other.buckets.len(), (0, 0));
         }
@@ -110,13 +110,13 @@ impl Recorder {
     /// Of all operations.
     pub fn all(&self) -> LatencyFigures {
         let mut all = Latencies::default();
-        self.by_sort.iter().for_each(|sort| all.add(sort));
+        self.by_class.iter().for_each(|class| all.add(class));
         all.figures()
     }
 
-    /// By sort, those left out that there were none of.
-    pub fn by_sort(&self) -> impl Iterator<Item = (&'static str, LatencyFigures)> + '_ {
-        let figures = Sort::ALL.into_iter().map(|sort| (sort.name(), self.by_sort[sort as usize].figures()));
+    /// By class, those left out that there were none of.
+    pub fn by_class(&self) -> impl Iterator<Item = (&'static str, LatencyFigures)> + '_ {
+        let figures = OpClass::ALL.into_iter().map(|class| (class.name(), self.by_class[class as usize].figures()));
         figures.filter(|(_, figures)| figures.count > 0)
     }
 
@@ -139,9 +139,9 @@ mod tests {
     fn latencies_and_buckets_add_up() {
         let (mut one, mut two) = (Recorder::default(), Recorder::default());
         for i in 1..=1000u64 {
-            one.record(Sort::Write, Duration::from_millis(i), Duration::from_micros(i));
+            one.record(OpClass::Write, Duration::from_millis(i), Duration::from_micros(i));
         }
-        two.record(Sort::Read, Duration::from_millis(2500), Duration::from_secs(2));
+        two.record(OpClass::Read, Duration::from_millis(2500), Duration::from_secs(2));
         one.add(&two);
         let all = one.all();
         assert_eq!((all.count, one.ops().iter().sum::<u64>(), one.ops().len()), (1001, 1001, 26));
@@ -150,7 +150,7 @@ mod tests {
             (one.slowest_us()[25] - 2e6).abs() < 1.0 && one.slowest_us()[20] == 0.0,
             "the stall stands where it was"
         );
-        let by: Vec<_> = one.by_sort().map(|(name, figures)| (name, figures.count)).collect();
+        let by: Vec<_> = one.by_class().map(|(name, figures)| (name, figures.count)).collect();
         assert_eq!(by, [("write", 1000), ("read", 1)]);
     }
 }

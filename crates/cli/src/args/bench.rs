@@ -46,7 +46,7 @@ pub struct BenchArgs {
     /// Operations of a workload that is not whole; as many as rows by default.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: Option<u64>,
-    /// Seconds of a workload that is not whole.
+    /// Seconds of a workload that is not whole; 0 for no end but that of its operations.
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub seconds: f64,
     /// Client threads.

@@ -39,7 +39,7 @@ fn measure(args: &BenchArgs) -> Outcome {
         workloads: args.workloads.clone(),
         records: args.records,
         ops: args.ops,
-        seconds: (args.seconds > 0.0).then_some(args.seconds),
+        seconds: (args.seconds != 0.0).then_some(args.seconds),
         threads: usize::from(args.threads),
         setup: Setup { memory_budget: args.memory_budget, mode: args.mode.into(), deterministic: args.deterministic },
         dist: args.dist.map(Into::into),

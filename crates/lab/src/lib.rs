@@ -7,9 +7,9 @@
 //! ```
 //!
 //! * [`workload`]: what is done: YCSB, loads, merges, deletes, queues; a deterministic stream of operations a thread.
-//! * [`bench`]: does it, watches, and measures: rates over time, latencies, amplifications, memory.
+//! * [`mod@bench`]: does it, watches, and measures: rates over time, latencies, amplifications, memory.
 //! * [`engine`]: what can be measured; [`pando`]: PandoDB as such. Rivals live in a crate of their own, which builds C++.
-//! * [`line`]: what was measured, as a line of JSON. [`report`] puts lines beside each other, as a page, pictures and tables;
+//! * [`mod@line`]: what was measured, as a line of JSON. [`report`] puts lines beside each other, as a page, pictures and tables;
 //!   [`plot`] draws.
 //! * [`figures`]: the figures of the sources, measured again: each claim beside what we measure.
 //! * [`theory`]: costs against the bounds of the sources while N doubles.

@@ -8,7 +8,7 @@
 //! * Costs of a load are those of the data file until nothing is owed, for the records that have left the memtable; the log
 //!   is told apart. The greatest cost of one insert counts every file.
 //! * Lookups are uniform and cold in the sense of the bounds: the pool of the reopened store holds the filters and inner
-//!   blocks, and few leaves ([`POOL_BYTES_PER_RECORD`]); a warm-up of the same kind fills it. With the pool of the memory
+//!   blocks, and few leaves (`POOL_BYTES_PER_RECORD`); a warm-up of the same kind fills it. With the pool of the memory
 //!   budget they are measured, too, where filters and inner blocks do not all fit.
 //!
 //! Invariant: the same configuration gives the same figures, byte for byte.

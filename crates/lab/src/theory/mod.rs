@@ -8,7 +8,7 @@
 //!   order: where in the file writes go over time        sort: the same records, merely sorted to disk
 //! ```
 //!
-//! * [`measure`]: loads, lookups and scans at one size, PandoDB in its deterministic form on a device in memory.
+//! * [`mod@measure`]: loads, lookups and scans at one size, PandoDB in its deterministic form on a device in memory.
 //! * [`transfers`]: block transfers and affine cost of a list of accesses, after the fact.
 //! * [`claims`]: what is claimed of an index, and by whom; [`check`] judges.
 //! * [`order`]: sequentiality of writes (003 §5, Fig. 6b). [`sort`]: the lower bound of any load, an external sort.

@@ -6,7 +6,7 @@
 //!   runs ──loser tree, memory / (k + 1) each──▶ one sorted file ──sync──▶ done
 //! ```
 //!
-//! Plain files, read and written in pieces of at least [`LEAST_PIECE`]. One merge pass: where memory has no room for a
+//! Plain files, read and written in pieces of at least `LEAST_PIECE`. One merge pass: where memory has no room for a
 //! piece of each run, that is an error, not a slower sort. Both passes together write each record twice and read it once.
 
 use std::fs::File;

@@ -91,6 +91,8 @@ pub enum Command {
     /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
     #[cfg(feature = "lab")]
     Bench(BenchArgs),
+    /// Hold it against its sources: their figures and bounds, orders of writes, the time of a sort.
+    #[cfg(feature = "lab")]
     Lab(LabArgs),
     /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
     Sim(SimArgs),

@@ -101,7 +101,7 @@ fn in_leaf(leaf: &Node, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     let branches = &leaf.branches[begin..];
     let forced = forced.iter().any(|request| request.concerns(leaf, branches));
-    let bytes: Vec<u64> = branches.iter().map(|branch| branch.slice.bytes()).collect();
+    let bytes: Vec<u64> = branches.iter().map(|branch| branch.bytes).collect();
     let total: u64 = bytes.iter().sum();
     let candidate = |from: usize, bytes: u64| Candidate {
         branches: branches[from..].to_vec(),

@@ -36,10 +36,10 @@ fn trunk(core: &Core) -> Arc<Node> {
     let slice = run(core);
     let mut left = Node::new(KeyRange::new(Vec::new(), *b"h"), 0);
     let clipped = slice.clip(&left.range).unwrap().unwrap();
-    left.branches.push(Branch { id: BranchId(8), fresh: true, slice: clipped, weights: Arc::new([]) });
+    left.branches.push(Branch { id: BranchId(8), fresh: true, slice: clipped, bytes: 70, weights: Arc::new([]) });
     let right = Node::new(KeyRange::new(*b"h", Vec::new()), 0);
     let mut root = Node::new(KeyRange::all(), 1);
-    root.branches.push(Branch { id: BranchId(8), fresh: false, slice, weights: Arc::new([70, 80]) });
+    root.branches.push(Branch { id: BranchId(8), fresh: false, slice, bytes: 150, weights: Arc::new([70, 80]) });
     root.children = vec![Child { node: Arc::new(left), next: 1 }, Child { node: Arc::new(right), next: 0 }];
     root.assert_valid();
     Arc::new(root)

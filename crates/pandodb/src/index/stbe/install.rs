@@ -77,8 +77,8 @@ impl Install<'_> {
         let branch = match output {
             Some(slice) => {
                 let fresh = node.height < self.candidate.height;
-                let weights = node.weigh(&slice)?;
-                Some(Branch { id: self.id, fresh, slice, weights })
+                let inputs = node.branches[at..at + count].iter().map(|branch| branch.bytes).sum();
+                Some(node.branch(self.id, fresh, slice, inputs)?)
             }
             None => None,
         };

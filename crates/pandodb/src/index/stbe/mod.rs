@@ -306,8 +306,9 @@ impl Stbe {
         let mut trunk = inner.trunk.clone();
         if let Some(slice) = slice {
             let mut root = trunk.root.edit();
-            let weights = root.weigh(&slice)?;
-            root.branches.push(Branch { id: self.branch_id(), fresh: true, slice, weights });
+            let bytes = slice.bytes();
+            let branch = root.branch(self.branch_id(), true, slice, bytes)?;
+            root.branches.push(branch);
             trunk.root = Arc::new(root);
         }
         assert!(batch.through >= trunk.through, "memtables are attached in order");

@@ -34,7 +34,10 @@ pub struct Branch {
     pub fresh: bool,
     /// The run and the keys of it that count.
     pub slice: Arc<RunSlice>,
-    /// Estimated bytes for each child of the node; empty in a leaf.
+    /// Estimated bytes that it holds for the node. Whoever hands a branch down says how much it is, and nobody below
+    /// finds more in it: a slice counts whole pages, so that the parts of a small one would weigh more than all of it.
+    pub bytes: u64,
+    /// Estimated bytes for each child of the node, `bytes` in sum; empty in a leaf.
     pub weights: Arc<[u64]>,
 }
 
@@ -135,27 +138,42 @@ impl Node {
     /// Estimated bytes that the node itself holds: live for some child, or all of a leaf.
     pub fn own_bytes(&self) -> u64 {
         if self.is_leaf() {
-            self.branches.iter().map(|branch| branch.slice.bytes()).sum()
+            self.branches.iter().map(|branch| branch.bytes).sum()
         } else {
             (0..self.children.len()).map(|i| self.live_bytes(i)).sum()
         }
     }
 
-    /// Estimates what `slice` holds for each child. Walks the top of the run through the pool.
-    pub fn weigh(&self, slice: &Arc<RunSlice>) -> Result<Arc<[u64]>> {
-        self.children.iter().map(|child| weight(slice, &child.node.range)).collect()
+    /// A branch of the node from a slice of at most `bytes`. Walks the top of the run through the pool.
+    pub fn branch(&self, id: BranchId, fresh: bool, slice: Arc<RunSlice>, bytes: u64) -> Result<Branch> {
+        let bytes = bytes.min(slice.bytes());
+        let weights = self.weigh(&slice, bytes)?;
+        Ok(Branch { id, fresh, slice, bytes, weights })
+    }
+
+    /// Estimates how `bytes` of `slice` are shared among the children: by their pages, 0 only where nothing can be.
+    fn weigh(&self, slice: &Arc<RunSlice>, bytes: u64) -> Result<Arc<[u64]>> {
+        let pages = self.children.iter().map(|child| weight(slice, &child.node.range)).collect::<Result<Vec<u64>>>()?;
+        Ok(share(bytes, &pages).into())
     }
 
     /// Estimates anew what each branch holds for each child, after children have changed.
     pub fn weigh_all(&mut self) -> Result<()> {
         for i in 0..self.branches.len() {
-            self.branches[i].weights = self.weigh(&self.branches[i].slice)?;
+            self.branches[i].weights = self.weigh(&self.branches[i].slice, self.branches[i].bytes)?;
         }
         Ok(())
     }
 
-    /// Forgets the oldest branches as long as they are dead for every child.
+    /// Moves children past branches that hold nothing for them, and forgets the oldest branches as long as they are dead
+    /// for every child. Without the first, a child that nothing is ever flushed to would keep all of them.
     pub fn trim(&mut self) {
+        for i in 0..self.children.len() {
+            // To the end or not at all: a compaction must not find a child between its inputs.
+            if self.live_branches(i) == 0 {
+                self.children[i].next = self.end();
+            }
+        }
         if let Some(next) = self.children.iter().map(|child| child.next).min() {
             self.branches.drain(..(next - self.first) as usize);
             self.first = next;
@@ -222,6 +240,16 @@ impl Node {
 pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
     let least = u64::from(!SeededBug::WeightlessTombstones.is_on());
     Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(least)))
+}
+
+/// Shares `bytes` out in proportion to `parts`; every part that is not 0 gets something.
+pub fn share(bytes: u64, parts: &[u64]) -> Vec<u64> {
+    let sum: u64 = parts.iter().sum();
+    let part = |&part: &u64| match part {
+        0 => 0,
+        part => ((u128::from(bytes) * u128::from(part) / u128::from(sum)) as u64).max(1),
+    };
+    parts.iter().map(part).collect()
 }
 
 impl Drop for Node {

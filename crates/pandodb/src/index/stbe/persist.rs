@@ -212,7 +212,10 @@ impl Loader<'_> {
             let run = self.run(RunMeta::decode(reader)?, reader)?;
             let slice = RunSlice::restore(run, reader)?;
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Arc<[u64]>>>()?;
-            node.branches.push(Branch { id, fresh, slice, weights });
+            // What a leaf's part was estimated at is not written down: until it is compacted it counts whole pages again.
+            let sum = weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(*weight));
+            let bytes = if own == 0 { slice.bytes() } else { sum };
+            node.branches.push(Branch { id, fresh, slice, bytes, weights });
         }
         let mut children = Vec::new();
         for _ in 0..child_count {

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use super::node::{Branch, BranchId, Child, Node};
+use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
 
@@ -156,8 +156,8 @@ impl Tender<'_> {
         let skipped = usize::from(SeededBug::FlushSkipsBranch.is_on() && node.live_branches(i) > 1);
         for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0).skip(skipped) {
             let Some(slice) = branch.slice.clip(&taker.range)? else { continue };
-            let weights = taker.weigh(&slice)?;
-            taker.branches.push(Branch { id: branch.id, fresh: true, slice, weights });
+            let handed = taker.branch(branch.id, true, slice, branch.weights[i])?;
+            taker.branches.push(handed);
         }
         node.children[i] = Child { node: Arc::new(taker), next: node.end() };
         self.counters.flushes.fetch_add(1, Relaxed);
@@ -181,18 +181,16 @@ impl Tender<'_> {
             .chain(keys.iter().map(Vec::as_slice))
             .chain(std::iter::once(leaf.range.to.as_slice()))
             .collect();
-        bounds
-            .windows(2)
-            .map(|pair| {
-                let mut part = Node::new(KeyRange::new(pair[0], pair[1]), 0);
-                for branch in &leaf.branches {
-                    if let Some(slice) = branch.slice.clip(&part.range)? {
-                        part.branches.push(Branch { slice, ..branch.clone() });
-                    }
-                }
-                Ok(Arc::new(part))
-            })
-            .collect()
+        let mut parts: Vec<Node> =
+            bounds.windows(2).map(|pair| Node::new(KeyRange::new(pair[0], pair[1]), 0)).collect();
+        for branch in &leaf.branches {
+            let slices = parts.iter().map(|part| branch.slice.clip(&part.range)).collect::<Result<Vec<_>>>()?;
+            let pages: Vec<u64> = slices.iter().map(|slice| slice.as_ref().map_or(0, |slice| slice.bytes())).collect();
+            for ((part, slice), bytes) in parts.iter_mut().zip(slices).zip(share(branch.bytes, &pages)) {
+                part.branches.extend(slice.map(|slice| Branch { slice, bytes, ..branch.clone() }));
+            }
+        }
+        Ok(parts.into_iter().map(Arc::new).collect())
     }
 
     /// Splits an inner node of more than `F` children into equal parts that share its branches.
@@ -274,7 +272,8 @@ fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     for branch in &node.branches {
         kept_before.push(part.branches.len() as u64);
         if let Some(slice) = branch.slice.clip(&part.range)? {
-            part.branches.push(Branch { slice, weights: branch.weights[from..to].into(), ..branch.clone() });
+            let weights: Arc<[u64]> = branch.weights[from..to].into();
+            part.branches.push(Branch { slice, bytes: weights.iter().sum(), weights, ..branch.clone() });
         }
     }
     kept_before.push(part.branches.len() as u64);
@@ -299,7 +298,7 @@ fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
             Err(e) if e.is_damage() => Vec::new(),
             keys => keys?,
         };
-        let weight = branch.slice.bytes() / (keys.len() as u64 + 1);
+        let weight = branch.bytes / (keys.len() as u64 + 1);
         marks.extend(keys.into_iter().map(|key| (key, weight)));
     }
     marks.sort_unstable();

@@ -3,7 +3,7 @@
 use pandodb::base::{BlockAddr, PAGE, PageNo, RunId};
 use pandodb::device::AlignedBuf;
 use pandodb::device::sim::SimImage;
-use pandodb::pool::{Block, Pool};
+use pandodb::pool::{Block, Keep, Pool};
 
 use super::{Twist, body, threads};
 
@@ -33,7 +33,7 @@ fn get(pool: &Pool, owner: u64, page: u64) -> Block {
         buf.fill((owner * PAGES + page) as u8);
         Ok(buf)
     };
-    pool.get(RunId(owner), addr(page), load).expect("loaded")
+    pool.get(RunId(owner), addr(page), Keep::Short, load).expect("loaded")
 }
 
 fn charged(pool: &Pool) -> (u64, u64) {

@@ -12,8 +12,9 @@
 //! * **The key is the owner's identity and the page.** Identities are never reused within a store, so a page that was
 //!   freed and written again by another owner has another key: a stale frame can never be hit. Nobody has to tell the
 //!   pool that a run died; its frames are not asked for any more and age out.
-//! * **CLOCK** (`002 §3.6.1`): a hit sets the frame's reference bit; the hand clears set bits and evicts the first
-//!   frame whose bit is clear. A new frame starts clear, so a block read once goes before one read twice.
+//! * **CLOCK** (`002 §3.6.1`): a hit gives the frame its chances back; the hand takes one from each frame that it passes
+//!   and evicts the first that has none. A leaf has one, and starts with none, so that one read once goes before one
+//!   read twice. A block above the leaves has more ([`Keep`]): it saves reads for hundreds of them.
 //! * The capacity is one for all shards. A shard that is over its sixteenth pays first, then the shards in turn.
 //! * A block over an eighth of the capacity is handed out without being cached.
 //! * A block that is evicted while somebody holds it lives until the last holder lets go; blocks that a *user* holds
@@ -51,6 +52,25 @@ pub struct Pool {
     /// The shard that pays next when the pool as a whole is over its capacity.
     next_victim: AtomicUsize,
     home: Arc<Home>,
+}
+
+/// How long a block is worth keeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// A leaf.
+    Short,
+    /// A block that searches pass on their way to many leaves: a filter's, an inner one, tombstones.
+    Long,
+}
+
+impl Keep {
+    /// How often the hand passes a frame that was just hit.
+    fn chances(self) -> u8 {
+        match self {
+            Keep::Short => 1,
+            Keep::Long => 4,
+        }
+    }
 }
 
 /// Figures of the pool.
@@ -93,10 +113,16 @@ impl Pool {
     ///
     /// # Errors
     /// Those of `load`; nothing is cached then.
-    pub fn get(&self, owner: RunId, addr: BlockAddr, load: impl FnOnce() -> Result<AlignedBuf>) -> Result<Block> {
+    pub fn get(
+        &self,
+        owner: RunId,
+        addr: BlockAddr,
+        keep: Keep,
+        load: impl FnOnce() -> Result<AlignedBuf>,
+    ) -> Result<Block> {
         match self.peek(owner, addr.page) {
             Some(block) => Ok(block),
-            None => Ok(self.insert(owner, addr, load()?)),
+            None => Ok(self.insert(owner, addr, keep, load()?)),
         }
     }
 
@@ -108,7 +134,7 @@ impl Pool {
     }
 
     /// Caches a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
-    pub fn insert(&self, owner: RunId, addr: BlockAddr, buf: AlignedBuf) -> Block {
+    pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, buf: AlignedBuf) -> Block {
         debug_assert_eq!(buf.len(), addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let block = Block::new(&buf, self.home.clone());
@@ -126,7 +152,7 @@ impl Pool {
                 let Some(freed) = shard.evict() else { break };
                 total = self.bytes.fetch_sub(freed, Relaxed) - freed;
             }
-            shard.insert(key, block.clone());
+            shard.insert(key, block.clone(), keep);
         }
         self.shrink_to(capacity);
         block

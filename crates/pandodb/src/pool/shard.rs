@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-use super::{Block, PoolStats};
+use super::{Block, Keep, PoolStats};
 use crate::base::{PageNo, RunId, SeededBug};
 
 /// Who wrote the block, and where it starts.
@@ -57,7 +57,9 @@ impl Hasher for Through {
 struct Frame {
     key: FrameKey,
     block: Block,
-    referenced: bool,
+    keep: Keep,
+    /// How often the hand passes it by.
+    chances: u8,
 }
 
 /// Invariant: `map` names exactly the occupied slots of `ring`, `vacant` the others; `bytes` is the sum of their costs.
@@ -88,7 +90,7 @@ impl Shard {
         };
         self.hits += 1;
         let frame = self.ring[slot as usize].as_mut().expect("the map names occupied slots");
-        frame.referenced = true;
+        frame.chances = frame.keep.chances();
         Some(frame.block.clone())
     }
 
@@ -99,9 +101,11 @@ impl Shard {
     }
 
     /// Adds a block whose key is not there.
-    pub(super) fn insert(&mut self, key: FrameKey, block: Block) {
+    pub(super) fn insert(&mut self, key: FrameKey, block: Block, keep: Keep) {
         self.bytes += block.cost();
-        let frame = Some(Frame { key, block, referenced: false });
+        // A leaf starts without a chance: one that is read once goes before one that is read twice.
+        let chances = keep.chances() - Keep::Short.chances();
+        let frame = Some(Frame { key, block, keep, chances });
         let slot = match self.vacant.pop() {
             Some(slot) => {
                 self.ring[slot as usize] = frame;
@@ -126,19 +130,19 @@ impl Shard {
         Some(cost)
     }
 
-    /// Moves the hand to the next frame that was not hit since it came by, and removes that; `None` if there is no
+    /// Moves the hand to the next frame that has no chance left, and removes that; `None` if there is no
     /// frame.
     pub(super) fn evict(&mut self) -> Option<usize> {
         if self.map.is_empty() {
             return None;
         }
-        // Two rounds at most: the first one clears every bit.
+        // As many rounds as a frame has chances, and one, at most.
         loop {
             self.hand = if self.hand >= self.ring.len() { 0 } else { self.hand };
             let slot = self.hand;
             self.hand += 1;
             match &mut self.ring[slot] {
-                Some(frame) if frame.referenced => frame.referenced = false,
+                Some(frame) if frame.chances > 0 => frame.chances -= 1,
                 Some(frame) => {
                     let key = frame.key;
                     self.evictions += 1;

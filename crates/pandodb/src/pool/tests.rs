@@ -20,11 +20,11 @@ fn buf(fill: u8, pages: usize) -> AlignedBuf {
 #[test]
 fn a_block_is_loaded_once_and_known_by_owner_and_page() {
     let pool = Pool::new(1 << 20);
-    let first = pool.get(OWNER, addr(3, 1), || Ok(buf(1, 1))).unwrap();
-    let again = pool.get(OWNER, addr(3, 1), || panic!("it is cached")).unwrap();
+    let first = pool.get(OWNER, addr(3, 1), Keep::Short, || Ok(buf(1, 1))).unwrap();
+    let again = pool.get(OWNER, addr(3, 1), Keep::Short, || panic!("it is cached")).unwrap();
     assert_eq!((&first[..], again.pages()), (&[1u8; 4096][..], 1));
     // The same page under another owner is another block.
-    let other = pool.get(RunId(8), addr(3, 1), || Ok(buf(2, 1))).unwrap();
+    let other = pool.get(RunId(8), addr(3, 1), Keep::Short, || Ok(buf(2, 1))).unwrap();
     assert_eq!(other[0], 2);
     let stats = pool.stats();
     assert_eq!((stats.hits, stats.misses, stats.blocks), (1, 2, 2));
@@ -36,7 +36,7 @@ fn a_block_is_loaded_once_and_known_by_owner_and_page() {
 #[test]
 fn a_failed_load_caches_nothing() {
     let pool = Pool::new(1 << 20);
-    let result = pool.get(OWNER, addr(1, 1), || Err(Error::corruption("leaf block", 0, "damage")));
+    let result = pool.get(OWNER, addr(1, 1), Keep::Short, || Err(Error::corruption("leaf block", 0, "damage")));
     assert!(result.unwrap_err().is_corruption());
     assert_eq!(pool.stats().blocks, 0);
 }
@@ -45,10 +45,10 @@ fn a_failed_load_caches_nothing() {
 fn the_capacity_holds_and_what_is_hit_stays() {
     let pool = Pool::new(1 << 20);
     for page in 0..32 {
-        pool.insert(OWNER, addr(page, 1), buf(9, 1));
+        pool.insert(OWNER, addr(page, 1), Keep::Short, buf(9, 1));
     }
     for page in 100..5_000 {
-        pool.insert(OWNER, addr(page, 1), buf(0, 1));
+        pool.insert(OWNER, addr(page, 1), Keep::Short, buf(0, 1));
         for hot in 0..32 {
             let block = pool.peek(OWNER, PageNo(hot)).expect("a block that is hit all the time stays");
             assert_eq!(block[17], 9);
@@ -64,18 +64,35 @@ fn the_capacity_holds_and_what_is_hit_stays() {
 }
 
 #[test]
+fn blocks_above_the_leaves_outlive_leaves_that_are_hit() {
+    let pool = Pool::new(1 << 20);
+    for page in 0..64 {
+        pool.insert(OWNER, addr(page, 1), Keep::Long, buf(9, 1));
+    }
+    for round in 1..20 {
+        // More leaves than fit, each hit once, between two uses of the blocks above them.
+        for page in 0..200 {
+            pool.insert(OWNER, addr(round * 1_000 + page, 1), Keep::Short, buf(0, 1));
+            pool.peek(OWNER, PageNo(round * 1_000 + page)).expect("just inserted");
+        }
+        let kept = (0..64).filter(|&page| pool.peek(OWNER, PageNo(page)).is_some()).count();
+        assert!(kept >= 60, "round {round}: {kept} of 64 blocks are left");
+    }
+}
+
+#[test]
 fn a_large_block_is_handed_out_without_being_cached() {
     let pool = Pool::new(16 * 4096);
-    let block = pool.insert(OWNER, addr(1, 2), buf(5, 2));
+    let block = pool.insert(OWNER, addr(1, 2), Keep::Short, buf(5, 2));
     assert_eq!((block.len(), pool.stats().blocks), (8192, 0));
-    pool.insert(OWNER, addr(9, 1), buf(5, 1));
+    pool.insert(OWNER, addr(9, 1), Keep::Short, buf(5, 1));
     assert_eq!(pool.stats().blocks, 1);
 }
 
 #[test]
 fn pins_are_counted_until_the_last_one_drops() {
     let pool = Pool::new(64 * 1024);
-    let block = pool.insert(OWNER, addr(1, 1), buf(5, 1));
+    let block = pool.insert(OWNER, addr(1, 1), Keep::Short, buf(5, 1));
     let pins: Vec<PinnedBlock> = (0..4).map(|_| block.pin()).collect();
     assert!(!pool.should_copy() && pool.stats().pinned_bytes == 16_384);
     let fifth = pins[0].clone();
@@ -98,7 +115,7 @@ fn threads_that_miss_together_share_one_block() {
                 barrier.wait();
                 for i in 0..2_000u64 {
                     let page = (i * 31 + thread) % 700;
-                    let block = pool.get(OWNER, addr(page, 1), || Ok(buf(page as u8, 1))).unwrap();
+                    let block = pool.get(OWNER, addr(page, 1), Keep::Short, || Ok(buf(page as u8, 1))).unwrap();
                     assert_eq!(block[0], page as u8);
                 }
             });
@@ -109,5 +126,5 @@ fn threads_that_miss_together_share_one_block() {
 }
 
 fn buf_cost() -> u64 {
-    Pool::new(1 << 20).insert(OWNER, addr(1, 1), buf(0, 1)).cost() as u64
+    Pool::new(1 << 20).insert(OWNER, addr(1, 1), Keep::Short, buf(0, 1)).cost() as u64
 }

@@ -5,6 +5,9 @@
 //! entry (the last, in reverse); when the window is empty it goes on to the next leaf, unless this one holds an entry
 //! beyond the range, which ends the cursor.
 //!
+//! A *pending* cursor has not read anything yet; it knows a key that nothing of it comes before. Of runs without a common
+//! key, which a load in key order leaves side by side, a merge opens one after the other.
+//!
 //! Invariant: while the cursor stands at an entry, `key` is that entry's key, `slot` its place, and the window is not
 //! empty.
 
@@ -32,6 +35,8 @@ pub struct RunCursor {
     prefix_len: usize,
     key: Vec<u8>,
     slot: Option<Slot>,
+    /// Nothing was read yet.
+    pending: bool,
 }
 
 impl RunCursor {
@@ -40,9 +45,19 @@ impl RunCursor {
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
     pub fn new(slice: Arc<RunSlice>, range: &KeyRange, reverse: bool, readahead: ReadAhead) -> Result<RunCursor> {
+        let mut cursor = RunCursor::pending(slice, range, reverse, readahead);
+        cursor.open()?;
+        Ok(cursor)
+    }
+
+    /// The same without reading anything, to be opened when its turn comes.
+    pub fn pending(slice: Arc<RunSlice>, range: &KeyRange, reverse: bool, readahead: ReadAhead) -> RunCursor {
         let range = slice.range().intersect(range);
         let leaves = Leaves::new(readahead, reverse, slice.span());
-        let mut cursor = RunCursor {
+        let meta = slice.run().meta();
+        // Where no key of the run is in the range the cursor is at its end, and nothing has to be read to know it.
+        let pending = !range.is_empty() && range.from <= meta.last_key && range.is_above(&meta.first_key);
+        RunCursor {
             slice,
             range,
             reverse,
@@ -52,10 +67,30 @@ impl RunCursor {
             prefix_len: 0,
             key: Vec::new(),
             slot: None,
-        };
-        let bound = if reverse { cursor.range.to.clone() } else { cursor.range.from.clone() };
-        cursor.start(&bound)?;
-        Ok(cursor)
+            pending,
+        }
+    }
+
+    /// Goes to the first entry, if nothing was read yet.
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
+    pub fn open(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.pending) {
+            return Ok(());
+        }
+        let bound = if self.reverse { self.range.to.clone() } else { self.range.from.clone() };
+        self.start(&bound)
+    }
+
+    /// Of a pending cursor: a key that no entry comes before, in the cursor's direction; between the run's first and last.
+    pub fn outlook(&self) -> Option<&[u8]> {
+        let meta = self.slice.run().meta();
+        self.pending.then(|| match self.reverse {
+            false => meta.first_key.as_slice().max(&self.range.from),
+            true if self.range.is_above(&meta.last_key) => &meta.last_key,
+            true => &self.range.to,
+        })
     }
 
     /// The entry at which the cursor stands; `None` past the end.
@@ -89,6 +124,7 @@ impl RunCursor {
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.pending = false;
         if self.reverse {
             let after = successor(key);
             let bound = if self.range.is_above(&after) { after } else { self.range.to.clone() };

@@ -3,6 +3,7 @@
 //! ```text
 //!   Scan        | pool | pool | 32 KiB | 64 KiB | 128 KiB | 256 KiB | 256 KiB …      (the pool is asked first)
 //!   Streaming   | n bytes | n bytes …
+//!   Staggered   | m bytes | n bytes | n bytes …
 //! ```
 //!
 //! The first two leaves of a scan come through the pool: most scans are short, and what they touch is worth keeping.
@@ -29,6 +30,12 @@ pub enum ReadAhead {
     Scan,
     /// For compactions: chunks of so many bytes, past the pool.
     Streaming(usize),
+    /// The same, but for the length of the first chunk: so that the inputs of a merge do not all read at the same time.
+    Staggered(usize, usize),
+}
+
+fn pages_of(bytes: usize) -> u64 {
+    (bytes / PAGE).max(1) as u64
 }
 
 /// The first and the largest chunk of a scan, in pages.
@@ -88,7 +95,7 @@ impl Leaves {
         self.streak = 0;
         self.next_chunk = match self.readahead {
             ReadAhead::Scan => *SCAN_PAGES.start(),
-            ReadAhead::Streaming(bytes) => (bytes / PAGE).max(1) as u64,
+            ReadAhead::Streaming(bytes) | ReadAhead::Staggered(bytes, _) => pages_of(bytes),
         };
     }
 
@@ -218,8 +225,10 @@ impl Leaves {
             let page = PageNo(first_page.0 + range.start - extent.start);
             let buf = run.read(BlockAddr { page, pages: (range.end - range.start) as u32 })?;
             self.held = Held::Chunk(buf, range);
-            if self.readahead == ReadAhead::Scan {
-                self.next_chunk = (self.next_chunk * 2).min(*SCAN_PAGES.end());
+            match self.readahead {
+                ReadAhead::Scan => self.next_chunk = (self.next_chunk * 2).min(*SCAN_PAGES.end()),
+                ReadAhead::Staggered(_, bytes) => self.next_chunk = pages_of(bytes),
+                ReadAhead::Streaming(_) => {}
             }
         }
     }

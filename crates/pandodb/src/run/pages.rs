@@ -17,8 +17,10 @@ use crate::base::{BlockAddr, EXTENT_PAGES, Extent, PAGE, PageNo, Result, RunId};
 use crate::device::AlignedBuf;
 use crate::space::{BlockKind, DataFile};
 
-/// The most that is allocated ahead, and the size of a write: 1 MiB.
+/// The most that is allocated ahead, and written at a time: 1 MiB.
 const STEP_PAGES: u32 = 256;
+/// A run is written in so many pieces at least, as far as whole extents allow: who merges in steps writes in steps, too.
+const LEAST_WRITES: u64 = 8;
 
 /// A block's place.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ pub(super) struct PageWriter {
     owner: RunId,
     /// What the run will probably take in all.
     expected_pages: u64,
+    /// The most that is gathered for one write.
+    buffer_pages: u32,
     /// Extents with placed pages; the last one is open.
     extents: Vec<Extent>,
     /// Pages of the last extent that are not placed yet.
@@ -48,10 +52,13 @@ pub(super) struct PageWriter {
 
 impl PageWriter {
     pub(super) fn new(data: Arc<DataFile>, owner: RunId, expected_bytes: u64) -> PageWriter {
+        let expected_pages = expected_bytes.div_ceil(PAGE as u64);
+        let buffer_pages = (expected_pages / LEAST_WRITES).clamp(EXTENT_PAGES.into(), STEP_PAGES.into()) as u32;
         PageWriter {
             data,
             owner,
-            expected_pages: expected_bytes.div_ceil(PAGE as u64),
+            expected_pages,
+            buffer_pages,
             extents: Vec::new(),
             free_pages: 0,
             placed_pages: 0,
@@ -121,11 +128,11 @@ impl PageWriter {
     pub(super) fn write(&mut self, placed: Placed, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let addr = placed.addr;
         let next = self.buffer_start.0 + u64::from(self.filled);
-        if next != addr.page.0 || self.filled + addr.pages > STEP_PAGES {
+        if next != addr.page.0 || self.filled + addr.pages > self.buffer_pages {
             self.flush()?;
             self.buffer_start = addr.page;
         }
-        if addr.pages > STEP_PAGES {
+        if addr.pages > self.buffer_pages {
             let mut block = AlignedBuf::zeroed(addr.pages as usize);
             fill(&mut block);
             self.data.seal_block(&mut block, addr, self.owner, kind);
@@ -150,9 +157,9 @@ impl PageWriter {
         Ok(placed)
     }
 
-    /// A small run does with a small buffer: doubles it, up to a full step.
+    /// A small run does with a small buffer: doubles it, up to a full one.
     fn grow_buffer(&mut self, pages: u32) {
-        let want = (self.filled + pages).max(self.filled * 2).clamp(EXTENT_PAGES, STEP_PAGES);
+        let want = (self.filled + pages).max(self.filled * 2).clamp(EXTENT_PAGES, self.buffer_pages);
         let mut larger = AlignedBuf::zeroed(want as usize);
         let filled = self.filled as usize * PAGE;
         larger[..filled].copy_from_slice(&self.buffer[..filled]);

@@ -18,7 +18,7 @@ use super::tombstones;
 use crate::base::sync::{Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
-use crate::pool::{Block, Pool};
+use crate::pool::{Block, Keep, Pool};
 use crate::space::{BlockKind, DataFile};
 
 /// An open run. Dropping the last reference frees its pages.
@@ -108,7 +108,8 @@ impl Run {
     /// # Errors
     /// An I/O error, or [`Error::Corruption`] if the block is not a `kind` of this run.
     pub fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
-        let block = self.pool.get(self.meta.id, addr, || self.read_checked(addr, kind))?;
+        let keep = if kind == BlockKind::Leaf { Keep::Short } else { Keep::Long };
+        let block = self.pool.get(self.meta.id, addr, keep, || self.read_checked(addr, kind))?;
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
     }

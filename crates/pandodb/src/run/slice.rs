@@ -133,6 +133,23 @@ impl RunSlice {
         &self.range
     }
 
+    /// Whether everything that the slice says is about smaller keys than everything that `other` says. No I/O; false if it
+    /// cannot be told without.
+    pub fn is_before(&self, other: &RunSlice) -> bool {
+        let (low, meta) = (other.low(), self.run.meta());
+        let ends_before = meta.range_tombstones == 0 && meta.last_key.as_slice() < low;
+        ends_before || !self.range.is_above(low)
+    }
+
+    /// Nothing is said about smaller keys.
+    pub fn low(&self) -> &[u8] {
+        let meta = self.run.meta();
+        match meta.range_tombstones {
+            0 => self.range.from.as_slice().max(meta.first_key.as_slice()),
+            _ => &self.range.from,
+        }
+    }
+
     /// The run.
     pub fn run(&self) -> &Arc<Run> {
         &self.run

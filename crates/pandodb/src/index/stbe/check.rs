@@ -141,7 +141,8 @@ fn describe_node(out: &mut String, node: &Node, depth: usize) {
         format!("node {} at pages {} and {}", s.id, s.twin.0[0].page, s.twin.0[1].page)
     });
     let to = if node.range.to.is_empty() { "∞".into() } else { short(&node.range.to) };
-    let (from, height, bytes) = (short(&node.range.from), node.height, node.own_bytes());
+    let (from, height) = (short(&node.range.from), node.height);
+    let bytes = if node.is_leaf() { node.branches.iter().map(|b| b.slice.bytes()).sum() } else { node.own_bytes() };
     let _ = writeln!(out, "{pad}[{from} .. {to}) height {height} bytes {bytes} ({place})");
     for (i, branch) in node.branches.iter().enumerate() {
         let live = node.children.iter().filter(|child| child.next <= node.first + i as u64).count();

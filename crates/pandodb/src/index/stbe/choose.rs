@@ -8,6 +8,7 @@
 //!   themselves, or, when the small ones weigh a third of the large one, with everything.
 //! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf what is newer is compacted beside it, as
 //!   if the leaf began there.
+//! * Never runs of which no two have a key in common, unless they are too many: a reader asks one of them.
 //! * A lone run is never rewritten, unless a caller asked for its range ([`super::Stbe`] keeps those as `forced`).
 
 use std::collections::HashSet;
@@ -15,9 +16,13 @@ use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Node};
 use crate::base::{KeyRange, RunId, SeededBug};
+use crate::run::RunSlice;
 
-/// Runs that a leaf may hold before everything is compacted whatever its weight.
+/// Compacted runs that a leaf may hold before everything becomes one, whatever it weighs. What has newly arrived does not
+/// count, however many runs it came in: among itself it is compacted for the price of itself.
 const LEAF_RUNS: usize = 8;
+/// Runs without a common key that are left as they are: as many as a leaf of memtables in key order may get until it splits.
+const MOST_APART: usize = 24;
 
 /// What one compaction is to do.
 #[derive(Clone)]
@@ -114,10 +119,13 @@ fn in_leaf(leaf: &Node, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
     match branches.len() {
         0 => None,
         1 => (forced && needs_rewrite(&branches[0])).then(|| candidate(0, total)),
-        _ if forced || branches.len() > LEAF_RUNS || (total - bytes[0]) * 3 >= bytes[0] => Some(candidate(0, total)),
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
-            (branches.len() - old >= 2).then(|| candidate(old, bytes[old..].iter().sum()))
+            let heavy = old > LEAF_RUNS || (total - bytes[0]) * 3 >= bytes[0];
+            if forced || (heavy && !may_stay_apart(branches)) {
+                return Some(candidate(0, total));
+            }
+            (!may_stay_apart(&branches[old..])).then(|| candidate(old, bytes[old..].iter().sum()))
         }
     }
 }
@@ -126,6 +134,17 @@ fn in_leaf(leaf: &Node, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
 fn needs_rewrite(branch: &Branch) -> bool {
     let meta = branch.slice.run().meta();
     meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
+}
+
+/// Whether nothing is won by making one run of these: there are few, and no key is in two of them, as in a load in key
+/// order, where they move down to the leaves as they are.
+pub(super) fn may_stay_apart(branches: &[Branch]) -> bool {
+    if branches.len() > MOST_APART {
+        return false;
+    }
+    let mut slices: Vec<&RunSlice> = branches.iter().map(|branch| &*branch.slice).collect();
+    slices.sort_unstable_by_key(|slice| slice.low());
+    slices.windows(2).all(|pair| pair[0].is_before(pair[1]))
 }
 
 fn in_inner(node: &Node, stuck: &Stuck, found: &mut Vec<Candidate>) {
@@ -140,7 +159,7 @@ fn in_inner(node: &Node, stuck: &Stuck, found: &mut Vec<Candidate>) {
         {
             to += 1;
         }
-        if to - from >= 2 {
+        if !may_stay_apart(&node.branches[from..to]) {
             let live_children =
                 (0..node.children.len()).filter(|&i| node.children[i].next <= ordinal(from)).collect::<Vec<_>>();
             let mut live: Vec<KeyRange> = Vec::new();

@@ -50,9 +50,9 @@ impl StbeCursor {
         let cursors = slices
             .into_iter()
             .filter(|slice| slice.range().overlaps(&range))
-            .map(|slice| RunCursor::new(slice, &range, self.reverse, ReadAhead::Scan))
-            .collect::<Result<Vec<_>>>()?;
-        self.merge = Some(MergeCursor::new(cursors, self.reverse));
+            .map(|slice| RunCursor::pending(slice, &range, self.reverse, ReadAhead::Scan))
+            .collect();
+        self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
         if self.reverse {
             // An empty lower bound is the end of the scan, not "no bound".
             self.rest.to.clone_from(&range.from);

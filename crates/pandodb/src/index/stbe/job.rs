@@ -24,8 +24,11 @@ use crate::space::data::DATA_FILE;
 use super::choose::Candidate;
 use super::node::Branch;
 
-/// Bytes that a compaction reads ahead from each input. Inputs are many; this bounds its memory.
-const READ_AHEAD: usize = 128 << 10;
+/// The least and the most bytes that a compaction reads ahead from each input: inputs are many, this bounds its memory, and
+/// how much one step may read.
+const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
+/// It reads a sixty-fourth of its bytes ahead, within these bounds.
+const READ_AHEAD_SHARE: u64 = 64;
 /// Bytes taken from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
@@ -194,6 +197,9 @@ pub struct MergeJob {
     /// What it works on.
     pub candidate: Candidate,
     folding: Folding,
+    /// Cursors of the next merge, the first ones opened already.
+    inputs: Vec<RunCursor>,
+    opened: usize,
     merge: Option<MergeCursor>,
     /// The next of the candidate's live ranges.
     range: usize,
@@ -221,7 +227,7 @@ impl MergeJob {
             }
         }
         let folding = Folding::new(core, candidate.bytes, stripes, operator, candidate.bottom, &tombstones);
-        Ok(MergeJob { candidate, folding, merge: None, range: 0, failed: None })
+        Ok(MergeJob { candidate, folding, inputs: Vec::new(), opened: 0, merge: None, range: 0, failed: None })
     }
 
     /// Works through about `budget` bytes: how many it were, and whether the inputs are done.
@@ -229,18 +235,10 @@ impl MergeJob {
         let mut done = 0;
         while done < budget {
             let Some(merge) = &mut self.merge else {
-                let Some(range) = self.candidate.live.get(self.range) else {
+                if self.inputs.is_empty() && !self.next_range() {
                     return Ok((done, true));
-                };
-                let mut cursors = Vec::new();
-                for Branch { slice, .. } in &self.candidate.branches {
-                    if slice.range().overlaps(range) {
-                        let cursor = RunCursor::new(slice.clone(), range, false, ReadAhead::Streaming(READ_AHEAD));
-                        cursors.push(cursor.inspect_err(|_| self.failed = Some(slice.run().meta().id))?);
-                    }
                 }
-                self.merge = Some(MergeCursor::new(cursors, false));
-                self.range += 1;
+                done += self.open_next()?;
                 continue;
             };
             while done < budget {
@@ -254,6 +252,43 @@ impl MergeJob {
             }
         }
         Ok((done, false))
+    }
+
+    /// Takes the inputs of the next live range; `false` if there is none.
+    fn next_range(&mut self) -> bool {
+        let Some(range) = self.candidate.live.get(self.range) else { return false };
+        self.range += 1;
+        self.opened = 0;
+        let chunk = (self.candidate.bytes / READ_AHEAD_SHARE).clamp(*READ_AHEAD.start(), *READ_AHEAD.end()) as usize;
+        let branches = self.candidate.branches.iter().filter(|branch| branch.slice.range().overlaps(range));
+        let count = branches.clone().count();
+        let cursor = |(i, branch): (usize, &Branch)| {
+            let ahead = ReadAhead::Staggered(chunk * (i + 1) / count, chunk);
+            RunCursor::pending(branch.slice.clone(), range, false, ahead)
+        };
+        self.inputs = branches.enumerate().map(cursor).collect();
+        !self.inputs.is_empty() || self.next_range()
+    }
+
+    /// Opens one input more, which reads its first chunk, if it is one of those that the merge needs at once; with the last
+    /// one the merge begins. Returns what was read, about.
+    fn open_next(&mut self) -> Result<u64> {
+        let from = &self.candidate.live[self.range - 1].from;
+        if let Some(cursor) = self.inputs.get_mut(self.opened) {
+            self.opened += 1;
+            let run = cursor.slice().run().meta().id;
+            if cursor.outlook().is_none_or(|key| key > from.as_slice()) {
+                return Ok(0);
+            }
+            cursor.open().inspect_err(|_| self.failed = Some(run))?;
+            return Ok(*READ_AHEAD.start());
+        }
+        let merge = MergeCursor::new(std::mem::take(&mut self.inputs), false);
+        self.merge = Some(merge.map_err(|(run, e)| {
+            self.failed = Some(run);
+            e
+        })?);
+        Ok(0)
     }
 
     /// Completes the run.

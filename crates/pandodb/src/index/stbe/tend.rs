@@ -16,6 +16,7 @@
 
 use std::sync::Arc;
 
+use super::choose::may_stay_apart;
 use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
@@ -168,7 +169,7 @@ impl Tender<'_> {
     fn split_leaf(&self, leaf: Arc<Node>) -> Result<Vec<Arc<Node>>> {
         let bytes = leaf.own_bytes();
         let target = self.shape.leaf_bytes;
-        let settled = leaf.branches.len() <= 1;
+        let settled = may_stay_apart(&leaf.branches);
         if bytes <= 3 * target && !(settled && bytes > target + target / 2) {
             return Ok(vec![leaf]);
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const MODES: [ReadAhead; 3] = [ReadAhead::Scan, ReadAhead::Streaming(1 << 20), ReadAhead::Streaming(20_000)];
+const MODES: [ReadAhead; 3] = [ReadAhead::Scan, ReadAhead::Streaming(1 << 20), ReadAhead::Staggered(5_000, 20_000)];
 
 #[test]
 fn scans_yield_what_was_pushed_in_both_directions() {
@@ -118,8 +118,14 @@ fn a_merge_is_the_sorted_union() {
         let slices: Vec<_> = parts.iter().enumerate().map(|(i, part)| bench.run(ways * 100 + i as u64, part)).collect();
         for (turn, reverse) in [false, true, false, true].into_iter().enumerate() {
             let range = if turn < 2 { KeyRange::all() } else { random_range(&mut random, &messages) };
-            let cursor = |slice: &Arc<RunSlice>| RunCursor::new(slice.clone(), &range, reverse, MODES[1]).unwrap();
-            let mut merge = MergeCursor::new(slices.iter().map(cursor).collect(), reverse);
+            let cursor = |(i, slice): (usize, &Arc<RunSlice>)| {
+                let mut cursor = RunCursor::pending(slice.clone(), &range, reverse, MODES[1]);
+                if i % 3 == 0 {
+                    cursor.open().unwrap();
+                }
+                cursor
+            };
+            let mut merge = MergeCursor::new(slices.iter().enumerate().map(cursor).collect(), reverse).unwrap();
             let all = expected(&messages, &range, reverse);
             for message in &all {
                 assert!(merge.entry() == Some(message.entry()), "{ways} ways, reverse {reverse}");
@@ -133,9 +139,40 @@ fn a_merge_is_the_sorted_union() {
             assert!(merge.passed_bytes() > 0);
         }
     }
-    let mut none = MergeCursor::new(Vec::new(), false);
+    let mut none = MergeCursor::new(Vec::new(), false).unwrap();
     none.advance().unwrap();
     assert!(none.entry().is_none() && none.input().is_none());
+}
+
+#[test]
+fn runs_side_by_side_are_opened_one_after_the_other() {
+    let bench = Bench::new();
+    let messages = random_messages(47, 3_000, 3, 60);
+    // Cut where the key changes, so that no two runs have one in common.
+    let mut parts: Vec<&[Message]> = Vec::new();
+    let mut rest = messages.as_slice();
+    while rest.len() > 600 {
+        let at = (600..rest.len()).find(|&i| rest[i].key != rest[i - 1].key).unwrap_or(rest.len());
+        let (part, others) = rest.split_at(at);
+        parts.push(part);
+        rest = others;
+    }
+    parts.push(rest);
+    let slices: Vec<_> = parts.iter().enumerate().map(|(i, part)| bench.run(900 + i as u64, part)).collect();
+    assert!(slices.windows(2).all(|pair| pair[0].is_before(&pair[1]) && !pair[1].is_before(&pair[0])));
+    for reverse in [false, true] {
+        let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), &KeyRange::all(), reverse, MODES[0]);
+        let mut merge = MergeCursor::new(slices.iter().rev().map(cursor).collect(), reverse).unwrap();
+        let all = expected(&messages, &KeyRange::all(), reverse);
+        let mut passed = Vec::new();
+        for message in &all {
+            assert!(merge.entry() == Some(message.entry()), "reverse {reverse}");
+            passed.push(merge.passed_bytes());
+            merge.advance().unwrap();
+        }
+        assert!(merge.entry().is_none());
+        assert!(passed[0] * 4 < passed[passed.len() - 1], "all runs were opened at once: {}", passed[0]);
+    }
 }
 
 #[test]

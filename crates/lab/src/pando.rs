@@ -50,9 +50,6 @@ impl Pando {
     /// # Errors
     /// If the store does not open, or the index has no such mode.
     pub fn open_itself(&self, directory: &Path, setup: &Setup) -> Result<PandoEngine> {
-        if setup.mode == Mode::Paper {
-            return Err(format!("`{}` has no paper mode", self.index.name()).into());
-        }
         let inner = match &self.device {
             Some(device) => device.clone(),
             None => Arc::new(FileDevice::open(directory, true)?),
@@ -60,6 +57,9 @@ impl Pando {
         let device = CountingDevice::new(inner, class_of);
         let mut builder = Store::builder(directory).memory_budget(setup.memory_budget).device(device.clone());
         builder = builder.durability(self.durability);
+        if setup.mode == Mode::Paper {
+            builder = builder.mode(pandodb::Mode::Paper);
+        }
         if setup.deterministic {
             builder = builder.background_threads(0);
         }
@@ -179,6 +179,7 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
         counter("wasted_bytes", index.wasted_bytes);
         figures.gauges.insert("levels".to_owned(), f64::from(index.levels));
         figures.gauges.insert("runs".to_owned(), index.runs as f64);
+        figures.gauges.insert("search_bytes".to_owned(), index.search_bytes as f64);
         figures.gauges.insert("max_runs_on_path".to_owned(), index.max_runs_on_path as f64);
         figures.gauges.insert("entries".to_owned(), index.entries as f64);
     }

@@ -109,7 +109,7 @@ pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfA
 #[doc(inline)]
 pub use store::{
     BackupReport, Batch, BytesByCause, Durability, IndexKind, Keyspace, KeyspaceAt, KeyspaceInfo, KeyspaceOptions,
-    KeyspaceStats, Latency, MemoryStats, Range, Snapshot, Store, StoreBuilder, StoreStats, Value,
+    KeyspaceStats, Latency, MemoryStats, Mode, Range, Snapshot, Store, StoreBuilder, StoreStats, Value,
 };
 
 /// The README's example compiles.

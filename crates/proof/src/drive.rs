@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Result, Snapshot, Store, StoreBuilder};
+use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Mode, Result, Snapshot, Store, StoreBuilder};
 
 use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step};
 
@@ -21,11 +21,16 @@ pub struct Sizes {
     pub reserve: u64,
     /// The fan-out of the trunk.
     pub fanout: usize,
+    /// Which form of the structures.
+    pub mode: Mode,
 }
 
 impl Sizes {
     /// As small as it gets, so that a short script packs, flushes and splits.
-    pub const TINY: Sizes = Sizes { memtable: 4 << 10, segment: 8 << 10, reserve: 8 << 10, fanout: 3 };
+    pub const TINY: Sizes =
+        Sizes { memtable: 4 << 10, segment: 8 << 10, reserve: 8 << 10, fanout: 3, mode: Mode::Product };
+    /// The same in paper mode.
+    pub const PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::TINY };
     /// A memtable that holds a few dozen commits, so that the log is long.
     pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
 
@@ -39,6 +44,7 @@ impl Sizes {
             .segment_bytes(self.segment)
             .reserve_bytes(self.reserve)
             .fanout(self.fanout)
+            .mode(self.mode)
     }
 
     /// Opens a store on a device, without threads.

@@ -8,7 +8,7 @@
 //! * Costs of a load are those of the data file until nothing is owed, for the records that have left the memtable; the log
 //!   is told apart. The greatest cost of one insert counts every file.
 //! * Lookups are uniform and cold in the sense of the bounds: the pool of the reopened store holds the filters and inner
-//!   blocks, and few leaves (`POOL_BYTES_PER_RECORD`); a warm-up of the same kind fills it. With the pool of the memory
+//!   blocks, and few leaves (`POOL_ROOM`); a warm-up of the same kind fills it. With the pool of the memory
 //!   budget they are measured, too, where filters and inner blocks do not all fit.
 //!
 //! Invariant: the same configuration gives the same figures, byte for byte.
@@ -29,8 +29,8 @@ use crate::engine::{Mode, Result, Setup};
 use crate::pando::{Pando, PandoEngine};
 use crate::record::{Shape, Space};
 
-/// Bytes of pool for each record of a lookup in the bounds' sense: a run's filter and inner blocks take about 3.
-const POOL_BYTES_PER_RECORD: u64 = 6;
+/// Times that what stands above the leaves fits into the pool of a lookup in the bounds' sense.
+const POOL_ROOM: u64 = 2;
 /// The least pool, in bytes: half of the engine's least budget.
 const LEAST_POOL: u64 = 512 << 10;
 /// Block sizes that transfers are counted for.
@@ -126,6 +126,8 @@ pub struct Tree {
     pub logical_bytes: u64,
     /// Bytes of the runs.
     pub run_bytes: u64,
+    /// Of these, of filters and inner blocks.
+    pub search_bytes: u64,
 }
 
 impl Tree {
@@ -136,6 +138,7 @@ impl Tree {
             max_runs_on_path: stats.max_runs_on_path,
             logical_bytes: stats.logical_bytes,
             run_bytes: stats.disk_bytes,
+            search_bytes: stats.search_bytes,
         }
     }
 
@@ -152,6 +155,8 @@ pub struct Load {
     pub tree: Tree,
     /// Bytes written to the data file.
     pub written_bytes: u64,
+    /// Of these, by checkpoints.
+    pub checkpoint_bytes: u64,
     /// Of these, by packing memtables.
     pub packed_bytes: u64,
     /// Of these, by compactions.
@@ -182,6 +187,11 @@ impl Load {
     /// Record-writes a record: data file only.
     pub fn writes_per_record(&self) -> f64 {
         share(self.written_bytes, self.tree.logical_bytes)
+    }
+
+    /// The same without checkpoints: of runs.
+    pub fn run_writes_per_record(&self) -> f64 {
+        share(self.packed_bytes + self.compacted_bytes, self.tree.logical_bytes)
     }
 
     /// s: bytes of packed memtables for each byte of their records: blocks, filters and inner blocks included.
@@ -258,7 +268,7 @@ pub fn measure(config: &Config, records: u64) -> Result<Point> {
     let small = config.open(&device, config.memory_budget)?;
     let get_small_pool = gets(config, &shape, (&small, &device), Space::Rows, records)?;
     close(small)?;
-    let pool = (POOL_BYTES_PER_RECORD * records).max(LEAST_POOL) as usize;
+    let pool = (POOL_ROOM * load.tree.search_bytes).max(LEAST_POOL) as usize;
     let engine = config.open(&device, 2 * pool)?;
     let get = gets(config, &shape, (&engine, &device), Space::Rows, records)?;
     let absent = gets(config, &shape, (&engine, &device), Space::Absent, records)?;
@@ -302,6 +312,7 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
     let load = Load {
         tree: Tree::of(index),
         written_bytes: data.0.write_bytes - data.1.write_bytes,
+        checkpoint_bytes: stats.written.checkpoint,
         packed_bytes: index.packed_bytes,
         compacted_bytes: index.compacted_bytes,
         compactions: index.compactions,

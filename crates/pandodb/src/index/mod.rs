@@ -146,6 +146,8 @@ pub struct IndexStats {
     pub logical_bytes: u64,
     /// Bytes that the runs occupy (large values included).
     pub disk_bytes: u64,
+    /// Bytes of the runs' filters and inner blocks: what lookups want to find in the pool.
+    pub search_bytes: u64,
     /// Bytes written by packing memtables since opening.
     pub packed_bytes: u64,
     /// Bytes written by compactions since opening.

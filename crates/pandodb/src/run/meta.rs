@@ -82,6 +82,11 @@ impl RunMeta {
         self.extents.iter().map(|extent| u64::from(extent.pages)).sum()
     }
 
+    /// Bytes of the blocks above the leaves: filter and inner blocks, and range tombstones.
+    pub fn search_bytes(&self) -> u64 {
+        self.pages().saturating_sub(self.leaf_pages) * PAGE as u64
+    }
+
     /// Bytes that the run occupies, without large values.
     pub fn disk_bytes(&self) -> u64 {
         self.pages() * PAGE as u64

@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub use self::backup::BackupReport;
 pub use self::batch::Batch;
 pub use self::keyspace::{Keyspace, KeyspaceAt};
-pub use self::options::{Durability, IndexKind, KeyspaceOptions, StoreBuilder};
+pub use self::options::{Durability, IndexKind, KeyspaceOptions, Mode, StoreBuilder};
 pub use self::scan::Range;
 pub use self::snapshot::Snapshot;
 pub use self::stats::{BytesByCause, KeyspaceStats, Latency, MemoryStats, StoreStats};

@@ -21,7 +21,7 @@ use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
 use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
 use super::keyspace::{Containers, KeyspaceState};
-use super::options::Config;
+use super::options::{Config, Mode as Form};
 use super::reserve::Reserve;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{
@@ -117,7 +117,11 @@ pub(crate) fn open(
 /// The sizes of the trees of a store.
 pub(crate) fn shape(config: &Config) -> stbe::Shape {
     let memtable_bytes = config.memtable() as u64;
-    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes: memtable_bytes * config.leaf_memtables }
+    let policy = match config.mode {
+        Form::Product => stbe::Policy::Product,
+        Form::Paper => stbe::Policy::Paper,
+    };
+    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes: memtable_bytes * config.leaf_memtables, policy }
 }
 
 fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> Result<()> {

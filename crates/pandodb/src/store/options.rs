@@ -23,6 +23,16 @@ pub enum Durability {
     Synced,
 }
 
+/// Which form of the structures a store uses. What is on disk is the same, so that a store may be opened either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The best that we could make of each structure.
+    #[default]
+    Product,
+    /// Each structure as its source describes it, to be measured beside the other.
+    Paper,
+}
+
 /// How to open a store. Made by [`Store::builder`].
 ///
 /// ```
@@ -47,6 +57,7 @@ pub(crate) struct Config {
     pub memtable_bytes: Option<usize>,
     pub durability: Durability,
     pub background_threads: usize,
+    pub mode: Mode,
     pub create: bool,
     pub read_only: bool,
     /// For a salvage: the log ends at the first damage. Goes with `read_only`.
@@ -94,6 +105,7 @@ impl StoreBuilder {
                 memtable_bytes: None,
                 durability: Durability::default(),
                 background_threads: 1,
+                mode: Mode::default(),
                 create: true,
                 read_only: false,
                 salvage: false,
@@ -129,6 +141,12 @@ impl StoreBuilder {
     /// the store is deterministic.
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.config.background_threads = threads;
+        self
+    }
+
+    /// Which form of the structures is used; [`Mode::Product`] unless a figure of a source is to be reproduced.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.config.mode = mode;
         self
     }
 
@@ -186,6 +204,7 @@ impl StoreBuilder {
             ("segment_bytes", config.segment().to_string()),
             ("durability", format!("{:?}", config.durability)),
             ("background_threads", config.background_threads.to_string()),
+            ("mode", format!("{:?}", config.mode)),
             ("fanout", config.fanout.to_string()),
             ("leaf_memtables", config.leaf_memtables.to_string()),
         ]

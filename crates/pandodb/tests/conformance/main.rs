@@ -9,7 +9,7 @@ mod store;
 use std::sync::Arc;
 
 use pandodb::device::MemDevice;
-use pandodb::{IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder};
+use pandodb::{IndexKind, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
 
 /// An index in a configuration.
 #[derive(Clone, Copy, Debug)]
@@ -22,21 +22,25 @@ pub struct Case {
     pub fanout: usize,
     /// Background threads.
     pub threads: usize,
+    /// Which form of it.
+    pub mode: Mode,
 }
 
 /// Every index in every configuration.
 pub const CASES: &[Case] = &[
-    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 2, threads: 0 },
-    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 1 },
-    Case { index: IndexKind::Stbe, memtable_bytes: 1 << 20, fanout: 8, threads: 1 },
-    Case { index: IndexKind::Stbe, memtable_bytes: 8 << 10, fanout: 3, threads: 4 },
+    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 2, threads: 0, mode: Mode::Product },
+    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 1, mode: Mode::Product },
+    Case { index: IndexKind::Stbe, memtable_bytes: 1 << 20, fanout: 8, threads: 1, mode: Mode::Product },
+    Case { index: IndexKind::Stbe, memtable_bytes: 8 << 10, fanout: 3, threads: 4, mode: Mode::Product },
+    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 3, threads: 0, mode: Mode::Paper },
+    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 2, mode: Mode::Paper },
 ];
 
 impl Case {
     /// Opens the store on a device.
     pub fn builder(&self, device: &Arc<MemDevice>) -> StoreBuilder {
         let builder = Store::builder("conformance").device(device.clone()).memory_budget(8 << 20);
-        builder.memtable_bytes(self.memtable_bytes).fanout(self.fanout).background_threads(self.threads)
+        builder.memtable_bytes(self.memtable_bytes).fanout(self.fanout).background_threads(self.threads).mode(self.mode)
     }
 
     /// Options of a keyspace of this index.

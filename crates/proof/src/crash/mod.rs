@@ -34,19 +34,23 @@ pub const PARTS: u64 = 16;
 const TRIES: usize = 60;
 
 /// The workload of a long history: the kinds take turns. One in two of the long logs is replayed with a smaller memtable
-/// than it was written with, so that recovery has to pack.
+/// than it was written with, so that recovery has to pack; one in two of the last kind is in paper mode, and reopened in the
+/// other.
 fn long(number: u64) -> Case {
     let (mix, sizes) = match number % 4 {
         0 => (Mix { steps: 60, blobs: 10, lazy: 15, buffered: 45, keys: 60 }, Sizes::TINY),
         1 => (Mix { steps: 120, blobs: 3, lazy: 30, buffered: 60, keys: 200 }, Sizes::TINY),
         2 => (Mix { steps: 40, blobs: 40, lazy: 10, buffered: 40, keys: 30 }, Sizes::LOGGY),
-        _ => (Mix { steps: 80, blobs: 15, lazy: 5, buffered: 20, keys: 100 }, Sizes::TINY),
+        _ => (
+            Mix { steps: 80, blobs: 15, lazy: 5, buffered: 20, keys: 100 },
+            if number % 8 == 3 { Sizes::PAPER } else { Sizes::TINY },
+        ),
     };
     let plan = CrashPlan { exhaustive: 5, pairs: false, subsets: 8, tears: 4, rot: true, seed: 0 };
     Case {
         script: Script::generate(number, mix),
         sizes,
-        reopened: if number % 8 == 2 { Sizes::TINY } else { sizes },
+        reopened: if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes },
         effort: Effort {
             plan,
             per_point: 6,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pandodb::device::sim::SimDevice;
 use pandodb::device::{Device, FileDevice, MemDevice};
-use pandodb::{AddU64, Append, Durability, Keyspace, KeyspaceOptions, Result, Store, StoreBuilder};
+use pandodb::{AddU64, Append, Durability, Keyspace, KeyspaceOptions, Mode, Result, Store, StoreBuilder};
 
 use super::hasty::HastyDevice;
 use super::log::{BLOB_THRESHOLD, Domain, LISTS, Log, NAMES, ROWS, SUMS, Space, decode, number};
@@ -58,7 +58,8 @@ impl Plan {
         let memtable =
             if place == Place::Directory { 64 << 10 } else { [4 << 10, 8 << 10, 32 << 10][rng.below(3) as usize] };
         let segment = (memtable as u64 / 2).max(8 << 10);
-        let sizes = Sizes { memtable, segment, reserve: 16 << 10, fanout: 3 + rng.below(2) as usize };
+        let mode = if seed % 4 == 3 { Mode::Paper } else { Mode::Product };
+        let sizes = Sizes { memtable, segment, reserve: 16 << 10, fanout: 3 + rng.below(2) as usize, mode };
         let (windows, transactions) = match place {
             // With tiny memtables, writers mostly wait for the work behind them.
             Place::Memory if memtable < 8 << 10 => (3, 2_500),

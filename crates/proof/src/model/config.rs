@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pandodb::device::{Device, MemDevice, SimDevice};
-use pandodb::{AddI64, Append, KeyspaceOptions, Max, Store, StoreBuilder};
+use pandodb::{AddI64, Append, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
 
 use super::tables::{Rule, SLOTS};
 use super::world::Wrong;
@@ -22,6 +22,8 @@ pub struct Config {
     pub fanout: usize,
     /// Bytes of memory of the store.
     pub memory_budget: usize,
+    /// Which form of the structures.
+    pub mode: Mode,
     /// How many different keys there are.
     pub keys: usize,
     /// The longest inline value, in bytes.
@@ -37,6 +39,8 @@ impl Config {
             simulated: rng.chance(80),
             memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
             fanout: 2 + rng.index(3),
+            // Of its own, so that it changes nothing else of a seed.
+            mode: if mix(seed ^ 0x9A9E_0000) % 4 == 0 { Mode::Paper } else { Mode::Product },
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
             value_bytes: [8, 40, 150][rng.index(3)],
@@ -56,7 +60,7 @@ impl Config {
     /// How the store on a device is opened, without threads.
     pub(super) fn builder(&self, device: Arc<dyn Device>) -> StoreBuilder {
         let builder = Store::builder("model").device(device).background_threads(0).fanout(self.fanout);
-        builder.memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes)
+        builder.mode(self.mode).memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes)
     }
 
     /// Opens the store on a device.

@@ -9,12 +9,14 @@
 //! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf what is newer is compacted beside it, as
 //!   if the leaf began there.
 //! * Never runs of which no two have a key in common, unless they are too many: a reader asks one of them.
+//! * In paper mode ([`Policy::Paper`]) leaves are tiered: eight compacted runs and one more make one; nothing else does.
 //! * A lone run is never rewritten, unless a caller asked for its range ([`super::Stbe`] keeps those as `forced`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Node};
+use super::tend::Policy;
 use crate::base::{KeyRange, RunId, SeededBug};
 use crate::run::RunSlice;
 
@@ -88,13 +90,13 @@ impl Stuck {
 }
 
 /// Everything that waits to be compacted under `root`, the most urgent first.
-pub fn candidates(root: &Arc<Node>, forced: &[Forced], stuck: &Stuck) -> Vec<Candidate> {
+pub fn candidates(root: &Arc<Node>, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Vec<Candidate> {
     let mut found = Vec::new();
     root.walk(&mut |node| {
         if node.is_leaf() {
-            found.extend(in_leaf(node, forced, stuck));
+            found.extend(in_leaf(node, policy, forced, stuck));
         } else if !Arc::ptr_eq(node, root) {
-            in_inner(node, stuck, &mut found);
+            in_inner(node, policy, stuck, &mut found);
         }
     });
     // Long lists first: they cost readers the most. Among equals the lower node, whose flushes come from above.
@@ -102,7 +104,7 @@ pub fn candidates(root: &Arc<Node>, forced: &[Forced], stuck: &Stuck) -> Vec<Can
     found
 }
 
-fn in_leaf(leaf: &Node, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
+fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     let branches = &leaf.branches[begin..];
     let forced = forced.iter().any(|request| request.concerns(leaf, branches));
@@ -121,11 +123,12 @@ fn in_leaf(leaf: &Node, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
         1 => (forced && needs_rewrite(&branches[0])).then(|| candidate(0, total)),
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
-            let heavy = old > LEAF_RUNS || (total - bytes[0]) * 3 >= bytes[0];
-            if forced || (heavy && !may_stay_apart(branches)) {
+            let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
+            let heavy = weighs || old > LEAF_RUNS;
+            if forced || (heavy && !may_stay_apart(branches, policy)) {
                 return Some(candidate(0, total));
             }
-            (!may_stay_apart(&branches[old..])).then(|| candidate(old, bytes[old..].iter().sum()))
+            (!may_stay_apart(&branches[old..], policy)).then(|| candidate(old, bytes[old..].iter().sum()))
         }
     }
 }
@@ -138,8 +141,9 @@ fn needs_rewrite(branch: &Branch) -> bool {
 
 /// Whether nothing is won by making one run of these: there are few, and no key is in two of them, as in a load in key
 /// order, where they move down to the leaves as they are.
-pub(super) fn may_stay_apart(branches: &[Branch]) -> bool {
-    if branches.len() > MOST_APART {
+pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
+    let most = if policy == Policy::Paper { 1 } else { MOST_APART };
+    if branches.len() > most {
         return false;
     }
     let mut slices: Vec<&RunSlice> = branches.iter().map(|branch| &*branch.slice).collect();
@@ -147,7 +151,7 @@ pub(super) fn may_stay_apart(branches: &[Branch]) -> bool {
     slices.windows(2).all(|pair| pair[0].is_before(pair[1]))
 }
 
-fn in_inner(node: &Node, stuck: &Stuck, found: &mut Vec<Candidate>) {
+fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidate>) {
     let mut from = 0;
     while from < node.branches.len() {
         let ordinal = |i: usize| node.first + i as u64;
@@ -159,7 +163,7 @@ fn in_inner(node: &Node, stuck: &Stuck, found: &mut Vec<Candidate>) {
         {
             to += 1;
         }
-        if !may_stay_apart(&node.branches[from..to]) {
+        if !may_stay_apart(&node.branches[from..to], policy) {
             let live_children =
                 (0..node.children.len()).filter(|&i| node.children[i].next <= ordinal(from)).collect::<Vec<_>>();
             let mut live: Vec<KeyRange> = Vec::new();

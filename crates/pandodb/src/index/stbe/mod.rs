@@ -55,7 +55,7 @@ use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
 
-pub use self::tend::Shape;
+pub use self::tend::{Policy, Shape};
 
 /// The name in the catalogue.
 pub const KIND: &str = "stbe";
@@ -239,7 +239,7 @@ impl Stbe {
 
     /// The compactions that could start now.
     fn waiting(&self, inner: &Inner) -> Vec<Candidate> {
-        let mut found = candidates(&inner.trunk.root, &inner.trunk.forced, &inner.stuck);
+        let mut found = candidates(&inner.trunk.root, self.shape.policy, &inner.trunk.forced, &inner.stuck);
         found.retain(|candidate| !inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live)));
         found
     }
@@ -439,7 +439,8 @@ impl Stbe {
     /// Makes a new trunk the current one: the one place where readers' world changes. Large values in `dropped` are freed
     /// when the last view before it is gone.
     fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
-        if !trunk.forced.is_empty() && !candidates(&trunk.root, &trunk.forced, &inner.stuck).iter().any(|c| c.forced) {
+        let found = || candidates(&trunk.root, self.shape.policy, &trunk.forced, &inner.stuck);
+        if !trunk.forced.is_empty() && !found().iter().any(|c| c.forced) {
             trunk.forced.clear();
         }
         trunk.graves = inner.trunk.graves.succeed(dropped);

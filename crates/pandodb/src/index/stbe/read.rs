@@ -72,6 +72,7 @@ impl StbeView {
                 let run = branch.slice.run();
                 if seen.insert(run.meta().id) {
                     stats.runs += 1;
+                    stats.search_bytes += run.meta().search_bytes();
                     stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
                 }
             }

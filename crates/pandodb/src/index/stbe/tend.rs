@@ -24,6 +24,16 @@ use crate::base::{KeyRange, Result, SeededBug};
 /// More passes than a trunk has levels.
 const MAX_PASSES: usize = 64;
 
+/// How leaves are kept, and which compactions are worth it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// The best that was found: leaves of one large run and small ones; runs side by side stay apart (decision 0010).
+    #[default]
+    Product,
+    /// As 002 §3.4 has it: leaves are tiered like all nodes, and what arrives is compacted once, whatever it is.
+    Paper,
+}
+
 /// The sizes that shape a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -33,6 +43,8 @@ pub struct Shape {
     pub memtable_bytes: u64,
     /// What a leaf should hold, in bytes.
     pub leaf_bytes: u64,
+    /// How leaves are kept.
+    pub policy: Policy,
 }
 
 impl Shape {
@@ -169,7 +181,7 @@ impl Tender<'_> {
     fn split_leaf(&self, leaf: Arc<Node>) -> Result<Vec<Arc<Node>>> {
         let bytes = leaf.own_bytes();
         let target = self.shape.leaf_bytes;
-        let settled = may_stay_apart(&leaf.branches);
+        let settled = may_stay_apart(&leaf.branches, self.shape.policy);
         if bytes <= 3 * target && !(settled && bytes > target + target / 2) {
             return Ok(vec![leaf]);
         }

@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-const SHAPE: Shape = Shape { fanout: 3, memtable_bytes: 8 << 10, leaf_bytes: 24 << 10 };
+const SHAPE: Shape = Shape { fanout: 3, memtable_bytes: 8 << 10, leaf_bytes: 24 << 10, policy: Policy::Product };
 
 /// A tree, what it should hold, and the means to feed it.
 struct Bench {
@@ -358,7 +358,8 @@ fn small_batches_do_not_rewrite_a_leaf() {
     for (i, branch) in leaf.branches.iter_mut().enumerate() {
         (branch.bytes, branch.fresh) = if i == 0 { (100_000, false) } else { (200, true) };
     }
-    let choose = |leaf: &Node| candidates(&Arc::new(leaf.edit()), &[], &Stuck::default()).pop().expect("one");
+    let choose =
+        |leaf: &Node| candidates(&Arc::new(leaf.edit()), Policy::Product, &[], &Stuck::default()).pop().expect("one");
     assert_eq!(choose(&leaf).ids(), leaf.branches[1..].iter().map(|branch| branch.id).collect::<Vec<_>>());
     // What was compacted here before is no longer among itself, and so many of it are worth the whole leaf.
     leaf.branches.iter_mut().for_each(|branch| branch.fresh = false);

@@ -34,9 +34,9 @@ store open elsewhere), 5 salvaged, but something is lost.";
 pub use self::sim::{SimArgs, SimChildArgs};
 #[cfg(feature = "lab")]
 pub use self::{
-    bench::{BenchArgs, BenchCommand, BenchReportArgs, ModeName},
+    bench::{BenchArgs, BenchCommand, BenchReportArgs},
     lab::{LabArgs, LabCommand},
-    lab_figure::{LabFigureArgs, LabFiguresArgs},
+    lab_figure::{FigureModes, LabFigureArgs, LabFiguresArgs},
     lab_theory::{OrderArgs, SortArgs, TheoryArgs},
 };
 

@@ -144,6 +144,8 @@ pub const HUNTS: &[Hunt] = {
         hunt(WeightlessTombstones, Model, DEEP, "a key that was deleted with its range is back below"),
         hunt(LiveAgainAfterSplit, Model, DEEP, "a message is visible in two nodes of a path"),
         hunt(OutputLostInSplit, Model, (33, 16), "keys are gone after a split"),
+        hunt(ForgottenForChild, Model, DEEP, "keys are gone after a node was trimmed"),
+        hunt(OutlookTooFar, Model, ANY, "a scan is out of order"),
         hunt(SliceShort, Model, ANY, "a leaf that a slice needs was given away"),
         hunt(FreedWhileSpanned, Model, ANY, "pages of a run are freed twice, or written over"),
         hunt(ReplayIgnoresThrough, Crash, ANY, "a counter has operands twice after a recovery"),

@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
-use super::bench::ModeName;
 use crate::operand::parse_size;
 
 const FIGURE_HELP: &str = "\
@@ -14,6 +13,17 @@ out. Claims about other engines need lines of theirs, of the same sizes, memory 
   pando lab figures
   pando lab figure 002-3.6 --records 2000000 --memory-budget 32MiB -o lines.jsonl --png pictures/
   pando lab figure 002-3.7 --records 2000000 --memory-budget 32MiB --with lines.jsonl --no-run";
+
+/// Which form of our index a figure is measured with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FigureModes {
+    /// Product mode, then paper mode.
+    Both,
+    /// The best that we can make of the structure.
+    Product,
+    /// The structure as its source describes it.
+    Paper,
+}
 
 /// `pando lab figure`
 #[derive(Debug, Args)]
@@ -40,9 +50,9 @@ pub struct LabFigureArgs {
     /// Where random choices come from.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The best we can, or the structure as its source describes it.
-    #[arg(long, value_enum, default_value_t = ModeName::Product)]
-    pub mode: ModeName,
+    /// The best we can, the structure as its source describes it, or one after the other, side by side.
+    #[arg(long, value_enum, default_value_t = FigureModes::Both)]
+    pub mode: FigureModes,
     /// Lines measured elsewhere, of rivals; those that fit are put beside.
     #[arg(long, value_name = "FILE")]
     pub with: Vec<PathBuf>,

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 
 use indicatif::ProgressBar;
 use pandodb_lab::bench::{Observer, Tick};
+use pandodb_lab::engine::Mode;
 use pandodb_lab::figures::run::Given;
-use pandodb_lab::figures::{self, Figure, PAPER_MODE, Scale, show};
+use pandodb_lab::figures::{self, Figure, Results, Scale, show};
 use pandodb_lab::line::Line;
 use pandodb_lab::report;
 use pandodb_lab::workload::Workload;
 
-use crate::args::{LabFigureArgs, LabFiguresArgs, ModeName};
+use crate::args::{FigureModes, LabFigureArgs, LabFiguresArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
@@ -34,9 +35,6 @@ pub fn run(args: &LabFigureArgs) -> Outcome {
         Failure::Misuse(format!("there is no figure `{}`; there are {}", args.figure, ids.join(", ")))
     };
     let figure = Figure::find(&args.figure).ok_or_else(unknown)?;
-    if args.mode == ModeName::Paper {
-        return output::line(format!("{}: paper mode: {PAPER_MODE}", figure.id));
-    }
     for (name, value) in [("scale", args.scale), ("seconds", args.seconds)] {
         if !(value.is_finite() && value > 0.0) {
             return Err(Failure::Misuse(format!("--{name} must be a number above 0")));
@@ -60,22 +58,37 @@ pub fn run(args: &LabFigureArgs) -> Outcome {
     });
     let bar = output::spinner("starting");
     let mut watch = Watch { bar, out: out.transpose()?, wrong: 0, failed: None };
-    let results = figures::run(figure, &scale, Given { lines, only: args.no_run }, &mut watch);
+    let mut modes: Vec<Results> = Vec::new();
+    for &mode in args.mode.modes() {
+        let given = Given { lines: lines.clone(), only: args.no_run };
+        let results = figures::run(figure, &Scale { mode, ..scale.clone() }, given, &mut watch);
+        modes.push(results.map_err(|e| super::bench::stopped(&*e))?);
+    }
     watch.bar.finish_and_clear();
-    let results = results.map_err(|e| super::bench::stopped(&*e))?;
     if let Some(directory) = &args.png {
-        let written = show::write_plots(&results, directory).map_err(|e| Failure::Io(e.to_string()))?;
-        eprintln!("{} pictures in {}", written.len(), directory.display());
+        let written = modes.iter().map(|results| show::write_plots(results, directory));
+        let written = written.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::Io(e.to_string()))?;
+        eprintln!("{} pictures in {}", written.concat().len(), directory.display());
     }
     if args.json {
-        output::json(&show::json(&results))?;
+        modes.iter().try_for_each(|results| output::json(&show::json(results)))?;
     } else {
-        output::line(show::text(&results).trim_end())?;
+        output::line(show::text(&modes).trim_end())?;
     }
     match (watch.failed, watch.wrong) {
         (Some(failure), _) => Err(failure),
         (None, 0) => Ok(()),
         (None, wrong) => Err(Failure::Corruption(format!("{wrong} answers were wrong: the figures are worthless"))),
+    }
+}
+
+impl FigureModes {
+    fn modes(self) -> &'static [Mode] {
+        match self {
+            FigureModes::Both => &[Mode::Product, Mode::Paper],
+            FigureModes::Product => &[Mode::Product],
+            FigureModes::Paper => &[Mode::Paper],
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 //! 3. Each [`Claim`] computes its value from the lines, or says why there is none.
 //!
 //! Invariants: a claim without a measurement has a reason, never a zero; lines with wrong answers count nowhere; a claim
-//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]); the mode is always printed.
+//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]); both modes stand side by side, each named.
 
 mod locality;
 pub mod probe;
@@ -31,9 +31,7 @@ use crate::plot::Plot;
 pub use results::{Answer, Results};
 pub use run::{Scale, Step, run};
 
-/// Whose figure it would be in paper mode.
-pub const PAPER_MODE: &str = "not built";
-/// Who is measured here, as [`crate::line::Line::who`] says it.
+/// Who is measured here, whichever the mode: [`Results`] know which.
 pub const OURS: &str = "pando-stbe";
 
 /// What a paper says of a claim.

@@ -2,13 +2,19 @@
 
 use super::probe::Bandwidth;
 use super::{Figure, OURS, Scale, Step};
+use crate::engine::Mode;
 use crate::line::Line;
 use crate::workload::{Kind, Workload};
 
 /// A value, or why there is none.
 pub type Answer = std::result::Result<f64, String>;
 
-/// Everything measured for a figure.
+/// Whether a line is of our own engine, in either mode.
+pub fn is_ours(line: &Line) -> bool {
+    line.engine == "pando"
+}
+
+/// Everything measured for a figure in one mode.
 #[derive(Debug)]
 pub struct Results {
     /// Which figure.
@@ -32,12 +38,12 @@ pub fn fits(line: &Line, step: &Step) -> bool {
         && (line.asked.key_len, line.asked.value_len) == (plan.key_len, plan.value_len)
         && line.asked.memory_budget == plan.setup.memory_budget as u64
         && line.threads == plan.threads
-        && line.mode == plan.setup.mode
+        && (line.mode == plan.setup.mode || !is_ours(line))
         && line.asked.cache == plan.cache.name()
         && line.asked.rate == plan.rate.unwrap_or(0.0)
         && line.asked.deterministic == plan.setup.deterministic
         && (!mixed || line.asked.seq_share == plan.seq_share)
-        && (line.who() != OURS || durability(line) == format!("{:?}", step.durability))
+        && (!is_ours(line) || durability(line) == format!("{:?}", step.durability))
 }
 
 fn durability(line: &Line) -> &str {
@@ -46,7 +52,7 @@ fn durability(line: &Line) -> &str {
 
 /// Whether a line of ours was written with the log on, as everyone else's.
 pub fn is_logged(line: &Line) -> bool {
-    line.who() != OURS || durability(line) != "None"
+    !is_ours(line) || durability(line) != "None"
 }
 
 /// The rate of a line until nothing is owed.
@@ -84,10 +90,18 @@ pub fn scanned_bytes_per_s(line: &Line) -> f64 {
 }
 
 impl Results {
+    /// Who that is in this mode, if it is [`OURS`].
+    fn name<'a>(&self, who: &'a str) -> &'a str {
+        match (who, self.scale.mode) {
+            (OURS, Mode::Paper) => "pando-stbe-paper",
+            _ => who,
+        }
+    }
+
     /// Who was measured, we first.
     pub fn whos(&self) -> Vec<String> {
         let mut whos: Vec<String> = self.lines.iter().map(Line::who).collect();
-        whos.sort_by_key(|who| (who != OURS, who.clone()));
+        whos.sort_by_key(|who| (who != self.name(OURS), who.clone()));
         whos.dedup();
         whos
     }
@@ -97,7 +111,8 @@ impl Results {
     /// # Errors
     /// Why there is none: not measured, refused, or wrong.
     pub fn one(&self, who: &str, is: impl Fn(&Line) -> bool) -> std::result::Result<&Line, String> {
-        let all: Vec<&Line> = self.lines.iter().filter(|line| line.who() == who && is(line)).collect();
+        let name = self.name(who);
+        let all: Vec<&Line> = self.lines.iter().filter(|line| line.who() == name && is(line)).collect();
         let mut good: Vec<&Line> =
             all.iter().copied().filter(|line| line.refused.is_none() && line.wrong_answers == 0).collect();
         good.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
@@ -135,7 +150,8 @@ impl Results {
 
     /// Points of someone's lines: x and y of each that has both, in the order of x.
     pub fn points(&self, who: &str, point: impl Fn(&Line) -> Option<(f64, f64)>) -> Vec<(f64, f64)> {
-        let good = |line: &&Line| line.who() == who && line.refused.is_none() && line.wrong_answers == 0;
+        let name = self.name(who);
+        let good = |line: &&Line| line.who() == name && line.refused.is_none() && line.wrong_answers == 0;
         let mut points: Vec<(f64, f64)> = self.lines.iter().filter(good).filter_map(point).collect();
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
         points

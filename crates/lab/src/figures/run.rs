@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use pandodb::{Durability, IndexKind};
 
-use super::results::{Results, fits};
-use super::{Figure, KEY_LEN, OURS, probe};
+use super::results::{Results, fits, is_ours};
+use super::{Figure, KEY_LEN, probe};
 use crate::bench::{self, Cache, Observer, Plan};
 use crate::engine::{Mode, Result, Setup};
 use crate::line::Line;
@@ -39,6 +39,8 @@ pub struct Scale {
     pub seconds: f64,
     /// Where random choices come from.
     pub seed: u64,
+    /// Which form of our index.
+    pub mode: Mode,
     /// Bytes of the file that the device is probed with.
     pub probe_bytes: u64,
     /// How long each kind of read is probed.
@@ -56,6 +58,7 @@ impl Default for Scale {
             threads: Vec::new(),
             seconds: 10.0,
             seed: 1,
+            mode: Mode::Product,
             probe_bytes: 256 << 20,
             probe_time: Duration::from_millis(1500),
             directory: PathBuf::from("."),
@@ -118,7 +121,7 @@ impl Scale {
             records: self.records(figure),
             seconds: Some(self.seconds),
             threads,
-            setup: Setup { memory_budget: self.memory(figure), mode: Mode::Product, deterministic: false },
+            setup: Setup { memory_budget: self.memory(figure), mode: self.mode, deterministic: false },
             key_len: KEY_LEN,
             value_len: figure.value_len,
             seed: self.seed,
@@ -168,7 +171,7 @@ pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut 
     }
     let (fitting, others): (Vec<Line>, Vec<Line>) =
         given.lines.into_iter().partition(|line| steps.iter().any(|step| fits(line, step)));
-    lines.extend(fitting.into_iter().filter(|line| given.only || line.who() != OURS));
+    lines.extend(fitting.into_iter().filter(|line| given.only || !is_ours(line)));
     Ok(Results { figure, scale: scale.clone(), lines, set_aside: others.len(), device })
 }
 

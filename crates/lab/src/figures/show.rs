@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::results::{io_amplification, is_logged, rate};
-use super::{ALL, Answer, Claim, Figure, Judge, OURS, PAPER_MODE, Paper, Results};
-use crate::engine::Result;
+use super::results::{io_amplification, is_logged, is_ours, rate};
+use super::{ALL, Answer, Claim, Figure, Judge, OURS, Paper, Results};
+use crate::engine::{Mode, Result};
 use crate::line::{Line, Machine};
 use crate::plot::{Plot, unit};
 use crate::workload::{Kind, Workload};
@@ -72,34 +72,54 @@ pub fn verdict(claim: &Claim, answer: &Answer) -> String {
     if ratio == "within" { word.to_owned() } else { format!("{word}: {ratio}") }
 }
 
-/// Everything about a figure as text.
-pub fn text(results: &Results) -> String {
-    let figure = results.figure;
-    let mut text = format!("{}  {}  ({})\n", figure.id, figure.title, figure.source);
-    let _ = writeln!(text, "mode    product; paper mode: {PAPER_MODE}");
-    let _ = writeln!(text, "paper   {}", figure.setup);
-    let _ = writeln!(text, "here    {}", setting(results));
-    if let Some(noise) = noise(results) {
-        let _ = writeln!(text, "noise   {noise}");
+/// The name of the mode.
+fn mode(results: &Results) -> &'static str {
+    match results.scale.mode {
+        Mode::Product => "product",
+        Mode::Paper => "paper",
     }
-    let head = ["claim", "paper", "measured", "verdict", "from"];
+}
+
+/// Everything about a figure as text: one measurement of it, or one of each mode, side by side.
+///
+/// # Panics
+/// Without a measurement.
+pub fn text(modes: &[Results]) -> String {
+    let (first, figure) = (&modes[0], modes[0].figure);
+    let mut text = format!("{}  {}  ({})\n", figure.id, figure.title, figure.source);
+    let names: Vec<&str> = modes.iter().map(mode).collect();
+    let _ = writeln!(text, "mode    {}", names.join(", "));
+    let _ = writeln!(text, "paper   {}", figure.setup);
+    let _ = writeln!(text, "here    {}", setting(first));
+    for (results, noise) in modes.iter().filter_map(|results| Some((results, noise(results)?))) {
+        let _ = writeln!(text, "noise   {}: {noise}", mode(results));
+    }
+    let heads: Vec<String> = names.iter().flat_map(|name| [format!("{name} mode"), "verdict".to_owned()]).collect();
+    let mut head = vec!["claim", "the source"];
+    head.extend(heads.iter().map(String::as_str));
+    head.push("from");
     let rows = figure.claims.iter().map(|claim| {
-        let answer = (claim.measure)(results);
-        let verdict = verdict(claim, &answer);
-        let measured = answer.map_or_else(|why| format!("– ({why})"), |value| number(value, claim.unit));
-        vec![claim.what.to_owned(), claim.paper.text(claim.unit), measured, verdict, claim.from.to_owned()]
+        let mut row = vec![claim.what.to_owned(), claim.paper.text(claim.unit)];
+        for answer in modes.iter().map(|results| (claim.measure)(results)) {
+            let verdict = verdict(claim, &answer);
+            row.push(answer.map_or_else(|why| format!("– ({why})"), |value| number(value, claim.unit)));
+            row.push(verdict);
+        }
+        row.push(claim.from.to_owned());
+        row
     });
     text += &format!("\n{}\n", table(&head, rows.collect()));
     let head = ["measured", "ops/s", "acknowledged/s", "write ampl.", "I/O ampl.", "read/op", "slowest"];
-    text += &format!("{}\n", table(&head, results.lines.iter().map(row).collect()));
+    // A rival's lines stand beside each mode, and are the same.
+    let more = modes[1..].iter().flat_map(|results| results.lines.iter().filter(|line| is_ours(line)));
+    text += &format!("{}\n", table(&head, first.lines.iter().chain(more).map(row).collect()));
     for missing in figure.missing {
         let _ = writeln!(text, "not as in the paper: {missing}");
     }
-    if results.set_aside > 0 {
+    if let Some(aside) = modes.iter().map(|results| results.set_aside).min().filter(|&aside| aside > 0) {
         let _ = writeln!(
             text,
-            "set aside: {} given lines that differ in workload, records, sizes, memory, threads, durability or mode",
-            results.set_aside
+            "set aside: {aside} given lines that differ in workload, records, sizes, memory, threads, durability or mode"
         );
     }
     text
@@ -202,8 +222,7 @@ pub fn json(results: &Results) -> Value {
         "id": figure.id,
         "title": figure.title,
         "source": figure.source,
-        "mode": "product",
-        "paper_mode": PAPER_MODE,
+        "mode": mode(results),
         "paper": figure.setup,
         "here": setting(results),
         "noise": noise(results),
@@ -233,11 +252,11 @@ pub fn list() -> String {
     for figure in ALL {
         let rivals = figure.claims.iter().filter(|claim| needs_rival(claim)).count();
         let _ = writeln!(text, "{:9} {}  ({})", figure.id, figure.title, figure.source);
-        let _ = write!(text, "          product: built, {} claims", figure.claims.len());
+        let _ = write!(text, "          {} claims", figure.claims.len());
         if rivals > 0 {
             let _ = write!(text, ", {rivals} of them with a rival's lines only (--with)");
         }
-        let _ = writeln!(text, "; paper mode: {PAPER_MODE}");
+        text.push('\n');
         for missing in figure.missing {
             let _ = writeln!(text, "          not as in the paper: {missing}");
         }
@@ -252,8 +271,7 @@ pub fn list_json() -> Value {
             "id": figure.id,
             "title": figure.title,
             "source": figure.source,
-            "product": "built",
-            "paper_mode": PAPER_MODE,
+            "modes": ["product", "paper"],
             "claims": figure.claims.len(),
             "not_as_in_the_paper": figure.missing,
         })
@@ -270,8 +288,9 @@ pub fn needs_rival(claim: &Claim) -> bool {
 pub fn plots(results: &Results) -> Vec<(String, Plot)> {
     let figure = results.figure;
     let finish = |(name, plot): (&str, Plot)| {
-        let plot = plot.note(format!("{}. {OURS}: product mode.", figure.source)).note(setting(results));
-        (format!("{}-{name}", figure.id), plot)
+        let plot = plot.note(format!("{}. {OURS}: {} mode.", figure.source, mode(results))).note(setting(results));
+        let paper = if results.scale.mode == Mode::Paper { "-paper" } else { "" };
+        (format!("{}-{name}{paper}", figure.id), plot)
     };
     (figure.plots)(results).into_iter().map(finish).collect()
 }

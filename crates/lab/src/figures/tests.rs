@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::run::Given;
 use super::show::needs_rival;
 use super::*;
+use crate::engine::Mode;
 use crate::line::Line;
 
 fn tiny(directory: &Path) -> Scale {
@@ -63,14 +64,30 @@ fn every_figure_runs_and_has_a_value_for_each_claim_that_is_possible() {
             }
             assert_eq!(show::verdict(claim, &answer) == "–", answer.is_err() || matches!(claim.paper, Paper::Says(_)));
         }
-        let text = show::text(&results);
-        assert!(text.contains("paper mode: not built") && text.contains("of the paper's"), "{text}");
+        let text = show::text(std::slice::from_ref(&results));
+        assert!(text.contains("product mode") && text.contains("of the paper's"), "{text}");
         assert_eq!(show::json(&results)["claims"].as_array().unwrap().len(), figure.claims.len());
         for (name, plot) in show::plots(&results) {
             assert!(plot.has_data() && name.starts_with(figure.id), "{name}");
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{}: nothing is left behind", figure.id);
     }
+}
+
+#[test]
+fn both_modes_stand_side_by_side() {
+    let dir = tempfile::tempdir().unwrap();
+    let figure = Figure::find("002-3.4").unwrap();
+    let product = measured(figure, &tiny(dir.path()));
+    let paper = measured(figure, &Scale { mode: Mode::Paper, ..tiny(dir.path()) });
+    assert_eq!(paper.whos(), ["pando-stbe-paper"]);
+    let ours = figure.claims.iter().filter(|claim| !needs_rival(claim));
+    assert!(ours.clone().all(|claim| (claim.measure)(&product).is_ok() && (claim.measure)(&paper).is_ok()));
+    let text = show::text(&[product, paper]);
+    assert!(
+        text.contains("product mode") && text.contains("paper mode") && text.contains("pando-stbe-paper load"),
+        "{text}"
+    );
 }
 
 #[test]

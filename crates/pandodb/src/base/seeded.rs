@@ -105,6 +105,10 @@ bugs! {
     LiveAgainAfterSplit,
     /// A leaf was split while it was compacted, and only one half gets the output.
     OutputLostInSplit,
+    /// A child is moved past branches that it was not given yet, as if they held nothing for it.
+    ForgottenForChild,
+    /// A run that a merge has not opened yet is taken to begin with its last key: scans go back and forth.
+    OutlookTooFar,
     /// A clipped run lets go of the leaf that its upper bound cuts.
     SliceShort,
     /// The pages of a shared run are freed with the first of its slices.

@@ -20,7 +20,7 @@ use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
 use super::slice::RunSlice;
 use crate::base::range::successor;
-use crate::base::{Entry, KeyRange, Kind, Result, Seqno};
+use crate::base::{Entry, KeyRange, Kind, Result, SeededBug, Seqno};
 
 /// A cursor over one slice.
 pub struct RunCursor {
@@ -87,6 +87,7 @@ impl RunCursor {
     pub fn outlook(&self) -> Option<&[u8]> {
         let meta = self.slice.run().meta();
         self.pending.then(|| match self.reverse {
+            false if SeededBug::OutlookTooFar.is_on() => &meta.last_key,
             false => meta.first_key.as_slice().max(&self.range.from),
             true if self.range.is_above(&meta.last_key) => &meta.last_key,
             true => &self.range.to,

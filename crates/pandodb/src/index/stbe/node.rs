@@ -170,7 +170,7 @@ impl Node {
     pub fn trim(&mut self) {
         for i in 0..self.children.len() {
             // To the end or not at all: a compaction must not find a child between its inputs.
-            if self.live_branches(i) == 0 {
+            if self.live_branches(i) <= usize::from(SeededBug::ForgottenForChild.is_on()) {
                 self.children[i].next = self.end();
             }
         }

@@ -62,7 +62,6 @@ fn misuse_is_said() {
         (&["--rate", "0"], 2, "rate"),
         (&["--value-len", "0"], 2, "value-len"),
         (&["--key-len", "7"], 2, "key-len"),
-        (&["--mode", "paper", "--records", "10"], 4, "paper mode"),
         (&["--memory-budget", "1KiB", "--records", "10"], 2, "memory budget"),
     ] {
         let words = [&["bench", "--store", store.to_str().unwrap()], args].concat();

@@ -55,8 +55,10 @@ impl RunCursor {
         let range = slice.range().intersect(range);
         let leaves = Leaves::new(readahead, reverse, slice.span());
         let meta = slice.run().meta();
-        // Where no key of the run is in the range the cursor is at its end, and nothing has to be read to know it.
-        let pending = !range.is_empty() && range.from <= meta.last_key && range.is_above(&meta.first_key);
+        // Where no key of the run is in the range the cursor is at its end, and nothing has to be read to know it. A run of
+        // range tombstones has no keys.
+        let inside = range.from <= meta.last_key && range.is_above(&meta.first_key);
+        let pending = !range.is_empty() && meta.leaf_pages > 0 && inside;
         RunCursor {
             slice,
             range,

@@ -160,9 +160,13 @@ fn runs_side_by_side_are_opened_one_after_the_other() {
     parts.push(rest);
     let slices: Vec<_> = parts.iter().enumerate().map(|(i, part)| bench.run(900 + i as u64, part)).collect();
     assert!(slices.windows(2).all(|pair| pair[0].is_before(&pair[1]) && !pair[1].is_before(&pair[0])));
+    // One without a key is among them.
+    let tombstone = RangeTombstone { range: KeyRange::new(*b"a", *b"z"), seqno: Seqno(1) };
+    let no_keys = bench.open(bench.build(990, &[], &[tombstone]));
     for reverse in [false, true] {
         let cursor = |slice: &Arc<RunSlice>| RunCursor::pending(slice.clone(), &KeyRange::all(), reverse, MODES[0]);
-        let mut merge = MergeCursor::new(slices.iter().rev().map(cursor).collect(), reverse).unwrap();
+        let inputs = slices.iter().chain([&no_keys]).rev().map(cursor).collect();
+        let mut merge = MergeCursor::new(inputs, reverse).unwrap();
         let all = expected(&messages, &KeyRange::all(), reverse);
         let mut passed = Vec::new();
         for message in &all {

@@ -22,6 +22,16 @@ struct Slot {
     seqno: Seqno,
 }
 
+/// Appends the first `len` bytes of `words`.
+#[inline]
+fn append(bytes: &mut Vec<u8>, len: usize, words: impl Iterator<Item = u64>) {
+    let start = bytes.len();
+    bytes.resize(start + len.next_multiple_of(8), 0);
+    let (cells, _) = bytes[start..].as_chunks_mut::<8>();
+    cells.iter_mut().zip(words).for_each(|(cell, word)| *cell = word.to_ne_bytes());
+    bytes.truncate(start + len);
+}
+
 impl EntryBlock {
     /// An empty block.
     pub fn new() -> EntryBlock {
@@ -41,6 +51,21 @@ impl EntryBlock {
             kind: entry.kind,
             seqno: entry.seqno,
         });
+    }
+
+    /// Appends an entry whose key and value, of these lengths, lie elsewhere as words: each begins with a word, and fills its
+    /// last with anything. Spares those who have no slices of it a copy.
+    #[inline]
+    pub fn push_words(
+        &mut self,
+        (seqno, kind): (Seqno, Kind),
+        key: (usize, impl Iterator<Item = u64>),
+        value: (usize, impl Iterator<Item = u64>),
+    ) {
+        let (at, key_len, value_len) = (self.bytes.len() as u32, key.0 as u32, value.0 as u32);
+        append(&mut self.bytes, key.0, key.1);
+        append(&mut self.bytes, value.0, value.1);
+        self.slots.push(Slot { key: at, key_len, value_len, kind, seqno });
     }
 
     /// Forgets the entries, keeps the memory.

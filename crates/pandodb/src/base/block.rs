@@ -22,14 +22,11 @@ struct Slot {
     seqno: Seqno,
 }
 
-/// Appends the first `len` bytes of `words`.
+/// Stores words one after the other.
 #[inline]
-fn append(bytes: &mut Vec<u8>, len: usize, words: impl Iterator<Item = u64>) {
-    let start = bytes.len();
-    bytes.resize(start + len.next_multiple_of(8), 0);
-    let (cells, _) = bytes[start..].as_chunks_mut::<8>();
+fn store(to: &mut [u8], words: impl Iterator<Item = u64>) {
+    let (cells, _) = to.as_chunks_mut::<8>();
     cells.iter_mut().zip(words).for_each(|(cell, word)| *cell = word.to_ne_bytes());
-    bytes.truncate(start + len);
 }
 
 impl EntryBlock {
@@ -63,8 +60,12 @@ impl EntryBlock {
         value: (usize, impl Iterator<Item = u64>),
     ) {
         let (at, key_len, value_len) = (self.bytes.len() as u32, key.0 as u32, value.0 as u32);
-        append(&mut self.bytes, key.0, key.1);
-        append(&mut self.bytes, value.0, value.1);
+        let (from, middle) = (self.bytes.len(), self.bytes.len() + key.0);
+        self.bytes.resize(middle + value.0 + 7, 0);
+        // In this order: what the key's last word has too much is written over.
+        store(&mut self.bytes[from..], key.1);
+        store(&mut self.bytes[middle..], value.1);
+        self.bytes.truncate(middle + value.0);
         self.slots.push(Slot { key: at, key_len, value_len, kind, seqno });
     }
 

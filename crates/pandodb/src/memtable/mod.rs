@@ -208,7 +208,6 @@ impl Memtable {
             }
             inside && out.len() < end.0 && out.bytes() < end.1
         };
-        let mut place = Scratch::new();
         let mut batch = if reverse { self.last(range, after) } else { self.first(range, after) };
         loop {
             let refs = batch.refs();
@@ -216,8 +215,7 @@ impl Memtable {
             if !go_on || batch.fence == NONE {
                 return;
             }
-            let fence = arena.record(batch.fence).place(&mut place);
-            batch = if reverse { self.tree.behind(Some(fence)) } else { self.tree.ahead(fence, false, SLOTS) };
+            batch = self.tree.beyond(batch.fence, reverse);
         }
     }
 

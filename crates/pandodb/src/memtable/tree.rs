@@ -42,6 +42,7 @@ use super::Target;
 use super::arena::{Arena, ChunkPool, Ref, Tally};
 use super::latch::{Latch, Locked, Version};
 use super::node::{Inner, Meta, NONE, SLOTS, Slots};
+use super::record::Scratch;
 use super::table::Table;
 use crate::base::sync::{AtomicU64, Ordering, relax};
 use crate::base::{Entry, MAX_KEY};
@@ -285,6 +286,16 @@ impl Tree {
         // Where a separator is the target itself, what is before it is left of it.
         let rank = |slots: &Slots, meta: Meta| target.map_or(meta.len, |to| slots.rank(&self.arena, meta, to, false));
         self.visit(rank, |leaf, meta| Batch::copy(leaf, 0, rank(leaf, meta), leaf.low()))
+    }
+
+    /// All records of the leaf on the far side of a fence. It ends there, however often it was split: no slot is looked for.
+    pub(super) fn beyond(&self, fence: Ref, reverse: bool) -> Batch {
+        let mut place = Scratch::new();
+        let target = self.arena.record(fence).place(&mut place);
+        self.visit(
+            |slots, meta| slots.rank(&self.arena, meta, target, !reverse),
+            |leaf, meta| Batch::copy(leaf, 0, meta.len, if reverse { leaf.low() } else { leaf.high() }),
+        )
     }
 }
 

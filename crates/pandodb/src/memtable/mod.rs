@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 use arena::Tally;
 pub use arena::{CHUNK_BYTES, ChunkPool};
-use node::{NONE, SLOTS};
+use node::NONE;
 use record::{Record, Scratch};
 use tree::Tree;
 
@@ -126,29 +126,20 @@ impl Memtable {
     /// are not regarded: see [`Memtable::covering`]. Nothing is latched meanwhile.
     pub fn get(&self, key: &[u8], at: Seqno, visit: &mut dyn FnMut(Entry<'_>) -> bool) {
         let mut scratch = Scratch::new();
-        let (mut from, mut after, mut limit) = (at, false, 1);
-        loop {
-            let batch = self.tree.ahead(Target { key, seqno: from }, after, limit);
-            for &at in batch.refs() {
-                let record = self.tree.arena.record(at);
-                if !record.is_of(key) {
-                    return;
-                }
-                (from, after) = (record.seqno(), true);
-                if !visit(record.copied(&mut scratch)) {
-                    return;
-                }
-            }
-            if batch.refs().len() < limit {
-                // The leaf has no more; its fence is the first message of the next.
-                match batch.fence {
-                    NONE => return,
-                    fence if !self.tree.arena.record(fence).is_of(key) => return,
-                    fence => (from, after) = (self.tree.arena.record(fence).seqno(), false),
-                }
-            }
-            // Most lookups end with the newest version; who wants more may want many.
-            limit = SLOTS;
+        // Whether it was one of the key's, and `visit` wants more.
+        let mut show = |at| {
+            let record = self.tree.arena.record(at);
+            record.is_of(key) && visit(record.copied(&mut scratch))
+        };
+        let newest = self.tree.next(Target { key, seqno: at });
+        if newest == NONE || !show(newest) {
+            return;
+        }
+        // Most lookups have ended. Who wants more may want many.
+        let seqno = self.tree.arena.record(newest).seqno();
+        let mut batch = self.tree.ahead(Target { key, seqno }, true);
+        while batch.refs().iter().all(|&at| show(at)) && batch.fence != NONE {
+            batch = self.tree.beyond(batch.fence, false);
         }
     }
 
@@ -222,8 +213,8 @@ impl Memtable {
     /// Where a forward scan of `range` goes on after `after`.
     fn first(&self, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
         match after {
-            Some((key, seqno)) if key >= &range.from[..] => self.tree.ahead(Target { key, seqno }, true, SLOTS),
-            _ => self.tree.ahead(Target { key: &range.from, seqno: NEWEST }, false, SLOTS),
+            Some((key, seqno)) if key >= &range.from[..] => self.tree.ahead(Target { key, seqno }, true),
+            _ => self.tree.ahead(Target { key: &range.from, seqno: NEWEST }, false),
         }
     }
 

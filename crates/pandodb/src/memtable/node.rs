@@ -81,11 +81,11 @@ pub(super) struct Inner {
 /// Moves the values from `at` on one place up, and puts `value` there.
 macro_rules! shift_in {
     ($cells:expr, $at:expr, $len:expr, $value:expr) => {{
-        let cells = &$cells[..=$len];
-        for i in ($at..$len).rev() {
-            cells[i + 1].store(cells[i].load(Ordering::Relaxed), Ordering::Release);
+        let cells = &$cells[$at..=$len];
+        for pair in cells.windows(2).rev() {
+            pair[1].store(pair[0].load(Ordering::Relaxed), Ordering::Release);
         }
-        cells[$at].store($value, Ordering::Release);
+        cells[0].store($value, Ordering::Release);
     }};
 }
 

@@ -65,8 +65,8 @@ impl<T> Table<T> {
     #[inline]
     pub(super) fn get(&self, number: u32) -> &T {
         let (segment, at) = place(number);
-        let cells = self.segments[segment].get().expect("a number that was given out");
-        cells[at].get().expect("a number that was published")
+        let cell = self.segments[segment].get().and_then(|cells| cells.get(at)?.get());
+        cell.expect("a number that was published")
     }
 
     /// Everything in the table, which is empty afterwards.

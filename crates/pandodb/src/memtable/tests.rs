@@ -60,7 +60,7 @@ impl Tree {
     }
 
     fn check_node(&self, node: NodeNo, low: Ref, high: Ref, leaves: &mut Vec<u32>) {
-        let (slots, record) = (self.slots(node), |at| self.arena.record(at));
+        let (slots, record) = (self.node(node).slots(), |at| self.arena.record(at));
         let (meta, records) = (slots.meta(), slots.records());
         assert!(slots.latch.claim(slots.latch.read()).is_some(), "a latch was left locked or claimed");
         assert_eq!((slots.low(), slots.high(), meta.edge), (low, high, low == NONE || high == NONE));

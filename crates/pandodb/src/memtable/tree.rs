@@ -62,6 +62,31 @@ pub(super) struct NodeNo {
     pub(super) number: u32,
 }
 
+/// A node, found.
+#[derive(Clone, Copy)]
+pub(super) enum Node<'a> {
+    Leaf(&'a Slots),
+    Inner(&'a Inner),
+}
+
+impl<'a> Node<'a> {
+    #[inline]
+    pub(super) fn slots(self) -> &'a Slots {
+        match self {
+            Node::Leaf(leaf) => leaf,
+            Node::Inner(inner) => &inner.slots,
+        }
+    }
+}
+
+/// A node on the way down, at the version at which it was met.
+#[derive(Clone, Copy)]
+struct Stop<'a> {
+    no: NodeNo,
+    node: Node<'a>,
+    version: Version,
+}
+
 /// What was passed on the way to a node, at which version, and where.
 #[derive(Clone, Copy)]
 enum Above<'a> {
@@ -120,11 +145,12 @@ impl Tree {
         NodeNo::unpack(self.anchor.root.load(Ordering::Acquire))
     }
 
+    /// The node of a number.
     #[inline]
-    pub(super) fn slots(&self, node: NodeNo) -> &Slots {
-        match node.level {
-            0 => self.leaves.get(node.number),
-            _ => &self.inners.get(node.number).slots,
+    pub(super) fn node(&self, no: NodeNo) -> Node<'_> {
+        match no.level {
+            0 => Node::Leaf(self.leaves.get(no.number)),
+            _ => Node::Inner(self.inners.get(no.number)),
         }
     }
 
@@ -158,60 +184,63 @@ impl Tree {
         Some(())
     }
 
-    /// The root and its version, and what was passed on the way there.
+    /// The root, and the version of the anchor.
     #[inline]
-    fn start(&self) -> Option<(NodeNo, Version, Version)> {
+    fn start(&self) -> Option<(Stop<'_>, Version)> {
         let anchor = self.anchor.latch.read();
-        let root = self.root();
-        let version = self.slots(root).latch.read();
-        self.anchor.latch.is_still(anchor).then_some((root, version, anchor))
+        let no = self.root();
+        let node = self.node(no);
+        let version = node.slots().latch.read();
+        self.anchor.latch.is_still(anchor).then_some((Stop { no, node, version }, anchor))
     }
 
     /// The leaf for `target`: full nodes on the way are split.
     fn descend_for_insert(&self, target: Target<'_>) -> Option<(&Slots, Version)> {
-        let (mut node, mut version, anchor) = self.start()?;
+        let (mut stop, anchor) = self.start()?;
         let mut above = Above::Anchor(anchor);
         loop {
-            let slots = self.slots(node);
+            let slots = stop.node.slots();
             let meta = slots.meta();
-            if meta.len == SLOTS && self.split(above, node, version, target).is_some() {
+            if meta.len == SLOTS && self.split(above, stop, target).is_some() {
                 return None;
             }
-            if node.level == 0 {
-                return Some((slots, version));
-            }
-            let inner = self.inners.get(node.number);
+            let inner = match stop.node {
+                Node::Leaf(leaf) => return Some((leaf, stop.version)),
+                Node::Inner(inner) => inner,
+            };
             let rank = slots.rank(&self.arena, meta, target, true);
-            above = Above::Inner(inner, version, rank);
-            (node, version) = self.enter(inner, version, node.level, rank)?;
+            above = Above::Inner(inner, stop.version, rank);
+            stop = self.enter(inner, stop, rank)?;
         }
     }
 
-    /// The child right of so many slots, and its version; `None` if it may be the wrong one.
+    /// The child of `inner`, which is `stop`, right of so many slots; `None` if it may be the wrong one.
     #[inline]
-    fn enter(&self, inner: &Inner, version: Version, level: u32, rank: usize) -> Option<(NodeNo, Version)> {
-        let child = NodeNo { level: level - 1, number: inner.child(rank) };
-        let child_version = self.slots(child).latch.read();
-        inner.slots.latch.is_still(version).then_some((child, child_version))
+    fn enter<'a>(&'a self, inner: &Inner, stop: Stop<'_>, rank: usize) -> Option<Stop<'a>> {
+        let no = NodeNo { level: stop.no.level - 1, number: inner.child(rank) };
+        let node = self.node(no);
+        let version = node.slots().latch.read();
+        inner.slots.latch.is_still(stop.version).then_some(Stop { no, node, version })
     }
 
-    /// Splits the full node `node`, by the steps of the module's documentation; `None` if somebody was in the way.
-    fn split(&self, above: Above<'_>, node: NodeNo, version: Version, target: Target<'_>) -> Option<()> {
-        let slots = self.slots(node);
-        let claimed = slots.latch.claim(version)?;
+    /// Splits the full node `stop`, by the steps of the module's documentation; `None` if somebody was in the way.
+    #[cold]
+    fn split(&self, above: Above<'_>, stop: Stop<'_>, target: Target<'_>) -> Option<()> {
+        let slots = stop.node.slots();
+        let claimed = slots.latch.claim(stop.version)?;
         let meta = slots.meta();
         let at = self.place_of_split(slots, meta, target);
         let separator = slots.record(at);
-        let half = Half::build(self, node, at, separator);
+        let half = Half::build(&self.arena, stop.node, at, separator);
         let above = self.lock_above(above)?;
         let right = half.push(self);
         let locked = claimed.lock();
         match above {
             Over::Anchor(held) => {
-                let root = Inner::above(node.number, meta.prefix);
+                let root = Inner::above(stop.no.number, meta.prefix);
                 root.insert(&self.arena, 0, separator, right);
                 self.arena.charge(size_of::<Inner>());
-                let root = NodeNo { level: node.level + 1, number: self.inners.push(Box::new(root)) };
+                let root = NodeNo { level: stop.no.level + 1, number: self.inners.push(Box::new(root)) };
                 self.anchor.root.store(root.pack(), Ordering::Release);
                 drop(held);
             }
@@ -248,36 +277,48 @@ impl Tree {
     /// Goes down to a leaf; `rank` chooses between a node's children. Returns what `take` takes from the leaf, once it is
     /// sure that it was the right one and stood still.
     #[inline]
-    fn visit(&self, rank: impl Fn(&Slots, Meta) -> usize, take: impl Fn(&Slots, Meta) -> Batch) -> Batch {
+    fn visit<R>(&self, rank: impl Fn(&Slots, Meta) -> usize, take: impl Fn(&Slots, Meta) -> R) -> R {
         let descend = || {
-            let (mut node, mut version, _) = self.start()?;
-            while node.level > 0 {
-                let inner = self.inners.get(node.number);
-                let rank = rank(&inner.slots, inner.slots.meta());
-                (node, version) = self.enter(inner, version, node.level, rank)?;
+            let (mut stop, _) = self.start()?;
+            loop {
+                match stop.node {
+                    Node::Inner(inner) => {
+                        let rank = rank(&inner.slots, inner.slots.meta());
+                        stop = self.enter(inner, stop, rank)?;
+                    }
+                    Node::Leaf(leaf) => {
+                        let taken = take(leaf, leaf.meta());
+                        return leaf.latch.is_still(stop.version).then_some(taken);
+                    }
+                }
             }
-            let leaf = self.leaves.get(node.number);
-            let batch = take(leaf, leaf.meta());
-            leaf.latch.is_still(version).then_some(batch)
         };
         let mut turn = 0;
         loop {
-            if let Some(batch) = descend() {
-                return batch;
+            if let Some(taken) = descend() {
+                return taken;
             }
             relax(turn);
             turn += 1;
         }
     }
 
-    /// Up to `limit` records from `target` on, or after it, as far as they are in one leaf; then the upper fence. One that
-    /// `limit` cut off is not told from the end of the leaf but by its length.
+    /// The first record that is not before `target`; [`NONE`] if there is none.
     #[inline]
-    pub(super) fn ahead(&self, target: Target<'_>, after: bool, limit: usize) -> Batch {
+    pub(super) fn next(&self, target: Target<'_>) -> Ref {
         let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
         self.visit(child, |leaf, meta| {
-            let from = leaf.rank(&self.arena, meta, target, after);
-            Batch::copy(leaf, from, meta.len.min(from.saturating_add(limit)), leaf.high())
+            let at = leaf.rank(&self.arena, meta, target, false);
+            // The fence is the first record of the next leaf.
+            if at < meta.len { leaf.record(at) } else { leaf.high() }
+        })
+    }
+
+    /// The records from `target` on, or after it, as far as they are in one leaf; then the upper fence.
+    pub(super) fn ahead(&self, target: Target<'_>, after: bool) -> Batch {
+        let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
+        self.visit(child, |leaf, meta| {
+            Batch::copy(leaf, leaf.rank(&self.arena, meta, target, after), meta.len, leaf.high())
         })
     }
 
@@ -332,11 +373,11 @@ enum Half {
 }
 
 impl Half {
-    fn build(tree: &Tree, node: NodeNo, at: usize, separator: Ref) -> Half {
-        match node.level {
-            0 => Half::Leaf(Box::new(tree.leaves.get(node.number).tail(&tree.arena, at, separator))),
+    fn build(arena: &Arena, node: Node<'_>, at: usize, separator: Ref) -> Half {
+        match node {
+            Node::Leaf(leaf) => Half::Leaf(Box::new(leaf.tail(arena, at, separator))),
             // The separator moves up.
-            _ => Half::Inner(Box::new(tree.inners.get(node.number).tail(&tree.arena, at + 1, separator))),
+            Node::Inner(inner) => Half::Inner(Box::new(inner.tail(arena, at + 1, separator))),
         }
     }
 

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use proptest::prelude::*;
 
 use super::arena::Ref;
-use super::arena::Ref;
 use super::tree::NodeNo;
 use super::*;
 

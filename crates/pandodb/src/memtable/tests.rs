@@ -1,6 +1,6 @@
 //! The memtable against a `BTreeMap`, its invariants, and readers beside a writer.
 
-mod threads;
+mod writers;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -15,17 +15,17 @@
 //!    reader drops it. Then its chunks go back to the [`ChunkPool`].
 //!
 //! Writers and readers share it, many at a time. In the tree a writer latches a leaf for the time that it takes to put a
-//! slot in, and readers latch nothing ([`tree`]); range tombstones stand behind a lock of their own, which nobody touches
+//! slot in, and readers latch nothing (`tree`); range tombstones stand behind a lock of their own, which nobody touches
 //! while there are none. What is behind either is in order at every moment. A reader meets every message whose insertion
 //! had ended when it began, of those under way any, and none in part.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | [`tree`] | the way to a leaf, insertion, splits |
-//! | [`node`] | a node's slots, heads, prefix and fences |
-//! | [`latch`] | versions, claims and locks of nodes |
-//! | [`table`] | nodes and chunks by number, found without a lock |
-//! | [`arena`], [`record`] | where messages lie, and how |
+//! | `tree` | the way to a leaf, insertion, splits |
+//! | `node` | a node's slots, heads, prefix and fences |
+//! | `latch` | versions, claims and locks of nodes |
+//! | `table` | nodes and chunks by number, found without a lock |
+//! | `arena`, `record` | where messages lie, and how |
 //!
 //! There is no `unsafe`: nodes and records are atomics, which on the usual machines are loaded and stored like anything
 //! else. The price is that a message is copied before it is shown (decision 0015).

@@ -118,6 +118,15 @@ impl Slots {
         self.refs[slot].load(Ordering::Acquire)
     }
 
+    /// Whether the record in a slot is that of `target`. Unless heads are equal it is not, and the record need not be
+    /// fetched from memory, which would cost as much as the rest of an insertion.
+    #[inline]
+    pub(super) fn holds(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
+        slot < meta.len
+            && self.heads[slot].load(Ordering::Acquire) == head(target.key, meta.prefix)
+            && arena.record(self.record(slot)).order(target).is_eq()
+    }
+
     pub(super) fn low(&self) -> Ref {
         self.low.load(Ordering::Acquire)
     }

@@ -173,7 +173,7 @@ impl Tree {
             return None;
         }
         let at = leaf.rank(&self.arena, meta, target, false);
-        let taken = at < meta.len && self.arena.record(leaf.record(at)).order(target).is_eq();
+        let taken = leaf.holds(&self.arena, meta, at, target);
         let locked = leaf.latch.lock(version)?;
         // Only now it is sure that all of this belonged together.
         if taken {

@@ -262,7 +262,7 @@ fn a_seqno_is_not_given_out_twice_for_a_key() {
 #[test]
 fn readers_see_a_prefix_of_the_writes_while_they_happen() {
     const KEYS: u64 = 64;
-    const WRITES: u64 = if cfg!(miri) { 200 } else { 30_000 };
+    const WRITES: u64 = if cfg!(miri) { 40 } else { 30_000 };
     let (memtable, visible) = (memtable(), AtomicU64::new(0));
     let key = |n: u64| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % KEYS).to_be_bytes();
     std::thread::scope(|scope| {

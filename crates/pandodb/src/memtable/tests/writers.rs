@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use super::*;
 
 const WRITERS: u64 = 3;
-const TURNS: u64 = if cfg!(miri) { 60 } else { 6_000 };
+const TURNS: u64 = if cfg!(miri) { 24 } else { 6_000 };
 
 /// How keys follow from writers and turns.
 type Key = fn(u64, u64) -> Vec<u8>;

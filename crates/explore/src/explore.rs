@@ -5,8 +5,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
-use std::sync::mpsc;
+use std::sync::{PoisonError, RwLock, mpsc};
 
+use pandodb::base::seeded::activate;
+use pandodb::device::sim::SimImage;
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
@@ -107,9 +109,23 @@ pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str) -> Outcome {
     drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim()))
 }
 
+/// The engine's mistakes are switched on for the whole process: who wants one is alone meanwhile.
+static MISTAKES: RwLock<()> = RwLock::new(());
+
 fn drive(scenario: &Scenario, twist: Twist, scheduler: impl Scheduler + 'static) -> Outcome {
     let start = scenario.start();
-    let body = scenario.body;
+    let Some(bug) = scenario.bug.filter(|_| twist == Twist::Canary) else {
+        let _shared = MISTAKES.read().unwrap_or_else(PoisonError::into_inner);
+        return execute(scenario.body, start, twist, scheduler);
+    };
+    let _alone = MISTAKES.write().unwrap_or_else(PoisonError::into_inner);
+    activate(Some(bug));
+    let outcome = execute(scenario.body, start, twist, scheduler);
+    activate(None);
+    outcome
+}
+
+fn execute(body: fn(&SimImage, Twist), start: SimImage, twist: Twist, scheduler: impl Scheduler + 'static) -> Outcome {
     let (sender, done) = mpsc::channel();
     let runner = Runner::new(scheduler, config());
     let result = catch_unwind(AssertUnwindSafe(|| {

@@ -27,6 +27,8 @@ mod resolve {
     pub use pandodb::resolve::*;
 }
 
+#[path = "../../../pandodb/src/memtable/latch.rs"]
+mod latch;
 #[path = "../../../pandodb/src/memtable/mod.rs"]
 mod memtable;
 #[path = "../../../pandodb/src/sched/mod.rs"]

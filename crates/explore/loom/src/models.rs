@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use loom::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use loom::thread::spawn;
 
 use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Seqno};
+use crate::latch::Latch;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::sched::{Account, Scheduler, Turn};
 use crate::snapshot::Snapshots;
@@ -14,8 +18,14 @@ use crate::snapshot::Snapshots;
 pub type Body = fn(mistake: bool);
 
 /// All models.
-pub const ALL: [(&str, Body); 5] =
-    [("visible", visible), ("register", register), ("tombstones", tombstones), ("account", account), ("stop", stop)];
+pub const ALL: [(&str, Body); 6] = [
+    ("visible", visible),
+    ("register", register),
+    ("tombstones", tombstones),
+    ("latch", latch),
+    ("account", account),
+    ("stop", stop),
+];
 
 /// Bytes of a memtable: as much as makes the account's slack smaller than what the models charge.
 const MEMTABLE: u64 = 64 << 10;
@@ -89,6 +99,40 @@ fn tombstones(mistake: bool) {
     });
     assert_eq!((covering, found), if at == Seqno(2) { (Seqno(1), 1) } else { (Seqno(0), 0) });
     writer.join().expect("joined");
+}
+
+/// What a latch guards belongs together, for a reader that finds it unchanged and for the writer that locks it next. The
+/// mistake: the reader does not look.
+fn latch(mistake: bool) {
+    struct Node {
+        latch: Latch,
+        first: AtomicU64,
+        second: AtomicU64,
+    }
+    let node = Arc::new(Node { latch: Latch::new(), first: AtomicU64::new(0), second: AtomicU64::new(0) });
+    let write = |claims: bool| {
+        let node = node.clone();
+        move || {
+            let version = node.latch.read();
+            let locked =
+                if claims { node.latch.claim(version).map(|claimed| claimed.lock()) } else { node.latch.lock(version) };
+            if locked.is_some() {
+                let count = node.first.load(Relaxed) + 1;
+                node.first.store(count, Release);
+                node.second.store(count, Release);
+            }
+            u64::from(locked.is_some())
+        }
+    };
+    let (claim, lock) = (write(true), write(false));
+    let writer = spawn(move || claim() + lock());
+    let version = node.latch.read();
+    let (first, second) = (node.first.load(Acquire), node.second.load(Acquire));
+    if mistake || node.latch.is_still(version) {
+        assert_eq!(first, second, "half of a change");
+    }
+    let written = writer.join().expect("joined");
+    assert_eq!((node.first.load(Relaxed), node.second.load(Relaxed)), (written, written));
 }
 
 /// The account forgives, but never asks for more than was charged, and for nothing more once that is worked off. The

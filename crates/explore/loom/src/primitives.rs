@@ -4,4 +4,5 @@
 mod explored;
 
 pub use explored::*;
-pub use std::sync::atomic::{AtomicU64 as Counter, Ordering};
+pub use std::sync::OnceLock as Once;
+pub use std::sync::atomic::{AtomicU64 as Counter, AtomicU64 as Word, Ordering};

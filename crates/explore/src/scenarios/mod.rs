@@ -3,12 +3,13 @@
 //! A scenario starts from the files of a store that was prepared once, so that an execution costs about a millisecond. What
 //! the harness itself notes down is no point: it stands in std's atomics and locks, held over no call into the engine.
 //!
-//! Each scenario has a [`Twist`] under which its claim is wrong in some schedules: if the explorer does not find one, the
-//! harness is blind.
+//! Each scenario has a [`Twist`] under which its claim is wrong in some schedules, or the engine makes a mistake on purpose: if
+//! the explorer does not find one, the harness is blind.
 
 mod backup;
 mod commit;
 mod crash;
+mod memtable;
 mod pack;
 mod pool;
 mod swap;
@@ -17,6 +18,7 @@ mod sync;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use pandodb::base::SeededBug;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Result, Store};
 
@@ -44,6 +46,8 @@ pub struct Scenario {
     prepared: OnceLock<SimImage>,
     /// One execution.
     pub body: fn(&SimImage, Twist),
+    /// The mistake that the engine makes under [`Twist::Canary`]; without one, the body's claim is wrong there.
+    pub bug: Option<SeededBug>,
 }
 
 impl Scenario {
@@ -55,7 +59,15 @@ impl Scenario {
     /// A scenario of a test's own, without a store.
     #[cfg(test)]
     pub fn for_tests(name: &'static str, body: fn(&SimImage, Twist)) -> Scenario {
-        Scenario { name, claim: "", tiny: false, prepare: SimImage::default, prepared: OnceLock::new(), body }
+        Scenario {
+            name,
+            claim: "",
+            tiny: false,
+            prepare: SimImage::default,
+            prepared: OnceLock::new(),
+            body,
+            bug: None,
+        }
     }
 }
 
@@ -63,8 +75,17 @@ impl Scenario {
 pub fn all() -> &'static [Scenario] {
     static ALL: OnceLock<Vec<Scenario>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let scenario =
-            |name, claim, tiny, prepare, body| Scenario { name, claim, tiny, prepare, prepared: OnceLock::new(), body };
+        let with_bug = |name, claim, tiny, prepare, body, bug| Scenario {
+            name,
+            claim,
+            tiny,
+            prepare,
+            prepared: OnceLock::new(),
+            body,
+            bug,
+        };
+        let scenario = |name, claim, tiny, prepare, body| with_bug(name, claim, tiny, prepare, body, None);
+        let memtable = |name, claim, body, bug| with_bug(name, claim, false, SimImage::default as _, body, Some(bug));
         vec![
             scenario("read", commit::READ, true, prepare_empty, commit::read),
             scenario("commit", commit::COMMIT, false, prepare_empty, commit::commit),
@@ -76,6 +97,8 @@ pub fn all() -> &'static [Scenario] {
             scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),
             scenario("pool", pool::POOL, false, SimImage::default, pool::pool),
             scenario("pool-pair", pool::PAIR, true, SimImage::default, pool::pair),
+            memtable("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
+            memtable("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
             scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
             scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
             scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),

@@ -22,6 +22,13 @@ struct Slot {
     seqno: Seqno,
 }
 
+/// Stores words one after the other.
+#[inline]
+fn store(to: &mut [u8], words: impl Iterator<Item = u64>) {
+    let (cells, _) = to.as_chunks_mut::<8>();
+    cells.iter_mut().zip(words).for_each(|(cell, word)| *cell = word.to_ne_bytes());
+}
+
 impl EntryBlock {
     /// An empty block.
     pub fn new() -> EntryBlock {
@@ -41,6 +48,25 @@ impl EntryBlock {
             kind: entry.kind,
             seqno: entry.seqno,
         });
+    }
+
+    /// Appends an entry whose key and value, of these lengths, lie elsewhere as words: each begins with a word, and fills its
+    /// last with anything. Spares those who have no slices of it a copy.
+    #[inline]
+    pub fn push_words(
+        &mut self,
+        (seqno, kind): (Seqno, Kind),
+        key: (usize, impl Iterator<Item = u64>),
+        value: (usize, impl Iterator<Item = u64>),
+    ) {
+        let (at, key_len, value_len) = (self.bytes.len() as u32, key.0 as u32, value.0 as u32);
+        let (from, middle) = (self.bytes.len(), self.bytes.len() + key.0);
+        self.bytes.resize(middle + value.0 + 7, 0);
+        // In this order: what the key's last word has too much is written over.
+        store(&mut self.bytes[from..], key.1);
+        store(&mut self.bytes[middle..], value.1);
+        self.bytes.truncate(middle + value.0);
+        self.slots.push(Slot { key: at, key_len, value_len, kind, seqno });
     }
 
     /// Forgets the entries, keeps the memory.

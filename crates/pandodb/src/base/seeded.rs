@@ -5,7 +5,8 @@
 //! look at.
 //!
 //! The switch exists only with the cargo feature `seeded-bugs` **and** debug assertions: otherwise `is_on` is the constant
-//! `false`, and nothing of a bug is compiled. The feature is asked for by the tests of `pandodb-proof` alone.
+//! `false`, and nothing of a bug is compiled. The feature is asked for by the tests of `pandodb-proof`, and by the explorer of
+//! schedules (`crates/explore`) for the bugs that take two threads.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -75,6 +76,10 @@ bugs! {
     MemtableTombstoneIgnored,
     /// A sealed memtable is asked before the active one.
     OlderMemtableFirst,
+    /// Whoever reads a node of a memtable does not look whether it was changed meanwhile.
+    ChangedNodeTrusted,
+    /// A node of a memtable is split under the eyes of its readers.
+    SplitWhileRead,
     /// A filter lacks a few of its run's keys: a read does not find what a scan shows.
     FilterMissesKeys,
     /// A scan backwards applies operands in the order in which it meets them.

@@ -1,33 +1,47 @@
 //! The memory of a memtable's messages: chunks that are filled from front to back and recycled as a whole.
 //!
 //! ```text
-//!   chunk, 1 MiB   | record | record |pad| record | …           | free |
-//!   record         | seqno 8 | kind and value length 4 | key length 2 | key | value |     padded to 8 bytes
+//!   chunk, 1 MiB   | strip of thread a | strip of thread b | large record | strip of a | …           | free |
+//!   strip          | record | record | record | free |          1/64 of the memtable, 64 KiB at most
 //! ```
 //!
-//! A record is addressed by a `u32` in units of 8 bytes, so that an arena reaches 32 GiB. It never spans chunks: the
+//! 1. A thread writes into a strip of its own (two share one only if there are many threads), under a lock that nobody
+//!    else asks for, for as long as it takes to move a number on. What it has written so far is tallied there, too.
+//! 2. A full strip is replaced by one from the front of the newest chunk; a record that does not fit into a quarter of a
+//!    strip comes from there itself. So small memtables take no more than they need, and large ones seldom meet there.
+//! 3. A full chunk is followed by one of the [`ChunkPool`], where it returns with the arena.
+//!
+//! A record is addressed by a `u32` in words of 8 bytes, so that an arena reaches 32 GiB. It never spans chunks: the
 //! longest key with the longest operand fits into one many times over. Records never move and are never freed one by one.
+//! Chunks are atomic words ([`super::record`]): one thread writes a record while another reads its neighbour.
 
 use std::sync::Arc;
 
-use crate::base::sync::Mutex;
-use crate::base::{Entry, Kind, MAX_KEY, MAX_OPERAND, Seqno};
+use zerocopy::FromZeros;
+
+use super::record::{self, Record, WORD};
+use super::table::Table;
+use crate::base::sync::{AtomicUsize, Mutex, Ordering, Word, thread_number};
+use crate::base::{Entry, MAX_KEY, MAX_OPERAND, Seqno};
 
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
-/// The unit of addresses in bytes.
-const UNIT: usize = 8;
-/// Bytes of a record before its key.
-const HEADER: usize = 14;
-/// Bits of the kind, below the value's length.
-const KIND_BITS: u32 = 3;
+const CHUNK_WORDS: usize = CHUNK_BYTES / WORD;
+/// Words of a strip in a large memtable,
+const STRIP_WORDS: usize = (64 << 10) / WORD;
+/// and of what share of the memory in use a strip is in a small one.
+const STRIP_SHARE: usize = 64;
+/// Strips: as many threads write without meeting.
+const STRIPS: usize = 8;
 
-const _: () = assert!(HEADER + MAX_KEY + MAX_OPERAND + UNIT <= CHUNK_BYTES, "every record fits into a chunk");
+const _: () = assert!((2 + 2) * WORD + MAX_KEY + MAX_OPERAND <= CHUNK_BYTES, "every record fits into a chunk");
+
+type Chunk = Box<[Word]>;
 
 /// The free list of chunks that all memtables of a store share, bounded so that a burst does not stay resident.
 #[derive(Debug)]
 pub struct ChunkPool {
-    free: Mutex<Vec<Vec<u8>>>,
+    free: Mutex<Vec<Chunk>>,
     max_free: usize,
 }
 
@@ -42,102 +56,160 @@ impl ChunkPool {
         self.free.lock().len() * CHUNK_BYTES
     }
 
-    /// An empty chunk.
-    fn take(&self) -> Vec<u8> {
+    /// A chunk of which nothing is in use, whatever stands there. A new one is touched by whoever writes into it first.
+    fn take(&self) -> Chunk {
         let recycled = self.free.lock().pop();
-        recycled.unwrap_or_else(|| Vec::with_capacity(CHUNK_BYTES))
+        recycled.unwrap_or_else(|| <[Word]>::new_box_zeroed_with_elems(CHUNK_WORDS).expect("memory for a chunk"))
     }
 
     /// Takes chunks back, as many as the bound lets it.
-    fn give(&self, chunks: impl Iterator<Item = Vec<u8>>) {
+    fn give(&self, chunks: impl Iterator<Item = Chunk>) {
         let mut free = self.free.lock();
         let room = self.max_free.saturating_sub(free.len());
-        free.extend(chunks.take(room).map(|mut chunk| {
-            chunk.clear();
-            chunk
-        }));
+        free.extend(chunks.take(room));
     }
 }
 
-/// The address of a record.
+/// The address of a record. Only [`Arena::push`] makes one; a wrong one panics, or leads to another record's words.
 pub(super) type Ref = u32;
+
+/// What was put into a memtable so far, or a part of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) count: usize,
+    pub(super) logical_bytes: u64,
+    /// The least and the greatest seqno.
+    pub(super) seqnos: Option<(Seqno, Seqno)>,
+}
+
+impl Tally {
+    /// Of one message.
+    #[inline]
+    pub(super) fn of(seqno: Seqno, logical_bytes: usize) -> Tally {
+        Tally { count: 1, logical_bytes: logical_bytes as u64, seqnos: Some((seqno, seqno)) }
+    }
+
+    /// Of both.
+    #[inline]
+    pub(super) fn and(self, other: Tally) -> Tally {
+        let seqnos = match (self.seqnos, other.seqnos) {
+            (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+            (a, b) => a.or(b),
+        };
+        let logical_bytes = self.logical_bytes + other.logical_bytes;
+        Tally { count: self.count + other.count, logical_bytes, seqnos }
+    }
+}
+
+/// Free words in a row, by their numbers in the arena.
+#[derive(Debug, Default)]
+struct Room {
+    at: usize,
+    end: usize,
+}
+
+impl Room {
+    #[inline]
+    fn left(&self) -> usize {
+        self.end - self.at
+    }
+
+    #[inline]
+    fn take(&mut self, words: usize) -> usize {
+        debug_assert!(words <= self.left());
+        self.at += words;
+        self.at - words
+    }
+}
+
+/// What a thread writes into, and what it has written. Cores do not share its cache line, nor the next, which some fetch
+/// in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Strip(Mutex<(Room, Tally)>);
 
 /// The records of one memtable.
 #[derive(Debug)]
 pub(super) struct Arena {
-    chunks: Vec<Vec<u8>>,
+    chunks: Table<Chunk>,
+    /// What is left of the newest chunk.
+    front: Mutex<Room>,
+    strips: [Strip; STRIPS],
+    /// Bytes of chunks that were given to strips or lost at a chunk's end, and what else was charged.
+    charged: AtomicUsize,
     pool: Arc<ChunkPool>,
 }
 
 impl Arena {
     pub(super) fn new(pool: Arc<ChunkPool>) -> Arena {
-        Arena { chunks: Vec::new(), pool }
+        let (front, strips) = (Mutex::new(Room::default()), std::array::from_fn(|_| Strip::default()));
+        Arena { chunks: Table::new(), front, strips, charged: AtomicUsize::new(0), pool }
     }
 
-    /// Bytes taken from chunks; a full chunk counts whole.
+    /// Bytes in use. It never shrinks, is ahead of what was written by a 64th for each thread that writes, and never
+    /// behind.
+    #[inline]
     pub(super) fn bytes(&self) -> usize {
-        self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK_BYTES + last.len())
+        self.charged.load(Ordering::Relaxed)
     }
 
-    /// Stores a copy of `entry`.
-    pub(super) fn push(&mut self, entry: &Entry<'_>) -> Ref {
+    /// Counts bytes that are in use elsewhere.
+    pub(super) fn charge(&self, bytes: usize) {
+        self.charged.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Everything that was stored, and perhaps what is being stored.
+    pub(super) fn tally(&self) -> Tally {
+        self.strips.iter().fold(Tally::default(), |sum, strip| sum.and(strip.0.lock().1))
+    }
+
+    /// Stores a copy of `entry`. Whoever gets the reference from another thread must get it with `Acquire`.
+    #[inline]
+    pub(super) fn push(&self, entry: &Entry<'_>) -> Ref {
         assert!(!entry.key.is_empty() && entry.key.len() <= MAX_KEY, "keys are checked when they are written");
         assert!(entry.value.len() <= MAX_OPERAND, "large values are stored apart");
-        let len = (HEADER + entry.key.len() + entry.value.len()).next_multiple_of(UNIT);
-        if self.chunks.last().is_none_or(|chunk| chunk.len() + len > CHUNK_BYTES) {
-            assert!(self.chunks.len() < (1 << 32) * UNIT / CHUNK_BYTES, "a memtable is sealed long before 32 GiB");
-            self.chunks.push(self.pool.take());
+        let words = record::words(entry);
+        let at = {
+            let mut strip = self.strips[thread_number() % STRIPS].0.lock();
+            strip.1 = strip.1.and(Tally::of(entry.seqno, entry.key.len() + entry.value.len()));
+            if strip.0.left() >= words { strip.0.take(words) } else { self.refill(&mut strip.0, words) }
+        };
+        record::write(&self.chunks.get((at / CHUNK_WORDS) as u32)[at % CHUNK_WORDS..][..words], entry);
+        at as Ref
+    }
+
+    /// Takes `words` words for a strip that has not so many: out of a new strip, unless they would be too much of it.
+    #[cold]
+    fn refill(&self, strip: &mut Room, words: usize) -> usize {
+        let mut front = self.front.lock();
+        if front.left() < words {
+            self.charge(front.left() * WORD);
+            let chunk = self.chunks.push(self.pool.take()) as usize;
+            assert!(chunk < (1 << 32) / CHUNK_WORDS, "a memtable is sealed long before 32 GiB");
+            *front = Room { at: chunk * CHUNK_WORDS, end: (chunk + 1) * CHUNK_WORDS };
         }
-        let number = self.chunks.len() - 1;
-        let chunk = &mut self.chunks[number];
-        let start = chunk.len();
-        let meta = (entry.value.len() as u32) << KIND_BITS | entry.kind as u32;
-        let mut header = [0; HEADER];
-        header[..8].copy_from_slice(&entry.seqno.0.to_le_bytes());
-        header[8..12].copy_from_slice(&meta.to_le_bytes());
-        header[12..].copy_from_slice(&(entry.key.len() as u16).to_le_bytes());
-        chunk.extend_from_slice(&header);
-        chunk.extend_from_slice(entry.key);
-        chunk.extend_from_slice(entry.value);
-        chunk.resize(start + len, 0);
-        debug_assert!(chunk.capacity() == CHUNK_BYTES, "a chunk never grows");
-        ((number * CHUNK_BYTES + start) / UNIT) as Ref
+        let share = (self.bytes() / STRIP_SHARE / WORD).min(STRIP_WORDS);
+        if share / 4 < words {
+            self.charge(words * WORD);
+            return front.take(words);
+        }
+        let len = share.min(front.left());
+        self.charge(len * WORD);
+        let at = front.take(len);
+        *strip = Room { at, end: at + len };
+        strip.take(words)
     }
 
-    /// The record at `at`, from its header on.
+    /// The record at `at`.
     #[inline]
-    fn record(&self, at: Ref) -> &[u8] {
-        let offset = at as usize * UNIT;
-        &self.chunks[offset / CHUNK_BYTES][offset % CHUNK_BYTES..]
-    }
-
-    /// The key and the seqno of the record at `at`.
-    #[inline]
-    pub(super) fn key(&self, at: Ref) -> (&[u8], Seqno) {
-        let record = self.record(at);
-        let key_len = usize::from(u16::from_le_bytes([record[12], record[13]]));
-        (&record[HEADER..HEADER + key_len], Seqno(number(&record[..8])))
-    }
-
-    /// The message of the record at `at`.
-    #[inline]
-    pub(super) fn entry(&self, at: Ref) -> Entry<'_> {
-        let record = self.record(at);
-        let (key, seqno) = self.key(at);
-        let meta = u32::from_le_bytes([record[8], record[9], record[10], record[11]]);
-        let value = HEADER + key.len();
-        let kind = Kind::from_u8((meta & ((1 << KIND_BITS) - 1)) as u8).expect("the kind that was stored");
-        Entry { key, seqno, kind, value: &record[value..value + (meta >> KIND_BITS) as usize] }
+    pub(super) fn record(&self, at: Ref) -> Record<'_> {
+        let at = at as usize;
+        Record::at(&self.chunks.get((at / CHUNK_WORDS) as u32)[at % CHUNK_WORDS..])
     }
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.pool.give(self.chunks.drain(..));
+        self.pool.give(self.chunks.drain());
     }
-}
-
-#[inline]
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

@@ -9,21 +9,38 @@
 //!
 //! 1. A point message is copied to the arena and its reference put into the tree: (key ascending, seqno descending).
 //! 2. A range tombstone goes to a [`FragmentSet`] beside the tree, so that it costs O(log² n) and no search meets it.
-//! 3. A lookup visits the versions of its key, newest first, where they lie. A cursor copies the next messages out and
-//!    lets go of the lock; it comes back with the position at which it stopped.
+//! 3. A lookup visits the versions of its key, newest first. A cursor copies the next messages out, a leaf at a time; it
+//!    comes back with the position at which it stopped.
 //! 4. A full memtable is sealed by whoever holds it: it is not written to any more, and stays readable until the last
 //!    reader drops it. Then its chunks go back to the [`ChunkPool`].
 //!
-//! One lock guards everything (`State`); writers hold it for one message, readers share it for one lookup or one block.
-//! Nothing else is locked under it but the pool's free list.
+//! Writers and readers share it, many at a time. In the tree a writer latches a leaf for the time that it takes to put a
+//! slot in, and readers latch nothing (`tree`); range tombstones stand behind a lock of their own, which nobody touches
+//! while there are none. What is behind either is in order at every moment. A reader meets every message whose insertion
+//! had ended when it began, of those under way any, and none in part.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `tree` | the way to a leaf, insertion, splits |
+//! | `node` | a node's slots, heads, prefix and fences |
+//! | `latch` | versions, claims and locks of nodes |
+//! | `table` | nodes and chunks by number, found without a lock |
+//! | `arena`, `record` | where messages lie, and how |
+//!
+//! There is no `unsafe`: nodes and records are atomics, which on the usual machines are loaded and stored like anything
+//! else. The price is that a message is copied before it is shown (decision 0015).
 //!
 //! Invariants: a (key, seqno) occurs once; nothing is removed or changed once it is in, so a position stays meaningful;
 //! the memory charged never shrinks but where range tombstones are merged.
 //!
-//! Source: 002 §3.6.2, where the memtable is a B-tree like the branches. Node latches instead of the one lock are a later
-//! step; heads, prefixes and preemptive splits are ready for it.
+//! Source: 002 §3.6.2, where the memtable is a B-tree like the branches, with preemptive and shadow splitting; optimistic
+//! latches in the place of the paper's distributed ones.
 
 mod arena;
+mod latch;
+mod node;
+mod record;
+mod table;
 mod tree;
 
 #[cfg(test)]
@@ -31,8 +48,11 @@ mod tests;
 
 use std::sync::Arc;
 
+use arena::Tally;
 pub use arena::{CHUNK_BYTES, ChunkPool};
-use tree::{Target, Tree};
+use node::NONE;
+use record::{Record, Scratch};
+use tree::Tree;
 
 use crate::base::sync::{AtomicUsize, Ordering, RwLock};
 use crate::base::{Entry, EntryBlock, FragmentSet, Fragments, KeyRange, Kind, RangeTombstone, Seqno};
@@ -40,37 +60,28 @@ use crate::base::{Entry, EntryBlock, FragmentSet, Fragments, KeyRange, Kind, Ran
 /// Before all versions of a key.
 const NEWEST: Seqno = Seqno(u64::MAX);
 
-/// What the lock guards.
+/// What is searched for: a key and a seqno, in the order of messages.
+#[derive(Clone, Copy, Debug)]
+struct Target<'a> {
+    key: &'a [u8],
+    seqno: Seqno,
+}
+
+/// The range tombstones.
 #[derive(Debug)]
-struct State {
-    tree: Tree,
-    tombstones: FragmentSet,
-    /// The least and the greatest seqno, of messages and range tombstones.
-    seqnos: Option<(Seqno, Seqno)>,
-    logical_bytes: u64,
+struct Ranges {
+    set: FragmentSet,
+    tally: Tally,
 }
 
-impl State {
-    fn bytes(&self) -> usize {
-        self.tree.bytes() + self.tombstones.bytes()
-    }
-
-    /// Accounts for a message or tombstone; returns the memory charged from now on.
-    fn account(&mut self, seqno: Seqno, logical_bytes: usize) -> usize {
-        let (low, high) = self.seqnos.unwrap_or((seqno, seqno));
-        self.seqnos = Some((low.min(seqno), high.max(seqno)));
-        self.logical_bytes += logical_bytes as u64;
-        self.bytes()
-    }
-}
-
-/// Point messages and range tombstones of one keyspace, shared by one writer at a time and any number of readers.
+/// Point messages and range tombstones of one keyspace, shared by any number of writers and readers.
 #[derive(Debug)]
 pub struct Memtable {
     id: u64,
-    state: RwLock<State>,
-    /// Memory charged, for the budget to read without the lock.
-    bytes: AtomicUsize,
+    tree: Tree,
+    ranges: RwLock<Ranges>,
+    /// Memory charged for range tombstones, to be read without the lock.
+    range_bytes: AtomicUsize,
     /// How many range tombstones there are, so that keyspaces without any pay nothing for them.
     tombstones: AtomicUsize,
 }
@@ -78,10 +89,9 @@ pub struct Memtable {
 impl Memtable {
     /// An empty memtable that takes its memory from `chunks`. `id` is for messages to humans.
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
-        let tree = Tree::new(chunks);
-        let bytes = AtomicUsize::new(tree.bytes());
-        let state = State { tree, tombstones: FragmentSet::new(), seqnos: None, logical_bytes: 0 };
-        Memtable { id, state: RwLock::new(state), bytes, tombstones: AtomicUsize::new(0) }
+        let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
+        let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Memtable { id, tree: Tree::new(chunks), ranges: RwLock::new(ranges), range_bytes, tombstones }
     }
 
     /// The identity given to [`Memtable::new`].
@@ -89,17 +99,14 @@ impl Memtable {
         self.id
     }
 
-    /// Adds a copy of a point message. About 0.4 µs; O(log n).
+    /// Adds a copy of a point message. About 0.4 µs; O(log n). Several threads may do so at once.
     ///
     /// # Panics
     /// If the message's (key, seqno) is already there, if it is a range delete, or if key or value are over their limits:
     /// writes are checked before they get a seqno.
     pub fn insert(&self, entry: Entry<'_>) {
         assert!(entry.kind != Kind::RangeDelete, "range tombstones are kept apart: insert_range");
-        let mut state = self.state.write();
-        state.tree.insert(&entry);
-        let bytes = state.account(entry.seqno, entry.key.len() + entry.value.len());
-        self.bytes.store(bytes, Ordering::Relaxed);
+        self.tree.insert(&entry);
     }
 
     /// Adds a range tombstone; an empty range is ignored. O(log² n) amortised.
@@ -107,23 +114,32 @@ impl Memtable {
         if tombstone.range.is_empty() {
             return;
         }
-        let mut state = self.state.write();
-        state.tombstones.insert(tombstone);
-        let bytes = state.account(tombstone.seqno, tombstone.range.from.len() + tombstone.range.to.len());
-        self.bytes.store(bytes, Ordering::Relaxed);
+        let mut ranges = self.ranges.write();
+        ranges.set.insert(tombstone);
+        let bytes = tombstone.range.from.len() + tombstone.range.to.len();
+        ranges.tally = ranges.tally.and(Tally::of(tombstone.seqno, bytes));
+        self.range_bytes.store(ranges.set.bytes(), Ordering::Relaxed);
         self.tombstones.fetch_add(1, Ordering::Release);
     }
 
     /// Visits the messages of `key` with a seqno up to `at`, newest first, until `visit` returns false. Range tombstones
-    /// are not regarded: see [`Memtable::covering`]. The lock is held meanwhile: `visit` must not insert.
+    /// are not regarded: see [`Memtable::covering`]. Nothing is latched meanwhile.
     pub fn get(&self, key: &[u8], at: Seqno, visit: &mut dyn FnMut(Entry<'_>) -> bool) {
-        let state = self.state.read();
-        let mut gap = state.tree.seek(Target { key, seqno: at }, false);
-        while let Some(entry) = state.tree.forward(&mut gap) {
-            debug_assert!(entry.key > key || (entry.key == key && entry.seqno <= at), "the seek ended too early");
-            if entry.key != key || !visit(entry) {
-                return;
-            }
+        let mut scratch = Scratch::new();
+        // Whether it was one of the key's, and `visit` wants more.
+        let mut show = |at| {
+            let record = self.tree.arena.record(at);
+            record.is_of(key) && visit(record.copied(&mut scratch))
+        };
+        let newest = self.tree.next(Target { key, seqno: at });
+        if newest == NONE || !show(newest) {
+            return;
+        }
+        // Most lookups have ended. Who wants more may want many.
+        let seqno = self.tree.arena.record(newest).seqno();
+        let mut batch = self.tree.ahead(Target { key, seqno }, true);
+        while batch.refs().iter().all(|&at| show(at)) && batch.fence != NONE {
+            batch = self.tree.beyond(batch.fence, false);
         }
     }
 
@@ -133,7 +149,7 @@ impl Memtable {
     pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Seqno(0),
-            _ => self.state.read().tombstones.covering(key, at),
+            _ => self.ranges.read().set.covering(key, at),
         }
     }
 
@@ -144,7 +160,7 @@ impl Memtable {
             0 => Arc::default(),
             _ => {
                 // The memory charged stays as it is until the next write: who adds it up must find the same again.
-                self.state.write().tombstones.unify()
+                self.ranges.write().set.unify()
             }
         }
     }
@@ -153,7 +169,7 @@ impl Memtable {
     pub fn tombstones(&self) -> FragmentSet {
         match self.tombstones.load(Ordering::Acquire) {
             0 => FragmentSet::new(),
-            _ => self.state.read().tombstones.clone(),
+            _ => self.ranges.read().set.clone(),
         }
     }
 
@@ -161,7 +177,8 @@ impl Memtable {
     ///
     /// Starts after the position `after`, which need not exist (or be in the range), or at the range's first or last
     /// message. Ends with the range, after `max_entries`, or with the message that brings what was appended to
-    /// `max_bytes`. Nothing appended: the range is done. O(log n) and the output, under the lock once.
+    /// `max_bytes`. Nothing appended: the range is done. O(log n) for every 64 messages, and the output. Messages whose
+    /// insertion is under way may be met or not; all others are.
     pub fn fill(
         &self,
         range: &KeyRange,
@@ -172,59 +189,79 @@ impl Memtable {
         out: &mut EntryBlock,
     ) {
         assert!(max_entries > 0 && max_bytes > 0, "nothing appended would read as the end");
-        let (end_len, end_bytes) = (out.len().saturating_add(max_entries), out.bytes().saturating_add(max_bytes));
-        let state = self.state.read();
-        let tree = &state.tree;
-        let mut gap = if reverse { start_backward(tree, range, after) } else { start_forward(tree, range, after) };
-        while out.len() < end_len && out.bytes() < end_bytes {
-            let next = if reverse { tree.backward(&mut gap) } else { tree.forward(&mut gap) };
-            match next {
-                Some(entry) if range.contains(entry.key) => out.push(entry),
-                _ => return,
+        let end = (out.len().saturating_add(max_entries), out.bytes().saturating_add(max_bytes));
+        let arena = &self.tree.arena;
+        let mut push = |at| {
+            let record = arena.record(at);
+            let inside = is_inside(record, range, reverse);
+            if inside {
+                record.append_to(out);
             }
+            inside && out.len() < end.0 && out.bytes() < end.1
+        };
+        let mut batch = if reverse { self.last(range, after) } else { self.first(range, after) };
+        loop {
+            let refs = batch.refs();
+            let go_on = if reverse { refs.iter().rev().all(|&at| push(at)) } else { refs.iter().all(|&at| push(at)) };
+            if !go_on || batch.fence == NONE {
+                return;
+            }
+            batch = self.tree.beyond(batch.fence, reverse);
+        }
+    }
+
+    /// Where a forward scan of `range` goes on after `after`.
+    fn first(&self, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
+        match after {
+            Some((key, seqno)) if key >= &range.from[..] => self.tree.ahead(Target { key, seqno }, true),
+            _ => self.tree.ahead(Target { key: &range.from, seqno: NEWEST }, false),
+        }
+    }
+
+    /// Where a backward scan of `range` goes on before `after`.
+    fn last(&self, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
+        match after {
+            Some((key, seqno)) if range.is_above(key) => self.tree.behind(Some(Target { key, seqno })),
+            _ if range.to.is_empty() => self.tree.behind(None),
+            _ => self.tree.behind(Some(Target { key: &range.to, seqno: NEWEST })),
         }
     }
 
     /// Memory charged to the budget, in bytes: messages, nodes and range tombstones. Only writes change it, and a write
     /// of a range tombstone may make it smaller. Takes no lock.
     pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        self.tree.bytes() + self.range_bytes.load(Ordering::Relaxed)
     }
 
-    /// The number of point messages.
+    /// The number of point messages; one whose insertion is under way may count.
     pub fn len(&self) -> usize {
-        self.state.read().tree.len
+        self.tree.tally().count
     }
 
     /// Whether there are neither messages nor range tombstones.
     pub fn is_empty(&self) -> bool {
-        self.state.read().seqnos.is_none()
+        self.seqno_range().is_none()
     }
 
     /// The least and the greatest seqno of all messages and range tombstones; `None` if there are none.
     pub fn seqno_range(&self) -> Option<(Seqno, Seqno)> {
-        self.state.read().seqnos
+        self.tally().seqnos
     }
 
     /// Bytes of keys, values and bounds of ranges, as the user wrote them.
     pub fn logical_bytes(&self) -> u64 {
-        self.state.read().logical_bytes
+        self.tally().logical_bytes
+    }
+
+    /// Of everything.
+    fn tally(&self) -> Tally {
+        self.tree.tally().and(self.ranges.read().tally)
     }
 }
 
-/// Where a forward scan of `range` goes on after `after`.
-fn start_forward(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Gap {
-    match after {
-        Some((key, seqno)) if key >= &range.from[..] => tree.seek(Target { key, seqno }, true),
-        _ => tree.seek(Target { key: &range.from, seqno: NEWEST }, false),
-    }
-}
-
-/// Where a backward scan of `range` goes on before `after`.
-fn start_backward(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Gap {
-    match after {
-        Some((key, seqno)) if range.is_above(key) => tree.seek(Target { key, seqno }, false),
-        _ if range.to.is_empty() => tree.edge(true),
-        _ => tree.seek(Target { key: &range.to, seqno: NEWEST }, false),
-    }
+/// Whether a scan that began in `range` is still in it.
+#[inline]
+fn is_inside(record: Record<'_>, range: &KeyRange, reverse: bool) -> bool {
+    let before = |key: &[u8]| record.order(Target { key, seqno: NEWEST }).is_lt();
+    if reverse { !before(&range.from) } else { range.to.is_empty() || before(&range.to) }
 }

@@ -1,397 +1,397 @@
-//! The B+-tree over the arena: 64 slots a node, compared by *heads*.
+//! The B+-tree over the arena: many readers and many writers, each latching a node or two for a moment.
 //!
 //! ```text
-//!   inner   prefix "user00"   heads  | 41…  | 57…  | 8a… |        the 8 key bytes after the node's prefix, big-endian
-//!                             refs   |  ·   |  ·   |  ·  |        records whose (key, seqno) separate the children
-//!                          children  ·      ·      ·     ·
-//!   leaf    prefix "user0057" heads  | 02…  | 02…  | 91… |  ⇄ next leaf
-//!                             refs   |  ·   |  ·   |  ·  |
+//!   anchor ─▶ root          | separator | separator |          a separator is the first record right of it
+//!                          ╱            │            ╲
+//!                  | · | · | ·        | · | ·        | · | ·    inner nodes, on `height` levels
+//!                 ╱    │
+//!            leaf      leaf  …   [low fence, high fence)        leaves know their fences, not their neighbours
 //! ```
 //!
-//! A search touches a record only where heads are equal, so that it costs a cache line or two a node and not a miss a
-//! comparison. That needs heads that differ, hence the bytes *after* what the node's keys have in common:
+//! *Reading* takes nothing: load a node's version, load from the node, load the child's version, see that the node's is
+//! still the same, go on with the child (*optimistic lock coupling*). If it is not, begin again at the root.
 //!
-//! * a node between two fences (the separators left and right of it, in whichever ancestor) takes what the fences have in
-//!   common, which every key between them shares too;
-//! * a node at an edge of the tree lacks a fence and takes [`Tree::shared`], what all keys have in common. When a key
-//!   comes that shares less, only the two edges are computed anew.
+//! *Inserting* goes down in the same way, finds the slot, and locks the leaf at the version at which it was searched.
 //!
-//! Insertion splits full nodes on its way down, so that a parent always has room (002 §3.6.2; the concurrent form of it,
-//! with latches by node, can come later without another layout). Appends at the right edge, and at the left, leave full
-//! nodes behind. Nothing is ever removed.
+//! *Splitting* is preemptive (002 §3.6.2): who meets a full node on the way down splits it before going on, so that the
+//! node above has room:
 //!
-//! Invariants: (key ascending, seqno descending) is strictly ascending along the leaves; every head is the one of its
-//! record and the node's prefix; a separator is the first record right of it; only a root may be an empty leaf.
+//! 1. claim the full node: others go on reading it;
+//! 2. build the right half, which nobody knows yet;
+//! 3. lock the node above at the version at which it was passed, then the full node;
+//! 4. put the separator and the new half into the node above, and let go of it;
+//! 5. forget the right half in the full node, and let go of it.
+//!
+//! That is the paper's shadow splitting, in memory: the node above is held while a slot is put in, not while half a node is
+//! copied; and whoever finds the new half through the node above waits for step 5 before it reads the old one. Where a
+//! claim or lock is refused, somebody else is splitting: an inner node that is full is passed all the same, for a full leaf
+//! one begins again at the root. All steps try and none waits, so the order of latches cannot be wrong.
+//!
+//! Appends at the right edge, and at the left, leave full nodes behind. Nothing is ever removed or freed, so a number of a
+//! node stays good, and a position is a (key, seqno). A scan takes from one leaf what it wants, at one version, and goes on
+//! at the leaf's fence: a search more for 64 slots, and no links between leaves that a split would have to mend.
+//!
+//! Invariants: (key ascending, seqno descending) is strictly ascending along the leaves; only a root may be an empty leaf;
+//! see also [`super::node`].
+//!
+//! Source: 002 §3.6.2; Leis, Haubenschild, Neumann, *Optimistic Lock Coupling*, 2019.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::arena::{Arena, ChunkPool, Ref};
-use crate::base::{Entry, Seqno};
+use super::Target;
+use super::arena::{Arena, ChunkPool, Ref, Tally};
+use super::latch::{Latch, Locked, Version};
+use super::node::{Inner, Meta, NONE, SLOTS, Slots};
+use super::record::Scratch;
+use super::table::Table;
+use crate::base::sync::{AtomicU64, Ordering, relax};
+use crate::base::{Entry, MAX_KEY};
 
-/// Slots of a node.
-pub(super) const SLOTS: usize = 64;
-/// No leaf.
-pub(super) const NONE: u32 = u32::MAX;
-
-/// What is searched for: a key and a seqno, in the order of messages.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Target<'a> {
-    pub(super) key: &'a [u8],
-    pub(super) seqno: Seqno,
-}
-
-/// The sorted slots of a node.
+/// Where the root is.
 #[derive(Debug)]
-pub(super) struct Slots {
-    pub(super) heads: [u64; SLOTS],
-    pub(super) refs: [Ref; SLOTS],
-    pub(super) len: usize,
-    /// How many bytes all keys between the node's fences have in common.
-    pub(super) prefix: usize,
+struct Anchor {
+    latch: Latch,
+    /// Number and level in one word: they change together.
+    root: AtomicU64,
 }
 
-#[derive(Debug)]
-pub(super) struct Leaf {
-    pub(super) slots: Slots,
-    pub(super) next: u32,
-    pub(super) previous: u32,
+/// A node's number; level 0 is that of the leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NodeNo {
+    pub(super) level: u32,
+    pub(super) number: u32,
 }
 
-#[derive(Debug)]
-pub(super) struct Inner {
-    pub(super) slots: Slots,
-    pub(super) children: [u32; SLOTS + 1],
-}
-
-/// The first 8 bytes of `key` after `prefix`, padded with zeros. Ascending with the key.
-#[inline]
-pub(super) fn head(key: &[u8], prefix: usize) -> u64 {
-    let rest = &key[prefix..];
-    match rest.first_chunk::<8>() {
-        Some(bytes) => u64::from_be_bytes(*bytes),
-        None => {
-            let mut bytes = [0; 8];
-            bytes[..rest.len()].copy_from_slice(rest);
-            u64::from_be_bytes(bytes)
-        }
-    }
-}
-
-/// How many bytes `a` and `b` have in common.
-pub(super) fn common(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
-}
-
-impl Slots {
-    fn new(prefix: usize) -> Slots {
-        Slots { heads: [0; SLOTS], refs: [0; SLOTS], len: 0, prefix }
-    }
-
-    /// How many slots are before `target`; with `or_at`, also one that is equal.
-    #[inline]
-    fn rank(&self, arena: &Arena, target: Target<'_>, or_at: bool) -> usize {
-        let wanted = head(target.key, self.prefix);
-        let heads = &self.heads[..self.len];
-        let first = heads.partition_point(|&head| head < wanted);
-        if heads.get(first) != Some(&wanted) {
-            return first;
-        }
-        let ties = heads[first..].partition_point(|&head| head == wanted);
-        first
-            + self.refs[first..first + ties].partition_point(|&at| match order(arena, at, target) {
-                Ordering::Less => true,
-                Ordering::Equal => or_at,
-                Ordering::Greater => false,
-            })
-    }
-
-    fn insert(&mut self, at: usize, head: u64, record: Ref) {
-        debug_assert!(self.len < SLOTS && at <= self.len);
-        self.heads.copy_within(at..self.len, at + 1);
-        self.refs.copy_within(at..self.len, at + 1);
-        self.heads[at] = head;
-        self.refs[at] = record;
-        self.len += 1;
-    }
-
-    /// Moves the slots from `at` on to a new node.
-    fn split_off(&mut self, at: usize) -> Slots {
-        let mut right = Slots::new(self.prefix);
-        right.len = self.len - at;
-        right.heads[..right.len].copy_from_slice(&self.heads[at..self.len]);
-        right.refs[..right.len].copy_from_slice(&self.refs[at..self.len]);
-        self.len = at;
-        right
-    }
-
-    /// Changes the prefix, and the heads with it.
-    fn set_prefix(&mut self, arena: &Arena, prefix: usize) {
-        if self.prefix == prefix {
-            return;
-        }
-        self.prefix = prefix;
-        for (slot, &at) in self.heads.iter_mut().zip(&self.refs[..self.len]) {
-            *slot = head(arena.key(at).0, prefix);
-        }
-    }
-}
-
-/// The order of the record at `at` and `target`.
-#[inline]
-fn order(arena: &Arena, at: Ref, target: Target<'_>) -> Ordering {
-    let (key, seqno) = arena.key(at);
-    key.cmp(target.key).then_with(|| target.seqno.cmp(&seqno))
-}
-
-/// A gap between two neighbours of the order: before slot `slot` of leaf `leaf`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gap {
-    leaf: u32,
-    slot: usize,
-}
-
-/// A node on the way down, with the separators on both sides of it.
+/// A node, found.
 #[derive(Clone, Copy)]
-struct Stop {
-    node: u32,
-    /// 0: a leaf.
-    level: u32,
-    low: Option<Ref>,
-    high: Option<Ref>,
+pub(super) enum Node<'a> {
+    Leaf(&'a Slots),
+    Inner(&'a Inner),
 }
 
-/// The tree with its arena.
+impl<'a> Node<'a> {
+    #[inline]
+    pub(super) fn slots(self) -> &'a Slots {
+        match self {
+            Node::Leaf(leaf) => leaf,
+            Node::Inner(inner) => &inner.slots,
+        }
+    }
+}
+
+/// A node on the way down, at the version at which it was met.
+#[derive(Clone, Copy)]
+struct Stop<'a> {
+    no: NodeNo,
+    node: Node<'a>,
+    version: Version,
+}
+
+/// What was passed on the way to a node, at which version, and where.
+#[derive(Clone, Copy)]
+enum Above<'a> {
+    Anchor(Version),
+    Inner(&'a Inner, Version, usize),
+}
+
+/// Records in a row, taken from one leaf at one moment.
 #[derive(Debug)]
-#[expect(clippy::vec_box, reason = "growing must not copy megabytes of nodes under the lock")]
+pub(super) struct Batch {
+    refs: [Ref; SLOTS],
+    len: usize,
+    /// The leaf's fence on the far side; [`NONE`] at the end of the tree.
+    pub(super) fence: Ref,
+}
+
+impl Batch {
+    /// The records, ascending.
+    #[inline]
+    pub(super) fn refs(&self) -> &[Ref] {
+        &self.refs[..self.len]
+    }
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
 pub(super) struct Tree {
     pub(super) arena: Arena,
-    pub(super) leaves: Vec<Box<Leaf>>,
-    pub(super) inners: Vec<Box<Inner>>,
-    pub(super) root: u32,
-    /// Inner nodes on the way to a leaf.
-    pub(super) height: u32,
-    pub(super) len: usize,
-    /// How many bytes all keys have in common, and a record that has them.
-    pub(super) shared: usize,
-    pub(super) sample: Ref,
+    pub(super) leaves: Table<Box<Slots>>,
+    pub(super) inners: Table<Box<Inner>>,
+    anchor: Anchor,
 }
 
 impl Tree {
     pub(super) fn new(pool: Arc<ChunkPool>) -> Tree {
-        let root = Box::new(Leaf { slots: Slots::new(0), next: NONE, previous: NONE });
-        Tree {
-            arena: Arena::new(pool),
-            leaves: vec![root],
-            inners: Vec::new(),
-            root: 0,
-            height: 0,
-            len: 0,
-            shared: 0,
-            sample: 0,
-        }
+        let (arena, leaves) = (Arena::new(pool), Table::new());
+        arena.charge(size_of::<Slots>());
+        let root = NodeNo { level: 0, number: leaves.push(Box::new(Slots::new(MAX_KEY, NONE, NONE))) };
+        let anchor = Anchor { latch: Latch::new(), root: AtomicU64::new(root.pack()) };
+        Tree { arena, leaves, inners: Table::new(), anchor }
     }
 
     /// Memory in use, in bytes.
+    #[inline]
     pub(super) fn bytes(&self) -> usize {
-        self.arena.bytes() + self.leaves.len() * size_of::<Leaf>() + self.inners.len() * size_of::<Inner>()
+        self.arena.bytes()
+    }
+
+    /// What was put in.
+    pub(super) fn tally(&self) -> Tally {
+        self.arena.tally()
+    }
+
+    /// The root at this moment.
+    pub(super) fn root(&self) -> NodeNo {
+        NodeNo::unpack(self.anchor.root.load(Ordering::Acquire))
+    }
+
+    /// The node of a number.
+    #[inline]
+    pub(super) fn node(&self, no: NodeNo) -> Node<'_> {
+        match no.level {
+            0 => Node::Leaf(self.leaves.get(no.number)),
+            _ => Node::Inner(self.inners.get(no.number)),
+        }
     }
 
     /// Adds a message; its (key, seqno) must be new.
-    pub(super) fn insert(&mut self, entry: &Entry<'_>) {
+    pub(super) fn insert(&self, entry: &Entry<'_>) {
         let record = self.arena.push(entry);
-        self.share(entry.key, record);
         let target = Target { key: entry.key, seqno: entry.seqno };
-        let leaf = self.descend_for_insert(target);
-        let slots = &mut self.leaves[leaf as usize].slots;
-        let at = slots.rank(&self.arena, target, false);
-        let taken = at < slots.len && order(&self.arena, slots.refs[at], target).is_eq();
-        assert!(!taken, "seqno {} was given out twice for a key", entry.seqno);
-        slots.insert(at, head(entry.key, slots.prefix), record);
-        self.len += 1;
-    }
-
-    /// Lets `key` into what all keys have in common.
-    fn share(&mut self, key: &[u8], record: Ref) {
-        let shared = if self.len == 0 {
-            self.sample = record;
-            key.len()
-        } else {
-            common(&self.arena.key(self.sample).0[..self.shared], key)
-        };
-        if shared == self.shared {
-            return;
-        }
-        self.shared = shared;
-        for right in [false, true] {
-            let mut node = self.root;
-            for _ in 0..self.height {
-                let inner = &mut self.inners[node as usize];
-                inner.slots.set_prefix(&self.arena, shared);
-                node = inner.children[if right { inner.slots.len } else { 0 }];
-            }
-            self.leaves[node as usize].slots.set_prefix(&self.arena, shared);
+        let mut turn = 0;
+        while self.try_insert(target, record).is_none() {
+            relax(turn);
+            turn += 1;
         }
     }
 
-    /// The leaf for `target`, with room for it: full nodes on the way are split.
-    fn descend_for_insert(&mut self, target: Target<'_>) -> u32 {
-        let mut stop = Stop { node: self.root, level: self.height, low: None, high: None };
-        if self.slots(stop).len == SLOTS {
-            let mut root = Inner { slots: Slots::new(self.shared), children: [0; SLOTS + 1] };
-            root.children[0] = self.root;
-            self.inners.push(Box::new(root));
-            self.root = (self.inners.len() - 1) as u32;
-            self.height += 1;
-            stop = Stop { node: self.root, level: self.height, ..stop };
+    /// One descent of an insertion; `None`: once more.
+    fn try_insert(&self, target: Target<'_>, record: Ref) -> Option<()> {
+        let (leaf, version) = self.descend_for_insert(target)?;
+        let meta = leaf.meta();
+        if meta.len == SLOTS {
+            return None;
         }
-        while stop.level > 0 {
-            let rank = self.inners[stop.node as usize].slots.rank(&self.arena, target, true);
-            let child = self.child(stop, rank);
-            stop = if self.slots(child).len == SLOTS { self.split_child(stop, rank, target) } else { child };
+        let at = leaf.rank(&self.arena, meta, target, false);
+        let taken = leaf.holds(&self.arena, meta, at, target);
+        let locked = leaf.latch.lock(version)?;
+        // Only now it is sure that all of this belonged together.
+        if taken {
+            drop(locked);
+            panic!("seqno {} was given out twice for a key", target.seqno);
         }
-        stop.node
+        leaf.insert(&self.arena, at, record);
+        Some(())
     }
 
-    fn slots(&self, stop: Stop) -> &Slots {
-        match stop.level {
-            0 => &self.leaves[stop.node as usize].slots,
-            _ => &self.inners[stop.node as usize].slots,
-        }
-    }
-
+    /// The root, and the version of the anchor.
     #[inline]
-    fn child(&self, parent: Stop, rank: usize) -> Stop {
-        let inner = &self.inners[parent.node as usize];
-        let refs = &inner.slots.refs[..inner.slots.len];
-        Stop {
-            node: inner.children[rank],
-            level: parent.level - 1,
-            low: rank.checked_sub(1).map(|left| refs[left]).or(parent.low),
-            high: refs.get(rank).copied().or(parent.high),
-        }
+    fn start(&self) -> Option<(Stop<'_>, Version)> {
+        let anchor = self.anchor.latch.read();
+        let no = self.root();
+        let node = self.node(no);
+        let version = node.slots().latch.read();
+        self.anchor.latch.is_still(anchor).then_some((Stop { no, node, version }, anchor))
     }
 
-    /// Splits the full child number `rank` of a parent with room; returns the half for `target`.
-    fn split_child(&mut self, parent: Stop, rank: usize, target: Target<'_>) -> Stop {
-        let child = self.child(parent, rank);
-        let slots = self.slots(child);
-        let place = slots.rank(&self.arena, target, true);
-        let at = match () {
-            () if child.high.is_none() && place == slots.len => slots.len - 2,
-            () if child.low.is_none() && place == 0 => 1,
-            () => slots.len / 2,
-        };
-        let (separator, right) = match child.level {
-            0 => self.split_leaf(child, at),
-            _ => self.split_inner(child, at),
-        };
-        let inner = &mut self.inners[parent.node as usize];
-        inner.children.copy_within(rank + 1..inner.slots.len + 1, rank + 2);
-        inner.children[rank + 1] = right;
-        inner.slots.insert(rank, head(self.arena.key(separator).0, inner.slots.prefix), separator);
-        self.child(parent, rank + usize::from(order(&self.arena, separator, target).is_le()))
-    }
-
-    /// Moves the slots from `at` on to a new leaf; returns the separator and the new leaf.
-    fn split_leaf(&mut self, child: Stop, at: usize) -> (Ref, u32) {
-        let new = self.leaves.len() as u32;
-        let leaf = &mut self.leaves[child.node as usize];
-        let slots = leaf.slots.split_off(at);
-        let separator = slots.refs[0];
-        let right = Leaf { slots, next: leaf.next, previous: child.node };
-        leaf.next = new;
-        if right.next != NONE {
-            self.leaves[right.next as usize].previous = new;
-        }
-        self.leaves.push(Box::new(right));
-        let (left, right) = self.prefixes(child, separator);
-        self.leaves[child.node as usize].slots.set_prefix(&self.arena, left);
-        self.leaves[new as usize].slots.set_prefix(&self.arena, right);
-        (separator, new)
-    }
-
-    /// Moves the slots after `at` to a new inner node and slot `at` up; returns that separator and the new node.
-    fn split_inner(&mut self, child: Stop, at: usize) -> (Ref, u32) {
-        let new = self.inners.len() as u32;
-        let inner = &mut self.inners[child.node as usize];
-        let slots = inner.slots.split_off(at + 1);
-        inner.slots.len = at;
-        let separator = inner.slots.refs[at];
-        let mut children = [0; SLOTS + 1];
-        children[..=slots.len].copy_from_slice(&inner.children[at + 1..at + 2 + slots.len]);
-        self.inners.push(Box::new(Inner { slots, children }));
-        let (left, right) = self.prefixes(child, separator);
-        self.inners[child.node as usize].slots.set_prefix(&self.arena, left);
-        self.inners[new as usize].slots.set_prefix(&self.arena, right);
-        (separator, new)
-    }
-
-    /// The prefixes of the halves of `node`, split at `separator`.
-    fn prefixes(&self, node: Stop, separator: Ref) -> (usize, usize) {
-        let with = |fence: Option<Ref>| {
-            fence.map_or(self.shared, |f| common(self.arena.key(f).0, self.arena.key(separator).0))
-        };
-        (with(node.low), with(node.high))
-    }
-
-    /// The gap before `target`; with `after`, the one after it, should it be there.
-    pub(super) fn seek(&self, target: Target<'_>, after: bool) -> Gap {
-        if self.len == 0 {
-            return self.edge(false);
-        }
-        // Heads speak of keys that share the prefix only.
-        let shared = &self.arena.key(self.sample).0[..self.shared];
-        if !target.key.starts_with(shared) {
-            return self.edge(target.key > shared);
-        }
-        let mut node = self.root;
-        for _ in 0..self.height {
-            let inner = &self.inners[node as usize];
-            node = inner.children[inner.slots.rank(&self.arena, target, true)];
-        }
-        Gap { leaf: node, slot: self.leaves[node as usize].slots.rank(&self.arena, target, after) }
-    }
-
-    /// The gap before everything, or after everything.
-    pub(super) fn edge(&self, last: bool) -> Gap {
-        let mut node = self.root;
-        for _ in 0..self.height {
-            let inner = &self.inners[node as usize];
-            node = inner.children[if last { inner.slots.len } else { 0 }];
-        }
-        Gap { leaf: node, slot: if last { self.leaves[node as usize].slots.len } else { 0 } }
-    }
-
-    /// The message after the gap; the gap moves behind it.
-    #[inline]
-    pub(super) fn forward(&self, gap: &mut Gap) -> Option<Entry<'_>> {
-        let mut leaf = &self.leaves[gap.leaf as usize];
-        if gap.slot == leaf.slots.len {
-            if leaf.next == NONE {
+    /// The leaf for `target`: full nodes on the way are split.
+    fn descend_for_insert(&self, target: Target<'_>) -> Option<(&Slots, Version)> {
+        let (mut stop, anchor) = self.start()?;
+        let mut above = Above::Anchor(anchor);
+        loop {
+            let slots = stop.node.slots();
+            let meta = slots.meta();
+            if meta.len == SLOTS && self.split(above, stop, target).is_some() {
                 return None;
             }
-            *gap = Gap { leaf: leaf.next, slot: 0 };
-            leaf = &self.leaves[gap.leaf as usize];
-            debug_assert!(leaf.slots.len > 0, "only a root may be empty, and it has no neighbours");
+            let inner = match stop.node {
+                Node::Leaf(leaf) => return Some((leaf, stop.version)),
+                Node::Inner(inner) => inner,
+            };
+            let rank = slots.rank(&self.arena, meta, target, true);
+            above = Above::Inner(inner, stop.version, rank);
+            stop = self.enter(inner, stop, rank)?;
         }
-        gap.slot += 1;
-        Some(self.arena.entry(leaf.slots.refs[gap.slot - 1]))
     }
 
-    /// The message before the gap; the gap moves before it.
+    /// The child of `inner`, which is `stop`, right of so many slots; `None` if it may be the wrong one.
     #[inline]
-    pub(super) fn backward(&self, gap: &mut Gap) -> Option<Entry<'_>> {
-        let mut leaf = &self.leaves[gap.leaf as usize];
-        if gap.slot == 0 {
-            if leaf.previous == NONE {
-                return None;
+    fn enter<'a>(&'a self, inner: &Inner, stop: Stop<'_>, rank: usize) -> Option<Stop<'a>> {
+        let no = NodeNo { level: stop.no.level - 1, number: inner.child(rank) };
+        let node = self.node(no);
+        let version = node.slots().latch.read();
+        inner.slots.latch.is_still(stop.version).then_some(Stop { no, node, version })
+    }
+
+    /// Splits the full node `stop`, by the steps of the module's documentation; `None` if somebody was in the way.
+    #[cold]
+    fn split(&self, above: Above<'_>, stop: Stop<'_>, target: Target<'_>) -> Option<()> {
+        let slots = stop.node.slots();
+        let claimed = slots.latch.claim(stop.version)?;
+        let meta = slots.meta();
+        let at = self.place_of_split(slots, meta, target);
+        let separator = slots.record(at);
+        let half = Half::build(&self.arena, stop.node, at, separator);
+        let above = self.lock_above(above)?;
+        let right = half.push(self);
+        let locked = claimed.lock();
+        match above {
+            Over::Anchor(held) => {
+                let root = Inner::above(stop.no.number, meta.prefix);
+                root.insert(&self.arena, 0, separator, right);
+                self.arena.charge(size_of::<Inner>());
+                let root = NodeNo { level: stop.no.level + 1, number: self.inners.push(Box::new(root)) };
+                self.anchor.root.store(root.pack(), Ordering::Release);
+                drop(held);
             }
-            leaf = &self.leaves[leaf.previous as usize];
-            *gap = Gap { leaf: self.leaves[gap.leaf as usize].previous, slot: leaf.slots.len };
-            debug_assert!(leaf.slots.len > 0, "only a root may be empty, and it has no neighbours");
+            Over::Inner(inner, rank, held) => {
+                inner.insert(&self.arena, rank, separator, right);
+                drop(held);
+            }
         }
-        gap.slot -= 1;
-        Some(self.arena.entry(leaf.slots.refs[gap.slot]))
+        slots.truncate(&self.arena, at, separator);
+        drop(locked);
+        Some(())
+    }
+
+    /// The slot that becomes the separator.
+    fn place_of_split(&self, slots: &Slots, meta: Meta, target: Target<'_>) -> usize {
+        let rank = slots.rank(&self.arena, meta, target, true);
+        match () {
+            () if slots.high() == NONE && rank == meta.len => meta.len - 2,
+            () if slots.low() == NONE && rank == 0 => 1,
+            () => meta.len / 2,
+        }
+    }
+
+    /// Locks what is above a full node, if it has room and stands as it was.
+    fn lock_above<'a>(&'a self, above: Above<'a>) -> Option<Over<'a>> {
+        match above {
+            Above::Anchor(version) => Some(Over::Anchor(self.anchor.latch.lock(version)?)),
+            // It was passed full, because somebody else was splitting it.
+            Above::Inner(inner, ..) if inner.slots.meta().len == SLOTS => None,
+            Above::Inner(inner, version, rank) => Some(Over::Inner(inner, rank, inner.slots.latch.lock(version)?)),
+        }
+    }
+
+    /// Goes down to a leaf; `rank` chooses between a node's children. Returns what `take` takes from the leaf, once it is
+    /// sure that it was the right one and stood still.
+    #[inline]
+    fn visit<R>(&self, rank: impl Fn(&Slots, Meta) -> usize, take: impl Fn(&Slots, Meta) -> R) -> R {
+        let descend = || {
+            let (mut stop, _) = self.start()?;
+            loop {
+                match stop.node {
+                    Node::Inner(inner) => {
+                        let rank = rank(&inner.slots, inner.slots.meta());
+                        stop = self.enter(inner, stop, rank)?;
+                    }
+                    Node::Leaf(leaf) => {
+                        let taken = take(leaf, leaf.meta());
+                        return leaf.latch.is_still(stop.version).then_some(taken);
+                    }
+                }
+            }
+        };
+        let mut turn = 0;
+        loop {
+            if let Some(taken) = descend() {
+                return taken;
+            }
+            relax(turn);
+            turn += 1;
+        }
+    }
+
+    /// The first record that is not before `target`; [`NONE`] if there is none.
+    #[inline]
+    pub(super) fn next(&self, target: Target<'_>) -> Ref {
+        let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
+        self.visit(child, |leaf, meta| {
+            let at = leaf.rank(&self.arena, meta, target, false);
+            // The fence is the first record of the next leaf.
+            if at < meta.len { leaf.record(at) } else { leaf.high() }
+        })
+    }
+
+    /// The records from `target` on, or after it, as far as they are in one leaf; then the upper fence.
+    pub(super) fn ahead(&self, target: Target<'_>, after: bool) -> Batch {
+        let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
+        self.visit(child, |leaf, meta| {
+            Batch::copy(leaf, leaf.rank(&self.arena, meta, target, after), meta.len, leaf.high())
+        })
+    }
+
+    /// The records before `target`, or before the end, as far as they are in one leaf; then the lower fence.
+    pub(super) fn behind(&self, target: Option<Target<'_>>) -> Batch {
+        // Where a separator is the target itself, what is before it is left of it.
+        let rank = |slots: &Slots, meta: Meta| target.map_or(meta.len, |to| slots.rank(&self.arena, meta, to, false));
+        self.visit(rank, |leaf, meta| Batch::copy(leaf, 0, rank(leaf, meta), leaf.low()))
+    }
+
+    /// All records of the leaf on the far side of a fence. It ends there, however often it was split: no slot is looked for.
+    pub(super) fn beyond(&self, fence: Ref, reverse: bool) -> Batch {
+        let mut place = Scratch::new();
+        let target = self.arena.record(fence).place(&mut place);
+        self.visit(
+            |slots, meta| slots.rank(&self.arena, meta, target, !reverse),
+            |leaf, meta| Batch::copy(leaf, 0, meta.len, if reverse { leaf.low() } else { leaf.high() }),
+        )
+    }
+}
+
+impl Batch {
+    #[inline]
+    fn copy(leaf: &Slots, from: usize, to: usize, fence: Ref) -> Batch {
+        let mut batch = Batch { refs: [NONE; SLOTS], len: to.saturating_sub(from), fence };
+        (from..to).zip(&mut batch.refs).for_each(|(slot, at)| *at = leaf.record(slot));
+        batch
+    }
+}
+
+impl NodeNo {
+    fn pack(self) -> u64 {
+        u64::from(self.level) << 32 | u64::from(self.number)
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> NodeNo {
+        NodeNo { level: (word >> 32) as u32, number: word as u32 }
+    }
+}
+
+/// What is above a node that is split, locked.
+enum Over<'a> {
+    Anchor(Locked<'a>),
+    Inner(&'a Inner, usize, Locked<'a>),
+}
+
+/// The right half of a node, which nobody knows yet.
+enum Half {
+    Leaf(Box<Slots>),
+    Inner(Box<Inner>),
+}
+
+impl Half {
+    fn build(arena: &Arena, node: Node<'_>, at: usize, separator: Ref) -> Half {
+        match node {
+            Node::Leaf(leaf) => Half::Leaf(Box::new(leaf.tail(arena, at, separator))),
+            // The separator moves up.
+            Node::Inner(inner) => Half::Inner(Box::new(inner.tail(arena, at + 1, separator))),
+        }
+    }
+
+    /// Gives it a number.
+    fn push(self, tree: &Tree) -> u32 {
+        match self {
+            Half::Leaf(leaf) => {
+                tree.arena.charge(size_of::<Slots>());
+                tree.leaves.push(leaf)
+            }
+            Half::Inner(inner) => {
+                tree.arena.charge(size_of::<Inner>());
+                tree.inners.push(inner)
+            }
+        }
     }
 }

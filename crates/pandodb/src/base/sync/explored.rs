@@ -8,7 +8,21 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+/// An explorer chooses who goes on.
+pub const EXPLORED: bool = true;
+
+/// Lets others go on; who waits for one of them would else go round in circles.
+pub fn relax(_turn: u32) {
+    shuttle::thread::yield_now();
+}
+
+/// The number of this thread in its execution. The explorers show it only in words.
+pub fn thread_number() -> usize {
+    let words = format!("{:?}", shuttle::thread::current().id());
+    words.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
+}
 
 /// A point at which the explorer may switch threads.
 #[derive(Debug, Default)]

@@ -1,0 +1,269 @@
+//! A node of the memtable's tree: sorted slots, searched by *heads*.
+//!
+//! ```text
+//!   latch | len, prefix, edge | fences | heads  | 41… | 57… | 8a… |      the 8 key bytes after the prefix, big-endian
+//!                                        refs   |  ·  |  ·  |  ·  |      the records
+//!                              children  ·      ·     ·     ·            of an inner node: one more than slots
+//! ```
+//!
+//! A search touches a record only where heads are equal, so that it costs a cache line or two a node and not a miss a
+//! comparison. That needs heads that differ, hence the bytes *after* what the node's keys have in common, its *prefix*:
+//!
+//! * a node between two *fences* (the separators left and right of it, in whichever ancestor) takes what the fences have
+//!   in common, which every key between them shares too;
+//! * a node at an *edge* of the tree lacks a fence. Its prefix is what its keys happen to have in common: a search compares
+//!   it with the first key, and an insertion of a key that shares less makes it shorter.
+//!
+//! Everything is an atomic under the node's [`Latch`]. Methods that store want the latch locked, or a node that nobody else
+//! knows; methods that load work at any time, but what they tell is worth something only if the latch stood still. Until
+//! that is known, numbers may not fit each other: nothing here panics at that, or goes round in circles. They are always
+//! numbers of *something*: a slot below `len` was stored before that `len` was, and the record before the slot.
+//!
+//! Invariants, while the latch is free: heads are the records' under the prefix; slots ascend; an upper fence is above all
+//! slots; the lower fence never changes, the upper one with a split of this node only.
+
+use std::cmp::Ordering as Order;
+
+use super::Target;
+use super::arena::{Arena, Ref};
+use super::latch::Latch;
+use super::record::head;
+use crate::base::sync::{AtomicU32, AtomicU64, EXPLORED, Ordering};
+
+/// Slots of a node.
+pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
+/// No record: where a fence is lacking.
+pub(super) const NONE: Ref = Ref::MAX;
+
+/// What a node says of itself, in one word so that it is never half new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Meta {
+    pub(super) len: usize,
+    /// How many bytes all its keys have in common, or fewer.
+    pub(super) prefix: usize,
+    /// Whether it lacks a fence.
+    pub(super) edge: bool,
+}
+
+impl Meta {
+    #[inline]
+    fn pack(self) -> u64 {
+        debug_assert!(self.len <= SLOTS && self.prefix <= crate::base::MAX_KEY);
+        self.len as u64 | (self.prefix as u64) << 16 | u64::from(self.edge) << 32
+    }
+
+    #[inline]
+    fn unpack(word: u64) -> Meta {
+        Meta { len: usize::from(word as u16), prefix: usize::from((word >> 16) as u16), edge: word >> 32 != 0 }
+    }
+}
+
+/// The sorted slots of a node; by itself, a leaf.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Slots {
+    pub(super) latch: Latch,
+    meta: AtomicU64,
+    low: AtomicU32,
+    high: AtomicU32,
+    heads: [AtomicU64; SLOTS],
+    refs: [AtomicU32; SLOTS],
+}
+
+/// An inner node.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Inner {
+    pub(super) slots: Slots,
+    children: [AtomicU32; SLOTS + 1],
+}
+
+/// Moves the values from `at` on one place up, and puts `value` there.
+macro_rules! shift_in {
+    ($cells:expr, $at:expr, $len:expr, $value:expr) => {{
+        let cells = &$cells[$at..=$len];
+        for pair in cells.windows(2).rev() {
+            pair[1].store(pair[0].load(Ordering::Relaxed), Ordering::Release);
+        }
+        cells[0].store($value, Ordering::Release);
+    }};
+}
+
+impl Slots {
+    /// An empty node between two fences, with a prefix that suits an edge.
+    pub(super) fn new(prefix: usize, low: Ref, high: Ref) -> Slots {
+        let meta = Meta { len: 0, prefix, edge: low == NONE || high == NONE };
+        Slots {
+            latch: Latch::new(),
+            meta: AtomicU64::new(meta.pack()),
+            low: AtomicU32::new(low),
+            high: AtomicU32::new(high),
+            heads: std::array::from_fn(|_| AtomicU64::new(0)),
+            refs: std::array::from_fn(|_| AtomicU32::new(0)),
+        }
+    }
+
+    #[inline]
+    pub(super) fn meta(&self) -> Meta {
+        Meta::unpack(self.meta.load(Ordering::Acquire))
+    }
+
+    fn set_meta(&self, meta: Meta) {
+        self.meta.store(meta.pack(), Ordering::Release);
+    }
+
+    /// The record in a slot.
+    #[inline]
+    pub(super) fn record(&self, slot: usize) -> Ref {
+        self.refs[slot].load(Ordering::Acquire)
+    }
+
+    /// Whether the record in a slot is that of `target`. Unless heads are equal it is not, and the record need not be
+    /// fetched from memory, which would cost as much as the rest of an insertion.
+    #[inline]
+    pub(super) fn holds(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
+        slot < meta.len
+            && self.heads[slot].load(Ordering::Acquire) == head(target.key, meta.prefix)
+            && arena.record(self.record(slot)).order(target).is_eq()
+    }
+
+    pub(super) fn low(&self) -> Ref {
+        self.low.load(Ordering::Acquire)
+    }
+
+    pub(super) fn high(&self) -> Ref {
+        self.high.load(Ordering::Acquire)
+    }
+
+    /// How many slots are before `target`; with `or_at`, also one that is equal.
+    #[inline]
+    pub(super) fn rank(&self, arena: &Arena, meta: Meta, target: Target<'_>, or_at: bool) -> usize {
+        let Meta { len, prefix, edge } = meta;
+        if edge && prefix > 0 && len > 0 {
+            // Heads speak of keys that share the prefix only.
+            let first = arena.record(self.record(0));
+            if first.common_with(target.key) < prefix {
+                return if first.order(target).is_lt() { len } else { 0 };
+            }
+        }
+        let wanted = head(target.key, prefix);
+        let heads = &self.heads[..len];
+        let first = heads.partition_point(|head| head.load(Ordering::Acquire) < wanted);
+        if heads.get(first).is_none_or(|head| head.load(Ordering::Acquire) != wanted) {
+            return first;
+        }
+        let ties = heads[first..].partition_point(|head| head.load(Ordering::Acquire) == wanted);
+        let before = |at: &AtomicU32| match arena.record(at.load(Ordering::Acquire)).order(target) {
+            Order::Less => true,
+            Order::Equal => or_at,
+            Order::Greater => false,
+        };
+        first + self.refs[first..first + ties].partition_point(before)
+    }
+
+    /// Puts a record into slot `at`.
+    pub(super) fn insert(&self, arena: &Arena, at: usize, record: Ref) {
+        let meta = self.admit(arena, record);
+        assert!(meta.len < SLOTS && at <= meta.len);
+        shift_in!(self.heads, at, meta.len, arena.record(record).head(meta.prefix));
+        shift_in!(self.refs, at, meta.len, record);
+        self.set_meta(Meta { len: meta.len + 1, ..meta });
+    }
+
+    /// Makes the prefix one that a new record shares.
+    #[inline]
+    fn admit(&self, arena: &Arena, record: Ref) -> Meta {
+        let meta = self.meta();
+        if !meta.edge || (meta.prefix == 0 && meta.len > 0) {
+            return meta;
+        }
+        let record = arena.record(record);
+        let shared = match meta.len {
+            0 => record.key_len(),
+            _ => arena.record(self.record(0)).common(record),
+        };
+        self.set_prefix(arena, shared.min(meta.prefix))
+    }
+
+    /// Changes the prefix, and the heads with it.
+    fn set_prefix(&self, arena: &Arena, prefix: usize) -> Meta {
+        let meta = self.meta();
+        let changed = Meta { prefix, ..meta };
+        if changed != meta {
+            self.set_meta(changed);
+            for (head, at) in self.heads.iter().zip(&self.refs).take(meta.len) {
+                head.store(arena.record(at.load(Ordering::Relaxed)).head(prefix), Ordering::Release);
+            }
+        }
+        changed
+    }
+
+    /// A new node with the slots from `from` on, right of the fence `low`.
+    pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Slots {
+        let (meta, high) = (self.meta(), self.high());
+        let right = Slots::new(meta.prefix, low, high);
+        for i in from..meta.len {
+            right.heads[i - from].store(self.heads[i].load(Ordering::Relaxed), Ordering::Relaxed);
+            right.refs[i - from].store(self.refs[i].load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        right.set_meta(Meta { len: meta.len - from, ..right.meta() });
+        right.refit(arena);
+        right
+    }
+
+    /// Forgets the slots from `len` on: they are right of the fence `high`, in another node.
+    pub(super) fn truncate(&self, arena: &Arena, len: usize, high: Ref) {
+        let meta = Meta { len, edge: self.low() == NONE, ..self.meta() };
+        self.set_meta(meta);
+        self.high.store(high, Ordering::Release);
+        self.refit(arena);
+    }
+
+    /// Makes the prefix that of the fences, where there are two; at an edge it stays.
+    fn refit(&self, arena: &Arena) {
+        if !self.meta().edge {
+            self.set_prefix(arena, arena.record(self.low()).common(arena.record(self.high())));
+        }
+    }
+}
+
+impl Inner {
+    /// A node without slots above `child`, which has this prefix.
+    pub(super) fn above(child: u32, prefix: usize) -> Inner {
+        let children = std::array::from_fn(|i| AtomicU32::new(if i == 0 { child } else { 0 }));
+        Inner { slots: Slots::new(prefix, NONE, NONE), children }
+    }
+
+    /// The child right of so many slots.
+    #[inline]
+    pub(super) fn child(&self, rank: usize) -> u32 {
+        self.children[rank].load(Ordering::Acquire)
+    }
+
+    /// Puts a separator into slot `at`, and `child` right of it.
+    pub(super) fn insert(&self, arena: &Arena, at: usize, separator: Ref, child: u32) {
+        let len = self.slots.meta().len;
+        shift_in!(self.children, at + 1, len + 1, child);
+        self.slots.insert(arena, at, separator);
+    }
+
+    /// A new node with the slots from `from` on and all children between and right of them, right of the fence `low`.
+    pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Inner {
+        let len = self.slots.meta().len;
+        let child = |i: usize| if from + i <= len { self.children[from + i].load(Ordering::Relaxed) } else { 0 };
+        Inner { slots: self.slots.tail(arena, from, low), children: std::array::from_fn(|i| AtomicU32::new(child(i))) }
+    }
+}
+
+#[cfg(test)]
+impl Slots {
+    /// The heads, as they stand.
+    pub(super) fn heads(&self) -> Vec<u64> {
+        self.heads[..self.meta().len].iter().map(|head| head.load(Ordering::Acquire)).collect()
+    }
+
+    /// The records, as they stand.
+    pub(super) fn records(&self) -> Vec<Ref> {
+        (0..self.meta().len).map(|slot| self.record(slot)).collect()
+    }
+}

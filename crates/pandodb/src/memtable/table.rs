@@ -1,0 +1,107 @@
+//! An append-only table: things that are added once, found by their number without a lock, and never moved.
+//!
+//! ```text
+//!   segments  | 0 | 1 | 2 | 3 | …        segment k holds FIRST × 2^k cells and is made when its first number is given out
+//!               │   │   └─▶ | · · · · · · · · · · · · · · · · |
+//!               │   └─────▶ | · · · · · · · · |
+//!               └─────────▶ | · · · · |
+//! ```
+//!
+//! Who pushes takes the next number, fills its cell, and only then tells others the number: whoever knows it finds the
+//! cell filled. Nothing is freed before the table, so what was found stays; this is what spares readers of the memtable
+//! any counting of who reads what.
+
+use crate::base::sync::{AtomicUsize, EXPLORED, Once, Ordering};
+
+/// Cells of the first segment, a power of two.
+const FIRST: usize = if EXPLORED { 2 } else { 32 };
+/// Segments: as many as the memory of a machine may need.
+const SEGMENTS: usize = 25;
+
+type Segment<T> = Box<[Once<T>]>;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    segments: [Once<Segment<T>>; SEGMENTS],
+    next: AtomicUsize,
+}
+
+/// The segment of a number, and the place in it.
+#[inline]
+fn place(number: u32) -> (usize, usize) {
+    let shifted = number as usize + FIRST;
+    let segment = (shifted.ilog2() - FIRST.ilog2()) as usize;
+    (segment, shifted - (FIRST << segment))
+}
+
+impl<T> Table<T> {
+    /// An empty table.
+    pub(super) fn new() -> Table<T> {
+        Table { segments: std::array::from_fn(|_| Once::new()), next: AtomicUsize::new(0) }
+    }
+
+    /// How many numbers were given out.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    /// Adds `value`; returns its number, which nobody else knows yet.
+    pub(super) fn push(&self, value: T) -> u32 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        assert!(number < FIRST * ((1 << SEGMENTS) - 1), "a memtable is sealed long before");
+        let (segment, at) = place(number as u32);
+        let cells = self.segments[segment].get_or_init(|| (0..FIRST << segment).map(|_| Once::new()).collect());
+        let set = cells[at].set(value);
+        assert!(set.is_ok(), "a number was given out twice");
+        number as u32
+    }
+
+    /// What has the number `number`.
+    ///
+    /// # Panics
+    /// If nothing has it.
+    #[inline]
+    pub(super) fn get(&self, number: u32) -> &T {
+        let (segment, at) = place(number);
+        let cell = self.segments[segment].get().and_then(|cells| cells.get(at)?.get());
+        cell.expect("a number that was published")
+    }
+
+    /// Everything in the table, which is empty afterwards.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.next = AtomicUsize::new(0);
+        let cells = self.segments.iter_mut().filter_map(Once::take).flat_map(|segment| segment.into_vec());
+        cells.filter_map(|mut cell| cell.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_stands_for_what_was_pushed() {
+        let mut table = Table::new();
+        for number in 0..1000u32 {
+            assert_eq!(table.push(number * 3), number);
+            assert_eq!(*table.get(number / 2), number / 2 * 3);
+        }
+        assert_eq!(table.len(), 1000);
+        assert!(table.drain().eq((0..1000).map(|number| number * 3)));
+        assert_eq!(table.len(), 0);
+    }
+
+    #[test]
+    fn segments_follow_each_other_without_a_gap() {
+        let mut expected = (0, 0);
+        for number in 0..10_000 {
+            assert_eq!(place(number), expected);
+            expected.1 += 1;
+            if expected.1 == FIRST << expected.0 {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+    }
+}

@@ -3,7 +3,8 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::engine::{Engine, OneOp, Payload, PayloadOps, Shared};
+use super::commit::{OneOp, Payload, PayloadOps};
+use super::engine::{Engine, Shared};
 use super::options::Durability;
 use super::read::{self, ReadPoint};
 use super::scan::Range;
@@ -25,7 +26,7 @@ pub(crate) struct KeyspaceState {
     pub blob_threshold: usize,
     pub index: Arc<dyn Index>,
     pub containers: ArcSwap<Containers>,
-    /// What the active memtable adds to the bytes of all of them; changed under the sequencer.
+    /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
     pub charged: AtomicU64,
     pub dropped: AtomicBool,
     /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
@@ -45,7 +46,7 @@ impl KeyspaceState {
         self.containers.load().active.bytes()
     }
 
-    /// Puts a fresh memtable in front; the caller holds the sequencer.
+    /// Puts a fresh memtable in front; the caller has settled the sequencer.
     pub(crate) fn push_sealed(&self, batch: SealedBatch, active: Arc<Memtable>) {
         self.containers.rcu(|old| {
             let mut sealed = Vec::with_capacity(old.sealed.len() + 1);

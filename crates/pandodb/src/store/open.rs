@@ -19,10 +19,12 @@ use std::sync::Arc;
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
-use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
+use super::commit::{Sequencer, UNDER_WAY};
+use super::engine::{DurableRoot, Engine, Figures, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
+use super::watermark::Watermark;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{
     BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
@@ -84,7 +86,8 @@ pub(crate) fn open(
         log: None,
         snapshots: Arc::default(),
         keyspaces: RwLock::new(keyspaces),
-        sequencer: Mutex::new(Sequencer { next: Seqno(1), payload: Vec::new() }),
+        sequencer: Mutex::new(Sequencer::new()),
+        watermark: Watermark::new(UNDER_WAY),
         durable_root: Mutex::new(DurableRoot {
             older_through: found.catalog.through().unwrap_or(Seqno(0)),
             superblock: found.superblock,
@@ -519,8 +522,8 @@ impl Engine {
     fn pack_all(&self) -> Result<()> {
         let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
         {
-            let mut sequencer = self.sequencer.lock();
-            keyspaces.iter().for_each(|keyspace| self.seal(&mut sequencer, keyspace));
+            let sequencer = self.settled();
+            keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
         }
         for keyspace in &keyspaces {
             while keyspace.index.debt().pack_bytes > 0 {

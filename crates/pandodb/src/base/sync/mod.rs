@@ -13,6 +13,7 @@
 //! | [`ArcSwap`] | `arc_swap` | a pointer behind a point |
 //! | [`OnceLock`] | std | std behind a point |
 //! | [`Counter`] | std | std: no point |
+//! | [`linger`] | a few hundred cycles, then the processor is offered to others | lets others go on, once |
 //!
 //! `Arc` is std's in both: who lets go last follows from the points around it. The devices below do not come here: their
 //! locks are leaves, held over no call into the engine and hence over no point.
@@ -32,8 +33,12 @@ pub use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize},
 };
 
+#[cfg(not(feature = "explore"))]
+mod linger;
 #[cfg(feature = "explore")]
-pub use explored::{ArcSwap, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, OnceLock, RwLock};
+pub use explored::{ArcSwap, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, OnceLock, RwLock, linger};
+#[cfg(not(feature = "explore"))]
+pub use linger::linger;
 
 /// A number for statistics, on which nothing decides: never a point at which threads are switched.
 pub use std::sync::atomic::AtomicU64 as Counter;

@@ -5,8 +5,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
-use std::sync::mpsc;
+use std::sync::{PoisonError, RwLock, mpsc};
 
+use pandodb::base::seeded::{SeededBug, activate};
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
@@ -93,8 +94,25 @@ fn config() -> Config {
     config
 }
 
+/// The switch of seeded bugs is one for the whole process: whoever runs with a bug runs alone.
+static SWITCH: RwLock<()> = RwLock::new(());
+
+/// Runs a batch with a mistake of the engine; stops at its first failure.
+pub fn run_seeded(scenario: &Scenario, bug: SeededBug, plan: Plan) -> Outcome {
+    let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
+    activate(Some(bug));
+    let outcome = run_batch(scenario, Twist::None, plan);
+    activate(None);
+    outcome
+}
+
 /// Runs a batch; stops at its first failure.
 pub fn run(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
+    let _calm = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
+    run_batch(scenario, twist, plan)
+}
+
+fn run_batch(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
     match plan.strategy {
         Strategy::Random => drive(scenario, twist, RandomScheduler::new_from_seed(plan.seed, plan.length)),
         Strategy::Pct => drive(scenario, twist, PctScheduler::new_from_seed(plan.seed, PCT_DEPTH, plan.length)),

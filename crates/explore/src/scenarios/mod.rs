@@ -7,6 +7,7 @@
 //! harness is blind.
 
 mod backup;
+mod beside;
 mod commit;
 mod crash;
 mod pack;
@@ -17,6 +18,7 @@ mod sync;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use pandodb::base::SeededBug;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Result, Store};
 
@@ -40,6 +42,8 @@ pub struct Scenario {
     pub claim: &'static str,
     /// So few points that schedules are also tried depth first.
     pub tiny: bool,
+    /// Mistakes of the engine that it must find.
+    pub bugs: &'static [SeededBug],
     prepare: fn() -> SimImage,
     prepared: OnceLock<SimImage>,
     /// One execution.
@@ -55,7 +59,8 @@ impl Scenario {
     /// A scenario of a test's own, without a store.
     #[cfg(test)]
     pub fn for_tests(name: &'static str, body: fn(&SimImage, Twist)) -> Scenario {
-        Scenario { name, claim: "", tiny: false, prepare: SimImage::default, prepared: OnceLock::new(), body }
+        let (tiny, bugs) = (false, &[][..]);
+        Scenario { name, claim: "", tiny, bugs, prepare: SimImage::default, prepared: OnceLock::new(), body }
     }
 }
 
@@ -63,11 +68,19 @@ impl Scenario {
 pub fn all() -> &'static [Scenario] {
     static ALL: OnceLock<Vec<Scenario>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let scenario =
-            |name, claim, tiny, prepare, body| Scenario { name, claim, tiny, prepare, prepared: OnceLock::new(), body };
+        let scenario = |name, claim, tiny, prepare, body| {
+            let bugs: &[SeededBug] = match name {
+                "beside" => &[SeededBug::WatermarkPassesGap, SeededBug::SealTooSoon],
+                "kill" => &[SeededBug::WriteNotAwaited],
+                _ => &[],
+            };
+            Scenario { name, claim, tiny, bugs, prepare, prepared: OnceLock::new(), body }
+        };
         vec![
             scenario("read", commit::READ, true, prepare_empty, commit::read),
             scenario("commit", commit::COMMIT, false, prepare_empty, commit::commit),
+            scenario("beside", beside::BESIDE, false, prepare_empty, beside::beside),
+            scenario("kill", beside::KILL, false, prepare_empty, beside::kill),
             scenario("crash", crash::CRASH, false, prepare_empty, crash::crash),
             scenario("pack", pack::PACK, false, prepare_empty, pack::pack),
             scenario("newest", pack::NEWEST, false, prepare_empty, pack::newest),

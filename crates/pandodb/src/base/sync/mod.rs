@@ -13,7 +13,7 @@
 //! | [`ArcSwap`] | `arc_swap` | a pointer behind a point |
 //! | [`OnceLock`] | std | std behind a point |
 //! | [`Counter`] | std | std: no point |
-//! | [`linger`] | a few hundred cycles, then the processor is offered to others | lets others go on, once |
+//! | [`linger`] | a few hundred cycles, then the processor is offered to others | not at all |
 //!
 //! `Arc` is std's in both: who lets go last follows from the points around it. The devices below do not come here: their
 //! locks are leaves, held over no call into the engine and hence over no point.

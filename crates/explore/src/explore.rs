@@ -7,7 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock, mpsc};
 
-use pandodb::base::seeded::{SeededBug, activate};
+use pandodb::base::seeded::activate;
+use pandodb::device::sim::SimImage;
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
@@ -94,25 +95,8 @@ fn config() -> Config {
     config
 }
 
-/// The switch of seeded bugs is one for the whole process: whoever runs with a bug runs alone.
-static SWITCH: RwLock<()> = RwLock::new(());
-
-/// Runs a batch with a mistake of the engine; stops at its first failure.
-pub fn run_seeded(scenario: &Scenario, bug: SeededBug, plan: Plan) -> Outcome {
-    let _alone = SWITCH.write().unwrap_or_else(PoisonError::into_inner);
-    activate(Some(bug));
-    let outcome = run_batch(scenario, Twist::None, plan);
-    activate(None);
-    outcome
-}
-
 /// Runs a batch; stops at its first failure.
 pub fn run(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
-    let _calm = SWITCH.read().unwrap_or_else(PoisonError::into_inner);
-    run_batch(scenario, twist, plan)
-}
-
-fn run_batch(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
     match plan.strategy {
         Strategy::Random => drive(scenario, twist, RandomScheduler::new_from_seed(plan.seed, plan.length)),
         Strategy::Pct => drive(scenario, twist, PctScheduler::new_from_seed(plan.seed, PCT_DEPTH, plan.length)),
@@ -125,9 +109,23 @@ pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str) -> Outcome {
     drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim()))
 }
 
+/// The engine's mistakes are switched on for the whole process: who wants one is alone meanwhile.
+static MISTAKES: RwLock<()> = RwLock::new(());
+
 fn drive(scenario: &Scenario, twist: Twist, scheduler: impl Scheduler + 'static) -> Outcome {
     let start = scenario.start();
-    let body = scenario.body;
+    let Some(bug) = scenario.bug.filter(|_| twist == Twist::Canary) else {
+        let _shared = MISTAKES.read().unwrap_or_else(PoisonError::into_inner);
+        return execute(scenario.body, start, twist, scheduler);
+    };
+    let _alone = MISTAKES.write().unwrap_or_else(PoisonError::into_inner);
+    activate(Some(bug));
+    let outcome = execute(scenario.body, start, twist, scheduler);
+    activate(None);
+    outcome
+}
+
+fn execute(body: fn(&SimImage, Twist), start: SimImage, twist: Twist, scheduler: impl Scheduler + 'static) -> Outcome {
     let (sender, done) = mpsc::channel();
     let runner = Runner::new(scheduler, config());
     let result = catch_unwind(AssertUnwindSafe(|| {

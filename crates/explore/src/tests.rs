@@ -26,16 +26,6 @@ fn every_canary_is_found_and_found_again() {
     }
 }
 
-/// What only two threads can show is found by a scenario.
-#[test]
-fn every_seeded_bug_of_threads_is_found() {
-    for bug in SeededBug::OF_THREADS {
-        let scenario = scenarios::all().iter().find(|scenario| scenario.bugs.contains(bug));
-        let scenario = scenario.unwrap_or_else(|| panic!("nobody hunts {bug:?}"));
-        assert!(find_bug(scenario, *bug, 1).is_some(), "{bug:?} survived {}", scenario.name);
-    }
-}
-
 /// Batches in which the explorer found mistakes of the engine that are mended since.
 #[test]
 fn what_was_found_stays_found() {

@@ -14,9 +14,9 @@
 //! | a child that lies partly outside a compaction's ranges inherits its output | nodes under compaction are not merged, so none does |
 //! | a child that was given the inputs during their compaction gets the output twice | a flush during an inner node's compaction: 1 of 7,006 without threads |
 //! | `verify` allows a page two owners | needs a store that another bug has broken |
-//! | what needs two threads: a horizon not asked, graves opened early | the harnesses of this table run one |
+//! | what needs two threads: visible before inserted, a horizon not asked, graves opened early | the harnesses of this table run one |
 //!
-//! Bugs of commits beside each other ([`SeededBug::OF_THREADS`]) are hunted by the scenario `beside` of `crates/explore`.
+//! The bugs of [`BY_SCHEDULES`] need two threads as well; the canaries of `crates/explore` are on their trail.
 
 use pandodb::base::SeededBug;
 
@@ -95,7 +95,11 @@ const FULL: (u64, u64) = (24, 25);
 /// Of [`Kind::Model`]: deep trees.
 const DEEP: (u64, u64) = (1, 16);
 
-/// Every seeded bug that shows on one thread.
+/// Bugs that show only while another thread looks: the explorer's scenarios `beside`, `beside-seal` and `kill` catch them.
+pub const BY_SCHEDULES: &[SeededBug] =
+    &[SeededBug::WatermarkPassesGap, SeededBug::SealTooSoon, SeededBug::WriteNotAwaited];
+
+/// Every other seeded bug.
 pub const HUNTS: &[Hunt] = {
     use Kind::{Corrupt, Crash, Faults, Model};
     use SeededBug::*;

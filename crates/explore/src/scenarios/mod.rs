@@ -3,8 +3,8 @@
 //! A scenario starts from the files of a store that was prepared once, so that an execution costs about a millisecond. What
 //! the harness itself notes down is no point: it stands in std's atomics and locks, held over no call into the engine.
 //!
-//! Each scenario has a [`Twist`] under which its claim is wrong in some schedules: if the explorer does not find one, the
-//! harness is blind.
+//! Each scenario has a [`Twist`] under which its claim is wrong in some schedules, or the engine makes a mistake on purpose: if
+//! the explorer does not find one, the harness is blind.
 
 mod backup;
 mod beside;
@@ -42,12 +42,12 @@ pub struct Scenario {
     pub claim: &'static str,
     /// So few points that schedules are also tried depth first.
     pub tiny: bool,
-    /// Mistakes of the engine that it must find.
-    pub bugs: &'static [SeededBug],
     prepare: fn() -> SimImage,
     prepared: OnceLock<SimImage>,
     /// One execution.
     pub body: fn(&SimImage, Twist),
+    /// The mistake that the engine makes under [`Twist::Canary`]; without one, the body's claim is wrong there.
+    pub bug: Option<SeededBug>,
 }
 
 impl Scenario {
@@ -59,8 +59,15 @@ impl Scenario {
     /// A scenario of a test's own, without a store.
     #[cfg(test)]
     pub fn for_tests(name: &'static str, body: fn(&SimImage, Twist)) -> Scenario {
-        let (tiny, bugs) = (false, &[][..]);
-        Scenario { name, claim: "", tiny, bugs, prepare: SimImage::default, prepared: OnceLock::new(), body }
+        Scenario {
+            name,
+            claim: "",
+            tiny: false,
+            prepare: SimImage::default,
+            prepared: OnceLock::new(),
+            body,
+            bug: None,
+        }
     }
 }
 
@@ -68,19 +75,20 @@ impl Scenario {
 pub fn all() -> &'static [Scenario] {
     static ALL: OnceLock<Vec<Scenario>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let scenario = |name, claim, tiny, prepare, body| {
-            let bugs: &[SeededBug] = match name {
-                "beside" => &[SeededBug::WatermarkPassesGap, SeededBug::SealTooSoon],
-                "kill" => &[SeededBug::WriteNotAwaited],
-                _ => &[],
-            };
-            Scenario { name, claim, tiny, bugs, prepare, prepared: OnceLock::new(), body }
+        let with_bug = |name, claim, tiny, prepare, body, bug| Scenario {
+            name,
+            claim,
+            tiny,
+            prepare,
+            prepared: OnceLock::new(),
+            body,
+            bug,
         };
+        let scenario = |name, claim, tiny, prepare, body| with_bug(name, claim, tiny, prepare, body, None);
+        let beside = |name, claim, body, bug| with_bug(name, claim, false, prepare_empty as _, body, Some(bug));
         vec![
             scenario("read", commit::READ, true, prepare_empty, commit::read),
             scenario("commit", commit::COMMIT, false, prepare_empty, commit::commit),
-            scenario("beside", beside::BESIDE, false, prepare_empty, beside::beside),
-            scenario("kill", beside::KILL, false, prepare_empty, beside::kill),
             scenario("crash", crash::CRASH, false, prepare_empty, crash::crash),
             scenario("pack", pack::PACK, false, prepare_empty, pack::pack),
             scenario("newest", pack::NEWEST, false, prepare_empty, pack::newest),
@@ -92,6 +100,9 @@ pub fn all() -> &'static [Scenario] {
             scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
             scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
             scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),
+            beside("beside", beside::BESIDE, beside::beside, SeededBug::WatermarkPassesGap),
+            beside("beside-seal", beside::SEAL, beside::seal, SeededBug::SealTooSoon),
+            beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
         ]
     })
 }

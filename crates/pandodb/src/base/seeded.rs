@@ -2,11 +2,11 @@
 //!
 //! A site in the engine is one line beside the mechanism that it breaks, `if SeededBug::X.is_on()`. `pandodb-proof` switches
 //! one bug on after the other and runs the harness that must catch it; a bug that survives shows what the harness does not
-//! look at. Bugs that need two threads are `crates/explore`'s, in the same way.
+//! look at.
 //!
 //! The switch exists only with the cargo feature `seeded-bugs` **and** debug assertions: otherwise `is_on` is the constant
-//! `false`, and nothing of a bug is compiled. The feature is asked for by the tests of `pandodb-proof` and by `crates/explore`
-//! alone.
+//! `false`, and nothing of a bug is compiled. The feature is asked for by the tests of `pandodb-proof`, and by the explorer of
+//! schedules (`crates/explore`) for the bugs that take two threads.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -147,10 +147,6 @@ bugs! {
 }
 
 impl SeededBug {
-    /// The bugs that show only where threads meet: `crates/explore` hunts them, `pandodb-proof` all others.
-    pub const OF_THREADS: &[SeededBug] =
-        &[SeededBug::WatermarkPassesGap, SeededBug::SealTooSoon, SeededBug::WriteNotAwaited];
-
     /// Whether the engine is to make this mistake.
     #[cfg(all(feature = "seeded-bugs", debug_assertions))]
     #[inline]

@@ -16,6 +16,7 @@ use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
+use super::watermark::Lone;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::base::{Error, KeyRange, KeyspaceId, PAGE, Result, SeededBug, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
@@ -206,7 +207,7 @@ impl Engine {
                 active: Arc::new(Memtable::new(through.0, self.chunks.clone())),
                 sealed: Vec::new(),
             }),
-            charged: AtomicU64::new(0),
+            charged: Lone::default(),
             dropped: AtomicBool::new(false),
             drained_through: AtomicU64::new(0),
         });

@@ -36,7 +36,7 @@ use super::engine::{Engine, MAX_SEALED};
 use super::keyspace::KeyspaceState;
 use super::options::Durability;
 use crate::base::sync::{
-    MutexGuard,
+    EXPLORED, MutexGuard,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
@@ -46,7 +46,7 @@ use crate::wal::{Log, Ops, put_op};
 
 /// Commits that may be under way at a time: more threads than that wait for each other. Under the explorer so few that they
 /// do.
-pub(super) const UNDER_WAY: usize = if cfg!(feature = "explore") { 2 } else { 64 };
+pub(super) const UNDER_WAY: usize = if EXPLORED { 2 } else { 64 };
 /// A memtable that names this many times its size in large values is sealed: replay has to read them back.
 const BLOB_FACTOR: u64 = 8;
 /// A thread's buffer that one large operation made longer than this is given back.
@@ -385,8 +385,7 @@ impl Engine {
         }
         let through = Seqno(sequencer.next.0 - 1);
         debug_assert!(
-            old.active.seqno_range().is_some_and(|(low, high)| low.0 > old.active.id() && high <= through)
-                || SeededBug::SealTooSoon.is_on(),
+            old.active.seqno_range().is_some_and(|(low, high)| low.0 > old.active.id() && high <= through),
             "a memtable holds what was written between two seals"
         );
         let fresh = Arc::new(Memtable::new(through.0, self.chunks.clone()));

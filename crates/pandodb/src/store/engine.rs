@@ -15,7 +15,7 @@ use super::options::Config;
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::{Histogram, WriteTallies};
-use super::watermark::Watermark;
+use super::watermark::{Lone, Watermark};
 use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{Error, KeyspaceId, Result, SeededBug, Seqno};
 use crate::device::{Device, JoinHandle, LockGuard};
@@ -40,7 +40,7 @@ pub(crate) struct Engine {
     pub snapshots: Arc<Snapshots>,
     pub keyspaces: RwLock<BTreeMap<KeyspaceId, Arc<KeyspaceState>>>,
     /// The order of writes. All but commits take it with [`Engine::settled`].
-    pub sequencer: Mutex<Sequencer>,
+    pub sequencer: Lone<Mutex<Sequencer>>,
     /// How far what the sequencer gave out is applied.
     pub watermark: Watermark,
     pub durable_root: Mutex<DurableRoot>,
@@ -52,7 +52,7 @@ pub(crate) struct Engine {
     pub poison: OnceLock<String>,
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// Bytes in all active memtables. Those who apply commits add and subtract in any order: [`Engine::active`] reads it.
-    pub active_bytes: AtomicU64,
+    pub active_bytes: Lone<AtomicU64>,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.

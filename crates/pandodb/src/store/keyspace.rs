@@ -10,6 +10,7 @@ use super::read::{self, ReadPoint};
 use super::scan::Range;
 use super::snapshot::Snapshot;
 use super::value::Value;
+use super::watermark::Lone;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::base::{BlobRef, Error, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno};
 use crate::index::{Estimate, Index, SealedBatch};
@@ -27,7 +28,7 @@ pub(crate) struct KeyspaceState {
     pub index: Arc<dyn Index>,
     pub containers: ArcSwap<Containers>,
     /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
-    pub charged: AtomicU64,
+    pub charged: Lone<AtomicU64>,
     pub dropped: AtomicBool,
     /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
     pub drained_through: AtomicU64,

@@ -24,7 +24,7 @@ use super::engine::{DurableRoot, Engine, Figures, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::Config;
 use super::reserve::Reserve;
-use super::watermark::Watermark;
+use super::watermark::{Lone, Watermark};
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{
     BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
@@ -86,7 +86,7 @@ pub(crate) fn open(
         log: None,
         snapshots: Arc::default(),
         keyspaces: RwLock::new(keyspaces),
-        sequencer: Mutex::new(Sequencer::new()),
+        sequencer: Lone(Mutex::new(Sequencer::new())),
         watermark: Watermark::new(UNDER_WAY),
         durable_root: Mutex::new(DurableRoot {
             older_through: found.catalog.through().unwrap_or(Seqno(0)),
@@ -99,7 +99,7 @@ pub(crate) fn open(
         tried_again: AtomicBool::new(false),
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
-        active_bytes: AtomicU64::new(0),
+        active_bytes: Lone(AtomicU64::new(0)),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
         damage: Mutex::default(),
@@ -258,7 +258,7 @@ pub(crate) fn open_keyspace(
         blob_threshold: (record.blob_threshold as usize).min(MAX_INLINE_VALUE),
         index,
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
-        charged: AtomicU64::new(0),
+        charged: Lone::default(),
         dropped: AtomicBool::new(false),
         drained_through: AtomicU64::new(0),
     })

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::watermark::Lone;
 use crate::base::Result;
-use crate::base::sync::{Counter, Ordering::Relaxed};
+use crate::base::sync::{Counter, Ordering::Relaxed, thread_number};
 use crate::index::IndexStats;
 
 /// Sub-buckets for each power of two: percentiles are exact to about 6 %.
@@ -87,14 +87,6 @@ impl Histogram {
 /// How many threads count their writes without meeting each other.
 const TALLIES: usize = 8;
 
-thread_local! {
-    /// In which tally this thread counts.
-    static MINE: usize = {
-        static THREADS: Counter = Counter::new(0);
-        THREADS.fetch_add(1, Relaxed) as usize % TALLIES
-    };
-}
-
 /// What commits are counted in: a tally for each of a few threads, so that they do not fight for its cache lines.
 #[derive(Default)]
 pub(crate) struct WriteTallies([Lone<WriteTally>; TALLIES]);
@@ -108,19 +100,18 @@ struct WriteTally {
 impl WriteTallies {
     /// A commit of so many bytes of keys and values took so long.
     pub(crate) fn record(&self, user_bytes: u64, time: Duration) {
-        // A thread that is ending may not know its own any more.
-        let Lone(tally) = &self.0[MINE.try_with(|mine| *mine).unwrap_or(0)];
+        let tally = &self.0[thread_number() % TALLIES];
         tally.user_bytes.fetch_add(user_bytes, Relaxed);
         tally.latency.record(time);
     }
 
     /// Bytes of keys and values since opening.
     pub(crate) fn user_bytes(&self) -> u64 {
-        self.0.iter().map(|tally| tally.0.user_bytes.load(Relaxed)).sum()
+        self.0.iter().map(|tally| tally.user_bytes.load(Relaxed)).sum()
     }
 
     pub(crate) fn latency(&self) -> Latency {
-        Histogram::summary_of(&self.0.each_ref().map(|tally| &tally.0.latency))
+        Histogram::summary_of(&self.0.each_ref().map(|tally| &tally.latency))
     }
 }
 

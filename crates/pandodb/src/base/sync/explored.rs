@@ -8,7 +8,26 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+/// An explorer chooses who goes on.
+pub const EXPLORED: bool = true;
+
+/// Lets others go on; who waits for one of them would else go round in circles.
+pub fn relax(_turn: u32) {
+    shuttle::thread::yield_now();
+}
+
+/// Nobody lingers under an explorer: to go round is a point more, and shows nothing that sleeping does not.
+pub fn linger(_turn: &mut u32) -> bool {
+    false
+}
+
+/// The number of this thread in its execution. The explorers show it only in words.
+pub fn thread_number() -> usize {
+    let words = format!("{:?}", shuttle::thread::current().id());
+    words.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
+}
 
 /// A point at which the explorer may switch threads.
 #[derive(Debug, Default)]
@@ -18,11 +37,6 @@ impl Point {
     fn pass(&self) {
         self.0.load(super::Ordering::SeqCst);
     }
-}
-
-/// Nobody lingers under the explorer: to go round is a point more, and shows nothing that sleeping does not.
-pub fn linger(_round: &mut u32) -> bool {
-    false
 }
 
 /// A mutex without poisoning, as `parking_lot`'s.

@@ -12,8 +12,9 @@
 //! | [`AtomicU64`] and the like | std | `shuttle`, sequentially consistent: orderings are `loom`'s subject |
 //! | [`ArcSwap`] | `arc_swap` | a pointer behind a point |
 //! | [`OnceLock`] | std | std behind a point |
-//! | [`Counter`] | std | std: no point |
+//! | [`Counter`], [`Word`], [`Once`] | std | std: no point |
 //! | [`linger`] | a few hundred cycles, then the processor is offered to others | not at all |
+//! | [`relax`], [`thread_number`] | a hint to the core, a number of its own | a switch, the number in the execution |
 //!
 //! `Arc` is std's in both: who lets go last follows from the points around it. The devices below do not come here: their
 //! locks are leaves, held over no call into the engine and hence over no point.
@@ -30,16 +31,57 @@ pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(not(feature = "explore"))]
 pub use std::sync::{
     OnceLock,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
 };
 
-#[cfg(not(feature = "explore"))]
-mod linger;
 #[cfg(feature = "explore")]
-pub use explored::{ArcSwap, AtomicBool, AtomicU64, AtomicUsize, Condvar, Mutex, MutexGuard, OnceLock, RwLock, linger};
-#[cfg(not(feature = "explore"))]
-pub use linger::linger;
+pub use explored::{
+    ArcSwap, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, EXPLORED, Mutex, MutexGuard, OnceLock, RwLock,
+    linger, relax, thread_number,
+};
 
+/// A cell that is set before the number by which others find it is published, so that they never meet: never a point.
+pub use std::sync::OnceLock as Once;
 /// A number for statistics, on which nothing decides: never a point at which threads are switched.
 pub use std::sync::atomic::AtomicU64 as Counter;
+/// Eight bytes that are written before the reference by which others find them is published: never a point.
+pub use std::sync::atomic::AtomicU64 as Word;
 pub use std::sync::atomic::Ordering;
+
+/// Whether an explorer chooses who goes on: then structures are as small as they can be, so that schedules reach far.
+#[cfg(not(feature = "explore"))]
+pub const EXPLORED: bool = false;
+
+/// Waits a moment for another thread, which is about to be done; `turn` counts the moments.
+#[cfg(not(feature = "explore"))]
+#[inline]
+pub fn relax(turn: u32) {
+    /// Then the other one has probably lost its core.
+    const PATIENCE: u32 = 64;
+    if turn < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
+}
+
+/// A small number of this thread's own, for spreading threads over parts that they would else fight for.
+#[cfg(not(feature = "explore"))]
+#[inline]
+pub fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
+}
+
+/// Waits a moment for another thread; whether it is worth to look once more. If not, what is waited for takes long, and the
+/// caller sleeps. `turn` counts the moments and starts at 0.
+#[cfg(not(feature = "explore"))]
+#[inline]
+pub fn linger(turn: &mut u32) -> bool {
+    /// About two microseconds, as long as another thread needs to apply a small commit and to write it.
+    const MOMENTS: u32 = 72;
+    *turn += 1;
+    if *turn <= MOMENTS {
+        relax(*turn);
+    }
+    *turn <= MOMENTS
+}

@@ -37,6 +37,14 @@ use crate::base::sync::{
 #[repr(align(64))]
 pub(crate) struct Lone<T>(pub T);
 
+impl<T> std::ops::Deref for Lone<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// How far tickets are finished.
 #[derive(Debug)]
 pub(crate) struct Watermark {
@@ -69,7 +77,7 @@ impl Watermark {
 
     /// The ticket up to which one may draw, given how far tickets are finished.
     pub(crate) fn limit(&self) -> u64 {
-        self.done.0.load(Acquire) + self.slots.len() as u64
+        self.done.load(Acquire) + self.slots.len() as u64
     }
 
     /// Waits until `ticket` has a slot.
@@ -78,20 +86,20 @@ impl Watermark {
     }
 
     fn slot(&self, ticket: u64) -> &AtomicU64 {
-        &self.slots[(ticket % self.slots.len() as u64) as usize].0
+        &self.slots[(ticket % self.slots.len() as u64) as usize]
     }
 
     /// Notes that `ticket` is applied. To be called once for each ticket that was drawn.
     pub(crate) fn finish(&self, ticket: u64) {
         if SeededBug::WatermarkPassesGap.is_on() {
-            self.done.0.fetch_max(ticket + 1, AcqRel);
+            self.done.fetch_max(ticket + 1, AcqRel);
             return self.wake();
         }
-        if self.done.0.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed).is_err() {
+        if self.done.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed).is_err() {
             debug_assert!(self.slot(ticket).load(Relaxed) < ticket + 1, "finished twice, or the ring is too small");
             self.slot(ticket).store(ticket + 1, Release);
             // It adds nothing: it takes its place in the order of those who change `done`.
-            if self.done.0.fetch_add(0, AcqRel) != ticket {
+            if self.done.fetch_add(0, AcqRel) != ticket {
                 return;
             }
         }
@@ -101,9 +109,9 @@ impl Watermark {
 
     /// Goes on while there are notes. Where another one moved `done` meanwhile, that one goes on.
     fn take_notes(&self) {
-        let mut next = self.done.0.load(Acquire);
+        let mut next = self.done.load(Acquire);
         while self.slot(next).load(Acquire) == next + 1
-            && self.done.0.compare_exchange(next, next + 1, AcqRel, Relaxed).is_ok()
+            && self.done.compare_exchange(next, next + 1, AcqRel, Relaxed).is_ok()
         {
             next += 1;
         }
@@ -111,19 +119,19 @@ impl Watermark {
 
     /// Notes that `ticket` will not be applied, or not whole, and finishes it.
     pub(crate) fn give_up(&self, ticket: u64) {
-        self.given_up.0.fetch_min(ticket, AcqRel);
+        self.given_up.fetch_min(ticket, AcqRel);
         self.finish(ticket);
     }
 
     /// Whether `ticket`, which is done, or one before it was given up.
     pub(crate) fn is_given_up(&self, ticket: u64) -> bool {
-        self.given_up.0.load(Relaxed) <= ticket
+        self.given_up.load(Relaxed) <= ticket
     }
 
     /// Waits until all tickets below `end` are finished.
     pub(crate) fn wait(&self, end: u64) {
         let mut round = 0;
-        while self.done.0.load(Acquire) < end {
+        while self.done.load(Acquire) < end {
             if !linger(&mut round) {
                 return self.sleep(end);
             }
@@ -134,7 +142,7 @@ impl Watermark {
         let mut gate = self.gate.lock();
         self.asleep.fetch_add(1, AcqRel);
         // As in `finish`: who moves `done` after this sees that somebody sleeps, and needs the gate to wake us.
-        while self.done.0.fetch_add(0, AcqRel) < end {
+        while self.done.fetch_add(0, AcqRel) < end {
             self.moved.wait(&mut gate);
         }
         self.asleep.fetch_sub(1, AcqRel);

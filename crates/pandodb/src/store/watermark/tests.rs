@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64 as Plain, Ordering::SeqCst};
 use super::*;
 
 fn done(watermark: &Watermark) -> u64 {
-    watermark.done.0.load(SeqCst)
+    watermark.done.load(SeqCst)
 }
 
 #[test]

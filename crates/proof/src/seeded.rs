@@ -95,8 +95,15 @@ const FULL: (u64, u64) = (24, 25);
 /// Of [`Kind::Model`]: deep trees.
 const DEEP: (u64, u64) = (1, 16);
 
-/// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep` catch them.
-pub const BY_SCHEDULES: &[SeededBug] = &[SeededBug::ChangedNodeTrusted, SeededBug::SplitWhileRead];
+/// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep`, `beside`,
+/// `beside-seal` and `kill` catch them.
+pub const BY_SCHEDULES: &[SeededBug] = &[
+    SeededBug::ChangedNodeTrusted,
+    SeededBug::SplitWhileRead,
+    SeededBug::WatermarkPassesGap,
+    SeededBug::SealTooSoon,
+    SeededBug::WriteNotAwaited,
+];
 
 /// Every other seeded bug.
 pub const HUNTS: &[Hunt] = {

@@ -35,6 +35,8 @@ mod memtable;
 mod sched;
 #[path = "../../../pandodb/src/store/snapshot.rs"]
 mod snapshot;
+#[path = "../../../pandodb/src/store/watermark/mod.rs"]
+mod watermark;
 
 mod models;
 mod primitives;

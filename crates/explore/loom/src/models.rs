@@ -13,18 +13,21 @@ use crate::latch::Latch;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::sched::{Account, Scheduler, Turn};
 use crate::snapshot::Snapshots;
+use crate::watermark::Watermark;
 
 /// A model; with the mistake its claim is wrong in some execution.
 pub type Body = fn(mistake: bool);
 
 /// All models.
-pub const ALL: [(&str, Body); 6] = [
+pub const ALL: [(&str, Body); 8] = [
     ("visible", visible),
     ("register", register),
     ("tombstones", tombstones),
     ("latch", latch),
     ("account", account),
     ("stop", stop),
+    ("ring", ring),
+    ("sleep", sleep),
 ];
 
 /// Bytes of a memtable: as much as makes the account's slack smaller than what the models charge.
@@ -172,4 +175,47 @@ fn stop(mistake: bool) {
         scheduler.stop();
     }
     worker.join().expect("joined");
+}
+
+/// Whoever sees a ticket done sees what was applied under it and under all before, and no note is lost, however tickets are
+/// finished and slots used again. The mistake: applied after it is said to be.
+fn ring(mistake: bool) {
+    let watermark = Arc::new(Watermark::new(2));
+    let applied = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
+    let commit = |tickets: &'static [u64]| {
+        let (watermark, applied) = (watermark.clone(), applied.clone());
+        spawn(move || {
+            for &ticket in tickets {
+                watermark.wait_for_slot(ticket);
+                if mistake {
+                    watermark.finish(ticket);
+                }
+                applied[ticket as usize].store(1, Relaxed);
+                if !mistake {
+                    watermark.finish(ticket);
+                }
+            }
+        })
+    };
+    let threads = [commit(&[0, 2]), commit(&[1])];
+    // All are looked at, whatever is done: what `loom` tries follows from what is accessed.
+    let done = watermark.limit() - 2;
+    let seen = [0, 1, 2].map(|ticket: usize| applied[ticket].load(Relaxed));
+    assert!(seen.iter().take(done as usize).all(|seen| *seen == 1), "{done} are done, applied {seen:?}");
+    threads.into_iter().for_each(|thread| thread.join().expect("joined"));
+    assert_eq!(watermark.limit() - 2, 3, "a note was lost");
+}
+
+/// Whoever waits is woken, whoever finishes last. The mistake: one ticket is never finished.
+fn sleep(mistake: bool) {
+    let watermark = Arc::new(Watermark::new(2));
+    let commit = |ticket: u64| {
+        let watermark = watermark.clone();
+        spawn(move || watermark.finish(ticket))
+    };
+    let second = commit(1);
+    let first = (!mistake).then(|| commit(0));
+    watermark.wait(2);
+    second.join().expect("joined");
+    first.into_iter().for_each(|first| first.join().expect("joined"));
 }

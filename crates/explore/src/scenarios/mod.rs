@@ -7,6 +7,7 @@
 //! the explorer does not find one, the harness is blind.
 
 mod backup;
+mod beside;
 mod commit;
 mod crash;
 mod memtable;
@@ -86,6 +87,7 @@ pub fn all() -> &'static [Scenario] {
         };
         let scenario = |name, claim, tiny, prepare, body| with_bug(name, claim, tiny, prepare, body, None);
         let memtable = |name, claim, body, bug| with_bug(name, claim, false, SimImage::default as _, body, Some(bug));
+        let beside = |name, claim, body, bug| with_bug(name, claim, false, prepare_empty as _, body, Some(bug));
         vec![
             scenario("read", commit::READ, true, prepare_empty, commit::read),
             scenario("commit", commit::COMMIT, false, prepare_empty, commit::commit),
@@ -102,6 +104,9 @@ pub fn all() -> &'static [Scenario] {
             scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
             scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
             scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),
+            beside("beside", beside::BESIDE, beside::beside, SeededBug::WatermarkPassesGap),
+            beside("beside-seal", beside::SEAL, beside::seal, SeededBug::SealTooSoon),
+            beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
         ]
     })
 }

@@ -89,6 +89,14 @@ bugs! {
     /// A scan that turns round does not stop where its ends have met.
     ScanEndsPass,
 
+    // ---- commits beside each other ----
+    /// The watermark goes past a commit that is not applied yet: a reader sees the one after it alone, or half of a batch.
+    WatermarkPassesGap,
+    /// A seal does not wait for the commits below its cut: they are lost in a memtable that is packed already, or land in the next.
+    SealTooSoon,
+    /// A writer of the log who finds another one writing takes its record for written.
+    WriteNotAwaited,
+
     // ---- what a compaction keeps ----
     /// Of an odd number of operands the last is lost when they are combined.
     OperandDropped,

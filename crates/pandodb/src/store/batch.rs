@@ -3,7 +3,8 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::engine::{Payload, PayloadOps, Shared};
+use super::commit::{Payload, PayloadOps};
+use super::engine::Shared;
 use super::keyspace::{Keyspace, KeyspaceState, check_key};
 use super::options::Durability;
 use crate::base::{BlobRef, Error, Kind, Result};

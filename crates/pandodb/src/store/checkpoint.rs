@@ -16,6 +16,7 @@ use super::engine::{DurableRoot, Engine};
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::{find_operator, shape};
 use super::options::KeyspaceOptions;
+use super::watermark::Lone;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::base::{Error, KeyRange, KeyspaceId, PAGE, Result, SeededBug, Seqno};
 use crate::index::{Index, RootRecord, stbe::Stbe};
@@ -101,7 +102,7 @@ impl Engine {
             catalog.keyspaces.push(record);
             pins.push(cut.pin);
         }
-        let last = Seqno(self.sequencer.lock().next.0 - 1);
+        let last = Seqno(self.settled().next.0 - 1);
         let generation = root.superblock.generation + 1;
         let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
@@ -131,7 +132,7 @@ impl Engine {
     /// an earlier checkpoint recorded stays true, and the log below it is gone: so the record never goes back, also when
     /// the memtable holds something again and the index has not moved.
     fn extend_through(&self, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
-        let sequencer = self.sequencer.lock();
+        let sequencer = self.settled();
         if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
             keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
         }
@@ -144,7 +145,7 @@ impl Engine {
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + 2 * self.config.segment() {
             return;
         }
-        let mut sequencer = self.sequencer.lock();
+        let sequencer = self.settled();
         let keyspaces = self.keyspaces.read();
         let laggard = keyspaces.values().min_by_key(|keyspace| {
             let through = keyspace.index.view().through();
@@ -152,7 +153,7 @@ impl Engine {
             if keyspace.is_drained(through) { Seqno::MAX } else { recorded }
         });
         if let Some(keyspace) = laggard.filter(|keyspace| keyspace.active_bytes() > 0) {
-            self.seal(&mut sequencer, keyspace);
+            self.seal(&sequencer, keyspace);
         }
     }
 
@@ -160,7 +161,7 @@ impl Engine {
     pub(crate) fn write_clean_end(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let mut root = self.durable_root.lock();
-        let last = Seqno(self.sequencer.lock().next.0 - 1);
+        let last = Seqno(self.settled().next.0 - 1);
         self.core.data.sync()?;
         log.sync(last)?;
         log.trim()?;
@@ -184,7 +185,7 @@ impl Engine {
             return Ok(state);
         }
         let id = KeyspaceId(root.catalog.next_id);
-        let through = Seqno(self.sequencer.lock().next.0 - 1);
+        let through = Seqno(self.settled().next.0 - 1);
         let operator_name = options.operator.as_ref().map(|o| (o.name().to_owned(), o.version()));
         let operator = match (&options.operator, &operator_name) {
             // A registered operator of that name goes before the one in the options: it is what reopening will find.
@@ -206,7 +207,7 @@ impl Engine {
                 active: Arc::new(Memtable::new(through.0, self.chunks.clone())),
                 sealed: Vec::new(),
             }),
-            charged: AtomicU64::new(0),
+            charged: Lone::default(),
             dropped: AtomicBool::new(false),
             drained_through: AtomicU64::new(0),
         });
@@ -215,7 +216,7 @@ impl Engine {
         for _ in 0..if SeededBug::KeyspaceInOneCatalogue.is_on() { 1 } else { 2 } {
             self.checkpoint_with(&mut root, Some(&state))?;
         }
-        let _sequencer = self.sequencer.lock();
+        let _sequencer = self.settled();
         self.charge(&state, state.active_bytes() as u64);
         self.keyspaces.write().insert(id, state.clone());
         Ok(state)
@@ -233,10 +234,10 @@ impl Engine {
             return Err(Error::NoKeyspace { name: name.to_owned() });
         };
         {
-            // Under the sequencer: no commit is between its check and its application.
-            let mut sequencer = self.sequencer.lock();
+            // Settled: no commit is between its check and its application.
+            let sequencer = self.settled();
             // The index knows how to give back the large values that the memtable names.
-            self.seal(&mut sequencer, &state);
+            self.seal(&sequencer, &state);
             state.dropped.store(true, Relaxed);
             self.keyspaces.write().remove(&state.id);
             self.charge(&state, 0);
@@ -246,7 +247,7 @@ impl Engine {
         }
         let dropped = self.freeing_checkpoint(&mut root);
         if let Err(e) = dropped {
-            let _sequencer = self.sequencer.lock();
+            let _sequencer = self.settled();
             state.dropped.store(false, Relaxed);
             self.charge(&state, state.active_bytes() as u64);
             self.keyspaces.write().insert(state.id, state);
@@ -265,8 +266,8 @@ impl Engine {
         self.check_writable()?;
         keyspace.check_alive()?;
         {
-            let mut sequencer = self.sequencer.lock();
-            self.seal(&mut sequencer, keyspace);
+            let sequencer = self.settled();
+            self.seal(&sequencer, keyspace);
         }
         self.drain(&|| keyspace.index.debt().pack_bytes == 0)?;
         self.trouble.lock().take();
@@ -281,9 +282,9 @@ impl Engine {
         self.check_writable()?;
         let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
         for keyspace in &keyspaces {
-            let mut sequencer = self.sequencer.lock();
+            let sequencer = self.settled();
             if keyspace.check_alive().is_ok() {
-                self.seal(&mut sequencer, keyspace);
+                self.seal(&sequencer, keyspace);
             }
         }
         self.drain(&|| keyspaces.iter().all(|keyspace| keyspace.index.debt().pack_bytes == 0))

@@ -3,12 +3,14 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::engine::{Engine, OneOp, Payload, PayloadOps, Shared};
+use super::commit::{OneOp, Payload, PayloadOps};
+use super::engine::{Engine, Shared};
 use super::options::Durability;
 use super::read::{self, ReadPoint};
 use super::scan::Range;
 use super::snapshot::Snapshot;
 use super::value::Value;
+use super::watermark::Lone;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::base::{BlobRef, Error, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno};
 use crate::index::{Estimate, Index, SealedBatch};
@@ -25,8 +27,8 @@ pub(crate) struct KeyspaceState {
     pub blob_threshold: usize,
     pub index: Arc<dyn Index>,
     pub containers: ArcSwap<Containers>,
-    /// What the active memtable adds to the bytes of all of them; changed under the sequencer.
-    pub charged: AtomicU64,
+    /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
+    pub charged: Lone<AtomicU64>,
     pub dropped: AtomicBool,
     /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
     pub drained_through: AtomicU64,
@@ -45,7 +47,7 @@ impl KeyspaceState {
         self.containers.load().active.bytes()
     }
 
-    /// Puts a fresh memtable in front; the caller holds the sequencer.
+    /// Puts a fresh memtable in front; the caller has settled the sequencer.
     pub(crate) fn push_sealed(&self, batch: SealedBatch, active: Arc<Memtable>) {
         self.containers.rcu(|old| {
             let mut sealed = Vec::with_capacity(old.sealed.len() + 1);

@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `options` | the builder, options of keyspaces, durability |
 //! | `open`, `checkpoint`, `catalog`, `reserve` | from a directory to a running store, and back to a durable root |
-//! | `engine` | the sequencer: the life of a write |
+//! | `commit`, `watermark` | the sequencer: the life of a write; how far commits beside each other are applied |
+//! | `engine` | what an open store consists of, background work, poison |
 //! | `batch`, `keyspace` | the handles through which one writes |
 //! | `read`, `scan`, `value`, `snapshot` | the life of a read |
 //! | `backup`, `stats`, `check` | tools |
@@ -15,6 +16,7 @@ mod backup;
 mod batch;
 pub mod catalog;
 mod checkpoint;
+mod commit;
 pub(crate) mod engine;
 pub(crate) mod keyspace;
 mod open;
@@ -25,6 +27,7 @@ mod scan;
 mod snapshot;
 mod stats;
 mod value;
+mod watermark;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -183,7 +186,7 @@ impl Store {
             Durability::None => Ok(()),
             Durability::Buffered => log.flush().inspect_err(|e| self.engine.poison(e)),
             Durability::Synced => {
-                let last = Seqno(self.engine.sequencer.lock().next.0 - 1);
+                let last = Seqno(self.engine.settled().next.0 - 1);
                 log.sync(last).inspect_err(|e| self.engine.poison(e))
             }
         }

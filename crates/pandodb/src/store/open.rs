@@ -19,10 +19,12 @@ use std::sync::Arc;
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
-use super::engine::{DurableRoot, Engine, Figures, Sequencer, Shared};
+use super::commit::{Sequencer, UNDER_WAY};
+use super::engine::{DurableRoot, Engine, Figures, Shared};
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::{Config, Mode as Form};
 use super::reserve::Reserve;
+use super::watermark::{Lone, Watermark};
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{
     BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
@@ -84,7 +86,8 @@ pub(crate) fn open(
         log: None,
         snapshots: Arc::default(),
         keyspaces: RwLock::new(keyspaces),
-        sequencer: Mutex::new(Sequencer { next: Seqno(1), payload: Vec::new() }),
+        sequencer: Lone(Mutex::new(Sequencer::new())),
+        watermark: Watermark::new(UNDER_WAY),
         durable_root: Mutex::new(DurableRoot {
             older_through: found.catalog.through().unwrap_or(Seqno(0)),
             superblock: found.superblock,
@@ -96,7 +99,7 @@ pub(crate) fn open(
         tried_again: AtomicBool::new(false),
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
-        active_bytes: AtomicU64::new(0),
+        active_bytes: Lone(AtomicU64::new(0)),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
         damage: Mutex::default(),
@@ -259,7 +262,7 @@ pub(crate) fn open_keyspace(
         blob_threshold: (record.blob_threshold as usize).min(MAX_INLINE_VALUE),
         index,
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
-        charged: AtomicU64::new(0),
+        charged: Lone::default(),
         dropped: AtomicBool::new(false),
         drained_through: AtomicU64::new(0),
     })
@@ -523,8 +526,8 @@ impl Engine {
     fn pack_all(&self) -> Result<()> {
         let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
         {
-            let mut sequencer = self.sequencer.lock();
-            keyspaces.iter().for_each(|keyspace| self.seal(&mut sequencer, keyspace));
+            let sequencer = self.settled();
+            keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
         }
         for keyspace in &keyspaces {
             while keyspace.index.debt().pack_bytes > 0 {

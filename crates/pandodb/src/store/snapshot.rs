@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::base::sync::{
     AtomicU64, Mutex,
-    Ordering::{Acquire, Release},
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use crate::base::{SeededBug, Seqno};
 use crate::resolve::Stripes;
@@ -25,9 +25,17 @@ impl Snapshots {
         Seqno(self.visible.load(Acquire))
     }
 
-    /// Moves the newest read point; the caller holds the sequencer.
+    /// Sets the newest read point, while nobody writes: when a store opens.
     pub(crate) fn set_visible(&self, seqno: Seqno) {
         self.visible.store(seqno.0, Release);
+    }
+
+    /// Moves the newest read point, unless it is further already. Any thread may, once it has seen everything up to `seqno`
+    /// applied.
+    pub(crate) fn advance(&self, seqno: Seqno) {
+        if self.visible.load(Relaxed) < seqno.0 {
+            self.visible.fetch_max(seqno.0, AcqRel);
+        }
     }
 
     /// Registers the newest read point. The lock orders it against [`Snapshots::stripes`]: a compaction that does not

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::engine::Engine;
+use super::watermark::Lone;
 use crate::base::Result;
-use crate::base::sync::{Counter, Ordering::Relaxed};
+use crate::base::sync::{Counter, Ordering::Relaxed, thread_number};
 use crate::index::IndexStats;
 
 /// Sub-buckets for each power of two: percentiles are exact to about 6 %.
@@ -46,13 +47,21 @@ impl Histogram {
     pub(crate) fn record(&self, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX >> 1);
         self.buckets[bucket(nanos).min(BUCKETS - 1)].fetch_add(1, Relaxed);
-        self.max.fetch_max(nanos, Relaxed);
+        if self.max.load(Relaxed) < nanos {
+            self.max.fetch_max(nanos, Relaxed);
+        }
     }
 
     pub(crate) fn summary(&self) -> Latency {
-        let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
+        Histogram::summary_of(&[self])
+    }
+
+    /// Of several as if they were one.
+    fn summary_of(parts: &[&Histogram]) -> Latency {
+        let sum = |i: usize| parts.iter().map(|part| part.buckets[i].load(Relaxed)).sum();
+        let counts: Vec<u64> = (0..BUCKETS).map(sum).collect();
         let count: u64 = counts.iter().sum();
-        let max = self.max.load(Relaxed);
+        let max = parts.iter().map(|part| part.max.load(Relaxed)).max().unwrap_or(0);
         let at = |share: f64| {
             let rank = (count as f64 * share).ceil() as u64;
             let mut sum = 0;
@@ -72,6 +81,37 @@ impl Histogram {
             p99_99_us: at(0.9999),
             max_us: max as f64 / 1000.0,
         }
+    }
+}
+
+/// How many threads count their writes without meeting each other.
+const TALLIES: usize = 8;
+
+/// What commits are counted in: a tally for each of a few threads, so that they do not fight for its cache lines.
+#[derive(Default)]
+pub(crate) struct WriteTallies([Lone<WriteTally>; TALLIES]);
+
+#[derive(Default)]
+struct WriteTally {
+    user_bytes: Counter,
+    latency: Histogram,
+}
+
+impl WriteTallies {
+    /// A commit of so many bytes of keys and values took so long.
+    pub(crate) fn record(&self, user_bytes: u64, time: Duration) {
+        let tally = &self.0[thread_number() % TALLIES];
+        tally.user_bytes.fetch_add(user_bytes, Relaxed);
+        tally.latency.record(time);
+    }
+
+    /// Bytes of keys and values since opening.
+    pub(crate) fn user_bytes(&self) -> u64 {
+        self.0.iter().map(|tally| tally.user_bytes.load(Relaxed)).sum()
+    }
+
+    pub(crate) fn latency(&self) -> Latency {
+        Histogram::summary_of(&self.0.each_ref().map(|tally| &tally.latency))
     }
 }
 
@@ -215,7 +255,7 @@ impl Engine {
     pub(crate) fn lifetime_bytes(&self) -> (u64, u64) {
         let (user, written) = self.figures.earlier;
         let log = self.log.as_ref().map_or(0, |log| log.written_bytes());
-        (user + self.figures.user_bytes.load(Relaxed), written + log + self.core.data.stats().written_bytes)
+        (user + self.figures.writes.user_bytes(), written + log + self.core.data.stats().written_bytes)
     }
 
     /// Gathers the figures. Walks the trunks in memory; no I/O but a `stat` of the data file.
@@ -244,7 +284,7 @@ impl Engine {
         stats.log_bytes = self.log.as_ref().map_or(found, |log| log.retained_bytes());
         (stats.lifetime_user_bytes, stats.lifetime_written_bytes) = self.lifetime_bytes();
         stats.reserve_bytes = self.reserve.bytes();
-        stats.written.user = self.figures.user_bytes.load(Relaxed);
+        stats.written.user = self.figures.writes.user_bytes();
         stats.written.log = self.log.as_ref().map_or(0, |log| log.written_bytes());
         stats.written.checkpoint = self.figures.checkpoint_bytes.load(Relaxed);
         stats.written.data = space.written_bytes;
@@ -260,7 +300,7 @@ impl Engine {
         stats.memory.budget = self.config.memory_budget as u64;
         stats.memory.pool = pool.bytes;
         stats.memory.pinned = pool.pinned_bytes;
-        stats.write_latency = self.figures.write_latency.summary();
+        stats.write_latency = self.figures.writes.latency();
         stats.read_latency = self.figures.read_latency.summary();
         stats.trouble = self.poison.get().cloned().or_else(|| self.trouble.lock().as_ref().map(|e| e.to_string()));
         let damage = || self.damage.lock().values().next().map(|e| e.to_string());

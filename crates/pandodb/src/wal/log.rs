@@ -1,10 +1,14 @@
 //! The writer: reserve, append, sync, and segments that come and go.
 //!
 //! ```text
-//!  reserve ─▶ append ──▶ buffer ──one write──▶ page cache ──sync──▶ durable
-//!  room or    encode,    lazy: stays until     `written`            `durable`
-//!  DiskFull   crc        64 KiB or a flush
+//!  reserve ─▶ append ──▶ buffer ──write──▶ page cache ──sync──▶ durable
+//!  room or    encode,    lazy: stays       `written`            `durable`
+//!  DiskFull   crc        until 64 KiB
 //! ```
+//!
+//! **One writes, others append.** Whoever needs a record in the page cache and finds nobody writing takes the whole buffer
+//! and writes it without the lock, while others append to a second one. Who comes meanwhile waits, and finds itself
+//! covered or writes what has gathered. So records reach the file in their order, and no append waits for a write.
 //!
 //! **Group commit.** Whoever wants a seqno durable and finds no sync running leads: it writes the buffer, ends the
 //! block, notes how far the log reaches and syncs without the lock, while appends go on in the blocks after it. Others
@@ -14,13 +18,14 @@
 //! **Rolling.** A full segment is cut to its length and joins the older ones; if it has bytes that are not durable yet,
 //! the next sync syncs it before the current one counts.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::format::{
     BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, put_record, record_bytes, segment_name,
 };
 use super::{SegmentInfo, final_error};
-use crate::base::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, linger};
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
 use crate::space::DataFile;
@@ -46,8 +51,8 @@ impl Default for LogOptions {
     }
 }
 
-/// The log of a store, open for writing. [`Log::reserve`] and [`Log::append`] belong together under the sequencer's
-/// lock; everything else may be called from any thread at any time.
+/// The log of a store, open for writing. [`Log::reserve`] and [`Log::append`] belong under the sequencer's lock; everything
+/// else may be called from any thread at any time.
 #[derive(Debug)]
 pub struct Log {
     /// Where large values live that records name.
@@ -61,8 +66,14 @@ pub struct Log {
     state: Mutex<State>,
     /// Notified when a sync ends, well or not.
     synced: Condvar,
+    /// Notified when a write without the lock ends, well or not, if somebody waits for it.
+    idle: Condvar,
     /// A copy of the state's `durable`, to be read without the lock.
     durable: AtomicU64,
+    /// A copy of the state's `written`, to be read without the lock.
+    written: AtomicU64,
+    /// Somebody writes what was the buffer, without the lock. Changed under it.
+    writing: AtomicBool,
 }
 
 /// What the lock guards.
@@ -72,8 +83,12 @@ struct State {
     older: Vec<SegmentInfo>,
     /// Older segments with bytes that may not be durable.
     unsynced: Vec<(String, Arc<dyn File>)>,
-    /// Encoded records that end at the current segment's `end` and are not written yet.
+    /// Encoded records that end at the current segment's `end` and that nobody writes yet.
     buffer: Vec<u8>,
+    /// The other buffer, empty, for its memory; without any while it is written.
+    spare: Vec<u8>,
+    /// How many wait for the end of a write.
+    waiting: usize,
     next_segment: u64,
     appended: Seqno,
     written: Seqno,
@@ -158,6 +173,8 @@ impl Log {
             older: old,
             unsynced: Vec::new(),
             buffer: Vec::with_capacity(2 * LAZY_BYTES),
+            spare: Vec::with_capacity(2 * LAZY_BYTES),
+            waiting: 0,
             next_segment,
             appended: last,
             written: last,
@@ -177,7 +194,10 @@ impl Log {
             segment_bytes: bytes,
             state: Mutex::new(state),
             synced: Condvar::new(),
+            idle: Condvar::new(),
             durable: AtomicU64::new(last.0),
+            written: AtomicU64::new(last.0),
+            writing: AtomicBool::new(false),
         })
     }
 
@@ -189,22 +209,27 @@ impl Log {
         self
     }
 
-    /// Makes room for one record with so many payload bytes, in a new segment if need be. To be called before the
-    /// record's seqnos are given out, and followed by its append (or by another reservation, which replaces this one).
+    /// Makes room for one record with so many payload bytes, in a new segment if need be. To be followed by its append (or
+    /// by another reservation, which replaces this one), which else makes room itself.
     ///
     /// # Errors
     /// `DiskFull` and `InvalidArgument` have no effect; `Poisoned` after an earlier failure; `Io` poisons.
     pub fn reserve(&self, payload_bytes: usize) -> Result<()> {
+        self.make_room(&mut self.state.lock(), payload_bytes)
+    }
+
+    fn make_room(&self, state: &mut MutexGuard<'_, State>, payload_bytes: usize) -> Result<()> {
         if payload_bytes > MAX_PAYLOAD {
             let detail = format!("a batch of {payload_bytes} bytes; the log takes {MAX_PAYLOAD} in one, split it");
             return Err(Error::invalid(detail));
         }
         let bytes = record_bytes(payload_bytes);
-        let state = &mut *self.state.lock();
         state.check()?;
         state.reserved = false;
-        let fits = state.current.as_ref().is_some_and(|segment| segment.fits(bytes));
-        if !fits || state.roll_wanted {
+        let fits = |state: &State| state.current.as_ref().is_some_and(|segment| segment.fits(bytes));
+        if !fits(state) || state.roll_wanted {
+            self.wait_for_writer(state)?;
+            let fits = fits(state);
             match self.replace_segment(state, bytes) {
                 // There is room where we are: a full disk can wait.
                 Err(Error::DiskFull { .. }) if fits => {}
@@ -215,21 +240,26 @@ impl Log {
         Ok(())
     }
 
-    /// Appends the record of the seqnos from `first` on; it must be the next one, and room for it be reserved. Unless
-    /// `lazy`, it and what was lazy before it are in the page cache when this returns, by one write. Allocates nothing.
+    /// Appends the record of the seqnos from `first` on, which must be the next one, to the buffer. Whether it is to be
+    /// written: unless `lazy`, or once much has gathered, the caller is to call [`Log::write`]. Allocates nothing.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure; `Io` poisons.
+    /// As [`Log::reserve`], unless there is a reservation; `Poisoned` after an earlier failure.
     ///
     /// # Panics
-    /// If the record is not the next one or has no reservation.
-    pub fn append(&self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<()> {
-        let state = &mut *self.state.lock();
+    /// If the record is not the next one or longer than its reservation.
+    #[must_use = "a record that is due is to be written"]
+    pub fn append(&self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<bool> {
+        let mut state = self.state.lock();
         state.check()?;
+        if !state.reserved {
+            self.make_room(&mut state, payload.len())?;
+        }
+        let state = &mut *state;
         assert!(count > 0 && first == state.appended.next(), "record {first} after {}", state.appended);
         let bytes = record_bytes(payload.len());
-        let segment = state.current.as_mut().expect("a reservation comes before the append");
-        assert!(state.reserved && segment.end + bytes <= segment.capacity, "a reservation covers the append");
+        let segment = state.current.as_mut().expect("room was made");
+        assert!(segment.end + bytes <= segment.capacity, "a reservation covers the append");
         let head = Head { length: payload.len() as u32, count, first, durable: state.durable };
         assert!(head.last() <= Seqno::MAX);
         put_record(&mut state.buffer, segment.seed, segment.end, &head, payload);
@@ -237,8 +267,36 @@ impl Log {
         segment.last = head.last();
         state.appended = head.last();
         state.reserved = false;
-        if (!lazy && !SeededBug::BufferedStaysInMemory.is_on()) || state.buffer.len() >= LAZY_BYTES {
-            self.write_out(state)?;
+        Ok((!lazy && !SeededBug::BufferedStaysInMemory.is_on()) || state.buffer.len() >= LAZY_BYTES)
+    }
+
+    /// Returns when everything through `through`, which was appended, is in the page cache at least: it, and what was lazy
+    /// before it, by one write, this thread's or another's.
+    ///
+    /// # Errors
+    /// `Io` poisons; `Indeterminate` if another thread's failure came before the write.
+    pub fn write(&self, through: Seqno) -> Result<()> {
+        let mut round = 0;
+        while through > Seqno(self.written.load(Ordering::Acquire)) {
+            // Whoever writes is done in a moment, and then what has gathered since is ours to write.
+            if self.writing.load(Ordering::Acquire) && linger(&mut round) {
+                continue;
+            }
+            let mut state = self.state.lock();
+            assert!(through <= state.appended, "write of {through}, of which only {} was appended", state.appended);
+            if through <= state.written {
+                break;
+            }
+            if let Some(first) = &state.poison {
+                return Err(Error::Indeterminate { first: first.clone() });
+            }
+            if !self.writing.load(Ordering::Relaxed) {
+                return self.write_unlocked(&mut state);
+            }
+            if SeededBug::WriteNotAwaited.is_on() {
+                break;
+            }
+            self.rest(&mut state);
         }
         Ok(())
     }
@@ -248,9 +306,10 @@ impl Log {
     /// # Errors
     /// `Poisoned` after an earlier failure; `Io` poisons.
     pub fn flush(&self) -> Result<()> {
-        let state = &mut *self.state.lock();
+        let mut state = self.state.lock();
         state.check()?;
-        self.write_out(state)
+        self.wait_for_writer(&mut state)?;
+        self.write_out(&mut state)
     }
 
     /// Returns when everything through `through` is durable: at once if it is, else after at most two syncs.
@@ -280,6 +339,8 @@ impl Log {
             }
             if state.syncing {
                 self.synced.wait(&mut state);
+            } else if self.writing.load(Ordering::Relaxed) {
+                self.rest(&mut state);
             } else {
                 self.lead(&mut state);
             }
@@ -294,6 +355,7 @@ impl Log {
     pub fn trim(&self) -> Result<()> {
         let mut state = self.state.lock();
         state.check()?;
+        self.wait_for_writer(&mut state)?;
         state.roll_wanted = true;
         let Some(segment) = &mut state.current else { return Ok(()) };
         segment.capacity = segment.end.next_multiple_of(BLOCK);
@@ -347,8 +409,9 @@ impl Log {
     /// # Errors
     /// `Poisoned` after an earlier failure; `Io` poisons.
     pub fn roll(&self) -> Result<()> {
-        let state = &mut *self.state.lock();
+        let mut state = self.state.lock();
         state.check()?;
+        self.wait_for_writer(&mut state)?;
         if state.current.as_ref().is_none_or(Segment::is_empty) {
             return Ok(());
         }
@@ -356,7 +419,7 @@ impl Log {
             state.roll_wanted = true;
             return Ok(());
         }
-        match self.replace_segment(state, 0) {
+        match self.replace_segment(&mut state, 0) {
             Err(Error::DiskFull { .. }) => {
                 state.roll_wanted = true;
                 Ok(())
@@ -377,22 +440,78 @@ impl Log {
         error
     }
 
-    /// Writes the buffer to the current segment.
-    fn write_out(&self, state: &mut State) -> Result<()> {
-        let Some(segment) = state.current.as_ref().filter(|_| !state.buffer.is_empty()) else { return Ok(()) };
-        let len = state.buffer.len() as u64;
-        let at = segment.end - len;
+    /// Waits for the end of a write without the lock.
+    fn rest(&self, state: &mut MutexGuard<'_, State>) {
+        state.waiting += 1;
+        self.idle.wait(state);
+        state.waiting -= 1;
+    }
+
+    /// Waits until nobody writes without the lock: for those who write under it, or move the segment's end.
+    fn wait_for_writer(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
+        while self.writing.load(Ordering::Relaxed) {
+            self.rest(state);
+        }
+        state.check()
+    }
+
+    /// Where the buffer belongs.
+    fn place(state: &State) -> Option<(&Segment, u64)> {
+        let segment = state.current.as_ref().filter(|_| !state.buffer.is_empty())?;
+        let at = segment.end - state.buffer.len() as u64;
         debug_assert!(at >= BLOCK && segment.end <= segment.capacity);
-        if let Err(e) = write_all_at(&*segment.file, at, &state.buffer) {
-            let error = final_error("write", &segment.name, Some(at), &e);
-            return Err(self.poison(state, error));
+        Some((segment, at))
+    }
+
+    /// Writes the buffer to the current segment, under the lock. Nobody writes without it.
+    fn write_out(&self, state: &mut State) -> Result<()> {
+        debug_assert!(!self.writing.load(Ordering::Relaxed));
+        let Some((segment, at)) = Log::place(state) else { return Ok(()) };
+        let done = write_all_at(&*segment.file, at, &state.buffer)
+            .map_err(|e| final_error("write", &segment.name, Some(at), &e));
+        let mut buffer = std::mem::take(&mut state.buffer);
+        let written = done.map(|()| (state.appended, buffer.len()));
+        empty(&mut buffer);
+        state.buffer = buffer;
+        self.note_write(state, written)
+    }
+
+    /// Writes the buffer to the current segment, without the lock. A panic of the device poisons, and goes on.
+    fn write_unlocked(&self, state: &mut MutexGuard<'_, State>) -> Result<()> {
+        let Some((segment, at)) = Log::place(state) else { return Ok(()) };
+        let file = Arc::clone(&segment.file);
+        let through = state.appended;
+        let spare = std::mem::take(&mut state.spare);
+        let mut buffer = std::mem::replace(&mut state.buffer, spare);
+        self.writing.store(true, Ordering::Release);
+        let work = || catch_unwind(AssertUnwindSafe(|| write_all_at(&*file, at, &buffer)));
+        let result = MutexGuard::unlocked(state, work);
+        self.writing.store(false, Ordering::Release);
+        if state.waiting > 0 {
+            self.idle.notify_all();
         }
-        state.written_bytes += len;
-        state.written = state.appended;
-        state.buffer.clear();
-        if state.buffer.capacity() > KEEP_BYTES {
-            state.buffer.shrink_to(2 * LAZY_BYTES);
+        // Still the segment that was written: to replace it one waits for the writer.
+        let name = || state.current.as_ref().map_or_else(String::new, |segment| segment.name.clone());
+        let written = match &result {
+            Ok(Ok(())) => Ok((through, buffer.len())),
+            Ok(Err(e)) => Err(final_error("write", &name(), Some(at), e)),
+            Err(_) => Err(Error::Poisoned { first: format!("the device panicked in a write to `{}`", name()) }),
+        };
+        empty(&mut buffer);
+        state.spare = buffer;
+        let noted = self.note_write(state, written);
+        if let Err(panic) = result {
+            resume_unwind(panic);
         }
+        noted
+    }
+
+    /// Notes what became of a write: through which seqno and how many bytes.
+    fn note_write(&self, state: &mut State, written: Result<(Seqno, usize)>) -> Result<()> {
+        let (through, bytes) = written.map_err(|error| self.poison(state, error))?;
+        state.written_bytes += bytes as u64;
+        state.written = through;
+        self.written.store(through.0, Ordering::Release);
         Ok(())
     }
 
@@ -402,6 +521,7 @@ impl Log {
             return;
         }
         let target = state.appended;
+        debug_assert!(target == state.written);
         let durable = state.durable;
         let mut files = state.unsynced.clone();
         let closed = files.len();
@@ -487,5 +607,13 @@ impl Log {
         file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
         self.device.sync_dir().map_err(|e| Error::io("sync", &self.device.path(), None, &e))?;
         Ok(file)
+    }
+}
+
+/// Empties a buffer, and gives back the memory that one large record made it take.
+fn empty(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    if buffer.capacity() > KEEP_BYTES {
+        buffer.shrink_to(2 * LAZY_BYTES);
     }
 }

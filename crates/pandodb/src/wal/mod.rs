@@ -31,8 +31,8 @@
 //!
 //! # Locks
 //!
-//! One mutex guards the writer's state. It is held for the one write of an append and for the creation of a segment,
-//! never for a sync. Waiting for a sync uses one condition variable on it.
+//! One mutex guards the writer's state. It is held for the creation of a segment and for the write before a sync, never for a
+//! sync, nor for the writes of commits. Waiting for a sync, and for such a write, uses a condition variable each on it.
 //!
 //! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are stated beside
 //! their encoders, in `format.rs` and `ops.rs`.

@@ -13,6 +13,7 @@
 //! | [`ArcSwap`] | `arc_swap` | a pointer behind a point |
 //! | [`OnceLock`] | std | std behind a point |
 //! | [`Counter`], [`Word`], [`Once`] | std | std: no point |
+//! | [`linger`] | a few hundred cycles, then the processor is offered to others | not at all |
 //! | [`relax`], [`thread_number`] | a hint to the core, a number of its own | a switch, the number in the execution |
 //!
 //! `Arc` is std's in both: who lets go last follows from the points around it. The devices below do not come here: their
@@ -36,7 +37,7 @@ pub use std::sync::{
 #[cfg(feature = "explore")]
 pub use explored::{
     ArcSwap, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, EXPLORED, Mutex, MutexGuard, OnceLock, RwLock,
-    relax, thread_number,
+    linger, relax, thread_number,
 };
 
 /// A cell that is set before the number by which others find it is published, so that they never meet: never a point.
@@ -69,4 +70,18 @@ pub fn thread_number() -> usize {
         static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
     }
     NUMBER.with(|number| *number)
+}
+
+/// Waits a moment for another thread; whether it is worth to look once more. If not, what is waited for takes long, and the
+/// caller sleeps. `turn` counts the moments and starts at 0.
+#[cfg(not(feature = "explore"))]
+#[inline]
+pub fn linger(turn: &mut u32) -> bool {
+    /// About two microseconds, as long as another thread needs to apply a small commit and to write it.
+    const MOMENTS: u32 = 72;
+    *turn += 1;
+    if *turn <= MOMENTS {
+        relax(*turn);
+    }
+    *turn <= MOMENTS
 }

@@ -52,7 +52,13 @@ fn collect(device: &dyn Device, claims: Claims, read_only: bool) -> Result<(Repl
 /// Appends the batch of one seqno after the last, with a payload of `len` bytes.
 fn put(log: &Log, seqno: u64, len: usize, lazy: bool) -> Result<()> {
     log.reserve(len)?;
-    log.append(Seqno(seqno), 1, &payload(seqno, len), lazy)
+    append(log, seqno, 1, len, lazy)
+}
+
+/// Appends a record, and writes it if it is due.
+fn append(log: &Log, seqno: u64, count: u32, len: usize, lazy: bool) -> Result<()> {
+    let due = log.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
+    if due { log.write(Seqno(seqno + u64::from(count) - 1)) } else { Ok(()) }
 }
 
 /// Batches of one seqno each, `len` bytes long.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::device::mem::MemDevice;
-use crate::device::sim::{Fault, FaultKind, SimDevice};
+use crate::device::sim::{Fault, FaultKind, OpClass, SimDevice};
 
 const SMALL: u64 = 16 << 10;
 
@@ -24,7 +24,7 @@ fn what_was_written_is_replayed() {
     for i in 0..200u32 {
         let (count, len) = (1 + i % 3, (i as usize * 37) % 900);
         log.reserve(len).unwrap();
-        log.append(Seqno(seqno), count, &payload(seqno, len), i % 4 == 0).unwrap();
+        append(&log, seqno, count, len, i % 4 == 0).unwrap();
         expected.push(Batch { first: seqno, count, payload: payload(seqno, len) });
         seqno += u64::from(count);
         if i % 50 == 17 {
@@ -112,7 +112,7 @@ fn segments_are_rolled_cut_and_discarded() {
     put(&log, 2, 100, true).unwrap();
     log.reserve(100).unwrap();
     log.roll().unwrap();
-    log.append(Seqno(3), 1, &payload(3, 100), false).unwrap();
+    append(&log, 3, 1, 100, false).unwrap();
     assert_eq!(device.list().unwrap().len(), 2, "a reservation holds the segment");
     put(&log, 4, 100, false).unwrap();
     assert_eq!(device.list().unwrap().len(), 3);
@@ -153,6 +153,58 @@ fn group_commit_with_threads() {
     drop(log);
     let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(800) }, SMALL).unwrap();
     assert_eq!(found, batches(1..=800, 50));
+}
+
+/// Appends go on while somebody writes, and everybody's record is written when it is told so.
+#[test]
+fn writes_of_many_threads_are_shared() {
+    let (device, log) = fresh(64 << 10);
+    let sequencer = parking_lot::Mutex::new(1u64);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (log, sequencer) = (&log, &sequencer);
+            scope.spawn(move || {
+                for i in 0..500 {
+                    let (seqno, due) = {
+                        let mut next = sequencer.lock();
+                        *next += 1;
+                        let seqno = *next - 1;
+                        (seqno, log.append(Seqno(seqno), 1, &payload(seqno, 50), i % 7 == 3).unwrap())
+                    };
+                    if due {
+                        log.write(Seqno(seqno)).unwrap();
+                        assert!(log.written() >= Seqno(seqno));
+                    }
+                    match (thread, i % 100) {
+                        (0, 50) => log.sync(Seqno(seqno)).unwrap(),
+                        (1, 60) => log.roll().unwrap(),
+                        (2, 70) => log.flush().unwrap(),
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    log.sync(Seqno(2000)).unwrap();
+    drop(log);
+    let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(2000) }, SMALL).unwrap();
+    assert_eq!(found, batches(1..=2000, 50));
+}
+
+/// Whoever shares a write that fails learns of it, and so does everybody after them.
+#[test]
+fn a_failed_write_fails_all_who_share_it() {
+    let sim = SimDevice::new(1);
+    let options = LogOptions { segment_bytes: 64 << 10 };
+    let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();
+    put(&log, 1, 50, false).unwrap();
+    assert!(log.append(Seqno(2), 1, &payload(2, 50), false).unwrap());
+    assert!(log.append(Seqno(3), 1, &payload(3, 50), false).unwrap());
+    sim.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Write), 0)));
+    assert!(matches!(log.write(Seqno(3)), Err(Error::Io { .. })));
+    assert!(matches!(log.write(Seqno(2)), Err(Error::Indeterminate { .. })));
+    assert!(log.write(Seqno(1)).is_ok(), "what was written stays so");
+    assert!(matches!(log.append(Seqno(4), 1, &payload(4, 50), false), Err(Error::Poisoned { .. })));
 }
 
 /// Found by the explorer (`sync-large`, `random:7000022:250`): another thread's sync fails between a reservation and its

@@ -1,0 +1,114 @@
+//! Commits that are applied beside each other: the watermark, seals among them, and who writes the log for whom.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use pandodb::device::sim::SimImage;
+use pandodb::{Durability, Store};
+use shuttle::rand::{Rng, thread_rng};
+
+use super::{ROWS, SUMS, Twist, body, counter, keyspace, open, open_image, read_all, threads, verify};
+
+/// The claim of [`beside`].
+pub const BESIDE: &str = "of commits under way beside each other a reader sees whole batches, each with all that was \
+                          acknowledged before it";
+
+/// The claim of [`seal`].
+pub const SEAL: &str = "a seal among commits under way loses none of them and applies none twice";
+/// The claim of [`kill`].
+pub const KILL: &str = "whoever writes the log for whom: what was acknowledged as buffered survives a kill";
+
+/// Who commits; more than may be under way at a time.
+const WRITERS: [&str; 3] = ["w0", "w1", "w2"];
+/// Batches of each.
+const EACH: i64 = 2;
+
+/// Moves one from `a` to `b`, counts the batch, and writes a row for it.
+fn transfer(store: &Store, who: usize, nth: i64) {
+    let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
+    let mut batch = store.batch();
+    batch.merge(&sums, "a", 1i64.to_le_bytes());
+    batch.merge(&sums, WRITERS[who], 1i64.to_le_bytes());
+    batch.put(&rows, [who as u8, nth as u8], "row");
+    batch.merge(&sums, "b", (-1i64).to_le_bytes());
+    batch.commit(Durability::Buffered).expect("committed");
+}
+
+/// Checks one moment of a store: whole batches, none missing of what was acknowledged.
+fn look(store: &Store, acknowledged: [i64; 3]) {
+    let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
+    let snapshot = store.snapshot();
+    let at = sums.at(&snapshot);
+    let (a, b) = (counter(&at, "a"), counter(&at, "b"));
+    let seen = WRITERS.map(|who| counter(&at, who));
+    assert_eq!(a + b, 0, "half a batch at {}", snapshot.seqno());
+    assert_eq!(a, seen.iter().sum::<i64>(), "a lost or doubled merge at {}", snapshot.seqno());
+    let found = read_all(rows.at(&snapshot).iter()).expect("read");
+    assert_eq!(found.len() as i64, a, "rows and counters at {}", snapshot.seqno());
+    let complete = (0..WRITERS.len()).all(|who| seen[who] >= acknowledged[who]);
+    assert!(complete, "acknowledged {acknowledged:?}, seen {seen:?} at {}", snapshot.seqno());
+}
+
+/// Three writers, of which two may be under way, and somebody else; then everything, once.
+fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
+    let acknowledged = [(); 3].map(|()| AtomicU64::new(0));
+    let look_now = || look(store, [0, 1, 2].map(|who: usize| acknowledged[who].load(SeqCst) as i64));
+    let writer = |who: usize| {
+        let acknowledged = &acknowledged;
+        body(move || {
+            for nth in 0..EACH {
+                transfer(store, who, nth);
+                acknowledged[who].fetch_add(1, SeqCst);
+            }
+        })
+    };
+    threads([writer(0), writer(1), writer(2), body(|| other(&look_now))]);
+    look(store, [EACH; 3]);
+}
+
+/// A reader beside three writers. The canary: the watermark passes a gap.
+pub fn beside(start: &SimImage, _: Twist) {
+    let (_sim, store) = open_image(start, 0);
+    write_beside(&store, |look| (0..3).for_each(|_| look()));
+    store.close().expect("closed");
+}
+
+/// Somebody seals and packs all memtables beside three writers. The canary: seals do not wait for those under way.
+pub fn seal(start: &SimImage, _: Twist) {
+    let (sim, store) = open_image(start, 0);
+    write_beside(&store, |look| {
+        store.pack().expect("packed");
+        look();
+    });
+    store.settle().expect("settled");
+    look(&store, [EACH; 3]);
+    verify(&store);
+    store.close().expect("closed");
+    look(&open(&sim, 0).expect("it opens again"), [EACH; 3]);
+}
+
+/// Three writers of two rows each. At each acknowledgement a picture is taken of what a kill would leave, and one of them is
+/// looked at. The canary: who finds another one writing takes its own record for written.
+pub fn kill(start: &SimImage, _: Twist) {
+    let (sim, store) = open_image(start, 0);
+    let (acknowledged, pictures) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let writer = |who: u8| {
+        let (rows, sim, acknowledged, pictures) = (keyspace(&store, ROWS), &sim, &acknowledged, &pictures);
+        body(move || {
+            for nth in 0..2 {
+                rows.put_with([who, nth], "row", Durability::Buffered).expect("committed");
+                let mut acknowledged = acknowledged.lock().expect("sound");
+                acknowledged.push([who, nth]);
+                pictures.lock().expect("sound").push((acknowledged.clone(), sim.image()));
+            }
+        })
+    };
+    threads([writer(0), writer(1), writer(2)]);
+    store.close().expect("closed");
+    let mut pictures = pictures.into_inner().expect("sound");
+    let (acknowledged, image) = pictures.swap_remove(thread_rng().gen_range(0..pictures.len()));
+    let (_sim, store) = open_image(&image, 0);
+    for key in acknowledged {
+        assert!(keyspace(&store, ROWS).contains(key).expect("read"), "{key:?} was acknowledged and is gone");
+    }
+}

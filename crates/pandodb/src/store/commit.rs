@@ -1,0 +1,415 @@
+//! The life of a write: what a commit does under the sequencer, what beside others, and when it counts.
+//!
+//! ```text
+//!            check ─▶ pay for background work ─▶ encode                         each thread for itself
+//!  ┌ sequencer ─────────────────────────────────────────────────────────┐
+//!  │ keyspaces alive? ─▶ room in the log (a full disk shows here,       │       one at a time: some
+//!  │ with no effect) ─▶ seqnos ─▶ record into the log's buffer ─▶ ticket│       hundred nanoseconds
+//!  └────────────────────────────────────────────────────────────────────┘
+//!            memtables ─▶ log.write (one writes for all who wait)               beside each other
+//!            ─▶ ticket finished ─▶ all before it, too ─▶ visible
+//!            ─▶ log.sync if the write asks for it
+//!
+//!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Engine::settled`)
+//! ```
+//!
+//! 1. Seqnos are given out in the order of the log, and tickets in the order of seqnos. A ticket is drawn when the record is
+//!    in the log's buffer: from then on the commit counts, or the store is poisoned.
+//! 2. Operations are applied to the active memtable of the moment. That is the right one: a seal is settled first, so
+//!    between the ticket and its end no memtable is sealed.
+//! 3. `visible` moves to a commit's last seqno once it and all before it are applied and written ([`Watermark`]): never into a
+//!    batch, never past a gap. Then the commit returns.
+//!
+//! **When something fails.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store
+//! is poisoned and the ticket given up, also by a panic ([`Place`]): later commits that are under way end as `Indeterminate`,
+//! none of them becomes visible, and nobody waits for ever.
+//!
+//! Invariants: `visible` covers only whole commits that are applied and written; whoever holds [`Settled`] finds everything
+//! below `next` applied and visible; a newer container holds only higher seqnos.
+//!
+//! [`Watermark`]: super::watermark::Watermark
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::engine::{Engine, MAX_SEALED};
+use super::keyspace::KeyspaceState;
+use super::options::Durability;
+use crate::base::sync::{
+    EXPLORED, MutexGuard,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
+use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
+use crate::index::SealedBatch;
+use crate::memtable::Memtable;
+use crate::wal::{Log, Ops, put_op};
+
+/// Commits that may be under way at a time: more threads than that wait for each other. Under the explorer so few that they
+/// do.
+pub(super) const UNDER_WAY: usize = if EXPLORED { 2 } else { 64 };
+/// A memtable that names this many times its size in large values is sealed: replay has to read them back.
+const BLOB_FACTOR: u64 = 8;
+/// A thread's buffer that one large operation made longer than this is given back.
+const KEEP_BYTES: usize = 64 << 10;
+
+thread_local! {
+    /// The record of a single operation, kept for its memory. Taken out while it is used: under the explorer all threads
+    /// are one to the system.
+    static RECORD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// What the lock `sequencer` guards.
+pub(crate) struct Sequencer {
+    pub next: Seqno,
+    /// The ticket of the next commit.
+    ticket: u64,
+    /// Tickets below have a slot, as far as is known here.
+    limit: u64,
+}
+
+impl Sequencer {
+    pub(super) fn new() -> Sequencer {
+        Sequencer { next: Seqno(1), ticket: 0, limit: 0 }
+    }
+}
+
+/// The sequencer, held while everything that it gave out is applied, and visible unless the store is poisoned.
+pub(crate) struct Settled<'a>(MutexGuard<'a, Sequencer>);
+
+impl std::ops::Deref for Settled<'_> {
+    type Target = Sequencer;
+
+    fn deref(&self) -> &Sequencer {
+        &self.0
+    }
+}
+
+/// A commit between its ticket and its end. However it ends, nobody waits for it afterwards.
+struct Place<'a> {
+    engine: &'a Engine,
+    ticket: u64,
+    first: Seqno,
+    last: Seqno,
+    /// The record is to be written before the commit counts.
+    due: bool,
+    /// It has come through.
+    whole: bool,
+}
+
+impl Place<'_> {
+    /// The commit is applied and written: waits until all before it are, and makes it visible.
+    fn finish(mut self) -> Result<()> {
+        self.whole = true;
+        let Engine { watermark, snapshots, poison, .. } = self.engine;
+        watermark.finish(self.ticket);
+        watermark.wait(self.ticket + 1);
+        if watermark.is_given_up(self.ticket) {
+            // It is in the log behind one that may not be: after a reopening both are there, or this one is not.
+            let first = poison.get().cloned().unwrap_or_else(|| "an earlier commit failed".into());
+            return Err(Error::Indeterminate { first });
+        }
+        snapshots.advance(self.last);
+        Ok(())
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.whole {
+            // An error has poisoned the store already, with its words; a panic comes here without any.
+            self.engine
+                .poison(&Error::Poisoned { first: "a commit panicked; please report it with its message".into() });
+            self.engine.watermark.give_up(self.ticket);
+        }
+    }
+}
+
+/// What a commit applies.
+pub(crate) struct Payload<'a> {
+    pub ops: PayloadOps<'a>,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// It only deletes, so it may use the space that is kept back.
+    pub frees: bool,
+    /// The keyspaces that it names.
+    pub keyspaces: &'a [Arc<KeyspaceState>],
+}
+
+/// The operations of a commit.
+pub(crate) enum PayloadOps<'a> {
+    /// One, not encoded yet.
+    One(OneOp<'a>),
+    /// Many, encoded, and how many.
+    Many(&'a [u8], u32),
+}
+
+/// A single operation.
+pub(crate) struct OneOp<'a> {
+    pub keyspace: &'a KeyspaceState,
+    pub kind: Kind,
+    pub key: &'a [u8],
+    pub value: &'a [u8],
+}
+
+impl Engine {
+    /// Applies the operations of `payload`, all or none; returns the seqno of the last one.
+    pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
+        let log = self.check_writable()?;
+        let started = self.device.now();
+        self.admit(payload.bytes, payload.frees)?;
+        let last = match &payload.ops {
+            PayloadOps::One(op) => {
+                // A thread that is ending may have no buffer any more.
+                let mut record = RECORD.try_with(Cell::take).unwrap_or_default();
+                record.clear();
+                put_op(&mut record, op.keyspace.id, op.kind, op.key, op.value);
+                let last = self.write(log, &payload, &record, 1, durability);
+                if record.capacity() <= KEEP_BYTES {
+                    let _ = RECORD.try_with(|kept| kept.set(record));
+                }
+                last?
+            }
+            PayloadOps::Many(record, count) => self.write(log, &payload, record, *count, durability)?,
+        };
+        self.seal_if_full();
+        if durability == Durability::Synced {
+            log.sync(last).inspect_err(|e| self.poison(e))?;
+        }
+        self.figures.writes.record(payload.bytes, self.device.now().saturating_sub(started));
+        Ok(last)
+    }
+
+    /// Logs and applies one record; returns its last seqno when it is visible.
+    fn write(
+        &self,
+        log: &Log,
+        payload: &Payload<'_>,
+        record: &[u8],
+        count: u32,
+        durability: Durability,
+    ) -> Result<Seqno> {
+        if count > 1 && SeededBug::BatchInParts.is_on() {
+            let (head, rest) = record.split_at(Ops::first_bytes(record));
+            self.write(log, payload, head, 1, durability)?;
+            return self.write(log, payload, rest, count - 1, durability);
+        }
+        let place = self.take_place(log, payload, record, count, durability)?;
+        self.apply(payload, record, place.first).inspect_err(|e| self.poison(e))?;
+        if place.due {
+            // After the memtables: meanwhile others append, and whoever writes first writes for all.
+            log.write(place.last).inspect_err(|e| self.poison(e))?;
+        }
+        let last = place.last;
+        place.finish()?;
+        Ok(last)
+    }
+
+    /// Gives a record its seqnos and its place in the log: all that happens under the sequencer. An error has no effect, but
+    /// where the device failed.
+    fn take_place(
+        &self,
+        log: &Log,
+        payload: &Payload<'_>,
+        record: &[u8],
+        count: u32,
+        durability: Durability,
+    ) -> Result<Place<'_>> {
+        let mut sequencer = self.sequencer.lock();
+        // Dropping a keyspace takes the sequencer, too, and waits for those who have a ticket: it is there or not for the whole
+        // commit.
+        payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
+        self.check_writable()?;
+        if !payload.frees {
+            self.keep_back()?;
+        }
+        if sequencer.ticket == sequencer.limit {
+            self.watermark.wait_for_slot(sequencer.ticket);
+            sequencer.limit = self.watermark.limit();
+        }
+        let first = sequencer.next;
+        let due = self.append(log, first, count, record, payload.frees, durability == Durability::None)?;
+        let last = Seqno(first.0 + u64::from(count) - 1);
+        let ticket = sequencer.ticket;
+        sequencer.next = last.next();
+        sequencer.ticket += 1;
+        Ok(Place { engine: self, ticket, first, last, due, whole: false })
+    }
+
+    /// Appends a record to the log's buffer; whether it is due to be written. A full disk shows here, before anything is
+    /// accepted.
+    fn append(&self, log: &Log, first: Seqno, count: u32, record: &[u8], frees: bool, lazy: bool) -> Result<bool> {
+        let appended = match log.append(first, count, record, lazy) {
+            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() && self.lend()? => {
+                log.append(first, count, record, lazy)
+            }
+            appended => appended,
+        };
+        appended.inspect_err(|e| {
+            if !matches!(e, Error::DiskFull { .. }) || full_disk_is_final() {
+                self.poison(e);
+            }
+        })
+    }
+
+    /// Lets go of the space that is kept back; whether there was any.
+    fn lend(&self) -> Result<bool> {
+        if SeededBug::ReserveNotUsed.is_on() {
+            return Ok(false);
+        }
+        self.reserve.release()
+    }
+
+    /// Refuses a write that would take the space that was let go for freeing, unless as much can be kept back again.
+    pub(crate) fn keep_back(&self) -> Result<()> {
+        if self.reserve.is_lent() {
+            self.reserve.refill(self.core.data.stats().allocated_bytes);
+            if self.reserve.is_lent() {
+                return Err(Error::DiskFull { op: "reserve" });
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a commit's operations to the memtables, beside others.
+    fn apply(&self, payload: &Payload<'_>, record: &[u8], first: Seqno) -> Result<()> {
+        match &payload.ops {
+            PayloadOps::One(op) => op.keyspace.apply(op.kind, op.key, op.value, first),
+            PayloadOps::Many(..) => {
+                let mut keyspace = payload.keyspaces.first();
+                for (op, i) in Ops::new(record).zip(0u64..) {
+                    let op = op?;
+                    if keyspace.is_none_or(|keyspace| keyspace.id != op.keyspace) {
+                        keyspace = payload.keyspaces.iter().find(|keyspace| keyspace.id == op.keyspace);
+                    }
+                    let keyspace = keyspace.expect("a batch knows the keyspaces that it names");
+                    keyspace.apply(op.kind, op.key, op.value, Seqno(first.0 + i));
+                }
+            }
+        }
+        payload.keyspaces.iter().for_each(|keyspace| self.charge_growth(keyspace));
+        Ok(())
+    }
+
+    /// Applies one operation to a keyspace's memtable, while nobody else writes: when a store opens.
+    pub(crate) fn insert(&self, keyspace: &KeyspaceState, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
+        keyspace.apply(kind, key, value, seqno);
+        self.charge_growth(keyspace);
+    }
+
+    // ---- memory ----
+
+    /// Bytes in all active memtables.
+    pub(crate) fn active(&self) -> u64 {
+        // Where range tombstones made a memtable smaller, the subtraction may come before the addition that it belongs to.
+        self.active_bytes.load(Relaxed).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// Charges for what a keyspace's active memtable has grown to, beside others who do the same.
+    fn charge_growth(&self, keyspace: &KeyspaceState) {
+        loop {
+            // Asked before the memtable: if it is still the same afterwards, what is put in its place is the newer figure.
+            let before = keyspace.charged.load(Acquire);
+            let bytes = keyspace.active_bytes() as u64;
+            if bytes == before {
+                return;
+            }
+            if keyspace.charged.compare_exchange(before, bytes, AcqRel, Relaxed).is_ok() {
+                return self.change_active(before, bytes);
+            }
+        }
+    }
+
+    /// Sets what a keyspace's active memtable counts for; the caller has settled or is alone.
+    pub(crate) fn charge(&self, keyspace: &KeyspaceState, bytes: u64) {
+        self.change_active(keyspace.charged.swap(bytes, AcqRel), bytes);
+    }
+
+    fn change_active(&self, before: u64, after: u64) {
+        if after >= before {
+            self.active_bytes.fetch_add(after - before, Relaxed);
+        } else {
+            self.active_bytes.fetch_sub(before - after, Relaxed);
+        }
+    }
+
+    // ---- sealing ----
+
+    /// Takes the sequencer and waits until everything that it gave out is applied and visible: what a cut needs, and
+    /// whoever concludes from `next` or from an empty memtable. Not for a thread that has a place.
+    pub(crate) fn settled(&self) -> Settled<'_> {
+        let sequencer = self.sequencer.lock();
+        if !SeededBug::SealTooSoon.is_on() {
+            self.watermark.wait(sequencer.ticket);
+            if sequencer.ticket == 0 || !self.watermark.is_given_up(sequencer.ticket - 1) {
+                self.snapshots.advance(Seqno(sequencer.next.0 - 1));
+            }
+        }
+        Settled(sequencer)
+    }
+
+    /// Whether memtables are due to be sealed, and all of them because they name too many large values.
+    fn is_full(&self) -> Option<bool> {
+        let limit = self.config.memtable() as u64;
+        let active = self.active();
+        let heavy = self.figures.blob_bytes.load(Relaxed) >= limit * BLOB_FACTOR;
+        if active < limit && !heavy {
+            return None;
+        }
+        // Too many wait already: better a larger memtable than a longer queue, until memory speaks against it.
+        let crowded = self.debt().pack_bytes > limit * MAX_SEALED && active < limit * 2;
+        (!crowded).then_some(heavy)
+    }
+
+    /// Seals the largest memtable when the budget of all of them is used up, or one that names too many large values.
+    fn seal_if_full(&self) {
+        if self.is_full().is_none() {
+            return;
+        }
+        let sequencer = self.settled();
+        // Others found the same: only the first of them seals.
+        let Some(heavy) = self.is_full() else { return };
+        let keyspaces = self.keyspaces.read();
+        if heavy {
+            keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
+            self.figures.blob_bytes.store(0, Relaxed);
+        } else if let Some(largest) = keyspaces.values().max_by_key(|keyspace| keyspace.active_bytes()) {
+            self.seal(&sequencer, largest);
+        }
+    }
+
+    /// Seals a keyspace's memtable and hands it to the index. The sequencer is settled, so the cut is exact.
+    pub(crate) fn seal(&self, sequencer: &Settled<'_>, keyspace: &KeyspaceState) {
+        let old = keyspace.containers.load_full();
+        if old.active.is_empty() {
+            return;
+        }
+        let through = Seqno(sequencer.next.0 - 1);
+        debug_assert!(
+            old.active.seqno_range().is_some_and(|(low, high)| low.0 > old.active.id() && high <= through),
+            "a memtable holds what was written between two seals"
+        );
+        let fresh = Arc::new(Memtable::new(through.0, self.chunks.clone()));
+        self.charge(keyspace, fresh.bytes() as u64);
+        let batch = SealedBatch::new(old.active.clone(), through);
+        keyspace.push_sealed(batch.clone(), fresh);
+        keyspace.index.ingest(batch);
+        self.scheduler.nudge();
+    }
+}
+
+/// Whether a full disk poisons.
+fn full_disk_is_final() -> bool {
+    SeededBug::FullDiskPoisons.is_on()
+}
+
+impl KeyspaceState {
+    /// Applies one operation to the active memtable.
+    fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
+        let memtable = &self.containers.load().active;
+        if kind == Kind::RangeDelete {
+            memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
+        } else {
+            memtable.insert(Entry { key, seqno, kind, value });
+        }
+    }
+}

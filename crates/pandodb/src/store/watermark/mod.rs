@@ -1,0 +1,160 @@
+//! The watermark: how far commits are applied without a gap, when they are applied side by side.
+//!
+//! Under the sequencer each commit draws a *ticket*, the next number. It applies its operations outside, beside others, and
+//! says so here. `done` counts the tickets that are applied with all before them.
+//!
+//! ```text
+//!   tickets   … 17   18   19   20   21 …            slots: a ring, ticket t in slot t mod N
+//!             applied ··   applied ··                18 comes: done goes to 20 at once,
+//!                  ▲ done = 18                       by 18's own thread
+//! ```
+//!
+//! 1. [`Watermark::finish`]: the first of those under way moves `done` itself. Any other leaves a note in its slot, and
+//!    looks again whether it has become the first.
+//! 2. Whoever moves `done` looks into the next slot and goes on while there are notes.
+//! 3. [`Watermark::wait`] returns when `done` is there: after a moment of spinning one sleeps.
+//!
+//! **No note is lost.** A note is left before a read-modify-write of `done`, and `done` is moved by a read-modify-write
+//! before the next slot is looked at. These are ordered: either the mover sees the note, or the one who left it sees that
+//! it is the first. The same holds of a sleeper, who counts itself before it touches `done`, and the mover, who looks for
+//! sleepers afterwards. So nothing needs more than `AcqRel` (`crates/explore/loom`, models `ring` and `sleep`).
+//!
+//! **Who sees `done` above a ticket sees what was applied under it and all before**: notes are left with `Release` and taken
+//! with `Acquire`, and `done` is changed by read-modify-writes only.
+//!
+//! A ticket that was drawn is always finished. One whose commit failed is *given up* first: from then on no later commit
+//! counts, since what is visible must not go past the gap; but nobody waits for ever.
+
+use crate::base::SeededBug;
+use crate::base::sync::{
+    AtomicU64, AtomicUsize, Condvar, Mutex,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    linger,
+};
+
+/// Something that many threads write, in a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Lone<T>(pub T);
+
+impl<T> std::ops::Deref for Lone<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// How far tickets are finished.
+#[derive(Debug)]
+pub(crate) struct Watermark {
+    /// All tickets below are finished. Changed by read-modify-writes only.
+    done: Lone<AtomicU64>,
+    /// Of each ticket that is finished while an earlier one is not: itself plus one.
+    slots: Box<[Lone<AtomicU64>]>,
+    /// The first ticket that was given up; the greatest number if none was.
+    given_up: Lone<AtomicU64>,
+    /// How many sleep.
+    asleep: AtomicUsize,
+    /// Held by whoever is about to sleep, and by whoever wakes.
+    gate: Mutex<()>,
+    moved: Condvar,
+}
+
+impl Watermark {
+    /// No ticket was drawn; `slots` may be under way at a time.
+    pub(crate) fn new(slots: usize) -> Watermark {
+        assert!(slots > 0, "somebody has to be under way");
+        Watermark {
+            done: Lone(AtomicU64::new(0)),
+            slots: (0..slots).map(|_| Lone(AtomicU64::new(0))).collect(),
+            given_up: Lone(AtomicU64::new(u64::MAX)),
+            asleep: AtomicUsize::new(0),
+            gate: Mutex::new(()),
+            moved: Condvar::new(),
+        }
+    }
+
+    /// The ticket up to which one may draw, given how far tickets are finished.
+    pub(crate) fn limit(&self) -> u64 {
+        self.done.load(Acquire) + self.slots.len() as u64
+    }
+
+    /// Waits until `ticket` has a slot.
+    pub(crate) fn wait_for_slot(&self, ticket: u64) {
+        self.wait((ticket + 1).saturating_sub(self.slots.len() as u64));
+    }
+
+    fn slot(&self, ticket: u64) -> &AtomicU64 {
+        &self.slots[(ticket % self.slots.len() as u64) as usize]
+    }
+
+    /// Notes that `ticket` is applied. To be called once for each ticket that was drawn.
+    pub(crate) fn finish(&self, ticket: u64) {
+        if SeededBug::WatermarkPassesGap.is_on() {
+            self.done.fetch_max(ticket + 1, AcqRel);
+            return self.wake();
+        }
+        if self.done.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed).is_err() {
+            debug_assert!(self.slot(ticket).load(Relaxed) < ticket + 1, "finished twice, or the ring is too small");
+            self.slot(ticket).store(ticket + 1, Release);
+            // It adds nothing: it takes its place in the order of those who change `done`.
+            if self.done.fetch_add(0, AcqRel) != ticket {
+                return;
+            }
+        }
+        self.take_notes();
+        self.wake();
+    }
+
+    /// Goes on while there are notes. Where another one moved `done` meanwhile, that one goes on.
+    fn take_notes(&self) {
+        let mut next = self.done.load(Acquire);
+        while self.slot(next).load(Acquire) == next + 1
+            && self.done.compare_exchange(next, next + 1, AcqRel, Relaxed).is_ok()
+        {
+            next += 1;
+        }
+    }
+
+    /// Notes that `ticket` will not be applied, or not whole, and finishes it.
+    pub(crate) fn give_up(&self, ticket: u64) {
+        self.given_up.fetch_min(ticket, AcqRel);
+        self.finish(ticket);
+    }
+
+    /// Whether `ticket`, which is done, or one before it was given up.
+    pub(crate) fn is_given_up(&self, ticket: u64) -> bool {
+        self.given_up.load(Relaxed) <= ticket
+    }
+
+    /// Waits until all tickets below `end` are finished.
+    pub(crate) fn wait(&self, end: u64) {
+        let mut round = 0;
+        while self.done.load(Acquire) < end {
+            if !linger(&mut round) {
+                return self.sleep(end);
+            }
+        }
+    }
+
+    fn sleep(&self, end: u64) {
+        let mut gate = self.gate.lock();
+        self.asleep.fetch_add(1, AcqRel);
+        // As in `finish`: who moves `done` after this sees that somebody sleeps, and needs the gate to wake us.
+        while self.done.fetch_add(0, AcqRel) < end {
+            self.moved.wait(&mut gate);
+        }
+        self.asleep.fetch_sub(1, AcqRel);
+    }
+
+    fn wake(&self) {
+        if self.asleep.load(Relaxed) > 0 {
+            drop(self.gate.lock());
+            self.moved.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

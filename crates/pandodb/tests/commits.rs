@@ -1,0 +1,183 @@
+//! Commits of many threads beside each other: more of them than may be under way, seals among them, and a device that panics.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use pandodb::device::mem::MemDevice;
+use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
+use pandodb::{AddI64, Durability, Error, KeyspaceOptions, Store};
+
+/// A device in memory whose writes to the log panic while `armed`.
+#[derive(Debug)]
+struct Trap {
+    device: Arc<MemDevice>,
+    armed: Arc<AtomicBool>,
+}
+
+impl Device for Trap {
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        let file = self.device.open(name, how)?;
+        let armed = self.armed.clone();
+        Ok(if name.starts_with("wal-") { Arc::new(TrapFile { file, armed }) } else { file })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.device.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.device.remove(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.device.list()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.device.sync_dir()
+    }
+
+    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
+        self.device.lock(mode)
+    }
+
+    fn now(&self) -> Duration {
+        self.device.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.device.sleep(time);
+    }
+
+    fn random(&self) -> u64 {
+        self.device.random()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        self.device.spawn(name, body)
+    }
+
+    fn path(&self) -> String {
+        self.device.path()
+    }
+}
+
+#[derive(Debug)]
+struct TrapFile {
+    file: Arc<dyn File>,
+    armed: Arc<AtomicBool>,
+}
+
+impl File for TrapFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.file.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+        assert!(!self.armed.load(SeqCst), "the trap");
+        self.file.write_at(offset, buf)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(offset, len)
+    }
+
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.file.punch_hole(offset, len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn occupied(&self) -> io::Result<u64> {
+        self.file.occupied()
+    }
+}
+
+#[test]
+fn a_thread_that_panics_in_its_commit_leaves_nobody_waiting() {
+    let (device, armed) = (MemDevice::new(), Arc::new(AtomicBool::new(false)));
+    let trap = Arc::new(Trap { device: device.clone(), armed: armed.clone() });
+    let store = Store::builder("trap").device(trap).open().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let acknowledged = AtomicU64::new(0);
+    let panics: usize = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4u8)
+            .map(|thread| {
+                let (rows, acknowledged, armed) = (&rows, &acknowledged, &armed);
+                scope.spawn(move || {
+                    for i in 0..10_000u32 {
+                        match rows.put([&[thread][..], &i.to_be_bytes()].concat(), "row") {
+                            Ok(()) => drop(acknowledged.fetch_add(1, SeqCst)),
+                            Err(Error::Indeterminate { .. } | Error::Poisoned { .. }) => return,
+                            Err(e) => panic!("{e}"),
+                        }
+                        armed.fetch_or(thread == 0 && i == 100, SeqCst);
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().map(|writer| usize::from(writer.join().is_err())).sum()
+    });
+    assert_eq!(panics, 1, "the others are told, not taken along");
+    let acknowledged = acknowledged.into_inner();
+    assert!(acknowledged > 100);
+    assert_eq!(rows.iter().count() as u64, acknowledged, "nothing is visible that was not acknowledged");
+    assert!(matches!(rows.put("later", "row"), Err(Error::Poisoned { .. })));
+    assert!(matches!(store.persist(Durability::Synced), Err(Error::Poisoned { .. })));
+    drop(rows);
+    assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
+    armed.store(false, SeqCst);
+    let store = Store::builder("trap").device(device).open().unwrap();
+    assert_eq!(store.keyspace("rows").unwrap().iter().count() as u64, acknowledged, "nothing of it is lost");
+}
+
+#[test]
+fn more_threads_than_may_be_under_way() {
+    const THREADS: u64 = 80;
+    const EACH: u64 = 60;
+    let store = Store::builder("many").device(MemDevice::new()).memtable_bytes(64 << 10).open().unwrap();
+    let sums = store.keyspace_with("sums", KeyspaceOptions::new().merge(AddI64)).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let number = |bytes: Option<pandodb::Value>| bytes.map_or(0, |b| i64::from_le_bytes((*b).try_into().unwrap()));
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (store, sums, rows, done) = (&store, &sums, &rows, &done);
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let mut batch = store.batch();
+                    batch.merge(sums, "a", 1i64.to_le_bytes());
+                    batch.put(rows, (thread * EACH + i).to_be_bytes(), [7; 50]);
+                    batch.merge(sums, "b", (-1i64).to_le_bytes());
+                    let durability = if i % 20 == 0 { Durability::Synced } else { Durability::Buffered };
+                    batch.commit(durability).unwrap();
+                    done.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        while done.load(SeqCst) < THREADS * EACH {
+            let before = done.load(SeqCst);
+            let snapshot = store.snapshot();
+            let [a, b] = ["a", "b"].map(|key| number(sums.at(&snapshot).get(key).unwrap()));
+            assert_eq!(a, -b, "half a batch");
+            assert!(a >= before as i64, "{before} were acknowledged, {a} are there");
+            store.pack().unwrap();
+        }
+    });
+    store.settle().unwrap();
+    assert_eq!(number(sums.get("a").unwrap()), (THREADS * EACH) as i64);
+    assert_eq!(rows.iter().count() as u64, THREADS * EACH);
+    assert!(store.verify().unwrap().is_clean());
+}

@@ -142,6 +142,7 @@ impl<'a> Page<'a> {
     }
 
     /// Entries.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.head.entries
     }

@@ -172,13 +172,7 @@ impl<'a> Page<'a> {
     fn entries_of(&self, quotient: usize) -> Option<(usize, usize)> {
         let stride = self.head.stride();
         let sample = quotient / stride;
-        let before = match sample {
-            0 => 0,
-            _ => {
-                let at = SAMPLES_AT + 2 * (sample - 1);
-                usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
-            }
-        };
+        let before = self.sample(sample);
         let start = self.after_ones(sample * stride + before, (quotient - sample * stride) as u32)?;
         let (mut index, mut word) = self.word_from(start)?;
         while word == 0 {
@@ -189,6 +183,18 @@ impl<'a> Page<'a> {
         let from = start.checked_sub(quotient)?;
         let to = from + (end - start);
         (to <= self.head.entries).then_some((from, to))
+    }
+
+    /// Entries before the quotient with which this stretch begins.
+    #[inline]
+    fn sample(&self, stretch: usize) -> usize {
+        match stretch {
+            0 => 0,
+            _ => {
+                let at = SAMPLES_AT + 2 * (stretch - 1);
+                usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
+            }
+        }
     }
 
     /// The place behind the next `ones` ones of the counts, at or after `place`.
@@ -251,7 +257,8 @@ impl<'a> Page<'a> {
         for quotient in 0..head.quotients {
             let end = self.after_ones(place, 1)?;
             let (from, to) = (place - quotient, (end - 1).checked_sub(quotient)?);
-            if to > head.entries {
+            let begins = quotient.is_multiple_of(head.stride());
+            if to > head.entries || begins && self.sample(quotient / head.stride()) != from {
                 return None;
             }
             for entry in (from..to).map(|i| self.entry(i)) {

@@ -293,7 +293,7 @@ fn select(word: u64, n: u32) -> u32 {
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
     let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
     let sums = ((nibbles + (nibbles >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(ONES);
-    let at_most = ((u64::from(n).wrapping_mul(ONES) | HIGH) - sums & HIGH) >> 7;
+    let at_most = (((u64::from(n).wrapping_mul(ONES) | HIGH) - sums) & HIGH) >> 7;
     let byte = at_most.wrapping_mul(ONES) >> 56 << 3;
     let mut left = u64::from(n) - (sums << 8 >> byte & 0xff);
     let mut bits = word >> byte & 0xff;

@@ -250,6 +250,12 @@ impl<'a> Page<'a> {
     pub(super) fn fingerprints(&self, last: u64) -> Option<Vec<Fingerprint>> {
         let head = &self.head;
         let first = head.first << (64 - head.bits);
+        // A hash behind the last quotient would find no answer, which is none to merge.
+        let end = last >> (64 - head.bits) >> head.dropped;
+        let cells = end.checked_sub(head.first >> head.dropped)?;
+        if cells >> head.remainder_bits != head.quotients as u64 - 1 {
+            return None;
+        }
         // Hashes that an entry stands for, less one.
         let beside = u64::MAX >> (head.bits - head.dropped);
         let mut all: Vec<Fingerprint> = Vec::with_capacity(head.entries);

@@ -147,6 +147,7 @@ fn damaged_inputs_are_errors() {
     fails(&changed(|buf| buf[..PAGE].fill(0)), all.clone());
     fails(&changed(|buf| buf[PAGE + 16] ^= 1), all.clone());
     fails(&changed(|buf| buf[64] ^= 1), all.clone());
+    fails(&changed(|buf| buf[26] ^= 1), all.clone());
     fails(&changed(|buf| buf.copy_within(PAGE..2 * PAGE, 0)), all.clone());
     fails(&(meta, AlignedBuf::from_bytes(&buf[..PAGE])), all);
     fails(&(meta, AlignedBuf::from_bytes(&buf)), vec![Some(0)]);

@@ -42,6 +42,8 @@ targets! {
     leaf: 50_000,
     inner: 50_000,
     filter: 200_000,
+    quotient: 20_000,
+    maplet: 5_000,
     tombstones: 30_000,
     run_meta: 200_000,
     superblock: 100_000,

@@ -10,6 +10,8 @@ mod lab;
 #[cfg(feature = "lab")]
 mod lab_figure;
 #[cfg(feature = "lab")]
+mod lab_filters;
+#[cfg(feature = "lab")]
 mod lab_theory;
 mod sim;
 
@@ -37,6 +39,7 @@ pub use self::{
     bench::{BenchArgs, BenchCommand, BenchReportArgs},
     lab::{LabArgs, LabCommand},
     lab_figure::{FigureModes, LabFigureArgs, LabFiguresArgs},
+    lab_filters::FiltersArgs,
     lab_theory::{OrderArgs, SortArgs, TheoryArgs},
 };
 

@@ -13,6 +13,7 @@
 //!   [`plot`] draws.
 //! * [`figures`]: the figures of the sources, measured again: each claim beside what we measure.
 //! * [`theory`]: costs against the bounds of the sources while N doubles.
+//! * [`filters`]: the filters of runs and bundles, each by itself and for a node of several runs.
 //!
 //! It works without any rival. `pando bench` is its face.
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@
 pub mod bench;
 pub mod engine;
 pub mod figures;
+pub mod filters;
 pub mod line;
 pub mod pando;
 pub mod plot;

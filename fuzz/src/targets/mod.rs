@@ -8,9 +8,11 @@ pub mod filter;
 pub mod import;
 pub mod inner;
 pub mod leaf;
+pub mod maplet;
 pub mod meta;
 pub mod ops;
 pub mod page_map;
+pub mod quotient;
 pub mod run;
 pub mod store;
 pub mod superblock;
@@ -27,6 +29,8 @@ pub static ALL: &[Target] = &[
     leaf::TARGET,
     inner::TARGET,
     filter::TARGET,
+    quotient::TARGET,
+    maplet::TARGET,
     tombstones::TARGET,
     meta::TARGET,
     superblock::TARGET,

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::lab_figure::{LabFigureArgs, LabFiguresArgs};
+use super::lab_filters::FiltersArgs;
 use super::lab_theory::{OrderArgs, SortArgs, TheoryArgs};
 
 /// `pando lab`
@@ -25,4 +26,6 @@ pub enum LabCommand {
     Order(OrderArgs),
     /// Merely sort the records of a load to disk: what no load can undercut by much.
     Sort(SortArgs),
+    /// Compare filters: bits a key, mistakes, nanoseconds to build and to ask; one alone, and those of a node's runs.
+    Filters(FiltersArgs),
 }

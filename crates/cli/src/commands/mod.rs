@@ -15,6 +15,8 @@ pub mod lab;
 #[cfg(feature = "lab")]
 pub mod lab_figure;
 #[cfg(feature = "lab")]
+pub mod lab_filters;
+#[cfg(feature = "lab")]
 pub mod lab_theory;
 pub mod load;
 pub mod maintain;

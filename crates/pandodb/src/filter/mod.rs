@@ -13,9 +13,12 @@
 //! Invariant: a hash that was added is always found. Others are found with a probability of about 1 %: blocks of 512
 //! bits cost a little against 0.8 % of an unblocked filter, since some lines get more keys than others.
 //!
-//! The quotient filters and maplets of 002 §3.3 have a bundle's worth of runs to answer for; a packed run that never
-//! changes needs neither deletion nor resizing, and a line of a Bloom filter costs one cache miss.
+//! Beside it stand the source's own filter ([`quotient`], 002 §3.3) and one that answers for all runs of a bundle at once
+//! ([`maplet`]); `docs/decisions/0017-quotient-filters-and-maplets.md` compares them. Runs have a Bloom filter.
 
+pub mod maplet;
+mod page;
+pub mod quotient;
 #[cfg(test)]
 mod tests;
 

@@ -1,4 +1,7 @@
-//! Tests of the Bloom filter.
+//! Tests of the Bloom filter; those of the others are below.
+
+mod maplet;
+mod quotient;
 
 use super::*;
 use crate::base::key_hash;

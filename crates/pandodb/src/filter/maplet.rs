@@ -1,0 +1,278 @@
+//! The maplet of a bundle: which of its runs may hold a key, for one page, however many they are.
+//!
+//! ```text
+//!   R filters:   hash ─▶ page of run 0 │ hash ─▶ page of run 1 │ … R pages, R cache misses, R chances to be wrong
+//!   maplet:      hash ─▶ one page ─▶ values 2, 5: ask runs 2 and 5
+//!
+//!   merge        input 0: pages ─▶ (prefix, value) ─┐ renumber
+//!                input 1: pages ─▶ (prefix, value) ─┼──▶ the share of one page of the result ─▶ sort ─▶ page
+//!                …                                  ┘      page after page, a page of each input in memory
+//! ```
+//!
+//! A maplet is a quotient filter whose entries carry a small value: pages and questions are those of [`super::page`]. A key
+//! of several runs has an entry for each of them; all are answered, in ascending order, each once ([`values`]). Whoever
+//! wants the newest first gives it the smallest number.
+//!
+//! Steps: hashes with values are added ([`MapletBuilder::add`]), sorted, and written as pages ([`MapletBuilder::build`]).
+//! [`Merge`] makes one maplet of several maplets or filters without the keys, which is what a flush or a compaction wants
+//! that brings branches together: their pages hold prefixes of the hashes in order.
+//!
+//! Fingerprints have ⌈log₂ n⌉ + 9 bits, n the entries of all runs: a question is answered with at most 1/512 wrong values on
+//! average. The ninth bit is for shares that vary more than hashes do, since a key of eight runs puts eight entries into one
+//! page: a page that drops a bit is still at 1/256. *Prefixes do not grow*: of runs that were built for themselves the
+//! merge has the rate of their fingerprints, so runs of a bundle are built with room for it.
+//!
+//! Invariant: every (hash, value) that was added, or whose renumbered form was, is answered. Source: 002 §3.6.3 for the
+//! filter; the routing filters of 002 ch. 2 and SplinterDB's later work for the value.
+//!
+//! ```
+//! use pandodb::base::{PAGE, key_hash};
+//! use pandodb::filter::maplet::{MapletBuilder, values};
+//!
+//! let mut builder = MapletBuilder::new(7); // values 0 to 7
+//! builder.add(key_hash(b"apple"), 2);
+//! builder.add(key_hash(b"apple"), 5);
+//! builder.add(key_hash(b"pear"), 0);
+//! let (meta, pages) = builder.build();
+//! let hash = key_hash(b"apple");
+//! let mut runs = Vec::new();
+//! let sound = values(&pages[meta.page_of(hash) as usize * PAGE..][..PAGE], hash, &mut |run| runs.push(run));
+//! assert!(sound && runs == [2, 5]);
+//! ```
+
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
+use super::page::{Fingerprint, MAX_BITS, Page, PageEncoder};
+use super::quotient::{QuotientMeta, fingerprint_bits, write_pages};
+use crate::base::{Error, PAGE, Result};
+use crate::device::AlignedBuf;
+
+/// Bits of a maplet's fingerprint beyond ⌈log₂ n⌉.
+const RATE_BITS: u32 = 9;
+/// Standard deviations over the mean that a page has room for; the ninth bit pays for the rest.
+const SLACK: u64 = 2;
+
+/// Shows the values of a hash to `found`, ascending, each once. `page` is the block that [`QuotientMeta::page_of`] named,
+/// checked. `false`: the page makes no sense, and every run has to be asked, whatever was shown.
+#[inline]
+pub fn values(page: &[u8], hash: u64, found: &mut impl FnMut(u8)) -> bool {
+    let looked = Page::open(page).and_then(|page| {
+        page.look(hash, |value| {
+            found(value);
+            true
+        })
+    });
+    looked.is_some()
+}
+
+/// Bits of a fingerprint that is to be good for a merge of so many entries; 0 for 0.
+pub(super) fn bits_for_room(room: u64) -> u32 {
+    if room == 0 { 0 } else { fingerprint_bits(room, RATE_BITS) }
+}
+
+fn value_bits(max_value: u8) -> u32 {
+    8 - max_value.leading_zeros()
+}
+
+/// Collects hashes with their values. Costs 16 bytes an entry.
+#[derive(Debug)]
+pub struct MapletBuilder {
+    entries: Vec<(u64, u8)>,
+    max_value: u8,
+    room: u64,
+}
+
+impl MapletBuilder {
+    /// No entries yet; values are at most `max_value`.
+    pub fn new(max_value: u8) -> MapletBuilder {
+        MapletBuilder { entries: Vec::new(), max_value, room: 0 }
+    }
+
+    /// The fingerprints will be long enough for a merge that has `room` entries in all.
+    #[must_use]
+    pub fn with_room(self, room: u64) -> MapletBuilder {
+        MapletBuilder { room, ..self }
+    }
+
+    /// Adds a key by its [`crate::base::key_hash`], in any order. Twice the same is once.
+    ///
+    /// # Panics
+    /// If the value is over the largest that was announced.
+    #[inline]
+    pub fn add(&mut self, hash: u64, value: u8) {
+        assert!(value <= self.max_value, "value {value} in a maplet for 0 to {}", self.max_value);
+        self.entries.push((hash, value));
+    }
+
+    /// Entries added.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether none was added.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The maplet: one block a page, whose headers are left to be sealed. Entries that came sorted cost no sort.
+    pub fn build(mut self) -> (QuotientMeta, AlignedBuf) {
+        if !self.entries.is_sorted() {
+            self.entries.sort_unstable();
+        }
+        self.entries.dedup();
+        let entries = self.entries.len() as u64;
+        let bits = fingerprint_bits(entries, RATE_BITS).max(bits_for_room(self.room));
+        let value_bits = value_bits(self.max_value);
+        let hashes = self.entries.chunk_by(|a, b| a.0 == b.0).count().max(1) as u64;
+        let mut meta = QuotientMeta::sized(entries, entries.div_ceil(hashes), bits, value_bits, SLACK);
+        let print = |&(hash, value): &(u64, u8)| Fingerprint { low: hash, high: hash, value };
+        let (buf, written) = write_pages(&meta, value_bits, &self.entries, print);
+        meta.entries = written;
+        (meta, buf)
+    }
+}
+
+/// A filter or maplet that goes into a merge.
+#[derive(Debug)]
+pub struct Input<I> {
+    /// Its description.
+    pub meta: QuotientMeta,
+    /// Its pages, checked, in their order.
+    pub pages: I,
+    /// What becomes of each of its values, by value; of a filter's keys, by 0. `None` drops them.
+    pub values: Vec<Option<u8>>,
+}
+
+#[derive(Debug)]
+struct Source<I> {
+    input: Input<I>,
+    /// The next page.
+    page: u32,
+    prints: Peekable<IntoIter<Fingerprint>>,
+}
+
+impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
+    /// Moves what begins at or before `last` to `out`, renumbered.
+    fn drain(&mut self, last: u64, out: &mut Vec<Fingerprint>) -> Result<()> {
+        loop {
+            while let Some(print) = self.prints.next_if(|print| print.low <= last) {
+                let renumbered = self.input.values.get(usize::from(print.value));
+                let renumbered = renumbered.ok_or_else(|| self.corrupt("a value that nobody gave out"))?;
+                out.extend(renumbered.map(|value| Fingerprint { value, ..print }));
+            }
+            if self.prints.peek().is_some() || self.page == self.input.meta.pages {
+                return Ok(());
+            }
+            let page = self.input.pages.next().ok_or_else(|| self.corrupt("pages are missing"))??;
+            self.page += 1;
+            let prints = self.read(page.as_ref()).ok_or_else(|| self.corrupt("a page that contradicts itself"))?;
+            self.prints = prints.into_iter().peekable();
+        }
+    }
+
+    /// The entries of the page before the next.
+    fn read(&self, bytes: &[u8]) -> Option<Vec<Fingerprint>> {
+        let (meta, number) = (&self.input.meta, self.page - 1);
+        let page = Page::open(bytes).filter(|_| meta.is_sound())?;
+        let belongs = page.first() == meta.share(number).0 && page.bits() == u32::from(meta.bits);
+        if belongs { page.fingerprints(meta.hashes(number).1) } else { None }
+    }
+
+    fn corrupt(&self, detail: &str) -> Error {
+        let page = u64::from(self.page.saturating_sub(1));
+        Error::corruption("filter block", page * PAGE as u64, detail)
+    }
+}
+
+/// Makes one maplet of several, page by page, without their keys.
+///
+/// ```
+/// use pandodb::base::{PAGE, key_hash};
+/// use pandodb::filter::maplet::{Input, Merge, values};
+/// use pandodb::filter::quotient::QuotientBuilder;
+///
+/// let filter = |keys: [&str; 2]| {
+///     let mut builder = QuotientBuilder::with_room(4);
+///     keys.iter().for_each(|key| builder.add(key_hash(key.as_bytes())));
+///     builder.build()
+/// };
+/// let ((old_meta, old), (new_meta, new)) = (filter(["apple", "pear"]), filter(["fig", "pear"]));
+/// let mut merge = Merge::new(
+///     vec![
+///         Input { meta: new_meta, pages: new.chunks_exact(PAGE).map(Ok), values: vec![Some(0)] },
+///         Input { meta: old_meta, pages: old.chunks_exact(PAGE).map(Ok), values: vec![Some(1)] },
+///     ],
+///     0,
+/// );
+/// let (meta, mut page) = (merge.meta(), [0; PAGE]);
+/// assert!(meta.pages == 1 && merge.next_page(&mut page)?);
+/// let mut runs = Vec::new();
+/// assert!(values(&page, key_hash(b"pear"), &mut |run| runs.push(run)));
+/// assert_eq!(runs, [0, 1]);
+/// assert!(!merge.next_page(&mut page)?);
+/// # Ok::<(), pandodb::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Merge<I> {
+    sources: Vec<Source<I>>,
+    meta: QuotientMeta,
+    value_bits: u32,
+    /// The next page of the result.
+    page: u32,
+    entries: u64,
+    prints: Vec<Fingerprint>,
+    encoder: PageEncoder,
+}
+
+impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
+    /// Starts a merge. The result's fingerprints will be good for merges of `room` entries in all, as far as those of
+    /// the inputs reach.
+    pub fn new(inputs: Vec<Input<I>>, room: u64) -> Merge<I> {
+        let entries = inputs.iter().map(|input| input.meta.entries).sum::<u64>();
+        let longest = inputs.iter().map(|input| u32::from(input.meta.bits)).max().unwrap_or(0);
+        let bits = fingerprint_bits(entries, RATE_BITS).max(bits_for_room(room)).min(longest).clamp(1, MAX_BITS);
+        let greatest = inputs.iter().flat_map(|input| input.values.iter().copied().flatten()).max();
+        let value_bits = value_bits(greatest.unwrap_or(0));
+        // How many keys the inputs share is known only afterwards: between none and all.
+        let together = (inputs.len() as u64).isqrt();
+        let sources =
+            inputs.into_iter().map(|input| Source { input, page: 0, prints: Vec::new().into_iter().peekable() });
+        Merge {
+            sources: sources.collect(),
+            meta: QuotientMeta::sized(entries, together, bits, value_bits, SLACK),
+            value_bits,
+            page: 0,
+            entries: 0,
+            prints: Vec::new(),
+            encoder: PageEncoder::default(),
+        }
+    }
+
+    /// The result's description. `entries` is exact once all pages were written, and else the most they can be.
+    pub fn meta(&self) -> QuotientMeta {
+        if self.page == self.meta.pages { QuotientMeta { entries: self.entries, ..self.meta } } else { self.meta }
+    }
+
+    /// Writes the next page of the result behind its block header, which is left to be sealed; `false` if there is none
+    /// left.
+    ///
+    /// # Errors
+    /// Those of the inputs' pages, and [`Error::Corruption`] if one contradicts itself; the merge is good only for dropping
+    /// then.
+    pub fn next_page(&mut self, page: &mut [u8]) -> Result<bool> {
+        if self.page == self.meta.pages {
+            return Ok(false);
+        }
+        let (first, last) = self.meta.hashes(self.page);
+        // What is known by fewer bits may reach over from the page before.
+        self.prints.retain(|print| print.high >= first);
+        for source in &mut self.sources {
+            source.drain(last, &mut self.prints)?;
+        }
+        let (share, bits) = (self.meta.share(self.page), u32::from(self.meta.bits));
+        self.entries += self.encoder.encode(page, share, bits, self.value_bits, &self.prints) as u64;
+        self.page += 1;
+        Ok(true)
+    }
+}

@@ -1,0 +1,424 @@
+//! One page of a quotient filter or maplet: a small filter of its own over its share of the hashes.
+//!
+//! ```text
+//!   hash, 64 bits   | fingerprint: the leading `bits`                      | left out |
+//!   fingerprint − first of this page, without its last `dropped` bits = cell
+//!   cell            | quotient             | remainder                     |
+//!
+//!   page, 4 KiB     | block header 16 | head 16 | 16 samples of 2 | counts | entries | zeros |
+//!   head            | first fingerprint u64 | entries u16 | quotients u16 | remainder bits u8 | value bits u8
+//!                   | bits u8 | dropped u8 |                                                       little-endian
+//!   counts          for each quotient a 0 for each of its entries, then a 1: whole words of 64 bits
+//!   entries         remainder and, below it, value; sorted by quotient, remainder, value; packed without gaps
+//! ```
+//!
+//! Steps of a question: the hash gives quotient and remainder; the sample before the quotient says how many entries stand
+//! before it; from there ones are counted to where the quotient's own zeros begin ([`Page::entries_of`]); as many entries
+//! are compared. Three cache lines: head and samples share the first.
+//!
+//! Quotient filters that take insertions leave slots empty and mark runs and shifts with two or three bits a slot (002
+//! §3.6.3 refers to Pandey et al.). A run that never changes needs no empty slots: counts in unary take one bit an entry
+//! and one a quotient, nothing is shifted, and no cluster can cross a page.
+//!
+//! *The overfull page.* Shares vary. Where one does not fit, its fingerprints lose their last bits, one after the other,
+//! and become equal, until what is left fits ([`PageEncoder::encode`]). That page says "perhaps" more often; it never
+//! forgets a hash. At the end of that there is one cell with at most 256 values, which fits.
+//!
+//! Invariants: the ones in the counts are as many as quotients, the zeros as many as entries. Of foreign bytes nothing is
+//! believed: every place is checked against the page before it is read, and every loop ends with the page.
+
+use crate::base::PAGE;
+use crate::space::BLOCK_HEADER;
+
+/// Where the samples begin: behind the head.
+const SAMPLES_AT: usize = BLOCK_HEADER + 16;
+/// Samples: as many as fill the first cache line.
+const SAMPLES: usize = 16;
+/// Where the counts begin.
+const COUNTS_AT: usize = SAMPLES_AT + 2 * SAMPLES;
+/// The longest fingerprint, and the widest entry: what a load of eight bytes at any bit holds.
+pub(super) const MAX_BITS: u32 = 56;
+/// The most bits of a value.
+pub(super) const MAX_VALUE_BITS: u32 = 8;
+
+const _: () = assert!(COUNTS_AT == 64 && PAGE * 8 <= u16::MAX as usize);
+
+/// The hashes that an entry stands for, all that begin with its fingerprint, and its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Fingerprint {
+    pub(super) low: u64,
+    /// The last of them.
+    pub(super) high: u64,
+    pub(super) value: u8,
+}
+
+/// What a page's head says, checked: the places that it names lie in the page.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    first: u64,
+    entries: usize,
+    quotients: usize,
+    remainder_bits: u32,
+    value_bits: u32,
+    bits: u32,
+    dropped: u32,
+}
+
+impl Head {
+    /// Bytes of the counts.
+    fn counts_bytes(&self) -> usize {
+        (self.entries + self.quotients).div_ceil(64) * 8
+    }
+
+    /// Bits of an entry.
+    fn width(&self) -> u32 {
+        self.remainder_bits + self.value_bits
+    }
+
+    /// Bytes of the whole page that are in use.
+    fn used(&self) -> usize {
+        COUNTS_AT + self.counts_bytes() + (self.entries * self.width() as usize).div_ceil(8)
+    }
+
+    /// Quotients from one sample to the next.
+    fn stride(&self) -> usize {
+        self.quotients.div_ceil(SAMPLES + 1)
+    }
+
+    fn write(&self, page: &mut [u8]) {
+        let head = &mut page[BLOCK_HEADER..SAMPLES_AT];
+        head[..8].copy_from_slice(&self.first.to_le_bytes());
+        head[8..10].copy_from_slice(&(self.entries as u16).to_le_bytes());
+        head[10..12].copy_from_slice(&(self.quotients as u16).to_le_bytes());
+        for (byte, field) in head[12..].iter_mut().zip([self.remainder_bits, self.value_bits, self.bits, self.dropped])
+        {
+            *byte = field as u8;
+        }
+    }
+}
+
+/// A page whose head makes sense.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page<'a> {
+    bytes: &'a [u8],
+    head: Head,
+}
+
+impl<'a> Page<'a> {
+    /// Looks at a page's head; `None` if it is not one that [`PageEncoder::encode`] writes.
+    #[inline]
+    pub(super) fn open(bytes: &'a [u8]) -> Option<Page<'a>> {
+        let bytes = bytes.get(..PAGE)?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let (first, rest) = (word(BLOCK_HEADER), word(BLOCK_HEADER + 8));
+        let byte = |at: u32| (rest >> (8 * at)) as u32 & 0xff;
+        let head = Head {
+            first,
+            entries: (rest & 0xffff) as usize,
+            quotients: (rest >> 16 & 0xffff) as usize,
+            remainder_bits: byte(4),
+            value_bits: byte(5),
+            bits: byte(6),
+            dropped: byte(7),
+        };
+        let sound = (1..=MAX_BITS).contains(&head.bits)
+            && head.dropped <= head.bits
+            && head.value_bits <= MAX_VALUE_BITS
+            && head.width() <= MAX_BITS
+            && head.quotients > 0
+            && head.first >> head.bits == 0
+            && head.used() <= PAGE;
+        sound.then_some(Page { bytes, head })
+    }
+
+    /// The first fingerprint that belongs here.
+    pub(super) fn first(&self) -> u64 {
+        self.head.first
+    }
+
+    /// Bits of the fingerprints, before any were dropped.
+    pub(super) fn bits(&self) -> u32 {
+        self.head.bits
+    }
+
+    /// Entries.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.head.entries
+    }
+
+    /// Shows the values of the entries that a hash matches to `found`, ascending, until it says `false`; `None` if the
+    /// page contradicts itself.
+    #[inline]
+    pub(super) fn look(&self, hash: u64, mut found: impl FnMut(u8) -> bool) -> Option<()> {
+        let head = &self.head;
+        let fingerprint = hash >> (64 - head.bits);
+        let cell = (fingerprint >> head.dropped).checked_sub(head.first >> head.dropped)?;
+        let remainder = cell & ((1 << head.remainder_bits) - 1);
+        let quotient = usize::try_from(cell >> head.remainder_bits).ok().filter(|&q| q < head.quotients)?;
+        let (from, to) = self.entries_of(quotient)?;
+        for i in from..to {
+            let entry = self.entry(i);
+            let here = entry >> head.value_bits;
+            if here == remainder && !found((entry & ((1 << head.value_bits) - 1)) as u8) || here > remainder {
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// Which entries have this quotient, as a range; `None` if the counts contradict the head.
+    #[inline]
+    fn entries_of(&self, quotient: usize) -> Option<(usize, usize)> {
+        let stride = self.head.stride();
+        let sample = quotient / stride;
+        let before = self.sample(sample);
+        let start = self.after_ones(sample * stride + before, (quotient - sample * stride) as u32)?;
+        let (mut index, mut word) = self.word_from(start)?;
+        while word == 0 {
+            index += 1;
+            word = self.word(index)?;
+        }
+        let end = index * 64 + word.trailing_zeros() as usize;
+        let from = start.checked_sub(quotient)?;
+        let to = from + (end - start);
+        (to <= self.head.entries).then_some((from, to))
+    }
+
+    /// Entries before the quotient with which this stretch begins.
+    #[inline]
+    fn sample(&self, stretch: usize) -> usize {
+        match stretch {
+            0 => 0,
+            _ => {
+                let at = SAMPLES_AT + 2 * (stretch - 1);
+                usize::from(u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]]))
+            }
+        }
+    }
+
+    /// The place behind the next `ones` ones of the counts, at or after `place`.
+    #[inline]
+    fn after_ones(&self, place: usize, mut ones: u32) -> Option<usize> {
+        if ones == 0 {
+            return Some(place);
+        }
+        let (mut index, mut word) = self.word_from(place)?;
+        loop {
+            let here = word.count_ones();
+            if here >= ones {
+                return Some(index * 64 + select(word, ones - 1) as usize + 1);
+            }
+            ones -= here;
+            index += 1;
+            word = self.word(index)?;
+        }
+    }
+
+    /// A word of the counts.
+    #[inline]
+    fn word(&self, index: usize) -> Option<u64> {
+        if index * 8 >= self.head.counts_bytes() {
+            return None;
+        }
+        let at = COUNTS_AT + index * 8;
+        Some(u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes")))
+    }
+
+    /// The word of the counts with this place, without the bits before it, and its number.
+    #[inline]
+    fn word_from(&self, place: usize) -> Option<(usize, u64)> {
+        Some((place / 64, self.word(place / 64)? & (u64::MAX << (place % 64))))
+    }
+
+    /// An entry, of those that the head counts.
+    #[inline]
+    fn entry(&self, i: usize) -> u64 {
+        let width = self.head.width();
+        let bit = i * width as usize;
+        let at = COUNTS_AT + self.head.counts_bytes() + bit / 8;
+        let word = match self.bytes.get(at..at + 8) {
+            Some(bytes) => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
+            // The last few of a full page.
+            None => self.bytes[at..].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+        };
+        word >> (bit % 8) & ((1 << width) - 1)
+    }
+
+    /// All entries in their order, as what they stand for among hashes up to `last`, the last one of this page; `None` if
+    /// the page contradicts itself anywhere.
+    pub(super) fn fingerprints(&self, last: u64) -> Option<Vec<Fingerprint>> {
+        let head = &self.head;
+        let first = head.first << (64 - head.bits);
+        // A hash behind the last quotient would find no answer, which is none to merge.
+        let end = last >> (64 - head.bits) >> head.dropped;
+        let cells = end.checked_sub(head.first >> head.dropped)?;
+        if cells >> head.remainder_bits != head.quotients as u64 - 1 {
+            return None;
+        }
+        // Hashes that an entry stands for, less one.
+        let beside = u64::MAX >> (head.bits - head.dropped);
+        let mut all: Vec<Fingerprint> = Vec::with_capacity(head.entries);
+        let mut place = 0;
+        for quotient in 0..head.quotients {
+            let end = self.after_ones(place, 1)?;
+            let (from, to) = (place - quotient, (end - 1).checked_sub(quotient)?);
+            let begins = quotient.is_multiple_of(head.stride());
+            if to > head.entries || begins && self.sample(quotient / head.stride()) != from {
+                return None;
+            }
+            for entry in (from..to).map(|i| self.entry(i)) {
+                let cell = (quotient as u64).checked_mul(1 << head.remainder_bits)?;
+                let cell = cell.checked_add(entry >> head.value_bits)?;
+                let prefix = (head.first >> head.dropped).checked_add(cell)?;
+                if prefix >> (head.bits - head.dropped) != 0 {
+                    return None;
+                }
+                let low = prefix.checked_shl(64 - head.bits + head.dropped).unwrap_or(0);
+                let (high, low) = (low | beside, low.max(first));
+                let value = (entry & ((1 << head.value_bits) - 1)) as u8;
+                let print = Fingerprint { low, high: high.min(last), value };
+                if print.low > print.high || all.last().is_some_and(|before| *before >= print) {
+                    return None;
+                }
+                all.push(print);
+            }
+            place = end;
+        }
+        (all.len() == head.entries).then_some(all)
+    }
+}
+
+/// The place of the `n`-th one of a word, counted from 0; the word has more than `n` of them.
+#[inline]
+fn select(word: u64, n: u32) -> u32 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x8080_8080_8080_8080;
+    debug_assert!(n < word.count_ones(), "a one that is there");
+    // In each byte the ones up to and with it; then how many bytes have at most n.
+    let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
+    let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
+    let sums = ((nibbles + (nibbles >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(ONES);
+    let at_most = (((u64::from(n).wrapping_mul(ONES) | HIGH) - sums) & HIGH) >> 7;
+    let byte = at_most.wrapping_mul(ONES) >> 56 << 3;
+    let mut left = u64::from(n) - (sums << 8 >> byte & 0xff);
+    let mut bits = word >> byte & 0xff;
+    while left > 0 {
+        bits &= bits - 1;
+        left -= 1;
+    }
+    byte as u32 + bits.trailing_zeros()
+}
+
+/// The remainder bits with which `entries` of `cells` cells take the least bytes of a page; `None` if they do not fit.
+pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Option<u32> {
+    let used = |remainder_bits: u32| {
+        let quotients = usize::try_from(((cells - 1) >> remainder_bits) + 1).ok()?;
+        let head = Head { first: 0, entries, quotients, remainder_bits, value_bits, bits: 0, dropped: 0 };
+        (quotients <= PAGE * 8 && entries <= PAGE * 8 && head.used() <= PAGE).then(|| (head.used(), remainder_bits))
+    };
+    (0..=MAX_BITS - value_bits).filter_map(used).min().map(|(_, remainder_bits)| remainder_bits)
+}
+
+/// Writes pages; keeps its memory from one to the next.
+#[derive(Debug, Default)]
+pub(super) struct PageEncoder {
+    /// Cell and, below it, value of each entry.
+    cells: Vec<u64>,
+}
+
+impl PageEncoder {
+    /// Writes the page for the fingerprints of `bits` bits from `first` to `last`, behind its block header. Those of
+    /// `prints` that reach beyond are cut. Returns the entries that it has.
+    pub(super) fn encode(
+        &mut self,
+        page: &mut [u8],
+        (first, last): (u64, u64),
+        bits: u32,
+        value_bits: u32,
+        prints: &[Fingerprint],
+    ) -> usize {
+        assert!(page.len() == PAGE && first <= last && (1..=MAX_BITS).contains(&bits) && value_bits <= MAX_VALUE_BITS);
+        for dropped in 0..=bits {
+            if !self.collect(first, last, bits, value_bits, dropped, prints) {
+                continue;
+            }
+            let cells = (last >> dropped) - (first >> dropped) + 1;
+            if let Some(remainder_bits) = remainder_bits(self.cells.len(), cells, value_bits) {
+                let quotients = ((cells - 1) >> remainder_bits) as usize + 1;
+                let entries = self.cells.len();
+                self.write(page, Head { first, entries, quotients, remainder_bits, value_bits, bits, dropped });
+                return entries;
+            }
+        }
+        unreachable!("a fingerprint without bits leaves one cell with at most 256 values")
+    }
+
+    /// Gathers the distinct entries, sorted, without the last `dropped` bits of their fingerprints; `false` if prints that
+    /// are known by fewer bits would have to be entered in too many cells.
+    fn collect(
+        &mut self,
+        first: u64,
+        last: u64,
+        bits: u32,
+        value_bits: u32,
+        dropped: u32,
+        prints: &[Fingerprint],
+    ) -> bool {
+        self.cells.clear();
+        let cell = |hash: u64| ((hash >> (64 - bits)).clamp(first, last) >> dropped) - (first >> dropped);
+        let mut more = 0;
+        for print in prints {
+            debug_assert!(print.low <= print.high && u64::from(print.value) >> value_bits == 0, "{print:?}");
+            let (from, to) = (cell(print.low), cell(print.high));
+            more += to - from;
+            if more > PAGE as u64 {
+                return false;
+            }
+            self.cells.extend((from..=to).map(|cell| cell << value_bits | u64::from(print.value)));
+        }
+        if !self.cells.is_sorted() {
+            self.cells.sort_unstable();
+        }
+        self.cells.dedup();
+        true
+    }
+
+    fn write(&self, page: &mut [u8], head: Head) {
+        debug_assert!(head.used() <= PAGE);
+        page[BLOCK_HEADER..].fill(0);
+        head.write(page);
+        let mut set = |place: usize| page[COUNTS_AT + place / 8] |= 1 << (place % 8);
+        let mut samples = [0u16; SAMPLES];
+        let stride = head.stride();
+        let mut quotient = 0;
+        let end_one = |quotient: &mut usize, entries: usize, samples: &mut [u16; SAMPLES]| {
+            let place = *quotient + entries;
+            *quotient += 1;
+            if quotient.is_multiple_of(stride) && *quotient < head.quotients {
+                samples[*quotient / stride - 1] = entries as u16;
+            }
+            place
+        };
+        for (i, cell) in self.cells.iter().enumerate() {
+            let own = (cell >> head.width()) as usize;
+            while quotient < own {
+                set(end_one(&mut quotient, i, &mut samples));
+            }
+        }
+        while quotient < head.quotients {
+            set(end_one(&mut quotient, head.entries, &mut samples));
+        }
+        for (sample, bytes) in samples.iter().zip(page[SAMPLES_AT..].chunks_exact_mut(2)) {
+            bytes.copy_from_slice(&sample.to_le_bytes());
+        }
+        let (width, at) = (head.width(), COUNTS_AT + head.counts_bytes());
+        for (i, cell) in self.cells.iter().enumerate() {
+            let bit = i * width as usize;
+            let entry = (cell & ((1 << width) - 1)) << (bit % 8);
+            let bytes = &mut page[at + bit / 8..];
+            let n = bytes.len().min(8);
+            bytes[..n].iter_mut().zip(entry.to_le_bytes()).for_each(|(byte, more)| *byte |= more);
+        }
+    }
+}

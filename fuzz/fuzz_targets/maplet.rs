@@ -1,0 +1,4 @@
+//! The coverage-guided driver of `maplet`.
+#![no_main]
+
+pandodb_fuzz::fuzz!("maplet");

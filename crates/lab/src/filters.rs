@@ -393,7 +393,7 @@ fn merge(filters: &[(Quotient, AlignedBuf)]) -> Result<(Maplet, AlignedBuf)> {
         pages: buf.chunks_exact(PAGE).map(Ok),
         values: vec![Some(run)],
     });
-    let mut merge = Merge::new(inputs.collect(), 0);
+    let mut merge = Merge::new(inputs.collect(), 0)?;
     let mut buf = AlignedBuf::zeroed(merge.meta().pages as usize);
     for page in buf.chunks_exact_mut(PAGE) {
         merge.next_page(page)?;

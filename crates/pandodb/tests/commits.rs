@@ -9,18 +9,19 @@ use pandodb::device::mem::MemDevice;
 use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
 use pandodb::{AddI64, Durability, Error, KeyspaceOptions, Store};
 
-/// A device in memory whose writes to the log panic while `armed`.
+/// A device in memory whose writes to the log, or syncs of it, panic while `armed`.
 #[derive(Debug)]
 struct Trap {
     device: Arc<MemDevice>,
     armed: Arc<AtomicBool>,
+    at_sync: bool,
 }
 
 impl Device for Trap {
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
         let file = self.device.open(name, how)?;
-        let armed = self.armed.clone();
-        Ok(if name.starts_with("wal-") { Arc::new(TrapFile { file, armed }) } else { file })
+        let (armed, at_sync) = (self.armed.clone(), self.at_sync);
+        Ok(if name.starts_with("wal-") { Arc::new(TrapFile { file, armed, at_sync }) } else { file })
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -68,6 +69,7 @@ impl Device for Trap {
 struct TrapFile {
     file: Arc<dyn File>,
     armed: Arc<AtomicBool>,
+    at_sync: bool,
 }
 
 impl File for TrapFile {
@@ -76,7 +78,7 @@ impl File for TrapFile {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
-        assert!(!self.armed.load(SeqCst), "the trap");
+        assert!(self.at_sync || !self.armed.load(SeqCst), "the trap");
         self.file.write_at(offset, buf)
     }
 
@@ -97,6 +99,7 @@ impl File for TrapFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        assert!(!self.at_sync || !self.armed.load(SeqCst), "the trap");
         self.file.sync()
     }
 
@@ -106,9 +109,39 @@ impl File for TrapFile {
 }
 
 #[test]
+fn a_thread_that_panics_in_a_sync_leaves_nobody_waiting() {
+    let armed = Arc::new(AtomicBool::new(false));
+    let trap = Arc::new(Trap { device: MemDevice::new(), armed: armed.clone(), at_sync: true });
+    let store = Store::builder("trap").device(trap).durability(Durability::Synced).open().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let panics: usize = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4u8)
+            .map(|thread| {
+                let (rows, armed) = (&rows, &armed);
+                scope.spawn(move || {
+                    for i in 0..10_000u32 {
+                        match rows.put([&[thread][..], &i.to_be_bytes()].concat(), "row") {
+                            Ok(()) => {}
+                            Err(Error::Indeterminate { .. } | Error::Poisoned { .. }) => return,
+                            Err(e) => panic!("{e}"),
+                        }
+                        armed.fetch_or(thread == 0 && i == 100, SeqCst);
+                    }
+                })
+            })
+            .collect();
+        writers.into_iter().map(|writer| usize::from(writer.join().is_err())).sum()
+    });
+    assert_eq!(panics, 1, "the leader of the sync; the others are told");
+    assert!(matches!(rows.put("later", "row"), Err(Error::Poisoned { .. })));
+    drop(rows);
+    assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
+}
+
+#[test]
 fn a_thread_that_panics_in_its_commit_leaves_nobody_waiting() {
     let (device, armed) = (MemDevice::new(), Arc::new(AtomicBool::new(false)));
-    let trap = Arc::new(Trap { device: device.clone(), armed: armed.clone() });
+    let trap = Arc::new(Trap { device: device.clone(), armed: armed.clone(), at_sync: false });
     let store = Store::builder("trap").device(trap).open().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let acknowledged = AtomicU64::new(0);

@@ -252,7 +252,10 @@ fn two_faults_lose_what_is_reported() {
                 }
                 Err(e) => {
                     assert!(is_named(&e), "{what}: {e}");
-                    assert!(SUPERBLOCKS.contains(&a) && SUPERBLOCKS.contains(&b), "{what}: {e}");
+                    // Nothing says where anything is: both superblocks are gone, or both copies of the catalogue.
+                    let catalogues = [a, b].map(|page| kind(&specimen.image, page) == Some(BlockKind::Catalog));
+                    let superblocks = SUPERBLOCKS.contains(&a) && SUPERBLOCKS.contains(&b);
+                    assert!(superblocks || catalogues == [true, true], "{what}: {e}");
                     refused += 1;
                 }
             }
@@ -261,7 +264,7 @@ fn two_faults_lose_what_is_reported() {
             }
         }
     }
-    println!("{incomplete} salvages of 450 lost something, {refused} had no superblock");
+    println!("{incomplete} salvages of 450 lost something, {refused} had no superblock or no catalogue");
     assert!(incomplete > 100);
 }
 

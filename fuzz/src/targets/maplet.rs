@@ -37,7 +37,10 @@ fn run(data: &[u8]) {
         pages: [Ok(page)].into_iter(),
         values: (0..=255).map(|value| Some(renumber(i, value))).collect(),
     });
-    let mut merge = Merge::new(inputs.collect(), 0);
+    let mut merge = match Merge::new(inputs.collect(), 0) {
+        Ok(merge) => merge,
+        Err(error) => return assert_corruption(&error),
+    };
     let mut merged = Vec::new();
     loop {
         let mut page = [0; PAGE];

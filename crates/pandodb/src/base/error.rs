@@ -41,7 +41,8 @@ pub enum Error {
         /// The first failure, in words.
         first: String,
     },
-    /// The sync of this commit failed: it may or may not survive a crash. The store is poisoned.
+    /// The write or the sync of this commit's part of the log failed, or that of a commit before it: this one is not visible,
+    /// and may or may not be there after a reopening. The store is poisoned.
     Indeterminate {
         /// The failure, in words.
         first: String,

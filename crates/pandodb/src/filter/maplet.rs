@@ -204,7 +204,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
 ///         Input { meta: old_meta, pages: old.chunks_exact(PAGE).map(Ok), values: vec![Some(1)] },
 ///     ],
 ///     0,
-/// );
+/// )?;
 /// let (meta, mut page) = (merge.meta(), [0; PAGE]);
 /// assert!(meta.pages == 1 && merge.next_page(&mut page)?);
 /// let mut runs = Vec::new();
@@ -228,7 +228,13 @@ pub struct Merge<I> {
 impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
     /// Starts a merge. The result's fingerprints will be good for merges of `room` entries in all, as far as those of
     /// the inputs reach.
-    pub fn new(inputs: Vec<Input<I>>, room: u64) -> Merge<I> {
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if an input's description is not such as a builder makes.
+    pub fn new(inputs: Vec<Input<I>>, room: u64) -> Result<Merge<I>> {
+        if let Some(input) = inputs.iter().find(|input| !input.meta.is_sound()) {
+            return Err(Error::corruption("filter", 0, format!("impossible figures: {:?}", input.meta)));
+        }
         let entries = inputs.iter().map(|input| input.meta.entries).sum::<u64>();
         let longest = inputs.iter().map(|input| u32::from(input.meta.bits)).max().unwrap_or(0);
         let bits = fingerprint_bits(entries, RATE_BITS).max(bits_for_room(room)).min(longest).clamp(1, MAX_BITS);
@@ -238,7 +244,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
         let together = (inputs.len() as u64).isqrt();
         let sources =
             inputs.into_iter().map(|input| Source { input, page: 0, prints: Vec::new().into_iter().peekable() });
-        Merge {
+        Ok(Merge {
             sources: sources.collect(),
             meta: QuotientMeta::sized(entries, together, bits, value_bits, SLACK),
             value_bits,
@@ -246,7 +252,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
             entries: 0,
             prints: Vec::new(),
             encoder: PageEncoder::default(),
-        }
+        })
     }
 
     /// The result's description. `entries` is exact once all pages were written, and else the most they can be.

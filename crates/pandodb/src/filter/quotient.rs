@@ -70,7 +70,11 @@ impl QuotientMeta {
         let bits = u32::from(self.bits);
         match self.pages {
             0 => self.entries == 0,
-            pages => (1..=MAX_BITS).contains(&bits) && u64::from(pages) <= 1 << bits,
+            // An entry takes a bit at least.
+            pages => {
+                let fits = self.entries <= u64::from(pages) * 8 * crate::base::PAGE as u64;
+                (1..=MAX_BITS).contains(&bits) && u64::from(pages) <= 1 << bits && fits
+            }
         }
     }
 

@@ -157,6 +157,7 @@ impl RunCursor {
     fn end(&mut self) {
         self.slot = None;
         self.window = 0..0;
+        self.leaves.let_go();
     }
 
     /// Goes to the first entry at or above `bound`; in reverse, to the last one below it.

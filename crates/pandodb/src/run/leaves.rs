@@ -99,6 +99,14 @@ impl Leaves {
         };
     }
 
+    /// There is no current leaf any more. A compaction that is done with an input holds nothing of it while it goes on with
+    /// others.
+    pub(super) fn let_go(&mut self) {
+        if self.readahead != ReadAhead::Scan {
+            (self.held, self.current) = (Held::Nothing, 0..0);
+        }
+    }
+
     /// The positions of the current leaf.
     pub(super) fn current(&self) -> PageRange {
         self.current.clone()

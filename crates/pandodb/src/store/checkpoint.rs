@@ -103,6 +103,11 @@ impl Engine {
             pins.push(cut.pin);
         }
         let last = Seqno(self.settled().next.0 - 1);
+        // A commit that panicked may be in some of its memtables only: then nothing of what was cut and concluded above may
+        // become durable.
+        if let Some(first) = self.poison.get() {
+            return Err(Error::Poisoned { first: first.clone() });
+        }
         let generation = root.superblock.generation + 1;
         let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
@@ -302,6 +307,8 @@ impl Engine {
         // What the last compactions freed waits for two superblocks, and a checkpoint may seal a memtable.
         for _ in 0..4 {
             self.drain(&|| self.debt().total() == 0)?;
+            // A worker in the middle of a step for a keyspace that was dropped meanwhile holds its runs until the step ends.
+            drop(self.gate.write());
             self.checkpoint()?;
             if !self.core.data.has_quarantine() && self.debt().total() == 0 {
                 break;

@@ -380,7 +380,9 @@ impl Engine {
     /// Seals a keyspace's memtable and hands it to the index. The sequencer is settled, so the cut is exact.
     pub(crate) fn seal(&self, sequencer: &Settled<'_>, keyspace: &KeyspaceState) {
         let old = keyspace.containers.load_full();
-        if old.active.is_empty() {
+        // A memtable that a commit has left half applied is not to reach a run.
+        let whole = sequencer.ticket == 0 || !self.watermark.is_given_up(sequencer.ticket - 1);
+        if old.active.is_empty() || !whole {
             return;
         }
         let through = Seqno(sequencer.next.0 - 1);

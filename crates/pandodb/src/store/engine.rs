@@ -262,7 +262,8 @@ impl Engine {
             Some(first) => Err(Error::Poisoned { first: first.clone() }),
             None => self.write_clean_end().inspect_err(|e| self.poison(e)),
         };
-        // A commit that was under way in a poisoned store may still write to the log.
+        // In a poisoned store a checkpoint may be under way, and a commit that still writes to the log.
+        drop(self.durable_root.lock());
         drop(self.settled());
         let _gate = self.gate.write();
         self.lock.lock().take();

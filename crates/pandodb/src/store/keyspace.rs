@@ -212,7 +212,8 @@ impl Keyspace {
     /// Sets the value of a key, with the store's durability.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a key or value out of bounds, [`Error::DiskFull`], [`Error::Poisoned`].
+    /// [`Error::InvalidArgument`] for a key or value out of bounds, [`Error::DiskFull`], [`Error::Poisoned`];
+    /// [`Error::Indeterminate`] if its record, or one that was under way before it, could not be written.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.engine.config.durability)
     }
@@ -220,7 +221,7 @@ impl Keyspace {
     /// Sets the value of a key, with a durability of its own.
     ///
     /// # Errors
-    /// As [`Keyspace::put`]; [`Error::Indeterminate`] if the sync failed.
+    /// As [`Keyspace::put`]; [`Error::Indeterminate`] if the sync failed, too.
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.state.check_put(key, value)?;

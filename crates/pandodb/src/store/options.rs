@@ -29,7 +29,8 @@ pub enum Mode {
     /// The best that we could make of each structure.
     #[default]
     Product,
-    /// Each structure as its source describes it, to be measured beside the other.
+    /// As its source describes the structure, to be measured beside the other. Of `stbe` that is how leaves are kept (tiered) and
+    /// that every arrival is compacted once; its filters are the same in both modes.
     Paper,
 }
 

@@ -8,7 +8,8 @@
 //!
 //! **One writes, others append.** Whoever needs a record in the page cache and finds nobody writing takes the whole buffer
 //! and writes it without the lock, while others append to a second one. Who comes meanwhile waits, and finds itself
-//! covered or writes what has gathered. So records reach the file in their order, and no append waits for a write.
+//! covered or writes what has gathered. So records reach the file in their order, and no append waits for such a write; only
+//! who leads a sync, or begins a segment, writes under the lock.
 //!
 //! **Group commit.** Whoever wants a seqno durable and finds no sync running leads: it writes the buffer, ends the
 //! block, notes how far the log reaches and syncs without the lock, while appends go on in the blocks after it. Others
@@ -486,10 +487,6 @@ impl Log {
         self.writing.store(true, Ordering::Release);
         let work = || catch_unwind(AssertUnwindSafe(|| write_all_at(&*file, at, &buffer)));
         let result = MutexGuard::unlocked(state, work);
-        self.writing.store(false, Ordering::Release);
-        if state.waiting > 0 {
-            self.idle.notify_all();
-        }
         // Still the segment that was written: to replace it one waits for the writer.
         let name = || state.current.as_ref().map_or_else(String::new, |segment| segment.name.clone());
         let written = match &result {
@@ -500,6 +497,11 @@ impl Log {
         empty(&mut buffer);
         state.spare = buffer;
         let noted = self.note_write(state, written);
+        // After it: who waits for the writer looks at what was written first.
+        self.writing.store(false, Ordering::Release);
+        if state.waiting > 0 {
+            self.idle.notify_all();
+        }
         if let Err(panic) = result {
             resume_unwind(panic);
         }
@@ -515,7 +517,7 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs everything appended so far. A failure is found in `poison`.
+    /// Syncs everything appended so far. A failure is found in `poison`; a panic of the device poisons, and goes on.
     fn lead(&self, state: &mut MutexGuard<'_, State>) {
         if self.write_out(state).is_err() {
             return;
@@ -532,13 +534,21 @@ impl Log {
             files.push((segment.name.clone(), Arc::clone(&segment.file)));
         }
         state.syncing = true;
-        let result = MutexGuard::unlocked(state, || {
+        let sync = || {
             if let Some(data) = self.data.as_ref().filter(|_| !SeededBug::ValuesAfterTheLog.is_on()) {
                 data.sync_large_values()?;
             }
             files.iter().try_for_each(|(name, file)| file.sync().map_err(|e| final_error("sync", name, None, &e)))
-        });
+        };
+        let result = MutexGuard::unlocked(state, || catch_unwind(AssertUnwindSafe(sync)));
         state.syncing = false;
+        let result = match result {
+            Ok(result) => result,
+            Err(panic) => {
+                drop(self.poison(state, Error::Poisoned { first: "the device panicked in a sync".into() }));
+                resume_unwind(panic);
+            }
+        };
         let result = if SeededBug::FailedSyncForgiven.is_on() { Ok(()) } else { result };
         match result {
             Ok(()) => {
@@ -561,12 +571,13 @@ impl Log {
         if let Some(old) = state.current.replace(segment) {
             let len = old.end.next_multiple_of(BLOCK);
             state.older.push(SegmentInfo { stream: STREAM, number: old.number, last: old.last, bytes: len });
+            // Whatever becomes of the cut, the next sync is of this one, too.
+            if old.last > state.durable {
+                state.unsynced.push((old.name.clone(), old.file.clone()));
+            }
             if let Err(e) = old.file.set_len(len) {
                 let error = final_error("cut", &old.name, Some(len), &e);
                 return Err(self.poison(state, error));
-            }
-            if old.last > state.durable {
-                state.unsynced.push((old.name, old.file));
             }
         }
         state.roll_wanted = false;

@@ -32,7 +32,7 @@ fn merge(inputs: &[(&Built, Vec<Option<u8>>)], room: u64) -> Result<Built> {
         let pages = buf.chunks_exact(PAGE).map(Ok);
         Input { meta: *meta, pages, values: values.clone() }
     });
-    let mut merge = Merge::new(inputs.collect(), room);
+    let mut merge = Merge::new(inputs.collect(), room)?;
     let mut buf = AlignedBuf::zeroed(merge.meta().pages as usize);
     for page in buf.chunks_exact_mut(PAGE) {
         assert!(merge.next_page(page)?);

@@ -8,7 +8,9 @@
 //!   themselves, or, when the small ones weigh a third of the large one, with everything.
 //! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf what is newer is compacted beside it, as
 //!   if the leaf began there.
-//! * Never runs of which no two have a key in common, unless they are too many: a reader asks one of them.
+//! * Runs of which no two have a key in common stay side by side, in a leaf or above, unless they are too many, or, in a leaf,
+//!   hold much that is of no use: a reader asks one of them.
+//! * A leaf that a range tombstone covers is compacted at once: what is older there goes.
 //! * In paper mode ([`Policy::Paper`]) leaves are tiered: eight compacted runs and one more make one; nothing else does.
 //! * A lone run is never rewritten, unless a caller asked for its range ([`super::Stbe`] keeps those as `forced`).
 
@@ -25,6 +27,8 @@ use crate::run::RunSlice;
 const LEAF_RUNS: usize = 8;
 /// Runs without a common key that are left as they are: as many as a leaf of memtables in key order may get until it splits.
 const MOST_APART: usize = 24;
+/// Runs side by side are compacted if one in so many of their messages is of no use.
+const WASTE: u64 = 4;
 
 /// What one compaction is to do.
 #[derive(Clone)]
@@ -125,7 +129,9 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
             let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
             let heavy = weighs || old > LEAF_RUNS;
-            if forced || (heavy && !may_stay_apart(branches, policy)) {
+            let useless = begin == 0 && is_wasteful(branches);
+            let wiped = branches[1..].iter().any(|branch| wipes(branch, &leaf.range));
+            if forced || wiped || (heavy && (useless || !may_stay_apart(branches, policy))) {
                 return Some(candidate(0, total));
             }
             (!may_stay_apart(&branches[old..], policy)).then(|| candidate(old, bytes[old..].iter().sum()))
@@ -137,6 +143,39 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
 fn needs_rewrite(branch: &Branch) -> bool {
     let meta = branch.slice.run().meta();
     meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
+}
+
+/// Whether much of what these runs hold is of no use at the bottom, so that it is worth a compaction although no two of them
+/// have a key in common: deleted keys, superseded versions, operands.
+pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
+    let (mut useless, mut all) = (0, 0);
+    for meta in branches.iter().map(|branch| branch.slice.run().meta()) {
+        let superseded = (meta.puts + meta.blob_puts).saturating_sub(meta.keys);
+        useless += meta.deletes + meta.merges + meta.range_tombstones + superseded;
+        all += meta.entries() + meta.range_tombstones;
+    }
+    branches.len() > 1 && useless * WASTE >= all
+}
+
+/// Whether the range tombstones of a branch cover a whole leaf: what is older there can go, though nothing of it was touched.
+fn wipes(branch: &Branch, leaf: &KeyRange) -> bool {
+    if branch.slice.run().meta().range_tombstones == 0 {
+        return false;
+    }
+    // What cannot be read wipes nothing.
+    let mut tombstones = branch.slice.tombstones(leaf).unwrap_or_default();
+    tombstones.sort_by(|a, b| a.range.from.cmp(&b.range.from));
+    let mut rest = leaf.clone();
+    for tombstone in tombstones {
+        if tombstone.range.from > rest.from {
+            return false;
+        }
+        if tombstone.range.covers(&rest) {
+            return true;
+        }
+        rest.from = rest.from.max(tombstone.range.to);
+    }
+    false
 }
 
 /// Whether nothing is won by making one run of these: there are few, and no key is in two of them, as in a load in key

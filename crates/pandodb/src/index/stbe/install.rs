@@ -77,8 +77,10 @@ impl Install<'_> {
         let branch = match output {
             Some(slice) => {
                 let fresh = node.height < self.candidate.height;
+                // The size of an output that lies here as a whole is known; of a part, the inputs' estimates are the better ones.
+                let whole = self.output.as_ref().is_some_and(|output| output.bytes() == slice.bytes());
                 let inputs = node.branches[at..at + count].iter().map(|branch| branch.bytes).sum();
-                Some(node.branch(self.id, fresh, slice, inputs)?)
+                Some(node.branch(self.id, fresh, slice, if whole { u64::MAX } else { inputs })?)
             }
             None => None,
         };

@@ -27,8 +27,10 @@ use super::node::Branch;
 /// The least and the most bytes that a compaction reads ahead from each input: inputs are many, this bounds its memory, and
 /// how much one step may read.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
-/// It reads a sixty-fourth of its bytes ahead, within these bounds.
+/// It reads a sixty-fourth of its bytes ahead, within these bounds, and of all inputs together no more than so much, but the
+/// least of each.
 const READ_AHEAD_SHARE: u64 = 64;
+const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// Bytes taken from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
@@ -200,6 +202,8 @@ pub struct MergeJob {
     /// Cursors of the next merge, the first ones opened already.
     inputs: Vec<RunCursor>,
     opened: usize,
+    /// Bytes that each of them reads at a time, but for the first time.
+    chunk: usize,
     merge: Option<MergeCursor>,
     /// The next of the candidate's live ranges.
     range: usize,
@@ -227,7 +231,16 @@ impl MergeJob {
             }
         }
         let folding = Folding::new(core, candidate.bytes, stripes, operator, candidate.bottom, &tombstones);
-        Ok(MergeJob { candidate, folding, inputs: Vec::new(), opened: 0, merge: None, range: 0, failed: None })
+        Ok(MergeJob {
+            candidate,
+            folding,
+            inputs: Vec::new(),
+            opened: 0,
+            chunk: 0,
+            merge: None,
+            range: 0,
+            failed: None,
+        })
     }
 
     /// Works through about `budget` bytes: how many it were, and whether the inputs are done.
@@ -259,12 +272,13 @@ impl MergeJob {
         let Some(range) = self.candidate.live.get(self.range) else { return false };
         self.range += 1;
         self.opened = 0;
-        let chunk = (self.candidate.bytes / READ_AHEAD_SHARE).clamp(*READ_AHEAD.start(), *READ_AHEAD.end()) as usize;
         let branches = self.candidate.branches.iter().filter(|branch| branch.slice.range().overlaps(range));
         let count = branches.clone().count();
+        let most = (READ_AHEAD_IN_ALL / count.max(1) as u64).min(*READ_AHEAD.end()).max(*READ_AHEAD.start());
+        self.chunk = (self.candidate.bytes / READ_AHEAD_SHARE).clamp(*READ_AHEAD.start(), most) as usize;
+        let (first, chunk) = (|i| self.chunk * (i + 1) / count, self.chunk);
         let cursor = |(i, branch): (usize, &Branch)| {
-            let ahead = ReadAhead::Staggered(chunk * (i + 1) / count, chunk);
-            RunCursor::pending(branch.slice.clone(), range, false, ahead)
+            RunCursor::pending(branch.slice.clone(), range, false, ReadAhead::Staggered(first(i), chunk))
         };
         self.inputs = branches.enumerate().map(cursor).collect();
         !self.inputs.is_empty() || self.next_range()
@@ -274,6 +288,7 @@ impl MergeJob {
     /// one the merge begins. Returns what was read, about.
     fn open_next(&mut self) -> Result<u64> {
         let from = &self.candidate.live[self.range - 1].from;
+        let count = self.inputs.len();
         if let Some(cursor) = self.inputs.get_mut(self.opened) {
             self.opened += 1;
             let run = cursor.slice().run().meta().id;
@@ -281,7 +296,7 @@ impl MergeJob {
                 return Ok(0);
             }
             cursor.open().inspect_err(|_| self.failed = Some(run))?;
-            return Ok(*READ_AHEAD.start());
+            return Ok((self.chunk * self.opened / count) as u64);
         }
         let merge = MergeCursor::new(std::mem::take(&mut self.inputs), false);
         self.merge = Some(merge.map_err(|(run, e)| {

@@ -32,7 +32,7 @@ use crate::space::{BLOCK_HEADER, BlockKind, Twin};
 const VERSION: u64 = 2;
 /// Bytes of the length in front of a node's body.
 const LENGTH: usize = 4;
-/// No branch holds more bytes than this for a child, so that sums do not overflow.
+/// No branch holds more bytes than this for a child.
 const MAX_WEIGHT: u64 = 1 << 48;
 /// No tree has handed out so many identities of branches; as many again are left.
 const MAX_BRANCH: u64 = 1 << 62;
@@ -211,10 +211,12 @@ impl Loader<'_> {
             let fresh = reader.varint_max(1)? == 1;
             let run = self.run(RunMeta::decode(reader)?, reader)?;
             let slice = RunSlice::restore(run, reader)?;
-            let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Arc<[u64]>>>()?;
+            let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Vec<u64>>>()?;
+            // A part is no more than the whole, whatever stands there: sums over all parts do not overflow.
+            let whole = slice.bytes().max(1);
+            let weights: Arc<[u64]> = weights.into_iter().map(|weight| weight.min(whole)).collect();
             // What a leaf's part was estimated at is not written down: until it is compacted it counts whole pages again.
-            let sum = weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(*weight));
-            let bytes = if own == 0 { slice.bytes() } else { sum };
+            let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
             node.branches.push(Branch { id, fresh, slice, bytes, weights });
         }
         let mut children = Vec::new();

@@ -16,7 +16,7 @@
 
 use std::sync::Arc;
 
-use super::choose::may_stay_apart;
+use super::choose::{is_wasteful, may_stay_apart};
 use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
@@ -157,7 +157,8 @@ impl Tender<'_> {
             return Some(fullest);
         }
         (0..live.len()).find(|&i| {
-            node.live_branches(i) > self.shape.flush_branches()
+            // Those without anything for the child count, too: what is not handed on is kept, whoever it is for.
+            (live[i] > 0 && node.live(&node.children[i]).len() > self.shape.flush_branches())
                 || (live[i] > 0 && self.forced.iter().any(|range| range.overlaps(&node.children[i].node.range)))
         })
     }
@@ -181,8 +182,8 @@ impl Tender<'_> {
     fn split_leaf(&self, leaf: Arc<Node>) -> Result<Vec<Arc<Node>>> {
         let bytes = leaf.own_bytes();
         let target = self.shape.leaf_bytes;
-        let settled = may_stay_apart(&leaf.branches, self.shape.policy);
-        if bytes <= 3 * target && !(settled && bytes > target + target / 2) {
+        let settled = || may_stay_apart(&leaf.branches, self.shape.policy) && !is_wasteful(&leaf.branches);
+        if bytes <= 3 * target && !(bytes > target + target / 2 && settled()) {
             return Ok(vec![leaf]);
         }
         let keys = quantiles(&leaf, bytes.div_ceil(target))?;

@@ -392,3 +392,49 @@ fn the_parts_of_a_branch_weigh_no_more_than_it() {
     assert!(total <= packed + packed / 20, "{total} of {packed}");
     assert!(slices > packed + packed / 8, "the test wants parts smaller than a page: {slices} of {packed}");
 }
+
+#[test]
+fn a_cold_child_does_not_hold_what_goes_to_a_hot_one() {
+    let mut bench = Bench::new(33);
+    // Puts only: range deletes would be something for everyone.
+    let put = |bench: &mut Bench, count: u64, keys: u64| {
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        for _ in 0..count {
+            bench.seqno += 1;
+            let (key, amount) = (bench.key(keys), bench.seqno as i64);
+            bench.model.insert(key.clone(), amount);
+            let value = amount.to_le_bytes();
+            memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind: Kind::Put, value: &value });
+        }
+        bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+        bench.drain();
+    };
+    (0..60).for_each(|_| put(&mut bench, 700, 40_000));
+    let before = bench.tree.stats();
+    assert!(before.levels >= 3, "{before:?}");
+    (0..300).for_each(|_| put(&mut bench, 300, 100));
+    let (after, root) = (bench.tree.stats(), bench.tree.inner.lock().trunk.root.clone());
+    assert!(root.branches.len() < 60, "{} branches wait in the root", root.branches.len());
+    assert!(after.disk_bytes < before.disk_bytes * 3 / 2, "from {} to {} bytes", before.disk_bytes, after.disk_bytes);
+    bench.check();
+}
+
+#[test]
+fn what_is_deleted_in_key_order_goes() {
+    let mut bench = Bench::new(1);
+    for round in 0..120u64 {
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        for i in 0..200u64 {
+            let key = format!("k{:09}", round * 200 + i).into_bytes();
+            for kind in [Kind::Put, Kind::Delete] {
+                bench.seqno += 1;
+                let value: &[u8] = if kind == Kind::Put { &[7; 40] } else { &[] };
+                memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind, value });
+            }
+        }
+        bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+        bench.drain();
+    }
+    let stats = bench.tree.stats();
+    assert!(stats.tombstones < 6_000, "of 24,000: {stats:?}");
+}

@@ -313,7 +313,9 @@ fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
             keys => keys?,
         };
         let weight = branch.bytes / (keys.len() as u64 + 1);
-        marks.extend(keys.into_iter().map(|key| (key, weight)));
+        // Where a run begins is a place to cut, too, and of a run of one page the only one.
+        let first = (branch.slice.low().to_vec(), weight);
+        marks.extend(keys.into_iter().map(|key| (key, weight)).chain([first]));
     }
     marks.sort_unstable();
     let total: u64 = marks.iter().map(|(_, weight)| weight).sum();

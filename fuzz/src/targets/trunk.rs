@@ -60,7 +60,8 @@ fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&
 
 fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64]) -> Branch {
     let slice = slice.clip(range).expect("reads").expect("something is there");
-    Branch { id: BranchId(id), fresh: id % 2 == 1, slice, weights: weights.into() }
+    let bytes = slice.bytes();
+    Branch { id: BranchId(id), fresh: id % 2 == 1, slice, bytes, weights: weights.into() }
 }
 
 /// A root over two leaves: one branch was flushed to the left one, one lies in both.

@@ -9,7 +9,7 @@
 //!                …                                  ┘      page after page, a page of each input in memory
 //! ```
 //!
-//! A maplet is a quotient filter whose entries carry a small value: pages and questions are those of [`super::page`]. A key
+//! A maplet is a quotient filter whose entries carry a small value: pages and questions are those of `filter::page`. A key
 //! of several runs has an entry for each of them; all are answered, in ascending order, each once ([`values`]). Whoever
 //! wants the newest first gives it the smallest number.
 //!

@@ -10,7 +10,7 @@
 //!
 //! A fingerprint has ⌈log₂ n⌉ + 8 bits, so that n of them are one in 256 of all there are, or fewer, at any n; a fixed
 //! width would lose that as n grows. Pages are as many as let a share of three standard deviations over the mean fit; the
-//! one in a thousand above that makes its fingerprints shorter ([`super::page`]), which a sixty-fourth of slack in n pays for.
+//! one in a thousand above that makes its fingerprints shorter (`filter::page`), which a sixty-fourth of slack in n pays for.
 //!
 //! Invariants: a hash that was added is always found. Two hashes with the same fingerprint have the same page.
 //!

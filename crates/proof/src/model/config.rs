@@ -40,7 +40,7 @@ impl Config {
             memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
             fanout: 2 + rng.index(3),
             // Of its own, so that it changes nothing else of a seed.
-            mode: if mix(seed ^ 0x9A9E_0000) % 4 == 0 { Mode::Paper } else { Mode::Product },
+            mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
             value_bytes: [8, 40, 150][rng.index(3)],

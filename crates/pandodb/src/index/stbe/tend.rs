@@ -157,9 +157,10 @@ impl Tender<'_> {
             return Some(fullest);
         }
         (0..live.len()).find(|&i| {
-            // Those without anything for the child count, too: what is not handed on is kept, whoever it is for.
-            (live[i] > 0 && node.live(&node.children[i]).len() > self.shape.flush_branches())
-                || (live[i] > 0 && self.forced.iter().any(|range| range.overlaps(&node.children[i].node.range)))
+            let child = &node.children[i];
+            // Branches without anything for the child count, too: what is not handed on is kept, whoever it is for.
+            let many = node.live(child).len() > self.shape.flush_branches();
+            live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
         })
     }
 

@@ -81,6 +81,8 @@ ci_runs() {
         wal) echo 150000 ;;
         tombstones | page_map) echo 100000 ;;
         import | leaf | inner) echo 550000 ;;
+        # Whole filters of thousands of hashes.
+        quotient) echo 50000 ;;
         *) echo 750000 ;;
     esac
 }

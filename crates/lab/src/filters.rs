@@ -21,7 +21,7 @@ use pandodb::base::{PAGE, key_hash};
 use pandodb::device::AlignedBuf;
 use pandodb::filter::maplet::{Input, MapletBuilder, Merge, values};
 use pandodb::filter::quotient::{QuotientBuilder, QuotientMeta, ask};
-use pandodb::filter::{BloomBuilder, FilterMeta, may_contain};
+use pandodb::filter::{BloomBuilder, FilterMeta};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Result;
@@ -125,7 +125,7 @@ impl Filter for Bloom {
     }
 
     fn ask(&self, page: &[u8], hash: u64, _: u8) -> (u64, bool) {
-        let found = may_contain(page, self.0.pages, hash);
+        let found = self.0.may_contain(page, hash);
         (u64::from(found), found)
     }
 }
@@ -302,12 +302,12 @@ impl Data {
 fn bloom(hashes: impl Iterator<Item = u64>) -> (Bloom, AlignedBuf) {
     let mut builder = BloomBuilder::new();
     hashes.for_each(|hash| builder.add(hash));
-    let meta = FilterMeta { pages: builder.pages(), first: 0 };
+    let meta = FilterMeta { pages: builder.pages(), ..FilterMeta::default() };
     (Bloom(meta), builder.build())
 }
 
 fn quotient(hashes: impl Iterator<Item = u64>, room: u64) -> (Quotient, AlignedBuf) {
-    let mut builder = QuotientBuilder::with_room(room);
+    let mut builder = QuotientBuilder::new().with_room(room);
     hashes.for_each(|hash| builder.add(hash));
     let (meta, buf) = builder.build();
     (Quotient(meta), buf)

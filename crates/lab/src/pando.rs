@@ -176,9 +176,11 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
         counter("compactions", index.compactions);
         counter("flushes", index.flushes);
         counter("splits", index.splits);
+        counter("written.maplets", index.routed_bytes);
         counter("wasted_bytes", index.wasted_bytes);
         figures.gauges.insert("levels".to_owned(), f64::from(index.levels));
         figures.gauges.insert("runs".to_owned(), index.runs as f64);
+        figures.gauges.insert("maplets".to_owned(), index.maplets as f64);
         figures.gauges.insert("search_bytes".to_owned(), index.search_bytes as f64);
         figures.gauges.insert("max_runs_on_path".to_owned(), index.max_runs_on_path as f64);
         figures.gauges.insert("entries".to_owned(), index.entries as f64);

@@ -103,6 +103,8 @@ pub mod wal;
 #[doc(inline)]
 pub use base::{Error, KeyRange, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};
 #[doc(inline)]
+pub use filter::Filters;
+#[doc(inline)]
 pub use index::{Debt, Estimate, IndexStats};
 #[doc(inline)]
 pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfAbsent};

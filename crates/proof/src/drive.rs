@@ -44,6 +44,7 @@ impl Sizes {
             .segment_bytes(self.segment)
             .reserve_bytes(self.reserve)
             .fanout(self.fanout)
+            .maplet_width(2)
             .mode(self.mode)
     }
 

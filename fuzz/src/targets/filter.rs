@@ -6,7 +6,8 @@
 //! Every key that was added is found; any page answers, in bounds, and a page with more bits set never says "no" where
 //! one with fewer said "perhaps".
 
-use pandodb::filter::{BloomBuilder, FilterMeta, may_contain};
+use pandodb::filter::bloom::may_contain;
+use pandodb::filter::{BloomBuilder, FilterMeta};
 
 use crate::bytes::Bytes;
 use crate::repair::PAGE;
@@ -31,7 +32,7 @@ fn built(mut input: Bytes<'_>) {
     let pages = builder.pages();
     let filter = builder.build();
     assert_eq!(filter.len(), pages as usize * PAGE);
-    let meta = FilterMeta { pages, first: 0 };
+    let meta = FilterMeta { pages, ..FilterMeta::default() };
     for &hash in &hashes {
         let page = meta.page_of(hash) as usize;
         assert!(may_contain(&filter[page * PAGE..][..PAGE], pages, hash), "a key that was added is not found");
@@ -41,7 +42,7 @@ fn built(mut input: Bytes<'_>) {
 fn foreign(mut input: Bytes<'_>) {
     let pages = (input.number() as u32).max(1);
     let hash = input.number();
-    assert!(FilterMeta { pages, first: 0 }.page_of(hash) < pages);
+    assert!(FilterMeta { pages, ..FilterMeta::default() }.page_of(hash) < pages);
     let mut page = [0; PAGE];
     let bytes = input.take(PAGE);
     page[..bytes.len()].copy_from_slice(bytes);

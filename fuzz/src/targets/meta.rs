@@ -60,7 +60,7 @@ fn seeds() -> Vec<Vec<u8>> {
         leaf_pages: 40,
         root: addr((1 << 20) + 10, 2),
         height: 2,
-        filter: FilterMeta { pages: 3, first: 45 },
+        filter: FilterMeta { pages: 3, first: 45, ..FilterMeta::default() },
         tombstones: vec![addr((1 << 20) + 17, 1)],
         range_tombstones: 3,
         merges: 900,

@@ -11,6 +11,7 @@ use std::sync::{Arc, LazyLock};
 use pandodb::base::codec::put_varint;
 use pandodb::base::{Entry, EntryBlock, Error, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno, StoreId};
 use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::filter::Filters;
 use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
 use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
@@ -222,7 +223,9 @@ impl Visitor for Seen {
 
 fn use_it(image: &SimImage, record: &RootRecord) {
     let core = core(image).expect("the file is there");
-    let shape = Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy: Policy::default() };
+    let (policy, filters) = (Policy::default(), Filters::Maplet);
+    let shape =
+        Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2 };
     let index = match Stbe::open(core, shape, None, record) {
         // Of the record itself: its caller knows where it stands.
         Err(error) => return crate::assert_corruption(&error),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pandodb::IndexKind;
+use pandodb::{Filters, IndexKind};
 use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
@@ -40,6 +40,9 @@ pub struct BenchArgs {
     /// The best we can, or the structure as its source describes it.
     #[arg(long, value_enum, default_value_t = ModeName::Product)]
     pub mode: ModeName,
+    /// Which filters runs get, instead of the mode's.
+    #[arg(long, value_enum)]
+    pub filters: Option<FiltersName>,
     /// Rows.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: u64,
@@ -135,6 +138,27 @@ impl From<ModeName> for Mode {
         match name {
             ModeName::Product => Mode::Product,
             ModeName::Paper => Mode::Paper,
+        }
+    }
+}
+
+/// [`Filters`], as they are typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FiltersName {
+    /// A blocked Bloom filter a run.
+    Bloom,
+    /// A quotient filter a run.
+    Quotient,
+    /// A quotient filter a run, and maplets for runs that stand together.
+    Maplet,
+}
+
+impl From<FiltersName> for Filters {
+    fn from(name: FiltersName) -> Filters {
+        match name {
+            FiltersName::Bloom => Filters::Bloom,
+            FiltersName::Quotient => Filters::Quotient,
+            FiltersName::Maplet => Filters::Maplet,
         }
     }
 }

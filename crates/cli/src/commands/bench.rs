@@ -62,7 +62,12 @@ fn measure(args: &BenchArgs) -> Outcome {
     };
     let mut show =
         Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
-    let result = bench::run(&plan, &Pando::new(args.index), &mut show);
+    let opener = Pando::new(args.index);
+    let opener = match args.filters {
+        Some(filters) => opener.tuned(move |builder| builder.filters(filters.into())),
+        None => opener,
+    };
+    let result = bench::run(&plan, &opener, &mut show);
     show.bar.finish_and_clear();
     result.map_err(|e| stopped(&*e))?;
     match (show.failed, show.wrong) {

@@ -82,6 +82,10 @@ bugs! {
     SplitWhileRead,
     /// A filter lacks a few of its run's keys: a read does not find what a scan shows.
     FilterMissesKeys,
+    /// A run that arrives while a maplet is made is taken to be in it.
+    MapletMissesArrival,
+    /// A page of a maplet that cannot be read answers "none" instead of "all".
+    UnreadMapletDenies,
     /// A scan backwards applies operands in the order in which it meets them.
     OperandsBackwards,
     /// A scan that was kept open for long begins again.

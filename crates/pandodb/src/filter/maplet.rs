@@ -193,7 +193,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
 /// use pandodb::filter::quotient::QuotientBuilder;
 ///
 /// let filter = |keys: [&str; 2]| {
-///     let mut builder = QuotientBuilder::with_room(4);
+///     let mut builder = QuotientBuilder::new().with_room(4);
 ///     keys.iter().for_each(|key| builder.add(key_hash(key.as_bytes())));
 ///     builder.build()
 /// };

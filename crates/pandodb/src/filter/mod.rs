@@ -1,45 +1,65 @@
-//! The blocked Bloom filter of a run: one page to ask, one cache line to look at.
+//! Filters: which runs a lookup need not ask.
 //!
-//! ```text
-//!   key hash, 64 bits ──× pages──▶ page │ fraction ──× 63──▶ line │ remixed ──▶ 7 × 9 bits of 512
+//! | | answers for | a question | mistakes | bits a key |
+//! | --- | --- | --- | --- | --- |
+//! | blocked Bloom filter ([`bloom`]) | a run | one cache line | 1 in 100 | 10.2 |
+//! | quotient filter ([`quotient`], 002 §3.3) | a run | three cache lines | 1 in 256 | 10.7 to 11.4 |
+//! | maplet ([`maplet`]) | up to 256 runs | three cache lines | 1 in 512 in all | 12 to 17 |
 //!
-//!   filter block, 4 KiB   | header 16, zeros 48 | line 0 | line 1 | … | line 62 |     64 bytes a line
-//! ```
+//! Each is an array of blocks of a page; the key's hash says which of them answers, so that a question fetches one. A run
+//! says in its description what it has ([`FilterMeta`]); what new ones get is chosen for a tree ([`Filters`]). Quotient
+//! filters can be made into a maplet without their keys, so where maplets are wanted runs have those.
+//! `docs/decisions/0017-quotient-filters-and-maplets.md` compares them.
 //!
-//! Steps: the builder of a run collects one hash a distinct key ([`BloomBuilder::add`]); when the last key is known it
-//! sizes the filter at [`BITS_PER_KEY`] and sets the bits ([`BloomBuilder::build`]). A lookup computes the page from
-//! the hash ([`FilterMeta::page_of`]), fetches that one page, and asks it ([`may_contain`]).
-//!
-//! Invariant: a hash that was added is always found. Others are found with a probability of about 1 %: blocks of 512
-//! bits cost a little against 0.8 % of an unblocked filter, since some lines get more keys than others.
-//!
-//! Beside it stand the source's own filter ([`quotient`], 002 §3.3) and one that answers for all runs of a bundle at once
-//! ([`maplet`]); `docs/decisions/0017-quotient-filters-and-maplets.md` compares them. Runs have a Bloom filter.
+//! Invariant of all: a key that was added is always found.
 
+pub mod bloom;
 pub mod maplet;
 mod page;
 pub mod quotient;
 #[cfg(test)]
 mod tests;
 
-use crate::base::PAGE;
 use crate::device::AlignedBuf;
-use crate::space::BLOCK_HEADER;
 
-/// Bits of the filter for each distinct key.
-pub const BITS_PER_KEY: u64 = 10;
-/// Bits that a key sets, all in one line.
-const PROBES: u32 = 7;
-/// Bytes of a line: a cache line. The first one of a block holds its header, so that the others are aligned.
-const LINE: usize = 64;
-/// Lines of a filter block.
-const LINES: u64 = (PAGE / LINE - 1) as u64;
+pub use bloom::BloomBuilder;
+use quotient::{QuotientBuilder, QuotientMeta};
 
-const _: () = assert!(BLOCK_HEADER <= LINE && LINE * 8 == 1 << 9 && PROBES * 9 < 64);
+/// Which filters a tree makes. Whatever is there already is read all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Filters {
+    /// A blocked Bloom filter for each run.
+    #[default]
+    Bloom,
+    /// A quotient filter for each run, as in 002 §3.3.
+    Quotient,
+    /// A quotient filter for each run, and a maplet for runs that stand together for long.
+    Maplet,
+}
 
-/// Where a run keeps its filter.
+/// What kind of filter it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FilterKind {
+    /// A blocked Bloom filter.
+    #[default]
+    Bloom,
+    /// A quotient filter with fingerprints of so many bits.
+    Quotient {
+        /// Bits of a fingerprint.
+        bits: u8,
+    },
+    /// A maplet with fingerprints of so many bits.
+    Maplet {
+        /// Bits of a fingerprint, without the value.
+        bits: u8,
+    },
+}
+
+/// Where a run keeps its filter, and which.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilterMeta {
+    /// What kind it is.
+    pub kind: FilterKind,
     /// Filter blocks, of one page each; 0: the run has no filter.
     pub pages: u32,
     /// The position of the first one among the run's pages; the others follow it.
@@ -50,84 +70,100 @@ impl FilterMeta {
     /// Which of the filter's pages answers for a key with this hash. Only if the filter has pages.
     #[inline]
     pub fn page_of(&self, hash: u64) -> u32 {
-        debug_assert!(self.pages > 0, "an empty filter has no page to ask");
-        place(hash, self.pages).0
+        match self.kind {
+            FilterKind::Bloom => bloom::page_of(hash, self.pages),
+            FilterKind::Quotient { bits } | FilterKind::Maplet { bits } => self.quotient(bits, 0).page_of(hash),
+        }
+    }
+
+    /// Whether a key with this hash may have been added. `page` is the block that [`FilterMeta::page_of`] named, checked.
+    /// `false` is certain. Of a maplet: to any of its runs.
+    #[inline]
+    pub fn may_contain(&self, page: &[u8], hash: u64) -> bool {
+        match self.kind {
+            FilterKind::Bloom => bloom::may_contain(page, self.pages, hash),
+            FilterKind::Quotient { .. } | FilterKind::Maplet { .. } => quotient::ask(page, hash),
+        }
+    }
+
+    /// The description that a merge of quotient filters and maplets wants, of at most `entries` entries; `None` of a Bloom
+    /// filter, which cannot be merged, and of no filter.
+    pub fn mergeable(&self, entries: u64) -> Option<QuotientMeta> {
+        match self.kind {
+            FilterKind::Quotient { bits } | FilterKind::Maplet { bits } if self.pages > 0 => {
+                Some(self.quotient(bits, entries))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the figures are such as a builder makes, for a filter of `entries` keys.
+    pub fn is_sound(&self, entries: u64) -> bool {
+        match self.kind {
+            FilterKind::Bloom => true,
+            FilterKind::Quotient { bits } | FilterKind::Maplet { bits } => {
+                self.pages > 0 && self.quotient(bits, entries).is_sound()
+            }
+        }
+    }
+
+    fn quotient(&self, bits: u8, entries: u64) -> QuotientMeta {
+        QuotientMeta { pages: self.pages, bits, entries }
     }
 }
 
-/// The page of a hash and the line in it: the high bits choose the page, what they leave over chooses the line.
-#[inline]
-fn place(hash: u64, pages: u32) -> (u32, usize) {
-    let wide = u128::from(hash) * u128::from(pages);
-    let line = (u128::from(wide as u64) * u128::from(LINES)) >> 64;
-    ((wide >> 64) as u32, line as usize)
+/// Collects the hashes of a run's keys for the filter that the run is to have. Costs 8 bytes a key.
+#[derive(Debug)]
+pub enum FilterBuilder {
+    /// For a blocked Bloom filter.
+    Bloom(BloomBuilder),
+    /// For a quotient filter, with fingerprints for a maplet of so many runs like this one.
+    Quotient(QuotientBuilder, u64),
 }
 
-/// The bits of a hash inside its line, each below 512.
-#[inline]
-fn bits(hash: u64) -> impl Iterator<Item = usize> {
-    // The high bits of the hash are the same for all keys of a line: mix before slicing.
-    let mut mixed = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
-    mixed ^= mixed >> 32;
-    (0..PROBES).map(move |i| ((mixed >> (9 * i)) & 511) as usize)
+impl Default for FilterBuilder {
+    fn default() -> FilterBuilder {
+        FilterBuilder::new(Filters::default(), 1)
+    }
 }
 
-/// Whether the run may hold a key with this hash. `page` is the block that [`FilterMeta::page_of`] named, checked, of a
-/// filter of `pages` pages. `false` is certain.
-#[inline]
-pub fn may_contain(page: &[u8], pages: u32, hash: u64) -> bool {
-    let at = LINE + place(hash, pages).1 * LINE;
-    let line = &page[at..at + LINE];
-    bits(hash).all(|bit| line[bit / 8] & (1 << (bit % 8)) != 0)
-}
+impl FilterBuilder {
+    /// For the filter of a run. If there are to be maplets, its fingerprints will be good for one of `together` such runs.
+    pub fn new(filters: Filters, together: u64) -> FilterBuilder {
+        match filters {
+            Filters::Bloom => FilterBuilder::Bloom(BloomBuilder::new()),
+            Filters::Quotient => FilterBuilder::Quotient(QuotientBuilder::new(), 1),
+            Filters::Maplet => FilterBuilder::Quotient(QuotientBuilder::new(), together),
+        }
+    }
 
-/// Collects the hashes of a run's keys. Costs 8 bytes a key.
-#[derive(Debug, Default)]
-pub struct BloomBuilder {
-    hashes: Vec<u64>,
-}
-
-impl BloomBuilder {
-    /// No keys yet.
-    pub fn new() -> BloomBuilder {
-        BloomBuilder::default()
+    /// Whether maplets are to be made of it.
+    pub fn is_for_maplets(&self) -> bool {
+        matches!(self, FilterBuilder::Quotient(_, together) if *together > 1)
     }
 
     /// Adds a key by its [`crate::base::key_hash`]; each distinct key once.
     #[inline]
     pub fn add(&mut self, hash: u64) {
-        self.hashes.push(hash);
-    }
-
-    /// Keys added.
-    pub fn len(&self) -> usize {
-        self.hashes.len()
-    }
-
-    /// Whether no key was added.
-    pub fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
-    }
-
-    /// The blocks that the filter needs.
-    pub fn pages(&self) -> u32 {
-        let bits = self.hashes.len() as u64 * BITS_PER_KEY;
-        let pages = bits.div_ceil(LINES * LINE as u64 * 8);
-        u32::try_from(pages).expect("a filter has fewer than 2^32 pages")
-    }
-
-    /// The filter: [`BloomBuilder::pages`] blocks, one a page, whose headers are left to be sealed.
-    pub fn build(self) -> AlignedBuf {
-        let pages = self.pages();
-        let mut buf = AlignedBuf::zeroed(pages as usize);
-        let bytes = &mut buf[..];
-        for &hash in &self.hashes {
-            let (page, line) = place(hash, pages);
-            let at = page as usize * PAGE + LINE + line * LINE;
-            let line = &mut bytes[at..at + LINE];
-            bits(hash).for_each(|bit| line[bit / 8] |= 1 << (bit % 8));
+        match self {
+            FilterBuilder::Bloom(builder) => builder.add(hash),
+            FilterBuilder::Quotient(builder, _) => builder.add(hash),
         }
-        buf
+    }
+
+    /// The filter's blocks, one a page, whose headers are left to be sealed, and its description but for where it stands.
+    pub fn build(self) -> (FilterMeta, AlignedBuf) {
+        match self {
+            FilterBuilder::Bloom(builder) => {
+                let pages = builder.pages();
+                (FilterMeta { kind: FilterKind::Bloom, pages, first: 0 }, builder.build())
+            }
+            FilterBuilder::Quotient(builder, together) => {
+                let room = if together > 1 { builder.len() as u64 * together } else { 0 };
+                let (meta, buf) = builder.with_room(room).build();
+                let kind = FilterKind::Quotient { bits: meta.bits };
+                (FilterMeta { kind, pages: meta.pages, first: 0 }, buf)
+            }
+        }
     }
 }

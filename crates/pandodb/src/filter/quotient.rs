@@ -172,9 +172,10 @@ impl QuotientBuilder {
         QuotientBuilder::default()
     }
 
-    /// No keys yet. The fingerprints will be long enough for a merge that has `room` entries in all.
-    pub fn with_room(room: u64) -> QuotientBuilder {
-        QuotientBuilder { hashes: Vec::new(), room }
+    /// The fingerprints will be long enough for a merge that has `room` entries in all.
+    #[must_use]
+    pub fn with_room(self, room: u64) -> QuotientBuilder {
+        QuotientBuilder { room, ..self }
     }
 
     /// Adds a key by its [`crate::base::key_hash`], in any order.

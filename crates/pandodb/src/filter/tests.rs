@@ -1,10 +1,10 @@
-//! Tests of the Bloom filter; those of the others are below.
+//! Tests of the Bloom filter and of descriptions; those of the other filters are below.
 
 mod maplet;
 mod quotient;
 
 use super::*;
-use crate::base::key_hash;
+use crate::base::{PAGE, key_hash};
 
 fn hash(i: u64) -> u64 {
     key_hash(&i.to_be_bytes())
@@ -12,7 +12,7 @@ fn hash(i: u64) -> u64 {
 
 fn ask(buf: &[u8], meta: FilterMeta, hash: u64) -> bool {
     let at = meta.page_of(hash) as usize * PAGE;
-    may_contain(&buf[at..at + PAGE], meta.pages, hash)
+    meta.may_contain(&buf[at..at + PAGE], hash)
 }
 
 #[test]
@@ -20,7 +20,7 @@ fn added_keys_are_found_and_few_others() {
     for keys in [1u64, 100, 3_000, 3_225, 200_000] {
         let mut builder = BloomBuilder::new();
         (0..keys).for_each(|i| builder.add(hash(i)));
-        let meta = FilterMeta { pages: builder.pages(), first: 0 };
+        let meta = FilterMeta { pages: builder.pages(), ..FilterMeta::default() };
         let buf = builder.build();
         assert_eq!(buf.pages(), meta.pages as usize);
         assert!((0..keys).all(|i| ask(&buf, meta, hash(i))), "a false negative");

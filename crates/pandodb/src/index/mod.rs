@@ -136,6 +136,8 @@ pub struct IndexStats {
     pub nodes: u64,
     /// Distinct runs.
     pub runs: u64,
+    /// Maplets that stand before runs.
+    pub maplets: u64,
     /// The most runs that a lookup may meet on one path.
     pub max_runs_on_path: u64,
     /// Messages in runs, superseded ones included; deletes and merges count.
@@ -146,7 +148,7 @@ pub struct IndexStats {
     pub logical_bytes: u64,
     /// Bytes that the runs occupy (large values included).
     pub disk_bytes: u64,
-    /// Bytes of the runs' filters and inner blocks: what lookups want to find in the pool.
+    /// Bytes of the runs' filters and inner blocks, and of maplets: what lookups want to find in the pool.
     pub search_bytes: u64,
     /// Bytes written by packing memtables since opening.
     pub packed_bytes: u64,
@@ -156,6 +158,8 @@ pub struct IndexStats {
     pub compacted_by_height: [u64; HEIGHTS],
     /// Bytes of filters in what was packed and compacted since opening.
     pub filter_bytes: u64,
+    /// Bytes of maplets written since opening.
+    pub routed_bytes: u64,
     /// Bytes of compaction outputs that nothing needed any more when they were done.
     pub wasted_bytes: u64,
     /// Compactions finished since opening.

@@ -11,7 +11,7 @@
 //! a leaf of its own.
 //!
 //! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and, while the
-//! filter is written, 10 bits a key). Dropped before it is finished, a builder gives its pages back.
+//! filter is written, its 10 to 17 bits a key). Dropped before it is finished, a builder gives its pages back.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use super::tombstones;
 use crate::base::{
     BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, SeededBug, Seqno, key_hash,
 };
-use crate::filter::{BloomBuilder, FilterMeta};
+use crate::filter::{FilterBuilder, FilterMeta};
 use crate::space::{BlockKind, DataFile};
 
 /// A leaf does not grow beyond this for the sake of filling its last page.
@@ -68,7 +68,7 @@ pub struct RunBuilder {
     /// The flag of the leaf being filled that says whether its first key began in the one before.
     continued: u16,
     leaves: Level,
-    filter: BloomBuilder,
+    filter: FilterBuilder,
     tombstones: Vec<RangeTombstone>,
     last_key: Vec<u8>,
     last_seqno: Seqno,
@@ -76,7 +76,8 @@ pub struct RunBuilder {
 }
 
 impl RunBuilder {
-    /// Starts the run `id`, which will take about `expected_bytes` on disk: a hint for allocation only.
+    /// Starts the run `id`, which will take about `expected_bytes` on disk: a hint for allocation only. Its filter will be a
+    /// Bloom filter.
     pub fn new(data: Arc<DataFile>, id: RunId, expected_bytes: u64) -> RunBuilder {
         RunBuilder {
             pages: PageWriter::new(data, id, expected_bytes),
@@ -86,12 +87,19 @@ impl RunBuilder {
             pages_before: 0,
             continued: 0,
             leaves: Level::default(),
-            filter: BloomBuilder::new(),
+            filter: FilterBuilder::default(),
             tombstones: Vec::new(),
             last_key: Vec::new(),
             last_seqno: Seqno(0),
             meta: RunMeta { id, min_seqno: Seqno::MAX, ..RunMeta::default() },
         }
+    }
+
+    /// Gives the run another filter. Before anything is pushed.
+    #[must_use]
+    pub fn with_filter(self, filter: FilterBuilder) -> RunBuilder {
+        assert!(self.last_key.is_empty(), "the filter knows every key");
+        RunBuilder { filter, ..self }
     }
 
     /// Appends a message.
@@ -291,12 +299,12 @@ impl RunBuilder {
     }
 
     fn write_filter(&mut self) -> Result<()> {
-        // Beside a single page of entries a filter saves nothing.
-        if self.meta.leaf_pages <= 1 {
+        // Beside a single page of entries a filter saves nothing, but that a maplet can be made of it.
+        if self.meta.leaf_pages == 0 || self.meta.leaf_pages == 1 && !self.filter.is_for_maplets() {
             return Ok(());
         }
-        let filter = std::mem::take(&mut self.filter).build();
-        self.meta.filter = FilterMeta { pages: filter.pages() as u32, first: self.pages.placed_pages() };
+        let (meta, filter) = std::mem::take(&mut self.filter).build();
+        self.meta.filter = FilterMeta { first: self.pages.placed_pages(), ..meta };
         for page in filter.chunks_exact(PAGE) {
             self.pages.append(1, BlockKind::Filter, |block| block.copy_from_slice(page))?;
         }

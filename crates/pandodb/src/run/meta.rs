@@ -4,10 +4,14 @@
 //!
 //! ```text
 //!   id │ extents: count, then (start, pages) each │ leaf pages
-//!   root: page, pages │ height u8 │ filter: pages, first position │ tombstones: count, then (page, pages) each
+//!   root: page, pages │ height u8 │ filter: pages + kind · 2³², first position, then u8 bits of a fingerprint unless it is
+//!   a Bloom filter │ tombstones: count, then (page, pages) each
 //!   first key bytes │ last key bytes │ min seqno │ max seqno
 //!   puts │ deletes │ merges │ blob puts │ range tombstones │ keys │ key bytes │ value bytes │ blob bytes
 //! ```
+//!
+//! Kinds of filters: 0 Bloom, 1 quotient, 2 maplet. A *maplet* on disk is a run that has nothing else: no leaf, no tombstone,
+//! no footer; `keys` counts its entries. See [`super::maplet`].
 //!
 //! The footer block holds, after its header of 16 bytes, the length of this in four bytes, and this.
 //!
@@ -16,7 +20,7 @@
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Extent, MAX_KEY, PAGE, PageNo, Result, RunId, Seqno};
-use crate::filter::FilterMeta;
+use crate::filter::{FilterKind, FilterMeta};
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile};
 
 use super::inner::MAX_HEIGHT;
@@ -77,6 +81,11 @@ impl RunMeta {
         self.puts + self.deletes + self.merges + self.blob_puts
     }
 
+    /// Whether it is a maplet and no run.
+    pub fn is_maplet(&self) -> bool {
+        matches!(self.filter.kind, FilterKind::Maplet { .. })
+    }
+
     /// The pages of all extents.
     pub fn pages(&self) -> u64 {
         self.extents.iter().map(|extent| u64::from(extent.pages)).sum()
@@ -132,8 +141,7 @@ impl RunMeta {
         put_varint(out, self.leaf_pages);
         put_addr(out, self.root);
         out.push(self.height);
-        put_varint(out, u64::from(self.filter.pages));
-        put_varint(out, self.filter.first);
+        put_filter(out, self.filter);
         put_varint(out, self.tombstones.len() as u64);
         self.tombstones.iter().for_each(|&addr| put_addr(out, addr));
         put_bytes(out, &self.first_key);
@@ -158,8 +166,7 @@ impl RunMeta {
         meta.leaf_pages = reader.varint_max(PAGE_LIMIT)?;
         meta.root = get_addr(reader)?;
         meta.height = reader.u8()?;
-        meta.filter.pages = reader.varint_max(u64::from(u32::MAX))? as u32;
-        meta.filter.first = reader.varint_max(PAGE_LIMIT)?;
+        meta.filter = get_filter(reader)?;
         let count = reader.count(2)?;
         meta.tombstones.reserve_exact(count);
         for _ in 0..count {
@@ -205,10 +212,15 @@ impl RunMeta {
         if self.tombstones.is_empty() != (self.range_tombstones == 0) {
             return Some("range tombstones without a block");
         }
-        if self.height > MAX_HEIGHT || self.filter.first + u64::from(self.filter.pages) > pages {
+        let filter_fits = self.filter.first + u64::from(self.filter.pages) <= pages;
+        if self.height > MAX_HEIGHT || !filter_fits || !self.filter.is_sound(self.keys) {
             return Some("height or filter out of bounds");
         }
-        if self.first_key > self.last_key || self.min_seqno > self.max_seqno || self.keys > self.entries() {
+        if self.is_maplet() && (has_entries || self.range_tombstones > 0) {
+            return Some("a maplet that is a run");
+        }
+        let counts = self.keys <= self.entries() || self.is_maplet();
+        if self.first_key > self.last_key || self.min_seqno > self.max_seqno || !counts {
             return Some("bounds or counts that contradict one another");
         }
         None
@@ -223,6 +235,29 @@ fn put_addr(out: &mut Vec<u8>, addr: BlockAddr) {
 fn get_addr(reader: &mut Reader<'_>) -> Result<BlockAddr> {
     let page = PageNo(reader.varint_max(PAGE_LIMIT)?);
     Ok(BlockAddr { page, pages: reader.varint_max(u64::from(u32::MAX))? as u32 })
+}
+
+fn put_filter(out: &mut Vec<u8>, filter: FilterMeta) {
+    let (kind, bits) = match filter.kind {
+        FilterKind::Bloom => (0, None),
+        FilterKind::Quotient { bits } => (1, Some(bits)),
+        FilterKind::Maplet { bits } => (2, Some(bits)),
+    };
+    put_varint(out, u64::from(filter.pages) | kind << 32);
+    put_varint(out, filter.first);
+    out.extend(bits);
+}
+
+fn get_filter(reader: &mut Reader<'_>) -> Result<FilterMeta> {
+    let pages = reader.varint_max(3 << 32 | u64::from(u32::MAX))?;
+    let first = reader.varint_max(PAGE_LIMIT)?;
+    let kind = match pages >> 32 {
+        0 => FilterKind::Bloom,
+        1 => FilterKind::Quotient { bits: reader.u8()? },
+        2 => FilterKind::Maplet { bits: reader.u8()? },
+        kind => return Err(reader.corrupt(format!("a filter of the unknown kind {kind}"))),
+    };
+    Ok(FilterMeta { kind, pages: pages as u32, first })
 }
 
 fn get_key(reader: &mut Reader<'_>) -> Result<Vec<u8>> {

@@ -30,6 +30,7 @@ mod cursor;
 mod inner;
 mod leaf;
 mod leaves;
+pub mod maplet;
 mod merge;
 mod meta;
 mod pages;

@@ -16,7 +16,6 @@ use super::Run;
 use super::leaf::Leaf;
 use super::slice::RunSlice;
 use crate::base::{BlockAddr, Entry, Result};
-use crate::filter::may_contain;
 use crate::pool::Block;
 use crate::space::BlockKind;
 
@@ -67,6 +66,8 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct RunProbe {
     hash: u64,
+    /// A maplet says that the run may hold the key: its own filter is not asked.
+    told: bool,
     state: State,
     /// Set once the key goes on: the position of the leaf to walk to, instead of to the key.
     after: Option<u64>,
@@ -75,7 +76,12 @@ pub struct RunProbe {
 impl RunProbe {
     /// Looks for a key with this [`crate::base::key_hash`].
     pub fn new(hash: u64) -> RunProbe {
-        RunProbe { hash, state: State::Start, after: None }
+        RunProbe { hash, told: false, state: State::Start, after: None }
+    }
+
+    /// Looks for a key of which a maplet says that the run may hold it.
+    pub fn told(hash: u64) -> RunProbe {
+        RunProbe { told: true, ..RunProbe::new(hash) }
     }
 
     /// Goes on: with the block that the last step asked for, and always with the same slice and key. A filter block that
@@ -91,14 +97,10 @@ impl RunProbe {
         let meta = slice.run().meta();
         match self.state {
             State::Start => {
-                let inside = slice.range().contains(key)
-                    && meta.first_key.as_slice() <= key
-                    && key <= meta.last_key.as_slice()
-                    && meta.leaf_pages > 0;
-                if !inside {
+                if !slice.may_hold(key) {
                     return Ok(self.end());
                 }
-                if meta.filter.pages == 0 {
+                if self.told || meta.filter.pages == 0 {
                     return Ok(self.need_root(slice));
                 }
                 let position = meta.filter.first + u64::from(meta.filter.page_of(self.hash));
@@ -106,7 +108,7 @@ impl RunProbe {
                 Ok(ProbeStep::Need(slice.run().address(position, 1)?, BlockKind::Filter))
             }
             State::Filter => {
-                let hit = block.is_none_or(|page| may_contain(&page, meta.filter.pages, self.hash));
+                let hit = block.is_none_or(|page| meta.filter.may_contain(&page, self.hash));
                 Ok(if hit { self.need_root(slice) } else { self.end() })
             }
             State::Inner(level) => {
@@ -153,7 +155,7 @@ impl RunProbe {
         let entries = leaf.find(key);
         let goes_on = leaf.continues() && entries.end == leaf.len();
         if entries.is_empty() {
-            if self.after.is_none() && slice.run().meta().filter.pages > 0 {
+            if self.after.is_none() && (self.told || slice.run().meta().filter.pages > 0) {
                 slice.run().count_false_positive();
             }
             return self.end();

@@ -20,7 +20,6 @@ use super::spans::PageRange;
 use crate::base::range::successor;
 use crate::base::{BlockAddr, Entry, EntryBlock, Error, KeyRange, PAGE, PageNo, Result, key_hash};
 use crate::device::AlignedBuf;
-use crate::filter::may_contain;
 use crate::space::BlockKind;
 
 /// Pages read at a time.
@@ -72,7 +71,7 @@ impl Salvager {
         let (run, filter) = (self.slice.run(), self.slice.run().meta().filter);
         let hash = key_hash(key);
         let page = || run.load(run.address(filter.first + u64::from(filter.page_of(hash)), 1)?, BlockKind::Filter);
-        filter.pages == 0 || page().map_or(true, |page| may_contain(&page, filter.pages, hash))
+        filter.pages == 0 || page().map_or(true, |page| filter.may_contain(&page, hash))
     }
 
     /// Appends the next leaf's messages to `out`, or says what is lost before the next leaf that can be read.

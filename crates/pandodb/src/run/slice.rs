@@ -112,6 +112,14 @@ impl RunSlice {
         Ok((first, position + if cut { 0 } else { u64::from(pages) }, position))
     }
 
+    /// Whether the key lies between the first and the last that the slice can hold. No I/O.
+    #[inline]
+    pub fn may_hold(&self, key: &[u8]) -> bool {
+        let meta = self.run.meta();
+        let within = || meta.first_key.as_slice() <= key && key <= meta.last_key.as_slice();
+        meta.leaf_pages > 0 && self.range.contains(key) && within()
+    }
+
     /// An estimate of what the slice holds in `range`: bytes and entries. Exactly zero only if there can be nothing.
     /// Costs two walks through inner blocks.
     ///

@@ -124,7 +124,9 @@ pub(crate) fn shape(config: &Config) -> stbe::Shape {
         Form::Product => stbe::Policy::Product,
         Form::Paper => stbe::Policy::Paper,
     };
-    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes: memtable_bytes * config.leaf_memtables, policy }
+    let leaf_bytes = memtable_bytes * config.leaf_memtables;
+    let (filters, maplet_width) = (config.filters(), config.maplet_width);
+    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes, policy, filters, maplet_width }
 }
 
 fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> Result<()> {

@@ -8,6 +8,7 @@ use super::Store;
 use crate::base::{Error, MAX_INLINE_VALUE, PAGE, Result};
 use crate::device::Device;
 use crate::device::file::FileDevice;
+use crate::filter::Filters;
 use crate::resolve::{MergeOperator, builtin};
 
 /// When an acknowledged write survives what.
@@ -29,8 +30,8 @@ pub enum Mode {
     /// The best that we could make of each structure.
     #[default]
     Product,
-    /// As its source describes the structure, to be measured beside the other. Of `stbe` that is how leaves are kept (tiered) and
-    /// that every arrival is compacted once; its filters are the same in both modes.
+    /// As its source describes the structure, to be measured beside the other. Of `stbe` that is how leaves are kept (tiered),
+    /// that every arrival is compacted once, and a quotient filter for each run.
     Paper,
 }
 
@@ -59,11 +60,13 @@ pub(crate) struct Config {
     pub durability: Durability,
     pub background_threads: usize,
     pub mode: Mode,
+    pub filters: Option<Filters>,
     pub create: bool,
     pub read_only: bool,
     /// For a salvage: the log ends at the first damage. Goes with `read_only`.
     pub salvage: bool,
     pub fanout: usize,
+    pub maplet_width: usize,
     pub leaf_memtables: u64,
     pub segment_bytes: Option<u64>,
     pub reserve_bytes: Option<u64>,
@@ -76,6 +79,14 @@ impl Config {
     /// Bytes of a full memtable: an eighth of the budget, if nobody said otherwise.
     pub(crate) fn memtable(&self) -> usize {
         self.memtable_bytes.unwrap_or(self.memory_budget / 8).max(4 << 10)
+    }
+
+    /// Which filters new runs get.
+    pub(crate) fn filters(&self) -> Filters {
+        self.filters.unwrap_or(match self.mode {
+            Mode::Product => Filters::Maplet,
+            Mode::Paper => Filters::Quotient,
+        })
     }
 
     /// Bytes of the pool: half of the budget. Memtables (one active, up to two sealed) take three eighths, compactions
@@ -107,10 +118,12 @@ impl StoreBuilder {
                 durability: Durability::default(),
                 background_threads: 1,
                 mode: Mode::default(),
+                filters: None,
                 create: true,
                 read_only: false,
                 salvage: false,
                 fanout: 8,
+                maplet_width: 4,
                 leaf_memtables: 4,
                 segment_bytes: None,
                 reserve_bytes: None,
@@ -151,6 +164,13 @@ impl StoreBuilder {
         self
     }
 
+    /// Which filters new runs get, and so how lookups pass them by; the default is the mode's: [`Filters::Maplet`] in
+    /// [`Mode::Product`], [`Filters::Quotient`] in [`Mode::Paper`]. What is there already is read whatever it has.
+    pub fn filters(mut self, filters: Filters) -> Self {
+        self.config.filters = Some(filters);
+        self
+    }
+
     /// Whether to create the store if it does not exist (the default).
     pub fn create(mut self, create: bool) -> Self {
         self.config.create = create;
@@ -173,6 +193,12 @@ impl StoreBuilder {
     /// The most children of a trunk node, 2 to 64; the default is 8. A knob for experiments.
     pub fn fanout(mut self, fanout: usize) -> Self {
         self.config.fanout = fanout;
+        self
+    }
+
+    /// How many runs, and then how many maplets, become one maplet, 2 to 16; the default is 4. A knob for experiments.
+    pub fn maplet_width(mut self, width: usize) -> Self {
+        self.config.maplet_width = width;
         self
     }
 
@@ -206,6 +232,7 @@ impl StoreBuilder {
             ("durability", format!("{:?}", config.durability)),
             ("background_threads", config.background_threads.to_string()),
             ("mode", format!("{:?}", config.mode)),
+            ("filters", format!("{:?}", config.filters())),
             ("fanout", config.fanout.to_string()),
             ("leaf_memtables", config.leaf_memtables.to_string()),
         ]
@@ -231,6 +258,9 @@ impl StoreBuilder {
         }
         if !(2..=64).contains(&self.config.fanout) {
             return Err(Error::invalid("the fan-out must be 2 to 64"));
+        }
+        if !(2..=16).contains(&self.config.maplet_width) {
+            return Err(Error::invalid("a maplet is made of 2 to 16"));
         }
         if self.config.background_threads > 64 {
             return Err(Error::invalid("at most 64 background threads"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pandodb::device::{Device, MemDevice, SimDevice};
-use pandodb::{AddI64, Append, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
+use pandodb::{AddI64, Append, Filters, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
 
 use super::tables::{Rule, SLOTS};
 use super::world::Wrong;
@@ -24,6 +24,8 @@ pub struct Config {
     pub memory_budget: usize,
     /// Which form of the structures.
     pub mode: Mode,
+    /// Which filters, if not the mode's.
+    pub filters: Option<Filters>,
     /// How many different keys there are.
     pub keys: usize,
     /// The longest inline value, in bytes.
@@ -41,6 +43,8 @@ impl Config {
             fanout: 2 + rng.index(3),
             // Of its own, so that it changes nothing else of a seed.
             mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
+            filters: [Some(Filters::Bloom), Some(Filters::Quotient), None, None]
+                [(mix(seed ^ 0xF117_0000) % 4) as usize],
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
             value_bytes: [8, 40, 150][rng.index(3)],
@@ -60,6 +64,10 @@ impl Config {
     /// How the store on a device is opened, without threads.
     pub(super) fn builder(&self, device: Arc<dyn Device>) -> StoreBuilder {
         let builder = Store::builder("model").device(device).background_threads(0).fanout(self.fanout);
+        let builder = match self.filters {
+            Some(filters) => builder.filters(filters),
+            None => builder.maplet_width(2 + self.seed as usize % 3),
+        };
         builder.mode(self.mode).memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes)
     }
 

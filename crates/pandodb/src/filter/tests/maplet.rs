@@ -88,7 +88,7 @@ fn a_merge_of_filters_answers_as_a_maplet() {
     let keys = |run: u64| run * each / 2..run * each / 2 + each;
     let filters: Vec<Built> = (0..runs)
         .map(|run| {
-            let mut builder = QuotientBuilder::with_room(runs * each);
+            let mut builder = QuotientBuilder::new().with_room(runs * each);
             keys(run).for_each(|i| builder.add(hash(i)));
             builder.build()
         })

@@ -152,7 +152,7 @@ proptest! {
         hashes in prop::collection::vec(prop_oneof![any::<u64>(), any::<u64>().prop_map(|h| h >> 40), Just(u64::MAX)], 0..5_000),
         room in prop_oneof![Just(0u64), 1u64..1 << 40],
     ) {
-        let mut builder = QuotientBuilder::with_room(room);
+        let mut builder = QuotientBuilder::new().with_room(room);
         hashes.iter().for_each(|&hash| builder.add(hash));
         let (meta, buf) = builder.build();
         prop_assert_eq!(buf.pages(), meta.pages as usize);

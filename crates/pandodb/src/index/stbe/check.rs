@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::node::{Branch, Node};
 use super::read::StbeView;
-use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, Result, SeededBug};
+use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, Result, SeededBug, key_hash};
 use crate::index::{Core, Part, Visitor};
-use crate::run::{ReadAhead, RunCursor, RunSlice};
+use crate::run::{ReadAhead, RunCursor, RunSlice, maplet};
 use crate::space::BlockKind;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
@@ -50,6 +50,13 @@ pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mu
                 });
             }
         }
+        for maplet in node.maplets().filter(|maplet| runs.insert(maplet.meta().id)) {
+            maplet.owned().into_iter().for_each(|extent| visit.extent(extent));
+            maplet.verify(&mut |kind, checked| match checked {
+                Ok(bytes) => visit.block(kind, bytes),
+                Err(e) => visit.problem(e),
+            });
+        }
         complete &= verify_live(core, node, &mut named, visit);
     }
     for (start, len) in blobs.iter() {
@@ -80,6 +87,7 @@ fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut 
                 let mut cursor = RunCursor::new(branch.slice.clone(), &range, false, ReadAhead::Streaming(READ_AHEAD))?;
                 while let Some(entry) = cursor.entry() {
                     visit.entry(&entry);
+                    verify_route(branch, entry.key)?;
                     if entry.kind == Kind::BlobPut {
                         verify_blob(core, entry.value, named, visit)?;
                     }
@@ -94,6 +102,19 @@ fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut 
         }
     }
     complete
+}
+
+/// A maplet must know the keys of its runs. One that cannot be read is reported elsewhere.
+fn verify_route(branch: &Branch, key: &[u8]) -> Result<()> {
+    let Some(route) = &branch.route else { return Ok(()) };
+    let hash = key_hash(key);
+    let addr = maplet::page_for(&route.maplet, hash)?;
+    let page = route.maplet.load(addr, BlockKind::Filter).ok();
+    if maplet::ask(page.as_deref(), hash).contains(route.value) {
+        return Ok(());
+    }
+    let (maplet, run) = (route.maplet.meta().id, branch.slice.run().meta().id);
+    Err(route.maplet.data().corrupt(addr, "maplet", format!("maplet {maplet} does not know a key of run {run}")))
 }
 
 fn verify_blob(core: &Core, value: &[u8], named: &mut RangeSet, visit: &mut dyn Visitor) -> Result<()> {
@@ -150,7 +171,8 @@ fn describe_node(out: &mut String, node: &Node, depth: usize) {
         let live = if node.is_leaf() { String::new() } else { format!(" live for {live} of {}", node.children.len()) };
         let (run, slice) = (branch.slice.run().meta().id, &branch.slice);
         let (id, bytes, entries) = (branch.id.0, slice.bytes(), slice.entries());
-        let _ = writeln!(out, "{pad}  branch {id} run {run} bytes {bytes} entries {entries}{fresh}{live}");
+        let route = branch.route.as_ref().map_or(String::new(), |r| format!(" maplet {}", r.maplet.meta().id));
+        let _ = writeln!(out, "{pad}  branch {id} run {run} bytes {bytes} entries {entries}{fresh}{live}{route}");
     }
     node.children.iter().for_each(|child| describe_node(out, &child.node, depth + 1));
 }

@@ -185,7 +185,12 @@ pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     if branches.len() > most {
         return false;
     }
-    let mut slices: Vec<&RunSlice> = branches.iter().map(|branch| &*branch.slice).collect();
+    have_no_common_key(branches.iter().map(|branch| &*branch.slice))
+}
+
+/// Whether no key can be in two of these. No I/O.
+pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>) -> bool {
+    let mut slices: Vec<&RunSlice> = slices.collect();
     slices.sort_unstable_by_key(|slice| slice.low());
     slices.windows(2).all(|pair| pair[0].is_before(pair[1]))
 }

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use super::node::{Branch, BranchId, Child, Node};
+use super::node::{Branch, BranchId, Child, Node, Route};
 use super::persist;
-use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, RunId, Seqno, StoreId};
+use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, RunId, Seqno, StoreId, key_hash};
 use crate::device::mem::MemDevice;
 use crate::device::{Device, OpenHow};
+use crate::filter::{FilterBuilder, Filters};
 use crate::index::{Core, IdSource, RootRecord};
 use crate::pool::Pool;
+use crate::run::maplet::{MapletWriter, Member, ask, page_for};
 use crate::run::{Run, RunBuilder, RunSlice};
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
-use crate::space::{BLOCK_HEADER, DataFile};
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile};
 
 const STORE: StoreId = StoreId([7; 16]);
 
@@ -36,10 +38,24 @@ fn trunk(core: &Core) -> Arc<Node> {
     let slice = run(core);
     let mut left = Node::new(KeyRange::new(Vec::new(), *b"h"), 0);
     let clipped = slice.clip(&left.range).unwrap().unwrap();
-    left.branches.push(Branch { id: BranchId(8), fresh: true, slice: clipped, bytes: 70, weights: Arc::new([]) });
+    left.branches.push(Branch {
+        id: BranchId(8),
+        fresh: true,
+        slice: clipped,
+        bytes: 70,
+        weights: Arc::new([]),
+        route: None,
+    });
     let right = Node::new(KeyRange::new(*b"h", Vec::new()), 0);
     let mut root = Node::new(KeyRange::all(), 1);
-    root.branches.push(Branch { id: BranchId(8), fresh: false, slice, bytes: 150, weights: Arc::new([70, 80]) });
+    root.branches.push(Branch {
+        id: BranchId(8),
+        fresh: false,
+        slice,
+        bytes: 150,
+        weights: Arc::new([70, 80]),
+        route: None,
+    });
     root.children = vec![Child { node: Arc::new(left), next: 1 }, Child { node: Arc::new(right), next: 0 }];
     root.assert_valid();
     Arc::new(root)
@@ -91,7 +107,7 @@ fn root_record_and_nodes() {
     ranges.insert(blobs.start.0, 3);
     ranges.insert(blobs.start.0 + 10, 2);
     let record = persist::store(&core, &root, &ranges, 9).unwrap();
-    assert_eq!(hex(&record), concat!("02", "16010644", "09", "02", "0103", "0702"));
+    assert_eq!(hex(&record), concat!("03", "16010644", "09", "02", "0103", "0702"));
     let page = |node: &Node| node.stored().unwrap().twin.0.map(|addr| addr.page.0);
     for copy in 0..2 {
         let nodes = [body(&core, page(&root)[copy]), body(&core, page(&root.children[0].node)[copy])];
@@ -110,6 +126,11 @@ fn a_stored_trunk_comes_back_and_is_not_written_again() {
     let loaded = persist::load(&again, &RootRecord { through: Seqno(4), bytes: record.clone() }).unwrap();
     assert_eq!(loaded.next_branch, 9);
     assert!(loaded.blobs.is_empty());
+    // Without a maplet a node is as it was in version 2.
+    let older =
+        Core { data: DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap(), ..again.clone() };
+    let bytes = [&[2], &record[1..]].concat();
+    assert_eq!(persist::load(&older, &RootRecord { through: Seqno(4), bytes }).unwrap().next_branch, 9);
     let shape = |node: &Node| {
         let branches: Vec<_> = node.branches.iter().map(|b| (b.id, b.fresh, b.weights.to_vec())).collect();
         (node.range.clone(), node.height, branches)
@@ -121,6 +142,63 @@ fn a_stored_trunk_comes_back_and_is_not_written_again() {
     let written = again.data.stats().written_bytes;
     assert_eq!(persist::store(&again, &loaded.root, &RangeSet::default(), 9).unwrap(), record);
     assert_eq!(again.data.stats().written_bytes, written, "no node is dirty");
+}
+
+/// A maplet of two runs that have quotient filters.
+fn routed(core: &Core) -> (Vec<Arc<RunSlice>>, Arc<Run>) {
+    let mut slices = Vec::new();
+    for (id, prefix) in [(5, "a"), (6, "b")] {
+        let filter = FilterBuilder::new(Filters::Maplet, 2);
+        let mut builder = RunBuilder::new(core.data.clone(), RunId(id), 100).with_filter(filter);
+        for i in 0..300 {
+            let key = format!("{prefix}{i:03}").into_bytes();
+            builder.push(Entry { key: &key, seqno: Seqno(id), kind: Kind::Put, value: &[7; 20] }).unwrap();
+        }
+        let meta = builder.finish().unwrap().unwrap();
+        slices.push(RunSlice::whole(Run::open(core.data.clone(), core.pool.clone(), meta).unwrap()));
+    }
+    let member = |(value, slice): (u8, &Arc<RunSlice>)| Member { run: slice.run().clone(), values: vec![Some(value)] };
+    let members = (0..).zip(&slices).map(member).collect();
+    let mut writer = MapletWriter::new(core.data.clone(), RunId(7), members, 0).unwrap();
+    while !writer.step(1).unwrap().1 {}
+    let meta = writer.finish().unwrap().unwrap();
+    (slices, Run::open(core.data.clone(), core.pool.clone(), meta).unwrap())
+}
+
+#[test]
+fn a_routed_branch_comes_back_with_its_maplet() {
+    let device = MemDevice::new();
+    let core = core(&device);
+    let (slices, maplet) = routed(&core);
+    let mut root = Node::new(KeyRange::all(), 0);
+    for (value, slice) in (0..).zip(slices) {
+        let route = Some(Route { maplet: maplet.clone(), value });
+        let (id, weights) = (BranchId(u64::from(value)), Arc::new([]));
+        root.branches.push(Branch { id, fresh: value > 0, slice, bytes: 70, weights, route });
+    }
+    let root = Arc::new(root);
+    let record = persist::store(&core, &root, &RangeSet::default(), 9).unwrap();
+    let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
+    let again = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
+    let loaded = persist::load(&again, &RootRecord { through: Seqno(4), bytes: record }).unwrap();
+    // After the slice: the maplet's id, its one extent, no leaves, no root, height 0, filter of one page and of kind 2 from
+    // position 0 with 19 bits, no tombstones, no keys, seqnos, counters with 599 entries, since two keys have the same
+    // fingerprint and value; then the value.
+    let description = concat!("07", "01", "800101", "00", "0000", "00", "8180808020", "00", "13", "00", "0000", "0000");
+    let route = concat!("0000000000d704000000", "00");
+    let body = body(&core, root.stored().unwrap().twin.0[0].page.0);
+    assert!(body.contains(&[description, route].concat()), "{body}");
+    for (branch, old) in loaded.root.branches.iter().zip(&root.branches) {
+        let (route, old_route) = (branch.route.as_ref().unwrap(), old.route.as_ref().unwrap());
+        assert_eq!((branch.fresh, route.value), (old.fresh, old_route.value));
+        assert_eq!(route.maplet.meta(), maplet.meta());
+        let hash = key_hash(branch.slice.low());
+        let page = route.maplet.load(page_for(&route.maplet, hash).unwrap(), BlockKind::Filter).unwrap();
+        let values = ask(Some(&page), hash);
+        assert!(values.contains(route.value) && !values.contains(1 - route.value));
+    }
+    let maplets: Vec<_> = loaded.root.maplets().collect();
+    assert!(maplets.len() == 1 && Arc::strong_count(maplets[0]) == 2, "both branches have the same one");
 }
 
 #[test]

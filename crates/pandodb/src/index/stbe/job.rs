@@ -15,6 +15,7 @@ use crate::base::{
     BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, RunId,
     Seqno,
 };
+use crate::filter::FilterBuilder;
 use crate::index::{Core, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
@@ -61,13 +62,14 @@ struct Folding {
 impl Folding {
     fn new(
         core: &Core,
+        filter: FilterBuilder,
         expected_bytes: u64,
         stripes: Stripes,
         operator: Option<Operator>,
         bottom: bool,
         tombstones: &[RangeTombstone],
     ) -> Folding {
-        let mut builder = RunBuilder::new(core.data.clone(), core.ids.next(), expected_bytes);
+        let mut builder = RunBuilder::new(core.data.clone(), core.ids.next(), expected_bytes).with_filter(filter);
         for tombstone in prune_tombstones(tombstones, &stripes, bottom) {
             builder.push_tombstone(tombstone);
         }
@@ -145,9 +147,16 @@ pub struct PackJob {
 
 impl PackJob {
     /// Starts packing. `bottom`: the index holds nothing yet.
-    pub fn new(core: &Core, batch: SealedBatch, stripes: Stripes, operator: Option<Operator>, bottom: bool) -> PackJob {
+    pub fn new(
+        core: &Core,
+        batch: SealedBatch,
+        filter: FilterBuilder,
+        stripes: Stripes,
+        operator: Option<Operator>,
+        bottom: bool,
+    ) -> PackJob {
         let tombstones = batch.memtable.fragments().clipped(&KeyRange::all());
-        let folding = Folding::new(core, batch.bytes, stripes, operator, bottom, &tombstones);
+        let folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
         PackJob { batch, folding, block: EntryBlock::new(), after: None }
     }
 
@@ -219,6 +228,7 @@ impl MergeJob {
     pub fn new(
         core: &Core,
         candidate: Candidate,
+        filter: FilterBuilder,
         stripes: Stripes,
         operator: Option<Operator>,
     ) -> Result<MergeJob, (RunId, Error)> {
@@ -230,7 +240,7 @@ impl MergeJob {
                 tombstones.extend(branch.slice.tombstones(&range).map_err(|e| (run, e))?);
             }
         }
-        let folding = Folding::new(core, candidate.bytes, stripes, operator, candidate.bottom, &tombstones);
+        let folding = Folding::new(core, filter, candidate.bytes, stripes, operator, candidate.bottom, &tombstones);
         Ok(MergeJob {
             candidate,
             folding,
@@ -325,7 +335,7 @@ mod tests {
     fn a_message_that_two_inputs_hold_is_damage() {
         let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
         let core = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(1)), mend: true };
-        let mut folding = Folding::new(&core, 0, Stripes::default(), None, false, &[]);
+        let mut folding = Folding::new(&core, FilterBuilder::default(), 0, Stripes::default(), None, false, &[]);
         let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
         folding.push(entry(5)).unwrap();
         folding.push(entry(3)).unwrap();

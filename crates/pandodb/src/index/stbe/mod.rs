@@ -33,6 +33,7 @@ mod job;
 pub mod node;
 pub mod persist;
 mod read;
+mod route;
 mod tend;
 #[cfg(test)]
 mod tests;
@@ -44,6 +45,7 @@ use self::choose::{Candidate, Forced, Stuck, candidates};
 use self::job::{MergeJob, Output, PackJob};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
+use self::route::{RouteJob, Routing};
 use self::tend::{TendCounters, Tender};
 use super::graves::Graves;
 use super::{
@@ -83,6 +85,7 @@ struct Counters {
     packed_bytes: Counter,
     compacted_by_height: [Counter; HEIGHTS],
     filter_bytes: Counter,
+    routed_bytes: Counter,
     wasted_bytes: Counter,
     compactions: Counter,
 }
@@ -93,6 +96,9 @@ struct Inner {
     /// Compactions under way: parked between steps, or `None` while a thread works on them.
     merging: Vec<Merging>,
     packing: Packing,
+    routing: Routing,
+    /// Filters that could not be read; no maplet is made of them.
+    unreadable: HashSet<RunId>,
     /// Inputs that could not be read; they stay as they are until the store is reopened.
     stuck: Stuck,
     next_ticket: u64,
@@ -134,6 +140,7 @@ enum Packing {
 enum Claim {
     Pack(Box<PackJob>),
     Merge(u64, Box<MergeJob>),
+    Route(Box<RouteJob>),
     /// It could not be started: an input cannot be read.
     Damage(crate::Error),
 }
@@ -185,6 +192,8 @@ impl Stbe {
                 trunk,
                 merging: Vec::new(),
                 packing: Packing::Nothing,
+                routing: Routing::Nothing,
+                unreadable: HashSet::new(),
                 stuck: Stuck::default(),
                 next_ticket: 0,
                 cleared: false,
@@ -197,7 +206,8 @@ impl Stbe {
         }
     }
 
-    /// Claims the next piece of work: memtables first, since they hold memory; then compactions under way; then new ones.
+    /// Claims the next piece of work: memtables first, since they hold memory; then maplets, which are
+    /// short; then compactions under way; then new ones.
     fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         match std::mem::replace(&mut inner.packing, Packing::Working) {
@@ -211,9 +221,15 @@ impl Stbe {
                     let root = &inner.trunk.root;
                     let bottom = root.is_leaf() && root.branches.is_empty();
                     let operator = self.operator.clone();
-                    return Ok(Some(Claim::Pack(Box::new(PackJob::new(&self.core, batch, keep(), operator, bottom)))));
+                    // In the root maplets are made of maplets.
+                    let filter = self.filter(2);
+                    let job = PackJob::new(&self.core, batch, filter, keep(), operator, bottom);
+                    return Ok(Some(Claim::Pack(Box::new(job))));
                 }
             }
+        }
+        if let Some(claim) = self.claim_route(&mut inner) {
+            return Ok(Some(claim));
         }
         if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.parked.is_some()) {
             let job = merging.parked.take().expect("just seen");
@@ -225,7 +241,9 @@ impl Stbe {
         let ticket = inner.next_ticket;
         inner.next_ticket += 1;
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
-        let job = match MergeJob::new(&self.core, candidate.clone(), keep(), self.operator.clone()) {
+        // No maplet is made of what lies in leaves.
+        let filter = self.filter(u32::from(candidate.height > 0));
+        let job = match MergeJob::new(&self.core, candidate.clone(), filter, keep(), self.operator.clone()) {
             Ok(job) => job,
             Err((run, e)) => {
                 inner.leave(&candidate, Some(run), &e);
@@ -248,7 +266,7 @@ impl Stbe {
     fn recount(&self, inner: &Inner) {
         let waiting: u64 = self.waiting(inner).iter().map(|candidate| candidate.bytes).sum();
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes).sum();
-        self.compact_bytes.store(waiting + working, Relaxed);
+        self.compact_bytes.store(waiting + working + inner.route_bytes(self), Relaxed);
     }
 
     fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
@@ -500,6 +518,7 @@ impl Index for Stbe {
         match self.claim(keep)? {
             Some(Claim::Pack(job)) => self.step_pack(job, budget),
             Some(Claim::Merge(ticket, job)) => self.step_merge(ticket, job, budget),
+            Some(Claim::Route(job)) => self.step_route(job, budget),
             Some(Claim::Damage(e)) => left_alone(e),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
@@ -536,6 +555,7 @@ impl Index for Stbe {
         stats.compacted_by_height = self.counters.compacted_by_height.each_ref().map(|bytes| bytes.load(Relaxed));
         stats.compacted_bytes = stats.compacted_by_height.iter().sum();
         stats.filter_bytes = self.counters.filter_bytes.load(Relaxed);
+        stats.routed_bytes = self.counters.routed_bytes.load(Relaxed);
         stats.wasted_bytes = self.counters.wasted_bytes.load(Relaxed);
         stats.compactions = self.counters.compactions.load(Relaxed);
         stats.flushes = self.counters.tend.flushes.load(Relaxed);
@@ -557,6 +577,9 @@ impl Index for Stbe {
         let mut unpacked: Vec<SealedBatch> = self.queue.lock().drain(..).collect();
         self.pack_bytes.store(0, Relaxed);
         inner.merging.retain(|merging| merging.parked.is_none());
+        if matches!(inner.routing, Routing::Parked(_)) {
+            inner.routing = Routing::Nothing;
+        }
         match std::mem::replace(&mut inner.packing, Packing::Nothing) {
             Packing::Parked(job) => unpacked.push(job.batch.clone()),
             other => inner.packing = other,
@@ -586,7 +609,7 @@ impl Index for Stbe {
     fn run(&self, id: RunId) -> Option<RunMeta> {
         let mut found = None;
         self.published.load().root.walk(&mut |node| {
-            let runs = node.branches.iter().map(|branch| branch.slice.run());
+            let runs = node.branches.iter().map(|branch| branch.slice.run()).chain(node.maplets());
             found = found.take().or_else(|| runs.map(|run| run.meta()).find(|meta| meta.id == id).cloned());
         });
         found

@@ -17,13 +17,23 @@ use std::sync::Arc;
 
 use crate::base::sync::OnceLock;
 use crate::base::{Error, KeyRange, Result, RunId, SeededBug};
-use crate::run::RunSlice;
+use crate::run::{Run, RunSlice};
 use crate::space::{DataFile, Twin};
 
 /// The identity of a branch: kept when the branch is handed to a child or shared by a split, so that a compaction finds
 /// its inputs wherever they have gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BranchId(pub u64);
+
+/// Where to ask whether a branch's run may hold a key: a maplet, and the run's number in it. It is about the whole run, so it
+/// goes wherever the branch goes.
+#[derive(Clone)]
+pub struct Route {
+    /// The maplet.
+    pub maplet: Arc<Run>,
+    /// What the maplet answers for keys of the run.
+    pub value: u8,
+}
 
 /// A run, clipped, in a node's list.
 #[derive(Clone)]
@@ -39,6 +49,8 @@ pub struct Branch {
     pub bytes: u64,
     /// Estimated bytes for each child of the node, `bytes` in sum; empty in a leaf.
     pub weights: Arc<[u64]>,
+    /// Who is asked before the run is; if nobody, its own filter.
+    pub route: Option<Route>,
 }
 
 /// A child of an inner node.
@@ -148,7 +160,7 @@ impl Node {
     pub fn branch(&self, id: BranchId, fresh: bool, slice: Arc<RunSlice>, bytes: u64) -> Result<Branch> {
         let bytes = bytes.min(slice.bytes());
         let weights = self.weigh(&slice, bytes)?;
-        Ok(Branch { id, fresh, slice, bytes, weights })
+        Ok(Branch { id, fresh, slice, bytes, weights, route: None })
     }
 
     /// Estimates how `bytes` of `slice` are shared among the children: by their pages, 0 only where nothing can be.
@@ -178,6 +190,17 @@ impl Node {
             self.branches.drain(..(next - self.first) as usize);
             self.first = next;
         }
+    }
+
+    /// The maplets that its branches are asked by, each once if its branches stand together.
+    pub fn maplets(&self) -> impl Iterator<Item = &Arc<Run>> {
+        let routes = self.branches.iter().filter_map(|branch| branch.route.as_ref());
+        routes
+            .scan(None, |before, route| {
+                let id = Some(route.maplet.meta().id);
+                Some((std::mem::replace(before, id) != id).then_some(&route.maplet))
+            })
+            .flatten()
     }
 
     /// Where the node stands on disk, if it was written.

@@ -2,7 +2,7 @@
 //!
 //! Path copying makes checkpoints incremental by itself: a node that is still the same object stays where it is.
 //!
-//! Root record (integers varint): `version (2) | node | next branch id | count | (gap, length)…`, the pairs being
+//! Root record (integers varint): `version (3; 2 is read) | node | next branch id | count | (gap, length)…`, the pairs being
 //! the pages of large values, each range's start relative to the end of the one before. A node is named by
 //! `node id | pages | page of copy 0 | page of copy 1`.
 //!
@@ -10,7 +10,8 @@
 //!
 //! ```text
 //!  from | to | height | branch count | child count
-//!  for each branch: id | fresh (0, 1) | run description | slice | a weight for each child
+//!  for each branch: id | flags (1 fresh, 2 routed) | run description | slice | a weight for each child
+//!                   if it is routed: the maplet's description | the run's value in it, u8
 //!  for each child:  dead branches before its first live one | node
 //! ```
 //!
@@ -20,7 +21,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::node::{Branch, BranchId, Child, Node, Stored};
+use super::node::{Branch, BranchId, Child, Node, Route, Stored};
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyRange, PageNo, Result, RunId};
 use crate::index::{Core, RootRecord};
@@ -29,7 +30,13 @@ use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, Twin};
 
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
+/// The oldest that is read: nothing was routed then.
+const OLDEST_VERSION: u64 = 2;
+/// A branch has newly arrived.
+const FRESH: u64 = 1;
+/// A branch is asked by a maplet.
+const ROUTED: u64 = 2;
 /// Bytes of the length in front of a node's body.
 const LENGTH: usize = 4;
 /// No branch holds more bytes than this for a child.
@@ -97,10 +104,15 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
     put_varint(out, node.children.len() as u64);
     for branch in &node.branches {
         put_varint(out, branch.id.0);
-        put_varint(out, branch.fresh.into());
+        let routed = if branch.route.is_some() { ROUTED } else { 0 };
+        put_varint(out, u64::from(branch.fresh) * FRESH | routed);
         branch.slice.run().meta().encode(out);
         branch.slice.encode(out);
         branch.weights.iter().for_each(|weight| put_varint(out, *weight));
+        if let Some(route) = &branch.route {
+            route.maplet.meta().encode(out);
+            out.push(route.value);
+        }
     }
     for (child, stored) in node.children.iter().zip(children) {
         put_varint(out, child.next - node.first);
@@ -121,7 +133,7 @@ pub struct Loaded {
 /// Reads the trunk that a root record names and marks every page that it reaches.
 pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
     let mut reader = Reader::new(&record.bytes, "root record");
-    if reader.varint()? != VERSION {
+    if !(OLDEST_VERSION..=VERSION).contains(&reader.varint()?) {
         return Err(reader.corrupt("unknown version"));
     }
     let stored = get_stored(&mut reader)?;
@@ -208,8 +220,8 @@ impl Loader<'_> {
             if id.0 >= self.next_branch {
                 return Err(reader.corrupt(format!("branch {} has an identity that is still to be given out", id.0)));
             }
-            let fresh = reader.varint_max(1)? == 1;
-            let run = self.run(RunMeta::decode(reader)?, reader)?;
+            let flags = reader.varint_max(FRESH | ROUTED)?;
+            let run = self.run(RunMeta::decode(reader)?, false, reader)?;
             let slice = RunSlice::restore(run, reader)?;
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Vec<u64>>>()?;
             // A part is no more than the whole, whatever stands there: sums over all parts do not overflow.
@@ -217,7 +229,8 @@ impl Loader<'_> {
             let weights: Arc<[u64]> = weights.into_iter().map(|weight| weight.min(whole)).collect();
             // What a leaf's part was estimated at is not written down: until it is compacted it counts whole pages again.
             let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
-            node.branches.push(Branch { id, fresh, slice, bytes, weights });
+            let route = (flags & ROUTED != 0).then(|| self.route(reader)).transpose()?;
+            node.branches.push(Branch { id, fresh: flags & FRESH != 0, slice, bytes, weights, route });
         }
         let mut children = Vec::new();
         for _ in 0..child_count {
@@ -241,8 +254,16 @@ impl Loader<'_> {
         !self.core.mend && error.is_damage()
     }
 
-    /// The run of that description; nodes that share it get the same object.
-    fn run(&mut self, meta: RunMeta, reader: &Reader<'_>) -> Result<Arc<Run>> {
+    fn route(&mut self, reader: &mut Reader<'_>) -> Result<Route> {
+        let maplet = self.run(RunMeta::decode(reader)?, true, reader)?;
+        Ok(Route { maplet, value: reader.u8()? })
+    }
+
+    /// The run, or maplet, of that description; nodes that share it get the same object.
+    fn run(&mut self, meta: RunMeta, maplet: bool, reader: &Reader<'_>) -> Result<Arc<Run>> {
+        if meta.is_maplet() != maplet {
+            return Err(reader.corrupt("a maplet in the place of a run, or a run in that of a maplet"));
+        }
         if let Some(run) = self.runs.get(&meta.id) {
             if *run.meta() != meta {
                 return Err(reader.corrupt(format!("two nodes describe run {} differently", meta.id)));
@@ -304,7 +325,7 @@ mod tests {
         let mut blobs = RangeSet::default();
         blobs.insert(40, 3);
         blobs.insert(300, 2);
-        assert_eq!(hex(&encode_root(stored(9, 200), &blobs, 77)), "020901c80188024d022803810202");
+        assert_eq!(hex(&encode_root(stored(9, 200), &blobs, 77)), "030901c80188024d022803810202");
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! Reading: the view and the point lookup (002 §3.3).
 //!
 //! A lookup goes down the trunk, which is in memory. At each node it asks the branches that are live for its child,
-//! newest first: range tombstones before any filter, then the filter, then the run. It stops at the first base.
+//! newest first: range tombstones before any filter, then the filter, or the maplet that answers for several branches and is
+//! asked once, then the run. It stops at the first base.
 
 use std::sync::Arc;
 
 use super::cursor::StbeCursor;
-use super::node::{Branch, Child, Node};
+use super::node::{Branch, Child, Node, Route};
 use super::{Graves, Trunk};
-use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
+use crate::base::{KeyRange, RangeTombstone, Result, RunId, Seqno};
 use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
+use crate::run::maplet::{self, Values};
 use crate::run::{ProbeStep, RunProbe};
 use crate::space::BlockKind;
 
@@ -75,6 +77,11 @@ impl StbeView {
                     stats.search_bytes += run.meta().search_bytes();
                     stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
                 }
+            }
+            for maplet in node.maplets().filter(|maplet| seen.insert(maplet.meta().id)) {
+                stats.maplets += 1;
+                stats.search_bytes += maplet.meta().search_bytes();
+                stats.disk_bytes += maplet.meta().disk_bytes();
             }
         });
         stats.disk_bytes += self.blob_bytes;
@@ -141,7 +148,14 @@ impl IndexView for StbeView {
     }
 
     fn probe(&self, lookup: &Lookup<'_>) -> Box<dyn Probe> {
-        let mut probe = StbeProbe { node: self.root.clone(), live_from: 0, next: 0, run: None, searched: false };
+        let mut probe = StbeProbe {
+            node: self.root.clone(),
+            live_from: 0,
+            next: 0,
+            run: None,
+            routed: Routed::default(),
+            searched: false,
+        };
         probe.enter(lookup.key);
         Box::new(probe)
     }
@@ -177,8 +191,48 @@ struct StbeProbe {
     /// Branches below this index are still to be asked.
     next: usize,
     run: Option<RunProbe>,
+    routed: Routed,
     /// A leaf of that run was asked for, and held nothing so far.
     searched: bool,
+}
+
+/// What the maplet said that was asked last: the branches of one stand together.
+#[derive(Default)]
+struct Routed {
+    answer: Option<(RunId, Values)>,
+    /// Its block was asked for.
+    waits: bool,
+}
+
+/// What is known of a run by a maplet.
+enum Told {
+    /// Nothing before this step.
+    Need(Step),
+    /// It may hold the key.
+    Perhaps,
+    /// It does not.
+    No,
+}
+
+impl Routed {
+    /// `block` is what the last step asked for.
+    fn ask(&mut self, route: &Route, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Told> {
+        let id = route.maplet.meta().id;
+        if std::mem::take(&mut self.waits) {
+            self.answer = Some((id, maplet::ask(block.as_deref(), lookup.hash)));
+        }
+        match &self.answer {
+            Some((asked, values)) if *asked == id => {
+                Ok(if values.contains(route.value) { Told::Perhaps } else { Told::No })
+            }
+            _ => {
+                self.waits = true;
+                lookup.tally.filters += 1;
+                let addr = maplet::page_for(&route.maplet, lookup.hash)?;
+                Ok(Told::Need(Step::Need(route.maplet.clone(), addr, BlockKind::Filter)))
+            }
+        }
+    }
 }
 
 impl StbeProbe {
@@ -216,12 +270,28 @@ impl Probe for StbeProbe {
             }
             let Some(probe) = &mut self.run else {
                 if self.next > self.live_from {
-                    let slice = &self.node.branches[self.next - 1].slice;
-                    if slice.range().contains(lookup.key) {
-                        lookup.enter(slice.covering(lookup.key, lookup.at)?);
-                        self.run = Some(RunProbe::new(lookup.hash));
-                    } else {
+                    let branch = &self.node.branches[self.next - 1];
+                    if !branch.slice.range().contains(lookup.key) {
                         self.next -= 1;
+                        continue;
+                    }
+                    let route = branch.route.as_ref().filter(|_| branch.slice.may_hold(lookup.key));
+                    let told = match route {
+                        None => None,
+                        Some(route) => match self.routed.ask(route, block.take(), lookup)? {
+                            Told::Need(step) => return Ok(step),
+                            Told::Perhaps => Some(true),
+                            Told::No => Some(false),
+                        },
+                    };
+                    lookup.enter(branch.slice.covering(lookup.key, lookup.at)?);
+                    match told {
+                        None => self.run = Some(RunProbe::new(lookup.hash)),
+                        Some(true) => self.run = Some(RunProbe::told(lookup.hash)),
+                        Some(false) => {
+                            lookup.leave();
+                            self.next -= 1;
+                        }
                     }
                 } else if !self.descend(lookup.key) {
                     return Ok(Step::Done);

@@ -20,6 +20,7 @@ use super::choose::{is_wasteful, may_stay_apart};
 use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
+use crate::filter::Filters;
 
 /// More passes than a trunk has levels.
 const MAX_PASSES: usize = 64;
@@ -45,6 +46,10 @@ pub struct Shape {
     pub leaf_bytes: u64,
     /// How leaves are kept.
     pub policy: Policy,
+    /// How runs are told from one another.
+    pub filters: Filters,
+    /// How many runs, and then how many maplets, become one maplet.
+    pub maplet_width: usize,
 }
 
 impl Shape {

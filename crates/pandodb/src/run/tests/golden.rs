@@ -93,7 +93,7 @@ fn description() -> RunMeta {
         leaf_pages: 36,
         root: BlockAddr { page: PageNo(164), pages: 1 },
         height: 1,
-        filter: FilterMeta { pages: 1, first: 37 },
+        filter: FilterMeta { pages: 1, first: 37, ..FilterMeta::default() },
         tombstones: vec![BlockAddr { page: PageNo(166), pages: 1 }],
         first_key: b"a".to_vec(),
         last_key: b"zz".to_vec(),

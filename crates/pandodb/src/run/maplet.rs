@@ -1,0 +1,184 @@
+//! Maplets on disk: the filters of several runs as one, made without their keys.
+//!
+//! ```text
+//!   run 7   filter pages ─┐
+//!   run 9   filter pages ─┼──▶ merge, page by page ──▶ pages of the maplet      key ─▶ one page ─▶ { 7, 12 }
+//!   run 12  filter pages ─┘         7 → 0, 9 → 1, 12 → 2
+//! ```
+//!
+//! A maplet lives as a [`Run`] that has filter pages and nothing else: so it is read through the pool, accounted for, marked on
+//! opening and freed with its last reference like any run. It knows runs as a whole; who holds a slice of one may ask it
+//! all the same.
+//!
+//! Steps: [`MapletWriter::new`] takes the inputs, runs with quotient filters or maplets, and says what becomes of their
+//! values; [`MapletWriter::step`] reads and writes some pages; [`MapletWriter::finish`] describes the result. A reader asks
+//! [`ask`] for the values of a key.
+//!
+//! Invariant: a key that is in a run is answered with the run's value, or [`ask`] says that it does not know. Source: 002
+//! §3.3, §3.6.3; see [`crate::filter::maplet`].
+
+use std::sync::Arc;
+
+use super::meta::RunMeta;
+use super::pages::PageWriter;
+use super::reader::Run;
+use crate::base::{BlockAddr, PAGE, Result, RunId, SeededBug, Seqno};
+use crate::filter::maplet::{Input, Merge, values};
+use crate::filter::{FilterKind, FilterMeta};
+use crate::space::{BlockKind, DataFile};
+
+/// Pages that are read at a time from each input.
+const CHUNK: u64 = 16;
+
+/// A run or maplet whose filter goes into a maplet.
+pub struct Member {
+    /// It.
+    pub run: Arc<Run>,
+    /// What becomes of each of its values, by value, or of a run's keys, by 0; `None` drops them.
+    pub values: Vec<Option<u8>>,
+}
+
+/// The pages of a filter, in order, past the pool.
+struct Pages {
+    run: Arc<Run>,
+    next: u64,
+    chunk: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl Pages {
+    fn read_chunk(&self) -> Result<Vec<Vec<u8>>> {
+        let (run, filter) = (&self.run, self.run.meta().filter);
+        let position = filter.first + self.next;
+        let (extent, _) = run.extent_at(position)?;
+        let pages = (u64::from(filter.pages) - self.next).min(extent.end - position).min(CHUNK);
+        let addr = run.address(position, pages as u32)?;
+        let buf = run.read(addr)?;
+        let one = |(page, bytes): (u64, &[u8])| {
+            let addr = BlockAddr { page: crate::base::PageNo(addr.page.0 + page), pages: 1 };
+            run.data().check_block(bytes, addr, run.meta().id, BlockKind::Filter)?;
+            Ok(bytes.to_vec())
+        };
+        (0..).zip(buf.chunks_exact(PAGE)).map(one).collect()
+    }
+}
+
+impl Iterator for Pages {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Result<Vec<u8>>> {
+        if self.chunk.len() == 0 && self.next < u64::from(self.run.meta().filter.pages) {
+            match self.read_chunk() {
+                Ok(pages) => {
+                    self.next += pages.len() as u64;
+                    self.chunk = pages.into_iter();
+                }
+                Err(e) => return Some(Err(e)),
+            }
+        }
+        self.chunk.next().map(Ok)
+    }
+}
+
+/// Writes a maplet. Dropped before it is finished, it gives its pages back.
+pub struct MapletWriter {
+    id: RunId,
+    merge: Merge<Pages>,
+    pages: PageWriter,
+    /// Pages of the inputs for each page of the result, and that one.
+    pages_a_step: u64,
+}
+
+impl MapletWriter {
+    /// Starts the maplet `id` of these members. Its fingerprints will be good for a maplet of `room` entries, as far as those
+    /// of the members reach.
+    ///
+    /// # Errors
+    /// [`crate::Error::Corruption`] if the description of a filter is not such as a builder makes.
+    ///
+    /// # Panics
+    /// If a member has a filter that cannot be merged.
+    pub fn new(data: Arc<DataFile>, id: RunId, members: Vec<Member>, room: u64) -> Result<MapletWriter> {
+        let inputs = members.into_iter().map(|Member { run, values }| {
+            let meta = run.meta().filter.mergeable(run.meta().keys).expect("a filter that can be merged");
+            Input { meta, pages: Pages { run, next: 0, chunk: Vec::new().into_iter() }, values }
+        });
+        let inputs: Vec<Input<Pages>> = inputs.collect();
+        let read = inputs.iter().map(|input| u64::from(input.meta.pages)).sum::<u64>();
+        let merge = Merge::new(inputs, room)?;
+        let written = u64::from(merge.meta().pages);
+        let pages = PageWriter::new(data, id, written * PAGE as u64);
+        Ok(MapletWriter { id, merge, pages, pages_a_step: read / written.max(1) + 1 })
+    }
+
+    /// Reads and writes about `budget` bytes: how many it were, and whether everything is there.
+    ///
+    /// # Errors
+    /// Those of reading the members; [`crate::Error::DiskFull`] or an I/O error. The writer is good only for dropping then.
+    pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
+        let (mut done, mut page) = (0, vec![0; PAGE]);
+        while done < budget {
+            if !self.merge.next_page(&mut page)? {
+                return Ok((done, true));
+            }
+            self.pages.append(1, BlockKind::Filter, |block| block.copy_from_slice(&page))?;
+            done += self.pages_a_step * PAGE as u64;
+        }
+        Ok((done, false))
+    }
+
+    /// Describes the maplet; `None` if it has nothing in it. After the last step. Everything is written, nothing synced.
+    ///
+    /// # Errors
+    /// [`crate::Error::DiskFull`] or an I/O error; the pages are given back then.
+    pub fn finish(self) -> Result<Option<RunMeta>> {
+        let meta = self.merge.meta();
+        if meta.entries == 0 {
+            return Ok(None);
+        }
+        let filter = FilterMeta { kind: FilterKind::Maplet { bits: meta.bits }, pages: meta.pages, first: 0 };
+        let extents = self.pages.finish()?;
+        let (min_seqno, max_seqno) = (Seqno(0), Seqno(0));
+        Ok(Some(RunMeta {
+            id: self.id,
+            extents,
+            filter,
+            keys: meta.entries,
+            min_seqno,
+            max_seqno,
+            ..RunMeta::default()
+        }))
+    }
+}
+
+/// The values of a key, as a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Values([u64; 4]);
+
+impl Values {
+    /// What is answered where nothing is known.
+    pub const ALL: Values = Values([u64::MAX; 4]);
+
+    /// Whether the value is among them.
+    #[inline]
+    pub fn contains(&self, value: u8) -> bool {
+        self.0[usize::from(value / 64)] & 1 << (value % 64) != 0
+    }
+}
+
+/// The block of a maplet that answers for a key with this hash.
+///
+/// # Errors
+/// [`crate::Error::Corruption`] if the description says nonsense.
+pub fn page_for(maplet: &Run, hash: u64) -> Result<BlockAddr> {
+    let filter = &maplet.meta().filter;
+    maplet.address(filter.first + u64::from(filter.page_of(hash)), 1)
+}
+
+/// The values of a key with this hash; `page` is the block of [`page_for`], or nothing if it cannot be read.
+#[inline]
+pub fn ask(page: Option<&[u8]>, hash: u64) -> Values {
+    let mut set = Values([0; 4]);
+    let mut add = |value: u8| set.0[usize::from(value / 64)] |= 1 << (value % 64);
+    let known = page.is_some_and(|page| values(page, hash, &mut add)) || SeededBug::UnreadMapletDenies.is_on();
+    if known { set } else { Values::ALL }
+}

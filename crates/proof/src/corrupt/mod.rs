@@ -12,7 +12,7 @@
 //! | 4 | every bit of the golden stores, one slice after the other ([`flips`] says how many there are) |
 //! | 1 | every length of every file of them |
 //! | 1 | every two pages of them, exchanged |
-//! | 1 | a closed store of the seed's own: bits, sectors spoilt or unreadable, stale pages, missing files |
+//! | 1 | a closed store of the seed's own, every other one larger: bits, sectors spoilt or unreadable, stale pages, missing files |
 //! | 1 | a killed one |
 
 mod specimen;
@@ -234,7 +234,7 @@ fn swap(specimen: &Specimen, (first, at): &(String, u64), (second, to): &(String
 
 /// Damage of many kinds to a store of the seed's own.
 fn seeded(number: u64, closed: bool, tally: &mut Tally) {
-    let specimen = Specimen::seeded(number, closed);
+    let specimen = if closed && number % 2 == 1 { Specimen::wide(number) } else { Specimen::seeded(number, closed) };
     if let Err(problem) = specimen.adds_up() {
         tally.fail(0, format!("seed {number}, undamaged: {problem}"));
     }

@@ -72,6 +72,22 @@ impl Specimen {
         let mut script = Script::generate(seed, mix);
         let at = script.steps.len() - 12;
         script.steps.insert(at, Step::Compact("rows"));
+        Specimen::of(seed, &script, at, closed)
+    }
+
+    /// A closed store of a larger script, in which nothing was compacted to the bottom: trees of several levels, of every other
+    /// seed with maplets.
+    ///
+    /// # Panics
+    /// If the store does not do what the script says.
+    pub fn wide(seed: u64) -> Specimen {
+        let mix = Mix { steps: 500, blobs: 2, lazy: 30, buffered: 60, keys: 3_000 };
+        let script = Script::generate(seed, mix);
+        Specimen::of(seed, &script, script.steps.len() - 12, true)
+    }
+
+    /// What is left of a script. An earlier state is taken 20 steps before `at`.
+    fn of(seed: u64, script: &Script, at: usize, closed: bool) -> Specimen {
         let device = SimDevice::new(seed);
         let mut driver = Driver::open(Sizes::TINY, device.clone()).expect("opens");
         let states = script.states();

@@ -7,7 +7,7 @@
 
 use pandodb::base::codec::Reader;
 use pandodb::base::{BlockAddr, Extent, PageNo, RunId, Seqno};
-use pandodb::filter::FilterMeta;
+use pandodb::filter::{FilterKind, FilterMeta};
 use pandodb::run::RunMeta;
 
 use crate::{Target, assert_corruption, mutate};
@@ -78,5 +78,9 @@ fn seeds() -> Vec<Vec<u8>> {
         max_seqno: Seqno(9),
         ..RunMeta::default()
     };
-    [small, large, only_ranges].iter().map(encoded).collect()
+    let quotient = FilterMeta { kind: FilterKind::Quotient { bits: 18 }, ..large.filter };
+    let quotient = RunMeta { filter: quotient, ..large.clone() };
+    let filter = FilterMeta { kind: FilterKind::Maplet { bits: 20 }, pages: 12, first: 0 };
+    let maplet = RunMeta { id: RunId(9), extents: large.extents.clone(), filter, keys: 4_000, ..RunMeta::default() };
+    [small, large, only_ranges, quotient, maplet].iter().map(encoded).collect()
 }

@@ -11,12 +11,13 @@ use std::sync::{Arc, LazyLock};
 use pandodb::base::codec::put_varint;
 use pandodb::base::{Entry, EntryBlock, Error, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno, StoreId};
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::filter::Filters;
-use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
+use pandodb::filter::{FilterBuilder, Filters};
+use pandodb::index::stbe::node::{Branch, BranchId, Child, Node, Route};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
 use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
 use pandodb::pool::Pool;
 use pandodb::resolve::Stripes;
+use pandodb::run::maplet::{MapletWriter, Member};
 use pandodb::run::{Run, RunBuilder, RunSlice};
 use pandodb::space::data::DATA_FILE;
 use pandodb::space::ranges::RangeSet;
@@ -46,7 +47,8 @@ fn core(image: &SimImage) -> Result<Core> {
 }
 
 fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&str, &str)>) -> Arc<RunSlice> {
-    let mut builder = RunBuilder::new(core.data.clone(), RunId(id), 0);
+    let filter = FilterBuilder::new(Filters::Maplet, 2);
+    let mut builder = RunBuilder::new(core.data.clone(), RunId(id), 0).with_filter(filter);
     for i in keys {
         let (key, value) = (format!("key{:04}", i * 13), vec![i as u8; 60]);
         let entry = Entry { key: key.as_bytes(), seqno: Seqno(id * 100 + i), kind: Kind::Put, value: &value };
@@ -59,27 +61,39 @@ fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&
     RunSlice::whole(Run::open(core.data.clone(), core.pool.clone(), meta).expect("opens"))
 }
 
-fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64]) -> Branch {
-    let slice = slice.clip(range).expect("reads").expect("something is there");
-    let bytes = slice.bytes();
-    Branch { id: BranchId(id), fresh: id % 2 == 1, slice, bytes, weights: weights.into() }
+/// The filters of both runs as one.
+fn maplet_of(core: &Core, runs: [&Arc<RunSlice>; 2]) -> Arc<Run> {
+    let member = |(value, slice): (u8, &Arc<RunSlice>)| Member { run: slice.run().clone(), values: vec![Some(value)] };
+    let members = (0..).zip(runs).map(member).collect();
+    let mut writer = MapletWriter::new(core.data.clone(), RunId(4), members, 0).expect("sound filters");
+    while !writer.step(1).expect("written").1 {}
+    let meta = writer.finish().expect("written").expect("not empty");
+    Run::open(core.data.clone(), core.pool.clone(), meta).expect("opens")
 }
 
-/// A root over two leaves: one branch was flushed to the left one, one lies in both.
+fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], route: Option<(&Arc<Run>, u8)>) -> Branch {
+    let route = route.map(|(maplet, value)| Route { maplet: maplet.clone(), value });
+    let slice = slice.clip(range).expect("reads").expect("something is there");
+    let bytes = slice.bytes();
+    Branch { id: BranchId(id), fresh: id % 2 == 1, slice, bytes, weights: weights.into(), route }
+}
+
+/// A root over two leaves: one branch was flushed to the left one, one lies in both; some of them are asked by a maplet.
 fn base() -> (SimImage, Vec<u8>) {
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
     let core = Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(FIRST_ID)), mend: true };
     let old = run_of(&core, 2, 0..90, None);
     let new = run_of(&core, 3, 20..50, Some(("key02", "key03")));
+    let maplet = maplet_of(&core, [&old, &new]);
     let ranges = [KeyRange::new("", "key0500"), KeyRange::new("key0500", "")];
     let mut leaves: Vec<Node> = ranges.iter().map(|range| Node::new(range.clone(), 0)).collect();
     for leaf in &mut leaves {
-        leaf.branches.push(branch(4, &old, &leaf.range, &[]));
+        leaf.branches.push(branch(4, &old, &leaf.range, &[], Some((&maplet, 0))));
     }
-    leaves[0].branches.push(branch(5, &new, &ranges[0], &[]));
+    leaves[0].branches.push(branch(5, &new, &ranges[0], &[], None));
     let mut root = Node::new(KeyRange::all(), 1);
-    root.branches.push(branch(5, &new, &root.range, &[4096, 8192]));
+    root.branches.push(branch(5, &new, &root.range, &[4096, 8192], Some((&maplet, 1))));
     root.children = leaves.into_iter().zip([1, 0]).map(|(node, next)| Child { node: Arc::new(node), next }).collect();
     root.assert_valid();
     let root = Arc::new(root);
@@ -95,7 +109,7 @@ fn base() -> (SimImage, Vec<u8>) {
         let len = u32::from_le_bytes(block[16..20].try_into().expect("4 bytes")) as usize;
         bodies.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), block[20..20 + len].to_vec()));
     }
-    let mut record = vec![2];
+    let mut record = vec![3];
     record.extend(place(FIRST_ID + 2, pages_of(2)));
     [9, 1, 160, 3].into_iter().for_each(|number| put_varint(&mut record, number));
     let mut input = Vec::new();
@@ -224,8 +238,7 @@ impl Visitor for Seen {
 fn use_it(image: &SimImage, record: &RootRecord) {
     let core = core(image).expect("the file is there");
     let (policy, filters) = (Policy::default(), Filters::Maplet);
-    let shape =
-        Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2 };
+    let shape = Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2 };
     let index = match Stbe::open(core, shape, None, record) {
         // Of the record itself: its caller knows where it stands.
         Err(error) => return crate::assert_corruption(&error),
@@ -283,7 +296,7 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
 
 fn seeds() -> Vec<Vec<u8>> {
     let mut leaf = Vec::new();
-    let mut record = vec![2];
+    let mut record = vec![3];
     record.extend(place(FIRST_ID, pages_of(0)));
     [1, 0].into_iter().for_each(|number| put_varint(&mut record, number));
     put_part(&mut leaf, &record);

@@ -3,7 +3,7 @@
 use super::leaf::LeafBuilder;
 use super::*;
 use crate::base::{Extent, PAGE};
-use crate::filter::FilterMeta;
+use crate::filter::{FilterKind, FilterMeta};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -135,6 +135,34 @@ fn footer() {
     );
     assert_eq!(body(&block), want);
     assert_eq!(RunMeta::decode(&mut crate::base::codec::Reader::new(&bytes, "test")).unwrap(), meta);
+}
+
+#[test]
+fn filters_of_all_kinds() {
+    let kinds = [
+        (FilterKind::Bloom, "0125"),
+        (FilterKind::Quotient { bits: 17 }, "818080801025 11"),
+        (FilterKind::Maplet { bits: 19 }, "818080802025 13"),
+    ];
+    for (kind, want) in kinds {
+        // A maplet is nothing but its filter.
+        let mut meta = match kind {
+            FilterKind::Maplet { .. } => RunMeta { extents: description().extents, keys: 500, ..RunMeta::default() },
+            _ => description(),
+        };
+        meta.filter.kind = kind;
+        (meta.filter.pages, meta.filter.first) = (1, 37);
+        let mut bytes = Vec::new();
+        meta.encode(&mut bytes);
+        assert!(hex(&bytes).contains(&want.replace(' ', "")), "{kind:?}: {}", hex(&bytes));
+        assert_eq!(RunMeta::decode(&mut crate::base::codec::Reader::new(&bytes, "test")).unwrap(), meta);
+        // More keys than a page can hold, and entries in a maplet.
+        let hostile = RunMeta { keys: 600, filter: FilterMeta { pages: 0, ..meta.filter }, ..meta.clone() };
+        let mut bytes = Vec::new();
+        hostile.encode(&mut bytes);
+        let decoded = RunMeta::decode(&mut crate::base::codec::Reader::new(&bytes, "test"));
+        assert_eq!(decoded.is_err(), kind != FilterKind::Bloom, "{kind:?}");
+    }
 }
 
 #[test]

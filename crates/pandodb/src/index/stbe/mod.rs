@@ -238,6 +238,9 @@ impl Stbe {
         let Some(candidate) = self.waiting(&inner).into_iter().next() else {
             return Ok(None);
         };
+        // Leaves rewrite what they hold as it grows; above them a message is compacted once a level.
+        let twice = candidate.height > 0 && candidate.branches.iter().any(|branch| !branch.fresh);
+        assert!(!twice, "what was compacted on this level already is not compacted here again");
         let ticket = inner.next_ticket;
         inner.next_ticket += 1;
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);

@@ -5,7 +5,8 @@
 //!    with more than `3F` live branches. A flush hands references: the child's list grows, the parent's `next` moves.
 //! 2. Tend the children, those that just received included, so that references run as far down as they will go before
 //!    anything is compacted (*flush-then-compact*).
-//! 3. *Merge* neighbours that became too small; *split* what became too large: a leaf `k` ways by clipping its runs, an
+//! 3. *Merge* neighbours of which one became too small (an inner node of fewer than `F/2` children, which takes some from its
+//!    neighbour if they are too many for one); *split* what became too large: a leaf `k` ways by clipping its runs, an
 //!    inner node over `F` children into equal parts that share its branches. A root that split gets a root above it; a
 //!    root with one child and nothing of its own goes.
 //!
@@ -232,16 +233,15 @@ impl Tender<'_> {
                 let (x, y) = (a.own_bytes() + node.live_bytes(i), b.own_bytes() + node.live_bytes(i + 1));
                 x.min(y) < self.shape.leaf_bytes / 4 && x + y < self.shape.leaf_bytes / 2
             } else {
-                // Below F/2 children; together at most F, so that the merge is not undone by a split.
                 a.children.len().min(b.children.len()) < self.shape.fanout.div_ceil(2)
-                    && a.children.len() + b.children.len() <= self.shape.fanout
             };
             let both = KeyRange::new(a.range.from.clone(), b.range.to.clone());
             small && !self.busy.iter().any(|range| range.overlaps(&both))
         })
     }
 
-    /// Makes one node of the `i`-th child and its right neighbour, after handing both what is live for them.
+    /// Makes one node of the `i`-th child and its right neighbour, after handing both what is live for them; if that is too
+    /// large, two again that share their children evenly.
     fn merge_children(&self, node: &mut Node, i: usize) -> Result<()> {
         for j in [i, i + 1] {
             if !node.live(&node.children[j]).is_empty() {
@@ -250,7 +250,9 @@ impl Tender<'_> {
         }
         let merged = self.join(&node.children[i].node, &node.children[i + 1].node);
         let next = node.end();
-        node.children.splice(i..i + 2, [Child { node: Arc::new(merged), next }]);
+        // Of more than F children each half has F/2 at least, so this is not done again.
+        let nodes = if merged.is_leaf() { vec![Arc::new(merged)] } else { self.split_inner(Arc::new(merged))? };
+        node.children.splice(i..i + 2, nodes.into_iter().map(|node| Child { node, next }));
         self.counters.merges.fetch_add(1, Relaxed);
         node.weigh_all()
     }

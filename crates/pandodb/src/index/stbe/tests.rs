@@ -293,6 +293,42 @@ fn a_tree_shrinks_when_everything_is_deleted_and_gives_its_pages_back() {
 }
 
 #[test]
+fn no_inner_node_stays_under_half_its_children() {
+    for seed in 0..6 {
+        let mut bench = Bench::new(seed);
+        for round in 0..90u64 {
+            bench.put(600, 40_000);
+            bench.drain();
+            if round % 9 == 8 {
+                // Some places empty out while others grow.
+                let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+                for _ in 0..3 {
+                    let from = bench.random.below(30_000);
+                    let range = KeyRange::new(format!("k{from:07}"), format!("k{:07}", from + 9_000));
+                    bench.seqno += 1;
+                    bench.model.retain(|key, _| !range.contains(key));
+                    memtable.insert_range(&RangeTombstone { range, seqno: Seqno(bench.seqno) });
+                }
+                bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+                bench.drain();
+                bench.tree.compact(&KeyRange::all()).unwrap();
+                bench.drain();
+            }
+            let root = bench.tree.inner.lock().trunk.root.clone();
+            root.walk(&mut |node| {
+                assert!(node.children.len() <= SHAPE.fanout, "seed {seed}: a node of {}", node.children.len());
+                for child in node.children.iter().filter(|child| !child.node.is_leaf()) {
+                    let (many, alone) = (child.node.children.len(), node.children.len() == 1);
+                    assert!(many >= SHAPE.fanout.div_ceil(2) || alone, "seed {seed}, round {round}: a node of {many}");
+                }
+            });
+        }
+        bench.check();
+        assert!(bench.tree.stats().merges > 0);
+    }
+}
+
+#[test]
 fn a_snapshot_does_not_make_a_forced_compaction_run_for_ever() {
     let mut bench = Bench::new(9);
     bench.feed(500, 300, 20);

@@ -18,7 +18,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::node::{Branch, BranchId, Node};
-use super::tend::Policy;
 use crate::base::{KeyRange, RunId, SeededBug};
 use crate::run::RunSlice;
 
@@ -29,6 +28,16 @@ const LEAF_RUNS: usize = 8;
 const MOST_APART: usize = 24;
 /// Runs side by side are compacted if one in so many of their messages is of no use.
 const WASTE: u64 = 4;
+
+/// How leaves are kept, and which compactions are worth it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// The best that was found: leaves of one large run and small ones; runs side by side stay apart (decision 0010).
+    #[default]
+    Product,
+    /// As 002 §3.4 has it: leaves are tiered like all nodes, and what arrives is compacted once, whatever it is.
+    Paper,
+}
 
 /// What one compaction is to do.
 #[derive(Clone)]

@@ -57,7 +57,8 @@ use crate::resolve::{Operator, Stripes};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
 
-pub use self::tend::{Policy, Shape};
+pub use self::choose::Policy;
+pub use self::tend::Shape;
 
 /// The name in the catalogue.
 pub const KIND: &str = "stbe";

@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use super::choose::{is_wasteful, may_stay_apart};
+use super::choose::{Policy, is_wasteful, may_stay_apart};
 use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
@@ -25,16 +25,6 @@ use crate::filter::Filters;
 
 /// More passes than a trunk has levels.
 const MAX_PASSES: usize = 64;
-
-/// How leaves are kept, and which compactions are worth it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// The best that was found: leaves of one large run and small ones; runs side by side stay apart (decision 0010).
-    #[default]
-    Product,
-    /// As 002 §3.4 has it: leaves are tiered like all nodes, and what arrives is compacted once, whatever it is.
-    Paper,
-}
 
 /// The sizes that shape a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

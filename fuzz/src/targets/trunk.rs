@@ -72,7 +72,7 @@ fn maplet_of(core: &Core, runs: [&Arc<RunSlice>; 2]) -> Arc<Run> {
 }
 
 fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], route: Option<(&Arc<Run>, u8)>) -> Branch {
-    let route = route.map(|(maplet, value)| Route { maplet: maplet.clone(), value });
+    let route = route.map(|(maplet, value)| Route::new(maplet.clone(), value, slice.run()));
     let slice = slice.clip(range).expect("reads").expect("something is there");
     let bytes = slice.bytes();
     Branch { id: BranchId(id), fresh: id % 2 == 1, slice, bytes, weights: weights.into(), route }

@@ -172,7 +172,7 @@ fn a_routed_branch_comes_back_with_its_maplet() {
     let (slices, maplet) = routed(&core);
     let mut root = Node::new(KeyRange::all(), 0);
     for (value, slice) in (0..).zip(slices) {
-        let route = Some(Route { maplet: maplet.clone(), value });
+        let route = Some(Route::new(maplet.clone(), value, slice.run()));
         let (id, weights) = (BranchId(u64::from(value)), Arc::new([]));
         root.branches.push(Branch { id, fresh: value > 0, slice, bytes: 70, weights, route });
     }

@@ -33,6 +33,15 @@ pub struct Route {
     pub maplet: Arc<Run>,
     /// What the maplet answers for keys of the run.
     pub value: u8,
+    /// The run has no range tombstones: if the maplet says no, nothing of the branch has to be looked at.
+    pub plain: bool,
+}
+
+impl Route {
+    /// The route of a branch of this run.
+    pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> Route {
+        Route { maplet, value, plain: run.meta().range_tombstones == 0 }
+    }
 }
 
 /// A run, clipped, in a node's list.

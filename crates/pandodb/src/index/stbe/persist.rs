@@ -229,7 +229,7 @@ impl Loader<'_> {
             let weights: Arc<[u64]> = weights.into_iter().map(|weight| weight.min(whole)).collect();
             // What a leaf's part was estimated at is not written down: until it is compacted it counts whole pages again.
             let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
-            let route = (flags & ROUTED != 0).then(|| self.route(reader)).transpose()?;
+            let route = (flags & ROUTED != 0).then(|| self.route(slice.run(), reader)).transpose()?;
             node.branches.push(Branch { id, fresh: flags & FRESH != 0, slice, bytes, weights, route });
         }
         let mut children = Vec::new();
@@ -254,9 +254,9 @@ impl Loader<'_> {
         !self.core.mend && error.is_damage()
     }
 
-    fn route(&mut self, reader: &mut Reader<'_>) -> Result<Route> {
+    fn route(&mut self, run: &Run, reader: &mut Reader<'_>) -> Result<Route> {
         let maplet = self.run(RunMeta::decode(reader)?, true, reader)?;
-        Ok(Route { maplet, value: reader.u8()? })
+        Ok(Route::new(maplet, reader.u8()?, run))
     }
 
     /// The run, or maplet, of that description; nodes that share it get the same object.

@@ -150,6 +150,7 @@ impl IndexView for StbeView {
     fn probe(&self, lookup: &Lookup<'_>) -> Box<dyn Probe> {
         let mut probe = StbeProbe {
             node: self.root.clone(),
+            child: 0,
             live_from: 0,
             next: 0,
             run: None,
@@ -186,6 +187,8 @@ impl IndexView for StbeView {
 /// A point lookup on its way down.
 struct StbeProbe {
     node: Arc<Node>,
+    /// The node's child that is responsible for the key.
+    child: usize,
     /// The oldest branch that is live for the key, as an index.
     live_from: usize,
     /// Branches below this index are still to be asked.
@@ -241,7 +244,8 @@ impl StbeProbe {
         self.live_from = if self.node.children.is_empty() {
             0
         } else {
-            let child = &self.node.children[self.node.child_for(key)];
+            self.child = self.node.child_for(key);
+            let child = &self.node.children[self.child];
             (child.next - self.node.first) as usize
         };
         self.next = self.node.branches.len();
@@ -252,7 +256,7 @@ impl StbeProbe {
         if self.node.is_leaf() {
             return false;
         }
-        let child = self.node.children[self.node.child_for(key)].node.clone();
+        let child = self.node.children[self.child].node.clone();
         self.node = child;
         self.enter(key);
         true
@@ -271,19 +275,22 @@ impl Probe for StbeProbe {
             let Some(probe) = &mut self.run else {
                 if self.next > self.live_from {
                     let branch = &self.node.branches[self.next - 1];
+                    // First the maplet: where it says no, neither the branch's bounds nor its run are fetched from memory.
+                    let told = match &branch.route {
+                        None => None,
+                        Some(route) => match self.routed.ask(route, block.take(), lookup)? {
+                            Told::Need(step) => return Ok(step),
+                            Told::No if route.plain => {
+                                self.next -= 1;
+                                continue;
+                            }
+                            told => Some(matches!(told, Told::Perhaps)),
+                        },
+                    };
                     if !branch.slice.range().contains(lookup.key) {
                         self.next -= 1;
                         continue;
                     }
-                    let route = branch.route.as_ref().filter(|_| branch.slice.may_hold(lookup.key));
-                    let told = match route {
-                        None => None,
-                        Some(route) => match self.routed.ask(route, block.take(), lookup)? {
-                            Told::Need(step) => return Ok(step),
-                            Told::Perhaps => Some(true),
-                            Told::No => Some(false),
-                        },
-                    };
                     lookup.enter(branch.slice.covering(lookup.key, lookup.at)?);
                     match told {
                         None => self.run = Some(RunProbe::new(lookup.hash)),

@@ -279,7 +279,7 @@ fn routed(node: &Arc<Node>, runs: &[RunId], maplet: &Arc<Run>) -> Option<Node> {
         }
         if let Some(value) = value {
             let draft = draft.get_or_insert_with(|| node.edit());
-            draft.branches[i].route = Some(Route { maplet: maplet.clone(), value: value as u8 });
+            draft.branches[i].route = Some(Route::new(maplet.clone(), value as u8, branch.slice.run()));
         }
     }
     draft

@@ -242,11 +242,16 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
         let value_bits = value_bits(greatest.unwrap_or(0));
         // How many keys the inputs share is known only afterwards: between none and all.
         let together = (inputs.len() as u64).isqrt();
+        let meta = QuotientMeta::sized(entries, together, bits, value_bits, SLACK);
+        if !meta.is_sound() {
+            let detail = format!("{entries} entries with fingerprints of {bits} bits");
+            return Err(Error::corruption("filter", 0, detail));
+        }
         let sources =
             inputs.into_iter().map(|input| Source { input, page: 0, prints: Vec::new().into_iter().peekable() });
         Ok(Merge {
             sources: sources.collect(),
-            meta: QuotientMeta::sized(entries, together, bits, value_bits, SLACK),
+            meta,
             value_bits,
             page: 0,
             entries: 0,

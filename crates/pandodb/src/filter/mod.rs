@@ -26,10 +26,9 @@ pub use bloom::BloomBuilder;
 use quotient::{QuotientBuilder, QuotientMeta};
 
 /// Which filters a tree makes. Whatever is there already is read all the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filters {
     /// A blocked Bloom filter for each run.
-    #[default]
     Bloom,
     /// A quotient filter for each run, as in 002 §3.3.
     Quotient,
@@ -119,12 +118,6 @@ pub enum FilterBuilder {
     Bloom(BloomBuilder),
     /// For a quotient filter, with fingerprints for a maplet of so many runs like this one.
     Quotient(QuotientBuilder, u64),
-}
-
-impl Default for FilterBuilder {
-    fn default() -> FilterBuilder {
-        FilterBuilder::new(Filters::default(), 1)
-    }
 }
 
 impl FilterBuilder {

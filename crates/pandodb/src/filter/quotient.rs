@@ -106,10 +106,11 @@ impl QuotientMeta {
         };
         // An entry takes a bit of the counts at least.
         let mut pages = (entries / (PAGE as u64 * 8)).max(1);
-        while !fits(pages) {
+        // More pages than fingerprints are in no filter of ours: foreign figures, which are not sound.
+        while pages <= 1 << bits && !fits(pages) {
             pages += (pages / 512).max(1);
         }
-        let pages = u32::try_from(pages).expect("a filter has fewer than 2^32 pages");
+        let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         QuotientMeta { pages, bits: bits as u8, entries }
     }
 }

@@ -25,7 +25,7 @@ use super::tombstones;
 use crate::base::{
     BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, SeededBug, Seqno, key_hash,
 };
-use crate::filter::{FilterBuilder, FilterMeta};
+use crate::filter::{FilterBuilder, FilterMeta, Filters};
 use crate::space::{BlockKind, DataFile};
 
 /// A leaf does not grow beyond this for the sake of filling its last page.
@@ -87,7 +87,7 @@ impl RunBuilder {
             pages_before: 0,
             continued: 0,
             leaves: Level::default(),
-            filter: FilterBuilder::default(),
+            filter: FilterBuilder::new(Filters::Bloom, 1),
             tombstones: Vec::new(),
             last_key: Vec::new(),
             last_seqno: Seqno(0),
@@ -303,7 +303,7 @@ impl RunBuilder {
         if self.meta.leaf_pages == 0 || self.meta.leaf_pages == 1 && !self.filter.is_for_maplets() {
             return Ok(());
         }
-        let (meta, filter) = std::mem::take(&mut self.filter).build();
+        let (meta, filter) = std::mem::replace(&mut self.filter, FilterBuilder::new(Filters::Bloom, 1)).build();
         self.meta.filter = FilterMeta { first: self.pages.placed_pages(), ..meta };
         for page in filter.chunks_exact(PAGE) {
             self.pages.append(1, BlockKind::Filter, |block| block.copy_from_slice(page))?;

@@ -155,14 +155,19 @@ impl MapletWriter {
 pub struct Values([u64; 4]);
 
 impl Values {
-    /// What is answered where nothing is known.
-    pub const ALL: Values = Values([u64::MAX; 4]);
-
     /// Whether the value is among them.
     #[inline]
     pub fn contains(&self, value: u8) -> bool {
         self.0[usize::from(value / 64)] & 1 << (value % 64) != 0
     }
+}
+
+/// All pages of a maplet, checked, past the pool.
+///
+/// # Errors
+/// An I/O error or [`crate::Error::Corruption`].
+pub fn pages(maplet: &Arc<Run>) -> Result<Vec<Vec<u8>>> {
+    Pages { run: maplet.clone(), next: 0, chunk: Vec::new().into_iter() }.collect()
 }
 
 /// The block of a maplet that answers for a key with this hash.
@@ -174,11 +179,12 @@ pub fn page_for(maplet: &Run, hash: u64) -> Result<BlockAddr> {
     maplet.address(filter.first + u64::from(filter.page_of(hash)), 1)
 }
 
-/// The values of a key with this hash; `page` is the block of [`page_for`], or nothing if it cannot be read.
+/// The values of a key with this hash; `page` is the block of [`page_for`], or nothing if it cannot be read. `None`: it makes no
+/// sense, or is not there, and whoever asks has to do without.
 #[inline]
-pub fn ask(page: Option<&[u8]>, hash: u64) -> Values {
+pub fn ask(page: Option<&[u8]>, hash: u64) -> Option<Values> {
     let mut set = Values([0; 4]);
     let mut add = |value: u8| set.0[usize::from(value / 64)] |= 1 << (value % 64);
     let known = page.is_some_and(|page| values(page, hash, &mut add)) || SeededBug::UnreadMapletDenies.is_on();
-    if known { set } else { Values::ALL }
+    known.then_some(set)
 }

@@ -233,6 +233,7 @@ impl StoreBuilder {
             ("background_threads", config.background_threads.to_string()),
             ("mode", format!("{:?}", config.mode)),
             ("filters", format!("{:?}", config.filters())),
+            ("maplet_width", config.maplet_width.to_string()),
             ("fanout", config.fanout.to_string()),
             ("leaf_memtables", config.leaf_memtables.to_string()),
         ]

@@ -9,6 +9,7 @@ use super::quotient::page_of;
 use crate::base::{PAGE, Result};
 use crate::device::AlignedBuf;
 use crate::filter::maplet::{Input, MapletBuilder, Merge, values};
+use crate::filter::page::{Fingerprint, PageEncoder};
 use crate::filter::quotient::{QuotientBuilder, QuotientMeta, ask};
 
 type Built = (QuotientMeta, AlignedBuf);
@@ -183,4 +184,16 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn foreign_figures_are_refused_not_merged() {
+    let mut page = vec![0; PAGE];
+    let print = Fingerprint { low: 0, high: 0, value: 0 };
+    PageEncoder::default().encode(&mut page, (0, 1), 1, 0, &[print]);
+    // Sound on its own: an entry takes a bit of a page. Four of them are more than there are fingerprints of one bit.
+    let meta = QuotientMeta { pages: 1, bits: 1, entries: 32_768 };
+    assert!(meta.is_sound());
+    let input = |value| Input { meta, pages: [Ok(page.clone())].into_iter(), values: vec![Some(value)] };
+    assert!(Merge::new((0..4).map(input).collect(), 0).unwrap_err().is_corruption());
 }

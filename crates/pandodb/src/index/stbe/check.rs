@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::node::{Branch, Node};
 use super::read::StbeView;
-use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, Result, SeededBug, key_hash};
+use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, Result, RunId, SeededBug, key_hash};
 use crate::index::{Core, Part, Visitor};
 use crate::run::{ReadAhead, RunCursor, RunSlice, maplet};
 use crate::space::BlockKind;
@@ -72,7 +72,7 @@ pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mu
 
 /// Walks every message that is live in a node, in each child's range apart. Whether all could be read.
 fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut dyn Visitor) -> bool {
-    let mut complete = true;
+    let (mut complete, mut known) = (true, Known::default());
     let parts: Vec<(KeyRange, usize)> = if node.is_leaf() {
         vec![(node.range.clone(), 0)]
     } else {
@@ -84,10 +84,14 @@ fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut 
                 if !branch.slice.range().overlaps(&range) {
                     return Ok(());
                 }
+                let mut sound = true;
                 let mut cursor = RunCursor::new(branch.slice.clone(), &range, false, ReadAhead::Streaming(READ_AHEAD))?;
                 while let Some(entry) = cursor.entry() {
                     visit.entry(&entry);
-                    verify_route(branch, entry.key)?;
+                    if sound && let Err(e) = known.check(branch, entry.key) {
+                        visit.problem(e);
+                        sound = false;
+                    }
                     if entry.kind == Kind::BlobPut {
                         verify_blob(core, entry.value, named, visit)?;
                     }
@@ -104,17 +108,28 @@ fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut 
     complete
 }
 
-/// A maplet must know the keys of its runs. One that cannot be read is reported elsewhere.
-fn verify_route(branch: &Branch, key: &[u8]) -> Result<()> {
-    let Some(route) = &branch.route else { return Ok(()) };
-    let hash = key_hash(key);
-    let addr = maplet::page_for(&route.maplet, hash)?;
-    let page = route.maplet.load(addr, BlockKind::Filter).ok();
-    if maplet::ask(page.as_deref(), hash).contains(route.value) {
-        return Ok(());
+/// The maplet that was verified last, with its pages; without any if they cannot be read, which is reported elsewhere.
+#[derive(Default)]
+struct Known(Option<(RunId, Vec<Vec<u8>>)>);
+
+impl Known {
+    /// A maplet must know the keys of its runs.
+    fn check(&mut self, branch: &Branch, key: &[u8]) -> Result<()> {
+        let Some(route) = &branch.route else { return Ok(()) };
+        let (meta, hash) = (route.maplet.meta(), key_hash(key));
+        if self.0.as_ref().is_none_or(|(id, _)| *id != meta.id) {
+            self.0 = Some((meta.id, maplet::pages(&route.maplet).unwrap_or_default()));
+        }
+        let pages = self.0.as_ref().map_or(&[][..], |(_, pages)| pages);
+        let page = pages.get(meta.filter.page_of(hash) as usize);
+        match page.and_then(|page| maplet::ask(Some(page), hash)) {
+            Some(values) if !values.contains(route.value) => {
+                let detail = format!("maplet {} does not know a key of run {}", meta.id, branch.slice.run().meta().id);
+                Err(route.maplet.data().corrupt(maplet::page_for(&route.maplet, hash)?, "maplet", detail))
+            }
+            _ => Ok(()),
+        }
     }
-    let (maplet, run) = (route.maplet.meta().id, branch.slice.run().meta().id);
-    Err(route.maplet.data().corrupt(addr, "maplet", format!("maplet {maplet} does not know a key of run {run}")))
 }
 
 fn verify_blob(core: &Core, value: &[u8], named: &mut RangeSet, visit: &mut dyn Visitor) -> Result<()> {

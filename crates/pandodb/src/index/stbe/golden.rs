@@ -194,7 +194,7 @@ fn a_routed_branch_comes_back_with_its_maplet() {
         assert_eq!(route.maplet.meta(), maplet.meta());
         let hash = key_hash(branch.slice.low());
         let page = route.maplet.load(page_for(&route.maplet, hash).unwrap(), BlockKind::Filter).unwrap();
-        let values = ask(Some(&page), hash);
+        let values = ask(Some(&page), hash).unwrap();
         assert!(values.contains(route.value) && !values.contains(1 - route.value));
     }
     let maplets: Vec<_> = loaded.root.maplets().collect();

@@ -327,6 +327,7 @@ mod tests {
     use super::*;
     use crate::base::StoreId;
     use crate::device::MemDevice;
+    use crate::filter::Filters;
     use crate::index::IdSource;
     use crate::pool::Pool;
     use crate::space::DataFile;
@@ -335,7 +336,8 @@ mod tests {
     fn a_message_that_two_inputs_hold_is_damage() {
         let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
         let core = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(1)), mend: true };
-        let mut folding = Folding::new(&core, FilterBuilder::default(), 0, Stripes::default(), None, false, &[]);
+        let mut folding =
+            Folding::new(&core, FilterBuilder::new(Filters::Bloom, 1), 0, Stripes::default(), None, false, &[]);
         let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };
         folding.push(entry(5)).unwrap();
         folding.push(entry(3)).unwrap();

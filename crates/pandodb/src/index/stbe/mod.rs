@@ -45,7 +45,7 @@ use self::choose::{Candidate, Forced, Stuck, candidates};
 use self::job::{MergeJob, Output, PackJob};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
-use self::route::{RouteJob, Routing};
+use self::route::{RouteJob, Routes};
 use self::tend::{TendCounters, Tender};
 use super::graves::Graves;
 use super::{
@@ -97,9 +97,7 @@ struct Inner {
     /// Compactions under way: parked between steps, or `None` while a thread works on them.
     merging: Vec<Merging>,
     packing: Packing,
-    routing: Routing,
-    /// Filters that could not be read; no maplet is made of them.
-    unreadable: HashSet<RunId>,
+    routes: Routes,
     /// Inputs that could not be read; they stay as they are until the store is reopened.
     stuck: Stuck,
     next_ticket: u64,
@@ -178,7 +176,7 @@ impl Stbe {
             graves: Graves::new(core.data.clone()),
         };
         let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
-        stbe.recount(&stbe.inner.lock());
+        stbe.recount(&mut stbe.inner.lock());
         Ok(stbe)
     }
 
@@ -193,8 +191,7 @@ impl Stbe {
                 trunk,
                 merging: Vec::new(),
                 packing: Packing::Nothing,
-                routing: Routing::Nothing,
-                unreadable: HashSet::new(),
+                routes: Routes::default(),
                 stuck: Stuck::default(),
                 next_ticket: 0,
                 cleared: false,
@@ -251,7 +248,7 @@ impl Stbe {
             Ok(job) => job,
             Err((run, e)) => {
                 inner.leave(&candidate, Some(run), &e);
-                self.recount(&inner);
+                self.recount(&mut inner);
                 return Ok(Some(Claim::Damage(e)));
             }
         };
@@ -267,10 +264,11 @@ impl Stbe {
     }
 
     /// Recomputes the compaction debt after a root swap.
-    fn recount(&self, inner: &Inner) {
+    fn recount(&self, inner: &mut Inner) {
         let waiting: u64 = self.waiting(inner).iter().map(|candidate| candidate.bytes).sum();
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes).sum();
-        self.compact_bytes.store(waiting + working + inner.route_bytes(self), Relaxed);
+        let routes = self.route_bytes(inner);
+        self.compact_bytes.store(waiting + working + routes, Relaxed);
     }
 
     fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
@@ -382,7 +380,7 @@ impl Stbe {
         let mut inner = self.inner.lock();
         inner.merging.retain(|merging| merging.ticket != ticket);
         inner.leave(candidate, run, &error);
-        self.recount(&inner);
+        self.recount(&mut inner);
         error
     }
 
@@ -468,6 +466,7 @@ impl Stbe {
         trunk.graves = inner.trunk.graves.succeed(dropped);
         inner.trunk = trunk;
         self.published.store(Arc::new(StbeView::of(&inner.trunk)));
+        inner.routes.resume();
         self.recount(inner);
     }
 }
@@ -542,6 +541,7 @@ impl Index for Stbe {
         let mut inner = self.inner.lock();
         // Who asks gets an answer: what was left alone is tried again.
         inner.stuck = Stuck::default();
+        inner.routes.forgive();
         let mut trunk = inner.trunk.clone();
         trunk.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });
         self.tend(&inner, &mut trunk)?;
@@ -581,9 +581,7 @@ impl Index for Stbe {
         let mut unpacked: Vec<SealedBatch> = self.queue.lock().drain(..).collect();
         self.pack_bytes.store(0, Relaxed);
         inner.merging.retain(|merging| merging.parked.is_none());
-        if matches!(inner.routing, Routing::Parked(_)) {
-            inner.routing = Routing::Nothing;
-        }
+        inner.routes.clear();
         match std::mem::replace(&mut inner.packing, Packing::Nothing) {
             Packing::Parked(job) => unpacked.push(job.batch.clone()),
             other => inner.packing = other,

@@ -10,8 +10,8 @@
 //!
 //! ```text
 //!  from | to | height | branch count | child count
-//!  for each branch: id | flags (1 fresh, 2 routed) | run description | slice | a weight for each child
-//!                   if it is routed: the maplet's description | the run's value in it, u8
+//!  for each branch: id | flags (1 fresh, 2 routed, 4 again) | run description | slice | a weight for each child
+//!                   if it is routed: the maplet's description, unless it is again the last one | the run's value in it, u8
 //!  for each child:  dead branches before its first live one | node
 //! ```
 //!
@@ -37,6 +37,8 @@ const OLDEST_VERSION: u64 = 2;
 const FRESH: u64 = 1;
 /// A branch is asked by a maplet.
 const ROUTED: u64 = 2;
+/// By the same maplet as the last branch before it that was asked by one.
+const AGAIN: u64 = 4;
 /// Bytes of the length in front of a node's body.
 const LENGTH: usize = 4;
 /// No branch holds more bytes than this for a child.
@@ -102,15 +104,23 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
     put_varint(out, node.height.into());
     put_varint(out, node.branches.len() as u64);
     put_varint(out, node.children.len() as u64);
+    let mut last = None;
     for branch in &node.branches {
         put_varint(out, branch.id.0);
-        let routed = if branch.route.is_some() { ROUTED } else { 0 };
+        let routed = match &branch.route {
+            None => 0,
+            Some(route) if last == Some(route.maplet.meta().id) => ROUTED | AGAIN,
+            Some(_) => ROUTED,
+        };
         put_varint(out, u64::from(branch.fresh) * FRESH | routed);
         branch.slice.run().meta().encode(out);
         branch.slice.encode(out);
         branch.weights.iter().for_each(|weight| put_varint(out, *weight));
         if let Some(route) = &branch.route {
-            route.maplet.meta().encode(out);
+            if routed & AGAIN == 0 {
+                route.maplet.meta().encode(out);
+            }
+            last = Some(route.maplet.meta().id);
             out.push(route.value);
         }
     }
@@ -152,7 +162,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));
     }
-    let mut loader = Loader { core, next_branch, runs: HashMap::new() };
+    let mut loader = Loader { core, next_branch, runs: HashMap::new(), routes: HashMap::new() };
     let root = match loader.node(stored, None, &KeyRange::all()) {
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
@@ -170,6 +180,8 @@ struct Loader<'a> {
     core: &'a Core,
     next_branch: u64,
     runs: HashMap<RunId, Arc<Run>>,
+    /// Which run a maplet's value stands for.
+    routes: HashMap<(RunId, u8), RunId>,
 }
 
 impl Loader<'_> {
@@ -215,12 +227,13 @@ impl Loader<'_> {
             return Err(reader.corrupt("only a leaf has no children"));
         }
         let mut node = Node::new(range, own);
+        let mut maplet = None;
         for _ in 0..branch_count {
             let id = BranchId(reader.varint()?);
             if id.0 >= self.next_branch {
                 return Err(reader.corrupt(format!("branch {} has an identity that is still to be given out", id.0)));
             }
-            let flags = reader.varint_max(FRESH | ROUTED)?;
+            let flags = reader.varint_max(FRESH | ROUTED | AGAIN)?;
             let run = self.run(RunMeta::decode(reader)?, false, reader)?;
             let slice = RunSlice::restore(run, reader)?;
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Vec<u64>>>()?;
@@ -229,7 +242,7 @@ impl Loader<'_> {
             let weights: Arc<[u64]> = weights.into_iter().map(|weight| weight.min(whole)).collect();
             // What a leaf's part was estimated at is not written down: until it is compacted it counts whole pages again.
             let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
-            let route = (flags & ROUTED != 0).then(|| self.route(slice.run(), reader)).transpose()?;
+            let route = (flags & ROUTED != 0).then(|| self.route(&slice, flags, &mut maplet, reader)).transpose()?;
             node.branches.push(Branch { id, fresh: flags & FRESH != 0, slice, bytes, weights, route });
         }
         let mut children = Vec::new();
@@ -254,9 +267,24 @@ impl Loader<'_> {
         !self.core.mend && error.is_damage()
     }
 
-    fn route(&mut self, run: &Run, reader: &mut Reader<'_>) -> Result<Route> {
-        let maplet = self.run(RunMeta::decode(reader)?, true, reader)?;
-        Ok(Route::new(maplet, reader.u8()?, run))
+    /// The route of a branch; `last` is the maplet that was described last in its node.
+    fn route(
+        &mut self,
+        slice: &RunSlice,
+        flags: u64,
+        last: &mut Option<Arc<Run>>,
+        reader: &mut Reader<'_>,
+    ) -> Result<Route> {
+        if flags & AGAIN == 0 {
+            *last = Some(self.run(RunMeta::decode(reader)?, true, reader)?);
+        }
+        let maplet = last.clone().ok_or_else(|| reader.corrupt("a branch without the maplet that it is asked by"))?;
+        let (value, run) = (reader.u8()?, slice.run());
+        let first = *self.routes.entry((maplet.meta().id, value)).or_insert(run.meta().id);
+        if first != run.meta().id {
+            return Err(reader.corrupt(format!("maplet {} has one value for two runs", maplet.meta().id)));
+        }
+        Ok(Route::new(maplet, value, run))
     }
 
     /// The run, or maplet, of that description; nodes that share it get the same object.

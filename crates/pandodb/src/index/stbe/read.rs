@@ -1,8 +1,8 @@
 //! Reading: the view and the point lookup (002 §3.3).
 //!
 //! A lookup goes down the trunk, which is in memory. At each node it asks the branches that are live for its child,
-//! newest first: range tombstones before any filter, then the filter, or the maplet that answers for several branches and is
-//! asked once, then the run. It stops at the first base.
+//! newest first: the maplet that answers for several branches, once, then the branch's range tombstones, then its run's own filter if
+//! no maplet has answered, then the run. It stops at the first base.
 
 use std::sync::Arc;
 
@@ -202,7 +202,7 @@ struct StbeProbe {
 /// What the maplet said that was asked last: the branches of one stand together.
 #[derive(Default)]
 struct Routed {
-    answer: Option<(RunId, Values)>,
+    answer: Option<(RunId, Option<Values>)>,
     /// Its block was asked for.
     waits: bool,
 }
@@ -215,9 +215,16 @@ enum Told {
     Perhaps,
     /// It does not.
     No,
+    /// The maplet cannot be read: the run's own filter has to do.
+    Unknown,
 }
 
 impl Routed {
+    /// Whether the maplet was asked, or its block was asked for.
+    fn knows(&self, route: &Route) -> bool {
+        self.waits || self.answer.as_ref().is_some_and(|(id, _)| *id == route.maplet.meta().id)
+    }
+
     /// `block` is what the last step asked for.
     fn ask(&mut self, route: &Route, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Told> {
         let id = route.maplet.meta().id;
@@ -225,9 +232,11 @@ impl Routed {
             self.answer = Some((id, maplet::ask(block.as_deref(), lookup.hash)));
         }
         match &self.answer {
-            Some((asked, values)) if *asked == id => {
-                Ok(if values.contains(route.value) { Told::Perhaps } else { Told::No })
-            }
+            Some((asked, values)) if *asked == id => Ok(match values {
+                None => Told::Unknown,
+                Some(values) if values.contains(route.value) => Told::Perhaps,
+                Some(_) => Told::No,
+            }),
             _ => {
                 self.waits = true;
                 lookup.tally.filters += 1;
@@ -251,7 +260,7 @@ impl StbeProbe {
         self.next = self.node.branches.len();
     }
 
-    /// Moves to the next older branch that may hold the key, or to the child. `false` at the end.
+    /// Moves to the child. `false` in a leaf.
     fn descend(&mut self, key: &[u8]) -> bool {
         if self.node.is_leaf() {
             return false;
@@ -275,8 +284,10 @@ impl Probe for StbeProbe {
             let Some(probe) = &mut self.run else {
                 if self.next > self.live_from {
                     let branch = &self.node.branches[self.next - 1];
-                    // First the maplet: where it says no, neither the branch's bounds nor its run are fetched from memory.
-                    let told = match &branch.route {
+                    // A maplet that was asked first: where it says no, neither bounds nor run are fetched from memory. It is asked
+                    // only for a branch that may hold the key.
+                    let may = |route: &&Route| self.routed.knows(route) || branch.slice.may_hold(lookup.key);
+                    let told = match branch.route.as_ref().filter(may) {
                         None => None,
                         Some(route) => match self.routed.ask(route, block.take(), lookup)? {
                             Told::Need(step) => return Ok(step),
@@ -284,7 +295,9 @@ impl Probe for StbeProbe {
                                 self.next -= 1;
                                 continue;
                             }
-                            told => Some(matches!(told, Told::Perhaps)),
+                            Told::No => Some(false),
+                            Told::Perhaps => Some(true),
+                            Told::Unknown => None,
                         },
                     };
                     if !branch.slice.range().contains(lookup.key) {

@@ -6,16 +6,20 @@
 //!              values 0 … 3     values 0 … 3
 //! ```
 //!
-//! 1. *Choose* ([`waiting`]): [`Shape::maplet_width`] neighbours (four) of about the same size that are not one yet, runs or what a maplet answers for,
-//!    in a node above the leaves. In the root these are memtables; below it, what was compacted there: what has newly
-//!    arrived is about to become one run anyway. Runs without a common key are told apart by their bounds.
+//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours, four, that have as many runs as each other: runs on their own, or
+//!    what one maplet answers for. In the root these are memtables; in nodes below it, what was compacted there, since what
+//!    has newly arrived is about to become one run anyway. None in leaves. Runs of which no two have a key in common are told apart by their
+//!    bounds.
 //! 2. *Make* ([`RouteJob`]): their filters are merged without their keys, in steps, beside the readers.
-//! 3. *Install* ([`Stbe::step_route`]): wherever the runs stand by then, branches say that the maplet is to be asked and for
-//!    which value. A flush, a split or a merge hands that on with the branch; a run that is compacted leaves the trunk with
-//!    its entries still in the maplet, which nobody asks for any more. The last branch that names it frees it.
+//! 3. *Install* ([`routed`]): in the node, or in the halves that it was split into meanwhile, branches of these runs say that
+//!    the maplet is to be asked and for which value. A flush, a split or a merge hands that on with the branch. A run that
+//!    is compacted leaves the trunk, with its entries still in the maplet, which nobody asks for any more. The last branch
+//!    that names a maplet frees it.
 //!
-//! Invariants: a branch is routed to a maplet only if its run went into it; a maplet is about whole runs, so it answers for
-//! every slice of them. A maplet that cannot be read answers "any": the runs are asked, without their filters.
+//! Invariants: a branch is routed to a maplet only if its run went into it, under the value that the branch names; a maplet
+//! is about whole runs, so it answers for every slice of them. A maplet that cannot be read does not answer: the runs' own
+//! filters are asked. Each installation makes one of several neighbours and touches no other node, whose branches might share a run:
+//! so it ends.
 //!
 //! Cost: an entry is merged once for each fourfold of runs that stand together, and written with about 2 bytes.
 
@@ -24,9 +28,9 @@ use std::sync::Arc;
 
 use super::choose::have_no_common_key;
 use super::node::{Branch, Node, Route};
-use super::{Claim, Inner, Stbe};
+use super::{Claim, Inner, Stbe, Trunk};
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{PAGE, Result, RunId, SeededBug};
+use crate::base::{KeyRange, PAGE, Result, RunId, SeededBug};
 use crate::filter::{FilterBuilder, Filters};
 use crate::index::{Core, Progress};
 use crate::run::Run;
@@ -44,7 +48,7 @@ struct Unit {
 }
 
 impl Unit {
-    /// How often what is in it was merged, about.
+    /// How often what is in it was merged, about. A run counts once, however often it is there.
     fn tier(&self, width: usize) -> u32 {
         (self.runs.len() - 1).checked_ilog(width).map_or(0, |log| log + 1)
     }
@@ -56,8 +60,12 @@ impl Unit {
             if values.len() <= usize::from(value) {
                 values.resize(usize::from(value) + 1, None);
             }
-            values[usize::from(value)] = Some(numbered.len() as u8);
-            numbered.push(run);
+            // A run that stands in the node twice, since nodes that shared it became one again, has one number.
+            let number = numbered.iter().position(|&other| other == run).unwrap_or(numbered.len());
+            if number == numbered.len() {
+                numbered.push(run);
+            }
+            values[usize::from(value)] = Some(number as u8);
         }
         // Of other runs that it knows nothing is kept.
         values.resize(values.len().max(usize::from(u8::MAX) + 1), None);
@@ -66,25 +74,32 @@ impl Unit {
 }
 
 /// Filters that are to be made one.
-struct Group(Vec<Unit>);
+struct Group {
+    units: Vec<Unit>,
+    /// Where: the node.
+    height: u32,
+    range: KeyRange,
+}
 
 impl Group {
     /// Bytes to read and to write, about.
     fn bytes(&self) -> u64 {
-        2 * PAGE as u64 * self.0.iter().map(|unit| u64::from(unit.filter.meta().filter.pages)).sum::<u64>()
+        2 * PAGE as u64 * self.units.iter().map(|unit| u64::from(unit.filter.meta().filter.pages)).sum::<u64>()
+    }
+
+    fn filters(&self) -> Vec<RunId> {
+        self.units.iter().map(|unit| unit.filter.meta().id).collect()
     }
 }
 
-/// The first group under `root` that waits for its maplet, the highest node first: its runs are asked by most.
+/// The first group in `node` and below that waits for its maplet, the highest node first: its runs are asked by most.
 /// `unreadable`: filters that could not be read.
-fn waiting(root: &Arc<Node>, width: usize, unreadable: &HashSet<RunId>) -> Option<Group> {
-    let mut found = None;
-    root.walk(&mut |node| {
-        if found.is_none() && !node.is_leaf() {
-            found = in_node(node, Arc::ptr_eq(node, root), width, unreadable);
-        }
-    });
-    found
+fn waiting(node: &Arc<Node>, is_root: bool, width: usize, unreadable: &HashSet<RunId>) -> Option<Group> {
+    if node.is_leaf() {
+        return None;
+    }
+    let below = || node.children.iter().find_map(|child| waiting(&child.node, false, width, unreadable));
+    in_node(node, is_root, width, unreadable).or_else(below)
 }
 
 fn in_node(node: &Node, is_root: bool, width: usize, unreadable: &HashSet<RunId>) -> Option<Group> {
@@ -111,7 +126,8 @@ fn in_node(node: &Node, is_root: bool, width: usize, unreadable: &HashSet<RunId>
     };
     let at = (0..=units.len().checked_sub(width)?)
         .find(|&at| fits(&units[at..at + width]) && overlap(&chunks[at..at + width]))?;
-    Some(Group(units.into_iter().skip(at).take(width).collect()))
+    let units = units.into_iter().skip(at).take(width).collect();
+    Some(Group { units, height: node.height, range: node.range.clone() })
 }
 
 fn unit_of(chunk: &[&Branch]) -> Unit {
@@ -121,10 +137,10 @@ fn unit_of(chunk: &[&Branch]) -> Unit {
         ([only], _) => Unit { filter: only.slice.run().clone(), runs: vec![(run(only), 0)] },
         (_, Some(route)) => {
             let value = |branch: &Branch| branch.route.as_ref().map_or(0, |route| route.value);
-            Unit {
-                filter: route.maplet.clone(),
-                runs: chunk.iter().map(|branch| (run(branch), value(branch))).collect(),
-            }
+            let mut runs: Vec<(RunId, u8)> = chunk.iter().map(|branch| (run(branch), value(branch))).collect();
+            runs.sort_unstable();
+            runs.dedup();
+            Unit { filter: route.maplet.clone(), runs }
         }
         (_, None) => unreachable!("branches without a maplet stand alone"),
     }
@@ -136,6 +152,9 @@ pub(super) struct RouteJob {
     bytes: u64,
     /// The runs, by the value that they get.
     runs: Vec<RunId>,
+    /// The node that they were chosen in.
+    height: u32,
+    range: KeyRange,
     /// The filters that are read.
     filters: Vec<RunId>,
     writer: MapletWriter,
@@ -143,19 +162,18 @@ pub(super) struct RouteJob {
 
 impl RouteJob {
     fn new(core: &Core, group: Group, width: usize) -> Result<RouteJob> {
-        let bytes = group.bytes();
-        let filters = group.0.iter().map(|unit| unit.filter.meta().id).collect();
-        let entries: u64 = group.0.iter().map(|unit| unit.filter.meta().keys).sum();
+        let (bytes, filters) = (group.bytes(), group.filters());
+        let entries: u64 = group.units.iter().map(|unit| unit.filter.meta().keys).sum();
         let mut runs = Vec::new();
-        let members = group.0.into_iter().map(|unit| unit.member(&mut runs)).collect();
+        let members = group.units.into_iter().map(|unit| unit.member(&mut runs)).collect();
         let writer = MapletWriter::new(core.data.clone(), core.ids.next(), members, entries * width as u64)?;
-        Ok(RouteJob { bytes, runs, filters, writer })
+        Ok(RouteJob { bytes, runs, height: group.height, range: group.range, filters, writer })
     }
 }
 
 /// One maplet is made at a time.
 #[derive(Default)]
-pub(super) enum Routing {
+enum Routing {
     #[default]
     Nothing,
     Parked(Box<RouteJob>),
@@ -173,11 +191,35 @@ impl Routing {
     }
 }
 
-impl Inner {
-    /// Bytes of maplets that are made or wait to be; more may wait behind the next one.
-    pub(super) fn route_bytes(&self, stbe: &Stbe) -> u64 {
-        // While one is made, its members still wait.
-        self.routing.bytes().max(stbe.next_group(self).map_or(0, |group| group.bytes()))
+/// What is known of maplets that are to be made; in the trunk's lock.
+#[derive(Default)]
+pub(super) struct Routes {
+    routing: Routing,
+    /// Bytes of the next one, as of the last root swap; 0: there is none.
+    waiting: u64,
+    /// Filters that could not be read; no maplet is made of them until somebody asks for a compaction.
+    unreadable: HashSet<RunId>,
+    /// The disk was full: nothing optional is written before the next root swap.
+    suspended: bool,
+}
+
+impl Routes {
+    /// Lets go of what is under way: the keyspace was dropped.
+    pub fn clear(&mut self) {
+        if matches!(self.routing, Routing::Parked(_)) {
+            self.routing = Routing::Nothing;
+        }
+    }
+
+    /// What could not be read or written is tried again.
+    pub fn forgive(&mut self) {
+        self.unreadable.clear();
+        self.suspended = false;
+    }
+
+    /// The disk may have room again.
+    pub fn resume(&mut self) {
+        self.suspended = false;
     }
 }
 
@@ -188,88 +230,115 @@ impl Stbe {
     }
 
     fn next_group(&self, inner: &Inner) -> Option<Group> {
-        let makes_maplets = self.shape.filters == Filters::Maplet;
-        let waiting = || waiting(&inner.trunk.root, self.shape.maplet_width, &inner.unreadable);
-        makes_maplets.then(waiting).flatten()
+        let made = self.shape.filters == Filters::Maplet && !inner.routes.suspended && !inner.cleared;
+        let waiting = || waiting(&inner.trunk.root, true, self.shape.maplet_width, &inner.routes.unreadable);
+        made.then(waiting).flatten()
+    }
+
+    /// Bytes of maplets that are made or wait to be, computed anew; more may wait behind the next one.
+    pub(super) fn route_bytes(&self, inner: &mut Inner) -> u64 {
+        inner.routes.waiting = self.next_group(inner).map_or(0, |group| group.bytes().max(1));
+        // While one is made, its members still wait.
+        inner.routes.routing.bytes().max(inner.routes.waiting)
     }
 
     /// Claims a maplet to be made.
     pub(super) fn claim_route(&self, inner: &mut Inner) -> Option<Claim> {
-        let job = match std::mem::take(&mut inner.routing) {
+        let job = match std::mem::take(&mut inner.routes.routing) {
             working @ Routing::Working(_) => {
-                inner.routing = working;
+                inner.routes.routing = working;
                 return None;
             }
             Routing::Parked(job) => job,
+            Routing::Nothing if inner.routes.waiting == 0 => return None,
             Routing::Nothing => {
                 let group = self.next_group(inner)?;
-                let filters: Vec<RunId> = group.0.iter().map(|unit| unit.filter.meta().id).collect();
+                let filters = group.filters();
                 match RouteJob::new(&self.core, group, self.shape.maplet_width) {
                     Ok(job) => Box::new(job),
                     Err(e) => {
-                        inner.unreadable.extend(filters);
+                        inner.routes.unreadable.extend(filters);
+                        self.recount(inner);
                         return Some(Claim::Damage(e));
                     }
                 }
             }
         };
-        inner.routing = Routing::Working(job.bytes);
+        inner.routes.routing = Routing::Working(job.bytes);
         Some(Claim::Route(job))
     }
 
     /// Goes on with a maplet; when it is complete, puts it into the trunk and swaps the root.
     pub(super) fn step_route(&self, mut job: Box<RouteJob>, budget: u64) -> Result<Progress> {
+        let filters = job.filters.clone();
         let (bytes, done) = match job.writer.step(budget) {
             Ok(stepped) => stepped,
-            Err(e) => return self.give_up_route(&job.filters, e),
+            Err(e) => return self.give_up_route(&filters, e),
         };
+        let progress = Progress { bytes, ..Progress::default() };
         if !done {
             let mut inner = self.inner.lock();
-            inner.routing = if inner.cleared { Routing::Nothing } else { Routing::Parked(job) };
-            return Ok(Progress { bytes, ..Progress::default() });
+            inner.routes.routing = if inner.cleared { Routing::Nothing } else { Routing::Parked(job) };
+            return Ok(progress);
         }
-        let RouteJob { runs, filters, writer, .. } = *job;
+        let RouteJob { runs, height, range, writer, .. } = *job;
         let opened = writer.finish().and_then(|meta| {
             let open = |meta| Run::open(self.core.data.clone(), self.core.pool.clone(), meta);
             meta.map(open).transpose()
         });
-        match opened {
-            Ok(maplet) => {
-                let mut inner = self.inner.lock();
-                inner.routing = Routing::Nothing;
-                if let Some(maplet) = maplet.filter(|_| !inner.cleared) {
-                    self.counters.routed_bytes.fetch_add(maplet.meta().disk_bytes(), Relaxed);
-                    let mut trunk = inner.trunk.clone();
-                    if let Some(root) = routed(&trunk.root, &runs, &maplet) {
-                        trunk.root = Arc::new(root);
-                        self.publish(&mut inner, trunk, &[]);
-                    }
-                }
-                Ok(Progress { bytes, ..Progress::default() })
-            }
-            Err(e) => self.give_up_route(&filters, e),
+        let maplet = match opened {
+            Ok(maplet) => maplet,
+            Err(e) => return self.give_up_route(&filters, e),
+        };
+        let mut inner = self.inner.lock();
+        inner.routes.routing = Routing::Nothing;
+        if maplet.is_none() {
+            // Filters without an entry would be made one again and again.
+            inner.routes.unreadable.extend(filters);
         }
+        let root = maplet.as_ref().and_then(|maplet| {
+            self.counters.routed_bytes.fetch_add(maplet.meta().disk_bytes(), Relaxed);
+            routed(&inner.trunk.root, height, &range, &runs, maplet)
+        });
+        match root {
+            Some(root) if !inner.cleared => {
+                let trunk = Trunk { root: Arc::new(root), ..inner.trunk.clone() };
+                self.publish(&mut inner, trunk, &[]);
+            }
+            _ => self.recount(&mut inner),
+        }
+        Ok(progress)
     }
 
+    /// Forgets a maplet that failed. Nobody needs it: a full disk only puts it off.
     fn give_up_route(&self, filters: &[RunId], error: crate::Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
-        inner.routing = Routing::Nothing;
+        inner.routes.routing = Routing::Nothing;
+        let full = matches!(error, crate::Error::DiskFull { .. });
+        inner.routes.suspended |= full;
         if error.is_damage() {
             // Which of them it was is not worth knowing: each still has its own filter, if that can be read.
-            inner.unreadable.extend(filters);
+            inner.routes.unreadable.extend(filters);
         }
-        self.recount(&inner);
-        super::left_alone(error)
+        self.recount(&mut inner);
+        if full { Ok(Progress::default()) } else { super::left_alone(error) }
     }
 }
 
-/// The node with the branches of `runs`, in it and below, routed to `maplet`; `None` if there are none.
-fn routed(node: &Arc<Node>, runs: &[RunId], maplet: &Arc<Run>) -> Option<Node> {
+/// `node` with the branches of `runs` routed to `maplet`, in the node of that height and range or what it was split into;
+/// `None` if there are none any more. Elsewhere nothing is changed: a group of another node that shares a run with this one
+/// would be torn apart, and would want a maplet again.
+fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[RunId], maplet: &Arc<Run>) -> Option<Node> {
     let mut draft: Option<Node> = None;
-    for (i, child) in node.children.iter().enumerate() {
-        if let Some(child) = routed(&child.node, runs, maplet) {
-            draft.get_or_insert_with(|| node.edit()).children[i].node = Arc::new(child);
+    if node.height > height && node.range.overlaps(range) {
+        for (i, child) in node.children.iter().enumerate() {
+            if let Some(child) = routed(&child.node, height, range, runs, maplet) {
+                draft.get_or_insert_with(|| node.edit()).children[i].node = Arc::new(child);
+            }
         }
+    }
+    if node.height != height || !range.covers(&node.range) {
+        return draft;
     }
     for (i, branch) in node.branches.iter().enumerate() {
         let id = branch.slice.run().meta().id;
@@ -278,8 +347,8 @@ fn routed(node: &Arc<Node>, runs: &[RunId], maplet: &Arc<Run>) -> Option<Node> {
             value = value.or(Some(runs.len()));
         }
         if let Some(value) = value {
-            let draft = draft.get_or_insert_with(|| node.edit());
-            draft.branches[i].route = Some(Route::new(maplet.clone(), value as u8, branch.slice.run()));
+            let route = Route::new(maplet.clone(), value as u8, branch.slice.run());
+            draft.get_or_insert_with(|| node.edit()).branches[i].route = Some(route);
         }
     }
     draft

@@ -168,7 +168,7 @@ impl Tender<'_> {
         for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0).skip(skipped) {
             let Some(slice) = branch.slice.clip(&taker.range)? else { continue };
             let handed = taker.branch(branch.id, true, slice, branch.weights[i])?;
-            taker.branches.push(handed);
+            taker.branches.push(Branch { route: branch.route.clone(), ..handed });
         }
         node.children[i] = Child { node: Arc::new(taker), next: node.end() };
         self.counters.flushes.fetch_add(1, Relaxed);
@@ -249,7 +249,7 @@ impl Tender<'_> {
 
     /// Two neighbours as one node. Their branches are clipped to disjoint ranges, so one list after the other keeps every
     /// key's order; they get new identities, since a branch that an earlier split shared would stand twice in the list.
-    fn join(&self, a: &Node, b: &Node) -> Node {
+    pub(super) fn join(&self, a: &Node, b: &Node) -> Node {
         assert!(a.height == b.height && a.range.to == b.range.from, "only neighbours merge");
         let mut node = Node::new(KeyRange::new(a.range.from.clone(), b.range.to.clone()), a.height);
         let (left, right) = (a.children.len(), b.children.len());
@@ -275,7 +275,7 @@ impl Tender<'_> {
 }
 
 /// The part of an inner node that holds its children `from..to`: branches clipped, liveness copied.
-fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
+pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     let children = &node.children[from..to];
     let range = KeyRange::new(children[0].node.range.from.clone(), children[children.len() - 1].node.range.to.clone());
     let mut part = Node::new(range, node.height);

@@ -1,5 +1,7 @@
 //! Tests of maplets in the trunk.
 
+use super::super::node::Child;
+use super::super::tend::{TendCounters, Tender, part_of};
 use super::*;
 use crate::device::OpenHow;
 use crate::space::BlockKind;
@@ -147,5 +149,145 @@ fn an_unreadable_maplet_costs_time_only() {
         bench.pack_all();
         while !bench.step(1 << 20).idle {}
     }
+    bench.check();
+}
+
+/// Runs of puts that have keys in common.
+fn slices(bench: &mut Bench, count: usize) -> Vec<Arc<RunSlice>> {
+    for _ in 0..count {
+        bench.put(200, 3_000);
+        bench.pack_all();
+    }
+    let root = bench.tree.inner.lock().trunk.root.clone();
+    assert!(root.is_leaf() && root.branches.len() == count);
+    root.branches.iter().map(|branch| branch.slice.clone()).collect()
+}
+
+/// Makes a trunk of a test's own the current one.
+fn publish(bench: &Bench, root: Node) {
+    root.assert_valid();
+    let mut inner = bench.tree.inner.lock();
+    let trunk = Trunk { root: Arc::new(root), ..inner.trunk.clone() };
+    bench.tree.publish(&mut inner, trunk, &[]);
+}
+
+/// Two empty leaves side by side.
+fn leaves() -> Vec<Child> {
+    let ranges = [KeyRange::new("", "k0001500"), KeyRange::new("k0001500", "")];
+    ranges.map(|range| Child { node: Arc::new(Node::new(range, 0)), next: 0 }).into()
+}
+
+/// Steps until nothing is left to do.
+fn settle(bench: &Bench, most: usize) {
+    assert!((0..most).any(|_| bench.step(1 << 20).idle), "it does not end:\n{}", described(&bench.tree));
+    assert_eq!(bench.tree.debt().total(), 0, "debt without work");
+}
+
+fn described(tree: &Stbe) -> String {
+    let mut out = String::new();
+    tree.describe(&mut out);
+    out
+}
+
+#[test]
+fn a_run_that_stands_in_a_node_twice_has_one_value() {
+    let mut bench = Bench::new(3);
+    let all = slices(&mut bench, 6);
+    let mut root = Node::new(KeyRange::all(), 1);
+    root.children = leaves();
+    let add = |bench: &Bench, node: &mut Node, slice: &Arc<RunSlice>| {
+        node.branches.push(node.branch(bench.tree.branch_id(), true, slice.clone(), u64::MAX).unwrap());
+    };
+    all[..2].iter().for_each(|slice| add(&bench, &mut root, slice));
+    publish(&bench, root);
+    settle(&bench, 100);
+    // A node with a maplet is split, its halves become one again, and four more runs come.
+    let root = bench.tree.inner.lock().trunk.root.clone();
+    assert!(root.branches.iter().all(|branch| branch.route.is_some()));
+    let counters = TendCounters::default();
+    let tender = Tender { shape: SHAPE, ids: &bench.tree.branch_ids, counters: &counters, busy: &[], forced: &[] };
+    let mut joined = tender.join(&part_of(&root, 0, 1).unwrap(), &part_of(&root, 1, 2).unwrap());
+    assert!(joined.branches.len() == 4 && joined.maplets().count() == 1);
+    all[2..].iter().for_each(|slice| add(&bench, &mut joined, slice));
+    publish(&bench, joined);
+    settle(&bench, 100);
+    for (key, value) in &bench.model {
+        assert_eq!(get(&bench.tree, key, Seqno(bench.seqno)), Some(*value), "{}", described(&bench.tree));
+    }
+}
+
+#[test]
+fn nodes_that_share_runs_do_not_fight_over_their_maplets() {
+    for (width, left, right, count) in
+        [(2, &[0, 1][..], &[1, 2][..], 3), (4, &[0, 2, 3, 5], &[1, 2, 4, 5], 6), (2, &[0, 1, 2, 3], &[1, 2, 3, 0], 4)]
+    {
+        let mut bench = Bench::new(3);
+        let all = slices(&mut bench, count);
+        bench.tree.shape.maplet_width = width;
+        let mut root = Node::new(KeyRange::all(), 2);
+        for (leaf, list) in leaves().into_iter().zip([left, right]) {
+            let mut node = Node::new(leaf.node.range.clone(), 1);
+            node.children = vec![leaf];
+            for &i in list {
+                let slice = all[i].clip(&node.range).unwrap().unwrap();
+                node.branches.push(node.branch(BranchId(1000 + i as u64), false, slice, u64::MAX).unwrap());
+            }
+            root.children.push(Child { node: Arc::new(node), next: 0 });
+        }
+        publish(&bench, root);
+        settle(&bench, 400);
+        assert!(bench.tree.stats().maplets >= 2);
+    }
+}
+
+#[test]
+fn writes_here_and_there_come_to_rest() {
+    for (seed, fanout) in [(0, 8), (1, 8), (2, 4)] {
+        let mut bench = Bench::new(seed);
+        bench.tree.shape = Shape { fanout, memtable_bytes: 4 << 10, leaf_bytes: 12 << 10, ..SHAPE };
+        for round in 0..250 {
+            let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+            let (span, from) = ([30_000, 12_000, 4_000][bench.random.below(3) as usize], bench.random.below(30_000));
+            for _ in 0..200 {
+                bench.seqno += 1;
+                let key = format!("k{:07}", (from + bench.random.below(span)) % 30_000).into_bytes();
+                let amount = bench.seqno as i64;
+                bench.model.insert(key.clone(), amount);
+                let value = amount.to_le_bytes();
+                memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind: Kind::Put, value: &value });
+            }
+            if round % 11 == 10 {
+                let from = bench.random.below(25_000);
+                let range = KeyRange::new(format!("k{from:07}"), format!("k{:07}", from + 7_000));
+                bench.seqno += 1;
+                bench.model.retain(|key, _| !range.contains(key));
+                memtable.insert_range(&RangeTombstone { range, seqno: Seqno(bench.seqno) });
+            }
+            bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+            settle(&bench, 1_000);
+        }
+        bench.check();
+        assert!(bench.tree.stats().routed_bytes > 0);
+    }
+}
+
+#[test]
+fn a_maplet_that_nobody_needs_any_more_leaves_no_debt() {
+    let mut bench = Bench::new(3);
+    let all = slices(&mut bench, 2);
+    let mut root = Node::new(KeyRange::all(), 1);
+    root.children = leaves();
+    for slice in &all {
+        root.branches.push(root.branch(bench.tree.branch_id(), true, slice.clone(), u64::MAX).unwrap());
+    }
+    publish(&bench, root);
+    let stripes = bench.stripes();
+    let Some(Claim::Route(job)) = bench.tree.claim(&move || stripes.clone()).unwrap() else { panic!("a maplet waits") };
+    // Meanwhile another thread brings both runs to the bottom.
+    bench.tree.compact(&KeyRange::all()).unwrap();
+    while !bench.step(1 << 20).idle {}
+    bench.tree.step_route(job, 1 << 30).unwrap();
+    settle(&bench, 100);
+    assert_eq!(bench.tree.stats().maplets, 0);
     bench.check();
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use pandodb::base::SeededBug;
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Result, Store};
+use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Result, Store, StoreBuilder};
 
 use crate::device::ExploredDevice;
 use crate::explore;
@@ -107,6 +107,9 @@ pub fn all() -> &'static [Scenario] {
             beside("beside", beside::BESIDE, beside::beside, SeededBug::WatermarkPassesGap),
             beside("beside-seal", beside::SEAL, beside::seal, SeededBug::SealTooSoon),
             beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
+            beside("streams", crash::STREAMS, crash::streams, SeededBug::AppendOutOfTurn),
+            beside("streams-cut", crash::STREAMS, crash::streams, SeededBug::SyncClaimsPastGap),
+            beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
         ]
     })
 }
@@ -122,8 +125,8 @@ const MEMTABLE: usize = 4 << 10;
 /// Bytes above which a value lives beside the tree.
 const LARGE_VALUE: usize = 2 << 10;
 
-/// Opens the store of a device with so many workers.
-fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
+/// How a store on a device is opened, with so many workers.
+fn builder(sim: &Arc<SimDevice>, workers: usize) -> StoreBuilder {
     Store::builder("explored")
         .device(ExploredDevice::new(sim.clone()))
         .background_threads(workers)
@@ -132,7 +135,18 @@ fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
         .segment_bytes(64 << 10)
         .reserve_bytes(8 << 10)
         .fanout(2)
-        .open()
+}
+
+/// Opens the store of a device with so many workers.
+fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
+    builder(sim, workers).open()
+}
+
+/// Opens the store of an image with so many streams of the log, whose segments are as small as they may be.
+fn open_streams(image: &SimImage, streams: usize) -> (Arc<SimDevice>, Store) {
+    let sim = SimDevice::from_image(image, 7);
+    let store = builder(&sim, 0).log_streams(streams).segment_bytes(8 << 10).open().expect("the store opens");
+    (sim, store)
 }
 
 /// Opens the store of an image.

@@ -2,29 +2,30 @@
 //!
 //! ```text
 //!            check ─▶ pay for background work ─▶ encode                         each thread for itself
-//!  ┌ sequencer ─────────────────────────────────────────────────────────┐
-//!  │ keyspaces alive? ─▶ room in the log (a full disk shows here,       │       one at a time: some
-//!  │ with no effect) ─▶ seqnos ─▶ record into the log's buffer ─▶ ticket│       hundred nanoseconds
+//!            room in its stream of the log (a full disk shows here, with no effect)
+//!  ┌ sequencer ─────────────────────────────────────────────────────────┐       one at a time: some
+//!  │ keyspaces alive? ─▶ seqnos ─▶ ticket                               │       tens of nanoseconds
 //!  └────────────────────────────────────────────────────────────────────┘
-//!            memtables ─▶ log.write (one writes for all who wait)               beside each other
+//!            record into the stream's buffer                                    one at a time in a stream
+//!            memtables ─▶ log.write of that stream                              beside each other
 //!            ─▶ ticket finished ─▶ all before it, too ─▶ visible
-//!            ─▶ log.sync if the write asks for it
+//!            ─▶ what is lazy before it in other streams, or log.sync, if the write asks for it
 //!
 //!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Engine::settled`)
 //! ```
 //!
-//! 1. Seqnos are given out in the order of the log, and tickets in the order of seqnos. A ticket is drawn when the record is
-//!    in the log's buffer: from then on the commit counts, or the store is poisoned.
+//! 1. Tickets are drawn in the order of seqnos, with room for the record in hand: from then on the commit counts, or the
+//!    store is poisoned. The room is also the stream's turn, so records go up in each stream.
 //! 2. Operations are applied to the active memtable of the moment. That is the right one: a seal is settled first, so
 //!    between the ticket and its end no memtable is sealed.
-//! 3. `visible` moves to a commit's last seqno once it and all before it are applied and written ([`Watermark`]): never into a
-//!    batch, never past a gap. Then the commit returns.
+//! 3. `visible` moves to a commit's last seqno once it and all before it are applied, in the log, and as far written as they
+//!    asked for ([`Watermark`]): never into a batch, never past a gap. Then the commit returns.
 //!
 //! **When something fails.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store
 //! is poisoned and the ticket given up, also by a panic ([`Place`]): later commits that are under way end as `Indeterminate`,
 //! none of them becomes visible, and nobody waits for ever.
 //!
-//! Invariants: `visible` covers only whole commits that are applied and written; whoever holds [`Settled`] finds everything
+//! Invariants: `visible` covers only whole commits that are applied and in the log; whoever holds [`Settled`] finds everything
 //! below `next` applied and visible; a newer container holds only higher seqnos.
 //!
 //! [`Watermark`]: super::watermark::Watermark
@@ -42,7 +43,7 @@ use crate::base::sync::{
 use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
-use crate::wal::{Log, Ops, put_op};
+use crate::wal::{Log, Ops, Room, put_op};
 
 /// Commits that may be under way at a time: more threads than that wait for each other. Under the explorer so few that they
 /// do.
@@ -90,8 +91,8 @@ struct Place<'a> {
     ticket: u64,
     first: Seqno,
     last: Seqno,
-    /// The record is to be written before the commit counts.
-    due: bool,
+    /// The stream that is to be written before the commit counts.
+    due: Option<u32>,
     /// It has come through.
     whole: bool,
 }
@@ -195,17 +196,20 @@ impl Engine {
         }
         let place = self.take_place(log, payload, record, count, durability)?;
         self.apply(payload, record, place.first).inspect_err(|e| self.poison(e))?;
-        if place.due {
-            // After the memtables: meanwhile others append, and whoever writes first writes for all.
-            log.write(place.last).inspect_err(|e| self.poison(e))?;
+        if let Some(stream) = place.due {
+            // After the memtables: meanwhile others append, and whoever writes first writes for all of the stream.
+            log.write(stream, place.last).inspect_err(|e| self.poison(e))?;
         }
         let last = place.last;
         place.finish()?;
+        if durability == Durability::Buffered {
+            // Only now is everything before it appended. What asked to be written is: this is for what did not.
+            log.write_before(last).inspect_err(|e| self.poison(e))?;
+        }
         Ok(last)
     }
 
-    /// Gives a record its seqnos and its place in the log: all that happens under the sequencer. An error has no effect, but
-    /// where the device failed.
+    /// Gives a record its seqnos and its place in the log. An error has no effect, but where the device failed.
     fn take_place(
         &self,
         log: &Log,
@@ -214,40 +218,50 @@ impl Engine {
         count: u32,
         durability: Durability,
     ) -> Result<Place<'_>> {
+        let room = self.room(log, record.len(), payload.frees)?;
+        let mut place = self.draw(payload, count)?;
+        let lazy = durability == Durability::None;
+        place.due = room.append(place.first, count, record, lazy).inspect_err(|e| self.poison(e))?;
+        Ok(place)
+    }
+
+    /// Draws seqnos and a ticket: all that happens under the sequencer. An error has no effect.
+    fn draw(&self, payload: &Payload<'_>, count: u32) -> Result<Place<'_>> {
         let mut sequencer = self.sequencer.lock();
         // Dropping a keyspace takes the sequencer, too, and waits for those who have a ticket: it is there or not for the whole
         // commit.
         payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
         self.check_writable()?;
-        if !payload.frees {
-            self.keep_back()?;
-        }
         if sequencer.ticket == sequencer.limit {
+            // Whoever has a ticket needs neither the sequencer nor a turn to finish it, once its record is appended; and that
+            // takes no lock that is held here.
             self.watermark.wait_for_slot(sequencer.ticket);
             sequencer.limit = self.watermark.limit();
         }
         let first = sequencer.next;
-        let due = self.append(log, first, count, record, payload.frees, durability == Durability::None)?;
         let last = Seqno(first.0 + u64::from(count) - 1);
         let ticket = sequencer.ticket;
         sequencer.next = last.next();
         sequencer.ticket += 1;
-        Ok(Place { engine: self, ticket, first, last, due, whole: false })
+        Ok(Place { engine: self, ticket, first, last, due: None, whole: false })
     }
 
-    /// Appends a record to the log's buffer; whether it is due to be written. A full disk shows here, before anything is
-    /// accepted.
-    fn append(&self, log: &Log, first: Seqno, count: u32, record: &[u8], frees: bool, lazy: bool) -> Result<bool> {
-        let appended = match log.append(first, count, record, lazy) {
-            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() && self.lend()? => {
-                log.append(first, count, record, lazy)
-            }
-            appended => appended,
+    /// Room in the log for a record of so many bytes. A full disk shows here, before anything is accepted.
+    fn room<'a>(&self, log: &'a Log, bytes: usize, frees: bool) -> Result<Room<'a>> {
+        if !frees && self.reserve.is_lent() {
+            // A close takes the sequencer, too: nothing is kept back in a store that is closed.
+            let _sequencer = self.sequencer.lock();
+            self.check_writable()?;
+            self.keep_back()?;
+        }
+        let room = match log.reserve(bytes) {
+            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() && self.lend()? => log.reserve(bytes),
+            room => room,
         };
-        appended.inspect_err(|e| {
-            if !matches!(e, Error::DiskFull { .. }) || full_disk_is_final() {
-                self.poison(e);
-            }
+        room.inspect_err(|e| match e {
+            Error::InvalidArgument { .. } => {}
+            Error::DiskFull { .. } if !full_disk_is_final() => {}
+            e => self.poison(e),
         })
     }
 

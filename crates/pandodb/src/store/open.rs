@@ -380,7 +380,7 @@ impl Engine {
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         self.core.data.write_superblock(&root.superblock)?;
-        let options = LogOptions { segment_bytes: self.config.segment() };
+        let options = LogOptions { segment_bytes: self.config.segment(), streams: self.config.log_streams };
         self.log = Some(
             Log::start(
                 self.device.clone(),

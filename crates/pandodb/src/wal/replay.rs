@@ -255,7 +255,7 @@ impl Walk {
             merge.accept(item);
             return Ok(());
         }
-        if self.ended || head.first > self.end.next() {
+        if self.ended || (head.first > self.end.next() && !SeededBug::GapIgnored.is_on()) {
             self.ended = true;
             merge.reject(item);
             return Ok(());

@@ -7,9 +7,7 @@ use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{Durability, Store};
 use shuttle::rand::{Rng, thread_rng};
 
-use super::{
-    ROWS, SUMS, Twist, body, counter, keyspace, open, open_image, open_streams, read_all, threads, verify,
-};
+use super::{ROWS, SUMS, Twist, body, counter, keyspace, open, open_image, open_streams, read_all, threads, verify};
 
 /// The claim of [`beside`].
 pub const BESIDE: &str = "of commits under way beside each other a reader sees whole batches, each with all that was \

@@ -37,6 +37,9 @@ impl Sizes {
     /// A memtable that holds a few dozen commits, so that the log is long.
     pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
 
+    /// The same in paper mode: leaves of its memtables are split while their messages are in the log only.
+    pub const LOGGY_PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::LOGGY };
+
     /// The same with 1 to 3 streams, by a number.
     #[must_use]
     pub fn with_streams(self, number: u64) -> Sizes {

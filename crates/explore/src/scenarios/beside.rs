@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::{Durability, Store};
+use pandodb::{Durability, Mode, Store};
 use shuttle::rand::{Rng, thread_rng};
 
 use super::{ROWS, SUMS, Twist, body, counter, keyspace, open, open_image, open_streams, read_all, threads, verify};
@@ -98,7 +98,7 @@ pub fn kill(start: &SimImage, _: Twist) {
 
 /// The same with two streams and writers of which one is in no hurry. The canary: what is lazy in another stream is left there.
 pub fn lazy(start: &SimImage, _: Twist) {
-    let (sim, store) = open_streams(start, 2);
+    let (sim, store) = open_streams(start, Mode::Product);
     kill_at_acknowledgement(&sim, &store, |who| if who == 1 { Durability::None } else { Durability::Buffered });
     store.close().expect("closed");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pandodb::device::sim::{CrashChoice, SimDevice, SimHistory, SimImage};
-use pandodb::{Durability, Keyspace, Result, Store};
+use pandodb::{Durability, Keyspace, Mode, Result, Store};
 
 use super::{ORDER, ROWS, Twist, body, keyspace, open_image, open_streams, threads};
 
@@ -13,6 +13,10 @@ pub const CRASH: &str = "after a power cut at any point the store holds a prefix
 
 /// The claim of [`streams`].
 pub const STREAMS: &str = "the same of three writers and two streams of the log that roll at almost every sync";
+
+/// The claim of [`paper`].
+pub const PAPER: &str =
+    "the same in paper mode: what leaves counted, however they were split, agrees with the order of commits";
 
 /// What three threads commit to two streams, and how durable each is to be.
 const SHARED: [&[(u8, Durability)]; 3] = {
@@ -82,7 +86,16 @@ pub fn crash(start: &SimImage, twist: Twist) {
 /// Three writers, two of which share a stream; then power cuts. The canaries: a thread draws its seqno before it has its
 /// stream's turn; a sync claims past a gap that was filled too late for it.
 pub fn streams(start: &SimImage, twist: Twist) {
-    let (sim, store) = open_streams(start, 2);
+    commit_to_streams(start, Mode::Product, twist);
+}
+
+/// The same where records carry generations. The canary: the right half of a leaf does not inherit it.
+pub fn paper(start: &SimImage, twist: Twist) {
+    commit_to_streams(start, Mode::Paper, twist);
+}
+
+fn commit_to_streams(start: &SimImage, mode: Mode, twist: Twist) {
+    let (sim, store) = open_streams(start, mode);
     let (rows, order) = (keyspace(&store, ROWS), keyspace(&store, ORDER));
     sim.record();
     let writer = |batches: &'static [(u8, Durability)]| {

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use pandodb::base::SeededBug;
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Result, Store, StoreBuilder};
+use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Mode, Result, Store, StoreBuilder};
 
 use crate::device::ExploredDevice;
 use crate::explore;
@@ -109,6 +109,7 @@ pub fn all() -> &'static [Scenario] {
             beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
             beside("streams", crash::STREAMS, crash::streams, SeededBug::AppendOutOfTurn),
             beside("streams-cut", crash::STREAMS, crash::streams, SeededBug::SyncClaimsPastGap),
+            beside("streams-paper", crash::PAPER, crash::paper, SeededBug::GenerationNotInherited),
             beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
         ]
     })
@@ -134,6 +135,7 @@ fn builder(sim: &Arc<SimDevice>, workers: usize) -> StoreBuilder {
         .memtable_bytes(MEMTABLE)
         .segment_bytes(64 << 10)
         .reserve_bytes(8 << 10)
+        .log_streams(1)
         .fanout(2)
 }
 
@@ -142,11 +144,11 @@ fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
     builder(sim, workers).open()
 }
 
-/// Opens the store of an image with so many streams of the log, whose segments are as small as they may be.
-fn open_streams(image: &SimImage, streams: usize) -> (Arc<SimDevice>, Store) {
+/// Opens the store of an image with two streams of the log, whose segments are as small as they may be.
+fn open_streams(image: &SimImage, mode: Mode) -> (Arc<SimDevice>, Store) {
     let sim = SimDevice::from_image(image, 7);
-    let store = builder(&sim, 0).log_streams(streams).segment_bytes(8 << 10).open().expect("the store opens");
-    (sim, store)
+    let builder = builder(&sim, 0).log_streams(2).segment_bytes(8 << 10).mode(mode);
+    (sim, builder.open().expect("the store opens"))
 }
 
 /// Opens the store of an image.

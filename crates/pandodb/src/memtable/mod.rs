@@ -101,12 +101,15 @@ impl Memtable {
 
     /// Adds a copy of a point message. About 0.4 µs; O(log n). Several threads may do so at once.
     ///
+    /// Returns the generation of its leaf: of two messages of a key, one of which was in before the other came, the later has
+    /// the higher one, however often leaves were split between.
+    ///
     /// # Panics
     /// If the message's (key, seqno) is already there, if it is a range delete, or if key or value are over their limits:
     /// writes are checked before they get a seqno.
-    pub fn insert(&self, entry: Entry<'_>) {
+    pub fn insert(&self, entry: Entry<'_>) -> u64 {
         assert!(entry.kind != Kind::RangeDelete, "range tombstones are kept apart: insert_range");
-        self.tree.insert(&entry);
+        self.tree.insert(&entry)
     }
 
     /// Adds a range tombstone; an empty range is ignored. O(log² n) amortised.

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use super::engine::{Engine, MAX_SEALED};
 use super::keyspace::KeyspaceState;
-use super::options::Durability;
+use super::options::{Durability, Mode};
 use crate::base::sync::{
     EXPLORED, MutexGuard,
     Ordering::{AcqRel, Acquire, Relaxed},
@@ -43,7 +43,7 @@ use crate::base::sync::{
 use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
-use crate::wal::{Log, Ops, Room, put_op};
+use crate::wal::{Log, Ops, Room, Tag, Tags, put_op, tagged_bytes};
 
 /// Commits that may be under way at a time: more threads than that wait for each other. Under the explorer so few that they
 /// do.
@@ -194,8 +194,10 @@ impl Engine {
             self.write(log, payload, head, 1, durability)?;
             return self.write(log, payload, rest, count - 1, durability);
         }
-        let place = self.take_place(log, payload, record, count, durability)?;
-        self.apply(payload, record, place.first).inspect_err(|e| self.poison(e))?;
+        let place = match self.config.mode {
+            Mode::Product => self.log_and_apply(log, payload, record, count, durability)?,
+            Mode::Paper => self.apply_and_log(log, payload, record, count, durability)?,
+        };
         if let Some(stream) = place.due {
             // After the memtables: meanwhile others append, and whoever writes first writes for all of the stream.
             log.write(stream, place.last).inspect_err(|e| self.poison(e))?;
@@ -209,8 +211,9 @@ impl Engine {
         Ok(last)
     }
 
-    /// Gives a record its seqnos and its place in the log. An error has no effect, but where the device failed.
-    fn take_place(
+    /// Gives a record its seqnos, appends it to the log and applies it. An error before that has no effect, but where the
+    /// device failed.
+    fn log_and_apply(
         &self,
         log: &Log,
         payload: &Payload<'_>,
@@ -218,10 +221,33 @@ impl Engine {
         count: u32,
         durability: Durability,
     ) -> Result<Place<'_>> {
-        let room = self.room(log, record.len(), payload.frees)?;
+        let room = self.room(log, record.len(), payload.frees, durability)?;
         let mut place = self.draw(payload, count)?;
-        let lazy = durability == Durability::None;
-        place.due = room.append(place.first, count, record, lazy).inspect_err(|e| self.poison(e))?;
+        place.due =
+            room.append(place.first, count, record, durability == Durability::None).inspect_err(|e| self.poison(e))?;
+        self.apply(payload, record, place.first, |_| ()).inspect_err(|e| self.poison(e))?;
+        Ok(place)
+    }
+
+    /// As the paper has it: the record is appended after the insertions, since it carries the generations of the leaves that
+    /// they met (002 §3.6.4). The turn in the stream is held meanwhile.
+    fn apply_and_log(
+        &self,
+        log: &Log,
+        payload: &Payload<'_>,
+        record: &[u8],
+        count: u32,
+        durability: Durability,
+    ) -> Result<Place<'_>> {
+        let room = self.room(log, tagged_bytes(record.len(), count), payload.frees, durability)?;
+        let mut place = self.draw(payload, count)?;
+        // Asked before the first insertion: all that is visible is inserted.
+        let mut tags = Tags { life: log.epoch(), seen: self.snapshots.visible(), tags: Vec::new() };
+        let applied = self.apply(payload, record, place.first, |tag| tags.tags.push(tag));
+        applied.inspect_err(|e| self.poison(e))?;
+        let tagged = tags.encode(place.first, record);
+        place.due =
+            room.append(place.first, count, &tagged, durability == Durability::None).inspect_err(|e| self.poison(e))?;
         Ok(place)
     }
 
@@ -247,15 +273,18 @@ impl Engine {
     }
 
     /// Room in the log for a record of so many bytes. A full disk shows here, before anything is accepted.
-    fn room<'a>(&self, log: &'a Log, bytes: usize, frees: bool) -> Result<Room<'a>> {
+    fn room<'a>(&self, log: &'a Log, bytes: usize, frees: bool, durability: Durability) -> Result<Room<'a>> {
+        let to_sync = durability == Durability::Synced;
         if !frees && self.reserve.is_lent() {
             // A close takes the sequencer, too: nothing is kept back in a store that is closed.
             let _sequencer = self.sequencer.lock();
             self.check_writable()?;
             self.keep_back()?;
         }
-        let room = match log.reserve(bytes) {
-            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() && self.lend()? => log.reserve(bytes),
+        let room = match log.reserve(bytes, to_sync) {
+            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() && self.lend()? => {
+                log.reserve(bytes, to_sync)
+            }
             room => room,
         };
         room.inspect_err(|e| match e {
@@ -284,10 +313,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies a commit's operations to the memtables, beside others.
-    fn apply(&self, payload: &Payload<'_>, record: &[u8], first: Seqno) -> Result<()> {
+    /// Applies a commit's operations to the memtables, beside others; `note` is told of each, in order, where it went.
+    fn apply(
+        &self,
+        payload: &Payload<'_>,
+        record: &[u8],
+        first: Seqno,
+        mut note: impl FnMut(Option<Tag>),
+    ) -> Result<()> {
         match &payload.ops {
-            PayloadOps::One(op) => op.keyspace.apply(op.kind, op.key, op.value, first),
+            PayloadOps::One(op) => note(op.keyspace.apply(op.kind, op.key, op.value, first)),
             PayloadOps::Many(..) => {
                 let mut keyspace = payload.keyspaces.first();
                 for (op, i) in Ops::new(record).zip(0u64..) {
@@ -296,7 +331,7 @@ impl Engine {
                         keyspace = payload.keyspaces.iter().find(|keyspace| keyspace.id == op.keyspace);
                     }
                     let keyspace = keyspace.expect("a batch knows the keyspaces that it names");
-                    keyspace.apply(op.kind, op.key, op.value, Seqno(first.0 + i));
+                    note(keyspace.apply(op.kind, op.key, op.value, Seqno(first.0 + i)));
                 }
             }
         }
@@ -419,13 +454,14 @@ fn full_disk_is_final() -> bool {
 }
 
 impl KeyspaceState {
-    /// Applies one operation to the active memtable.
-    fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
+    /// Applies one operation to the active memtable. Where it went, but for a range delete.
+    fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
         let memtable = &self.containers.load().active;
         if kind == Kind::RangeDelete {
             memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
-        } else {
-            memtable.insert(Entry { key, seqno, kind, value });
+            return None;
         }
+        let generation = memtable.insert(Entry { key, seqno, kind, value });
+        Some(Tag { memtable: Seqno(memtable.id()), generation })
     }
 }

@@ -128,7 +128,7 @@ impl StoreBuilder {
                 maplet_width: 4,
                 leaf_memtables: 4,
                 segment_bytes: None,
-                log_streams: 1,
+                log_streams: 2,
                 reserve_bytes: None,
             },
             operators: HashMap::new(),
@@ -211,10 +211,10 @@ impl StoreBuilder {
         self
     }
 
-    /// How many streams the log has, 1 to 16; the default is 1. A thread writes to a stream of its own, so that threads do not
-    /// write for each other; two share one if there are more threads. A sync is of every stream that has something new, so
-    /// that [`Durability::Synced`] costs more with more of them. May be another one at each opening. Each stream takes a
-    /// segment of disk.
+    /// How many streams the log has, 1 to 16; the default is 2. A thread writes to a stream of its own, so that threads do not
+    /// wait for each other's writes; two share one if there are more threads. What is [`Durability::Synced`] shares the
+    /// first, and its syncs; a sync is of every stream that has something new. May be another number at each opening. Each
+    /// stream that is used takes a segment of disk.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -1,9 +1,9 @@
 //! The writer: a set of streams, and the syncs that make all of them durable together.
 //!
 //! ```text
-//!   thread a ─▶ stream 0 │ 4 │ 5 │   │ 8 │            each thread has a stream (two share one if there are more threads)
-//!   thread b ─▶ stream 1 │   │   │ 6 │   │ 9 │
-//!   thread c ─▶ stream 2 │   │   │ 7 │   │   │
+//!   thread a ─▶ stream 0 │ 4 │ 5 │   │   │ 8 │   │       each thread has a stream (two share one if there are more
+//!   thread b ─▶ stream 1 │   │   │ 6 │   │   │ 9 │       threads); what is to be synced goes to stream 0
+//!   thread c ─▶ stream 2 │   │   │   │ 7 │   │   │
 //!                                    ▲ sync(7): what the streams hold now is written, each ends its block, all are
 //!                                      synced, `durable` = 7. Not 9: whether 8 was appended in time nobody asked.
 //! ```
@@ -12,6 +12,10 @@
 //! wants, writes the buffers of all streams, ends their blocks, and syncs without a lock those that have something new,
 //! while appends go on in the blocks after it. Others wait; when they wake, they are covered, or one of them leads the next
 //! round. No timer: a batch is what arrived during the sync before it.
+//!
+//! **Who is to be synced meets in the first stream.** Records that are only to be in the page cache, or nowhere yet, gain by
+//! streams: their writes are beside each other. Those that wait for a sync lose, since each file more is a sync more. So they
+//! all go to stream 0, and where nobody writes anything else a sync is of one file, however many streams there are.
 //!
 //! **What may be claimed.** Who asks for a seqno knows that it and all below are appended, in whatever stream: a commit asks
 //! when the watermark has passed it. So a sync may claim what it was asked for and no more, though more of some streams is
@@ -43,11 +47,14 @@ pub struct LogOptions {
     pub segment_bytes: u64,
     /// Streams that are written, 1 to [`MAX_STREAMS`]. Whatever there is of others is read and discarded all the same.
     pub streams: usize,
+    /// Whether records carry the generations of the leaves that they went to: payloads are those of [`super::tags`] then, else
+    /// of [`super::ops`].
+    pub tagged: bool,
 }
 
 impl Default for LogOptions {
     fn default() -> LogOptions {
-        LogOptions { segment_bytes: 16 << 20, streams: 1 }
+        LogOptions { segment_bytes: 16 << 20, streams: 1, tagged: false }
     }
 }
 
@@ -88,7 +95,7 @@ impl Log {
         old: Vec<SegmentInfo>,
         options: LogOptions,
     ) -> Result<Log> {
-        let LogOptions { segment_bytes, streams } = options;
+        let LogOptions { segment_bytes, streams, tagged } = options;
         if !segment_bytes.is_multiple_of(BLOCK) || !(2 * BLOCK..=MAX_SEGMENT).contains(&segment_bytes) {
             return Err(Error::invalid(format!(
                 "segment_bytes is {segment_bytes}, must be a multiple of 4096 from 8192 to 16 GiB"
@@ -111,6 +118,7 @@ impl Log {
             epoch,
             start: last,
             segment_bytes,
+            tagged,
             next_segment: AtomicU64::new(next_segment),
             durable: AtomicU64::new(last.0),
             older: Mutex::new(old),
@@ -134,14 +142,21 @@ impl Log {
         self
     }
 
-    /// Takes the turn in this thread's stream, and makes room there for one record with up to so many payload bytes, in a
-    /// new segment if need be. The record's seqno is to be drawn after this, and its append has no way to fail then but an
-    /// earlier failure of the device.
+    /// The epoch of this writer: the life of the memtables that its records went to.
+    pub fn epoch(&self) -> u32 {
+        self.common.epoch
+    }
+
+    /// Takes the turn in a stream, and makes room there for one record with up to so many payload bytes, in a new segment if
+    /// need be: in this thread's own, or, if it is `to_sync`, in the first, since one sync of one file is then enough for
+    /// all who wait. The record's seqno is to be drawn after this, and its append has no way to fail then but an earlier
+    /// failure of the device.
     ///
     /// # Errors
     /// `DiskFull` and `InvalidArgument` have no effect; `Poisoned` after an earlier failure or a close; `Io` poisons.
-    pub fn reserve(&self, payload_bytes: usize) -> Result<Room<'_>> {
-        self.own().reserve(&self.common, payload_bytes)
+    pub fn reserve(&self, payload_bytes: usize, to_sync: bool) -> Result<Room<'_>> {
+        let stream = if to_sync { &self.streams[0] } else { self.own() };
+        stream.reserve(&self.common, payload_bytes)
     }
 
     /// This thread's stream.

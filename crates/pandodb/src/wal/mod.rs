@@ -54,6 +54,7 @@ mod replay;
 mod scan;
 mod settle;
 mod stream;
+pub mod tags;
 #[cfg(test)]
 mod tests;
 
@@ -65,6 +66,7 @@ pub use log::{Log, LogOptions};
 pub use ops::{Op, Ops, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
 pub use stream::Room;
+pub use tags::{Tag, Tags, tagged_bytes};
 
 use crate::base::{Error, Seqno};
 

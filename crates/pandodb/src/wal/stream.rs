@@ -43,6 +43,8 @@ pub(super) struct Common {
     /// The seqno after which the epoch begins.
     pub start: Seqno,
     pub segment_bytes: u64,
+    /// Whether records are tagged.
+    pub tagged: bool,
     /// The number of the next segment, of whatever stream.
     pub next_segment: AtomicU64,
     /// Everything through here is durable, in every stream: what a record may claim.
@@ -85,7 +87,7 @@ impl Common {
         }
         let name = segment_name(stream, number);
         let capacity = self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK));
-        let header = Header { stream, number, epoch: self.epoch, start: self.start, after };
+        let header = Header { stream, number, epoch: self.epoch, start: self.start, after, tagged: self.tagged };
         match self.create_file(&name, capacity, &header) {
             Ok(file) => {
                 self.written_bytes.fetch_add(BLOCK, Ordering::Relaxed);
@@ -291,7 +293,7 @@ impl Stream {
         if SeededBug::OwnSyncClaimedForAll.is_on() && state.synced == state.appended {
             durable = Seqno(first.0 - 1);
         }
-        let head = Head { length: payload.len() as u32, count, first, durable };
+        let head = Head { length: payload.len() as u32, count, first, durable, tagged: common.tagged };
         assert!(head.last() <= Seqno::MAX && head.durable < first);
         if state.buffer.is_empty() {
             state.first = first;

@@ -7,7 +7,8 @@ use super::super::ops::{Ops, put_op};
 use super::{STORE, segment_name};
 use crate::base::{KeyspaceId, Kind, MAX_KEY, Seqno, StoreId};
 
-const HEADER: Header = Header { stream: 2, number: 0x0102_0304, epoch: 7, start: Seqno(0x1122), after: Seqno(0x3344) };
+const HEADER: Header =
+    Header { stream: 2, number: 0x0102_0304, epoch: 7, start: Seqno(0x1122), after: Seqno(0x3344), tagged: false };
 
 #[test]
 fn golden_header() {
@@ -35,7 +36,7 @@ const GOLDEN_HEADER_CRC: u32 = 0xccbd_a001;
 #[test]
 fn golden_record() {
     let mut out = Vec::new();
-    let head = Head { length: 5, count: 3, first: Seqno(0x0a0b), durable: Seqno(0x090a) };
+    let head = Head { length: 5, count: 3, first: Seqno(0x0a0b), durable: Seqno(0x090a), tagged: false };
     put_record(&mut out, HEADER.seed(STORE), 8192, &head, b"hello");
     let mut golden = GOLDEN_RECORD_CRC.to_le_bytes().to_vec();
     golden.extend_from_slice(b"\x05\0\0\0\x03\0\0\0REC\x01\x0b\x0a\0\0\0\0\0\0\x0a\x09\0\0\0\0\0\0hello\0\0\0");
@@ -57,7 +58,7 @@ const GOLDEN_RECORD_CRC: u32 = 0xf709_4ed9;
 
 #[test]
 fn a_head_out_of_bounds_is_none() {
-    let head = Head { length: 0, count: 1, first: Seqno(9), durable: Seqno(8) };
+    let head = Head { length: 0, count: 1, first: Seqno(9), durable: Seqno(8), tagged: false };
     let mut good = Vec::new();
     put_record(&mut good, 1, 4096, &head, b"");
     assert_eq!(Head::decode(&good), Some(head));
@@ -65,7 +66,7 @@ fn a_head_out_of_bounds_is_none() {
         (4, &[0xff; 4][..]),             // longer than any payload
         (8, &[0; 4][..]),                // no seqnos
         (12, b"rec"),                    // magic
-        (15, &[2][..]),                  // kind
+        (15, &[3][..]),                  // kind
         (16, &[8, 0, 0, 0, 0, 0, 0, 0]), // durable before it was written
         (16, &[0xff; 8][..]),            // seqnos that overflow
     ] {

@@ -23,7 +23,7 @@ fn payload(first: u64, len: usize) -> Vec<u8> {
 
 /// Opens the log after a replay that must succeed; returns the batches that it visited.
 fn reopen(device: &Arc<impl Device + 'static>, claims: Claims, segment_bytes: u64) -> Result<(Log, Vec<Batch>)> {
-    reopen_with(device, claims, LogOptions { segment_bytes, streams: 1 })
+    reopen_with(device, claims, LogOptions { segment_bytes, ..LogOptions::default() })
 }
 
 fn reopen_with(device: &Arc<impl Device + 'static>, claims: Claims, options: LogOptions) -> Result<(Log, Vec<Batch>)> {
@@ -61,7 +61,7 @@ fn put(log: &Log, seqno: u64, len: usize, lazy: bool) -> Result<()> {
 /// Appends a record, and writes it if it is due; unless lazy, with all before it.
 fn append(log: &Log, seqno: u64, count: u32, len: usize, lazy: bool) -> Result<()> {
     let last = Seqno(seqno + u64::from(count) - 1);
-    let due = log.reserve(len)?.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
+    let due = log.reserve(len, false)?.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
     due.map_or(Ok(()), |stream| log.write(stream, last))?;
     if lazy { Ok(()) } else { log.write_before(last) }
 }
@@ -100,7 +100,7 @@ fn handmade(header: Header, records: &[(u64, u32, u64)]) -> Vec<u8> {
     assert_eq!(out.len() as u64, BLOCK);
     for &(first, count, durable) in records {
         let bytes = payload(first, 20);
-        let head = Head { length: 20, count, first: Seqno(first), durable: Seqno(durable) };
+        let head = Head { length: 20, count, first: Seqno(first), durable: Seqno(durable), tagged: header.tagged };
         let offset = out.len() as u64;
         put_record(&mut out, header.seed(STORE), offset, &head, &bytes);
     }

@@ -11,7 +11,8 @@ const SMALL: u64 = 16 << 10;
 
 fn fresh(streams: usize) -> (Arc<SimDevice>, Log) {
     let device = SimDevice::new(1);
-    let (log, _) = reopen_with(&device, Claims::default(), LogOptions { segment_bytes: SMALL, streams }).unwrap();
+    let (log, _) =
+        reopen_with(&device, Claims::default(), LogOptions { segment_bytes: SMALL, streams, tagged: false }).unwrap();
     (device, log)
 }
 
@@ -113,7 +114,8 @@ fn segments_of_other_lives_streams_are_discarded() {
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "never the current one");
     drop(log);
     let claims = Claims { from: Seqno(3), durable: Seqno(4) };
-    let (log, found) = reopen_with(&device, claims, LogOptions { segment_bytes: SMALL, streams: 2 }).unwrap();
+    let (log, found) =
+        reopen_with(&device, claims, LogOptions { segment_bytes: SMALL, streams: 2, tagged: false }).unwrap();
     assert_eq!(found, batches([4], 100));
     (5..=6).for_each(|seqno| put_as(&log, seqno as usize, seqno, false));
     assert_eq!(device.list().unwrap().len(), 3);
@@ -127,7 +129,7 @@ fn a_closed_log_makes_no_room() {
     log.close();
     for writer in [0, 1] {
         stand_for_thread(writer);
-        assert!(matches!(log.reserve(1), Err(Error::Poisoned { .. })));
+        assert!(matches!(log.reserve(1, false), Err(Error::Poisoned { .. })));
     }
     assert_eq!(device.list().unwrap().len(), 1);
 }
@@ -136,7 +138,7 @@ fn a_closed_log_makes_no_room() {
 #[test]
 fn threads_share_syncs_and_streams() {
     let device = MemDevice::new();
-    let options = LogOptions { segment_bytes: 64 << 10, streams: 3 };
+    let options = LogOptions { segment_bytes: 64 << 10, streams: 3, tagged: false };
     let (log, _) = reopen_with(&device, Claims::default(), options).unwrap();
     let (sequencer, appended) = (parking_lot::Mutex::new(1u64), std::sync::atomic::AtomicU64::new(0));
     let appended = &appended;
@@ -145,7 +147,7 @@ fn threads_share_syncs_and_streams() {
             let (log, sequencer) = (&log, &sequencer);
             scope.spawn(move || {
                 for i in 0..300 {
-                    let room = log.reserve(50).unwrap();
+                    let room = log.reserve(50, false).unwrap();
                     let seqno = {
                         let mut next = sequencer.lock();
                         *next += 1;

@@ -25,6 +25,8 @@ const SHARED: [&[(u8, Durability)]; 3] = {
 };
 /// What two threads commit: each byte is a batch.
 const BATCHES: [&[u8]; 2] = [b"abc", b"ABC"];
+/// Keys that every batch of [`paper`] writes.
+const OFTEN: [&str; 3] = ["x", "y", "z"];
 /// Points of one history at which the power is cut, and images tried at each.
 const CUTS: u64 = 2;
 const IMAGES: u64 = 2;
@@ -47,11 +49,19 @@ fn mark(id: u8, acknowledged: bool) -> u64 {
     u64::from(id) * 2 + u64::from(acknowledged)
 }
 
-/// Appends the batch to the order, and puts a row for it.
-fn commit(store: &Store, rows: &Keyspace, order: &Keyspace, id: u8, durability: Durability) -> Result<()> {
+/// Appends the batch to the order, and puts a row for it; and rows that are written often, so many.
+fn commit(
+    store: &Store,
+    rows: &Keyspace,
+    order: &Keyspace,
+    (id, durability): (u8, Durability),
+    often: usize,
+) -> Result<()> {
     let mut batch = store.batch();
     batch.merge(order, "all", [id]);
     batch.put(rows, [id], [id; 32]);
+    // Those who come later write the same keys, in leaves that were split meanwhile.
+    OFTEN.iter().take(often).for_each(|key| batch.put(rows, key, [id]));
     batch.commit(durability)
 }
 
@@ -67,7 +77,7 @@ pub fn crash(start: &SimImage, twist: Twist) {
             for (i, &id) in ids.iter().enumerate() {
                 let durability = if i % 2 == 0 { Durability::Synced } else { Durability::Buffered };
                 sim.mark(mark(id, false));
-                commit(store, rows, order, id, durability).expect("committed");
+                commit(store, rows, order, (id, durability), 0).expect("committed");
                 if durability == Durability::Synced || twist == Twist::Canary {
                     sim.mark(mark(id, true));
                 }
@@ -96,6 +106,7 @@ pub fn paper(start: &SimImage, twist: Twist) {
 
 fn commit_to_streams(start: &SimImage, mode: Mode, twist: Twist) {
     let (sim, store) = open_streams(start, mode);
+    let often = if mode == Mode::Paper { OFTEN.len() } else { 0 };
     let (rows, order) = (keyspace(&store, ROWS), keyspace(&store, ORDER));
     sim.record();
     let writer = |batches: &'static [(u8, Durability)]| {
@@ -103,7 +114,7 @@ fn commit_to_streams(start: &SimImage, mode: Mode, twist: Twist) {
         body(move || {
             for &(id, durability) in batches {
                 sim.mark(mark(id, false));
-                let done = commit(store, rows, order, id, durability);
+                let done = commit(store, rows, order, (id, durability), often);
                 if done.is_err() && twist == Twist::Canary {
                     // An assertion has caught the mistake in another thread: a second panic would only hide the first.
                     return;

@@ -131,6 +131,16 @@ impl Slots {
             && arena.record(self.record(slot)).order(target).is_eq()
     }
 
+    /// Whether the slot before `slot` is a newer message of the key of `target`, which belongs into `slot`. As in
+    /// [`Slots::holds`], the record is fetched only if heads are equal.
+    #[inline]
+    pub(super) fn follows_newer(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
+        // A newer one in the leaf before would have made this leaf's fence a message of the key, and that is in slot 0.
+        slot > 0
+            && self.heads[slot - 1].load(Ordering::Acquire) == head(target.key, meta.prefix)
+            && arena.record(self.record(slot - 1)).is_of(target.key)
+    }
+
     pub(super) fn low(&self) -> Ref {
         self.low.load(Ordering::Acquire)
     }

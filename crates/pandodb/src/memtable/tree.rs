@@ -154,8 +154,8 @@ impl Tree {
         }
     }
 
-    /// Adds a message; its (key, seqno) must be new. The generation of its leaf.
-    pub(super) fn insert(&self, entry: &Entry<'_>) -> u64 {
+    /// Adds a message; its (key, seqno) must be new. The generation of its leaf, unless a newer one of its key was there.
+    pub(super) fn insert(&self, entry: &Entry<'_>) -> Option<u64> {
         let record = self.arena.push(entry);
         let target = Target { key: entry.key, seqno: entry.seqno };
         let mut turn = 0;
@@ -169,7 +169,7 @@ impl Tree {
     }
 
     /// One descent of an insertion; `None`: once more.
-    fn try_insert(&self, target: Target<'_>, record: Ref) -> Option<u64> {
+    fn try_insert(&self, target: Target<'_>, record: Ref) -> Option<Option<u64>> {
         let (leaf, version) = self.descend_for_insert(target)?;
         let meta = leaf.meta();
         if meta.len == SLOTS {
@@ -177,6 +177,7 @@ impl Tree {
         }
         let at = leaf.rank(&self.arena, meta, target, false);
         let taken = leaf.holds(&self.arena, meta, at, target);
+        let late = leaf.follows_newer(&self.arena, meta, at, target);
         let locked = leaf.latch.lock(version)?;
         // Only now it is sure that all of this belonged together.
         if taken {
@@ -186,7 +187,7 @@ impl Tree {
         leaf.insert(&self.arena, at, record);
         let generation = leaf.next_generation();
         drop(locked);
-        Some(generation)
+        Some((!late).then_some(generation))
     }
 
     /// The root, and the version of the anchor.

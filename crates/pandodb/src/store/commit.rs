@@ -241,8 +241,7 @@ impl Engine {
     ) -> Result<Place<'_>> {
         let room = self.room(log, tagged_bytes(record.len(), count), payload.frees, durability)?;
         let mut place = self.draw(payload, count)?;
-        // Asked before the first insertion: all that is visible is inserted.
-        let mut tags = Tags { life: log.epoch(), seen: self.snapshots.visible(), tags: Vec::new() };
+        let mut tags = Tags { life: log.epoch(), tags: Vec::with_capacity(count as usize) };
         let applied = self.apply(payload, record, place.first, |tag| tags.tags.push(tag));
         applied.inspect_err(|e| self.poison(e))?;
         let tagged = tags.encode(place.first, record);
@@ -454,14 +453,14 @@ fn full_disk_is_final() -> bool {
 }
 
 impl KeyspaceState {
-    /// Applies one operation to the active memtable. Where it went, but for a range delete.
+    /// Applies one operation to the active memtable. Where it went, if that says something of its order.
     fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
         let memtable = &self.containers.load().active;
         if kind == Kind::RangeDelete {
             memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
             return None;
         }
-        let generation = memtable.insert(Entry { key, seqno, kind, value });
+        let generation = memtable.insert(Entry { key, seqno, kind, value })?;
         Some(Tag { memtable: Seqno(memtable.id()), generation })
     }
 }

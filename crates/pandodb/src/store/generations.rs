@@ -1,14 +1,13 @@
-//! Generations of memtable leaves, compared with the order of commits (002 §3.6.4).
+//! Generations of memtable leaves, held against the order of commits (002 §3.6.4).
 //!
 //! ```text
-//!   key k   seqno 40, generation 17     seqno 52, generation 31     seqno 53, generation 30
-//!                      └── inserted before 52 began: 17 < 31 ──┘          │
-//!                                     52 was under way when 53 began: either may come first
+//!   key k   seqno 40, generation 17     seqno 52, generation 31     seqno 53, generation 30: not one history
+//!           seqno 51, none: it came after 52 into the memtable, and only its seqno says where it belongs
 //! ```
 //!
 //! The paper orders the messages of a key by these numbers, since it has no others. Here seqnos say the order and where the
-//! log ends; what a store in paper mode recovers must agree with what its leaves counted, wherever they had to agree. If it
-//! does not, records were put together that do not belong to one history, and recovery says so instead of serving them.
+//! log ends; what a store in paper mode recovers must agree with what its leaves counted. If it does not, records were put
+//! together that do not belong to one history, and recovery says so instead of serving them.
 //!
 //! Takes memory for each different key in records that carry generations; nothing for others.
 
@@ -43,21 +42,14 @@ impl Generations {
             let op = op?;
             let Some(tag) = *tag else { continue };
             let this = Newest { life: tags.life, tag, seqno: Seqno(seqno) };
-            let newest = self.newest.entry((op.keyspace, op.key.into())).or_insert(this);
-            let comparable =
-                newest.seqno < this.seqno && newest.life == this.life && newest.tag.memtable == tag.memtable;
-            // A batch inserts its own one after the other.
-            let before = newest.seqno <= tags.seen || newest.seqno >= record.first;
-            let same = newest.tag.generation == tag.generation;
-            if comparable && (same || (before && newest.tag.generation > tag.generation)) {
+            let before = self.newest.insert((op.keyspace, op.key.into()), this);
+            let met = before.filter(|before| before.life == this.life && before.tag.memtable == tag.memtable);
+            if let Some(before) = met.filter(|before| before.tag.generation >= tag.generation) {
                 let detail = format!(
                     "seqno {seqno} has generation {} in its memtable's leaf, seqno {} of the same key before it {}",
-                    tag.generation, newest.seqno, newest.tag.generation
+                    tag.generation, before.seqno, before.tag.generation
                 );
                 return Err(Error::corruption("log record", 0, detail));
-            }
-            if !comparable || newest.tag.generation < tag.generation {
-                *newest = this;
             }
         }
         Ok(())
@@ -70,39 +62,41 @@ mod tests {
     use crate::base::Kind;
     use crate::wal::{Tags, put_op};
 
-    /// Checks records of one key: first seqno, seen, and the generations of their operations.
-    fn check(records: &[(u64, u64, &[u64])], life: impl Fn(usize) -> u32) -> Result<()> {
+    /// Checks records of one key, each with a life, a memtable and the generations of its operations.
+    fn check(records: &[(u32, u64, &[Option<u64>])]) -> Result<()> {
         let mut order = Generations::default();
-        for (i, (first, seen, generations)) in records.iter().enumerate() {
+        let mut first = Seqno(100);
+        for (life, memtable, generations) in records {
             let mut ops = Vec::new();
             generations.iter().for_each(|_| put_op(&mut ops, KeyspaceId(1), Kind::Put, b"k", b"v"));
-            let tag = |&generation: &u64| Some(Tag { memtable: Seqno(0), generation });
-            let tags = Tags { life: life(i), seen: Seqno(*seen), tags: generations.iter().map(tag).collect() };
-            let (payload, first) = (tags.encode(Seqno(*first), &ops), Seqno(*first));
-            let (ops, tags) = Tags::split(&payload, first, generations.len() as u32)?;
+            let tag = |generation| Tag { memtable: Seqno(*memtable), generation };
+            let tags = Tags { life: *life, tags: generations.iter().map(|generation| generation.map(tag)).collect() };
+            let payload = tags.encode(first, &ops);
             let count = generations.len() as u32;
-            let durable = Seqno(0);
-            order.check(&Record { first, count, epoch: 9, durable, payload: ops, tags: Some(&tags) })?;
+            let (found, split) = Tags::split(&payload, first, count)?;
+            assert_eq!((found, &split), (&ops[..], &tags));
+            order.check(&Record { first, count, epoch: 9, durable: Seqno(0), payload: found, tags: Some(&split) })?;
+            first = Seqno(first.0 + u64::from(count));
         }
         Ok(())
     }
 
     #[test]
-    fn what_was_before_has_the_lower_generation() {
-        assert!(check(&[(1, 0, &[4]), (2, 1, &[7]), (3, 2, &[8, 9])], |_| 1).is_ok());
-        assert!(check(&[(1, 0, &[4]), (2, 1, &[3])], |_| 1).unwrap_err().is_corruption());
-        assert!(check(&[(1, 0, &[4]), (2, 1, &[4])], |_| 1).unwrap_err().is_corruption());
-        assert!(check(&[(1, 0, &[4, 3])], |_| 1).unwrap_err().is_corruption(), "within a batch");
+    fn generations_go_up() {
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[Some(7)]), (1, 0, &[Some(8), Some(9)])]).is_ok());
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[Some(3)])]).unwrap_err().is_corruption());
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[Some(4)])]).unwrap_err().is_corruption());
+        assert!(check(&[(1, 0, &[Some(4), Some(3)])]).unwrap_err().is_corruption(), "within a batch");
     }
 
     #[test]
-    fn what_was_under_way_may_come_in_any_order() {
-        assert!(check(&[(1, 0, &[4]), (2, 0, &[3]), (3, 2, &[5])], |_| 1).is_ok());
-        assert!(check(&[(1, 0, &[4]), (2, 0, &[4])], |_| 1).unwrap_err().is_corruption(), "but not in the same place");
+    fn what_came_late_has_none() {
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[None]), (1, 0, &[Some(5)])]).is_ok());
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[None]), (1, 0, &[Some(2)])]).is_err());
     }
 
     #[test]
-    fn lives_count_for_themselves() {
-        assert!(check(&[(1, 0, &[400]), (2, 1, &[0])], |i| i as u32).is_ok());
+    fn memtables_and_lives_count_for_themselves() {
+        assert!(check(&[(1, 0, &[Some(400)]), (1, 100, &[Some(0)]), (3, 100, &[Some(0)])]).is_ok());
     }
 }

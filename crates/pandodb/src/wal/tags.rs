@@ -1,20 +1,19 @@
 //! Generations of memtable leaves beside the operations of a record: how 002 §3.6.4 orders what stands in several logs.
 //!
 //! ```text
-//!   payload   | length of the operations, 4 bytes | operations | life | late | tag of each operation |
+//!   payload   | length of the operations, 4 bytes | operations | life | tag of each operation |
 //! ```
 //!
 //! | bytes | |
 //! | --- | --- |
 //! | varint | life: the epoch of the log in whose memtables the operations were inserted |
-//! | varint | late: so many seqnos directly before the record's first were perhaps not inserted yet when it was |
 //! | | for each operation: |
-//! | varint | 0 for a range delete, which goes to no leaf; else 1 + the generation of its leaf, which the insertion moved on |
+//! | varint | 0 without a generation; else 1 + that of its leaf, which the insertion moved on |
 //! | varint | after a generation: the record's first seqno less the identity of the memtable |
 //!
-//! Two operations on a key in one memtable of one life met in the same leaf, or the later in what the earlier's leaf was
-//! split into, which inherited the generation. So of two of which one was inserted before the other began, the later has the
-//! higher generation: what recovery checks ([`Tags::seen`]).
+//! A range delete goes to no leaf, and an operation that found a newer message of its key in the memtable came too late for the
+//! paper's order; neither has a generation. Of those that have one, on a key, in one memtable of one life, generations go up
+//! with seqnos ([`crate::memtable::Memtable::insert`]): what recovery checks.
 //!
 //! Source: 002 §3.6.4.
 
@@ -35,27 +34,23 @@ pub struct Tag {
 pub struct Tags {
     /// The epoch in whose memtables the operations were inserted; a copy of the record keeps it.
     pub life: u32,
-    /// Everything through here was inserted before any of the record's operations.
-    pub seen: Seqno,
-    /// Of each operation; `None` for a range delete.
+    /// Of each operation.
     pub tags: Vec<Option<Tag>>,
 }
 
 /// The most bytes that so many operations have when they are tagged.
 pub fn tagged_bytes(ops: usize, count: u32) -> usize {
     const VARINT: usize = 10;
-    4 + ops + 2 * VARINT + count as usize * 2 * VARINT
+    4 + ops + VARINT + count as usize * 2 * VARINT
 }
 
 impl Tags {
     /// The payload of `ops`, a record that begins at `first`, with its tags.
     pub fn encode(&self, first: Seqno, ops: &[u8]) -> Vec<u8> {
-        debug_assert!(self.seen < first);
         let mut out = Vec::with_capacity(tagged_bytes(ops.len(), self.tags.len() as u32));
         out.extend_from_slice(&(ops.len() as u32).to_le_bytes());
         out.extend_from_slice(ops);
         put_varint(&mut out, u64::from(self.life));
-        put_varint(&mut out, first.0 - 1 - self.seen.0);
         for tag in &self.tags {
             match tag {
                 None => put_varint(&mut out, 0),
@@ -78,7 +73,6 @@ impl Tags {
         let length = reader.u32()? as usize;
         let ops = reader.take(length)?;
         let life = reader.varint_max(u64::from(u32::MAX))? as u32;
-        let late = reader.varint_max(first.0.saturating_sub(1))?;
         let mut tags = Vec::new();
         for _ in 0..count {
             let tag = match reader.varint()? {
@@ -93,6 +87,6 @@ impl Tags {
         if !reader.is_empty() {
             return Err(reader.corrupt("bytes behind the last tag"));
         }
-        Ok((ops, Tags { life, seen: Seqno(first.0 - 1 - late), tags }))
+        Ok((ops, Tags { life, tags }))
     }
 }

@@ -25,14 +25,15 @@ pub enum Durability {
     Synced,
 }
 
-/// Which form of the structures a store uses. What is on disk is the same, so that a store may be opened either way.
+/// Which form of the structures a store uses. A store may be opened either way, whichever it was written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The best that we could make of each structure.
     #[default]
     Product,
     /// As its source describes the structure, to be measured beside the other. Of `stbe` that is how leaves are kept (tiered),
-    /// that every arrival is compacted once, and a quotient filter for each run.
+    /// that every arrival is compacted once, a quotient filter for each run, and a log that carries generations of the
+    /// memtable's leaves.
     Paper,
 }
 

@@ -11,7 +11,7 @@ use super::{ORDER, ROWS, Twist, body, keyspace, open_image, open_streams, thread
 pub const CRASH: &str = "after a power cut at any point the store holds a prefix of the commit order, as whole batches: \
                          all that was acknowledged as synced, nothing that had not begun";
 
-/// The claim of [`streams`].
+/// The claim of [`streams`] and [`claims`].
 pub const STREAMS: &str = "the same of three writers and two streams of the log that roll at almost every sync";
 
 /// The claim of [`paper`].
@@ -25,6 +25,10 @@ const SHARED: [&[(u8, Durability)]; 3] = {
 };
 /// What two threads commit: each byte is a batch.
 const BATCHES: [&[u8]; 2] = [b"abc", b"ABC"];
+/// So few that schedules reach where it matters: a synced one that draws its seqno before a buffered one in the other stream and
+/// is appended after it, while a third is synced.
+const FEW: [&[(u8, Durability)]; 3] =
+    [&[(b'a', Durability::Synced)], &[(b'A', Durability::Synced)], &[(b'1', Durability::Buffered)]];
 /// Keys that every batch of [`paper`] writes.
 const OFTEN: [&str; 3] = ["x", "y", "z"];
 /// Points of one history at which the power is cut, and images tried at each.
@@ -93,18 +97,23 @@ pub fn crash(start: &SimImage, twist: Twist) {
     cut_the_power(&history, &committed, sim.image().hash());
 }
 
-/// Three writers, two of which share a stream; then power cuts. The canaries: a thread draws its seqno before it has its
-/// stream's turn; a sync claims past a gap that was filled too late for it.
+/// Three writers, two of which share a stream; then power cuts. The canary: a thread draws its seqno before it has its stream's
+/// turn.
 pub fn streams(start: &SimImage, twist: Twist) {
-    commit_to_streams(start, Mode::Product, twist);
+    commit_to_streams(start, Mode::Product, SHARED, twist);
+}
+
+/// The same with a batch each. The canary: a sync claims past a gap that was filled too late for it.
+pub fn claims(start: &SimImage, twist: Twist) {
+    commit_to_streams(start, Mode::Product, FEW, twist);
 }
 
 /// The same where records carry generations. The canary: the right half of a leaf does not inherit it.
 pub fn paper(start: &SimImage, twist: Twist) {
-    commit_to_streams(start, Mode::Paper, twist);
+    commit_to_streams(start, Mode::Paper, SHARED, twist);
 }
 
-fn commit_to_streams(start: &SimImage, mode: Mode, twist: Twist) {
+fn commit_to_streams(start: &SimImage, mode: Mode, batches: [&'static [(u8, Durability)]; 3], twist: Twist) {
     let (sim, store) = open_streams(start, mode);
     let often = if mode == Mode::Paper { OFTEN.len() } else { 0 };
     let (rows, order) = (keyspace(&store, ROWS), keyspace(&store, ORDER));
@@ -126,9 +135,9 @@ fn commit_to_streams(start: &SimImage, mode: Mode, twist: Twist) {
             }
         })
     };
-    threads(SHARED.map(writer));
+    threads(batches.map(writer));
     let committed = order.get("all").expect("read").expect("there").to_vec();
-    assert_eq!(committed.len(), 6);
+    assert_eq!(committed.len(), batches.concat().len());
     let history = sim.history();
     store.close().expect("closed");
     drop((rows, order));

@@ -108,7 +108,7 @@ pub fn all() -> &'static [Scenario] {
             beside("beside-seal", beside::SEAL, beside::seal, SeededBug::SealTooSoon),
             beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
             beside("streams", crash::STREAMS, crash::streams, SeededBug::AppendOutOfTurn),
-            beside("streams-cut", crash::STREAMS, crash::streams, SeededBug::SyncClaimsPastGap),
+            beside("streams-cut", crash::STREAMS, crash::claims, SeededBug::SyncClaimsPastGap),
             beside("streams-paper", crash::PAPER, crash::paper, SeededBug::GenerationNotInherited),
             beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
         ]

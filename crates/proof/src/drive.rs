@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use pandodb::base::sync::stand_for_thread;
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Mode, Result, Snapshot, Store, StoreBuilder};
 
-use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step};
+use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step, mix};
 
 /// The sizes of a store.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub struct Sizes {
     pub segment: u64,
     /// Bytes held back for work on a full disk.
     pub reserve: u64,
+    /// Streams of the log, and writers that take turns.
+    pub streams: usize,
     /// The fan-out of the trunk.
     pub fanout: usize,
     /// Which form of the structures.
@@ -28,11 +31,20 @@ pub struct Sizes {
 impl Sizes {
     /// As small as it gets, so that a short script packs, flushes and splits.
     pub const TINY: Sizes =
-        Sizes { memtable: 4 << 10, segment: 8 << 10, reserve: 8 << 10, fanout: 3, mode: Mode::Product };
+        Sizes { memtable: 4 << 10, segment: 8 << 10, reserve: 16 << 10, streams: 2, fanout: 3, mode: Mode::Product };
     /// The same in paper mode.
     pub const PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::TINY };
     /// A memtable that holds a few dozen commits, so that the log is long.
     pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
+
+    /// The same in paper mode: leaves of its memtables are split while their messages are in the log only.
+    pub const LOGGY_PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::LOGGY };
+
+    /// The same with 1 to 3 streams, by a number.
+    #[must_use]
+    pub fn with_streams(self, number: u64) -> Sizes {
+        Sizes { streams: 1 + (mix(number ^ 0x0073_7472_6561_6d73) % 3) as usize, ..self }
+    }
 
     /// How a store of these sizes on a device is opened, without threads.
     pub fn builder(self, device: Arc<dyn Device>) -> StoreBuilder {
@@ -42,6 +54,7 @@ impl Sizes {
             .memory_budget(1 << 20)
             .memtable_bytes(self.memtable)
             .segment_bytes(self.segment)
+            .log_streams(self.streams)
             .reserve_bytes(self.reserve)
             .fanout(self.fanout)
             .maplet_width(2)
@@ -126,13 +139,14 @@ pub fn calmly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// A store that runs a script.
+/// A store that runs a script: one thread, which is several writers by turns, as many as the log has streams.
 pub struct Driver {
     /// The store, as it is now.
     pub store: Store,
     sizes: Sizes,
     device: Arc<dyn Device>,
     snapshots: VecDeque<(Snapshot, State)>,
+    commits: u64,
 }
 
 impl Driver {
@@ -141,7 +155,7 @@ impl Driver {
     /// # Errors
     /// What opening fails with.
     pub fn open(sizes: Sizes, device: Arc<dyn Device>) -> Result<Driver> {
-        Ok(Driver { store: sizes.open(device.clone())?, sizes, device, snapshots: VecDeque::new() })
+        Ok(Driver { store: sizes.open(device.clone())?, sizes, device, snapshots: VecDeque::new(), commits: 0 })
     }
 
     /// Does one step; `before` is the state that it meets.
@@ -192,7 +206,9 @@ impl Driver {
         keyspace.ok_or_else(|| pandodb::Error::NoKeyspace { name: name.to_owned() })
     }
 
-    fn commit(&self, ops: &[Op], durability: Durability) -> Result<()> {
+    fn commit(&mut self, ops: &[Op], durability: Durability) -> Result<()> {
+        self.commits += 1;
+        stand_for_thread((mix(self.commits) % self.sizes.streams as u64) as usize);
         let mut batch = self.store.batch();
         for op in ops {
             match op {

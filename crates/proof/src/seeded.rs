@@ -96,13 +96,15 @@ const FULL: (u64, u64) = (24, 25);
 const DEEP: (u64, u64) = (1, 16);
 
 /// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep`, `beside`,
-/// `beside-seal` and `kill` catch them.
+/// `beside-seal`, `kill`, `streams` and `streams-cut` catch them.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
     SeededBug::WatermarkPassesGap,
     SeededBug::SealTooSoon,
     SeededBug::WriteNotAwaited,
+    SeededBug::AppendOutOfTurn,
+    SeededBug::SyncClaimsPastGap,
 ];
 
 /// Every other seeded bug.
@@ -127,6 +129,11 @@ pub const HUNTS: &[Hunt] = {
         hunt(TailCopyNotSynced, Crash, ANY, "a crash inside recovery loses the tail"),
         hunt(LogDiscardedEarly, Corrupt, (31, 8), "the older superblock does not serve: its log is gone"),
         hunt(RecordUnchecked, Crash, (1, 1), "a torn record is replayed"),
+        hunt(SyncForgetsStreams, Crash, ANY, "a power cut after an acknowledgement loses what another stream held"),
+        hunt(LazyLeftBehind, Crash, ANY, "a kill loses a buffered commit with a lazy one before it"),
+        hunt(OwnSyncClaimedForAll, Crash, ANY, "a torn tail is taken for damage: the store does not open"),
+        hunt(GapIgnored, Crash, ANY, "a state that never was: a later commit without an earlier one"),
+        hunt(GenerationNotInherited, Crash, (10, 1), "a message seems to be older than what it replaced: no opening"),
         hunt(FreedAtOnce, Crash, ANY, "a crash finds pages of its root written over"),
         hunt(
             FreedOneSuperblockEarly,

@@ -1,13 +1,13 @@
 //! Commits that are applied beside each other: the watermark, seals among them, and who writes the log for whom.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
-use pandodb::device::sim::SimImage;
-use pandodb::{Durability, Store};
+use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::{Durability, Mode, Store};
 use shuttle::rand::{Rng, thread_rng};
 
-use super::{ROWS, SUMS, Twist, body, counter, keyspace, open, open_image, read_all, threads, verify};
+use super::{ROWS, SUMS, Twist, body, counter, keyspace, open, open_image, open_streams, read_all, threads, verify};
 
 /// The claim of [`beside`].
 pub const BESIDE: &str = "of commits under way beside each other a reader sees whole batches, each with all that was \
@@ -17,6 +17,8 @@ pub const BESIDE: &str = "of commits under way beside each other a reader sees w
 pub const SEAL: &str = "a seal among commits under way loses none of them and applies none twice";
 /// The claim of [`kill`].
 pub const KILL: &str = "whoever writes the log for whom: what was acknowledged as buffered survives a kill";
+/// The claim of [`lazy`].
+pub const LAZY: &str = "the same with two streams of the log, and commits before it that were acknowledged for nothing";
 
 /// Who commits; more than may be under way at a time.
 const WRITERS: [&str; 3] = ["w0", "w1", "w2"];
@@ -87,16 +89,31 @@ pub fn seal(start: &SimImage, _: Twist) {
     look(&open(&sim, 0).expect("it opens again"), [EACH; 3]);
 }
 
-/// Three writers of two rows each. At each acknowledgement a picture is taken of what a kill would leave, and one of them is
-/// looked at. The canary: who finds another one writing takes its own record for written.
+/// Three writers of two rows each, one stream. The canary: who finds another one writing takes its own record for written.
 pub fn kill(start: &SimImage, _: Twist) {
     let (sim, store) = open_image(start, 0);
+    kill_at_acknowledgement(&sim, &store, |_| Durability::Buffered);
+    store.close().expect("closed");
+}
+
+/// The same with two streams and writers of which one is in no hurry. The canary: what is lazy in another stream is left there.
+pub fn lazy(start: &SimImage, _: Twist) {
+    let (sim, store) = open_streams(start, Mode::Product);
+    kill_at_acknowledgement(&sim, &store, |who| if who == 1 { Durability::None } else { Durability::Buffered });
+    store.close().expect("closed");
+}
+
+/// At each acknowledgement of a buffered row a picture is taken of what a kill would leave, and one of them is looked at.
+fn kill_at_acknowledgement(sim: &Arc<SimDevice>, store: &Store, durability: fn(u8) -> Durability) {
     let (acknowledged, pictures) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let writer = |who: u8| {
-        let (rows, sim, acknowledged, pictures) = (keyspace(&store, ROWS), &sim, &acknowledged, &pictures);
+        let (rows, acknowledged, pictures) = (keyspace(store, ROWS), &acknowledged, &pictures);
         body(move || {
             for nth in 0..2 {
-                rows.put_with([who, nth], "row", Durability::Buffered).expect("committed");
+                rows.put_with([who, nth], "row", durability(who)).expect("committed");
+                if durability(who) == Durability::None {
+                    continue;
+                }
                 let mut acknowledged = acknowledged.lock().expect("sound");
                 acknowledged.push([who, nth]);
                 pictures.lock().expect("sound").push((acknowledged.clone(), sim.image()));
@@ -104,7 +121,6 @@ pub fn kill(start: &SimImage, _: Twist) {
         })
     };
     threads([writer(0), writer(1), writer(2)]);
-    store.close().expect("closed");
     let mut pictures = pictures.into_inner().expect("sound");
     let (acknowledged, image) = pictures.swap_remove(thread_rng().gen_range(0..pictures.len()));
     let (_sim, store) = open_image(&image, 0);

@@ -1,18 +1,36 @@
-//! Commits of several threads, and the power cut.
+//! Commits of several threads, into one stream of the log or several, and the power cut.
 
 use std::sync::Arc;
 
 use pandodb::device::sim::{CrashChoice, SimDevice, SimHistory, SimImage};
-use pandodb::{Durability, Keyspace, Store};
+use pandodb::{Durability, Keyspace, Mode, Result, Store};
 
-use super::{ORDER, ROWS, Twist, body, keyspace, open_image, threads};
+use super::{ORDER, ROWS, Twist, body, keyspace, open_image, open_streams, threads};
 
 /// The claim of [`crash`].
 pub const CRASH: &str = "after a power cut at any point the store holds a prefix of the commit order, as whole batches: \
                          all that was acknowledged as synced, nothing that had not begun";
 
+/// The claim of [`streams`] and [`claims`].
+pub const STREAMS: &str = "the same of three writers and two streams of the log that roll at almost every sync";
+
+/// The claim of [`paper`].
+pub const PAPER: &str =
+    "the same in paper mode: what leaves counted, however they were split, agrees with the order of commits";
+
+/// What three threads commit to two streams, and how durable each is to be.
+const SHARED: [&[(u8, Durability)]; 3] = {
+    use Durability::{Buffered, None, Synced};
+    [&[(b'a', Synced), (b'b', None)], &[(b'A', None), (b'B', Synced)], &[(b'1', Buffered), (b'2', Synced)]]
+};
 /// What two threads commit: each byte is a batch.
 const BATCHES: [&[u8]; 2] = [b"abc", b"ABC"];
+/// So few that schedules reach where it matters: a synced one that draws its seqno before a buffered one in the other stream and
+/// is appended after it, while a third is synced.
+const FEW: [&[(u8, Durability)]; 3] =
+    [&[(b'a', Durability::Synced)], &[(b'A', Durability::Synced)], &[(b'1', Durability::Buffered)]];
+/// Keys that every batch of [`paper`] writes.
+const OFTEN: [&str; 3] = ["x", "y", "z"];
 /// Points of one history at which the power is cut, and images tried at each.
 const CUTS: u64 = 2;
 const IMAGES: u64 = 2;
@@ -35,12 +53,20 @@ fn mark(id: u8, acknowledged: bool) -> u64 {
     u64::from(id) * 2 + u64::from(acknowledged)
 }
 
-/// Appends the batch to the order, and puts a row for it.
-fn commit(store: &Store, rows: &Keyspace, order: &Keyspace, id: u8, durability: Durability) {
+/// Appends the batch to the order, and puts a row for it; and rows that are written often, so many.
+fn commit(
+    store: &Store,
+    rows: &Keyspace,
+    order: &Keyspace,
+    (id, durability): (u8, Durability),
+    often: usize,
+) -> Result<()> {
     let mut batch = store.batch();
     batch.merge(order, "all", [id]);
     batch.put(rows, [id], [id; 32]);
-    batch.commit(durability).expect("committed");
+    // Those who come later write the same keys, in leaves that were split meanwhile.
+    OFTEN.iter().take(often).for_each(|key| batch.put(rows, key, [id]));
+    batch.commit(durability)
 }
 
 /// Two writers, `Synced` in turn with `Buffered`, and a checkpoint between; then power cuts at points that follow from the
@@ -55,7 +81,7 @@ pub fn crash(start: &SimImage, twist: Twist) {
             for (i, &id) in ids.iter().enumerate() {
                 let durability = if i % 2 == 0 { Durability::Synced } else { Durability::Buffered };
                 sim.mark(mark(id, false));
-                commit(store, rows, order, id, durability);
+                commit(store, rows, order, (id, durability), 0).expect("committed");
                 if durability == Durability::Synced || twist == Twist::Canary {
                     sim.mark(mark(id, true));
                 }
@@ -65,6 +91,53 @@ pub fn crash(start: &SimImage, twist: Twist) {
     threads([writer(BATCHES[0]), writer(BATCHES[1]), body(|| store.checkpoint().expect("a checkpoint"))]);
     let committed = order.get("all").expect("read").expect("there").to_vec();
     assert_eq!(committed.len(), BATCHES.concat().len());
+    let history = sim.history();
+    store.close().expect("closed");
+    drop((rows, order));
+    cut_the_power(&history, &committed, sim.image().hash());
+}
+
+/// Three writers, two of which share a stream; then power cuts. The canary: a thread draws its seqno before it has its stream's
+/// turn.
+pub fn streams(start: &SimImage, twist: Twist) {
+    commit_to_streams(start, Mode::Product, SHARED, twist);
+}
+
+/// The same with a batch each. The canary: a sync claims past a gap that was filled too late for it.
+pub fn claims(start: &SimImage, twist: Twist) {
+    commit_to_streams(start, Mode::Product, FEW, twist);
+}
+
+/// The same where records carry generations. The canary: the right half of a leaf does not inherit it.
+pub fn paper(start: &SimImage, twist: Twist) {
+    commit_to_streams(start, Mode::Paper, SHARED, twist);
+}
+
+fn commit_to_streams(start: &SimImage, mode: Mode, batches: [&'static [(u8, Durability)]; 3], twist: Twist) {
+    let (sim, store) = open_streams(start, mode);
+    let often = if mode == Mode::Paper { OFTEN.len() } else { 0 };
+    let (rows, order) = (keyspace(&store, ROWS), keyspace(&store, ORDER));
+    sim.record();
+    let writer = |batches: &'static [(u8, Durability)]| {
+        let (sim, store, rows, order) = (&sim, &store, &rows, &order);
+        body(move || {
+            for &(id, durability) in batches {
+                sim.mark(mark(id, false));
+                let done = commit(store, rows, order, (id, durability), often);
+                if done.is_err() && twist == Twist::Canary {
+                    // An assertion has caught the mistake in another thread: a second panic would only hide the first.
+                    return;
+                }
+                done.expect("committed");
+                if durability == Durability::Synced {
+                    sim.mark(mark(id, true));
+                }
+            }
+        })
+    };
+    threads(batches.map(writer));
+    let committed = order.get("all").expect("read").expect("there").to_vec();
+    assert_eq!(committed.len(), batches.concat().len());
     let history = sim.history();
     store.close().expect("closed");
     drop((rows, order));

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 
 use pandodb::base::SeededBug;
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Result, Store};
+use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Mode, Result, Store, StoreBuilder};
 
 use crate::device::ExploredDevice;
 use crate::explore;
@@ -107,6 +107,10 @@ pub fn all() -> &'static [Scenario] {
             beside("beside", beside::BESIDE, beside::beside, SeededBug::WatermarkPassesGap),
             beside("beside-seal", beside::SEAL, beside::seal, SeededBug::SealTooSoon),
             beside("kill", beside::KILL, beside::kill, SeededBug::WriteNotAwaited),
+            beside("streams", crash::STREAMS, crash::streams, SeededBug::AppendOutOfTurn),
+            beside("streams-cut", crash::STREAMS, crash::claims, SeededBug::SyncClaimsPastGap),
+            beside("streams-paper", crash::PAPER, crash::paper, SeededBug::GenerationNotInherited),
+            beside("streams-kill", beside::LAZY, beside::lazy, SeededBug::LazyLeftBehind),
         ]
     })
 }
@@ -122,8 +126,8 @@ const MEMTABLE: usize = 4 << 10;
 /// Bytes above which a value lives beside the tree.
 const LARGE_VALUE: usize = 2 << 10;
 
-/// Opens the store of a device with so many workers.
-fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
+/// How a store on a device is opened, with so many workers.
+fn builder(sim: &Arc<SimDevice>, workers: usize) -> StoreBuilder {
     Store::builder("explored")
         .device(ExploredDevice::new(sim.clone()))
         .background_threads(workers)
@@ -131,8 +135,20 @@ fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
         .memtable_bytes(MEMTABLE)
         .segment_bytes(64 << 10)
         .reserve_bytes(8 << 10)
+        .log_streams(1)
         .fanout(2)
-        .open()
+}
+
+/// Opens the store of a device with so many workers.
+fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
+    builder(sim, workers).open()
+}
+
+/// Opens the store of an image with two streams of the log, whose segments are as small as they may be.
+fn open_streams(image: &SimImage, mode: Mode) -> (Arc<SimDevice>, Store) {
+    let sim = SimDevice::from_image(image, 7);
+    let builder = builder(&sim, 0).log_streams(2).segment_bytes(8 << 10).mode(mode);
+    (sim, builder.open().expect("the store opens"))
 }
 
 /// Opens the store of an image.

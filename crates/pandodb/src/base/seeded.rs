@@ -50,6 +50,16 @@ bugs! {
     LogDiscardedEarly,
     /// A record's checksum is not looked at: a torn record is replayed as it lies.
     RecordUnchecked,
+    /// A sync makes the stream of its own thread durable, and claims all of them.
+    SyncForgetsStreams,
+    /// A buffered commit writes its own stream, and leaves what is lazy before it in another one's memory: a SIGKILL loses both.
+    LazyLeftBehind,
+    /// A stream whose records are all synced claims in the next one that the whole log is.
+    OwnSyncClaimedForAll,
+    /// Replay goes on after a gap: what a lost stream held is left out, what others wrote after it is there.
+    GapIgnored,
+    /// The right half of a leaf that is split begins with generation nought: what is inserted there later seems to be earlier.
+    GenerationNotInherited,
 
     // ---- the data file ----
     /// A freed page is free at once, while both superblocks reach it.
@@ -100,6 +110,11 @@ bugs! {
     SealTooSoon,
     /// A writer of the log who finds another one writing takes its record for written.
     WriteNotAwaited,
+    /// A thread draws its seqno without having its stream's turn: records come into the stream out of order.
+    AppendOutOfTurn,
+    /// A sync claims the newest seqno of any stream, though an earlier one may have come later into a stream that it had looked
+    /// at already.
+    SyncClaimsPastGap,
 
     // ---- what a compaction keeps ----
     /// Of an odd number of operands the last is lost when they are combined.

@@ -213,8 +213,13 @@ fn log(device: &dyn Device, file: &dyn File, out: &mut String) -> Result<()> {
         for record in &segment.records {
             let _ = writeln!(
                 out,
-                "  at {}: seqno {} count {} payload {} bytes, log durable through {}",
-                record.offset, record.first, record.count, record.payload_bytes, record.durable
+                "  at {}: seqno {} count {} payload {} bytes{}, log durable through {}",
+                record.offset,
+                record.first,
+                record.count,
+                record.payload_bytes,
+                if record.tagged { " with generations" } else { "" },
+                record.durable
             );
         }
         for damage in &segment.damage {

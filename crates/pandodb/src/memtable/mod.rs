@@ -101,12 +101,17 @@ impl Memtable {
 
     /// Adds a copy of a point message. About 0.4 µs; O(log n). Several threads may do so at once.
     ///
+    /// Returns the generation of its leaf, unless a newer message of its key was in already. So of two messages of a key that
+    /// have one the newer has the higher, however often leaves were split between (002 §3.6.4): had the newer come first, the
+    /// other would have none. Versions of a key may lie in several leaves; the newest goes to one that was split from the
+    /// leaf of the newest before it, and each half inherits the generation.
+    ///
     /// # Panics
     /// If the message's (key, seqno) is already there, if it is a range delete, or if key or value are over their limits:
     /// writes are checked before they get a seqno.
-    pub fn insert(&self, entry: Entry<'_>) {
+    pub fn insert(&self, entry: Entry<'_>) -> Option<u64> {
         assert!(entry.kind != Kind::RangeDelete, "range tombstones are kept apart: insert_range");
-        self.tree.insert(&entry);
+        self.tree.insert(&entry)
     }
 
     /// Adds a range tombstone; an empty range is ignored. O(log² n) amortised.

@@ -28,6 +28,7 @@ use super::Target;
 use super::arena::{Arena, Ref};
 use super::latch::Latch;
 use super::record::head;
+use crate::base::SeededBug;
 use crate::base::sync::{AtomicU32, AtomicU64, EXPLORED, Ordering};
 
 /// Slots of a node.
@@ -64,6 +65,8 @@ impl Meta {
 pub(super) struct Slots {
     pub(super) latch: Latch,
     meta: AtomicU64,
+    /// Of a leaf: how many were inserted into it, and into those that it was split from. Stored under the latch.
+    generation: AtomicU64,
     low: AtomicU32,
     high: AtomicU32,
     heads: [AtomicU64; SLOTS],
@@ -96,6 +99,7 @@ impl Slots {
         Slots {
             latch: Latch::new(),
             meta: AtomicU64::new(meta.pack()),
+            generation: AtomicU64::new(0),
             low: AtomicU32::new(low),
             high: AtomicU32::new(high),
             heads: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -125,6 +129,16 @@ impl Slots {
         slot < meta.len
             && self.heads[slot].load(Ordering::Acquire) == head(target.key, meta.prefix)
             && arena.record(self.record(slot)).order(target).is_eq()
+    }
+
+    /// Whether the slot before `slot` is a newer message of the key of `target`, which belongs into `slot`. As in
+    /// [`Slots::holds`], the record is fetched only if heads are equal.
+    #[inline]
+    pub(super) fn follows_newer(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
+        // A newer one in the leaf before would have made this leaf's fence a message of the key, and that is in slot 0.
+        slot > 0
+            && self.heads[slot - 1].load(Ordering::Acquire) == head(target.key, meta.prefix)
+            && arena.record(self.record(slot - 1)).is_of(target.key)
     }
 
     pub(super) fn low(&self) -> Ref {
@@ -170,6 +184,14 @@ impl Slots {
         self.set_meta(Meta { len: meta.len + 1, ..meta });
     }
 
+    /// The generation of an insertion, under the latch; the next one has the next (002 §3.6.4).
+    #[inline]
+    pub(super) fn next_generation(&self) -> u64 {
+        let generation = self.generation.load(Ordering::Relaxed);
+        self.generation.store(generation + 1, Ordering::Relaxed);
+        generation
+    }
+
     /// Makes the prefix one that a new record shares.
     #[inline]
     fn admit(&self, arena: &Arena, record: Ref) -> Meta {
@@ -202,6 +224,10 @@ impl Slots {
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Slots {
         let (meta, high) = (self.meta(), self.high());
         let right = Slots::new(meta.prefix, low, high);
+        if !SeededBug::GenerationNotInherited.is_on() {
+            // Nobody inserts meanwhile: the node is claimed.
+            right.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         for i in from..meta.len {
             right.heads[i - from].store(self.heads[i].load(Ordering::Relaxed), Ordering::Relaxed);
             right.refs[i - from].store(self.refs[i].load(Ordering::Relaxed), Ordering::Relaxed);

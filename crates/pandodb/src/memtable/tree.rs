@@ -154,19 +154,22 @@ impl Tree {
         }
     }
 
-    /// Adds a message; its (key, seqno) must be new.
-    pub(super) fn insert(&self, entry: &Entry<'_>) {
+    /// Adds a message; its (key, seqno) must be new. The generation of its leaf, unless a newer one of its key was there.
+    pub(super) fn insert(&self, entry: &Entry<'_>) -> Option<u64> {
         let record = self.arena.push(entry);
         let target = Target { key: entry.key, seqno: entry.seqno };
         let mut turn = 0;
-        while self.try_insert(target, record).is_none() {
+        loop {
+            if let Some(generation) = self.try_insert(target, record) {
+                return generation;
+            }
             relax(turn);
             turn += 1;
         }
     }
 
     /// One descent of an insertion; `None`: once more.
-    fn try_insert(&self, target: Target<'_>, record: Ref) -> Option<()> {
+    fn try_insert(&self, target: Target<'_>, record: Ref) -> Option<Option<u64>> {
         let (leaf, version) = self.descend_for_insert(target)?;
         let meta = leaf.meta();
         if meta.len == SLOTS {
@@ -174,6 +177,7 @@ impl Tree {
         }
         let at = leaf.rank(&self.arena, meta, target, false);
         let taken = leaf.holds(&self.arena, meta, at, target);
+        let late = leaf.follows_newer(&self.arena, meta, at, target);
         let locked = leaf.latch.lock(version)?;
         // Only now it is sure that all of this belonged together.
         if taken {
@@ -181,7 +185,9 @@ impl Tree {
             panic!("seqno {} was given out twice for a key", target.seqno);
         }
         leaf.insert(&self.arena, at, record);
-        Some(())
+        let generation = leaf.next_generation();
+        drop(locked);
+        Some((!late).then_some(generation))
     }
 
     /// The root, and the version of the anchor.

@@ -147,7 +147,9 @@ impl Engine {
     /// Seals the memtables that keep too much log alive.
     fn release_laggards(&self) {
         let Some(log) = &self.log else { return };
-        if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + 2 * self.config.segment() {
+        // Two segments of each stream: the current one, and one that it fills up to a cut.
+        let segments = 2 * self.config.log_streams as u64 * self.config.segment();
+        if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
             return;
         }
         let sequencer = self.settled();

@@ -2,29 +2,30 @@
 //!
 //! ```text
 //!            check ─▶ pay for background work ─▶ encode                         each thread for itself
-//!  ┌ sequencer ─────────────────────────────────────────────────────────┐
-//!  │ keyspaces alive? ─▶ room in the log (a full disk shows here,       │       one at a time: some
-//!  │ with no effect) ─▶ seqnos ─▶ record into the log's buffer ─▶ ticket│       hundred nanoseconds
+//!            room in its stream of the log (a full disk shows here, with no effect)
+//!  ┌ sequencer ─────────────────────────────────────────────────────────┐       one at a time: some
+//!  │ keyspaces alive? ─▶ seqnos ─▶ ticket                               │       tens of nanoseconds
 //!  └────────────────────────────────────────────────────────────────────┘
-//!            memtables ─▶ log.write (one writes for all who wait)               beside each other
+//!            record into the stream's buffer                                    one at a time in a stream
+//!            memtables ─▶ log.write of that stream                              beside each other
 //!            ─▶ ticket finished ─▶ all before it, too ─▶ visible
-//!            ─▶ log.sync if the write asks for it
+//!            ─▶ what is lazy before it in other streams, or log.sync, if the write asks for it
 //!
 //!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Engine::settled`)
 //! ```
 //!
-//! 1. Seqnos are given out in the order of the log, and tickets in the order of seqnos. A ticket is drawn when the record is
-//!    in the log's buffer: from then on the commit counts, or the store is poisoned.
+//! 1. Tickets are drawn in the order of seqnos, with room for the record in hand: from then on the commit counts, or the
+//!    store is poisoned. The room is also the stream's turn, so records go up in each stream.
 //! 2. Operations are applied to the active memtable of the moment. That is the right one: a seal is settled first, so
 //!    between the ticket and its end no memtable is sealed.
-//! 3. `visible` moves to a commit's last seqno once it and all before it are applied and written ([`Watermark`]): never into a
-//!    batch, never past a gap. Then the commit returns.
+//! 3. `visible` moves to a commit's last seqno once it and all before it are applied, in the log, and as far written as they
+//!    asked for ([`Watermark`]): never into a batch, never past a gap. Then the commit returns.
 //!
 //! **When something fails.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store
 //! is poisoned and the ticket given up, also by a panic ([`Place`]): later commits that are under way end as `Indeterminate`,
 //! none of them becomes visible, and nobody waits for ever.
 //!
-//! Invariants: `visible` covers only whole commits that are applied and written; whoever holds [`Settled`] finds everything
+//! Invariants: `visible` covers only whole commits that are applied and in the log; whoever holds [`Settled`] finds everything
 //! below `next` applied and visible; a newer container holds only higher seqnos.
 //!
 //! [`Watermark`]: super::watermark::Watermark
@@ -34,7 +35,7 @@ use std::sync::Arc;
 
 use super::engine::{Engine, MAX_SEALED};
 use super::keyspace::KeyspaceState;
-use super::options::Durability;
+use super::options::{Durability, Mode};
 use crate::base::sync::{
     EXPLORED, MutexGuard,
     Ordering::{AcqRel, Acquire, Relaxed},
@@ -42,7 +43,7 @@ use crate::base::sync::{
 use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
-use crate::wal::{Log, Ops, put_op};
+use crate::wal::{Log, Ops, Room, Tag, Tags, put_op, tagged_bytes};
 
 /// Commits that may be under way at a time: more threads than that wait for each other. Under the explorer so few that they
 /// do.
@@ -90,8 +91,8 @@ struct Place<'a> {
     ticket: u64,
     first: Seqno,
     last: Seqno,
-    /// The record is to be written before the commit counts.
-    due: bool,
+    /// The stream that is to be written before the commit counts.
+    due: Option<u32>,
     /// It has come through.
     whole: bool,
 }
@@ -193,20 +194,26 @@ impl Engine {
             self.write(log, payload, head, 1, durability)?;
             return self.write(log, payload, rest, count - 1, durability);
         }
-        let place = self.take_place(log, payload, record, count, durability)?;
-        self.apply(payload, record, place.first).inspect_err(|e| self.poison(e))?;
-        if place.due {
-            // After the memtables: meanwhile others append, and whoever writes first writes for all.
-            log.write(place.last).inspect_err(|e| self.poison(e))?;
+        let place = match self.config.mode {
+            Mode::Product => self.log_and_apply(log, payload, record, count, durability)?,
+            Mode::Paper => self.apply_and_log(log, payload, record, count, durability)?,
+        };
+        if let Some(stream) = place.due {
+            // After the memtables: meanwhile others append, and whoever writes first writes for all of the stream.
+            log.write(stream, place.last).inspect_err(|e| self.poison(e))?;
         }
         let last = place.last;
         place.finish()?;
+        if durability == Durability::Buffered {
+            // Only now is everything before it appended. What asked to be written is: this is for what did not.
+            log.write_before(last).inspect_err(|e| self.poison(e))?;
+        }
         Ok(last)
     }
 
-    /// Gives a record its seqnos and its place in the log: all that happens under the sequencer. An error has no effect, but
-    /// where the device failed.
-    fn take_place(
+    /// Gives a record its seqnos, appends it to the log and applies it. An error before that has no effect, but where the
+    /// device failed.
+    fn log_and_apply(
         &self,
         log: &Log,
         payload: &Payload<'_>,
@@ -214,40 +221,75 @@ impl Engine {
         count: u32,
         durability: Durability,
     ) -> Result<Place<'_>> {
+        let room = self.room(log, record.len(), payload.frees, durability)?;
+        let mut place = self.draw(payload, count)?;
+        place.due =
+            room.append(place.first, count, record, durability == Durability::None).inspect_err(|e| self.poison(e))?;
+        self.apply(payload, record, place.first, |_| ()).inspect_err(|e| self.poison(e))?;
+        Ok(place)
+    }
+
+    /// As the paper has it: the record is appended after the insertions, since it carries the generations of the leaves that
+    /// they met (002 §3.6.4). The turn in the stream is held meanwhile.
+    fn apply_and_log(
+        &self,
+        log: &Log,
+        payload: &Payload<'_>,
+        record: &[u8],
+        count: u32,
+        durability: Durability,
+    ) -> Result<Place<'_>> {
+        let room = self.room(log, tagged_bytes(record.len(), count), payload.frees, durability)?;
+        let mut place = self.draw(payload, count)?;
+        let mut tags = Tags { life: log.epoch(), tags: Vec::with_capacity(count as usize) };
+        let applied = self.apply(payload, record, place.first, |tag| tags.tags.push(tag));
+        applied.inspect_err(|e| self.poison(e))?;
+        let tagged = tags.encode(place.first, record);
+        place.due =
+            room.append(place.first, count, &tagged, durability == Durability::None).inspect_err(|e| self.poison(e))?;
+        Ok(place)
+    }
+
+    /// Draws seqnos and a ticket: all that happens under the sequencer. An error has no effect.
+    fn draw(&self, payload: &Payload<'_>, count: u32) -> Result<Place<'_>> {
         let mut sequencer = self.sequencer.lock();
         // Dropping a keyspace takes the sequencer, too, and waits for those who have a ticket: it is there or not for the whole
         // commit.
         payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
         self.check_writable()?;
-        if !payload.frees {
-            self.keep_back()?;
-        }
         if sequencer.ticket == sequencer.limit {
+            // Whoever has a ticket needs neither the sequencer nor a turn to finish it, once its record is appended; and that
+            // takes no lock that is held here.
             self.watermark.wait_for_slot(sequencer.ticket);
             sequencer.limit = self.watermark.limit();
         }
         let first = sequencer.next;
-        let due = self.append(log, first, count, record, payload.frees, durability == Durability::None)?;
         let last = Seqno(first.0 + u64::from(count) - 1);
         let ticket = sequencer.ticket;
         sequencer.next = last.next();
         sequencer.ticket += 1;
-        Ok(Place { engine: self, ticket, first, last, due, whole: false })
+        Ok(Place { engine: self, ticket, first, last, due: None, whole: false })
     }
 
-    /// Appends a record to the log's buffer; whether it is due to be written. A full disk shows here, before anything is
-    /// accepted.
-    fn append(&self, log: &Log, first: Seqno, count: u32, record: &[u8], frees: bool, lazy: bool) -> Result<bool> {
-        let appended = match log.append(first, count, record, lazy) {
+    /// Room in the log for a record of so many bytes. A full disk shows here, before anything is accepted.
+    fn room<'a>(&self, log: &'a Log, bytes: usize, frees: bool, durability: Durability) -> Result<Room<'a>> {
+        let to_sync = durability == Durability::Synced;
+        if !frees && self.reserve.is_lent() {
+            // A close takes the sequencer, too: nothing is kept back in a store that is closed.
+            let _sequencer = self.sequencer.lock();
+            self.check_writable()?;
+            self.keep_back()?;
+        }
+        let room = match log.reserve(bytes, to_sync) {
             Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() && self.lend()? => {
-                log.append(first, count, record, lazy)
+                log.reserve(bytes, to_sync)
             }
-            appended => appended,
+            room => room,
         };
-        appended.inspect_err(|e| {
-            if !matches!(e, Error::DiskFull { .. }) || full_disk_is_final() {
-                self.poison(e);
-            }
+        room.inspect_err(|e| match e {
+            Error::InvalidArgument { .. } => {}
+            Error::DiskFull { .. } if !full_disk_is_final() => {}
+            e => self.poison(e),
         })
     }
 
@@ -270,10 +312,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies a commit's operations to the memtables, beside others.
-    fn apply(&self, payload: &Payload<'_>, record: &[u8], first: Seqno) -> Result<()> {
+    /// Applies a commit's operations to the memtables, beside others; `note` is told of each, in order, where it went.
+    fn apply(
+        &self,
+        payload: &Payload<'_>,
+        record: &[u8],
+        first: Seqno,
+        mut note: impl FnMut(Option<Tag>),
+    ) -> Result<()> {
         match &payload.ops {
-            PayloadOps::One(op) => op.keyspace.apply(op.kind, op.key, op.value, first),
+            PayloadOps::One(op) => note(op.keyspace.apply(op.kind, op.key, op.value, first)),
             PayloadOps::Many(..) => {
                 let mut keyspace = payload.keyspaces.first();
                 for (op, i) in Ops::new(record).zip(0u64..) {
@@ -282,7 +330,7 @@ impl Engine {
                         keyspace = payload.keyspaces.iter().find(|keyspace| keyspace.id == op.keyspace);
                     }
                     let keyspace = keyspace.expect("a batch knows the keyspaces that it names");
-                    keyspace.apply(op.kind, op.key, op.value, Seqno(first.0 + i));
+                    note(keyspace.apply(op.kind, op.key, op.value, Seqno(first.0 + i)));
                 }
             }
         }
@@ -405,13 +453,14 @@ fn full_disk_is_final() -> bool {
 }
 
 impl KeyspaceState {
-    /// Applies one operation to the active memtable.
-    fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
+    /// Applies one operation to the active memtable. Where it went, if that says something of its order.
+    fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
         let memtable = &self.containers.load().active;
         if kind == Kind::RangeDelete {
             memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
-        } else {
-            memtable.insert(Entry { key, seqno, kind, value });
+            return None;
         }
+        let generation = memtable.insert(Entry { key, seqno, kind, value })?;
+        Some(Tag { memtable: Seqno(memtable.id()), generation })
     }
 }

@@ -1,7 +1,7 @@
 //! The engine behind the handles: what an open store consists of, admission, turns of background work, poison, closing.
 //! The life of a write is in `commit`.
 //!
-//! Lock order: `durable_root` (checkpoint, create, drop) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
+//! Lock order: `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
 //! the data file's map. Whoever applies a commit holds none of them: the sequencer waits for it (`Engine::settled`).
 //! Readers take none of these, but for the map when they are the last to let go of a run.
 
@@ -262,6 +262,7 @@ impl Engine {
             Some(first) => Err(Error::Poisoned { first: first.clone() }),
             None => self.write_clean_end().inspect_err(|e| self.poison(e)),
         };
+        self.log.iter().for_each(Log::close);
         // In a poisoned store a checkpoint may be under way, and a commit that still writes to the log.
         drop(self.durable_root.lock());
         drop(self.settled());

@@ -3,7 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `options` | the builder, options of keyspaces, durability |
-//! | `open`, `checkpoint`, `catalog`, `reserve` | from a directory to a running store, and back to a durable root |
+//! | `open`, `generations`, `checkpoint`, `catalog`, `reserve` | from a directory to a running store, and back to a durable root |
 //! | `commit`, `watermark` | the sequencer: the life of a write; how far commits beside each other are applied |
 //! | `engine` | what an open store consists of, background work, poison |
 //! | `batch`, `keyspace` | the handles through which one writes |
@@ -18,6 +18,7 @@ pub mod catalog;
 mod checkpoint;
 mod commit;
 pub(crate) mod engine;
+mod generations;
 pub(crate) mod keyspace;
 mod open;
 mod options;

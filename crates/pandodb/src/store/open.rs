@@ -21,6 +21,7 @@ use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
 use super::commit::{Sequencer, UNDER_WAY};
 use super::engine::{DurableRoot, Engine, Figures, Shared};
+use super::generations::Generations;
 use super::keyspace::{Containers, KeyspaceState};
 use super::options::{Config, Mode as Form};
 use super::reserve::Reserve;
@@ -308,7 +309,7 @@ impl Engine {
             (Claims { from, durable: root.superblock.durable }, root.catalog.next_id)
         };
         let store = self.core.data.store_id();
-        let mut survey = Survey { engine: self, durable: claims.durable, next_id };
+        let mut survey = Survey { engine: self, durable: claims.durable, next_id, order: Generations::default() };
         let (look, replay_in) = match (self.config.salvage, self.config.read_only) {
             (true, _) => (Mode::Salvage, Mode::Salvage),
             (false, true) => (Mode::Read, Mode::Read),
@@ -380,7 +381,11 @@ impl Engine {
         root.superblock.durable = root.superblock.durable.max(durable);
         root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         self.core.data.write_superblock(&root.superblock)?;
-        let options = LogOptions { segment_bytes: self.config.segment() };
+        let options = LogOptions {
+            segment_bytes: self.config.segment(),
+            streams: self.config.log_streams,
+            tagged: self.config.mode == Form::Paper,
+        };
         self.log = Some(
             Log::start(
                 self.device.clone(),
@@ -406,17 +411,19 @@ struct Recovered {
     first_moved: Option<Seqno>,
 }
 
-/// The first pass over the log: checks what the records name and marks the pages of large values.
+/// The first pass over the log: checks what the records name and in which order they came, and marks the pages of large values.
 struct Survey<'a> {
     engine: &'a Engine,
     /// The log is known to have been durable through here.
     durable: Seqno,
     next_id: u32,
+    order: Generations,
 }
 
 impl Survey<'_> {
     fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
         self.durable = self.durable.max(record.durable);
+        self.order.check(record)?;
         let (keyspaces, data) = (self.engine.keyspaces.read(), &self.engine.core.data);
         let mut blobs = Vec::new();
         // First look, then touch: a record whose large values never reached the disk ends the log as a whole.

@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::device::file::FileDevice;
 use crate::filter::Filters;
 use crate::resolve::{MergeOperator, builtin};
+use crate::wal::MAX_STREAMS;
 
 /// When an acknowledged write survives what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,14 +25,15 @@ pub enum Durability {
     Synced,
 }
 
-/// Which form of the structures a store uses. What is on disk is the same, so that a store may be opened either way.
+/// Which form of the structures a store uses. A store may be opened either way, whichever it was written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The best that we could make of each structure.
     #[default]
     Product,
     /// As its source describes the structure, to be measured beside the other. Of `stbe` that is how leaves are kept (tiered),
-    /// that every arrival is compacted once, and a quotient filter for each run.
+    /// that every arrival is compacted once, a quotient filter for each run, and a log that carries generations of the
+    /// memtable's leaves.
     Paper,
 }
 
@@ -69,6 +71,7 @@ pub(crate) struct Config {
     pub maplet_width: usize,
     pub leaf_memtables: u64,
     pub segment_bytes: Option<u64>,
+    pub log_streams: usize,
     pub reserve_bytes: Option<u64>,
 }
 
@@ -103,7 +106,7 @@ impl Config {
 
     /// The most bytes that are kept back for deleting on a full disk.
     pub(crate) fn reserve(&self) -> u64 {
-        self.reserve_bytes.unwrap_or(self.memtable() as u64 / 2 + self.segment())
+        self.reserve_bytes.unwrap_or(self.memtable() as u64 / 2 + self.segment() * self.log_streams as u64)
     }
 }
 
@@ -126,6 +129,7 @@ impl StoreBuilder {
                 maplet_width: 4,
                 leaf_memtables: 4,
                 segment_bytes: None,
+                log_streams: 2,
                 reserve_bytes: None,
             },
             operators: HashMap::new(),
@@ -208,8 +212,23 @@ impl StoreBuilder {
         self
     }
 
+    /// How many streams the log has, 1 to 16; the default is 2. A thread writes to a stream of its own, so that threads do not
+    /// wait for each other's writes; two share one if there are more threads. What is [`Durability::Synced`] shares the
+    /// first, and its syncs; a sync is of every stream that has something new. May be another number at each opening. Each
+    /// stream that is used takes a segment of disk.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = pandodb::Store::builder(dir.path().join("s")).log_streams(2).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn log_streams(mut self, streams: usize) -> Self {
+        self.config.log_streams = streams;
+        self
+    }
+
     /// The most bytes of disk that are kept back so that deletes and compactions work when the disk is full; the default
-    /// is half a memtable and a log segment.
+    /// is half a memtable and a log segment for each stream.
     pub fn reserve_bytes(mut self, bytes: u64) -> Self {
         self.config.reserve_bytes = Some(bytes);
         self
@@ -229,6 +248,7 @@ impl StoreBuilder {
             ("memtable_bytes", config.memtable().to_string()),
             ("pool_bytes", config.pool().to_string()),
             ("segment_bytes", config.segment().to_string()),
+            ("log_streams", config.log_streams.to_string()),
             ("durability", format!("{:?}", config.durability)),
             ("background_threads", config.background_threads.to_string()),
             ("mode", format!("{:?}", config.mode)),
@@ -265,6 +285,9 @@ impl StoreBuilder {
         }
         if self.config.background_threads > 64 {
             return Err(Error::invalid("at most 64 background threads"));
+        }
+        if !(1..=MAX_STREAMS).contains(&self.config.log_streams) {
+            return Err(Error::invalid(format!("the log has 1 to {MAX_STREAMS} streams")));
         }
         let path = self.path.display().to_string();
         let device: Arc<dyn Device> = match self.device {

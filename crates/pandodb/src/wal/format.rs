@@ -25,14 +25,18 @@ pub(super) const RECORD_HEAD: usize = 32;
 pub const MAX_PAYLOAD: usize = 256 << 20;
 /// The longest segment file that is believed, in bytes: only a hostile or damaged directory holds a longer one.
 pub(super) const MAX_SEGMENT: u64 = 16 << 30;
-/// The version of this format.
+/// The version of this format,
 pub(super) const VERSION: u32 = 1;
+/// and of segments that may hold tagged records, which earlier builds would take for damage.
+pub(super) const VERSION_TAGGED: u32 = 2;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"PandoWAL";
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 const RECORD_MAGIC: [u8; 3] = *b"REC";
-/// The one kind of record so far: the operations of a batch, see [`super::ops`].
+/// The operations of a batch, see [`super::ops`].
 const KIND_OPS: u8 = 1;
+/// The same with generations of leaves, see [`super::tags`].
+const KIND_TAGGED: u8 = 2;
 
 /// The most streams a file name has digits for.
 const MAX_STREAM: u32 = 9_999;
@@ -87,6 +91,8 @@ pub(super) struct Header {
     pub start: Seqno,
     /// Records of this segment are above this seqno, those of earlier segments of the stream are not.
     pub after: Seqno,
+    /// Whether its records may be tagged.
+    pub tagged: bool,
 }
 
 impl Header {
@@ -95,7 +101,7 @@ impl Header {
     /// | offset | bytes | |
     /// | --- | --- | --- |
     /// | 0 | 8 | magic `PandoWAL` |
-    /// | 8 | 4 | format version |
+    /// | 8 | 4 | format version: 1, or 2 where records may be tagged |
     /// | 12 | 4 | stream |
     /// | 16 | 16 | store id |
     /// | 32 | 8 | segment number |
@@ -108,7 +114,8 @@ impl Header {
     pub fn encode(&self, store: StoreId) -> Vec<u8> {
         let mut block = Vec::with_capacity(HEADER_BYTES);
         block.extend_from_slice(&SEGMENT_MAGIC);
-        block.extend_from_slice(&VERSION.to_le_bytes());
+        let version = if self.tagged { VERSION_TAGGED } else { VERSION };
+        block.extend_from_slice(&version.to_le_bytes());
         block.extend_from_slice(&self.stream.to_le_bytes());
         block.extend_from_slice(&store.0);
         block.extend_from_slice(&self.number.to_le_bytes());
@@ -137,8 +144,8 @@ impl Header {
             return Err(Error::corruption("log segment header", 0, "wrong magic or checksum"));
         }
         let version = reader.u32()?;
-        if version != VERSION {
-            let detail = format!("log format version {version} (this build reads {VERSION}); upgrade it");
+        if !(VERSION..=VERSION_TAGGED).contains(&version) {
+            let detail = format!("log format version {version} (this build reads up to {VERSION_TAGGED}); upgrade it");
             return Err(Error::Unsupported { detail });
         }
         let stream = reader.u32()?;
@@ -146,7 +153,8 @@ impl Header {
         let number = reader.u64()?;
         let epoch = reader.u32()?;
         let reserved = reader.u32()?;
-        let header = Header { stream, number, epoch, start: Seqno(reader.u64()?), after: Seqno(reader.u64()?) };
+        let (start, after) = (Seqno(reader.u64()?), Seqno(reader.u64()?));
+        let header = Header { stream, number, epoch, start, after, tagged: version == VERSION_TAGGED };
         let placed = owner == store.0 && stream == name.stream && number == name.number;
         let bounded = epoch <= MAX_EPOCH && header.start <= Seqno::MAX && header.after <= Seqno::MAX;
         if !placed || !bounded || reserved != 0 {
@@ -179,6 +187,8 @@ pub(super) struct Head {
     pub first: Seqno,
     /// The whole log was durable through here when the record was written.
     pub durable: Seqno,
+    /// Whether the payload has generations of leaves behind the operations.
+    pub tagged: bool,
 }
 
 impl Head {
@@ -200,7 +210,9 @@ impl Head {
         }
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-        let head = Head { length: u32_at(4), count: u32_at(8), first: Seqno(u64_at(16)), durable: Seqno(u64_at(24)) };
+        let (first, durable) = (Seqno(u64_at(16)), Seqno(u64_at(24)));
+        let tagged = bytes[15] == KIND_TAGGED;
+        let head = Head { length: u32_at(4), count: u32_at(8), first, durable, tagged };
         let end = head.first.0.checked_add(u64::from(head.count))?;
         let bounded = head.length as usize <= MAX_PAYLOAD && head.count > 0 && end - 1 <= Seqno::MAX.0;
         (bounded && head.first > head.durable).then_some(head)
@@ -210,7 +222,7 @@ impl Head {
 /// Whether a record may start at the start of `bytes`.
 #[inline]
 pub(super) fn has_magic(bytes: &[u8]) -> bool {
-    bytes[12..15] == RECORD_MAGIC && bytes[15] == KIND_OPS
+    bytes[12..15] == RECORD_MAGIC && (bytes[15] == KIND_OPS || bytes[15] == KIND_TAGGED)
 }
 
 /// Bytes that a record with so many payload bytes takes in the file.
@@ -227,7 +239,7 @@ pub(super) fn record_bytes(payload: usize) -> u64 {
 /// | 4 | 4 | length of the payload |
 /// | 8 | 4 | count of seqnos |
 /// | 12 | 3 | magic `REC` |
-/// | 15 | 1 | kind: 1, the operations of a batch |
+/// | 15 | 1 | kind: 1, the operations of a batch; 2, with generations of leaves |
 /// | 16 | 8 | first seqno |
 /// | 24 | 8 | seqno through which the whole log was durable |
 /// | 32 | length | payload |
@@ -241,7 +253,7 @@ pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head,
     fixed[4..8].copy_from_slice(&head.length.to_le_bytes());
     fixed[8..12].copy_from_slice(&head.count.to_le_bytes());
     fixed[12..15].copy_from_slice(&RECORD_MAGIC);
-    fixed[15] = KIND_OPS;
+    fixed[15] = if head.tagged { KIND_TAGGED } else { KIND_OPS };
     fixed[16..24].copy_from_slice(&head.first.0.to_le_bytes());
     fixed[24..32].copy_from_slice(&head.durable.0.to_le_bytes());
     out.extend_from_slice(&fixed);

@@ -46,6 +46,8 @@ pub struct RecordSummary {
     pub count: u32,
     /// The log was durable through here when it was written.
     pub durable: Seqno,
+    /// Whether it carries generations of memtable leaves.
+    pub tagged: bool,
 }
 
 /// Lists the segments of the log of `store`, by stream and number, with all that can be read of them. Takes memory for
@@ -95,6 +97,7 @@ fn read_records(reader: &mut SegmentReader, out: &mut SegmentSummary) -> Result<
             first: head.first,
             count: head.count,
             durable: head.durable,
+            tagged: head.tagged,
         });
     }
     out.damage.extend(reader.take_damage());

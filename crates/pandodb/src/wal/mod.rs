@@ -4,12 +4,16 @@
 //! records, [`replay()`] reads them back, [`inspect()`] shows what a log holds.
 //!
 //! ```text
-//!  wal-0000-000000000007      wal-0000-000000000008                      (stream 0; the format has streams, see below)
+//!  wal-0000-000000000007      wal-0000-000000000009
 //!  ┌──────┬─────┬─────┬───┐   ┌──────┬─────┬────┬·········┬─────┬────────────┐
-//!  │header│ r 1 │ r 2 │ … │   │header│ r 9 │r 10│  zeros  │r 11 │ zeros      │
+//!  │header│ r 1 │ r 2 │ … │   │header│ r 9 │r 10│  zeros  │r 13 │ zeros      │   stream 0
 //!  └──────┴─────┴─────┴───┘   └──────┴─────┴────┴·········┴─────┴────────────┘
 //!                    cut to        through here synced    ▲ next 4 KiB      ▲ preallocated
 //!                    its length                           block             size
+//!  wal-0001-000000000008
+//!  ┌──────┬─────┬·········┬─────┬─────┬───────────────────┐
+//!  │header│ r 8 │  zeros  │r 11 │r 12 │ zeros             │                      stream 1
+//!  └──────┴─────┴·········┴─────┴─────┴───────────────────┘
 //! ```
 //!
 //! # Invariants
@@ -26,13 +30,17 @@
 //!
 //! # Streams
 //!
-//! Segments belong to streams, each a sequence of its own that one thread may write; replay merges any number of them
-//! by seqno. Only stream 0 is written so far. Durability is claimed for *all* streams through a seqno.
+//! Segments belong to streams. A thread writes to a stream of its own, which goes up by seqno and has holes where other
+//! threads wrote; replay merges all streams by seqno and takes the contiguous prefix, so what a crash leaves is a prefix of
+//! the commit order whichever stream lost what. Durability is claimed for *all* streams through a seqno. How many streams
+//! are written is a choice of each opening: what there is of others is replayed and discarded like anything else.
 //!
 //! # Locks
 //!
-//! One mutex guards the writer's state. It is held for the creation of a segment and for the write before a sync, never for a
-//! sync, nor for the writes of commits. Waiting for a sync, and for such a write, uses a condition variable each on it.
+//! A stream has two. Its *turn* is taken before the caller's sequencer and let go of when the record is in the buffer; nobody
+//! waits for anything but the sequencer, and room in a segment, with a turn in hand. Its *state* is innermost: held for the
+//! creation of a segment and for the write before a sync, never for a sync, nor for the writes of commits. Who leads a sync
+//! takes one state after the other and holds the group's lock over none of them.
 //!
 //! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are stated beside
 //! their encoders, in `format.rs` and `ops.rs`.
@@ -45,6 +53,8 @@ pub mod ops;
 mod replay;
 mod scan;
 mod settle;
+mod stream;
+pub mod tags;
 #[cfg(test)]
 mod tests;
 
@@ -55,8 +65,13 @@ pub use inspect::{RecordSummary, SegmentSummary, inspect};
 pub use log::{Log, LogOptions};
 pub use ops::{Op, Ops, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
+pub use stream::Room;
+pub use tags::{Tag, Tags, tagged_bytes};
 
 use crate::base::{Error, Seqno};
+
+/// The most streams that are written. Names have digits for more, and replay reads those, too.
+pub const MAX_STREAMS: usize = 16;
 
 /// A segment that is kept until a checkpoint covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,23 +34,27 @@ pub const PARTS: u64 = 16;
 const TRIES: usize = 60;
 
 /// The workload of a long history: the kinds take turns. One in two of the long logs is replayed with a smaller memtable
-/// than it was written with, so that recovery has to pack; one in two of the last kind is in paper mode, and reopened in the
-/// other.
+/// than it was written with, so that recovery has to pack; the other one is in paper mode. One in two of the last kind is in
+/// paper mode, and reopened in the other. The log has one to three streams, with a writer each, when it is written, and another number when it is reopened.
 fn long(number: u64) -> Case {
     let (mix, sizes) = match number % 4 {
         0 => (Mix { steps: 60, blobs: 10, lazy: 15, buffered: 45, keys: 60 }, Sizes::TINY),
         1 => (Mix { steps: 120, blobs: 3, lazy: 30, buffered: 60, keys: 200 }, Sizes::TINY),
-        2 => (Mix { steps: 40, blobs: 40, lazy: 10, buffered: 40, keys: 30 }, Sizes::LOGGY),
+        2 => (
+            Mix { steps: 40, blobs: 40, lazy: 10, buffered: 40, keys: 30 },
+            if number % 8 == 6 { Sizes::LOGGY_PAPER } else { Sizes::LOGGY },
+        ),
         _ => (
             Mix { steps: 80, blobs: 15, lazy: 5, buffered: 20, keys: 100 },
             if number % 8 == 3 { Sizes::PAPER } else { Sizes::TINY },
         ),
     };
     let plan = CrashPlan { exhaustive: 5, pairs: false, subsets: 8, tears: 4, rot: true, seed: 0 };
+    let reopened = if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes };
     Case {
         script: Script::generate(number, mix),
-        sizes,
-        reopened: if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes },
+        sizes: sizes.with_streams(number),
+        reopened: reopened.with_streams(!number),
         effort: Effort {
             plan,
             per_point: 6,
@@ -69,8 +73,8 @@ fn window(number: u64) -> Case {
     let part = Some((number % PARTS, PARTS));
     Case {
         script: Script::generate(number / PARTS, mix),
-        sizes: Sizes::TINY,
-        reopened: Sizes::TINY,
+        sizes: Sizes::TINY.with_streams(number / PARTS),
+        reopened: Sizes::TINY.with_streams(!number),
         effort: Effort {
             plan: CrashPlan::default(),
             per_point: 2,

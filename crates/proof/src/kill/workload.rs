@@ -49,6 +49,8 @@ pub fn open(folder: &std::path::Path, seed: u64, workers: usize) -> Result<Store
         .segment_bytes((64 << 10) << rng.below(4))
         .reserve_bytes(1 << 20)
         .fanout(3 + rng.below(6) as usize)
+        // As many as writers, or fewer; another number at another opening.
+        .log_streams(1 + (rng.index(3) + workers) % 3)
         .open()
 }
 

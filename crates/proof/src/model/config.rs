@@ -20,6 +20,8 @@ pub struct Config {
     pub memtable_bytes: usize,
     /// The fan-out of the trunk.
     pub fanout: usize,
+    /// Streams of the log.
+    pub streams: usize,
     /// Bytes of memory of the store.
     pub memory_budget: usize,
     /// Which form of the structures.
@@ -45,6 +47,7 @@ impl Config {
             mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
             filters: [Some(Filters::Bloom), Some(Filters::Quotient), None, None]
                 [(mix(seed ^ 0xF117_0000) % 4) as usize],
+            streams: 1 + (mix(seed ^ 0x57E4_0000) % 3) as usize,
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
             value_bytes: [8, 40, 150][rng.index(3)],
@@ -68,6 +71,7 @@ impl Config {
             Some(filters) => builder.filters(filters),
             None => builder.maplet_width(2 + self.seed as usize % 3),
         };
+        let builder = builder.log_streams(self.streams);
         builder.mode(self.mode).memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes)
     }
 

@@ -6,10 +6,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use pandodb::base::sync::stand_for_thread;
 use pandodb::{Durability, Error, Keyspace, Range, Snapshot, Store, Value};
 
 use super::config::{Config, Disk, options};
 use super::tables::{Bytes, Model, SLOTS, Write, prefix_bounds};
+use crate::script::mix;
 
 /// Why a history failed.
 #[derive(Clone, Debug)]
@@ -81,6 +83,8 @@ pub struct World {
     /// What a kill may go back to: the models before the commits that only the process knows.
     pub lazy: Vec<Model>,
     sabotage: Option<(Sabotage, usize)>,
+    /// Writes so far, by writers that take turns.
+    turns: u64,
     /// Whether the sabotage has happened.
     pub sabotaged: bool,
 }
@@ -101,6 +105,7 @@ impl World {
             values: Vec::new(),
             lazy: Vec::new(),
             sabotage,
+            turns: 0,
             sabotaged: false,
         };
         for slot in 0..SLOTS.len() {
@@ -144,8 +149,15 @@ impl World {
         }
     }
 
+    /// Makes this thread another writer, as one has a stream of the log.
+    fn take_turn(&mut self) {
+        self.turns += 1;
+        stand_for_thread((mix(self.turns) % self.config.streams as u64) as usize);
+    }
+
     /// Sends one write outside of a batch.
     pub fn write(&mut self, write: &Write) -> Result<(), Wrong> {
+        self.take_turn();
         for _ in 0..self.times(write) {
             match write {
                 Write::Put(slot, key, value) => self.keyspace(*slot).put(key, value)?,
@@ -168,6 +180,7 @@ impl World {
             self.store.persist(Durability::Buffered)?;
             self.lazy.clear();
         }
+        self.take_turn();
         let before = self.model.clone();
         let torn = writes.len() > 1 && self.strikes(Sabotage::TornBatch);
         let mut batch = self.store.batch();

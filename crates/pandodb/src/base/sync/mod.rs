@@ -61,15 +61,28 @@ pub fn relax(turn: u32) {
     if turn < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
+#[cfg(not(feature = "explore"))]
+thread_local! {
+    static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+}
+
 /// A small number of this thread's own, for spreading threads over parts that they would else fight for.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
-    }
-    NUMBER.with(|number| *number)
+    NUMBER.get().unwrap_or_else(|| {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        NUMBER.set(Some(number));
+        number
+    })
+}
+
+/// Makes this thread stand for the thread of that number from now on: for simulations, in which one thread is many writers by
+/// turns, and the same ones when it is done again.
+#[cfg(not(feature = "explore"))]
+pub fn stand_for_thread(number: usize) {
+    NUMBER.set(Some(number));
 }
 
 /// Waits a moment for another thread; whether it is worth to look once more. If not, what is waited for takes long, and the

@@ -4,10 +4,12 @@ use proptest::prelude::*;
 
 use super::super::format::{FileName, Head, Header, parse_name, put_record, record_is_intact, unfinished_name};
 use super::super::ops::{Ops, put_op};
+use super::super::tags::{Tag, Tags, tagged_bytes};
 use super::{STORE, segment_name};
-use crate::base::{KeyspaceId, Kind, MAX_KEY, Seqno, StoreId};
+use crate::base::{Error, KeyspaceId, Kind, MAX_KEY, Seqno, StoreId};
 
-const HEADER: Header = Header { stream: 2, number: 0x0102_0304, epoch: 7, start: Seqno(0x1122), after: Seqno(0x3344) };
+const HEADER: Header =
+    Header { stream: 2, number: 0x0102_0304, epoch: 7, start: Seqno(0x1122), after: Seqno(0x3344), tagged: false };
 
 #[test]
 fn golden_header() {
@@ -29,13 +31,13 @@ fn golden_header() {
         assert!(Header::decode(&bad, STORE, name).is_err(), "byte {byte}");
     }
 }
-/// Computed apart from this program, as is the other.
+/// Computed apart from this program, as are the others.
 const GOLDEN_HEADER_CRC: u32 = 0xccbd_a001;
 
 #[test]
 fn golden_record() {
     let mut out = Vec::new();
-    let head = Head { length: 5, count: 3, first: Seqno(0x0a0b), durable: Seqno(0x090a) };
+    let head = Head { length: 5, count: 3, first: Seqno(0x0a0b), durable: Seqno(0x090a), tagged: false };
     put_record(&mut out, HEADER.seed(STORE), 8192, &head, b"hello");
     let mut golden = GOLDEN_RECORD_CRC.to_le_bytes().to_vec();
     golden.extend_from_slice(b"\x05\0\0\0\x03\0\0\0REC\x01\x0b\x0a\0\0\0\0\0\0\x0a\x09\0\0\0\0\0\0hello\0\0\0");
@@ -55,9 +57,42 @@ fn golden_record() {
 }
 const GOLDEN_RECORD_CRC: u32 = 0xf709_4ed9;
 
+/// What carries generations is marked in its segment, which earlier builds refuse, and in itself.
+#[test]
+fn golden_tagged() {
+    let header = Header { tagged: true, ..HEADER };
+    let block = header.encode(STORE);
+    let mut golden = HEADER.encode(STORE);
+    golden[8] = 2;
+    golden[4092..].copy_from_slice(&GOLDEN_TAGGED_HEADER_CRC.to_le_bytes());
+    assert!(block == golden);
+    let name = FileName { stream: 2, number: 0x0102_0304, unfinished: false };
+    assert_eq!(Header::decode(&block, STORE, name).unwrap(), header);
+    golden[8] = 3;
+    let crc = crc32c::crc32c(&golden[..4092]).to_le_bytes();
+    golden[4092..].copy_from_slice(&crc);
+    assert!(matches!(Header::decode(&golden, STORE, name), Err(Error::Unsupported { .. })));
+
+    let tag = |memtable, generation| Some(Tag { memtable: Seqno(memtable), generation });
+    let tags = Tags { life: 7, tags: vec![tag(0x0a00, 300), None, tag(0, 0)] };
+    let payload = tags.encode(Seqno(0x0a0b), b"hello");
+    assert_eq!(payload, b"\x05\0\0\0hello\x07\xad\x02\x0b\x00\x01\x8b\x14");
+    assert!(payload.len() <= tagged_bytes(5, 3));
+    assert_eq!(Tags::split(&payload, Seqno(0x0a0b), 3).unwrap(), (&b"hello"[..], tags));
+    assert!(Tags::split(&payload, Seqno(0x0a0b), 2).unwrap_err().is_corruption(), "one more than operations");
+    for len in 0..payload.len() {
+        assert!(Tags::split(&payload[..len], Seqno(0x0a0b), 3).unwrap_err().is_corruption(), "cut to {len}");
+    }
+    let mut out = Vec::new();
+    let head = Head { length: payload.len() as u32, count: 3, first: Seqno(0x0a0b), durable: Seqno(9), tagged: true };
+    put_record(&mut out, 1, 4096, &head, &payload);
+    assert_eq!((&out[12..16], Head::decode(&out)), (&b"REC\x02"[..], Some(head)));
+}
+const GOLDEN_TAGGED_HEADER_CRC: u32 = 0x590b_fb15;
+
 #[test]
 fn a_head_out_of_bounds_is_none() {
-    let head = Head { length: 0, count: 1, first: Seqno(9), durable: Seqno(8) };
+    let head = Head { length: 0, count: 1, first: Seqno(9), durable: Seqno(8), tagged: false };
     let mut good = Vec::new();
     put_record(&mut good, 1, 4096, &head, b"");
     assert_eq!(Head::decode(&good), Some(head));
@@ -65,7 +100,7 @@ fn a_head_out_of_bounds_is_none() {
         (4, &[0xff; 4][..]),             // longer than any payload
         (8, &[0; 4][..]),                // no seqnos
         (12, b"rec"),                    // magic
-        (15, &[2][..]),                  // kind
+        (15, &[3][..]),                  // kind
         (16, &[8, 0, 0, 0, 0, 0, 0, 0]), // durable before it was written
         (16, &[0xff; 8][..]),            // seqnos that overflow
     ] {

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::*;
+use crate::base::sync::stand_for_thread;
 use crate::device::sim::{CrashChoice, CrashPlan, Fault, FaultKind, OpClass, SimDevice, SimImage};
 
 const SMALL: u64 = 12 << 10;
@@ -42,10 +43,16 @@ fn expected(seqnos: std::ops::RangeInclusive<u64>) -> Vec<Batch> {
     seqnos.map(|first| Batch { first, count: 1, payload: payload(first, len_of(first)) }).collect()
 }
 
-/// Writes the seqnos after `last` through `last + steps`, with everything that a log does; tells the device what was
-/// promised after each step.
+/// So many streams.
+fn of(streams: usize) -> LogOptions {
+    LogOptions { segment_bytes: SMALL, streams, tagged: false }
+}
+
+/// Writes the seqnos after `last` through `last + steps`, by several writers in turn, with everything that a log does; tells
+/// the device what was promised after each step.
 fn work(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64) -> Result<()> {
     for seqno in last + 1..=last + steps {
+        stand_for_thread([0, 1, 2, 2, 0, 0, 1, 2, 1][seqno as usize % 9]);
         put(log, seqno, len_of(seqno), seqno % 4 == 1)?;
         promise.written = log.written().0;
         sim.mark(promise.mark());
@@ -77,7 +84,8 @@ fn work(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64
 fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, context: &str) -> Arc<SimDevice> {
     let sim = SimDevice::from_image(image, 1);
     sim.record();
-    let (log, found) = reopen(&sim, promise.claims(), SMALL).unwrap_or_else(|e| panic!("{context}: {e}"));
+    let (log, found) = reopen_with(&sim, promise.claims(), of(1 + promise.mark() as usize % 3))
+        .unwrap_or_else(|e| panic!("{context}: {e}"));
     let last = log.durable().0;
     sim.mark(last);
     assert!((least..=most).contains(&last), "{context}: {least} to {most} were promised, found {last}");
@@ -102,12 +110,24 @@ fn plan(subsets: usize, tears: usize) -> CrashPlan {
 
 #[test]
 fn every_crash_keeps_what_was_acknowledged() {
+    crash_everywhere(1, 1);
+}
+
+/// Streams come and go with the openings.
+#[test]
+fn every_crash_keeps_what_was_acknowledged_in_several_streams() {
+    crash_everywhere(3, 2);
+    crash_everywhere(1, 3);
+}
+
+/// Two lives of a log of so many streams, and every crash in them.
+fn crash_everywhere(first: usize, second: usize) {
     let sim = SimDevice::new(3);
     sim.record();
-    let (log, _) = reopen(&sim, Claims::default(), SMALL).unwrap();
+    let (log, _) = reopen_with(&sim, Claims::default(), of(first)).unwrap();
     let mut promise = Promise::default();
     work(&sim, &log, &mut promise, 0, 18).unwrap();
-    let (log, _) = reopen(&sim, promise.claims(), SMALL).unwrap();
+    let (log, _) = reopen_with(&sim, promise.claims(), of(second)).unwrap();
     let last = log.durable().0;
     promise.durable = last;
     sim.mark(promise.mark());
@@ -161,10 +181,15 @@ fn crash_in_recovery(sim: &SimDevice, promise: Promise, most: u64, context: &str
 
 #[test]
 fn every_fault_is_final_and_loses_nothing() {
-    for kind in [FaultKind::IoError(OpClass::Any), FaultKind::FailedSync] {
+    for (kind, streams) in [
+        (FaultKind::IoError(OpClass::Any), 1),
+        (FaultKind::IoError(OpClass::Any), 3),
+        (FaultKind::FailedSync, 1),
+        (FaultKind::FailedSync, 3),
+    ] {
         for nth in 0.. {
             let sim = SimDevice::new(3);
-            let (log, _) = reopen(&sim, Claims::default(), SMALL).unwrap();
+            let (log, _) = reopen_with(&sim, Claims::default(), of(streams)).unwrap();
             let mut promise = Promise::default();
             sim.set_fault(Some(Fault::once(kind, nth)));
             let result = work(&sim, &log, &mut promise, 0, 18);
@@ -177,7 +202,10 @@ fn every_fault_is_final_and_loses_nothing() {
             assert!(matches!(error, Error::Io { .. } | Error::Indeterminate { .. }), "{error}");
             let removing = matches!(error, Error::Io { op: "remove", .. });
             let poisoned = |result: Result<()>| removing || matches!(result, Err(Error::Poisoned { .. }));
-            assert!(poisoned(log.reserve(1)) && poisoned(log.flush()) && poisoned(log.roll()), "{kind:?} {nth}");
+            assert!(
+                poisoned(log.reserve(1, false).map(drop)) && poisoned(log.flush()) && poisoned(log.roll()),
+                "{kind:?} {nth}"
+            );
             drop(log);
             // On the same machine: pages that the failed sync marked clean are read, but are not on the disk.
             let context = format!("{kind:?} at {nth}");
@@ -231,7 +259,7 @@ fn waiters_of_a_failed_sync_learn_that_it_is_indeterminate() {
     assert!(matches!(log.sync(Seqno(3)), Err(Error::Indeterminate { .. })));
     assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })), "and it is not tried again");
     assert!(log.sync(Seqno(1)).is_ok(), "what is durable stays durable");
-    assert!(matches!(log.append(Seqno(4), 1, b"", false), Err(Error::Poisoned { .. })));
+    assert!(matches!(log.reserve(0, false), Err(Error::Poisoned { .. })));
     assert_eq!(sim.faults_struck(), 1);
 }
 
@@ -240,11 +268,11 @@ fn a_full_disk_shows_in_the_reservation() {
     let sim = SimDevice::new(3);
     sim.set_byte_budget(Some(0));
     let (log, _) = reopen(&sim, Claims::default(), SMALL).unwrap();
-    assert!(matches!(log.reserve(10), Err(Error::DiskFull { .. })));
+    assert!(matches!(log.reserve(10, false), Err(Error::DiskFull { .. })));
     sim.set_byte_budget(Some(SMALL));
     put(&log, 1, 2000, false).unwrap();
     for _ in 0..3 {
-        assert!(matches!(log.reserve(5000), Err(Error::DiskFull { .. })));
+        assert!(matches!(log.reserve(5000, false), Err(Error::DiskFull { .. })));
         assert_eq!(sim.list().unwrap(), [segment_name(0, 2)], "nothing is left of the attempt");
     }
     log.roll().unwrap();

@@ -4,6 +4,7 @@
 mod bytes;
 mod crash;
 mod recover;
+mod streams;
 mod write;
 
 use std::sync::Arc;
@@ -22,9 +23,12 @@ fn payload(first: u64, len: usize) -> Vec<u8> {
 
 /// Opens the log after a replay that must succeed; returns the batches that it visited.
 fn reopen(device: &Arc<impl Device + 'static>, claims: Claims, segment_bytes: u64) -> Result<(Log, Vec<Batch>)> {
+    reopen_with(device, claims, LogOptions { segment_bytes, ..LogOptions::default() })
+}
+
+fn reopen_with(device: &Arc<impl Device + 'static>, claims: Claims, options: LogOptions) -> Result<(Log, Vec<Batch>)> {
     let (report, batches) = collect(&**device, claims, false)?;
     let device: Arc<dyn Device> = Arc::clone(device) as _;
-    let options = LogOptions { segment_bytes };
     let log = Log::start(device, STORE, report.epoch + 1, report.last, report.next_segment, report.segments, options)?;
     Ok((log, batches))
 }
@@ -51,14 +55,15 @@ fn collect(device: &dyn Device, claims: Claims, read_only: bool) -> Result<(Repl
 
 /// Appends the batch of one seqno after the last, with a payload of `len` bytes.
 fn put(log: &Log, seqno: u64, len: usize, lazy: bool) -> Result<()> {
-    log.reserve(len)?;
     append(log, seqno, 1, len, lazy)
 }
 
-/// Appends a record, and writes it if it is due.
+/// Appends a record, and writes it if it is due; unless lazy, with all before it.
 fn append(log: &Log, seqno: u64, count: u32, len: usize, lazy: bool) -> Result<()> {
-    let due = log.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
-    if due { log.write(Seqno(seqno + u64::from(count) - 1)) } else { Ok(()) }
+    let last = Seqno(seqno + u64::from(count) - 1);
+    let due = log.reserve(len, false)?.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
+    due.map_or(Ok(()), |stream| log.write(stream, last))?;
+    if lazy { Ok(()) } else { log.write_before(last) }
 }
 
 /// Batches of one seqno each, `len` bytes long.
@@ -95,7 +100,7 @@ fn handmade(header: Header, records: &[(u64, u32, u64)]) -> Vec<u8> {
     assert_eq!(out.len() as u64, BLOCK);
     for &(first, count, durable) in records {
         let bytes = payload(first, 20);
-        let head = Head { length: 20, count, first: Seqno(first), durable: Seqno(durable) };
+        let head = Head { length: 20, count, first: Seqno(first), durable: Seqno(durable), tagged: header.tagged };
         let offset = out.len() as u64;
         put_record(&mut out, header.seed(STORE), offset, &head, &bytes);
     }

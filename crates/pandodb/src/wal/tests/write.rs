@@ -23,7 +23,6 @@ fn what_was_written_is_replayed() {
     let mut expected = Vec::new();
     for i in 0..200u32 {
         let (count, len) = (1 + i % 3, (i as usize * 37) % 900);
-        log.reserve(len).unwrap();
         append(&log, seqno, count, len, i % 4 == 0).unwrap();
         expected.push(Batch { first: seqno, count, payload: payload(seqno, len) });
         seqno += u64::from(count);
@@ -94,7 +93,7 @@ fn a_large_record_gets_its_own_segment() {
     let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
     assert_eq!(found.iter().map(|b| b.payload.len()).collect::<Vec<_>>(), [10, 100_000, 10]);
     let (_, log) = fresh(SMALL);
-    assert!(matches!(log.reserve(super::super::MAX_PAYLOAD + 1), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(log.reserve(super::super::MAX_PAYLOAD + 1, false), Err(Error::InvalidArgument { .. })));
     put(&log, 1, 10, false).unwrap();
 }
 
@@ -110,9 +109,10 @@ fn segments_are_rolled_cut_and_discarded() {
     log.roll().unwrap();
     assert_eq!(device.list().unwrap().len(), 2, "an empty segment is not rolled");
     put(&log, 2, 100, true).unwrap();
-    log.reserve(100).unwrap();
+    let room = log.reserve(100, false).unwrap();
     log.roll().unwrap();
-    append(&log, 3, 1, 100, false).unwrap();
+    let due = room.append(Seqno(3), 1, &payload(3, 100), false).unwrap();
+    log.write(due.unwrap(), Seqno(3)).unwrap();
     assert_eq!(device.list().unwrap().len(), 2, "a reservation holds the segment");
     put(&log, 4, 100, false).unwrap();
     assert_eq!(device.list().unwrap().len(), 3);
@@ -169,10 +169,11 @@ fn writes_of_many_threads_are_shared() {
                         let mut next = sequencer.lock();
                         *next += 1;
                         let seqno = *next - 1;
-                        (seqno, log.append(Seqno(seqno), 1, &payload(seqno, 50), i % 7 == 3).unwrap())
+                        let room = log.reserve(50, false).unwrap();
+                        (seqno, room.append(Seqno(seqno), 1, &payload(seqno, 50), i % 7 == 3).unwrap())
                     };
-                    if due {
-                        log.write(Seqno(seqno)).unwrap();
+                    if let Some(stream) = due {
+                        log.write(stream, Seqno(seqno)).unwrap();
                         assert!(log.written() >= Seqno(seqno));
                     }
                     match (thread, i % 100) {
@@ -195,16 +196,19 @@ fn writes_of_many_threads_are_shared() {
 #[test]
 fn a_failed_write_fails_all_who_share_it() {
     let sim = SimDevice::new(1);
-    let options = LogOptions { segment_bytes: 64 << 10 };
+    let options = LogOptions { segment_bytes: 64 << 10, ..LogOptions::default() };
     let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();
     put(&log, 1, 50, false).unwrap();
-    assert!(log.append(Seqno(2), 1, &payload(2, 50), false).unwrap());
-    assert!(log.append(Seqno(3), 1, &payload(3, 50), false).unwrap());
+    for seqno in [2, 3] {
+        let due = log.reserve(50, false).unwrap().append(Seqno(seqno), 1, &payload(seqno, 50), false).unwrap();
+        assert_eq!(due, Some(0));
+    }
     sim.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Write), 0)));
-    assert!(matches!(log.write(Seqno(3)), Err(Error::Io { .. })));
-    assert!(matches!(log.write(Seqno(2)), Err(Error::Indeterminate { .. })));
-    assert!(log.write(Seqno(1)).is_ok(), "what was written stays so");
-    assert!(matches!(log.append(Seqno(4), 1, &payload(4, 50), false), Err(Error::Poisoned { .. })));
+    let room = log.reserve(50, false).unwrap();
+    assert!(matches!(log.write(0, Seqno(3)), Err(Error::Io { .. })));
+    assert!(matches!(log.write(0, Seqno(2)), Err(Error::Indeterminate { .. })));
+    assert!(log.write(0, Seqno(1)).is_ok(), "what was written stays so");
+    assert!(matches!(room.append(Seqno(4), 1, &payload(4, 50), false), Err(Error::Poisoned { .. })));
 }
 
 /// Found by the explorer (`sync-large`, `random:7000022:250`): another thread's sync fails between a reservation and its
@@ -212,20 +216,20 @@ fn a_failed_write_fails_all_who_share_it() {
 #[test]
 fn a_sync_of_what_could_not_be_appended_is_an_error() {
     let sim = SimDevice::new(1);
-    let options = LogOptions { segment_bytes: 64 << 10 };
+    let options = LogOptions { segment_bytes: 64 << 10, ..LogOptions::default() };
     let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();
     put(&log, 1, 50, false).unwrap();
-    log.reserve(50).unwrap();
+    let room = log.reserve(50, false).unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
     assert!(matches!(log.sync(Seqno(1)), Err(Error::Indeterminate { .. })));
-    assert!(matches!(log.append(Seqno(2), 1, &payload(2, 50), false), Err(Error::Poisoned { .. })));
-    assert!(matches!(log.sync(Seqno(2)), Err(Error::Poisoned { .. })));
+    assert!(matches!(room.append(Seqno(2), 1, &payload(2, 50), false), Err(Error::Poisoned { .. })));
+    assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })));
 }
 
 #[test]
 fn options_are_checked() {
     for segment_bytes in [0, 4096, 10_000, 1 << 40] {
-        let options = LogOptions { segment_bytes };
+        let options = LogOptions { segment_bytes, ..LogOptions::default() };
         let result = Log::start(MemDevice::new(), STORE, 1, Seqno(0), 1, Vec::new(), options);
         assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{segment_bytes}");
     }

@@ -1,0 +1,102 @@
+//! Generations of memtable leaves, held against the order of commits (002 §3.6.4).
+//!
+//! ```text
+//!   key k   seqno 40, generation 17     seqno 52, generation 31     seqno 53, generation 30: not one history
+//!           seqno 51, none: it came after 52 into the memtable, and only its seqno says where it belongs
+//! ```
+//!
+//! The paper orders the messages of a key by these numbers, since it has no others. Here seqnos say the order and where the
+//! log ends; what a store in paper mode recovers must agree with what its leaves counted. If it does not, records were put
+//! together that do not belong to one history, and recovery says so instead of serving them.
+//!
+//! Takes memory for each different key in records that carry generations; nothing for others.
+
+use std::collections::HashMap;
+
+use crate::base::{Error, KeyspaceId, Result, Seqno};
+use crate::wal::{Ops, Record, Tag};
+
+/// The newest insertion of each key so far.
+#[derive(Debug, Default)]
+pub(super) struct Generations {
+    newest: HashMap<(KeyspaceId, Box<[u8]>), Newest>,
+}
+
+/// An insertion.
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    /// Memtables of different lives, or of one, count for themselves.
+    life: u32,
+    tag: Tag,
+    seqno: Seqno,
+}
+
+impl Generations {
+    /// Takes the next record, by seqno.
+    ///
+    /// # Errors
+    /// `Corruption` if its generations contradict its place.
+    pub(super) fn check(&mut self, record: &Record<'_>) -> Result<()> {
+        let Some(tags) = record.tags else { return Ok(()) };
+        for ((op, seqno), tag) in Ops::new(record.payload).zip(record.first.0..).zip(&tags.tags) {
+            let op = op?;
+            let Some(tag) = *tag else { continue };
+            let this = Newest { life: tags.life, tag, seqno: Seqno(seqno) };
+            let before = self.newest.insert((op.keyspace, op.key.into()), this);
+            let met = before.filter(|before| before.life == this.life && before.tag.memtable == tag.memtable);
+            if let Some(before) = met.filter(|before| before.tag.generation >= tag.generation) {
+                let detail = format!(
+                    "seqno {seqno} has generation {} in its memtable's leaf, seqno {} of the same key before it {}",
+                    tag.generation, before.seqno, before.tag.generation
+                );
+                return Err(Error::corruption("log record", 0, detail));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Kind;
+    use crate::wal::{Tags, put_op};
+
+    /// Checks records of one key, each with a life, a memtable and the generations of its operations.
+    fn check(records: &[(u32, u64, &[Option<u64>])]) -> Result<()> {
+        let mut order = Generations::default();
+        let mut first = Seqno(100);
+        for (life, memtable, generations) in records {
+            let mut ops = Vec::new();
+            generations.iter().for_each(|_| put_op(&mut ops, KeyspaceId(1), Kind::Put, b"k", b"v"));
+            let tag = |generation| Tag { memtable: Seqno(*memtable), generation };
+            let tags = Tags { life: *life, tags: generations.iter().map(|generation| generation.map(tag)).collect() };
+            let payload = tags.encode(first, &ops);
+            let count = generations.len() as u32;
+            let (found, split) = Tags::split(&payload, first, count)?;
+            assert_eq!((found, &split), (&ops[..], &tags));
+            order.check(&Record { first, count, epoch: 9, durable: Seqno(0), payload: found, tags: Some(&split) })?;
+            first = Seqno(first.0 + u64::from(count));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn generations_go_up() {
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[Some(7)]), (1, 0, &[Some(8), Some(9)])]).is_ok());
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[Some(3)])]).unwrap_err().is_corruption());
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[Some(4)])]).unwrap_err().is_corruption());
+        assert!(check(&[(1, 0, &[Some(4), Some(3)])]).unwrap_err().is_corruption(), "within a batch");
+    }
+
+    #[test]
+    fn what_came_late_has_none() {
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[None]), (1, 0, &[Some(5)])]).is_ok());
+        assert!(check(&[(1, 0, &[Some(4)]), (1, 0, &[None]), (1, 0, &[Some(2)])]).is_err());
+    }
+
+    #[test]
+    fn memtables_and_lives_count_for_themselves() {
+        assert!(check(&[(1, 0, &[Some(400)]), (1, 100, &[Some(0)]), (3, 100, &[Some(0)])]).is_ok());
+    }
+}

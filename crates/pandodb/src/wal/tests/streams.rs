@@ -1,0 +1,182 @@
+//! Several streams: who writes where, what a sync makes durable, what a kill finds.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::base::sync::stand_for_thread;
+use crate::device::mem::MemDevice;
+use crate::device::sim::SimDevice;
+
+const SMALL: u64 = 16 << 10;
+
+fn fresh(streams: usize) -> (Arc<SimDevice>, Log) {
+    let device = SimDevice::new(1);
+    let (log, _) =
+        reopen_with(&device, Claims::default(), LogOptions { segment_bytes: SMALL, streams, tagged: false }).unwrap();
+    (device, log)
+}
+
+/// A record of the writer of that number.
+fn put_as(log: &Log, writer: usize, seqno: u64, lazy: bool) {
+    stand_for_thread(writer);
+    put(log, seqno, 100, lazy).unwrap();
+}
+
+/// Opens what the power leaves.
+fn after_a_cut(device: &SimDevice) -> Vec<Batch> {
+    collect(&*SimDevice::from_image(&device.durable_image(), 1), Claims::default(), false).unwrap().1
+}
+
+#[test]
+fn each_thread_has_its_stream() {
+    let (device, log) = fresh(2);
+    for (writer, seqno) in [(0, 1), (1, 2), (2, 3), (1, 4), (5, 5)] {
+        put_as(&log, writer, seqno, false);
+    }
+    let segments = inspect(&*device, STORE).unwrap();
+    let firsts = |stream: usize| segments[stream].records.iter().map(|r| r.first.0).collect::<Vec<_>>();
+    assert_eq!((segments.len(), firsts(0), firsts(1)), (2, vec![1, 3], vec![2, 4, 5]));
+    assert_eq!(collect(&*device, Claims::default(), true).unwrap().1, batches(1..=5, 100));
+}
+
+#[test]
+fn a_sync_is_of_all_streams_and_claims_what_was_asked() {
+    let (device, log) = fresh(3);
+    put_as(&log, 0, 1, true);
+    put_as(&log, 1, 2, true);
+    put_as(&log, 2, 3, false);
+    log.sync(Seqno(2)).unwrap();
+    assert_eq!(log.durable(), Seqno(2), "nobody has said that all through 3 is appended");
+    assert_eq!(after_a_cut(&device), batches(1..=3, 100));
+    put_as(&log, 1, 4, false);
+    log.sync(Seqno(4)).unwrap();
+    assert_eq!((log.durable(), after_a_cut(&device).len()), (Seqno(4), 4));
+    let segments = inspect(&*device, STORE).unwrap();
+    assert_eq!(segments[1].records.iter().map(|r| r.durable.0).collect::<Vec<_>>(), [0, 2]);
+}
+
+#[test]
+fn a_stream_without_news_is_not_synced() {
+    let (device, log) = fresh(4);
+    put_as(&log, 3, 1, false);
+    log.sync(Seqno(1)).unwrap();
+    put_as(&log, 2, 2, false);
+    device.record();
+    log.sync(Seqno(2)).unwrap();
+    let syncs = device.history().ops().iter().filter(|op| format!("{op:?}").starts_with("Sync")).count();
+    assert_eq!(syncs, 1);
+}
+
+#[test]
+fn what_is_written_takes_along_what_is_lazy_before_it() {
+    let (device, log) = fresh(3);
+    put_as(&log, 0, 1, true);
+    put_as(&log, 1, 2, true);
+    put_as(&log, 2, 3, false);
+    put_as(&log, 0, 4, true);
+    assert_eq!(log.written(), Seqno(3));
+    assert_eq!(collect(&*SimDevice::from_image(&device.image(), 1), Claims::default(), true).unwrap().1.len(), 3);
+    log.flush().unwrap();
+    assert_eq!(log.written(), Seqno(4));
+}
+
+#[test]
+fn a_lost_stream_cuts_the_log_where_it_was_needed() {
+    let (device, log) = fresh(2);
+    for seqno in 1..=6 {
+        put_as(&log, usize::from(seqno == 3 || seqno > 4), seqno, false);
+    }
+    let kept = snapshot(&*device);
+    let half = MemDevice::new();
+    kept.iter().filter(|(name, _)| name.starts_with("wal-0000")).for_each(|(name, bytes)| create(&*half, name, bytes));
+    let (report, found) = collect(&*half, Claims::default(), true).unwrap();
+    assert_eq!((report.last, found), (Seqno(2), batches(1..=2, 100)));
+    // What lies beyond stays void when the seqnos are given out again.
+    let (log, _) = reopen(&half, Claims::default(), SMALL).unwrap();
+    put_as(&log, 1, 3, false);
+    drop(log);
+    let (report, _) = collect(&*half, Claims::default(), true).unwrap();
+    assert_eq!(report.last, Seqno(3), "no 4 of an earlier life");
+}
+
+#[test]
+fn segments_of_other_lives_streams_are_discarded() {
+    let (device, log) = fresh(3);
+    (1..=3).for_each(|seqno| put_as(&log, seqno as usize, seqno, false));
+    log.sync(Seqno(3)).unwrap();
+    drop(log);
+    // Known to be durable: else the tail would be copied into one.
+    let (log, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(3) }, SMALL).unwrap();
+    assert_eq!((found.len(), device.list().unwrap().len()), (3, 3));
+    put_as(&log, 0, 4, false);
+    log.sync(Seqno(4)).unwrap();
+    assert_eq!(log.discard_through(Seqno(2)).unwrap(), 2);
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "never the current one");
+    drop(log);
+    let claims = Claims { from: Seqno(3), durable: Seqno(4) };
+    let (log, found) =
+        reopen_with(&device, claims, LogOptions { segment_bytes: SMALL, streams: 2, tagged: false }).unwrap();
+    assert_eq!(found, batches([4], 100));
+    (5..=6).for_each(|seqno| put_as(&log, seqno as usize, seqno, false));
+    assert_eq!(device.list().unwrap().len(), 3);
+}
+
+#[test]
+fn a_closed_log_makes_no_room() {
+    let (device, log) = fresh(2);
+    put_as(&log, 0, 1, false);
+    log.trim().unwrap();
+    log.close();
+    for writer in [0, 1] {
+        stand_for_thread(writer);
+        assert!(matches!(log.reserve(1, false), Err(Error::Poisoned { .. })));
+    }
+    assert_eq!(device.list().unwrap().len(), 1);
+}
+
+/// As many threads as streams, and more: whatever is acknowledged is there.
+#[test]
+fn threads_share_syncs_and_streams() {
+    let device = MemDevice::new();
+    let options = LogOptions { segment_bytes: 64 << 10, streams: 3, tagged: false };
+    let (log, _) = reopen_with(&device, Claims::default(), options).unwrap();
+    let (sequencer, appended) = (parking_lot::Mutex::new(1u64), std::sync::atomic::AtomicU64::new(0));
+    let appended = &appended;
+    std::thread::scope(|scope| {
+        for thread in 0..5 {
+            let (log, sequencer) = (&log, &sequencer);
+            scope.spawn(move || {
+                for i in 0..300 {
+                    let room = log.reserve(50, false).unwrap();
+                    let seqno = {
+                        let mut next = sequencer.lock();
+                        *next += 1;
+                        *next - 1
+                    };
+                    let due = room.append(Seqno(seqno), 1, &payload(seqno, 50), i % 5 == 2).unwrap();
+                    due.map_or(Ok(()), |stream| log.write(stream, Seqno(seqno))).unwrap();
+                    // The watermark.
+                    while appended.load(std::sync::atomic::Ordering::SeqCst) != seqno - 1 {
+                        std::thread::yield_now();
+                    }
+                    appended.store(seqno, std::sync::atomic::Ordering::SeqCst);
+                    match (thread + i) % 7 {
+                        0 | 3 => {
+                            log.sync(Seqno(seqno)).unwrap();
+                            assert!(log.durable() >= Seqno(seqno));
+                        }
+                        5 => {
+                            log.write_before(Seqno(seqno)).unwrap();
+                            assert!(log.written() >= Seqno(seqno));
+                        }
+                        _ => {}
+                    }
+                }
+            });
+        }
+    });
+    log.sync(Seqno(1500)).unwrap();
+    drop(log);
+    let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(1500) }, SMALL).unwrap();
+    assert_eq!(found, batches(1..=1500, 50));
+}

@@ -105,7 +105,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
     for branch in &node.branches {
         put_varint(out, branch.id.0);
         let routed = if branch.route.is_some() { ROUTED } else { 0 };
-        put_varint(out, u64::from(branch.fresh) * FRESH | routed);
+        put_varint(out, (u64::from(branch.fresh) * FRESH) | routed);
         branch.slice.run().meta().encode(out);
         branch.slice.encode(out);
         branch.weights.iter().for_each(|weight| put_varint(out, *weight));

@@ -96,13 +96,16 @@ const FULL: (u64, u64) = (24, 25);
 const DEEP: (u64, u64) = (1, 16);
 
 /// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep`, `beside`,
-/// `beside-seal` and `kill` catch them.
+/// `beside-seal`, `kill`, `pool-reuse`, `pool-hot` and `pool-claims` catch them.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
     SeededBug::WatermarkPassesGap,
     SeededBug::SealTooSoon,
     SeededBug::WriteNotAwaited,
+    SeededBug::FrameNotLookedAt,
+    SeededBug::HitNotNoted,
+    SeededBug::ReaderCountLost,
 ];
 
 /// Every other seeded bug.

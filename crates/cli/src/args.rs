@@ -12,6 +12,8 @@ mod lab_figure;
 #[cfg(feature = "lab")]
 mod lab_filters;
 #[cfg(feature = "lab")]
+mod lab_pool;
+#[cfg(feature = "lab")]
 mod lab_theory;
 mod sim;
 
@@ -40,6 +42,7 @@ pub use self::{
     lab::{LabArgs, LabCommand},
     lab_figure::{FigureModes, LabFigureArgs, LabFiguresArgs},
     lab_filters::FiltersArgs,
+    lab_pool::PoolArgs,
     lab_theory::{OrderArgs, SortArgs, TheoryArgs},
 };
 

@@ -14,6 +14,7 @@
 //! * [`figures`]: the figures of the sources, measured again: each claim beside what we measure.
 //! * [`theory`]: costs against the bounds of the sources while N doubles.
 //! * [`filters`]: the filters of runs and bundles, each by itself and for a node of several runs.
+//! * [`pool`]: the buffer pool beside other designs, and what a second reader brings.
 //!
 //! It works without any rival. `pando bench` is its face.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod filters;
 pub mod line;
 pub mod pando;
 pub mod plot;
+pub mod pool;
 pub mod record;
 pub mod report;
 pub mod theory;

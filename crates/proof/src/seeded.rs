@@ -96,7 +96,7 @@ const FULL: (u64, u64) = (24, 25);
 const DEEP: (u64, u64) = (1, 16);
 
 /// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep`, `beside`,
-/// `beside-seal`, `kill`, `streams` and `streams-cut` catch them.
+/// `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot` and `pool-claims` catch them.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
@@ -105,6 +105,9 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::WriteNotAwaited,
     SeededBug::AppendOutOfTurn,
     SeededBug::SyncClaimsPastGap,
+    SeededBug::FrameNotLookedAt,
+    SeededBug::HitNotNoted,
+    SeededBug::ReaderCountLost,
 ];
 
 /// Every other seeded bug.

@@ -4,6 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::lab_figure::{LabFigureArgs, LabFiguresArgs};
 use super::lab_filters::FiltersArgs;
+use super::lab_pool::PoolArgs;
 use super::lab_theory::{OrderArgs, SortArgs, TheoryArgs};
 
 /// `pando lab`
@@ -28,4 +29,7 @@ pub enum LabCommand {
     Sort(SortArgs),
     /// Compare filters: bits a key, mistakes, nanoseconds to build and to ask; one alone, and those of a node's runs.
     Filters(FiltersArgs),
+    /// Compare buffer pools: nanoseconds of a hit and of a miss by one thread and by two, shares of hits, overhead; and cached
+    /// lookups in a store by one thread and by two.
+    Pool(PoolArgs),
 }

@@ -1,8 +1,8 @@
 //! Models of the engine's cores in which threads meet through more than one atomic, or through an atomic beside a lock.
 //!
 //! `shuttle` tries schedules and takes every atomic for sequentially consistent; `loom` tries, for a few threads, every
-//! schedule *and* every value that the C11 memory model lets a load return. The models run the engine's own files: they are
-//! included here by their paths, and find `loom`'s types where the engine has `base::sync`.
+//! schedule *and* every value that the C11 memory model lets a load return. The models run the engine's own files, and one of
+//! the lab's: they are included here by their paths, and find `loom`'s types where the engine has `base::sync`.
 //!
 //! ```text
 //! cargo run --manifest-path crates/explore/loom/Cargo.toml --release
@@ -29,6 +29,8 @@ mod resolve {
 
 #[path = "../../../pandodb/src/memtable/latch.rs"]
 mod latch;
+#[path = "../../../lab/src/pool/claims/locks.rs"]
+mod locks;
 #[path = "../../../pandodb/src/memtable/mod.rs"]
 mod memtable;
 #[path = "../../../pandodb/src/sched/mod.rs"]

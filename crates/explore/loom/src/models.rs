@@ -8,8 +8,10 @@ use loom::sync::atomic::{
 };
 use loom::thread::spawn;
 
-use crate::base::{Entry, KeyRange, Kind, RangeTombstone, Seqno};
+use crate::base::seeded::activate;
+use crate::base::{Entry, KeyRange, Kind, RangeTombstone, SeededBug, Seqno};
 use crate::latch::Latch;
+use crate::locks::Locks;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::sched::{Account, Scheduler, Turn};
 use crate::snapshot::Snapshots;
@@ -19,7 +21,7 @@ use crate::watermark::Watermark;
 pub type Body = fn(mistake: bool);
 
 /// All models.
-pub const ALL: [(&str, Body); 8] = [
+pub const ALL: [(&str, Body); 9] = [
     ("visible", visible),
     ("register", register),
     ("tombstones", tombstones),
@@ -28,6 +30,7 @@ pub const ALL: [(&str, Body); 8] = [
     ("stop", stop),
     ("ring", ring),
     ("sleep", sleep),
+    ("counts", counts),
 ];
 
 /// Bytes of a memtable: as much as makes the account's slack smaller than what the models charge.
@@ -218,4 +221,44 @@ fn sleep(mistake: bool) {
     watermark.wait(2);
     second.join().expect("joined");
     first.into_iter().for_each(|first| first.join().expect("joined"));
+}
+
+/// Whoever counts as a reader of an entry sees nothing of it change, and who writes it is alone; two that want to do not both
+/// get the claim. The mistake: the count of a reader is lost in a claim.
+fn counts(mistake: bool) {
+    activate(mistake.then_some(SeededBug::ReaderCountLost));
+    struct Entry {
+        locks: Locks,
+        first: AtomicU64,
+        second: AtomicU64,
+    }
+    let entry = Arc::new(Entry { locks: Locks::new(3, 1), first: AtomicU64::new(0), second: AtomicU64::new(0) });
+    let write = |thread: usize| {
+        let entry = entry.clone();
+        move || {
+            let locks = &entry.locks;
+            if !locks.read(thread, 0) {
+                return 0;
+            }
+            let claimed = locks.claim(0);
+            if claimed {
+                assert!(locks.write(thread, 0), "it reads nowhere else");
+                let count = entry.first.load(Relaxed) + 1;
+                entry.first.store(count, Relaxed);
+                entry.second.store(count, Relaxed);
+                locks.end_write(0);
+                locks.end_claim(0);
+            }
+            locks.end_read(thread, 0);
+            u64::from(claimed)
+        }
+    };
+    let writer = spawn(write(1));
+    if entry.locks.read(0, 0) {
+        let (first, second) = (entry.first.load(Relaxed), entry.second.load(Relaxed));
+        assert_eq!(first, second, "half of a change");
+        entry.locks.end_read(0, 0);
+    }
+    let written = write(2)() + writer.join().expect("joined");
+    assert_eq!((entry.first.load(Relaxed), entry.second.load(Relaxed)), (written, written));
 }

@@ -4,5 +4,6 @@
 mod explored;
 
 pub use explored::*;
+pub use loom::sync::atomic::fence;
 pub use std::sync::OnceLock as Once;
 pub use std::sync::atomic::{AtomicU64 as Counter, AtomicU64 as Word, Ordering};

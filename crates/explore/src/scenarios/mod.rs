@@ -8,6 +8,7 @@
 
 mod backup;
 mod beside;
+mod claims;
 mod commit;
 mod crash;
 mod memtable;
@@ -86,7 +87,7 @@ pub fn all() -> &'static [Scenario] {
             bug,
         };
         let scenario = |name, claim, tiny, prepare, body| with_bug(name, claim, tiny, prepare, body, None);
-        let memtable = |name, claim, body, bug| with_bug(name, claim, false, SimImage::default as _, body, Some(bug));
+        let alone = |name, claim, body, bug| with_bug(name, claim, false, SimImage::default as _, body, Some(bug));
         let beside = |name, claim, body, bug| with_bug(name, claim, false, prepare_empty as _, body, Some(bug));
         vec![
             scenario("read", commit::READ, true, prepare_empty, commit::read),
@@ -99,8 +100,11 @@ pub fn all() -> &'static [Scenario] {
             scenario("drop", swap::DROP, false, swap::prepare, swap::drop_keyspace),
             scenario("pool", pool::POOL, false, SimImage::default, pool::pool),
             scenario("pool-pair", pool::PAIR, true, SimImage::default, pool::pair),
-            memtable("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
-            memtable("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
+            alone("pool-reuse", pool::REUSE, pool::reuse, SeededBug::FrameNotLookedAt),
+            alone("pool-hot", pool::HOT, pool::hot, SeededBug::HitNotNoted),
+            alone("pool-claims", claims::CLAIMS, claims::claims, SeededBug::ReaderCountLost),
+            alone("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
+            alone("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
             scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
             scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
             scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),

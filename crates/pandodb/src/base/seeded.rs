@@ -78,6 +78,12 @@ bugs! {
     LargeValueUnchecked,
     /// A cached block is known by its page alone: a page that was freed and written again shows its former content.
     PoolForgetsOwner,
+    /// Whoever finds a frame of the pool does not look whose block it holds by now: it may have been given to another.
+    FrameNotLookedAt,
+    /// The pool does not note that a block was asked for: what is read all the time is thrown out like anything else.
+    HitNotNoted,
+    /// Of the lab's cache, which the pool was measured against: a reader's count is lost in a claim, and a page is changed under him.
+    ReaderCountLost,
 
     // ---- memtables and reading ----
     /// A snapshot sees the write after it.

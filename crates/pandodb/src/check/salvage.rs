@@ -27,7 +27,7 @@ use crate::memtable::Memtable;
 use crate::run::{Piece, Salvager};
 use crate::store::engine::Engine;
 use crate::store::keyspace::KeyspaceState;
-use crate::store::read::{World, answer};
+use crate::store::read::{Pinned, answer};
 use crate::store::{Batch, Durability, IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder, Value};
 
 /// Bytes that are committed to the copy at a time.
@@ -108,7 +108,7 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
         let into = out.keyspace_with(&keyspace.name, options(&keyspace))?;
         let copy = Copy { out, into, batch: out.batch(), held: 0 };
         let salvaged = Salvaged { keyspace: keyspace.name.clone(), ..Salvaged::default() };
-        let world = World::at(&keyspace, engine.snapshots.visible())?;
+        let world = Pinned::at(&keyspace, engine.snapshots.visible())?;
         // Where the log was cut, runs may hold newer messages than it did.
         let at = world.at.max(world.view.through());
         let mut work = Work { engine, keyspace: &keyspace, at, include_stale, salvaged, copy };
@@ -116,7 +116,7 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
             let after = Some(at.0);
             work.salvaged.losses.push(Loss { range: KeyRange::all(), after, reason: reason.clone() });
         }
-        let memtables: Vec<Arc<Memtable>> = world.memtables().cloned().collect();
+        let memtables: Vec<Arc<Memtable>> = world.world().memtables().cloned().collect();
         for part in keyspace.index.parts() {
             work.part(&memtables, part)?;
         }

@@ -13,7 +13,7 @@ use crate::space::{BlockKind, DataFile, Superblock};
 use crate::store::catalog::Catalog;
 use crate::store::engine::Engine;
 use crate::store::keyspace::KeyspaceState;
-use crate::store::read::World;
+use crate::store::read::Pinned;
 
 /// Bytes taken from a memtable at a time.
 const MEMTABLE_BLOCK: usize = 64 << 10;
@@ -86,8 +86,8 @@ impl Visitor for Verifier<'_> {
 
 /// Reads the large values that only messages in memory name. The view is pinned: what compactions drop meanwhile stays.
 fn verify_memtables(engine: &Engine, keyspace: &KeyspaceState, verifier: &mut Verifier<'_>) -> Result<()> {
-    let Ok(world) = World::at(keyspace, engine.snapshots.visible()) else { return Ok(()) };
-    for memtable in world.memtables() {
+    let Ok(world) = Pinned::at(keyspace, engine.snapshots.visible()) else { return Ok(()) };
+    for memtable in world.world().memtables() {
         let (mut block, mut after) = (EntryBlock::new(), None::<(Vec<u8>, Seqno)>);
         loop {
             block.clear();

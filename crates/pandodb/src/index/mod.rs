@@ -281,18 +281,18 @@ impl<'a> Lookup<'a> {
 
 /// What a probe needs next.
 #[derive(Debug)]
-pub enum Step {
+pub enum Step<'v> {
     /// Nothing more: the lookup has what this index knows.
     Done,
     /// A block of a run; call again with it.
-    Need(Arc<crate::run::Run>, BlockAddr, BlockKind),
+    Need(&'v crate::run::Run, BlockAddr, BlockKind),
 }
 
 /// A lookup on its way through one view. It never does I/O: it names the block that it needs and goes on when it has
-/// it, so that one caller can keep many lookups in flight.
-pub trait Probe: Send {
+/// it, so that one caller can keep many lookups in flight. It borrows the view: what readers count, they fight for.
+pub trait Probe<'v>: Send {
     /// Goes on, with the block that the last step asked for.
-    fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step>;
+    fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>>;
 }
 
 /// A cursor over raw messages: every version of every key, in order (or in exact reverse), a block at a time.
@@ -310,7 +310,7 @@ pub trait IndexView: Send + Sync {
     /// Unregistered reads below this may miss versions that a compaction has dropped: take a newer read point.
     fn horizon(&self) -> Seqno;
     /// Starts a point lookup.
-    fn probe(&self, lookup: &Lookup<'_>) -> Box<dyn Probe>;
+    fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v>;
     /// Starts a scan of `range`, downwards if `reverse`.
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>>;
     /// Appends every range tombstone that may cover a key of `range`.
@@ -326,8 +326,10 @@ pub trait Index: Send + Sync {
     fn kind(&self) -> &'static str;
     /// Takes a sealed memtable: metadata only, makes debt. Batches come in the order of their seqnos.
     fn ingest(&self, batch: SealedBatch);
-    /// The current world.
+    /// The current world, for holding it.
     fn view(&self) -> Arc<dyn IndexView>;
+    /// Shows the current world for a moment, without counting who looks.
+    fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView));
     /// Work owed, in bytes. Cheap.
     fn debt(&self) -> Debt;
     /// Does up to about `budget` bytes of work. Several threads may call; each claims a job of its own. `keep` tells,

@@ -1,58 +1,78 @@
-//! [`Block`]: a shared, immutable block, and [`PinnedBlock`]: one that a user holds.
+//! [`Block`]: an immutable block as a reader holds it, and [`PinnedBlock`]: as a user does.
+//!
+//! A block out of the pool is *guarded*: it stands in one of the few slots that `arc_swap` has for the thread which asked, and
+//! costs no reference count, which all readers of a filter would fight for. Who holds blocks for long takes a reference
+//! ([`Block::keep`]), lest later lookups of that thread find no slot and have to count.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use super::Keep;
+use super::key::FrameKey;
 use crate::base::PAGE;
-use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
+use crate::base::sync::{AtomicU64, Guard, Mutex, Ordering::Relaxed, thread_number};
 
-/// What keeping a block costs beside its bytes: slot, map entry, reference counts, the allocator's share.
-const OVERHEAD: usize = 160;
+/// What keeping a block costs beside its bytes: frame, chain, name, reference counts, the allocator's share.
+pub(super) const OVERHEAD: usize = 224;
 
-/// An immutable block of whole pages; cloning it copies a reference. Dereferences to its bytes.
-#[derive(Clone)]
-pub struct Block(Arc<Body>);
+/// An immutable block of whole pages. Dereferences to its bytes.
+pub struct Block(Guard<Arc<Body>>);
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
-/// Frames of one page that are kept to be used again. Blocks come and go in all threads, and an allocator with an arena for each
-/// thread does not give to one what another has freed: without this a pool grows with the threads that have used it.
-const SPARE: usize = 64;
+/// Buffers of one page that each group of threads keeps to use them again. Blocks come and go in all threads, and an allocator
+/// with an arena for each thread does not give to one what another has freed: without this a pool grows with the threads that
+/// have used it.
+const SPARE: usize = 8;
+/// Groups of threads.
+const GROUPS: usize = 8;
+
+/// What a group of threads keeps.
+#[derive(Default)]
+#[repr(align(64))]
+struct Spare(Mutex<Vec<Vec<CacheLine>>>);
 
 /// What the blocks of a pool share.
 #[derive(Default)]
 pub(super) struct Home {
     /// Bytes that users pin.
     pub pinned: AtomicU64,
-    spare: Mutex<Vec<Vec<CacheLine>>>,
+    spare: [Spare; GROUPS],
 }
 
 impl Home {
-    /// A frame with these bytes.
-    fn frame(&self, bytes: &[u8]) -> Vec<CacheLine> {
-        debug_assert!(bytes.len().is_multiple_of(PAGE), "whole pages");
-        let spare = if bytes.len() == PAGE { self.spare.lock().pop() } else { None };
-        let mut frame = spare
-            .unwrap_or_else(|| CacheLine::new_vec_zeroed(bytes.len() / size_of::<CacheLine>()).expect("out of memory"));
-        frame.as_mut_slice().as_mut_bytes().copy_from_slice(bytes);
-        frame
+    fn spare(&self) -> &Mutex<Vec<Vec<CacheLine>>> {
+        &self.spare[thread_number() % GROUPS].0
     }
 
-    fn take_back(&self, frame: Vec<CacheLine>) {
-        if size_of_val(frame.as_slice()) == PAGE {
-            let mut spare = self.spare.lock();
+    /// A buffer with these bytes.
+    fn buffer(&self, bytes: &[u8]) -> Vec<CacheLine> {
+        debug_assert!(bytes.len().is_multiple_of(PAGE), "whole pages");
+        let spare = if bytes.len() == PAGE { self.spare().lock().pop() } else { None };
+        let mut buffer = spare
+            .unwrap_or_else(|| CacheLine::new_vec_zeroed(bytes.len() / size_of::<CacheLine>()).expect("out of memory"));
+        buffer.as_mut_slice().as_mut_bytes().copy_from_slice(bytes);
+        buffer
+    }
+
+    fn take_back(&self, buffer: Vec<CacheLine>) {
+        if size_of_val(buffer.as_slice()) == PAGE {
+            let mut spare = self.spare().lock();
             if spare.len() < SPARE {
-                spare.push(frame);
+                spare.push(buffer);
             }
         }
     }
 }
 
-struct Body {
+/// A block, and whose it is.
+pub(super) struct Body {
+    pub(super) key: FrameKey,
+    pub(super) keep: Keep,
     /// A copy of what the device read into, which is aligned to pages: an allocator puts its book-keeping, and so most of a
     /// page of nothing, between two such buffers, and a pool of them takes twice what it says. Lines of filters want no more
     /// than this.
@@ -66,14 +86,39 @@ impl Drop for Body {
     }
 }
 
-impl Block {
-    pub(super) fn new(bytes: &[u8], home: Arc<Home>) -> Block {
-        Block(Arc::new(Body { lines: home.frame(bytes), home }))
+impl Body {
+    /// A copy of what was read.
+    pub(super) fn new(key: FrameKey, keep: Keep, bytes: &[u8], home: Arc<Home>) -> Arc<Body> {
+        Arc::new(Body { key, keep, lines: home.buffer(bytes), home })
+    }
+
+    /// No block.
+    pub(super) fn vacant() -> Body {
+        Body { key: FrameKey::NONE, keep: Keep::Short, lines: Vec::new(), home: Arc::default() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.lines.as_slice().as_bytes()
     }
 
     /// What the pool charges for the block, in bytes.
     pub(super) fn cost(&self) -> usize {
-        self.len() + OVERHEAD
+        size_of_val(self.lines.as_slice()) + OVERHEAD
+    }
+}
+
+impl Block {
+    pub(super) fn guarded(body: Guard<Arc<Body>>) -> Block {
+        Block(body)
+    }
+
+    pub(super) fn counted(body: Arc<Body>) -> Block {
+        Block(Guard::from_inner(body))
+    }
+
+    /// The same, for holding it long: by a reference of its own.
+    pub fn keep(self) -> Block {
+        Block::counted(Guard::into_inner(self.0))
     }
 
     /// The number of pages.
@@ -82,9 +127,8 @@ impl Block {
     }
 
     /// A guard for a user, who may hold it for long: counted in the pool's pinned bytes until it is dropped.
-    pub fn pin(&self) -> PinnedBlock {
-        self.0.home.pinned.fetch_add(self.len() as u64, Relaxed);
-        PinnedBlock(self.clone())
+    pub fn pin(self) -> PinnedBlock {
+        PinnedBlock::new(Guard::into_inner(self.0))
     }
 }
 
@@ -92,7 +136,13 @@ impl Deref for Block {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.0.lines.as_slice().as_bytes()
+        self.0.bytes()
+    }
+}
+
+impl Clone for Block {
+    fn clone(&self) -> Block {
+        Block::counted(Arc::clone(&self.0))
     }
 }
 
@@ -109,12 +159,18 @@ impl std::fmt::Debug for Block {
 }
 
 /// A block that a user holds. Dereferences to its bytes.
-#[derive(Debug)]
-pub struct PinnedBlock(Block);
+pub struct PinnedBlock(Arc<Body>);
+
+impl PinnedBlock {
+    fn new(body: Arc<Body>) -> PinnedBlock {
+        body.home.pinned.fetch_add(body.bytes().len() as u64, Relaxed);
+        PinnedBlock(body)
+    }
+}
 
 impl Clone for PinnedBlock {
     fn clone(&self) -> PinnedBlock {
-        self.0.pin()
+        PinnedBlock::new(self.0.clone())
     }
 }
 
@@ -122,13 +178,25 @@ impl Deref for PinnedBlock {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.0.bytes()
     }
 }
 
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        let before = self.0.0.home.pinned.fetch_sub(self.0.len() as u64, Relaxed);
-        debug_assert!(before >= self.0.len() as u64, "a pin is counted once");
+        let before = self.0.home.pinned.fetch_sub(self.len() as u64, Relaxed);
+        debug_assert!(before >= self.len() as u64, "a pin is counted once");
+    }
+}
+
+impl std::fmt::Debug for PinnedBlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PinnedBlock({} pages)", self.len() / PAGE)
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Body({:?}, {:?})", self.key, self.keep)
     }
 }

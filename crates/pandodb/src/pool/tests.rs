@@ -93,7 +93,7 @@ fn a_large_block_is_handed_out_without_being_cached() {
 fn pins_are_counted_until_the_last_one_drops() {
     let pool = Pool::new(64 * 1024);
     let block = pool.insert(OWNER, addr(1, 1), Keep::Short, buf(5, 1));
-    let pins: Vec<PinnedBlock> = (0..4).map(|_| block.pin()).collect();
+    let pins: Vec<PinnedBlock> = (0..4).map(|_| block.clone().pin()).collect();
     assert!(!pool.should_copy() && pool.stats().pinned_bytes == 16_384);
     let fifth = pins[0].clone();
     assert!(pool.should_copy());
@@ -125,6 +125,56 @@ fn threads_that_miss_together_share_one_block() {
     assert_eq!((stats.blocks, stats.bytes), (700, 700 * buf_cost()));
 }
 
+#[test]
+fn blocks_of_all_sizes_come_and_go_under_their_readers() {
+    let pool = Pool::new(96 * (PAGE + OVERHEAD));
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let pool = &pool;
+            scope.spawn(move || {
+                let mut held = Vec::new();
+                for i in 0..6_000u64 {
+                    let page = 4 * ((i * 37 + thread * 11) % 90);
+                    let pages = 1 + (page / 4 % 3) as u32;
+                    let keep = if page % 8 == 0 { Keep::Long } else { Keep::Short };
+                    let block =
+                        pool.get(OWNER, addr(page, pages), keep, || Ok(buf(page as u8, pages as usize))).unwrap();
+                    assert!(block.pages() == pages && block.iter().all(|&byte| byte == page as u8));
+                    // More of them than a thread has slots: the rest are counted.
+                    held.push(if i % 3 == 0 { block.keep() } else { block });
+                    if held.len() > 12 {
+                        held.drain(..).for_each(|block| assert!(block.iter().all(|&byte| byte == block[0])));
+                    }
+                    if i % 50 == 0 {
+                        pool.forget(OWNER, PageNo(page));
+                    }
+                }
+            });
+        }
+    });
+    let stats = pool.stats();
+    assert!(stats.bytes <= stats.capacity && stats.evictions > 1_000, "{stats:?}");
+    pool.set_capacity(0);
+    assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0), "what was charged is given back");
+}
+
+#[test]
+fn a_pool_that_grows_finds_all_in_longer_chains() {
+    let pool = Pool::new(8 * (PAGE + OVERHEAD));
+    pool.set_capacity(20_000 * (PAGE + OVERHEAD));
+    for page in 0..10_000 {
+        pool.insert(OWNER, addr(page, 1), Keep::Short, buf(page as u8, 1));
+    }
+    assert!((0..10_000).all(|page| pool.peek(OWNER, PageNo(page)).is_some_and(|block| block[9] == page as u8)));
+}
+
+#[test]
+fn a_block_that_does_not_fit_is_handed_out_and_charged_to_nobody() {
+    let pool = Pool::new(0);
+    let block = pool.get(OWNER, addr(1, 1), Keep::Long, || Ok(buf(3, 1))).unwrap();
+    assert_eq!((block[0], pool.stats().bytes, pool.stats().blocks), (3, 0, 0));
+}
+
 fn buf_cost() -> u64 {
-    Pool::new(1 << 20).insert(OWNER, addr(1, 1), Keep::Short, buf(0, 1)).cost() as u64
+    (PAGE + OVERHEAD) as u64
 }

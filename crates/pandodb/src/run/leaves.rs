@@ -191,7 +191,7 @@ impl Leaves {
             return Err(run.corrupt("a leaf of another length"));
         }
         self.current = start..end;
-        self.held = Held::Pooled(block);
+        self.held = Held::Pooled(block.keep());
         Ok(true)
     }
 

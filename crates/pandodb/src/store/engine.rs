@@ -14,7 +14,7 @@ use super::keyspace::KeyspaceState;
 use super::options::Config;
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
-use super::stats::{Histogram, WriteTallies};
+use super::stats::{ReadTally, Tallies, WriteTally};
 use super::watermark::{Lone, Watermark};
 use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{Error, KeyspaceId, Result, SeededBug, Seqno};
@@ -82,7 +82,7 @@ pub(crate) struct DurableRoot {
 /// Counters of the process.
 #[derive(Default)]
 pub(crate) struct Figures {
-    pub writes: WriteTallies,
+    pub writes: Tallies<WriteTally>,
     /// Bytes that earlier lives wrote: users, and the store for them.
     pub earlier: (u64, u64),
     /// Bytes of log that a store which is only read has found.
@@ -90,12 +90,7 @@ pub(crate) struct Figures {
     pub blob_bytes: AtomicU64,
     pub checkpoint_bytes: Counter,
     pub checkpoints: Counter,
-    pub gets: Counter,
-    pub probed_blocks: Counter,
-    pub filters: Counter,
-    pub leaves: Counter,
-    pub false_positives: Counter,
-    pub read_latency: Histogram,
+    pub reads: Tallies<ReadTally>,
 }
 
 impl Engine {

@@ -31,44 +31,73 @@ pub(crate) enum ReadPoint<'a> {
     At(&'a Snapshot),
 }
 
-/// A consistent world to read from; it pins the memtables and the view.
-pub(crate) struct World {
+/// A consistent world to read from, for a moment: guarded by this thread, so that readers count nothing that they share.
+pub(crate) struct World<'w> {
+    pub at: Seqno,
+    pub containers: &'w Containers,
+    pub view: &'w dyn IndexView,
+}
+
+/// A world that is held for long, by references: it pins the memtables and the view.
+pub(crate) struct Pinned {
     pub at: Seqno,
     pub containers: Arc<Containers>,
     pub view: Arc<dyn IndexView>,
 }
 
-impl World {
-    /// The world of a keyspace at a read point.
-    pub(crate) fn of(engine: &Engine, keyspace: &KeyspaceState, point: ReadPoint<'_>) -> Result<World> {
-        match point {
-            ReadPoint::At(snapshot) => {
-                if !snapshot.0.is_of(&engine.snapshots) {
-                    return Err(Error::invalid("the snapshot was taken from another store"));
-                }
-                World::at(keyspace, snapshot.0.seqno())
-            }
-            ReadPoint::Newest => loop {
-                let world = World::at(keyspace, engine.snapshots.visible())?;
-                if world.view.horizon() <= world.at {
-                    return Ok(world);
-                }
-            },
-        }
-    }
-
+impl Pinned {
     /// The world at a seqno that the caller knows to be exact. Whether the keyspace is still there is asked last: one that
     /// was dropped shows an empty index, which is not an answer.
-    pub(crate) fn at(keyspace: &KeyspaceState, at: Seqno) -> Result<World> {
+    pub(crate) fn at(keyspace: &KeyspaceState, at: Seqno) -> Result<Pinned> {
         let containers = keyspace.containers.load_full();
         let view = keyspace.index.view();
         keyspace.check_alive()?;
-        Ok(World { at, containers, view })
+        Ok(Pinned { at, containers, view })
     }
 
+    pub(crate) fn world(&self) -> World<'_> {
+        World { at: self.at, containers: &self.containers, view: &*self.view }
+    }
+}
+
+/// Does `work` in the world of a keyspace at a read point.
+pub(crate) fn within<T>(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    point: ReadPoint<'_>,
+    work: impl FnOnce(&World<'_>) -> Result<T>,
+) -> Result<T> {
+    let fixed = match point {
+        ReadPoint::At(snapshot) if !snapshot.0.is_of(&engine.snapshots) => {
+            return Err(Error::invalid("the snapshot was taken from another store"));
+        }
+        ReadPoint::At(snapshot) => Some(snapshot.0.seqno()),
+        ReadPoint::Newest => None,
+    };
+    let (mut work, mut result) = (Some(work), None);
+    loop {
+        let at = fixed.unwrap_or_else(|| engine.snapshots.visible());
+        let containers = keyspace.containers.load();
+        keyspace.index.with_view(&mut |view| {
+            // Asked last, as for a world that is held.
+            if let Err(e) = keyspace.check_alive() {
+                result = Some(Err(e));
+            } else if (fixed.is_some() || view.horizon() <= at)
+                && let Some(work) = work.take()
+            {
+                result = Some(work(&World { at, containers: &containers, view }));
+            }
+        });
+        if let Some(result) = result {
+            return result;
+        }
+    }
+}
+
+impl<'w> World<'w> {
     /// The memtables whose messages the view does not hold, newest first. The active one, too, may have been sealed and
     /// packed between the two loads: its id is the seqno before its first message.
-    pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &Arc<Memtable>> {
+    pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &'w Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
         let (first, last) = if SeededBug::OlderMemtableFirst.is_on() { (None, active) } else { (active, None) };
@@ -136,17 +165,23 @@ fn fetch(run: &Run, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
 }
 
 /// Adds what a lookup asked for to the store's figures.
-fn count(engine: &Engine, lookup: &Lookup<'_>) {
+fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
     let ProbeTally { filters, leaves, false_positives } = lookup.tally;
-    engine.figures.filters.fetch_add(filters, Relaxed);
-    engine.figures.leaves.fetch_add(leaves, Relaxed);
-    if false_positives > 0 {
-        engine.figures.false_positives.fetch_add(false_positives, Relaxed);
+    let tally = engine.figures.reads.mine();
+    for (counter, by) in [
+        (&tally.probed_blocks, blocks),
+        (&tally.filters, filters),
+        (&tally.leaves, leaves),
+        (&tally.false_positives, false_positives),
+    ] {
+        if by > 0 {
+            counter.fetch_add(by, Relaxed);
+        }
     }
 }
 
 /// Runs a lookup to its end, one block at a time.
-fn run<'a>(engine: &Engine, world: &World, key: &'a [u8]) -> Result<Lookup<'a>> {
+fn run<'a>(engine: &Engine, world: &World<'_>, key: &'a [u8]) -> Result<Lookup<'a>> {
     let mut lookup = Lookup::new(key, world.at);
     world.look_up_in_memory(&mut lookup)?;
     if !lookup.is_done() {
@@ -154,11 +189,10 @@ fn run<'a>(engine: &Engine, world: &World, key: &'a [u8]) -> Result<Lookup<'a>> 
         let mut block = None;
         let mut blocks = 0;
         while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup)? {
-            block = fetch(&run, addr, kind)?;
+            block = fetch(run, addr, kind)?;
             blocks += 1;
         }
-        engine.figures.probed_blocks.fetch_add(blocks, Relaxed);
-        count(engine, &lookup);
+        count(engine, &lookup, blocks);
     }
     Ok(lookup)
 }
@@ -171,24 +205,27 @@ pub(crate) fn get(
 ) -> Result<Option<Value>> {
     check_key(key)?;
     let started = engine.device.now();
-    let world = World::of(engine, keyspace, point)?;
-    let value = run(engine, &world, key).and_then(|lookup| answer(engine, keyspace, lookup));
-    engine.figures.gets.fetch_add(1, Relaxed);
-    engine.figures.read_latency.record(engine.device.now().saturating_sub(started));
+    let value = within(engine, keyspace, point, |world| {
+        run(engine, world, key).and_then(|lookup| answer(engine, keyspace, lookup))
+    });
+    let tally = engine.figures.reads.mine();
+    tally.gets.fetch_add(1, Relaxed);
+    tally.latency.record(engine.device.now().saturating_sub(started));
     value
 }
 
 pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], point: ReadPoint<'_>) -> Result<bool> {
     check_key(key)?;
-    let world = World::of(engine, keyspace, point)?;
-    engine.figures.gets.fetch_add(1, Relaxed);
-    let lookup = run(engine, &world, key)?;
-    match (&lookup.base, lookup.gather.is_empty()) {
-        (Base::Absent, true) => Ok(false),
-        (_, true) => Ok(true),
-        // An operator may leave a key without a value.
-        _ => Ok(answer(engine, keyspace, lookup)?.is_some()),
-    }
+    engine.figures.reads.mine().gets.fetch_add(1, Relaxed);
+    within(engine, keyspace, point, |world| {
+        let lookup = run(engine, world, key)?;
+        match (&lookup.base, lookup.gather.is_empty()) {
+            (Base::Absent, true) => Ok(false),
+            (_, true) => Ok(true),
+            // An operator may leave a key without a value.
+            _ => Ok(answer(engine, keyspace, lookup)?.is_some()),
+        }
+    })
 }
 
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
@@ -198,7 +235,17 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     point: ReadPoint<'_>,
 ) -> Result<Vec<Option<Value>>> {
     keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
-    let world = World::of(engine, keyspace, point)?;
+    let values = within(engine, keyspace, point, |world| look_up_all(engine, keyspace, keys, world))?;
+    engine.figures.reads.mine().gets.fetch_add(keys.len() as u64, Relaxed);
+    Ok(values)
+}
+
+fn look_up_all<K: AsRef<[u8]>>(
+    engine: &Engine,
+    keyspace: &KeyspaceState,
+    keys: &[K],
+    world: &World<'_>,
+) -> Result<Vec<Option<Value>>> {
     let mut values: Vec<Option<Value>> = vec![None; keys.len()];
     for (start, chunk) in keys.chunks(IN_FLIGHT).enumerate().map(|(i, chunk)| (i * IN_FLIGHT, chunk)) {
         let mut flights: Vec<Flight<'_>> = Vec::with_capacity(chunk.len());
@@ -206,24 +253,23 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
             let mut lookup = Lookup::new(key.as_ref(), world.at);
             world.look_up_in_memory(&mut lookup)?;
             let probe = world.view.probe(&lookup);
-            flights.push(Flight { slot: start + i, lookup, probe, need: None });
+            flights.push(Flight { slot: start + i, lookup, probe, need: None, blocks: 0 });
         }
         // Each round moves every lookup to the block that it needs next, then fetches them all.
         while !flights.is_empty() {
             let mut landed = Vec::new();
             for (i, flight) in flights.iter_mut().enumerate() {
-                if flight.advance(engine)?.is_break() {
+                if flight.advance()?.is_break() {
                     landed.push(i);
                 }
             }
             for i in landed.into_iter().rev() {
                 let flight = flights.swap_remove(i);
-                count(engine, &flight.lookup);
+                count(engine, &flight.lookup, flight.blocks);
                 values[flight.slot] = answer(engine, keyspace, flight.lookup)?;
             }
         }
     }
-    engine.figures.gets.fetch_add(keys.len() as u64, Relaxed);
     Ok(values)
 }
 
@@ -231,17 +277,18 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
 struct Flight<'a> {
     slot: usize,
     lookup: Lookup<'a>,
-    probe: Box<dyn Probe>,
-    need: Option<Step>,
+    probe: Box<dyn Probe<'a> + 'a>,
+    need: Option<Step<'a>>,
+    blocks: u64,
 }
 
 impl Flight<'_> {
     /// Fetches the block that the lookup waits for and goes on to the next one.
-    fn advance(&mut self, engine: &Engine) -> Result<ControlFlow<()>> {
+    fn advance(&mut self) -> Result<ControlFlow<()>> {
         let block = match self.need.take() {
             Some(Step::Need(run, addr, kind)) => {
-                engine.figures.probed_blocks.fetch_add(1, Relaxed);
-                fetch(&run, addr, kind)?
+                self.blocks += 1;
+                fetch(run, addr, kind)?
             }
             _ => None,
         };

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::keyspace::{Keyspace, KeyspaceState};
-use super::read::World;
+use super::read::Pinned;
 use super::snapshot::{Registered, Snapshot};
 use super::value::Value;
 use crate::base::{
@@ -142,7 +142,7 @@ impl std::iter::FusedIterator for Range {}
 
 /// One end of a scan.
 struct Side {
-    world: World,
+    world: Pinned,
     reverse: bool,
     /// Newest first.
     sources: Vec<Source>,
@@ -221,10 +221,10 @@ enum Found {
 
 impl Side {
     fn open(state: &Arc<KeyspaceState>, at: Seqno, rest: KeyRange, reverse: bool, now: Duration) -> Result<Side> {
-        let world = World::at(state, at)?;
+        let world = Pinned::at(state, at)?;
         let mut tombstones = Vec::new();
         let mut sources = Vec::new();
-        for memtable in world.memtables() {
+        for memtable in world.world().memtables() {
             tombstones.extend(memtable.fragments().clipped(&rest));
             sources.push(Source::new(From::Memtable(memtable.clone(), rest.clone())));
         }

@@ -52,10 +52,6 @@ impl Histogram {
         }
     }
 
-    pub(crate) fn summary(&self) -> Latency {
-        Histogram::summary_of(&[self])
-    }
-
     /// Of several as if they were one.
     fn summary_of(parts: &[&Histogram]) -> Latency {
         let sum = |i: usize| parts.iter().map(|part| part.buckets[i].load(Relaxed)).sum();
@@ -84,34 +80,58 @@ impl Histogram {
     }
 }
 
-/// How many threads count their writes without meeting each other.
+/// How many threads count without meeting each other.
 const TALLIES: usize = 8;
 
-/// What commits are counted in: a tally for each of a few threads, so that they do not fight for its cache lines.
+/// What operations are counted in: a tally for each of a few threads, so that they do not fight for its cache lines.
 #[derive(Default)]
-pub(crate) struct WriteTallies([Lone<WriteTally>; TALLIES]);
+pub(crate) struct Tallies<T>([Lone<T>; TALLIES]);
 
+/// Commits.
 #[derive(Default)]
-struct WriteTally {
+pub(crate) struct WriteTally {
     user_bytes: Counter,
     latency: Histogram,
 }
 
-impl WriteTallies {
+/// Point lookups.
+#[derive(Default)]
+pub(crate) struct ReadTally {
+    pub gets: Counter,
+    pub probed_blocks: Counter,
+    pub filters: Counter,
+    pub leaves: Counter,
+    pub false_positives: Counter,
+    pub latency: Histogram,
+}
+
+impl<T> Tallies<T> {
+    /// The tally of this thread.
+    #[inline]
+    pub(crate) fn mine(&self) -> &T {
+        &self.0[thread_number() % TALLIES]
+    }
+
+    fn sum(&self, of: impl Fn(&T) -> &Counter) -> u64 {
+        self.0.iter().map(|tally| of(tally).load(Relaxed)).sum()
+    }
+
+    fn latency(&self, of: impl Fn(&T) -> &Histogram) -> Latency {
+        Histogram::summary_of(&self.0.each_ref().map(|tally| of(tally)))
+    }
+}
+
+impl Tallies<WriteTally> {
     /// A commit of so many bytes of keys and values took so long.
     pub(crate) fn record(&self, user_bytes: u64, time: Duration) {
-        let tally = &self.0[thread_number() % TALLIES];
+        let tally = self.mine();
         tally.user_bytes.fetch_add(user_bytes, Relaxed);
         tally.latency.record(time);
     }
 
     /// Bytes of keys and values since opening.
     pub(crate) fn user_bytes(&self) -> u64 {
-        self.0.iter().map(|tally| tally.user_bytes.load(Relaxed)).sum()
-    }
-
-    pub(crate) fn latency(&self) -> Latency {
-        Histogram::summary_of(&self.0.each_ref().map(|tally| &tally.latency))
+        self.sum(|tally| &tally.user_bytes)
     }
 }
 
@@ -290,18 +310,18 @@ impl Engine {
         stats.written.data = space.written_bytes;
         stats.read_bytes = space.read_bytes;
         stats.reads = space.reads;
-        stats.gets = self.figures.gets.load(Relaxed);
-        stats.probed_blocks = self.figures.probed_blocks.load(Relaxed);
-        stats.filters = self.figures.filters.load(Relaxed);
-        stats.leaves = self.figures.leaves.load(Relaxed);
-        stats.false_positives = self.figures.false_positives.load(Relaxed);
+        stats.gets = self.figures.reads.sum(|tally| &tally.gets);
+        stats.probed_blocks = self.figures.reads.sum(|tally| &tally.probed_blocks);
+        stats.filters = self.figures.reads.sum(|tally| &tally.filters);
+        stats.leaves = self.figures.reads.sum(|tally| &tally.leaves);
+        stats.false_positives = self.figures.reads.sum(|tally| &tally.false_positives);
         stats.checkpoints = self.figures.checkpoints.load(Relaxed);
         stats.snapshots = self.snapshots.len() as u64;
         stats.memory.budget = self.config.memory_budget as u64;
         stats.memory.pool = pool.bytes;
         stats.memory.pinned = pool.pinned_bytes;
-        stats.write_latency = self.figures.writes.latency();
-        stats.read_latency = self.figures.read_latency.summary();
+        stats.write_latency = self.figures.writes.latency(|tally| &tally.latency);
+        stats.read_latency = self.figures.reads.latency(|tally| &tally.latency);
         stats.trouble = self.poison.get().cloned().or_else(|| self.trouble.lock().as_ref().map(|e| e.to_string()));
         let damage = || self.damage.lock().values().next().map(|e| e.to_string());
         stats.trouble = stats.trouble.or_else(damage);
@@ -325,7 +345,7 @@ mod tests {
     fn percentiles_of_a_known_distribution() {
         let histogram = Histogram::default();
         (1..=1000).for_each(|us| histogram.record(Duration::from_micros(us)));
-        let summary = histogram.summary();
+        let summary = Histogram::summary_of(&[&histogram]);
         assert_eq!((summary.count, summary.max_us), (1000, 1000.0));
         assert!((500.0..535.0).contains(&summary.p50_us) && (990.0..1000.1).contains(&summary.p99_us), "{summary:?}");
     }

@@ -1,7 +1,8 @@
 //! [`Value`]: bytes handed to a caller without copying them where that is safe.
 //!
-//! A value points into a cached block, into a batch of a scan, or owns its bytes. It pins what it points into. Once a
-//! quarter of the pool is pinned, new values own copies, so that a caller who keeps many cannot starve the cache.
+//! A value points into a cached block, into a batch of a scan, or owns its bytes. It pins what it points into. A small one
+//! owns a copy: that costs less than to count the pin, which all readers would count in one place. Once a
+//! quarter of the pool is pinned, so do all new ones: a caller who keeps many cannot starve the cache.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -33,13 +34,17 @@ enum Repr {
     Blob(Arc<AlignedBuf>, usize),
 }
 
+/// The longest value that is copied rather than pinned, in bytes. To copy so many takes about as long as to meet another
+/// reader at the pool's count of pins.
+const COPIED: usize = 1024;
+
 impl Value {
     pub(crate) fn owned(bytes: Vec<u8>) -> Value {
         Value(Repr::Owned(bytes.into()))
     }
 
     pub(crate) fn in_block(pool: &Pool, block: Block, range: Range<usize>) -> Value {
-        if pool.should_copy() {
+        if range.len() <= COPIED || pool.should_copy() {
             return Value(Repr::Owned(block[range].into()));
         }
         Value(Repr::Block(Arc::new(block.pin()), range))

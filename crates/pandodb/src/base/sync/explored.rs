@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-pub use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
 /// An explorer chooses who goes on.
 pub const EXPLORED: bool = true;
@@ -154,10 +154,39 @@ pub struct ArcSwap<T> {
     current: parking_lot::Mutex<Arc<T>>,
 }
 
+/// What an [`ArcSwap`] held when it was asked, as `arc_swap`'s; here it counts as a reference.
+#[derive(Debug)]
+pub struct Guard<R>(R);
+
+impl<R> Guard<R> {
+    /// A guard that is a reference.
+    pub fn from_inner(inner: R) -> Guard<R> {
+        Guard(inner)
+    }
+
+    /// The reference.
+    pub fn into_inner(guard: Guard<R>) -> R {
+        guard.0
+    }
+}
+
+impl<R> Deref for Guard<R> {
+    type Target = R;
+
+    fn deref(&self) -> &R {
+        &self.0
+    }
+}
+
 impl<T> ArcSwap<T> {
     /// Holds `value`.
+    pub fn new(value: Arc<T>) -> ArcSwap<T> {
+        ArcSwap { point: Point::default(), current: parking_lot::Mutex::new(value) }
+    }
+
+    /// Holds `value`.
     pub fn from_pointee(value: T) -> ArcSwap<T> {
-        ArcSwap { point: Point::default(), current: parking_lot::Mutex::new(Arc::new(value)) }
+        ArcSwap::new(Arc::new(value))
     }
 
     /// What it holds.
@@ -167,16 +196,19 @@ impl<T> ArcSwap<T> {
     }
 
     /// What it holds.
-    pub fn load(&self) -> Arc<T> {
-        self.load_full()
+    pub fn load(&self) -> Guard<Arc<T>> {
+        Guard(self.load_full())
     }
 
-    /// Replaces what it holds.
-    pub fn store(&self, new: Arc<T>) {
+    /// Replaces what it holds, and hands that out.
+    pub fn swap(&self, new: Arc<T>) -> Arc<T> {
         self.point.pass();
-        let old = std::mem::replace(&mut *self.current.lock(), new);
-        // Only now: dropping it may be a point.
-        drop(old);
+        std::mem::replace(&mut *self.current.lock(), new)
+    }
+
+    /// Replaces what it holds. What it held is let go of afterwards: that may be a point.
+    pub fn store(&self, new: Arc<T>) {
+        drop(self.swap(new));
     }
 
     /// Replaces what it holds by what `change` makes of it, as often as others come between.

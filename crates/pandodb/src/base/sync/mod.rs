@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | [`Mutex`], [`MutexGuard`], [`RwLock`], [`Condvar`] | `parking_lot` | `shuttle`, a timed wait may end at any moment |
 //! | [`AtomicU64`] and the like | std | `shuttle`, sequentially consistent: orderings are `loom`'s subject |
-//! | [`ArcSwap`] | `arc_swap` | a pointer behind a point |
+//! | [`ArcSwap`], [`Guard`] | `arc_swap` | a pointer behind a point, a counted reference |
 //! | [`OnceLock`] | std | std behind a point |
 //! | [`Counter`], [`Word`], [`Once`] | std | std: no point |
 //! | [`linger`] | a few hundred cycles, then the processor is offered to others | not at all |
@@ -25,19 +25,19 @@
 mod explored;
 
 #[cfg(not(feature = "explore"))]
-pub use arc_swap::ArcSwap;
+pub use arc_swap::{ArcSwap, Guard};
 #[cfg(not(feature = "explore"))]
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 #[cfg(not(feature = "explore"))]
 pub use std::sync::{
     OnceLock,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize},
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize},
 };
 
 #[cfg(feature = "explore")]
 pub use explored::{
-    ArcSwap, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Condvar, EXPLORED, Mutex, MutexGuard, OnceLock, RwLock,
-    linger, relax, thread_number,
+    ArcSwap, AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Condvar, EXPLORED, Guard, Mutex, MutexGuard,
+    OnceLock, RwLock, linger, relax, thread_number,
 };
 
 /// A cell that is set before the number by which others find it is published, so that they never meet: never a point.

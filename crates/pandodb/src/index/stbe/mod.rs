@@ -513,6 +513,10 @@ impl Index for Stbe {
         self.published.load_full()
     }
 
+    fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView)) {
+        look(&**self.published.load());
+    }
+
     fn debt(&self) -> Debt {
         Debt { pack_bytes: self.pack_bytes.load(Relaxed), compact_bytes: self.compact_bytes.load(Relaxed) }
     }

@@ -112,7 +112,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
             Some(route) if last == Some(route.maplet.meta().id) => ROUTED | AGAIN,
             Some(_) => ROUTED,
         };
-        put_varint(out, u64::from(branch.fresh) * FRESH | routed);
+        put_varint(out, (u64::from(branch.fresh) * FRESH) | routed);
         branch.slice.run().meta().encode(out);
         branch.slice.encode(out);
         branch.weights.iter().for_each(|weight| put_varint(out, *weight));

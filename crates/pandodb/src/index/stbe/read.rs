@@ -13,7 +13,7 @@ use crate::base::{KeyRange, RangeTombstone, Result, RunId, Seqno};
 use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
 use crate::run::maplet::{self, Values};
-use crate::run::{ProbeStep, RunProbe};
+use crate::run::{LeafHit, ProbeStep, RunProbe};
 use crate::space::BlockKind;
 
 /// One root, with what it holds.
@@ -147,9 +147,9 @@ impl IndexView for StbeView {
         self.horizon
     }
 
-    fn probe(&self, lookup: &Lookup<'_>) -> Box<dyn Probe> {
+    fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
         let mut probe = StbeProbe {
-            node: self.root.clone(),
+            node: &self.root,
             child: 0,
             live_from: 0,
             next: 0,
@@ -185,8 +185,8 @@ impl IndexView for StbeView {
 }
 
 /// A point lookup on its way down.
-struct StbeProbe {
-    node: Arc<Node>,
+struct StbeProbe<'v> {
+    node: &'v Node,
     /// The node's child that is responsible for the key.
     child: usize,
     /// The oldest branch that is live for the key, as an index.
@@ -208,9 +208,9 @@ struct Routed {
 }
 
 /// What is known of a run by a maplet.
-enum Told {
+enum Told<'v> {
     /// Nothing before this step.
-    Need(Step),
+    Need(Step<'v>),
     /// It may hold the key.
     Perhaps,
     /// It does not.
@@ -226,7 +226,7 @@ impl Routed {
     }
 
     /// `block` is what the last step asked for.
-    fn ask(&mut self, route: &Route, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Told> {
+    fn ask<'v>(&mut self, route: &'v Route, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Told<'v>> {
         let id = route.maplet.meta().id;
         if std::mem::take(&mut self.waits) {
             self.answer = Some((id, maplet::ask(block.as_deref(), lookup.hash)));
@@ -241,13 +241,13 @@ impl Routed {
                 self.waits = true;
                 lookup.tally.filters += 1;
                 let addr = maplet::page_for(&route.maplet, lookup.hash)?;
-                Ok(Told::Need(Step::Need(route.maplet.clone(), addr, BlockKind::Filter)))
+                Ok(Told::Need(Step::Need(&route.maplet, addr, BlockKind::Filter)))
             }
         }
     }
 }
 
-impl StbeProbe {
+impl StbeProbe<'_> {
     /// Finds the live branches of the current node.
     fn enter(&mut self, key: &[u8]) {
         self.live_from = if self.node.children.is_empty() {
@@ -265,15 +265,32 @@ impl StbeProbe {
         if self.node.is_leaf() {
             return false;
         }
-        let child = self.node.children[self.child].node.clone();
-        self.node = child;
+        self.node = &self.node.children[self.child].node;
         self.enter(key);
         true
     }
 }
 
-impl Probe for StbeProbe {
-    fn step(&mut self, mut block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step> {
+/// Takes a leaf's messages of the key. The guard of the block moves on with the value: a reference of its own would be counted.
+fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
+    let mut inline = None;
+    for (entry, value) in hit.entries(lookup.key) {
+        let note = || {
+            inline = Some(value);
+            Base::Absent
+        };
+        if lookup.take(&entry, note)?.is_break() {
+            break;
+        }
+    }
+    if let Some(value) = inline {
+        lookup.base = Base::Inline(hit.block, value);
+    }
+    Ok(())
+}
+
+impl<'v> Probe<'v> for StbeProbe<'v> {
+    fn step(&mut self, mut block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
         loop {
             if lookup.is_done() {
                 return Ok(Step::Done);
@@ -324,15 +341,11 @@ impl Probe for StbeProbe {
                     lookup.tally.filters += u64::from(kind == BlockKind::Filter);
                     lookup.tally.leaves += u64::from(kind == BlockKind::Leaf);
                     self.searched |= kind == BlockKind::Leaf;
-                    return Ok(Step::Need(slice.run().clone(), addr, kind));
+                    return Ok(Step::Need(slice.run(), addr, kind));
                 }
                 ProbeStep::Found(hit) => {
                     self.searched = false;
-                    for (entry, value) in hit.entries(lookup.key) {
-                        if lookup.take(&entry, || Base::Inline(hit.block.clone(), value))?.is_break() {
-                            break;
-                        }
-                    }
+                    take(hit, lookup)?;
                     // The key may have older messages in the run's next leaf.
                     continue;
                 }

@@ -1,0 +1,17 @@
+//! The arguments of `pando lab pool`.
+
+use clap::Args;
+
+/// `pando lab pool`
+#[derive(Debug, Args)]
+pub struct PoolArgs {
+    /// Rounds, in each of which everything has its turn.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub rounds: u64,
+    /// Measure the stores only, not the pools.
+    #[arg(long)]
+    pub stores: bool,
+    /// Print lines of JSON instead of the tables.
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,227 @@
+//! [`Claims`]: the source's cache (002 §3.6.1), as far as safe Rust allows: a direct map, reader counts, claims, hands.
+//!
+//! ```text
+//!   page ──▶ map[page] ──▶ frame ──▶ words            map: 4 bytes for every page of the disk
+//!                            │
+//!                            └─ Locks: counts of readers, a claim, a write bit
+//! ```
+//!
+//! Steps of a hit: the frame's number from the map; count as its reader; look whether it still holds the page; note the hit.
+//! Steps of a miss: draw a free frame from the hand, or take the next hand of frames by compare-and-swap and throw out what was
+//! not hit since the last turn, under claim and write lock; fill it; put it into the map, unless another thread was faster.
+//!
+//! What differs from the source: there are no dirty pages, so nothing is written out a quarter turn ahead; and the contents
+//! are words behind atomics, since a slice of bytes that is sometimes written cannot be handed out without `unsafe`.
+
+pub mod locks;
+
+use locks::Locks;
+
+use super::primitives::{
+    self, AtomicU8, AtomicU32, AtomicU64, Mutex,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+    relax,
+};
+
+/// No page has this number.
+const NONE: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Frame {
+    page: AtomicU64,
+    hit: AtomicU8,
+}
+
+/// The frames that a thread draws from.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Hand {
+    at: usize,
+    end: usize,
+}
+
+/// How large a cache is.
+#[derive(Clone, Copy, Debug)]
+pub struct Size {
+    /// Threads that may use it.
+    pub threads: usize,
+    /// Frames.
+    pub frames: usize,
+    /// Pages of the disk.
+    pub pages: usize,
+    /// Words of 8 bytes in a page.
+    pub words: usize,
+    /// Frames of a hand.
+    pub hand: usize,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub struct Claims {
+    size: Size,
+    /// The frame of each page, plus one; 0: none.
+    map: Box<[AtomicU32]>,
+    frames: Box<[Frame]>,
+    words: Box<[AtomicU64]>,
+    locks: Locks,
+    /// The first frame of the next hand.
+    next: AtomicU32,
+    /// One a thread; nobody else locks it.
+    hands: Box<[Mutex<Hand>]>,
+}
+
+/// A page that is read: until it is dropped its frame keeps it.
+#[derive(Debug)]
+pub struct Page<'a> {
+    cache: &'a Claims,
+    thread: usize,
+    frame: usize,
+    /// It had to be loaded.
+    pub missed: bool,
+}
+
+impl Page<'_> {
+    /// A word of it.
+    #[inline]
+    pub fn word(&self, at: usize) -> u64 {
+        self.cache.words[self.frame * self.cache.size.words + at].load(Relaxed)
+    }
+}
+
+impl Drop for Page<'_> {
+    fn drop(&mut self) {
+        self.cache.locks.end_read(self.thread, self.frame);
+    }
+}
+
+impl Claims {
+    /// An empty cache. Allocates all its frames.
+    pub fn new(size: Size) -> Claims {
+        Claims {
+            map: (0..size.pages).map(|_| AtomicU32::new(0)).collect(),
+            frames: (0..size.frames).map(|_| Frame { page: AtomicU64::new(NONE), hit: AtomicU8::new(0) }).collect(),
+            words: (0..size.frames * size.words).map(|_| AtomicU64::new(0)).collect(),
+            locks: Locks::new(size.threads, size.frames),
+            next: AtomicU32::new(0),
+            hands: (0..size.threads).map(|_| Mutex::new(Hand::default())).collect(),
+            size,
+        }
+    }
+
+    /// A page, for a thread that holds no other; `load` gives the words of one that is not there.
+    pub fn get(&self, thread: usize, page: u64, load: impl Fn(usize) -> u64) -> Page<'_> {
+        let place = &self.map[page as usize];
+        let mut turn = 0;
+        loop {
+            if let Some(frame) = place.load(Acquire).checked_sub(1) {
+                if let Some(found) = self.hit(thread, page, frame as usize) {
+                    return found;
+                }
+                // It is being thrown out.
+                relax(turn);
+                turn += 1;
+                continue;
+            }
+            let frame = self.draw(thread);
+            let words = &self.words[frame * self.size.words..][..self.size.words];
+            words.iter().enumerate().for_each(|(i, word)| word.store(load(i), Relaxed));
+            self.frames[frame].page.store(page, Relaxed);
+            self.frames[frame].hit.store(0, Relaxed);
+            let first = place.compare_exchange(0, frame as u32 + 1, AcqRel, Relaxed).is_ok();
+            if !first {
+                self.frames[frame].page.store(NONE, Relaxed);
+            }
+            self.locks.end_write(frame);
+            self.locks.end_claim(frame);
+            if first {
+                return Page { cache: self, thread, frame, missed: true };
+            }
+            self.locks.end_read(thread, frame);
+        }
+    }
+
+    #[inline]
+    fn hit(&self, thread: usize, page: u64, frame: usize) -> Option<Page<'_>> {
+        if !self.locks.read(thread, frame) {
+            return None;
+        }
+        let found = Page { cache: self, thread, frame, missed: false };
+        if self.frames[frame].page.load(Relaxed) != page {
+            return None;
+        }
+        if self.frames[frame].hit.load(Relaxed) == 0 {
+            self.frames[frame].hit.store(1, Relaxed);
+        }
+        Some(found)
+    }
+
+    /// A frame without a page, locked for writing by this thread.
+    fn draw(&self, thread: usize) -> usize {
+        let mut hand = self.hands[thread].lock();
+        loop {
+            while hand.at < hand.end {
+                hand.at += 1;
+                if self.empty(thread, hand.at - 1) {
+                    return hand.at - 1;
+                }
+            }
+            let at = self.next.load(Relaxed);
+            let end = self.size.frames.min(at as usize + self.size.hand);
+            let after = if end == self.size.frames { 0 } else { end as u32 };
+            if self.next.compare_exchange(at, after, Relaxed, Relaxed).is_ok() {
+                *hand = Hand { at: at as usize, end };
+            }
+        }
+    }
+
+    /// Throws out what a frame holds if it was not hit since the last turn and nobody is about to write it. If so, it is
+    /// locked for writing.
+    fn empty(&self, thread: usize, frame: usize) -> bool {
+        let of = &self.frames[frame];
+        if of.hit.load(Relaxed) > 0 {
+            of.hit.store(0, Relaxed);
+            return false;
+        }
+        if !self.locks.read(thread, frame) {
+            return false;
+        }
+        if !self.locks.claim(frame) {
+            self.locks.end_read(thread, frame);
+            return false;
+        }
+        if !self.locks.write(thread, frame) {
+            self.locks.end_claim(frame);
+            self.locks.end_read(thread, frame);
+            return false;
+        }
+        let page = of.page.load(Relaxed);
+        if page != NONE {
+            self.map[page as usize].store(0, Release);
+            of.page.store(NONE, Relaxed);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_what_was_loaded_however_many_threads_ask() {
+        let size = Size { threads: 3, frames: 64, pages: 300, words: 8, hand: 16 };
+        let cache = Claims::new(size);
+        std::thread::scope(|scope| {
+            for thread in 0..size.threads {
+                let cache = &cache;
+                scope.spawn(move || {
+                    for i in 0..20_000u64 {
+                        let page = (i * 31 + thread as u64 * 7) % 300;
+                        let found = cache.get(thread, page, |word| page * 8 + word as u64);
+                        assert!((0..8).all(|word| found.word(word) == page * 8 + word as u64));
+                    }
+                });
+            }
+        });
+    }
+}

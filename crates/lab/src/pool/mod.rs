@@ -1,0 +1,299 @@
+//! The buffer pool: the engine's beside the design of 002 §3.6.1, its own predecessor, and another crate's cache; and what a
+//! second reader brings to a store whose data is in it.
+//!
+//! ```text
+//!   trace of pages ─▶ get(thread, page) ─▶ engine    guarded blocks, no lock           one and two threads,
+//!                                          claims    the source's, without `unsafe`    by `notes`
+//!                                          sharded   sixteen locks
+//!                                          quick     the crate quick_cache
+//! ```
+//!
+//! A turn looks a page up and reads four words of it, each in another cache line. A page that is missing is filled first with one
+//! word, which stands for the device. Pages are known by one number here; the engine's pool is asked with an owner beside it.
+//!
+//! * *hits*: everything fits; pages uniformly, by Zipf, and always the same one, which is what a root is.
+//! * *misses*: pages in a circle of four times the capacity.
+//! * *ratio*: how many lookups of a trace are hits: Zipf over eight times the capacity; the same with a scan of half the capacity
+//!   after every as many lookups, and counted without the scans.
+
+pub mod claims;
+pub mod notes;
+mod primitives;
+mod sharded;
+mod store;
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use pandodb::base::{BlockAddr, PAGE, PageNo, RunId};
+use pandodb::device::AlignedBuf;
+use pandodb::pool::{Keep, Pool};
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use crate::record::mix;
+use crate::workload::pick::{Dist, Picker};
+use notes::{Lengths, Pair, TURNS};
+pub use store::{Readers, ReadersConfig, readers};
+
+const WORDS: usize = PAGE / 8;
+/// Threads that a cache is made for.
+const THREADS: usize = 2;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Pages of the caches that are measured.
+    pub pages: u64,
+    /// Rounds, in each of which every cache has its turn.
+    pub rounds: u64,
+    /// Notes of a round.
+    pub notes: u64,
+    /// Lookups of a trace.
+    pub lookups: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { pages: 4_096, rounds: 10, notes: 16_000, lookups: 1_000_000 }
+    }
+}
+
+/// What was measured of one cache.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// `pool`.
+    pub kind: String,
+    /// Which cache.
+    pub pool: String,
+    /// Pages of its capacity.
+    pub pages: u64,
+    /// Hits: uniformly, by Zipf, the same page again and again.
+    pub uniform: Pair,
+    /// By Zipf.
+    pub zipf: Pair,
+    /// The same page again and again.
+    pub same: Pair,
+    /// Misses, each of which throws a page out.
+    pub misses: Pair,
+    /// Hits of the Zipf trace, as a share.
+    pub ratio: f64,
+    /// Hits of the Zipf trace with scans, as a share.
+    pub ratio_scans: f64,
+    /// Bytes that the process grew by for each cached page, beside the page.
+    pub overhead: f64,
+}
+
+/// A cache under measurement.
+trait Cache: Sync {
+    /// Reads a page, and loads it first if it is missing. Whether it was there.
+    fn get(&self, thread: usize, page: u64) -> bool;
+}
+
+/// What each word of a page is.
+fn word(page: u64) -> u64 {
+    mix(!page)
+}
+
+/// Four words of a page, in different lines.
+#[inline]
+fn consume(page: u64, words: impl Fn(usize) -> u64) {
+    let from = mix(page) as usize;
+    let right = word(page);
+    for at in (0..4).map(|i| (from.wrapping_add(i * 137)) % WORDS) {
+        assert_eq!(black_box(words(at)), right, "another page");
+    }
+}
+
+#[inline]
+fn consume_bytes(page: u64, bytes: &[u8]) {
+    consume(page, |at| u64::from_le_bytes(bytes[8 * at..8 * at + 8].try_into().expect("eight bytes")));
+}
+
+fn fill(page: u64) -> Vec<u64> {
+    vec![word(page); WORDS]
+}
+
+impl Cache for Pool {
+    fn get(&self, _: usize, page: u64) -> bool {
+        let (addr, mut missed) = (BlockAddr { page: PageNo(page), pages: 1 }, false);
+        let block = Pool::get(self, RunId(1), addr, Keep::Short, || {
+            missed = true;
+            let (mut buf, word) = (AlignedBuf::zeroed(1), word(page).to_le_bytes());
+            buf.as_chunks_mut::<8>().0.fill(word);
+            Ok(buf)
+        });
+        consume_bytes(page, &block.expect("loading cannot fail"));
+        !missed
+    }
+}
+
+impl Cache for claims::Claims {
+    fn get(&self, thread: usize, page: u64) -> bool {
+        let word = word(page);
+        let found = claims::Claims::get(self, thread, page, |_| word);
+        consume(page, |at| found.word(at));
+        !found.missed
+    }
+}
+
+impl Cache for sharded::Sharded {
+    fn get(&self, _: usize, page: u64) -> bool {
+        let found = self.peek(page);
+        let hit = found.is_some();
+        let words = found.unwrap_or_else(|| self.insert(page, &fill(page)));
+        consume(page, |at| words[at]);
+        hit
+    }
+}
+
+impl Cache for quick_cache::sync::Cache<u64, Arc<Vec<u64>>> {
+    fn get(&self, _: usize, page: u64) -> bool {
+        let found = quick_cache::sync::Cache::get(self, &page);
+        let hit = found.is_some();
+        let words = found.unwrap_or_else(|| {
+            let words = Arc::new(fill(page));
+            self.insert(page, words.clone());
+            words
+        });
+        consume(page, |at| words[at]);
+        hit
+    }
+}
+
+/// What makes a cache of so many pages, over a disk of so many.
+type Make = fn(u64, u64) -> Box<dyn Cache>;
+
+/// The caches: the engine's first.
+const CACHES: [(&str, Make); 4] = [
+    ("engine", |pages, _| Box::new(Pool::new(pages as usize * (PAGE + 224)))),
+    ("claims", |pages, disk| {
+        let (frames, disk) = (pages as usize, disk as usize);
+        Box::new(claims::Claims::new(claims::Size { threads: THREADS, frames, pages: disk, words: WORDS, hand: 64 }))
+    }),
+    ("sharded", |pages, _| Box::new(sharded::Sharded::new(pages as usize))),
+    ("quick_cache", |pages, _| Box::new(quick_cache::sync::Cache::new(pages as usize))),
+];
+
+/// Pages that a thread asks for, ready before they are asked for.
+fn picks(dist: Dist, pages: u64, count: u64, seed: u64) -> Vec<u64> {
+    let (mut rng, mut picker) = (Xoshiro256PlusPlus::seed_from_u64(seed), Picker::new(dist, pages));
+    (0..count).map(|_| picker.pick(pages, &mut rng)).collect()
+}
+
+/// Asks for each page once.
+fn ask_all(cache: &dyn Cache, pages: u64) {
+    for page in 0..pages {
+        cache.get(0, page);
+    }
+}
+
+/// Measures all caches. The pages of hits fit twice.
+pub fn compare(config: &Config) -> Vec<Row> {
+    let pages = config.pages;
+    let traces = |dist| [1, 2].map(|seed| picks(dist, pages, 1 << 16, seed));
+    let kinds = [traces(Dist::Uniform), traces(Dist::Zipf), [vec![7], vec![7]]];
+    let overheads = overheads(4 * pages);
+    let full: Vec<Box<dyn Cache>> = CACHES.iter().map(|(_, make)| make(2 * pages, 4 * pages)).collect();
+    let small: Vec<Box<dyn Cache>> = CACHES.iter().map(|(_, make)| make(pages, 4 * pages)).collect();
+    full.iter().for_each(|cache| ask_all(&**cache, pages));
+    let mut hits: Vec<[Lengths; 3]> = CACHES.iter().map(|_| Default::default()).collect();
+    let mut misses: Vec<Lengths> = CACHES.iter().map(|_| Lengths::default()).collect();
+    for round in 0..config.rounds {
+        for (cache, hits) in full.iter().zip(&mut hits) {
+            for (trace, lengths) in kinds.iter().zip(hits) {
+                lengths.round(config.notes, &|thread, note| {
+                    let trace = &trace[thread];
+                    let from = (round * config.notes + note) * TURNS;
+                    for turn in from..from + TURNS {
+                        let hit = cache.get(thread, trace[turn as usize % trace.len()]);
+                        debug_assert!(hit, "everything fits");
+                    }
+                });
+            }
+        }
+        for (cache, misses) in small.iter().zip(&mut misses) {
+            let notes = config.notes / 16;
+            misses.round(notes, &|thread, note| {
+                // Two threads go through different halves of the circle.
+                let from = (round * notes + note) * TURNS + thread as u64 * 2 * pages;
+                for turn in from..from + TURNS {
+                    cache.get(thread, turn % (4 * pages));
+                }
+            });
+        }
+    }
+    let named = CACHES.iter().zip(overheads).zip(hits).zip(misses);
+    let rows = named.map(|((((name, make), overhead), [uniform, zipf, same]), misses)| Row {
+        kind: "pool".to_owned(),
+        pool: (*name).to_owned(),
+        pages,
+        uniform: uniform.pair(),
+        zipf: zipf.pair(),
+        same: same.pair(),
+        misses: misses.pair(),
+        ratio: ratio(*make, config, false),
+        ratio_scans: ratio(*make, config, true),
+        overhead,
+    });
+    rows.collect()
+}
+
+/// The share of hits in a trace by Zipf over eight times the capacity, after a tenth of it; perhaps with scans in between.
+fn ratio(make: Make, config: &Config, scans: bool) -> f64 {
+    let range = 8 * config.pages;
+    // Scans go over pages that the trace has not.
+    let disk = 16 * config.pages;
+    let cache = make(config.pages, disk);
+    let (mut scanned, mut hits) = (0, 0);
+    let warm = config.lookups / 10;
+    for (i, page) in (0..).zip(picks(Dist::Zipf, range, config.lookups, 3)) {
+        let hit = cache.get(0, page);
+        hits += u64::from(hit && i >= warm);
+        if scans && i % (config.pages / 2) == 0 {
+            for _ in 0..config.pages / 2 {
+                cache.get(0, range + scanned % range);
+                scanned += 1;
+            }
+        }
+    }
+    hits as f64 / (config.lookups - warm).max(1) as f64
+}
+
+/// Bytes that the process takes.
+fn resident() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|number| number.parse::<f64>().ok());
+    pages.unwrap_or(0.0) * PAGE as f64
+}
+
+/// What each cache takes for a page, beside the page. All stay until the last is full: memory that one has given back would
+/// make the next look smaller.
+fn overheads(pages: u64) -> Vec<f64> {
+    let mut kept = Vec::new();
+    let grown = CACHES.iter().map(|(_, make)| {
+        let before = resident();
+        let cache = make(pages, pages);
+        ask_all(&*cache, pages);
+        kept.push(cache);
+        (resident() - before) / pages as f64 - PAGE as f64
+    });
+    grown.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cache_answers_and_keeps_what_is_hot() {
+        let config = Config { pages: 256, rounds: 1, notes: 16, lookups: 40_000 };
+        let rows = compare(&config);
+        assert_eq!(rows.len(), CACHES.len());
+        for row in &rows {
+            assert!(row.ratio > 0.4 && row.ratio_scans > 0.2, "{row:?}");
+            assert!([row.uniform, row.zipf, row.same, row.misses].iter().all(|pair| pair.one_ns > 0.0), "{row:?}");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 //!
 //! Each thread notes how long every few turns of its work take. Threads are taken off their cores, and two of them
 //! perhaps never put on two at once; so what counts is the median of those notes during which nobody was disturbed: none that
-//! took four times as long as the median and [`SLACK_NS`] more, and, of two threads, none beside which the other's did. The slack is
+//! took four times as long as the median and `SLACK_NS` more, and, of two threads, none beside which the other's did. The slack is
 //! less than the shortest absence, and more than threads take who fight for a cache line: else a fight would count as an absence.
 
 use std::sync::Barrier;

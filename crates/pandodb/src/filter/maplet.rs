@@ -1,4 +1,4 @@
-//! The maplet of a bundle: which of its runs may hold a key, for one page, however many they are.
+//! The maplet: which of several runs may hold a key, for one page, however many they are.
 //!
 //! ```text
 //!   R filters:   hash ─▶ page of run 0 │ hash ─▶ page of run 1 │ … R pages, R cache misses, R chances to be wrong
@@ -20,7 +20,7 @@
 //! Fingerprints have ⌈log₂ n⌉ + 9 bits, n the entries of all runs: a question is answered with at most 1/512 wrong values on
 //! average. The ninth bit is for shares that vary more than hashes do, since a key of eight runs puts eight entries into one
 //! page: a page that drops a bit is still at 1/256. *Prefixes do not grow*: of runs that were built for themselves the
-//! merge has the rate of their fingerprints, so runs of a bundle are built with room for it.
+//! merge has the rate of their fingerprints, so runs that will be in one are built with room for it.
 //!
 //! Invariant: every (hash, value) that was added, or whose renumbered form was, is answered. Source: 002 §3.6.3 for the
 //! filter; the routing filters of 002 ch. 2 and SplinterDB's later work for the value.

@@ -6,10 +6,10 @@
 //!              values 0 … 3     values 0 … 3
 //! ```
 //!
-//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours, four, that have as many runs as each other: runs on their own, or
-//!    what one maplet answers for. In the root these are memtables; in nodes below it, what was compacted there, since what
-//!    has newly arrived is about to become one run anyway. None in leaves. Runs of which no two have a key in common are told apart by their
-//!    bounds.
+//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours, four, that have as many runs as each other: runs on their
+//!    own, or what one maplet answers for. In the root these are memtables; in nodes below it, what was compacted there,
+//!    since what has newly arrived is about to become one run anyway. None in leaves. Runs of which no two have a key in
+//!    common are told apart by their bounds.
 //! 2. *Make* ([`RouteJob`]): their filters are merged without their keys, in steps, beside the readers.
 //! 3. *Install* ([`routed`]): in the node, or in the halves that it was split into meanwhile, branches of these runs say that
 //!    the maplet is to be asked and for which value. A flush, a split or a merge hands that on with the branch. A run that
@@ -18,8 +18,8 @@
 //!
 //! Invariants: a branch is routed to a maplet only if its run went into it, under the value that the branch names; a maplet
 //! is about whole runs, so it answers for every slice of them. A maplet that cannot be read does not answer: the runs' own
-//! filters are asked. Each installation makes one of several neighbours and touches no other node, whose branches might share a run:
-//! so it ends.
+//! filters are asked. Each installation makes one of several neighbours and touches no other node, whose branches might
+//! share a run: so it ends.
 //!
 //! Cost: an entry is merged once for each fourfold of runs that stand together, and written with about 2 bytes.
 

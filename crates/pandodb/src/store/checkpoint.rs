@@ -148,7 +148,7 @@ impl Engine {
     fn release_laggards(&self) {
         let Some(log) = &self.log else { return };
         // Two segments of each stream: the current one, and one that it fills up to a cut.
-        let segments = 2 * self.config.log_streams as u64 * self.config.segment();
+        let segments = 2 * self.config.streams() as u64 * self.config.segment();
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
             return;
         }

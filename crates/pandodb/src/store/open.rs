@@ -383,7 +383,7 @@ impl Engine {
         self.core.data.write_superblock(&root.superblock)?;
         let options = LogOptions {
             segment_bytes: self.config.segment(),
-            streams: self.config.log_streams,
+            streams: self.config.streams(),
             tagged: self.config.mode == Form::Paper,
         };
         self.log = Some(

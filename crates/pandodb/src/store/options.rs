@@ -71,7 +71,7 @@ pub(crate) struct Config {
     pub maplet_width: usize,
     pub leaf_memtables: u64,
     pub segment_bytes: Option<u64>,
-    pub log_streams: usize,
+    pub log_streams: Option<usize>,
     pub reserve_bytes: Option<u64>,
 }
 
@@ -82,6 +82,12 @@ impl Config {
     /// Bytes of a full memtable: an eighth of the budget, if nobody said otherwise.
     pub(crate) fn memtable(&self) -> usize {
         self.memtable_bytes.unwrap_or(self.memory_budget / 8).max(4 << 10)
+    }
+
+    /// Streams of the log. Which of several a thread writes depends on what other threads there were in the process; a store
+    /// without threads of its own is to do the same each time.
+    pub(crate) fn streams(&self) -> usize {
+        self.log_streams.unwrap_or(if self.background_threads == 0 { 1 } else { 2 })
     }
 
     /// Which filters new runs get.
@@ -106,7 +112,7 @@ impl Config {
 
     /// The most bytes that are kept back for deleting on a full disk.
     pub(crate) fn reserve(&self) -> u64 {
-        self.reserve_bytes.unwrap_or(self.memtable() as u64 / 2 + self.segment() * self.log_streams as u64)
+        self.reserve_bytes.unwrap_or(self.memtable() as u64 / 2 + self.segment() * self.streams() as u64)
     }
 }
 
@@ -129,7 +135,7 @@ impl StoreBuilder {
                 maplet_width: 4,
                 leaf_memtables: 4,
                 segment_bytes: None,
-                log_streams: 2,
+                log_streams: None,
                 reserve_bytes: None,
             },
             operators: HashMap::new(),
@@ -212,7 +218,7 @@ impl StoreBuilder {
         self
     }
 
-    /// How many streams the log has, 1 to 16; the default is 2. A thread writes to a stream of its own, so that threads do not
+    /// How many streams the log has, 1 to 16; the default is 2, and 1 without background threads. A thread writes to a stream of its own, so that threads do not
     /// wait for each other's writes; two share one if there are more threads. What is [`Durability::Synced`] shares the
     /// first, and its syncs; a sync is of every stream that has something new. May be another number at each opening. Each
     /// stream that is used takes a segment of disk.
@@ -223,7 +229,7 @@ impl StoreBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn log_streams(mut self, streams: usize) -> Self {
-        self.config.log_streams = streams;
+        self.config.log_streams = Some(streams);
         self
     }
 
@@ -248,7 +254,7 @@ impl StoreBuilder {
             ("memtable_bytes", config.memtable().to_string()),
             ("pool_bytes", config.pool().to_string()),
             ("segment_bytes", config.segment().to_string()),
-            ("log_streams", config.log_streams.to_string()),
+            ("log_streams", config.streams().to_string()),
             ("durability", format!("{:?}", config.durability)),
             ("background_threads", config.background_threads.to_string()),
             ("mode", format!("{:?}", config.mode)),
@@ -286,7 +292,7 @@ impl StoreBuilder {
         if self.config.background_threads > 64 {
             return Err(Error::invalid("at most 64 background threads"));
         }
-        if !(1..=MAX_STREAMS).contains(&self.config.log_streams) {
+        if !(1..=MAX_STREAMS).contains(&self.config.streams()) {
             return Err(Error::invalid(format!("the log has 1 to {MAX_STREAMS} streams")));
         }
         let path = self.path.display().to_string();

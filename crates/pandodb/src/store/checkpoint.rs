@@ -169,6 +169,10 @@ impl Engine {
         let Some(log) = &self.log else { return Ok(()) };
         let mut root = self.durable_root.lock();
         let last = Seqno(self.settled().next.0 - 1);
+        // A commit that was given up while we waited has left a hole: nothing may claim to be whole.
+        if let Some(first) = self.poison.get() {
+            return Err(Error::Poisoned { first: first.clone() });
+        }
         self.core.data.sync()?;
         log.sync(last)?;
         log.trim()?;

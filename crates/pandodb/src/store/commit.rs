@@ -202,10 +202,11 @@ impl Engine {
             // After the memtables: meanwhile others append, and whoever writes first writes for all of the stream.
             log.write(stream, place.last).inspect_err(|e| self.poison(e))?;
         }
-        let last = place.last;
+        let (last, was_due) = (place.last, place.due.is_some());
         place.finish()?;
-        if durability == Durability::Buffered {
-            // Only now is everything before it appended. What asked to be written is: this is for what did not.
+        if durability == Durability::Buffered || was_due {
+            // Only now is everything before it appended. What asked to be written is: this is for what did not. A lazy commit
+            // that filled its stream's buffer takes the others along, so that a kill loses buffers and no more.
             log.write_before(last).inspect_err(|e| self.poison(e))?;
         }
         Ok(last)
@@ -298,6 +299,9 @@ impl Engine {
         if SeededBug::ReserveNotUsed.is_on() {
             return Ok(false);
         }
+        // A close takes the sequencer, too: what another process keeps back after it is not ours.
+        let _sequencer = self.sequencer.lock();
+        self.check_writable()?;
         self.reserve.release()
     }
 

@@ -120,6 +120,7 @@ impl Log {
             segment_bytes,
             tagged,
             next_segment: AtomicU64::new(next_segment),
+            first_segment: next_segment,
             durable: AtomicU64::new(last.0),
             older: Mutex::new(old),
             written_bytes: Counter::new(0),
@@ -156,7 +157,14 @@ impl Log {
     /// `DiskFull` and `InvalidArgument` have no effect; `Poisoned` after an earlier failure or a close; `Io` poisons.
     pub fn reserve(&self, payload_bytes: usize, to_sync: bool) -> Result<Room<'_>> {
         let stream = if to_sync { &self.streams[0] } else { self.own() };
-        stream.reserve(&self.common, payload_bytes)
+        match stream.reserve(&self.common, payload_bytes) {
+            // Another may have room in its segment; in which one a record stands does not matter, since its seqno is drawn after this.
+            Err(full @ Error::DiskFull { .. }) => {
+                let mut others = self.streams.iter().filter(|other| !std::ptr::eq(*other, stream));
+                others.find_map(|other| other.reserve(&self.common, payload_bytes).ok()).ok_or(full)
+            }
+            room => room,
+        }
     }
 
     /// This thread's stream.
@@ -299,11 +307,21 @@ impl Log {
     /// many. Call it when a durable checkpoint covers them. The directory is not synced: a segment that comes back
     /// after a crash holds nothing that replay would visit.
     ///
+    /// A segment's counted records end where a later epoch begins, and what lies behind is void only as long as that epoch's
+    /// header can be read. So segments go in the order of their numbers, whatever their streams, and while this life has no
+    /// header of its own the last one stays.
+    ///
     /// # Errors
     /// `Io`; the segments that are left are tried again next time.
     pub fn discard_through(&self, seqno: Seqno) -> Result<usize> {
         let Common { older, device, .. } = &self.common;
-        let gone: Vec<SegmentInfo> = older.lock().extract_if(.., |info| info.last <= seqno).collect();
+        let mut gone: Vec<SegmentInfo> = {
+            let mut older = older.lock();
+            let has_header = self.common.next_segment.load(Ordering::Relaxed) > self.common.first_segment;
+            let witness = if has_header { None } else { older.iter().map(|info| info.number).max() };
+            older.extract_if(.., |info| info.last <= seqno && Some(info.number) != witness).collect()
+        };
+        gone.sort_unstable_by_key(|info| info.number);
         for (i, info) in gone.iter().enumerate() {
             let name = segment_name(info.stream, info.number);
             match device.remove(&name) {

@@ -45,8 +45,10 @@ pub(super) struct Common {
     pub segment_bytes: u64,
     /// Whether records are tagged.
     pub tagged: bool,
-    /// The number of the next segment, of whatever stream.
+    /// The number of the next segment, of whatever stream,
     pub next_segment: AtomicU64,
+    /// and of the first one of this life.
+    pub first_segment: u64,
     /// Everything through here is durable, in every stream: what a record may claim.
     pub durable: AtomicU64,
     /// Segments that nobody writes any more, of all streams and earlier lives.

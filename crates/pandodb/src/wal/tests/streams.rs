@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::base::sync::stand_for_thread;
 use crate::device::mem::MemDevice;
-use crate::device::sim::SimDevice;
+use crate::device::sim::{Fault, FaultKind, OpClass, SimDevice};
 
 const SMALL: u64 = 16 << 10;
 
@@ -179,4 +179,40 @@ fn threads_share_syncs_and_streams() {
     drop(log);
     let (_, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(1500) }, SMALL).unwrap();
     assert_eq!(found, batches(1..=1500, 50));
+}
+
+#[test]
+fn what_an_epoch_has_voided_stays_void_wherever_a_discard_ends() {
+    let options = LogOptions { segment_bytes: SMALL, streams: 2, tagged: false };
+    for stops in (0..4).flat_map(|first| (0..4).map(move |second| [first, second])) {
+        let (device, log) = fresh(2);
+        // Stream 1 has intact records behind a gap: 2 was only in the process's memory when that was killed.
+        put_as(&log, 1, 1, false);
+        log.sync(Seqno(1)).unwrap();
+        put_as(&log, 0, 2, true);
+        (3..=40).for_each(|seqno| put_as(&log, 1, seqno, true));
+        log.write(1, Seqno(40)).unwrap();
+        drop(log);
+        let (log, found) = reopen_with(&device, Claims::default(), options).unwrap();
+        assert_eq!(found, batches([1], 100));
+        // The next life writes less than that, elsewhere.
+        (2..=8).for_each(|seqno| put_as(&log, 0, seqno, false));
+        log.sync(Seqno(8)).unwrap();
+        drop(log);
+        // Others write nothing, have it all in a checkpoint, and are killed while they remove what that covers.
+        let covered = Claims { from: Seqno(8), durable: Seqno(8) };
+        for stop in stops {
+            let (log, found) = reopen_with(&device, covered, options).unwrap();
+            assert_eq!(found, [], "{stops:?}: void records are back");
+            device.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Meta), stop)));
+            let _ = log.discard_through(Seqno(8));
+            device.set_fault(None);
+        }
+        let (log, found) = reopen_with(&device, covered, options).unwrap();
+        assert_eq!(found, [], "{stops:?}: void records are back");
+        put_as(&log, 1, 9, false);
+        log.sync(Seqno(9)).unwrap();
+        log.discard_through(Seqno(8)).unwrap();
+        assert_eq!(device.list().unwrap().len(), 1, "a header of its own, and nothing else is left");
+    }
 }

@@ -87,7 +87,8 @@ pub struct Memtable {
 }
 
 impl Memtable {
-    /// An empty memtable that takes its memory from `chunks`. `id` is for messages to humans.
+    /// An empty memtable that takes its memory from `chunks`. `id` is its number in its
+    /// keyspace's life: in messages to humans, and in the log of paper mode, where it says which leaves' generations compare.
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
         let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
         let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -147,7 +147,7 @@ impl Engine {
     /// Seals the memtables that keep too much log alive.
     fn release_laggards(&self) {
         let Some(log) = &self.log else { return };
-        // Two segments of each stream: the current one, and one that it fills up to a cut.
+        // Two segments of each stream: the current one, and the one before it, which a checkpoint may not cover yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
             return;

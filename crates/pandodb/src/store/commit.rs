@@ -204,9 +204,10 @@ impl Engine {
         }
         let (last, was_due) = (place.last, place.due.is_some());
         place.finish()?;
-        if durability == Durability::Buffered || was_due {
+        if was_due && durability != Durability::Synced {
             // Only now is everything before it appended. What asked to be written is: this is for what did not. A lazy commit
-            // that filled its stream's buffer takes the others along, so that a kill loses buffers and no more.
+            // that filled its stream's buffer takes the others along, so that a kill loses buffers and no more. A sync writes
+            // all of them anyway.
             log.write_before(last).inspect_err(|e| self.poison(e))?;
         }
         Ok(last)

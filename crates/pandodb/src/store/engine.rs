@@ -2,7 +2,8 @@
 //! The life of a write is in `commit`.
 //!
 //! Lock order: `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
-//! the data file's map. Whoever applies a commit holds none of them: the sequencer waits for it (`Engine::settled`).
+//! the data file's map. Whoever applies a commit holds none of them, but in paper mode its turn: the sequencer waits for it
+//! (`Engine::settled`).
 //! Readers take none of these, but for the map when they are the last to let go of a run.
 
 use std::collections::{BTreeMap, HashMap};

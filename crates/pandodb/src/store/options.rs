@@ -218,8 +218,9 @@ impl StoreBuilder {
         self
     }
 
-    /// How many streams the log has, 1 to 16; the default is 2, and 1 without background threads. A thread writes to a stream of its own, so that threads do not
-    /// wait for each other's writes; two share one if there are more threads. What is [`Durability::Synced`] shares the
+    /// How many streams the log has, 1 to 16; the default is 2, and 1 without background threads. A thread writes to a stream
+    /// of its own, so that threads do not wait for each other's writes; threads are counted in the process, so two may share
+    /// one before all are used. What is [`Durability::Synced`] shares the
     /// first, and its syncs; a sync is of every stream that has something new. May be another number at each opening. Each
     /// stream that is used takes a segment of disk.
     ///

@@ -1,8 +1,8 @@
 //! The writer: a set of streams, and the syncs that make all of them durable together.
 //!
 //! ```text
-//!   thread a ─▶ stream 0 │ 4 │ 5 │   │   │ 8 │   │       each thread has a stream (two share one if there are more
-//!   thread b ─▶ stream 1 │   │   │ 6 │   │   │ 9 │       threads); what is to be synced goes to stream 0
+//!   thread a ─▶ stream 0 │ 4 │ 5 │   │   │ 8 │   │       each thread has a stream (some share one, by their
+//!   thread b ─▶ stream 1 │   │   │ 6 │   │   │ 9 │       numbers); what is to be synced goes to stream 0
 //!   thread c ─▶ stream 2 │   │   │   │ 7 │   │   │
 //!                                    ▲ sync(7): what the streams hold now is written, each ends its block, all are
 //!                                      synced, `durable` = 7. Not 9: whether 8 was appended in time nobody asked.

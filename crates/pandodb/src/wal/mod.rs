@@ -37,9 +37,9 @@
 //!
 //! # Locks
 //!
-//! A stream has two. Its *turn* is taken before the caller's sequencer and let go of when the record is in the buffer; nobody
-//! waits for anything but the sequencer, and room in a segment, with a turn in hand. Its *state* is innermost: held for the
-//! creation of a segment and for the write before a sync, never for a sync, nor for the writes of commits. Who leads a sync
+//! A stream has two. Its *turn* is taken before the caller's sequencer and let go of when the record is in the buffer; with a turn
+//! in hand one waits for the sequencer, for room in a segment, and in paper mode for a memtable's latches, never for another
+//! turn. Its *state* has only the list of older segments within: held for the creation of a segment and for the write before a sync, never for a sync, nor for the writes of commits. Who leads a sync
 //! takes one state after the other and holds the group's lock over none of them.
 //!
 //! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are stated beside

@@ -55,11 +55,9 @@ impl Unit {
 
     /// What becomes of the filter's values if its runs get the next ones in `numbered`.
     fn member(self, numbered: &mut Vec<RunId>) -> Member {
-        let mut values = Vec::new();
+        // Of other runs that it knows nothing is kept.
+        let mut values = vec![None; usize::from(u8::MAX) + 1];
         for (run, value) in self.runs {
-            if values.len() <= usize::from(value) {
-                values.resize(usize::from(value) + 1, None);
-            }
             // A run that stands in the node twice, since nodes that shared it became one again, has one number.
             let number = numbered.iter().position(|&other| other == run).unwrap_or(numbered.len());
             if number == numbered.len() {
@@ -67,8 +65,6 @@ impl Unit {
             }
             values[usize::from(value)] = Some(number as u8);
         }
-        // Of other runs that it knows nothing is kept.
-        values.resize(values.len().max(usize::from(u8::MAX) + 1), None);
         Member { run: self.filter, values }
     }
 }

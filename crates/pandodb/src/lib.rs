@@ -71,7 +71,7 @@
 //!
 //! The layers themselves are public for this project's own tests and tools, hidden from these pages, and covered by no
 //! promise: `docs/ARCHITECTURE.md` shows them.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![warn(missing_docs)]
 
 // Who may use whom is checked by `tests/tidy.rs`.

@@ -2,7 +2,7 @@
 //!
 //! 1. *Layering*: a module of the engine uses only what stands below it in [`LAYERS`].
 //! 2. *Size*: no file over [`MAX_FILE_LINES`] lines, no function over [`MAX_FN_LINES`] without a `// long:` reason above.
-//! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no `unsafe` and no printing.
+//! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no `unsafe` outside of [`UNSAFE`] and no printing.
 //! 4. *Purpose*: every source file opens with `//!`.
 //! 5. *Dead modules*: every source file is reached by a `mod`.
 //! 6. *Primitives*: threads of the engine meet through `base::sync` only, so that the explorer can take over.
@@ -31,6 +31,9 @@ const MAX_FN_LINES: usize = 70;
 const LEFTOVERS: [&str; 4] = ["todo!", "dbg!", "unimplemented!", "#[ignore"];
 /// Forbidden in the engine's sources.
 const NOT_IN_ENGINE: [&str; 5] = ["unsafe", "println!", "print!", "eprintln!", "eprint!"];
+/// The engine's files that may nevertheless have `unsafe`. That each block says why it is sound is clippy's business
+/// (`undocumented_unsafe_blocks`).
+const UNSAFE: [&str; 1] = ["device/mapped.rs"];
 /// What `base::sync` chooses; forbidden in the engine outside of it, of the switch of seeded bugs, of the
 /// devices and of unit tests. Of `std::sync` only
 /// `Arc` and `Weak` are free.
@@ -387,7 +390,9 @@ fn nothing_was_left_behind() {
             forbidden.extend(NOT_IN_ENGINE);
         }
         for (path, text) in read(folder, "rs") {
+            let excused = folder == CODE[0] && UNSAFE.iter().any(|file| path.ends_with(file));
             let found = leftovers(&code_only(&text), &forbidden).into_iter();
+            let found = found.filter(|(_, word)| !(excused && *word == "unsafe"));
             complaints.extend(found.map(|(line, word)| format!("{folder}/{}:{line}: `{word}`", path.display())));
         }
     }

@@ -6,6 +6,7 @@
 //! - Files are created with mode 0600 and the directory with 0700, whatever the umask; all are closed on `exec`.
 //! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is itself
 //!   synced into its parent.
+//! - Small writes, where a file is opened for them, go through memory ([`super::mapped`]).
 //! - A direct file bypasses the page cache (`O_DIRECT`) where the file system can; elsewhere it is buffered.
 //! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it shuts out a second
 //!   opener in this process as it does one in another, and goes with the process however that ends.
@@ -21,6 +22,7 @@ use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::host::{Host, LOCK_FILE, check_name};
+use super::mapped::Mapped;
 use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, write_all_at};
 use crate::base::PAGE;
 
@@ -92,7 +94,8 @@ impl Device for FileDevice {
         if how.direct {
             bypass_cache(&file)?;
         }
-        Ok(Arc::new(OsFile { file }))
+        let mapped = (how.small_writes && how.create_new).then(|| Mapped::new(&file));
+        Ok(Arc::new(OsFile { file, mapped }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -183,6 +186,8 @@ impl Drop for OsLock {
 #[derive(Debug)]
 struct OsFile {
     file: fs::File,
+    /// Where small writes go, if they are what the file is for.
+    mapped: Option<Mapped>,
 }
 
 impl File for OsFile {
@@ -191,6 +196,9 @@ impl File for OsFile {
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+        if self.mapped.as_ref().is_some_and(|mapped| mapped.write(&self.file, offset, buf)) {
+            return Ok(buf.len());
+        }
         self.file.write_at(buf, offset)
     }
 
@@ -199,17 +207,27 @@ impl File for OsFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        if let Some(mapped) = &self.mapped {
+            mapped.cut(len);
+        }
         self.file.set_len(len)
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend_with_zeros(offset, len),
-            result => Ok(result?),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.extend_with_zeros(offset, len),
+            result => result?,
         }
+        if let Some(mapped) = &self.mapped {
+            mapped.note_promise(offset, len);
+        }
+        Ok(())
     }
 
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        if let Some(mapped) = &self.mapped {
+            mapped.end();
+        }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match fallocate(&self.file, flags, offset, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
@@ -291,7 +309,7 @@ mod tests {
 
     #[test]
     fn space_is_occupied_by_writing_where_it_cannot_be_promised() {
-        let file = OsFile { file: tempfile::tempfile().unwrap() };
+        let file = OsFile { file: tempfile::tempfile().unwrap(), mapped: None };
         file.write_at(0, b"kept").unwrap();
         let end = (ZERO_PAGES * PAGE) as u64 + 5000;
         file.extend_with_zeros(0, end).unwrap();

@@ -15,6 +15,7 @@ mod content;
 pub mod counting;
 pub mod file;
 mod host;
+mod mapped;
 pub mod mem;
 pub mod sim;
 #[cfg(test)]
@@ -37,6 +38,9 @@ pub struct OpenHow {
     pub create_new: bool,
     /// Bypass the page cache where the file system can; transfers are then page-aligned in offset and length.
     pub direct: bool,
+    /// Many small writes will follow one another in what [`File::allocate`] has occupied, as in a log: a new file may take them
+    /// without a system call each. What a write that returned is worth stays the same: it survives the process.
+    pub small_writes: bool,
 }
 
 /// What the store's lock allows.

@@ -8,9 +8,9 @@ use super::counting::{ClassCounts, CountingDevice, FileClass};
 use super::*;
 use crate::base::PAGE;
 
-const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false };
-const WRITE: OpenHow = OpenHow { write: true, create_new: false, direct: false };
-const READ: OpenHow = OpenHow { write: false, create_new: false, direct: false };
+const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false, small_writes: false };
+const WRITE: OpenHow = OpenHow { write: true, create_new: false, direct: false, small_writes: false };
+const READ: OpenHow = OpenHow { write: false, create_new: false, direct: false, small_writes: false };
 
 /// A fresh device of each sort, and what keeps its directory alive.
 fn devices() -> Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> {

@@ -130,14 +130,14 @@ pub struct SpaceStats {
 impl DataFile {
     /// Creates the data file of a new store under `name`, with the superblock slots taken. It is empty.
     pub fn create(device: &dyn Device, name: &str, store_id: StoreId) -> Result<Arc<DataFile>> {
-        let how = OpenHow { write: true, create_new: true, direct: true };
+        let how = OpenHow { write: true, create_new: true, direct: true, ..OpenHow::default() };
         let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
         Self::around(file, store_id, 0)
     }
 
     /// Opens the raw data file of an existing store, to read its superblocks.
     pub fn open_raw(device: &dyn Device, write: bool) -> Result<Arc<dyn File>> {
-        let how = OpenHow { write, create_new: false, direct: true };
+        let how = OpenHow { write, create_new: false, direct: true, ..OpenHow::default() };
         device.open(DATA_FILE, how).map_err(|e| Error::io("open", DATA_FILE, None, &e))
     }
 

@@ -28,8 +28,9 @@ impl Reserve {
         let fail = |op: &'static str| move |e: std::io::Error| Error::io(op, RESERVE_FILE, None, &e);
         let names = device.list().map_err(fail("list"))?;
         let create_new = !names.iter().any(|name| name == RESERVE_FILE);
-        let file =
-            device.open(RESERVE_FILE, OpenHow { write: true, create_new, direct: false }).map_err(fail("open"))?;
+        let file = device
+            .open(RESERVE_FILE, OpenHow { write: true, create_new, ..OpenHow::default() })
+            .map_err(fail("open"))?;
         let held = file.len().map_err(fail("stat"))?;
         Ok(Reserve { file: Mutex::new(Some(file)), held: AtomicU64::new(held), lent: AtomicBool::new(false), limit })
     }

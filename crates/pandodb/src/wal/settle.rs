@@ -86,7 +86,7 @@ fn copy(
     number: u64,
     name: &str,
 ) -> Result<Option<Settled>> {
-    let how = OpenHow { write: true, create_new: true, direct: false };
+    let how = OpenHow { write: true, create_new: true, ..OpenHow::default() };
     let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
     let mut merge = Merge::open(device, store)?;
     let mut item = tail.next(&mut merge)?;

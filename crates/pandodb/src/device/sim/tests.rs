@@ -7,7 +7,7 @@ use super::*;
 use crate::base::PAGE;
 use crate::device::{AlignedBuf, Device, File, LockMode, OpenHow, read_exact_at, write_all_at};
 
-const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false };
+const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false, small_writes: false };
 const PAGE_BYTES: u64 = PAGE as u64;
 
 /// A device that records, with one durable, empty file.

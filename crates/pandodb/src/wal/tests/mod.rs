@@ -90,7 +90,7 @@ fn snapshot(device: &dyn Device) -> Vec<(String, Vec<u8>)> {
 
 /// A new file with these bytes.
 fn create(device: &dyn Device, name: &str, bytes: &[u8]) {
-    let file = device.open(name, OpenHow { write: true, create_new: true, direct: false }).unwrap();
+    let file = device.open(name, OpenHow { write: true, create_new: true, ..OpenHow::default() }).unwrap();
     write_all_at(&*file, 0, bytes).unwrap();
 }
 

@@ -1,0 +1,275 @@
+//! Small writes without a system call: a file that is written through a window of it in memory.
+//!
+//! A log that is written at every commit makes one write of some hundred bytes each time, and pays for entering the kernel
+//! and for its file system, not for the bytes. Here such a write is a copy into a shared mapping of the file: the bytes are in
+//! the page cache when it returns, as after `pwrite`, so they survive the end of the process, whatever ends it, and
+//! `fdatasync` makes them durable.
+//!
+//! ```text
+//!   allocated by fallocate ───────────────────────────────────────────────▶│ limit
+//!   ┌───────────────┬═══════════════════════════════┬──────────────────────┐
+//!   │ written       ║ window, 1 MiB: mapped, locked ║ nothing yet          │
+//!   └───────────────┴═══════════════════════════════┴──────────────────────┘
+//!                         ▲ small writes are copied; a write beyond the window moves it;
+//!                           long ones, and those past the limit, go through pwrite as ever
+//! ```
+//!
+//! # When it is sound
+//!
+//! The kernel reports an error of a mapped page by a signal that ends the process. So a page is mapped only where none can come:
+//!
+//! - Its space was promised by `fallocate`, on a file system that keeps such a promise for pages that are written twice
+//!   ([`keeps_promises`]): one that copies on write would look for space at the second time.
+//! - Nothing of the range was given back: cutting the file or punching a hole unmaps the window first, and ends the mapping for good
+//!   in the second case.
+//! - The pages need not be read from the disk. They are new (the space reads as zeros without I/O) or still in memory: the window is
+//!   locked there as far as the process may lock memory. If it may not, a page could be dropped between two writes and be asked for
+//!   again; that needs a lack of memory within the seconds that a page is written in, and a disk that cannot read back what it has just
+//!   taken.
+//!
+//! What is left: another process that cuts a segment of a running store ends this one. Nothing is lost by it.
+//!
+//! A kill during a copy leaves a part of the record, as a power cut does: the record's checksum tells. Bytes are copied from low to
+//! high addresses or not; nothing relies on it.
+//!
+//! Source: ours; 002 §3.6.4 logs into pages of its own process, which a kill takes.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::ptr::NonNull;
+
+use rustix::fs::FsWord;
+use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
+
+use crate::base::PAGE;
+use crate::base::sync::Mutex;
+
+/// Bytes that are mapped at a time. Letting go of it takes some microseconds, once in thousands of writes.
+const WINDOW: u64 = 1 << 20;
+/// From this length on `pwrite` is the cheaper way: it takes whole pages without a fault for each.
+const LONG: usize = 16 << 10;
+/// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs: what space they have promised, they write in place.
+const IN_PLACE: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+
+/// How a file's small writes go through memory. One thread writes at a time; others wait.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    state: Mutex<State>,
+    /// Its file system keeps its promises of space.
+    promised: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Space is promised from the file's start to here.
+    limit: u64,
+    window: Option<Window>,
+    /// Part of the promise was taken back, or the system refused a mapping: no more windows.
+    over: bool,
+}
+
+impl Mapped {
+    /// For a new, empty file.
+    pub fn new(file: &fs::File) -> Mapped {
+        Mapped { state: Mutex::new(State::default()), promised: keeps_promises(file) }
+    }
+
+    /// Notes that space for the range was promised by the file system.
+    pub fn note_promise(&self, offset: u64, len: u64) {
+        let mut state = self.state.lock();
+        if self.promised && offset <= state.limit {
+            state.limit = state.limit.max(offset + len);
+        }
+    }
+
+    /// Copies all of `buf` into the file, or says that it is to be written in the ordinary way.
+    pub fn write(&self, file: &fs::File, offset: u64, buf: &[u8]) -> bool {
+        if buf.len() >= LONG {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let fits = offset.checked_add(buf.len() as u64).is_some_and(|end| end <= state.limit);
+        if state.over || !fits {
+            return false;
+        }
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            match state.window_at(file, at) {
+                Some(window) => done += window.copy(at, &buf[done..]),
+                // The part that was copied is written once more.
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// The file ends at `len` from now on, or space beyond it was not promised: called **before** it is cut.
+    pub fn cut(&self, len: u64) {
+        let mut state = self.state.lock();
+        state.limit = state.limit.min(len);
+        state.window = None;
+    }
+
+    /// Space is about to be given back somewhere: called before.
+    pub fn end(&self) {
+        *self.state.lock() = State { over: true, ..State::default() };
+    }
+}
+
+impl State {
+    /// The window that holds the byte at `at`, which is below the limit.
+    fn window_at(&mut self, file: &fs::File, at: u64) -> Option<&Window> {
+        if self.window.as_ref().is_none_or(|window| !window.holds(at)) {
+            // The old one goes first.
+            self.window = None;
+            let start = at / WINDOW * WINDOW;
+            // Whole pages: a byte past the file's last page would be the signal.
+            let end = (start + WINDOW).min(self.limit / PAGE as u64 * PAGE as u64);
+            self.window = (at < end).then(|| Window::map(file, start, (end - start) as usize).ok()).flatten();
+            self.over = self.window.is_none();
+        }
+        self.window.as_ref()
+    }
+}
+
+/// A mapped range of a file; unmapped when dropped.
+#[derive(Debug)]
+struct Window {
+    start: u64,
+    len: usize,
+    at: NonNull<u8>,
+}
+
+// SAFETY: the window owns its mapping, which belongs to no thread; the bytes are reached only through `copy`, under the lock of
+// `Mapped`, or with the window alone in hand.
+unsafe impl Send for Window {}
+
+impl Window {
+    fn map(file: &fs::File, start: u64, len: usize) -> io::Result<Window> {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+        let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, start)? };
+        let at = NonNull::new(at.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let window = Window { start, len, at };
+        // SAFETY: the range is the mapping just made. Where memory may not be locked, it is not.
+        let _ = unsafe { rustix::mm::mlock_with(at.as_ptr().cast(), len, MlockFlags::ONFAULT) };
+        Ok(window)
+    }
+
+    fn holds(&self, at: u64) -> bool {
+        at >= self.start && at - self.start < self.len as u64
+    }
+
+    /// Copies as much of `buf` as the window has room for from the file's byte `at` on; how much.
+    fn copy(&self, at: u64, buf: &[u8]) -> usize {
+        assert!(self.holds(at));
+        let from = (at - self.start) as usize;
+        let n = buf.len().min(self.len - from);
+        // SAFETY: `from + n <= self.len`, so the target lies in the mapping, which lives as long as `self`; `buf` is borrowed memory of
+        // this process and not part of the mapping, to whose bytes no reference is ever made.
+        unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr(), self.at.as_ptr().add(from), n) };
+        n
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping that this window made, and nothing else refers to it.
+        let unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+    }
+}
+
+/// Whether the file's file system writes space that it has promised in place, however often.
+fn keeps_promises(file: &fs::File) -> bool {
+    rustix::fs::fstatfs(file).is_ok_and(|stat| IN_PLACE.contains(&stat.f_type))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// A file whose space was promised up to `len`.
+    fn promised(len: u64) -> (fs::File, Mapped) {
+        let file = tempfile::tempfile().unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
+        let mapped = Mapped { state: Mutex::default(), promised: true };
+        mapped.note_promise(0, len);
+        (file, mapped)
+    }
+
+    fn read(file: &fs::File, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        file.read_exact_at(&mut bytes, at).unwrap();
+        bytes
+    }
+
+    fn has_window(mapped: &Mapped) -> bool {
+        mapped.state.lock().window.is_some()
+    }
+
+    #[test]
+    fn what_is_copied_is_in_the_file_across_windows() {
+        let (file, mapped) = promised(3 * WINDOW);
+        let record: Vec<u8> = (0..1000u32).map(|i| (i % 251) as u8).collect();
+        // Over the first seam, back, and to the last byte.
+        for at in [WINDOW - 500, 7, 2 * WINDOW - 1, 3 * WINDOW - 1000] {
+            assert!(mapped.write(&file, at, &record));
+            assert_eq!(read(&file, at, 1000), record);
+        }
+        assert_eq!(read(&file, WINDOW - 500, 500), record[..500], "what was written before stays");
+    }
+
+    #[test]
+    fn only_promised_space_is_mapped() {
+        let (file, mapped) = promised(WINDOW + 5 * PAGE as u64);
+        assert!(!mapped.write(&file, WINDOW + 5 * PAGE as u64 - 3, b"beyond"));
+        assert!(!mapped.write(&file, u64::MAX, b"x"));
+        assert!(!mapped.write(&file, 0, &[1; LONG]), "long writes go the ordinary way");
+        assert!(!has_window(&mapped));
+        assert!(mapped.write(&file, WINDOW + 5 * PAGE as u64 - 3, b"end"));
+
+        mapped.cut(WINDOW);
+        assert!(!has_window(&mapped), "unmapped before it is cut");
+        file.set_len(WINDOW).unwrap();
+        assert!(!mapped.write(&file, WINDOW, b"x"));
+        assert!(mapped.write(&file, WINDOW - 1, b"x"));
+
+        mapped.end();
+        assert!(!has_window(&mapped));
+        assert!(!mapped.write(&file, 0, b"x"));
+        mapped.note_promise(0, WINDOW);
+        assert!(!mapped.write(&file, 0, b"x"), "it is over");
+    }
+
+    #[test]
+    fn a_page_that_is_not_whole_is_not_mapped() {
+        let (file, mapped) = promised(PAGE as u64 + 100);
+        assert!(mapped.write(&file, PAGE as u64 - 4, b"kept"));
+        assert!(!mapped.write(&file, PAGE as u64 + 4, b"page"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_mapped_is_written_in_the_ordinary_way() {
+        let (whole, mapped) = promised(WINDOW);
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), vec![0; WINDOW as usize]).unwrap();
+        let read_only = fs::File::open(dir.path().join("a")).unwrap();
+        assert!(!mapped.write(&read_only, 0, b"x"));
+        assert!(!mapped.write(&whole, 0, b"x"), "refused once, never tried again");
+    }
+
+    #[test]
+    fn a_hole_in_the_promise_ends_before_it() {
+        let mapped = Mapped { state: Mutex::default(), promised: true };
+        mapped.note_promise(PAGE as u64, PAGE as u64);
+        assert_eq!(mapped.state.lock().limit, 0);
+        let doubtful = Mapped { state: Mutex::default(), promised: false };
+        doubtful.note_promise(0, PAGE as u64);
+        assert_eq!(doubtful.state.lock().limit, 0);
+    }
+}

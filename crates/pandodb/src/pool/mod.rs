@@ -154,7 +154,7 @@ impl Pool {
     ) -> Result<Block> {
         match self.peek(owner, addr.page) {
             Some(block) => Ok(block),
-            None => Ok(self.insert(owner, addr, keep, load()?)),
+            None => Ok(self.insert(owner, addr, keep, &load()?)),
         }
     }
 
@@ -169,12 +169,30 @@ impl Pool {
         found.map(Block::guarded)
     }
 
-    /// Caches a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
-    pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, buf: AlignedBuf) -> Block {
-        debug_assert_eq!(buf.len(), addr.bytes(), "a block is cached whole");
+    /// Caches a copy of a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
+    pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
+        // A leaf starts without a chance: one that is read once goes before one that is read twice.
+        self.put(owner, addr, keep, keep.chances() - Keep::Short.chances(), bytes)
+    }
+
+    /// Caches a copy of a block that nobody has asked for yet, but probably will: it goes first if nobody does.
+    pub fn offer(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) {
+        let key = FrameKey::new(owner, addr.page);
+        if self.table.find(key, key.hash()).is_none() {
+            self.put(owner, addr, keep, 0, bytes);
+        }
+    }
+
+    /// Whether so many bytes of blocks of a page each can be cached without throwing anything out.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity.load(Relaxed)
+    }
+
+    fn put(&self, owner: RunId, addr: BlockAddr, keep: Keep, chances: u8, bytes: &[u8]) -> Block {
+        debug_assert_eq!(bytes.len(), addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
-        let body = Body::new(key, keep, &buf, self.home.clone());
+        let body = Body::new(key, keep, bytes, self.home.clone());
         let (capacity, cost) = (self.capacity.load(Relaxed), body.cost());
         if cost > capacity / 8 {
             return Block::counted(body);
@@ -183,8 +201,7 @@ impl Pool {
             return Block::guarded(first);
         }
         let Some(number) = self.make_room(cost, capacity) else { return Block::counted(body) };
-        // A leaf starts without a chance: one that is read once goes before one that is read twice.
-        match self.table.link(number, hash, &body, keep.chances() - Keep::Short.chances()) {
+        match self.table.link(number, hash, &body, chances) {
             Ok(()) => {
                 self.tally().linked.fetch_add(1, Relaxed);
                 Block::counted(body)

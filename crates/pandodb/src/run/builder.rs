@@ -26,6 +26,7 @@ use crate::base::{
     BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, SeededBug, Seqno, key_hash,
 };
 use crate::filter::{FilterBuilder, FilterMeta, Filters};
+use crate::pool::Pool;
 use crate::space::{BlockKind, DataFile};
 
 /// A leaf does not grow beyond this for the sake of filling its last page.
@@ -100,6 +101,13 @@ impl RunBuilder {
     pub fn with_filter(self, filter: FilterBuilder) -> RunBuilder {
         assert!(self.last_key.is_empty(), "the filter knows every key");
         RunBuilder { filter, ..self }
+    }
+
+    /// Offers the run's inner blocks and its filter to the pool as they are written.
+    #[must_use]
+    pub fn cached_in(mut self, pool: Arc<Pool>) -> RunBuilder {
+        self.pages.cache_in(pool);
+        self
     }
 
     /// Appends a message.

@@ -25,6 +25,7 @@ use super::reader::Run;
 use crate::base::{BlockAddr, PAGE, Result, RunId, SeededBug, Seqno};
 use crate::filter::maplet::{Input, Merge, values};
 use crate::filter::{FilterKind, FilterMeta};
+use crate::pool::Pool;
 use crate::space::{BlockKind, DataFile};
 
 /// Pages that are read at a time from each input.
@@ -108,6 +109,13 @@ impl MapletWriter {
         let written = u64::from(merge.meta().pages);
         let pages = PageWriter::new(data, id, written * PAGE as u64);
         Ok(MapletWriter { id, merge, pages, pages_a_step: read / written.max(1) + 1 })
+    }
+
+    /// Offers the maplet's pages to the pool as they are written.
+    #[must_use]
+    pub fn cached_in(mut self, pool: Arc<Pool>) -> MapletWriter {
+        self.pages.cache_in(pool);
+        self
     }
 
     /// Reads and writes about `budget` bytes: how many it were, and whether everything is there.

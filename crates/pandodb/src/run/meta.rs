@@ -18,6 +18,8 @@
 //! Positions count the pages of the run through its extents, in their order: leaves first, then inner levels, filter,
 //! tombstones, footer.
 
+use std::ops::Range;
+
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Extent, MAX_KEY, PAGE, PageNo, Result, RunId, Seqno};
 use crate::filter::{FilterKind, FilterMeta};
@@ -106,12 +108,17 @@ impl RunMeta {
         self.key_bytes + self.value_bytes + self.blob_bytes
     }
 
-    /// The position and the pages of the footer: the rest, after all other blocks.
-    pub(super) fn footer(&self) -> (u64, u64) {
+    /// The positions of inner blocks and filter: what a search passes on its way to a leaf.
+    pub(super) fn above_leaves(&self) -> Range<u64> {
         let filter = &self.filter;
         // Without a filter there is no inner block either.
-        let indexed = if filter.pages > 0 { filter.first + u64::from(filter.pages) } else { self.leaf_pages };
-        let position = indexed + self.tombstones.iter().map(|addr| u64::from(addr.pages)).sum::<u64>();
+        let end = if filter.pages > 0 { filter.first + u64::from(filter.pages) } else { self.leaf_pages };
+        self.leaf_pages..end
+    }
+
+    /// The position and the pages of the footer: the rest, after all other blocks.
+    pub(super) fn footer(&self) -> (u64, u64) {
+        let position = self.above_leaves().end + self.tombstones.iter().map(|addr| u64::from(addr.pages)).sum::<u64>();
         (position, self.pages().saturating_sub(position))
     }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::base::{BlockAddr, EXTENT_PAGES, Extent, PAGE, PageNo, Result, RunId};
 use crate::device::AlignedBuf;
+use crate::pool::{Keep, Pool};
 use crate::space::{BlockKind, DataFile};
 
 /// The most that is allocated ahead, and written at a time: 1 MiB.
@@ -33,6 +34,8 @@ pub(super) struct Placed {
 
 pub(super) struct PageWriter {
     data: Arc<DataFile>,
+    /// Gets a copy of each block that searches pass.
+    pool: Option<Arc<Pool>>,
     owner: RunId,
     /// What the run will probably take in all.
     expected_pages: u64,
@@ -56,6 +59,7 @@ impl PageWriter {
         let buffer_pages = (expected_pages / LEAST_WRITES).clamp(EXTENT_PAGES.into(), STEP_PAGES.into()) as u32;
         PageWriter {
             data,
+            pool: None,
             owner,
             expected_pages,
             buffer_pages,
@@ -66,6 +70,11 @@ impl PageWriter {
             filled: 0,
             buffer_start: PageNo(0),
         }
+    }
+
+    /// Offers inner blocks and filters to the pool as they are written: lookups need not read them back.
+    pub(super) fn cache_in(&mut self, pool: Arc<Pool>) {
+        self.pool = Some(pool);
     }
 
     /// The extents so far; the last one may still be longer than it will be.
@@ -146,6 +155,9 @@ impl PageWriter {
         let block = &mut self.buffer[self.filled as usize * PAGE..][..addr.bytes()];
         fill(block);
         self.data.seal_block(block, addr, self.owner, kind);
+        if let (Some(pool), BlockKind::Inner | BlockKind::Filter) = (&self.pool, kind) {
+            pool.offer(self.owner, addr, Keep::Long, block);
+        }
         self.filled += addr.pages;
         Ok(())
     }

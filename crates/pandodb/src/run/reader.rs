@@ -21,6 +21,9 @@ use crate::device::AlignedBuf;
 use crate::pool::{Block, Keep, Pool};
 use crate::space::{BlockKind, DataFile};
 
+/// Pages above the leaves that are read together. A read of so many takes about twice as long as one of a page.
+const AROUND: u64 = 32;
+
 /// An open run. Dropping the last reference frees its pages.
 pub struct Run {
     data: Arc<DataFile>,
@@ -108,10 +111,73 @@ impl Run {
     /// # Errors
     /// An I/O error, or [`Error::Corruption`] if the block is not a `kind` of this run.
     pub fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
-        let keep = if kind == BlockKind::Leaf { Keep::Short } else { Keep::Long };
-        let block = self.pool.get(self.meta.id, addr, keep, || self.read_checked(addr, kind))?;
+        let block = match self.pool.peek(self.meta.id, addr.page) {
+            Some(block) => block,
+            None => self.fetch(addr, kind)?,
+        };
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
+    }
+
+    /// Reads a block and caches it.
+    fn fetch(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
+        if kind == BlockKind::Leaf {
+            return Ok(self.pool.insert(self.meta.id, addr, Keep::Short, &self.read_checked(addr, kind)?));
+        }
+        if let Some(block) = self.fetch_around(addr, kind) {
+            return Ok(block);
+        }
+        Ok(self.pool.insert(self.meta.id, addr, Keep::Long, &self.read_checked(addr, kind)?))
+    }
+
+    /// Reads a block above the leaves together with its neighbours, as long as the pool has room for them: a store that was
+    /// just opened soon has what all searches need, with a read for each [`AROUND`] pages. `None` if there is no room, or if
+    /// anything about the block is not as it should be: who then reads it alone learns what.
+    fn fetch_around(&self, addr: BlockAddr, kind: BlockKind) -> Option<Block> {
+        let around = self.around(addr).filter(|around| self.pool.has_room(around.bytes()))?;
+        let buf = self.data.read(around).ok()?;
+        let asked = &buf[(addr.page.0 - around.page.0) as usize * PAGE..][..addr.bytes()];
+        self.data.check_block(asked, addr, self.meta.id, kind).ok()?;
+        self.check(asked, addr, kind).ok()?;
+        let mut page = 0;
+        while page < around.pages {
+            let rest = &buf[page as usize * PAGE..];
+            page += self.offer(rest, PageNo(around.page.0 + u64::from(page)), addr).unwrap_or(1);
+        }
+        Some(self.pool.insert(self.meta.id, addr, Keep::Long, asked))
+    }
+
+    /// Caches the block that begins at `page`, if one does, and is as it should be, and not the one that was asked for. Its pages.
+    fn offer(&self, bytes: &[u8], page: PageNo, asked: BlockAddr) -> Option<u32> {
+        let (kind, pages) = self.data.claimed(bytes);
+        let kind = kind.filter(|kind| [BlockKind::Inner, BlockKind::Filter].contains(kind))?;
+        let addr = BlockAddr { page, pages };
+        let bytes = bytes.get(..addr.bytes()).filter(|bytes| !bytes.is_empty())?;
+        if addr != asked {
+            self.data.check_block(bytes, addr, self.meta.id, kind).ok()?;
+            self.check(bytes, addr, kind).ok()?;
+            self.pool.offer(self.meta.id, addr, Keep::Long, bytes);
+        }
+        Some(pages)
+    }
+
+    /// The pages that are read with an inner block or one of the filter: those of its sort. `None` if it is alone.
+    fn around(&self, addr: BlockAddr) -> Option<BlockAddr> {
+        let mut extents = self.starts.iter().zip(&self.meta.extents);
+        let end = addr.page.0 + u64::from(addr.pages);
+        let (&start, extent) = extents.find(|(_, extent)| extent.start <= addr.page && end <= extent.end())?;
+        let position = start + (addr.page.0 - extent.start.0);
+        let above = self.meta.above_leaves();
+        // Not both: a maplet may spare searches the filter.
+        let first = self.meta.filter.first.max(above.start).min(above.end);
+        let same = if position < first { above.start..first } else { first..above.end };
+        let group = position / AROUND * AROUND;
+        let (from, to) = (same.start.max(start).max(group), same.end.min(start + u64::from(extent.pages)));
+        let to = to.min((group + AROUND).max(position + u64::from(addr.pages)));
+        if position < from || position + u64::from(addr.pages) > to || to - from <= u64::from(addr.pages) {
+            return None;
+        }
+        Some(BlockAddr { page: PageNo(extent.start.0 + from - start), pages: (to - from) as u32 })
     }
 
     /// The leaf at `page` if the pool has it.
@@ -323,6 +389,13 @@ impl Run {
         self.extents_of(&ranges)
     }
 
+    /// Nobody will ask for the blocks above the leaves again, and they have more chances than others.
+    fn forget(&self) {
+        for extent in self.extents_of(&[self.meta.above_leaves()]) {
+            (extent.start.0..extent.end()).for_each(|page| self.pool.forget(self.meta.id, PageNo(page)));
+        }
+    }
+
     /// The pages at these positions.
     fn extents_of(&self, ranges: &[PageRange]) -> Vec<Extent> {
         let mut out = Vec::new();
@@ -343,6 +416,7 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         if self.holdings.get_mut().settled {
+            self.forget();
             self.owned().into_iter().for_each(|extent| self.data.free(extent));
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of runs: what they share, and one file for each concern.
 
+mod caching;
 mod damage;
 mod golden;
 mod ownership;

@@ -396,6 +396,11 @@ impl DataFile {
         Ok(())
     }
 
+    /// What the header of an unchecked block claims: its kind, if there is such a kind, and its pages.
+    pub fn claimed(&self, bytes: &[u8]) -> (Option<BlockKind>, u32) {
+        (BlockKind::from_u8(bytes[4]), u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]))
+    }
+
     /// Fills in the header of a block whose body stands from byte 16 on.
     pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: RunId, kind: BlockKind) {
         assert_eq!(bytes.len(), addr.bytes(), "a block is sealed whole");

@@ -69,7 +69,8 @@ impl Folding {
         bottom: bool,
         tombstones: &[RangeTombstone],
     ) -> Folding {
-        let mut builder = RunBuilder::new(core.data.clone(), core.ids.next(), expected_bytes).with_filter(filter);
+        let builder = RunBuilder::new(core.data.clone(), core.ids.next(), expected_bytes);
+        let mut builder = builder.with_filter(filter).cached_in(core.pool.clone());
         for tombstone in prune_tombstones(tombstones, &stripes, bottom) {
             builder.push_tombstone(tombstone);
         }

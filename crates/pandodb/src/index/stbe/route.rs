@@ -163,6 +163,7 @@ impl RouteJob {
         let mut runs = Vec::new();
         let members = group.units.into_iter().map(|unit| unit.member(&mut runs)).collect();
         let writer = MapletWriter::new(core.data.clone(), core.ids.next(), members, entries * width as u64)?;
+        let writer = writer.cached_in(core.pool.clone());
         Ok(RouteJob { bytes, runs, height: group.height, range: group.range, filters, writer })
     }
 }

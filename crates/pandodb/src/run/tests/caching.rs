@@ -1,0 +1,101 @@
+//! What of a run comes into the pool, when, and for how long.
+
+use super::*;
+use crate::base::PAGE;
+use crate::device::AlignedBuf;
+use crate::pool::Keep;
+use crate::space::BlockKind;
+
+/// A run with tens of inner blocks and pages of its filter.
+fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
+    let mut builder = RunBuilder::new(bench.data.clone(), RunId(id), 8 << 20);
+    if cached {
+        builder = builder.cached_in(bench.pool.clone());
+    }
+    for i in 0..60_000u64 {
+        let key = format!("user{:060}", i * 2);
+        builder.push(Entry { key: key.as_bytes(), seqno: Seqno(i + 1), kind: Kind::Put, value: &[7; 40] }).unwrap();
+    }
+    bench.open(builder.finish().unwrap().unwrap())
+}
+
+/// Looks for the key of a number: whether it was found.
+fn probe(slice: &RunSlice, i: u64) -> bool {
+    let key = format!("user{i:060}").into_bytes();
+    let mut probe = RunProbe::new(crate::base::key_hash(&key));
+    let mut block = None;
+    loop {
+        match probe.step(slice, &key, block.take()).unwrap() {
+            ProbeStep::Need(addr, kind) => block = Some(slice.run().load(addr, kind).unwrap()),
+            ProbeStep::Found(_) => return true,
+            ProbeStep::Done => return false,
+        }
+    }
+}
+
+/// Blocks above the leaves.
+fn above(slice: &RunSlice) -> u64 {
+    let above = slice.run().meta().above_leaves();
+    above.end - above.start
+}
+
+#[test]
+fn blocks_above_the_leaves_come_together() {
+    let bench = Bench::new();
+    let slice = large(&bench, 1, false);
+    assert!(above(&slice) > 20, "{}", above(&slice));
+    let before = bench.data.stats().reads;
+    (0..2_000).for_each(|i| assert!(!probe(&slice, i * 60 + 1), "a key that is not there"));
+    let reads = bench.data.stats().reads - before;
+    let leaves = slice.run().false_positives();
+    assert!(reads.saturating_sub(leaves) <= 6, "{reads} reads, {leaves} of leaves");
+}
+
+#[test]
+fn a_full_pool_is_not_filled_with_neighbours() {
+    let bench = Bench { pool: Arc::new(Pool::new(16 * (PAGE + 224))), ..Bench::new() };
+    let slice = large(&bench, 1, false);
+    let leaf = AlignedBuf::zeroed(1);
+    for page in 0..16 {
+        bench.pool.insert(RunId(9), BlockAddr { page: PageNo(page), pages: 1 }, Keep::Short, &leaf);
+    }
+    let before = bench.data.stats();
+    assert!(probe(&slice, 4_000));
+    let after = bench.data.stats();
+    assert_eq!(after.read_bytes - before.read_bytes, (after.reads - before.reads) * PAGE as u64);
+}
+
+#[test]
+fn a_damaged_neighbour_hurts_nobody() {
+    let bench = Bench::new();
+    let slice = large(&bench, 1, false);
+    let meta = slice.run().meta().clone();
+    // A page of the filter and one of the inner blocks that stand beside the root.
+    for position in [meta.filter.first + 1, meta.leaf_pages] {
+        let addr = slice.run().address(position, 1).unwrap();
+        bench.data.write(addr.page, AlignedBuf::from_bytes(&[0x5a; PAGE])).unwrap();
+    }
+    let root = slice.run().load(meta.root, BlockKind::Inner).unwrap();
+    assert_eq!(root.len(), meta.root.bytes());
+    let bad = slice.run().address(meta.leaf_pages, 1).unwrap();
+    assert!(slice.run().load(bad, BlockKind::Inner).unwrap_err().is_corruption(), "asked for, it is reported");
+    let page = slice.run().address(meta.filter.first, 1).unwrap();
+    slice.run().load(page, BlockKind::Filter).unwrap();
+    let bad = slice.run().address(meta.filter.first + 1, 1).unwrap();
+    assert!(slice.run().load(bad, BlockKind::Filter).unwrap_err().is_corruption());
+}
+
+#[test]
+fn what_was_just_written_is_not_read_back_and_goes_with_its_run() {
+    let bench = Bench::new();
+    let slice = large(&bench, 1, true);
+    let before = bench.data.stats().reads;
+    (0..2_000).for_each(|i| assert!(!probe(&slice, i * 60 + 1)));
+    let reads = bench.data.stats().reads - before;
+    assert!(reads <= slice.run().false_positives(), "{reads} reads, but for leaves");
+    let blocks = bench.pool.stats().blocks;
+    assert!(blocks >= above(&slice), "{blocks}");
+    let left = blocks - above(&slice);
+    drop(slice);
+    assert_eq!(bench.pool.stats().blocks, left, "but for leaves, which age");
+}

@@ -165,6 +165,7 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
     counter("filters", stats.filters);
     counter("leaves", stats.leaves);
     counter("false_positives", stats.false_positives);
+    counter("row_hits", stats.row_hits);
     counter("probed_blocks", stats.probed_blocks);
     counter("checkpoints", stats.checkpoints);
     let index = stats.keyspaces.iter().find(|keyspace| keyspace.name == KEYSPACE).map(|keyspace| &keyspace.index);
@@ -192,6 +193,7 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
     gauge("memory.memtables", stats.memory.memtables);
     gauge("memory.pool", stats.memory.pool);
     gauge("memory.pinned", stats.memory.pinned);
+    gauge("memory.rows", stats.memory.rows);
     figures
 }
 

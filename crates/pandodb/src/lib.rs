@@ -90,6 +90,8 @@ pub mod pool;
 #[doc(hidden)]
 pub mod resolve;
 #[doc(hidden)]
+pub mod rows;
+#[doc(hidden)]
 pub mod run;
 #[doc(hidden)]
 pub mod sched;

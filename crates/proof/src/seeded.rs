@@ -96,7 +96,7 @@ const FULL: (u64, u64) = (24, 25);
 const DEEP: (u64, u64) = (1, 16);
 
 /// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep`, `beside`,
-/// `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot` and `pool-claims` catch them.
+/// `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims` and `rows` catch them.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
@@ -108,6 +108,7 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::FrameNotLookedAt,
     SeededBug::HitNotNoted,
     SeededBug::ReaderCountLost,
+    SeededBug::LateRowTaken,
 ];
 
 /// Every other seeded bug.
@@ -154,6 +155,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(MemtableTombstoneIgnored, Model, ANY, "a get finds a key that was deleted with its range"),
         hunt(OlderMemtableFirst, Model, ANY, "a get finds the older value"),
         hunt(FilterMissesKeys, Model, ANY, "a get does not find a key"),
+        hunt(RowOutlivesOverwrite, Model, ANY, "a get shows what was overwritten"),
         hunt(MapletMissesArrival, Model, ANY, "a get does not find a key of a run that came while a maplet was made"),
         hunt(UnreadMapletDenies, Corrupt, (78, 8), "a flipped bit in a maplet hides a key"),
         hunt(OperandsBackwards, Model, ANY, "a list read backwards is in another order"),

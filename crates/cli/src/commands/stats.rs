@@ -54,6 +54,7 @@ struct Memory {
     memtable_bytes: u64,
     pool_bytes: u64,
     pinned_bytes: u64,
+    row_cache_bytes: u64,
     peak_rss_bytes: Option<u64>,
 }
 
@@ -143,6 +144,7 @@ impl From<&StoreStats> for Stats {
                 memtable_bytes: memory.memtables,
                 pool_bytes: memory.pool,
                 pinned_bytes: memory.pinned,
+                row_cache_bytes: memory.rows,
                 peak_rss_bytes: peak_rss_bytes(),
             },
             latency: Latencies { write: latency(&stats.write_latency), read: latency(&stats.read_latency) },
@@ -178,6 +180,7 @@ fn describe(stats: &Stats) -> String {
         ("memtables", memory.memtable_bytes),
         ("pool", memory.pool_bytes),
         ("of which pinned", memory.pinned_bytes),
+        ("rows", memory.row_cache_bytes),
     ]);
     let disk = parts(&[
         ("data", stats.disk_bytes),

@@ -14,6 +14,7 @@ mod crash;
 mod memtable;
 mod pack;
 mod pool;
+mod rows;
 mod swap;
 mod sync;
 
@@ -103,6 +104,7 @@ pub fn all() -> &'static [Scenario] {
             alone("pool-reuse", pool::REUSE, pool::reuse, SeededBug::FrameNotLookedAt),
             alone("pool-hot", pool::HOT, pool::hot, SeededBug::HitNotNoted),
             alone("pool-claims", claims::CLAIMS, claims::claims, SeededBug::ReaderCountLost),
+            alone("rows", rows::ROWS, rows::rows, SeededBug::LateRowTaken),
             alone("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
             alone("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
             scenario("close", backup::CLOSE, false, prepare_empty, backup::close),

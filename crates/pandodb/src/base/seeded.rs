@@ -96,6 +96,10 @@ bugs! {
     ChangedNodeTrusted,
     /// A node of a memtable is split under the eyes of its readers.
     SplitWhileRead,
+    /// The row cache keeps what a packed memtable has overwritten or deleted.
+    RowOutlivesOverwrite,
+    /// The row cache takes a row that was read before a memtable was packed and is offered after it.
+    LateRowTaken,
     /// A filter lacks a few of its run's keys: a read does not find what a scan shows.
     FilterMissesKeys,
     /// A run that arrives while a maplet is made is taken to be in it.

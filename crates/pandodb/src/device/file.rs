@@ -214,14 +214,15 @@ impl File for OsFile {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return self.extend_with_zeros(offset, len),
-            result => result?,
+        let promise = || fallocate(&self.file, FallocateFlags::empty(), offset, len);
+        let promised = match &self.mapped {
+            Some(mapped) => mapped.promise(offset, len, promise),
+            None => promise(),
+        };
+        match promised {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend_with_zeros(offset, len),
+            result => Ok(result?),
         }
-        if let Some(mapped) = &self.mapped {
-            mapped.note_promise(offset, len);
-        }
-        Ok(())
     }
 
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -236,7 +237,10 @@ impl File for OsFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().inspect_err(|_| {
+            // What comes is to be an error, not a signal.
+            self.mapped.iter().for_each(Mapped::end);
+        })
     }
 
     fn occupied(&self) -> io::Result<u64> {

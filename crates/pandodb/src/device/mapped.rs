@@ -14,9 +14,9 @@
 //!                           long ones, and those past the limit, go through pwrite as ever
 //! ```
 //!
-//! # When it is sound
+//! # When it is done
 //!
-//! The kernel reports an error of a mapped page by a signal that ends the process. So a page is mapped only where none can come:
+//! The kernel reports an error of a mapped page by a signal that ends the process. So a page is mapped only where none is to be expected:
 //!
 //! - Its space was promised by `fallocate`, on a file system that keeps such a promise for pages that are written twice
 //!   ([`keeps_promises`]): one that copies on write would look for space at the second time.
@@ -27,7 +27,10 @@
 //!   again; that needs a lack of memory within the seconds that a page is written in, and a disk that cannot read back what it has just
 //!   taken.
 //!
-//! What is left: another process that cuts a segment of a running store ends this one. Nothing is lost by it.
+//! What is left, and ends the process where `pwrite` would report an error: another process that cuts a segment of a running store; on XFS a
+//! clone of the directory, which a plain `cp` makes there, once the disk is too full for a copy of a block that both have; and a file system
+//! that shuts itself down after an error of its own, at the next page. Nothing that was acknowledged is lost by it, no more than by
+//! any kill. A host that cannot have that writes by `pwrite`: `StoreBuilder::mapped_log`.
 //!
 //! A kill during a copy leaves a part of the record, as a power cut does: the record's checksum tells. Bytes are copied from low to
 //! high addresses or not; nothing relies on it.
@@ -75,12 +78,14 @@ impl Mapped {
         Mapped { state: Mutex::new(State::default()), promised: keeps_promises(file) }
     }
 
-    /// Notes that space for the range was promised by the file system.
-    pub fn note_promise(&self, offset: u64, len: u64) {
+    /// Has space for the range promised by the file system: `promise` asks it.
+    pub fn promise<E>(&self, offset: u64, len: u64, promise: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
+        promise()?;
         if self.promised && offset <= state.limit {
             state.limit = state.limit.max(offset + len);
         }
+        Ok(())
     }
 
     /// Copies all of `buf` into the file, or says that it is to be written in the ordinary way.
@@ -112,7 +117,7 @@ impl Mapped {
         state.window = None;
     }
 
-    /// Space is about to be given back somewhere: called before.
+    /// Space is about to be given back somewhere, and this is called before; or the disk has begun to fail.
     pub fn end(&self) {
         *self.state.lock() = State { over: true, ..State::default() };
     }
@@ -198,7 +203,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
         let mapped = Mapped { state: Mutex::default(), promised: true };
-        mapped.note_promise(0, len);
+        mapped.promise(0, len, || io::Result::Ok(())).unwrap();
         (file, mapped)
     }
 
@@ -242,7 +247,7 @@ mod tests {
         mapped.end();
         assert!(!has_window(&mapped));
         assert!(!mapped.write(&file, 0, b"x"));
-        mapped.note_promise(0, WINDOW);
+        mapped.promise(0, WINDOW, || io::Result::Ok(())).unwrap();
         assert!(!mapped.write(&file, 0, b"x"), "it is over");
     }
 
@@ -266,10 +271,10 @@ mod tests {
     #[test]
     fn a_hole_in_the_promise_ends_before_it() {
         let mapped = Mapped { state: Mutex::default(), promised: true };
-        mapped.note_promise(PAGE as u64, PAGE as u64);
+        mapped.promise(PAGE as u64, PAGE as u64, || io::Result::Ok(())).unwrap();
         assert_eq!(mapped.state.lock().limit, 0);
         let doubtful = Mapped { state: Mutex::default(), promised: false };
-        doubtful.note_promise(0, PAGE as u64);
+        doubtful.promise(0, PAGE as u64, || io::Result::Ok(())).unwrap();
         assert_eq!(doubtful.state.lock().limit, 0);
     }
 }

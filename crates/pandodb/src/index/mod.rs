@@ -25,6 +25,7 @@ use crate::base::{
 use crate::memtable::Memtable;
 use crate::pool::{Block, Pool};
 use crate::resolve::{Gather, Stripes};
+use crate::rows::RowCache;
 use crate::run::RunSlice;
 use crate::space::{BlockKind, DataFile};
 
@@ -53,6 +54,8 @@ pub struct Core {
     pub data: Arc<DataFile>,
     /// The buffer pool.
     pub pool: Arc<Pool>,
+    /// The row cache.
+    pub rows: Arc<RowCache>,
     /// Hands out identities of runs and trunk nodes.
     pub ids: Arc<IdSource>,
     /// The store is open for writing: a damaged copy of a metadata block is written anew when it is met.
@@ -214,8 +217,10 @@ pub struct Lookup<'a> {
     pub at: Seqno,
     /// Operands above the base.
     pub gather: Gather,
-    /// The base.
+    /// The base,
     pub base: Base,
+    /// and the seqno of the message that it is from, if one was found.
+    pub base_seqno: Seqno,
     /// For figures.
     pub tally: ProbeTally,
     /// Messages with a smaller seqno are dead: a range tombstone covers them.
@@ -232,6 +237,7 @@ impl<'a> Lookup<'a> {
             at,
             gather: Gather::new(),
             base: Base::Absent,
+            base_seqno: Seqno(0),
             tally: ProbeTally::default(),
             floor: Seqno(0),
             done: false,
@@ -274,8 +280,15 @@ impl<'a> Lookup<'a> {
             Kind::Delete => {}
             Kind::RangeDelete => unreachable!("range tombstones are kept apart"),
         }
+        self.base_seqno = entry.seqno;
         self.done = true;
         Ok(ControlFlow::Break(()))
+    }
+
+    /// Takes a value that was found with nothing above it.
+    pub fn take_row(&mut self, value: Vec<u8>) {
+        self.base = Base::Owned(value);
+        self.done = true;
     }
 }
 

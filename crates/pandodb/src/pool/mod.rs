@@ -12,7 +12,8 @@
 //!
 //! * **The key is the owner's identity and the page.** Identities are never reused within a store, so a page that was
 //!   freed and written again by another owner has another key, and each block carries its own: a stale frame can never be hit.
-//!   Nobody has to tell the pool that a run died; its frames are not asked for any more and age out.
+//!   Nobody has to tell the pool that a run died; its frames are not asked for any more and age out. (Runs tell it of their blocks above
+//!   the leaves all the same, which have more chances than they deserve then.)
 //! * **CLOCK** (`002 §3.6.1`): a hit gives the frame its chances back; the hand takes one from each frame that it passes
 //!   and evicts the first that has none. A leaf has one, and starts with none, so that one read once goes before one
 //!   read twice. A block above the leaves has more ([`Keep`]): it saves reads for hundreds of them.

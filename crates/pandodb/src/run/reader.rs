@@ -15,7 +15,7 @@ use super::leaf::Leaf;
 use super::meta::RunMeta;
 use super::spans::{PageRange, Spans};
 use super::tombstones;
-use crate::base::sync::{Counter, Mutex, Ordering::Relaxed};
+use crate::base::sync::{AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Keep, Pool};
@@ -33,6 +33,8 @@ pub struct Run {
     starts: Vec<u64>,
     fragments: Result<Arc<Fragments>>,
     false_positives: Counter,
+    /// A group of blocks could not be read, or not believed: each is read alone from now on.
+    alone: AtomicBool,
     holdings: Mutex<Holdings>,
 }
 
@@ -73,7 +75,8 @@ impl Run {
         let fragments = tombstones::read(&data, &meta).map(|ranges| Arc::new(Fragments::build(&ranges)));
         let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages) };
         let false_positives = Counter::new(0);
-        Arc::new(Run { data, pool, starts, fragments, false_positives, holdings: Mutex::new(holdings), meta })
+        let alone = AtomicBool::new(false);
+        Arc::new(Run { data, pool, starts, fragments, false_positives, alone, holdings: Mutex::new(holdings), meta })
     }
 
     /// The run's description.
@@ -124,17 +127,20 @@ impl Run {
         if kind == BlockKind::Leaf {
             return Ok(self.pool.insert(self.meta.id, addr, Keep::Short, &self.read_checked(addr, kind)?));
         }
-        if let Some(block) = self.fetch_around(addr, kind) {
-            return Ok(block);
+        let around = self.around(addr).filter(|around| self.pool.has_room(around.bytes()));
+        if let Some(around) = around.filter(|_| !self.alone.load(Relaxed)) {
+            match self.fetch_around(addr, kind, around) {
+                Some(block) => return Ok(block),
+                None => self.alone.store(true, Relaxed),
+            }
         }
         Ok(self.pool.insert(self.meta.id, addr, Keep::Long, &self.read_checked(addr, kind)?))
     }
 
     /// Reads a block above the leaves together with its neighbours, as long as the pool has room for them: a store that was
-    /// just opened soon has what all searches need, with a read for each [`AROUND`] pages. `None` if there is no room, or if
+    /// just opened soon has what all searches need, with a read for each [`AROUND`] pages. `None` if they cannot be read, or if
     /// anything about the block is not as it should be: who then reads it alone learns what.
-    fn fetch_around(&self, addr: BlockAddr, kind: BlockKind) -> Option<Block> {
-        let around = self.around(addr).filter(|around| self.pool.has_room(around.bytes()))?;
+    fn fetch_around(&self, addr: BlockAddr, kind: BlockKind, around: BlockAddr) -> Option<Block> {
         let buf = self.data.read(around).ok()?;
         let asked = &buf[(addr.page.0 - around.page.0) as usize * PAGE..][..addr.bytes()];
         self.data.check_block(asked, addr, self.meta.id, kind).ok()?;

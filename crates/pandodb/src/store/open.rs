@@ -36,6 +36,7 @@ use crate::index::{Core, IdSource, Index};
 use crate::memtable::{CHUNK_BYTES, ChunkPool, Memtable};
 use crate::pool::Pool;
 use crate::resolve::{MergeOperator, Operator, builtin};
+use crate::rows::RowCache;
 use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Superblock};
@@ -66,6 +67,7 @@ pub(crate) fn open(
     let core = Core {
         data: found.data,
         pool: Arc::new(Pool::new(config.pool())),
+        rows: RowCache::new(config.rows()),
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
         mend: !config.read_only,
     };
@@ -385,6 +387,7 @@ impl Engine {
             segment_bytes: self.config.segment(),
             streams: self.config.streams(),
             tagged: self.config.mode == Form::Paper,
+            mapped: self.config.mapped_log,
         };
         self.log = Some(
             Log::start(

@@ -69,9 +69,11 @@ pub(crate) struct Config {
     pub salvage: bool,
     pub fanout: usize,
     pub maplet_width: usize,
+    pub row_cache_bytes: Option<usize>,
     pub leaf_memtables: u64,
     pub segment_bytes: Option<u64>,
     pub log_streams: Option<usize>,
+    pub mapped_log: bool,
     pub reserve_bytes: Option<u64>,
 }
 
@@ -98,10 +100,24 @@ impl Config {
         })
     }
 
-    /// Bytes of the pool: half of the budget. Memtables (one active, up to two sealed) take three eighths, compactions
+    /// Bytes of pool and row cache together: half of the budget. Memtables (one active, up to two sealed) take three eighths, compactions
     /// the rest.
-    pub(crate) fn pool(&self) -> usize {
+    fn caches(&self) -> usize {
         self.memory_budget / 2
+    }
+
+    /// Bytes of the row cache: an eighth of that, since a few hot rows are worth most.
+    pub(crate) fn rows(&self) -> usize {
+        let default = match self.mode {
+            Mode::Product => self.caches() / 8,
+            Mode::Paper => 0,
+        };
+        self.row_cache_bytes.unwrap_or(default).min(self.caches() / 2)
+    }
+
+    /// Bytes of the pool.
+    pub(crate) fn pool(&self) -> usize {
+        self.caches() - self.rows()
     }
 
     /// Bytes of a log segment: a quarter of a memtable, 64 KiB to 16 MiB.
@@ -133,9 +149,11 @@ impl StoreBuilder {
                 salvage: false,
                 fanout: 8,
                 maplet_width: 4,
+                row_cache_bytes: None,
                 leaf_memtables: 4,
                 segment_bytes: None,
                 log_streams: None,
+                mapped_log: true,
                 reserve_bytes: None,
             },
             operators: HashMap::new(),
@@ -212,6 +230,19 @@ impl StoreBuilder {
         self
     }
 
+    /// Bytes of the cache of single rows, which are then not the pool's; the default is a sixteenth of the memory budget, and none
+    /// in [`Mode::Paper`]. At most a quarter of the budget; 0 for none, where no row is asked for much more often than others.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = pandodb::Store::builder(dir.path().join("s")).memory_budget(64 << 20).row_cache_bytes(8 << 20).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn row_cache_bytes(mut self, bytes: usize) -> Self {
+        self.config.row_cache_bytes = Some(bytes);
+        self
+    }
+
     /// Bytes of a log segment; the default is a quarter of a memtable, at most 16 MiB.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.config.segment_bytes = Some(bytes);
@@ -231,6 +262,20 @@ impl StoreBuilder {
     /// ```
     pub fn log_streams(mut self, streams: usize) -> Self {
         self.config.log_streams = Some(streams);
+        self
+    }
+
+    /// Whether the log may be written through memory that is mapped to its files (the default), where the file system allows: a commit
+    /// with [`Durability::Buffered`] then takes no system call. Without it some failures of the file system that would end the
+    /// process by a signal are errors: `docs/decisions/0022-small-writes-mapped.md` says which.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = pandodb::Store::builder(dir.path().join("s")).mapped_log(false).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn mapped_log(mut self, mapped: bool) -> Self {
+        self.config.mapped_log = mapped;
         self
     }
 
@@ -254,6 +299,7 @@ impl StoreBuilder {
         vec![
             ("memtable_bytes", config.memtable().to_string()),
             ("pool_bytes", config.pool().to_string()),
+            ("row_cache_bytes", config.rows().to_string()),
             ("segment_bytes", config.segment().to_string()),
             ("log_streams", config.streams().to_string()),
             ("durability", format!("{:?}", config.durability)),

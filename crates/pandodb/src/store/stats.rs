@@ -180,6 +180,8 @@ pub struct MemoryStats {
     pub pool: u64,
     /// Of these, blocks that callers' values pin.
     pub pinned: u64,
+    /// The row cache.
+    pub rows: u64,
 }
 
 /// Figures of one keyspace.
@@ -226,6 +228,8 @@ pub struct StoreStats {
     pub filters: u64,
     /// Leaves that they searched.
     pub leaves: u64,
+    /// Of the point lookups, those that found their row in the row cache.
+    pub row_hits: u64,
     /// Runs that they searched in vain: the filter said that the key might be there.
     pub false_positives: u64,
     /// Work owed, in bytes.
@@ -319,6 +323,9 @@ impl Engine {
         stats.snapshots = self.snapshots.len() as u64;
         stats.memory.budget = self.config.memory_budget as u64;
         stats.memory.pool = pool.bytes;
+        let rows = self.core.rows.stats();
+        stats.memory.rows = rows.bytes;
+        stats.row_hits = rows.hits;
         stats.memory.pinned = pool.pinned_bytes;
         stats.write_latency = self.figures.writes.latency(|tally| &tally.latency);
         stats.read_latency = self.figures.reads.latency(|tally| &tally.latency);

@@ -50,11 +50,13 @@ pub struct LogOptions {
     /// Whether records carry the generations of the leaves that they went to: payloads are those of [`super::tags`] then, else
     /// of [`super::ops`].
     pub tagged: bool,
+    /// Whether the device may take records without a system call each ([`OpenHow::small_writes`](crate::device::OpenHow)).
+    pub mapped: bool,
 }
 
 impl Default for LogOptions {
     fn default() -> LogOptions {
-        LogOptions { segment_bytes: 16 << 20, streams: 1, tagged: false }
+        LogOptions { segment_bytes: 16 << 20, streams: 1, tagged: false, mapped: true }
     }
 }
 
@@ -95,7 +97,7 @@ impl Log {
         old: Vec<SegmentInfo>,
         options: LogOptions,
     ) -> Result<Log> {
-        let LogOptions { segment_bytes, streams, tagged } = options;
+        let LogOptions { segment_bytes, streams, tagged, mapped } = options;
         if !segment_bytes.is_multiple_of(BLOCK) || !(2 * BLOCK..=MAX_SEGMENT).contains(&segment_bytes) {
             return Err(Error::invalid(format!(
                 "segment_bytes is {segment_bytes}, must be a multiple of 4096 from 8192 to 16 GiB"
@@ -119,6 +121,7 @@ impl Log {
             start: last,
             segment_bytes,
             tagged,
+            mapped,
             next_segment: AtomicU64::new(next_segment),
             first_segment: next_segment,
             durable: AtomicU64::new(last.0),

@@ -45,6 +45,8 @@ pub(super) struct Common {
     pub segment_bytes: u64,
     /// Whether records are tagged.
     pub tagged: bool,
+    /// Whether segments are opened for small writes.
+    pub mapped: bool,
     /// The number of the next segment, of whatever stream,
     pub next_segment: AtomicU64,
     /// and of the first one of this life.
@@ -106,7 +108,7 @@ impl Common {
     }
 
     fn create_file(&self, name: &str, capacity: u64, header: &Header) -> Result<Arc<dyn File>> {
-        let how = OpenHow { write: true, create_new: true, small_writes: true, ..OpenHow::default() };
+        let how = OpenHow { write: true, create_new: true, small_writes: self.mapped, ..OpenHow::default() };
         let file = self.device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
         file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
         write_all_at(&*file, 0, &header.encode(self.store)).map_err(|e| Error::io("write", name, Some(0), &e))?;

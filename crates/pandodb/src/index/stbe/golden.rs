@@ -10,6 +10,7 @@ use crate::device::{Device, OpenHow};
 use crate::filter::{FilterBuilder, Filters};
 use crate::index::{Core, IdSource, RootRecord};
 use crate::pool::Pool;
+use crate::rows::RowCache;
 use crate::run::maplet::{MapletWriter, Member, ask, page_for};
 use crate::run::{Run, RunBuilder, RunSlice};
 use crate::space::data::DATA_FILE;
@@ -20,7 +21,13 @@ const STORE: StoreId = StoreId([7; 16]);
 
 fn core(device: &MemDevice) -> Core {
     let data = DataFile::create(device, "data", STORE).unwrap();
-    Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(20)), mend: true }
+    Core {
+        data,
+        pool: Arc::new(Pool::new(1 << 20)),
+        rows: RowCache::new(1 << 20),
+        ids: Arc::new(IdSource::new(20)),
+        mend: true,
+    }
 }
 
 /// A run of two puts, `a` and `m`.

@@ -13,12 +13,13 @@ use std::sync::Arc;
 
 use crate::base::{
     BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, RunId,
-    Seqno,
+    Seqno, key_hash,
 };
 use crate::filter::FilterBuilder;
 use crate::index::{Core, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
+use crate::rows::{Change, IndexRows};
 use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
 use crate::space::data::DATA_FILE;
 
@@ -144,21 +145,30 @@ pub struct PackJob {
     folding: Folding,
     block: EntryBlock,
     after: Option<(Vec<u8>, Seqno)>,
+    /// Rows that are to be brought up to date.
+    rows: Option<Arc<IndexRows>>,
 }
 
 impl PackJob {
-    /// Starts packing. `bottom`: the index holds nothing yet.
+    /// Starts packing. `bottom`: the index holds nothing yet. From here on the row cache takes no row that an older root holds, and
+    /// at the end of the job it has absorbed the memtable: before its root is published.
     pub fn new(
         core: &Core,
+        rows: &Arc<IndexRows>,
         batch: SealedBatch,
         filter: FilterBuilder,
         stripes: Stripes,
         operator: Option<Operator>,
         bottom: bool,
     ) -> PackJob {
-        let tombstones = batch.memtable.fragments().clipped(&KeyRange::all());
+        let ranges = batch.memtable.fragments();
+        let tombstones = ranges.clipped(&KeyRange::all());
+        let rows = rows.begin(batch.through).then(|| rows.clone());
+        if let Some(rows) = rows.as_ref().filter(|_| !ranges.is_empty()) {
+            rows.remove_where(|key, seqno| ranges.covering(key, Seqno::MAX) > seqno);
+        }
         let folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
-        PackJob { batch, folding, block: EntryBlock::new(), after: None }
+        PackJob { batch, folding, block: EntryBlock::new(), after: None, rows }
     }
 
     /// Works through about `budget` bytes: how many it were, and whether the memtable is done.
@@ -174,6 +184,9 @@ impl PackJob {
             for entry in self.block.iter() {
                 self.folding.push(entry)?;
             }
+            if let Some(rows) = &self.rows {
+                absorb(rows, self.after.as_ref().map(|(key, _)| key.as_slice()), &self.block);
+            }
             let last = self.block.get(self.block.len() - 1);
             self.after = Some((last.key.to_vec(), last.seqno));
             done += self.block.bytes() as u64;
@@ -184,6 +197,22 @@ impl PackJob {
     /// Completes the run.
     pub fn finish(self) -> Result<Output> {
         self.folding.finish()
+    }
+}
+
+/// Tells the row cache of the keys of a block, what has become of each; `before` is the key before them.
+fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBlock) {
+    for i in 0..block.len() {
+        let entry = block.get(i);
+        // The newest message of a key comes first.
+        if before != Some(entry.key) {
+            let change = match entry.kind {
+                Kind::Put => Change::Value(entry.value, entry.seqno),
+                _ => Change::Other,
+            };
+            rows.absorb(entry.key, key_hash(entry.key), change);
+        }
+        before = Some(entry.key);
     }
 }
 
@@ -331,12 +360,19 @@ mod tests {
     use crate::filter::Filters;
     use crate::index::IdSource;
     use crate::pool::Pool;
+    use crate::rows::RowCache;
     use crate::space::DataFile;
 
     #[test]
     fn a_message_that_two_inputs_hold_is_damage() {
         let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
-        let core = Core { data, pool: Arc::new(Pool::new(1 << 20)), ids: Arc::new(IdSource::new(1)), mend: true };
+        let core = Core {
+            data,
+            pool: Arc::new(Pool::new(1 << 20)),
+            rows: RowCache::new(1 << 20),
+            ids: Arc::new(IdSource::new(1)),
+            mend: true,
+        };
         let mut folding =
             Folding::new(&core, FilterBuilder::new(Filters::Bloom, 1), 0, Stripes::default(), None, false, &[]);
         let entry = |seqno| Entry { key: b"key", seqno: Seqno(seqno), kind: Kind::Put, value: b"value" };

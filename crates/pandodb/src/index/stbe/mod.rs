@@ -54,6 +54,7 @@ use super::{
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
+use crate::rows::IndexRows;
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
 
@@ -66,6 +67,8 @@ pub const KIND: &str = "stbe";
 /// One size-tiered Bε-tree.
 pub struct Stbe {
     core: Core,
+    /// Rows that are asked for often.
+    rows: Arc<IndexRows>,
     shape: Shape,
     /// What merges fold with; without one they are kept as they are.
     operator: Option<Operator>,
@@ -181,9 +184,11 @@ impl Stbe {
     }
 
     fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {
-        let view = StbeView::of(&trunk);
+        let rows = Arc::new(core.rows.of_index(trunk.through));
+        let view = StbeView::of(&trunk, &rows);
         Stbe {
             core,
+            rows,
             shape,
             operator,
             published: ArcSwap::from_pointee(view),
@@ -221,7 +226,7 @@ impl Stbe {
                     let operator = self.operator.clone();
                     // In the root maplets are made of maplets.
                     let filter = self.filter(2);
-                    let job = PackJob::new(&self.core, batch, filter, keep(), operator, bottom);
+                    let job = PackJob::new(&self.core, &self.rows, batch, filter, keep(), operator, bottom);
                     return Ok(Some(Claim::Pack(Box::new(job))));
                 }
             }
@@ -465,7 +470,7 @@ impl Stbe {
         }
         trunk.graves = inner.trunk.graves.succeed(dropped);
         inner.trunk = trunk;
-        self.published.store(Arc::new(StbeView::of(&inner.trunk)));
+        self.published.store(Arc::new(StbeView::of(&inner.trunk, &self.rows)));
         inner.routes.resume();
         self.recount(inner);
     }
@@ -537,7 +542,7 @@ impl Index for Stbe {
             (inner.trunk.clone(), self.branch_ids.load(Relaxed))
         };
         let bytes = persist::store(&self.core, &trunk.root, &trunk.blobs, next_branch)?;
-        let pin = Arc::new(StbeView::of(&trunk));
+        let pin = Arc::new(StbeView::of(&trunk, &self.rows));
         Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin })
     }
 
@@ -593,6 +598,8 @@ impl Index for Stbe {
         let mut trunk = inner.trunk.clone();
         trunk.root = Arc::new(Node::new(KeyRange::all(), 0));
         let mut blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
+        self.rows.begin(Seqno::MAX);
+        self.rows.remove_where(|_, _| true);
         blobs.extend(unpacked.iter().flat_map(|batch| job::blobs_of(&batch.memtable)));
         self.publish(&mut inner, trunk, &blobs);
     }

@@ -12,6 +12,7 @@ use super::{Graves, Trunk};
 use crate::base::{KeyRange, RangeTombstone, Result, RunId, Seqno};
 use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
+use crate::rows::IndexRows;
 use crate::run::maplet::{self, Values};
 use crate::run::{LeafHit, ProbeStep, RunProbe};
 use crate::space::BlockKind;
@@ -24,13 +25,15 @@ pub struct StbeView {
     horizon: Seqno,
     /// Bytes of large values.
     blob_bytes: u64,
+    rows: Arc<IndexRows>,
     /// Held, not read: large values that later swaps drop outlive this view.
     _graves: Arc<Graves>,
 }
 
 impl StbeView {
-    pub(super) fn of(trunk: &Trunk) -> StbeView {
+    pub(super) fn of(trunk: &Trunk, rows: &Arc<IndexRows>) -> StbeView {
         StbeView {
+            rows: rows.clone(),
             root: trunk.root.clone(),
             through: trunk.through,
             horizon: trunk.horizon,
@@ -149,6 +152,9 @@ impl IndexView for StbeView {
 
     fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
         let mut probe = StbeProbe {
+            rows: &self.rows,
+            through: self.through,
+            fresh: true,
             node: &self.root,
             child: 0,
             live_from: 0,
@@ -186,6 +192,11 @@ impl IndexView for StbeView {
 
 /// A point lookup on its way down.
 struct StbeProbe<'v> {
+    rows: &'v IndexRows,
+    /// That of the view.
+    through: Seqno,
+    /// The row cache is to be asked.
+    fresh: bool,
     node: &'v Node,
     /// The node's child that is responsible for the key.
     child: usize,
@@ -260,6 +271,27 @@ impl StbeProbe<'_> {
         self.next = self.node.branches.len();
     }
 
+    /// Asks the row cache, once.
+    fn recall(&mut self, lookup: &mut Lookup<'_>) {
+        if std::mem::take(&mut self.fresh)
+            && !lookup.is_done()
+            && let Some(value) = self.rows.get(lookup.key, lookup.hash, lookup.at)
+        {
+            lookup.take_row(value);
+        }
+    }
+
+    /// Offers a plain value that nothing stands above to the row cache, if the lookup sees all that the view holds.
+    fn offer(&self, lookup: &Lookup<'_>) {
+        if let Base::Inline(block, value) = &lookup.base
+            && lookup.gather.is_empty()
+            && self.through <= lookup.at
+        {
+            let value = &block[value.clone()];
+            self.rows.offer(lookup.key, lookup.hash, value, lookup.base_seqno, self.through);
+        }
+    }
+
     /// Moves to the child. `false` in a leaf.
     fn descend(&mut self, key: &[u8]) -> bool {
         if self.node.is_leaf() {
@@ -291,6 +323,7 @@ fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
 
 impl<'v> Probe<'v> for StbeProbe<'v> {
     fn step(&mut self, mut block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
+        self.recall(lookup);
         loop {
             if lookup.is_done() {
                 return Ok(Step::Done);
@@ -346,6 +379,7 @@ impl<'v> Probe<'v> for StbeProbe<'v> {
                 ProbeStep::Found(hit) => {
                     self.searched = false;
                     take(hit, lookup)?;
+                    self.offer(lookup);
                     // The key may have older messages in the run's next leaf.
                     continue;
                 }

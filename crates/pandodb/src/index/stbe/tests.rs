@@ -14,6 +14,7 @@ use crate::index::{Base, IdSource, Lookup, Step};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
 use crate::resolve::AddI64;
+use crate::rows::RowCache;
 use crate::space::DataFile;
 
 /// A small deterministic generator.
@@ -52,7 +53,13 @@ fn operator() -> Operator {
 
 fn core(device: &MemDevice) -> Core {
     let data = DataFile::create(device, "data", StoreId([3; 16])).unwrap();
-    Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1)), mend: true }
+    Core {
+        data,
+        pool: Arc::new(Pool::new(256 << 10)),
+        rows: RowCache::new(1 << 20),
+        ids: Arc::new(IdSource::new(1)),
+        mend: true,
+    }
 }
 
 impl Bench {
@@ -366,6 +373,7 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
     let core = Core {
         data: data.clone(),
         pool: Arc::new(Pool::new(256 << 10)),
+        rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
         mend: true,
     };
@@ -379,8 +387,13 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
         record.bytes[i] ^= 0x55;
         let file = bench.device.open("data", crate::device::OpenHow { write: true, ..Default::default() }).unwrap();
         let data = DataFile::open(file, StoreId([3; 16])).unwrap();
-        let core =
-            Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1 << 20)), mend: true };
+        let core = Core {
+            data,
+            pool: Arc::new(Pool::new(256 << 10)),
+            rows: RowCache::new(1 << 20),
+            ids: Arc::new(IdSource::new(1 << 20)),
+            mend: true,
+        };
         if let Err(e) = Stbe::open(core, SHAPE, None, &record) {
             assert!(e.is_corruption(), "{e}");
         }

@@ -45,7 +45,7 @@ fn expected(seqnos: std::ops::RangeInclusive<u64>) -> Vec<Batch> {
 
 /// So many streams.
 fn of(streams: usize) -> LogOptions {
-    LogOptions { segment_bytes: SMALL, streams, tagged: false }
+    LogOptions { segment_bytes: SMALL, streams, tagged: false, mapped: true }
 }
 
 /// Writes the seqnos after `last` through `last + steps`, by several writers in turn, with everything that a log does; tells

@@ -11,8 +11,12 @@ const SMALL: u64 = 16 << 10;
 
 fn fresh(streams: usize) -> (Arc<SimDevice>, Log) {
     let device = SimDevice::new(1);
-    let (log, _) =
-        reopen_with(&device, Claims::default(), LogOptions { segment_bytes: SMALL, streams, tagged: false }).unwrap();
+    let (log, _) = reopen_with(
+        &device,
+        Claims::default(),
+        LogOptions { segment_bytes: SMALL, streams, tagged: false, mapped: true },
+    )
+    .unwrap();
     (device, log)
 }
 
@@ -115,7 +119,8 @@ fn segments_of_other_lives_streams_are_discarded() {
     drop(log);
     let claims = Claims { from: Seqno(3), durable: Seqno(4) };
     let (log, found) =
-        reopen_with(&device, claims, LogOptions { segment_bytes: SMALL, streams: 2, tagged: false }).unwrap();
+        reopen_with(&device, claims, LogOptions { segment_bytes: SMALL, streams: 2, tagged: false, mapped: true })
+            .unwrap();
     assert_eq!(found, batches([4], 100));
     (5..=6).for_each(|seqno| put_as(&log, seqno as usize, seqno, false));
     assert_eq!(device.list().unwrap().len(), 3);
@@ -138,7 +143,7 @@ fn a_closed_log_makes_no_room() {
 #[test]
 fn threads_share_syncs_and_streams() {
     let device = MemDevice::new();
-    let options = LogOptions { segment_bytes: 64 << 10, streams: 3, tagged: false };
+    let options = LogOptions { segment_bytes: 64 << 10, streams: 3, tagged: false, mapped: true };
     let (log, _) = reopen_with(&device, Claims::default(), options).unwrap();
     let (sequencer, appended) = (parking_lot::Mutex::new(1u64), std::sync::atomic::AtomicU64::new(0));
     let appended = &appended;
@@ -183,7 +188,7 @@ fn threads_share_syncs_and_streams() {
 
 #[test]
 fn what_an_epoch_has_voided_stays_void_wherever_a_discard_ends() {
-    let options = LogOptions { segment_bytes: SMALL, streams: 2, tagged: false };
+    let options = LogOptions { segment_bytes: SMALL, streams: 2, tagged: false, mapped: true };
     for stops in (0..4).flat_map(|first| (0..4).map(move |second| [first, second])) {
         let (device, log) = fresh(2);
         // Stream 1 has intact records behind a gap: 2 was only in the process's memory when that was killed.

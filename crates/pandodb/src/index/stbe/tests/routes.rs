@@ -134,7 +134,13 @@ fn an_unreadable_maplet_costs_time_only() {
         }
     }
     let data = DataFile::open(open(), StoreId([3; 16])).unwrap();
-    let core = Core { data, pool: Arc::new(Pool::new(256 << 10)), ids: Arc::new(IdSource::new(1 << 20)), mend: true };
+    let core = Core {
+        data,
+        pool: Arc::new(Pool::new(256 << 10)),
+        rows: RowCache::new(1 << 20),
+        ids: Arc::new(IdSource::new(1 << 20)),
+        mend: true,
+    };
     bench.tree = Stbe::open(core, SHAPE, Some(operator()), &cut.root).unwrap();
     let mut said = Said::default();
     bench.tree.verify(&mut said).unwrap();

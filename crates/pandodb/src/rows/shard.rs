@@ -1,0 +1,368 @@
+//! [`Shard`]: rows in a queue of segments, found by hash.
+//!
+//! ```text
+//!   places   | segment, oldest     | segment             | segment, newest |        bytes, appended
+//!              row row ··· row       row ··· ··· row       row row ▲
+//!   table    [·|17|·|·|402|9|·|…]  open addressing: a place in steps of 8 bytes, 0 for none
+//!   seen     [·|·|a7|·|1f|…]       what was offered lately and not kept: a mark of its hash
+//! ```
+//!
+//! A row that is replaced or removed leaves the table; its bytes stay until its segment is the oldest and gives way. Then the rows of
+//! it that were asked for since they came are written once more at the front, up to half a segment of them, and the others are
+//! gone. So there is no list to keep and nothing to allocate for a row.
+
+use std::collections::VecDeque;
+
+use super::Change;
+use crate::base::Seqno;
+
+/// Before each row: hash u32, length of the key u16 and of the value u16, index u32, asked u8 and three unused, seqno u64.
+const HEAD: usize = 24;
+/// Rows begin at a multiple of this.
+const STEP: usize = 8;
+/// A segment of a large shard, in bytes,
+const SEGMENT: usize = 64 << 10;
+/// and of a small one; also what a shard is least good for.
+const LEAST_SEGMENT: usize = 4 << 10;
+/// Segments of a shard.
+const SEGMENTS: usize = 16;
+/// A longer row is better off in its leaf.
+const MAX_ROW: usize = 2 << 10;
+/// The table's entry for no row.
+const NONE: u32 = 0;
+
+/// A part of the cache. Empty, and for ever, if it was made for too few bytes.
+#[derive(Debug)]
+pub(super) struct Shard {
+    /// Oldest first.
+    segments: VecDeque<Vec<u8>>,
+    /// The number of the oldest segment; they are numbered as they come.
+    first: u32,
+    segment_bytes: usize,
+    capacity: usize,
+    /// Place + 1 of a row, by hash; as many as a power of two.
+    table: Vec<u32>,
+    rows: usize,
+    /// Of these, by index.
+    by_index: Vec<u32>,
+    /// Marks of hashes, as many as a power of two.
+    seen: Vec<u16>,
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+}
+
+/// What stands before a row.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    hash: u32,
+    key: usize,
+    value: usize,
+    index: u32,
+    asked: bool,
+    seqno: Seqno,
+}
+
+impl Head {
+    fn read(bytes: &[u8]) -> Head {
+        let u16_at = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        Head {
+            hash: u32_at(0),
+            key: u16_at(4),
+            value: u16_at(6),
+            index: u32_at(8),
+            asked: bytes[12] != 0,
+            seqno: Seqno(u64::from_le_bytes(bytes[16..24].try_into().expect("eight bytes"))),
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.hash.to_le_bytes());
+        out.extend_from_slice(&(self.key as u16).to_le_bytes());
+        out.extend_from_slice(&(self.value as u16).to_le_bytes());
+        out.extend_from_slice(&self.index.to_le_bytes());
+        out.extend_from_slice(&[u8::from(self.asked), 0, 0, 0]);
+        out.extend_from_slice(&self.seqno.0.to_le_bytes());
+    }
+
+    /// Bytes of the whole row.
+    fn len(&self) -> usize {
+        (HEAD + self.key + self.value).next_multiple_of(STEP)
+    }
+}
+
+impl Shard {
+    pub(super) fn new(capacity_bytes: usize) -> Shard {
+        let segment_bytes = (capacity_bytes / SEGMENTS).clamp(LEAST_SEGMENT, SEGMENT);
+        let capacity = if capacity_bytes < SEGMENTS * LEAST_SEGMENT / 4 { 0 } else { capacity_bytes };
+        // Four times as many as rows of middling length: two bytes of 256.
+        let seen = if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() / 2 };
+        Shard {
+            segments: VecDeque::new(),
+            first: 0,
+            segment_bytes,
+            capacity,
+            table: Vec::new(),
+            rows: 0,
+            by_index: Vec::new(),
+            seen: vec![0; seen],
+            hits: 0,
+            misses: 0,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.segments.len() * self.segment_bytes + self.table.len() * 4 + self.seen.len() * 2
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Rows of an index.
+    pub(super) fn rows_of(&self, index: u32) -> u32 {
+        self.by_index.get(index as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn get(&mut self, index: u32, key: &[u8], hash: u64, at: Seqno) -> Option<Vec<u8>> {
+        let Some(slot) = self.find(index, key, hash) else {
+            self.misses += 1;
+            return None;
+        };
+        let row = self.row_mut(self.table[slot] - 1);
+        let head = Head::read(row);
+        row[12] = 1;
+        let found = (head.seqno <= at).then(|| row[HEAD + head.key..][..head.value].to_vec());
+        *if found.is_some() { &mut self.hits } else { &mut self.misses } += 1;
+        found
+    }
+
+    /// Keeps the row if it was offered lately.
+    pub(super) fn offer(&mut self, index: u32, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
+        if self.capacity == 0 || HEAD + key.len() + value.len() > MAX_ROW.min(self.segment_bytes / 4) {
+            return;
+        }
+        let mark = (hash >> 32) as u16 | 1;
+        let at = (hash as usize).wrapping_add(index as usize) & (self.seen.len() - 1);
+        if std::mem::replace(&mut self.seen[at], mark) != mark {
+            return;
+        }
+        self.seen[at] = 0;
+        // Another reader may have been faster.
+        if self.find(index, key, hash).is_none() {
+            self.put(index, key, hash, value, seqno);
+        }
+    }
+
+    /// Brings a row up to date, if it is there.
+    pub(super) fn change(&mut self, index: u32, key: &[u8], hash: u64, change: Change<'_>) {
+        let Some(slot) = self.find(index, key, hash) else { return };
+        let row = self.row_mut(self.table[slot] - 1);
+        let head = Head::read(row);
+        match change {
+            // Most updates do not change the length.
+            Change::Value(value, seqno) if value.len() == head.value => {
+                row[16..24].copy_from_slice(&seqno.0.to_le_bytes());
+                row[HEAD + head.key..][..head.value].copy_from_slice(value);
+            }
+            _ => self.vacate(slot),
+        }
+    }
+
+    /// Removes the rows for which `keep` says so.
+    pub(super) fn retain(&mut self, keep: impl Fn(u32, &[u8], Seqno) -> bool) {
+        let mut slot = 0;
+        while slot < self.table.len() {
+            let place = self.table[slot];
+            let gone = place != NONE && {
+                let row = self.row(place - 1);
+                let head = Head::read(row);
+                !keep(head.index, &row[HEAD..][..head.key], head.seqno)
+            };
+            // What moves into the slot is looked at next.
+            if gone { self.vacate(slot) } else { slot += 1 }
+        }
+    }
+
+    // ---- places ----
+
+    /// Steps of a segment.
+    fn steps(&self) -> u32 {
+        (self.segment_bytes / STEP) as u32
+    }
+
+    /// Places are numbers of steps since the first segment of all; they wrap.
+    fn split(&self, place: u32) -> (usize, usize) {
+        let steps = self.steps();
+        let modulus = u32::MAX / steps;
+        let number = place / steps;
+        let segment = (number + modulus - self.first % modulus) % modulus;
+        (segment as usize, (place % steps) as usize * STEP)
+    }
+
+    fn row(&self, place: u32) -> &[u8] {
+        let (segment, at) = self.split(place);
+        &self.segments[segment][at..]
+    }
+
+    fn row_mut(&mut self, place: u32) -> &mut [u8] {
+        let (segment, at) = self.split(place);
+        &mut self.segments[segment][at..]
+    }
+
+    // ---- the table ----
+
+    fn find(&self, index: u32, key: &[u8], hash: u64) -> Option<usize> {
+        if self.table.is_empty() {
+            return None;
+        }
+        let mask = self.table.len() - 1;
+        let mut slot = hash as usize & mask;
+        loop {
+            let place = self.table[slot];
+            if place == NONE {
+                return None;
+            }
+            let row = self.row(place - 1);
+            let head = Head::read(row);
+            if head.hash == hash as u32 && head.index == index && row[HEAD..][..head.key] == *key {
+                return Some(slot);
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+
+    /// Empties a slot, and moves those behind it that may stand nearer to where they belong.
+    fn vacate(&mut self, mut slot: usize) {
+        let mask = self.table.len() - 1;
+        let index = Head::read(self.row(self.table[slot] - 1)).index;
+        self.by_index[index as usize] -= 1;
+        let mut next = slot;
+        loop {
+            next = (next + 1) & mask;
+            let place = self.table[next];
+            if place == NONE {
+                break;
+            }
+            let home = Head::read(self.row(place - 1)).hash as usize & mask;
+            // Whether the slot lies between where the row belongs and where it is.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(slot) & mask) {
+                self.table[slot] = place;
+                slot = next;
+            }
+        }
+        self.table[slot] = NONE;
+        self.rows -= 1;
+    }
+
+    fn enter(&mut self, index: u32, hash: u32, place: u32) {
+        if (self.rows + 1) * 4 > self.table.len() * 3 {
+            let old = std::mem::take(&mut self.table);
+            self.table = vec![NONE; (old.len() * 2).max(64)];
+            for place in old.into_iter().filter(|&place| place != NONE) {
+                let hash = Head::read(self.row(place - 1)).hash;
+                self.settle(hash, place);
+            }
+        }
+        self.settle(hash, place + 1);
+        self.rows += 1;
+        if self.by_index.len() <= index as usize {
+            self.by_index.resize(index as usize + 1, 0);
+        }
+        self.by_index[index as usize] += 1;
+    }
+
+    fn settle(&mut self, hash: u32, place: u32) {
+        let mask = self.table.len() - 1;
+        let mut slot = hash as usize & mask;
+        while self.table[slot] != NONE {
+            slot = (slot + 1) & mask;
+        }
+        self.table[slot] = place;
+    }
+
+    // ---- the queue ----
+
+    fn put(&mut self, index: u32, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
+        let head = Head { hash: hash as u32, key: key.len(), value: value.len(), index, asked: false, seqno };
+        self.make_room(head.len());
+        let place = self.append(&head, key, value);
+        self.enter(index, head.hash, place);
+    }
+
+    /// Writes a row behind the others, where there is room for it; its place.
+    fn append(&mut self, head: &Head, key: &[u8], value: &[u8]) -> u32 {
+        let modulus = u32::MAX / self.steps();
+        let number = (self.first % modulus + self.segments.len() as u32 - 1) % modulus;
+        let steps = self.steps();
+        let segment = self.segments.back_mut().expect("room was made");
+        let place = number * steps + (segment.len() / STEP) as u32;
+        head.write(segment);
+        segment.extend_from_slice(key);
+        segment.extend_from_slice(value);
+        segment.resize(segment.len().next_multiple_of(STEP), 0);
+        place
+    }
+
+    fn make_room(&mut self, bytes: usize) {
+        let fits = |segment: &Vec<u8>| segment.len() + bytes <= self.segment_bytes;
+        if self.segments.back().is_some_and(fits) {
+            return;
+        }
+        // The table of many short rows takes more than was thought.
+        while self.bytes() > self.capacity && self.segments.len() > 1 {
+            self.turn(0);
+            self.segments.pop_back();
+        }
+        if self.bytes() + self.segment_bytes <= self.capacity || self.segments.is_empty() {
+            self.segments.push_back(Vec::with_capacity(self.segment_bytes));
+        } else {
+            self.turn(self.segment_bytes / 2);
+        }
+    }
+
+    /// Makes the oldest segment the newest one: with the rows of it that were asked for, up to `most` bytes of them.
+    fn turn(&mut self, most: usize) {
+        let steps = self.steps();
+        let modulus = u32::MAX / steps;
+        let begin = (self.first % modulus) * steps;
+        let oldest = &self.segments[0];
+        let (mut at, mut again, mut kept) = (0, Vec::new(), 0);
+        let mut rows = Vec::new();
+        while at < oldest.len() {
+            let head = Head::read(&oldest[at..]);
+            rows.push((at, head));
+            at += head.len();
+        }
+        for (at, head) in rows {
+            let Some(slot) = self.slot_of(head.hash, begin + (at / STEP) as u32) else { continue };
+            if head.asked && kept + head.len() <= most {
+                kept += head.len();
+                again.push((at, head));
+            }
+            self.vacate(slot);
+        }
+        let old = self.segments.pop_front().expect("there are segments");
+        self.first = (self.first + 1) % modulus;
+        self.segments.push_back(Vec::with_capacity(self.segment_bytes));
+        for (at, head) in again {
+            let (key, value) = old[at + HEAD..][..head.key + head.value].split_at(head.key);
+            let head = Head { asked: false, ..head };
+            let place = self.append(&head, key, value);
+            self.enter(head.index, head.hash, place);
+        }
+    }
+
+    /// The slot of the row at a place, unless it left the table.
+    fn slot_of(&self, hash: u32, place: u32) -> Option<usize> {
+        let mask = self.table.len() - 1;
+        let mut slot = hash as usize & mask;
+        while self.table[slot] != NONE {
+            if self.table[slot] == place + 1 {
+                return Some(slot);
+            }
+            slot = (slot + 1) & mask;
+        }
+        None
+    }
+}

@@ -1,0 +1,158 @@
+//! Tests of the row cache: against a map, and what it must refuse.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::base::key_hash;
+
+fn key(i: u64) -> Vec<u8> {
+    format!("row{i:09}").into_bytes()
+}
+
+/// Offers twice: the second time counts.
+fn keep(rows: &IndexRows, i: u64, value: &[u8], seqno: u64, through: u64) {
+    for _ in 0..2 {
+        rows.offer(&key(i), key_hash(&key(i)), value, Seqno(seqno), Seqno(through));
+    }
+}
+
+fn get(rows: &IndexRows, i: u64, at: u64) -> Option<Vec<u8>> {
+    rows.get(&key(i), key_hash(&key(i)), Seqno(at))
+}
+
+fn change(rows: &IndexRows, i: u64, change: Change<'_>) {
+    rows.absorb(&key(i), key_hash(&key(i)), change);
+}
+
+#[test]
+fn a_row_is_kept_at_the_second_time_and_seen_from_its_seqno_on() {
+    let rows = RowCache::new(1 << 20).of_index(Seqno(10));
+    rows.offer(&key(1), key_hash(&key(1)), b"one", Seqno(5), Seqno(10));
+    assert_eq!(get(&rows, 1, 10), None);
+    keep(&rows, 1, b"one", 5, 10);
+    assert_eq!(get(&rows, 1, 10).unwrap(), b"one");
+    assert_eq!(get(&rows, 1, 5).unwrap(), b"one");
+    assert_eq!(get(&rows, 1, 4), None, "a snapshot before it");
+    let stats = rows.cache.stats();
+    assert_eq!((stats.rows, stats.hits, stats.misses), (1, 2, 2));
+}
+
+#[test]
+fn what_was_read_before_a_memtable_was_absorbed_is_refused_after_it() {
+    let rows = RowCache::new(1 << 20).of_index(Seqno(10));
+    keep(&rows, 1, b"one", 5, 10);
+    assert!(rows.begin(Seqno(20)));
+    keep(&rows, 2, b"two", 5, 10);
+    assert_eq!(get(&rows, 2, 30), None);
+    change(&rows, 1, Change::Value(b"ONE", Seqno(15)));
+    assert_eq!((get(&rows, 1, 30).unwrap(), get(&rows, 1, 14)), (b"ONE".to_vec(), None));
+    keep(&rows, 2, b"two", 5, 20);
+    assert_eq!(get(&rows, 2, 30).unwrap(), b"two");
+    change(&rows, 1, Change::Value(b"of another length", Seqno(16)));
+    change(&rows, 2, Change::Other);
+    change(&rows, 3, Change::Value(b"never asked for", Seqno(17)));
+    assert_eq!((get(&rows, 1, 30), get(&rows, 2, 30), get(&rows, 3, 30)), (None, None, None));
+}
+
+#[test]
+fn indexes_share_memory_and_nothing_else() {
+    let cache = RowCache::new(1 << 20);
+    let (a, b) = (cache.of_index(Seqno(1)), cache.of_index(Seqno(1)));
+    (0..100).for_each(|i| keep(&a, i, b"a", 1, 1));
+    keep(&b, 7, b"b", 1, 1);
+    assert_eq!((get(&a, 7, 1).unwrap(), get(&b, 7, 1).unwrap(), get(&b, 8, 1)), (b"a".to_vec(), b"b".to_vec(), None));
+    a.remove_where(|key, seqno| key == self::key(8) && seqno == Seqno(1));
+    assert_eq!((get(&a, 8, 1), get(&a, 9, 1).is_some()), (None, true));
+    drop(a);
+    assert_eq!((cache.stats().rows, get(&b, 7, 1).unwrap()), (1, b"b".to_vec()));
+}
+
+#[test]
+fn a_cache_of_no_bytes_keeps_nothing() {
+    let rows = RowCache::new(0).of_index(Seqno(1));
+    keep(&rows, 1, b"one", 1, 1);
+    assert_eq!((get(&rows, 1, 9), rows.begin(Seqno(2)), rows.cache.stats()), (None, false, RowStats::default()));
+    let tiny = RowCache::new(5_000).of_index(Seqno(1));
+    keep(&tiny, 1, b"one", 1, 1);
+    assert_eq!(get(&tiny, 1, 9), None);
+}
+
+#[test]
+fn memory_is_bounded_and_what_is_asked_for_stays() {
+    let capacity = 256 << 10;
+    let rows = RowCache::new(capacity).of_index(Seqno(1));
+    for i in 0..40_000 {
+        keep(&rows, i, &[7; 90], 1, 1);
+        // Ten rows that somebody always wants.
+        if i % 20 == 19 {
+            let hot = i / 20 % 10;
+            if get(&rows, hot, 1).is_none() {
+                keep(&rows, hot, &[8; 90], 1, 1);
+            }
+        }
+        // A table may just have doubled.
+        let bytes = rows.cache.stats().bytes;
+        assert!(i % 1_000 > 0 || bytes <= capacity as u64 * 11 / 10, "{bytes}");
+    }
+    let stats = rows.cache.stats();
+    assert!(stats.rows > 1_000, "{stats:?}");
+    assert!((0..10).all(|hot| get(&rows, hot, 1).is_some()), "{stats:?}");
+    assert!(get(&rows, 30_000, 1).is_none(), "what nobody asked for went in the order of coming");
+}
+
+#[test]
+fn a_long_row_is_left_to_its_leaf() {
+    let rows = RowCache::new(8 << 20).of_index(Seqno(1));
+    keep(&rows, 1, &[1; 1_500], 1, 1);
+    keep(&rows, 2, &[1; 2_100], 1, 1);
+    assert_eq!((get(&rows, 1, 1).map(|value| value.len()), get(&rows, 2, 1)), (Some(1_500), None));
+}
+
+/// Random operations: whatever the cache has is what a map has.
+#[test]
+fn it_never_shows_what_a_map_does_not_hold() {
+    for (seed, capacity) in [(1u64, 40 << 10), (2, 300 << 10), (3, 4 << 20)] {
+        let rows = RowCache::new(capacity).of_index(Seqno(0));
+        let mut model: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
+        let (mut state, mut seqno, mut found) = (seed, 0, 0);
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..60_000 {
+            let i = random(3_000);
+            match random(10) {
+                0 => {
+                    seqno += 1;
+                    rows.begin(Seqno(seqno));
+                    let value = vec![seqno as u8; random(60) as usize];
+                    change(&rows, i, Change::Value(&value, Seqno(seqno)));
+                    model.insert(i, (seqno, value));
+                }
+                1 => {
+                    seqno += 1;
+                    rows.begin(Seqno(seqno));
+                    change(&rows, i, Change::Other);
+                    model.remove(&i);
+                }
+                2 if random(300) == 0 => {
+                    let (from, to) = (key(i), key(i + 500));
+                    rows.remove_where(|key, _| (&from[..]..&to[..]).contains(&key));
+                    model.retain(|at, _| !(i..i + 500).contains(at));
+                }
+                2..=5 => {
+                    if let Some((since, value)) = model.get(&i) {
+                        rows.offer(&key(i), key_hash(&key(i)), value, Seqno(*since), Seqno(seqno));
+                    }
+                }
+                _ => {
+                    if let Some(value) = get(&rows, i, seqno) {
+                        found += 1;
+                        assert_eq!(Some(&value), model.get(&i).map(|(_, value)| value), "row {i} at {seqno}");
+                    }
+                }
+            }
+        }
+        assert!(found > 1_000, "{found} found");
+    }
+}

@@ -1,0 +1,117 @@
+//! Hot rows from the row cache are what the index holds, whatever becomes of their keys.
+
+use pandodb::{Append, Keyspace, KeyspaceOptions, Store};
+
+const ROWS: u64 = 2_000;
+/// The key on which the stories turn.
+const HOT: u64 = 777;
+
+fn key(i: u64) -> String {
+    format!("row{i:06}")
+}
+
+fn value(i: u64) -> String {
+    format!("value of row {i}")
+}
+
+fn get(rows: &Keyspace, i: u64) -> Option<String> {
+    rows.get(key(i)).unwrap().map(|value| String::from_utf8(value.to_vec()).unwrap())
+}
+
+fn hits(store: &Store) -> u64 {
+    store.stats().unwrap().row_hits
+}
+
+/// A store whose rows are in the index, with [`HOT`] in the row cache.
+fn warm() -> (tempfile::TempDir, Store, Keyspace) {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Store::builder(dir.path().join("s")).memory_budget(8 << 20).background_threads(0);
+    let store = builder.open().unwrap();
+    let rows = store.keyspace_with("rows", KeyspaceOptions::new().merge(Append)).unwrap();
+    (0..ROWS).for_each(|i| rows.put(key(i), value(i)).unwrap());
+    store.pack().unwrap();
+    let before = hits(&store);
+    (0..4).for_each(|_| assert_eq!(get(&rows, HOT), Some(value(HOT))));
+    assert!(hits(&store) >= before + 2, "looked for twice, it is a hot row");
+    (dir, store, rows)
+}
+
+/// Does something to the hot row and packs it; what it is then, seen twice, and by a scan.
+fn after(act: impl FnOnce(&Keyspace)) -> Option<String> {
+    let (_dir, store, rows) = warm();
+    let before = store.snapshot();
+    act(&rows);
+    let in_memory = get(&rows, HOT);
+    store.pack().unwrap();
+    let packed = get(&rows, HOT);
+    assert_eq!((&packed, get(&rows, HOT)), (&in_memory, packed.clone()));
+    let scanned = rows.range(key(HOT)..=key(HOT)).next().map(|entry| entry.unwrap().1.to_vec());
+    assert_eq!(scanned, packed.clone().map(String::into_bytes));
+    let old = rows.at(&before).get(key(HOT)).unwrap().unwrap();
+    assert_eq!(old, value(HOT).as_bytes(), "a snapshot shows what was");
+    packed
+}
+
+#[test]
+fn a_hot_row_follows_its_key() {
+    assert_eq!(after(|rows| rows.put(key(HOT), "NEW").unwrap()).unwrap(), "NEW");
+    let as_long = "VALUE".to_owned() + &value(HOT)[5..];
+    assert_eq!(after(|rows| rows.put(key(HOT), &as_long).unwrap()).unwrap(), as_long);
+    assert_eq!(after(|rows| rows.delete(key(HOT)).unwrap()), None);
+    assert_eq!(after(|rows| rows.merge(key(HOT), "!").unwrap()).unwrap(), value(HOT) + "!");
+    assert_eq!(after(|rows| rows.delete_range(key(HOT - 5)..key(HOT + 5)).unwrap()), None);
+    assert_eq!(after(|rows| rows.delete_range(..key(HOT)).unwrap()), Some(value(HOT)));
+    let large = "x".repeat(40_000);
+    assert_eq!(after(|rows| rows.put(key(HOT), &large).unwrap()).unwrap(), large);
+    let again = |rows: &Keyspace| {
+        rows.delete_range(key(HOT)..).unwrap();
+        rows.put(key(HOT), "back").unwrap();
+    };
+    assert_eq!(after(again).unwrap(), "back");
+    let gone = |rows: &Keyspace| {
+        rows.put(key(HOT), "there").unwrap();
+        rows.delete_range(key(HOT)..).unwrap();
+    };
+    assert_eq!(after(gone), None);
+}
+
+#[test]
+fn a_hot_row_stays_when_others_are_packed() {
+    let (_dir, store, rows) = warm();
+    for round in 0..3 {
+        (0..ROWS).filter(|i| *i != HOT).for_each(|i| rows.put(key(i), format!("{round}")).unwrap());
+        store.pack().unwrap();
+        let before = hits(&store);
+        assert_eq!(get(&rows, HOT), Some(value(HOT)));
+        assert_eq!(hits(&store), before + 1);
+    }
+    // Several at once ask it, too.
+    let before = hits(&store);
+    let found = rows.multi_get(&[key(HOT), key(HOT + 1), key(ROWS)]).unwrap();
+    assert_eq!((found[0].as_ref().unwrap().to_vec(), found[2].is_none()), (value(HOT).into_bytes(), true));
+    assert_eq!(hits(&store), before + 1);
+}
+
+#[test]
+fn hot_rows_of_a_dropped_keyspace_are_not_those_of_the_next() {
+    let (_dir, store, rows) = warm();
+    drop(rows);
+    store.drop_keyspace("rows").unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    assert_eq!(get(&rows, HOT), None);
+    rows.put(key(HOT), "another").unwrap();
+    store.pack().unwrap();
+    assert_eq!(get(&rows, HOT).unwrap(), "another");
+}
+
+#[test]
+fn without_a_row_cache_nothing_is_found_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::builder(dir.path().join("s")).row_cache_bytes(0).background_threads(0).open().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    rows.put(key(1), value(1)).unwrap();
+    store.pack().unwrap();
+    (0..5).for_each(|_| assert_eq!(get(&rows, 1), Some(value(1))));
+    let stats = store.stats().unwrap();
+    assert_eq!((stats.row_hits, stats.memory.rows), (0, 0));
+}

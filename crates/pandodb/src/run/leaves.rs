@@ -15,6 +15,7 @@
 //! has noted the length of the one below. A length is believed only within its chunk, and its block only after all
 //! checks.
 
+use super::inner::Child;
 use super::leaf::Leaf;
 use super::reader::Run;
 use super::spans::PageRange;
@@ -160,7 +161,9 @@ impl Leaves {
         // Until the leaf is checked there is none.
         self.current = 0..0;
         self.streak += 1;
-        let pooled = self.readahead == ReadAhead::Scan && !self.holds(start) && self.fetch_pooled(run, start, known)?;
+        let pooled = self.readahead == ReadAhead::Scan
+            && !self.holds(start)
+            && self.fetch_pooled(run, start, known.map(|(_, pages)| pages))?;
         if !pooled {
             self.fetch_chunked(run, start, known.map(|(_, pages)| pages))?;
         }
@@ -172,27 +175,48 @@ impl Leaves {
         matches!(&self.held, Held::Chunk(_, range) if range.contains(&position))
     }
 
+    /// Whether the leaf at which a cursor starts comes through the pool: whoever opens it asks for it there and then calls
+    /// [`Leaves::take`].
+    pub(super) fn wants_pooled(&self, position: u64) -> bool {
+        self.readahead == ReadAhead::Scan && !self.holds(position)
+    }
+
+    /// Takes the leaf that a walk through inner blocks has found, as the pool has handed it out.
+    pub(super) fn take(&mut self, run: &Run, child: Child, block: Block) -> Result<()> {
+        self.current = 0..0;
+        self.streak += 1;
+        self.hold(run, child.position, Some(child.pages), block)?;
+        self.passed_bytes += (self.current.end - self.current.start) * PAGE as u64;
+        Ok(())
+    }
+
     /// Takes the leaf from the pool if it is there, or while the scan is short. `false`: it is to be read in a chunk.
-    fn fetch_pooled(&mut self, run: &Run, start: u64, known: Option<(u64, u32)>) -> Result<bool> {
+    fn fetch_pooled(&mut self, run: &Run, start: u64, known: Option<u32>) -> Result<bool> {
         let page = run.address(start, 1)?.page;
         let block = match run.peek_leaf(page) {
             Some(block) => block,
             None if self.streak > POOLED_LEAVES => return Ok(false),
             None => {
                 let pages = match known {
-                    Some((_, pages)) => pages,
+                    Some(pages) => pages,
                     None => run.leaf_at(start)?.pages,
                 };
                 run.load(run.address(start, pages)?, BlockKind::Leaf)?
             }
         };
+        self.hold(run, start, known, block)?;
+        Ok(true)
+    }
+
+    /// Makes a leaf of the pool the current one.
+    fn hold(&mut self, run: &Run, start: u64, known: Option<u32>, block: Block) -> Result<()> {
         let end = start + u64::from(block.pages());
-        if known.is_some_and(|(_, pages)| pages != block.pages()) || end > self.span.end {
-            return Err(run.corrupt("a leaf of another length"));
+        if start < self.span.start || known.is_some_and(|pages| pages != block.pages()) || end > self.span.end {
+            return Err(run.corrupt("a leaf of another length, or outside the span of its slice"));
         }
         self.current = start..end;
         self.held = Held::Pooled(block.keep());
-        Ok(true)
+        Ok(())
     }
 
     /// Takes the leaf from the chunk, or reads the next one.

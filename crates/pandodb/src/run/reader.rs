@@ -108,8 +108,28 @@ impl Run {
     /// # Errors
     /// An I/O error, or [`Error::Corruption`] if the block is not a `kind` of this run.
     pub fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
-        let keep = if kind == BlockKind::Leaf { Keep::Short } else { Keep::Long };
-        let block = self.pool.get(self.meta.id, addr, keep, || self.read_checked(addr, kind))?;
+        let block = self.pool.get(self.meta.id, addr, keep(kind), || self.read_checked(addr, kind))?;
+        self.expect_kind(&block, addr, kind)?;
+        Ok(block)
+    }
+
+    /// The block at `addr` if the pool has it.
+    ///
+    /// # Errors
+    /// As [`Run::load`].
+    pub(super) fn cached(&self, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
+        let block = self.pool.peek(self.meta.id, addr.page);
+        block.map(|block| self.expect_kind(&block, addr, kind).map(|()| block)).transpose()
+    }
+
+    /// Checks a block that was read, and caches it.
+    ///
+    /// # Errors
+    /// As [`Run::load`].
+    pub(super) fn admit(&self, addr: BlockAddr, kind: BlockKind, buf: AlignedBuf) -> Result<Block> {
+        self.data.check_block(&buf, addr, self.meta.id, kind)?;
+        self.check(&buf, addr, kind)?;
+        let block = self.pool.insert(self.meta.id, addr, keep(kind), buf);
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
     }
@@ -338,6 +358,11 @@ impl Run {
         }
         out
     }
+}
+
+/// How long a block is kept in the pool.
+fn keep(kind: BlockKind) -> Keep {
+    if kind == BlockKind::Leaf { Keep::Short } else { Keep::Long }
 }
 
 impl Drop for Run {

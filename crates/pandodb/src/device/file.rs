@@ -234,7 +234,7 @@ impl File for OsFile {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        match fallocate(&*self.file, FallocateFlags::empty(), offset, len) {
+        match fallocate(&self.file, FallocateFlags::empty(), offset, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend_with_zeros(offset, len),
             result => Ok(result?),
         }
@@ -242,7 +242,7 @@ impl File for OsFile {
 
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match fallocate(&*self.file, flags, offset, len) {
+        match fallocate(&self.file, flags, offset, len) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             result => Ok(result?),
         }

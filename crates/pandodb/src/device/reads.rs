@@ -17,6 +17,9 @@ use std::sync::Arc;
 use super::{AlignedBuf, Done, File, Queue, Read, read_exact_at};
 use crate::base::{PAGE, SeededBug};
 
+/// Reads that begin together at most, as far as the caller submits them at once. Each beginning is a system call.
+const TOGETHER: usize = 8;
+
 /// Several reads of a file, submitted and completed by one caller. Dropping it lets go of those in flight.
 #[derive(Debug)]
 pub struct Reads {
@@ -34,9 +37,21 @@ impl Reads {
         Reads { file, queue: None, waiting: VecDeque::new(), flying: 0 }
     }
 
-    /// Notes a read of the whole buffer. It begins with [`Reads::start`] or when [`Reads::complete`] has to wait.
+    /// Notes a read of the whole buffer. It begins with [`Reads::start`], when [`Reads::complete`] has to wait, or when
+    /// there are [`TOGETHER`] of them: so the device is at work while its caller looks for what else to read.
     pub fn submit(&mut self, read: Read) {
         self.waiting.push_back(read);
+        if self.waiting.len() == TOGETHER {
+            self.start();
+        }
+    }
+
+    /// Whether the device can read while its caller does something else, now.
+    pub fn has_queue(&mut self) -> bool {
+        if self.queue.is_none() {
+            self.queue = self.file.queue();
+        }
+        self.queue.is_some()
     }
 
     /// Begins what was submitted, as far as the device reads while its caller does something else. Whether something is
@@ -69,8 +84,8 @@ impl Reads {
 
     /// Gives the queue what it takes.
     fn hand_over(&mut self) {
-        if self.queue.is_none() && !self.waiting.is_empty() {
-            self.queue = self.file.queue();
+        if self.waiting.is_empty() || !self.has_queue() {
+            return;
         }
         let Some(queue) = &mut self.queue else { return };
         while let Some(read) = self.waiting.pop_front() {

@@ -155,7 +155,7 @@ fn reads_beside_each_other_end_in_any_order_and_bring_their_bytes() {
         }
         let past = Read { tag: 98, offset: 99 * PAGE as u64, buf: AlignedBuf::zeroed(2) };
         reads.submit(past);
-        let mut seen = vec![false; 100];
+        let mut seen = [false; 100];
         while let Some((tag, read)) = reads.complete() {
             assert!(!std::mem::replace(&mut seen[tag], true), "{device:?}: {tag} ended twice");
             if tag == 98 {

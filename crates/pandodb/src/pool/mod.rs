@@ -154,7 +154,7 @@ impl Pool {
     ) -> Result<Block> {
         match self.peek(owner, addr.page) {
             Some(block) => Ok(block),
-            None => Ok(self.insert(owner, addr, keep, load()?)),
+            None => Ok(self.insert(owner, addr, keep, &load()?)),
         }
     }
 
@@ -169,12 +169,12 @@ impl Pool {
         found.map(Block::guarded)
     }
 
-    /// Caches a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
-    pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, buf: AlignedBuf) -> Block {
-        debug_assert_eq!(buf.len(), addr.bytes(), "a block is cached whole");
+    /// Caches a copy of a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
+    pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
+        debug_assert_eq!(bytes.len(), addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
-        let body = Body::new(key, keep, &buf, self.home.clone());
+        let body = Body::new(key, keep, bytes, self.home.clone());
         let (capacity, cost) = (self.capacity.load(Relaxed), body.cost());
         if cost > capacity / 8 {
             return Block::counted(body);

@@ -45,10 +45,10 @@ fn a_failed_load_caches_nothing() {
 fn the_capacity_holds_and_what_is_hit_stays() {
     let pool = Pool::new(1 << 20);
     for page in 0..32 {
-        pool.insert(OWNER, addr(page, 1), Keep::Short, buf(9, 1));
+        pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(9, 1));
     }
     for page in 100..5_000 {
-        pool.insert(OWNER, addr(page, 1), Keep::Short, buf(0, 1));
+        pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(0, 1));
         for hot in 0..32 {
             let block = pool.peek(OWNER, PageNo(hot)).expect("a block that is hit all the time stays");
             assert_eq!(block[17], 9);
@@ -67,12 +67,12 @@ fn the_capacity_holds_and_what_is_hit_stays() {
 fn blocks_above_the_leaves_outlive_leaves_that_are_hit() {
     let pool = Pool::new(1 << 20);
     for page in 0..64 {
-        pool.insert(OWNER, addr(page, 1), Keep::Long, buf(9, 1));
+        pool.insert(OWNER, addr(page, 1), Keep::Long, &buf(9, 1));
     }
     for round in 1..20 {
         // More leaves than fit, each hit once, between two uses of the blocks above them.
         for page in 0..200 {
-            pool.insert(OWNER, addr(round * 1_000 + page, 1), Keep::Short, buf(0, 1));
+            pool.insert(OWNER, addr(round * 1_000 + page, 1), Keep::Short, &buf(0, 1));
             pool.peek(OWNER, PageNo(round * 1_000 + page)).expect("just inserted");
         }
         let kept = (0..64).filter(|&page| pool.peek(OWNER, PageNo(page)).is_some()).count();
@@ -83,16 +83,16 @@ fn blocks_above_the_leaves_outlive_leaves_that_are_hit() {
 #[test]
 fn a_large_block_is_handed_out_without_being_cached() {
     let pool = Pool::new(16 * 4096);
-    let block = pool.insert(OWNER, addr(1, 2), Keep::Short, buf(5, 2));
+    let block = pool.insert(OWNER, addr(1, 2), Keep::Short, &buf(5, 2));
     assert_eq!((block.len(), pool.stats().blocks), (8192, 0));
-    pool.insert(OWNER, addr(9, 1), Keep::Short, buf(5, 1));
+    pool.insert(OWNER, addr(9, 1), Keep::Short, &buf(5, 1));
     assert_eq!(pool.stats().blocks, 1);
 }
 
 #[test]
 fn pins_are_counted_until_the_last_one_drops() {
     let pool = Pool::new(64 * 1024);
-    let block = pool.insert(OWNER, addr(1, 1), Keep::Short, buf(5, 1));
+    let block = pool.insert(OWNER, addr(1, 1), Keep::Short, &buf(5, 1));
     let pins: Vec<PinnedBlock> = (0..4).map(|_| block.clone().pin()).collect();
     assert!(!pool.should_copy() && pool.stats().pinned_bytes == 16_384);
     let fifth = pins[0].clone();
@@ -163,7 +163,7 @@ fn a_pool_that_grows_finds_all_in_longer_chains() {
     let pool = Pool::new(8 * (PAGE + OVERHEAD));
     pool.set_capacity(20_000 * (PAGE + OVERHEAD));
     for page in 0..10_000 {
-        pool.insert(OWNER, addr(page, 1), Keep::Short, buf(page as u8, 1));
+        pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(page as u8, 1));
     }
     assert!((0..10_000).all(|page| pool.peek(OWNER, PageNo(page)).is_some_and(|block| block[9] == page as u8)));
 }

@@ -20,11 +20,10 @@ use std::sync::Arc;
 use super::inner::Child;
 use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
-use super::loads::Loads;
+use super::loads::{Landed, Loads, Need};
 use super::slice::RunSlice;
 use crate::base::range::successor;
-use crate::base::{BlockAddr, Entry, Error, KeyRange, Kind, Result, SeededBug, Seqno};
-use crate::pool::Block;
+use crate::base::{Entry, Error, KeyRange, Kind, Result, SeededBug, Seqno};
 use crate::space::BlockKind;
 
 /// A cursor over one slice.
@@ -57,7 +56,7 @@ enum Stage {
     Start,
     /// The inner block of this level was.
     Inner(u8),
-    /// This leaf was.
+    /// The first chunk, with this leaf, was.
     Leaf(Child),
 }
 
@@ -102,10 +101,10 @@ impl RunCursor {
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
     pub fn open(&mut self) -> Result<()> {
-        let mut block = None;
-        while let Some((addr, kind)) = self.open_step(block.take())? {
-            let loaded = self.slice.run().load(addr, kind);
-            block = Some(loaded.inspect_err(|_| self.give_up())?);
+        let mut landed = None;
+        while let Some(need) = self.open_step(landed.take())? {
+            let fetched = self.slice.run().fetch(need);
+            landed = Some(fetched.inspect_err(|_| self.give_up())?);
         }
         Ok(())
     }
@@ -131,9 +130,9 @@ impl RunCursor {
                 cursors[i].open_among(slice, None, &mut loads, i).map_err(|e| (i, e))?;
             }
         }
-        while let Some((i, block)) = loads.next() {
+        while let Some((i, landed)) = loads.next() {
             let slice = slices[i].as_ref().expect("it has asked");
-            let opened = block.and_then(|block| cursors[i].open_among(slice, Some(block), &mut loads, i));
+            let opened = landed.and_then(|landed| cursors[i].open_among(slice, Some(landed), &mut loads, i));
             opened.map_err(|e| {
                 cursors[i].give_up();
                 (i, e)
@@ -142,26 +141,26 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Goes on opening until a block is missing, which is asked for on behalf of `who`. `slice` is the cursor's.
+    /// Goes on opening until something is missing, which is asked for on behalf of `who`. `slice` is the cursor's.
     fn open_among<'r>(
         &mut self,
         slice: &'r RunSlice,
-        mut block: Option<Block>,
+        mut landed: Option<Landed>,
         loads: &mut Loads<'r>,
         who: usize,
     ) -> Result<()> {
-        while let Some((addr, kind)) = self.open_step(block.take())? {
-            block = loads.ask(slice.run(), addr, kind, who).inspect_err(|_| self.give_up())?;
-            if block.is_none() {
+        while let Some(need) = self.open_step(landed.take())? {
+            landed = loads.ask(slice.run(), need, who).inspect_err(|_| self.give_up())?;
+            if landed.is_none() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Goes on opening with the block that the last step has asked for; says what it needs next, until the cursor stands at
-    /// its first entry.
-    fn open_step(&mut self, block: Option<Block>) -> Result<Option<(BlockAddr, BlockKind)>> {
+    /// Goes on opening with what the last step has asked for; says what it needs next, until the cursor stands at its first
+    /// entry.
+    fn open_step(&mut self, landed: Option<Landed>) -> Result<Option<Need>> {
         let Some(Opening { bound, stage }) = self.opening.take() else { return Ok(None) };
         let run = self.slice.run();
         let meta = run.meta();
@@ -169,11 +168,11 @@ impl RunCursor {
             Stage::Start if meta.height == 0 => Child { position: 0, pages: meta.root.pages, leaf: 0 },
             Stage::Start => {
                 self.opening = Some(Opening { bound, stage: Stage::Inner(meta.height) });
-                return Ok(Some((meta.root, BlockKind::Inner)));
+                return Ok(Some(Need::Block(meta.root, BlockKind::Inner)));
             }
             Stage::Inner(level) => {
                 let span = self.slice.span();
-                let block = block.expect("an inner block was asked for");
+                let block = landed.expect("a block was asked for").block();
                 let (child, addr) = run.child(&block, level, |inner| match (bound.is_empty(), self.reverse) {
                     (true, false) => inner.search_leaf(span.start),
                     (true, true) => inner.search_leaf(span.end - 1),
@@ -181,20 +180,19 @@ impl RunCursor {
                 })?;
                 if level > 1 {
                     self.opening = Some(Opening { bound, stage: Stage::Inner(level - 1) });
-                    return Ok(Some((addr, BlockKind::Inner)));
+                    return Ok(Some(Need::Block(addr, BlockKind::Inner)));
                 }
                 child
             }
             Stage::Leaf(child) => {
-                self.leaves.take(run, child, block.expect("a leaf was asked for"))?;
+                self.leaves.take(run, child, landed.expect("pages were asked for").pages())?;
                 return self.arrive(&bound).map(|()| None);
             }
         };
-        if self.leaves.wants_pooled(child.position) {
+        if let Some(addr) = self.leaves.open(run, child)? {
             self.opening = Some(Opening { bound, stage: Stage::Leaf(child) });
-            return Ok(Some((run.address(child.position, child.pages)?, BlockKind::Leaf)));
+            return Ok(Some(Need::Pages(addr)));
         }
-        self.leaves.fetch(run, Want::Exact(child.position, child.pages))?;
         self.arrive(&bound).map(|()| None)
     }
 

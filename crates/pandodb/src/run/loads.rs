@@ -6,13 +6,65 @@
 //!   next ─▶ the block that arrives first: checked, cached, handed to one of those who wait for it
 //! ```
 //!
-//! Whoever asks is a number of the caller's: a lookup of a `multi_get`, a run of a scan. It asks for one block at a time.
+//! Whoever asks is a number of the caller's: a lookup of a `multi_get`, a run of a scan. It asks for one thing at a time. The
+//! leaves of a scan are asked for as they lie in the file, past the pool ([`Need::Pages`]).
 
 use super::reader::Run;
 use crate::base::{BlockAddr, Result, SeededBug};
 use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
 use crate::space::BlockKind;
+
+/// What somebody needs of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A block, from the pool or into it.
+    Block(BlockAddr, BlockKind),
+    /// Pages as they are, unchecked, past the pool.
+    Pages(BlockAddr),
+}
+
+/// What somebody has needed.
+pub enum Landed {
+    /// A block.
+    Block(Block),
+    /// Pages.
+    Pages(AlignedBuf),
+}
+
+impl Landed {
+    /// The block that was asked for.
+    ///
+    /// # Panics
+    /// If it was not a block.
+    pub fn block(self) -> Block {
+        match self {
+            Landed::Block(block) => block,
+            Landed::Pages(_) => panic!("a block was asked for"),
+        }
+    }
+
+    /// The pages that were asked for.
+    ///
+    /// # Panics
+    /// If it were not pages.
+    pub fn pages(self) -> AlignedBuf {
+        match self {
+            Landed::Pages(buf) => buf,
+            Landed::Block(_) => panic!("pages were asked for"),
+        }
+    }
+}
+
+impl Run {
+    /// What is needed, one thing at a time.
+    pub(super) fn fetch(&self, need: Need) -> Result<Landed> {
+        match need {
+            Need::Block(addr, kind) => self.load(addr, kind).map(Landed::Block),
+            Need::Pages(addr) => self.read(addr).map(Landed::Pages),
+        }
+    }
+}
 
 /// Blocks of runs that one caller waits for.
 #[derive(Default)]
@@ -22,40 +74,42 @@ pub struct Loads<'r> {
     flights: Vec<Flight<'r>>,
     vacant: Vec<usize>,
     /// Who is to be told of what has arrived.
-    arrived: Vec<(usize, Result<Block>)>,
+    arrived: Vec<(usize, Result<Landed>)>,
 }
 
-/// A block that is being read.
+/// What is being read.
 struct Flight<'r> {
     run: &'r Run,
-    addr: BlockAddr,
-    kind: BlockKind,
+    need: Need,
     first: usize,
     others: Vec<usize>,
     landed: bool,
 }
 
-impl Flight<'_> {
-    fn is_of(&self, run: &Run, addr: BlockAddr, kind: BlockKind) -> bool {
-        !self.landed && self.run.meta().id == run.meta().id && (self.addr, self.kind) == (addr, kind)
-    }
-}
-
 impl<'r> Loads<'r> {
-    /// Asks for a block on behalf of `who`: the block if the pool has it, else nothing, and [`Loads::next`] will tell.
+    /// Asks on behalf of `who`: hands out the block if the pool has it, else nothing, and [`Loads::next`] will tell.
     ///
     /// # Errors
     /// As [`Run::load`].
-    pub fn ask(&mut self, run: &'r Run, addr: BlockAddr, kind: BlockKind, who: usize) -> Result<Option<Block>> {
-        if let Some(block) = run.cached(addr, kind)? {
-            return Ok(Some(block));
-        }
-        if let Some(flight) = self.flights.iter_mut().find(|flight| flight.is_of(run, addr, kind)) {
-            flight.others.push(who);
-            return Ok(None);
-        }
+    pub fn ask(&mut self, run: &'r Run, need: Need, who: usize) -> Result<Option<Landed>> {
+        let addr = match need {
+            Need::Pages(addr) => addr,
+            Need::Block(addr, kind) => {
+                if let Some(block) = run.cached(addr, kind)? {
+                    return Ok(Some(Landed::Block(block)));
+                }
+                let is_same = |flight: &&mut Flight<'_>| {
+                    !flight.landed && flight.need == need && flight.run.meta().id == run.meta().id
+                };
+                if let Some(flight) = self.flights.iter_mut().find(is_same) {
+                    flight.others.push(who);
+                    return Ok(None);
+                }
+                addr
+            }
+        };
         let buf = run.data().begin_read(addr, AlignedBuf::default())?;
-        let flight = Flight { run, addr, kind, first: who, others: Vec::new(), landed: false };
+        let flight = Flight { run, need, first: who, others: Vec::new(), landed: false };
         let tag = match self.vacant.pop() {
             Some(tag) => {
                 self.flights[tag] = flight;
@@ -71,9 +125,9 @@ impl<'r> Loads<'r> {
         Ok(None)
     }
 
-    /// A block that somebody has asked for, as soon as one is there; `None` if nobody waits.
+    /// What somebody has asked for, as soon as something is there; `None` if nobody waits.
     #[expect(clippy::should_implement_trait, reason = "between two calls others ask")]
-    pub fn next(&mut self) -> Option<(usize, Result<Block>)> {
+    pub fn next(&mut self) -> Option<(usize, Result<Landed>)> {
         if let Some(told) = self.arrived.pop() {
             return Some(told);
         }
@@ -81,12 +135,19 @@ impl<'r> Loads<'r> {
         let flight = &mut self.flights[tag];
         flight.landed = true;
         self.vacant.push(tag);
-        let Flight { run, addr, kind, first, .. } = *flight;
+        let Flight { run, need, first, .. } = *flight;
+        let (addr, kind) = match need {
+            Need::Pages(addr) => return Some((first, run.data().end_read(addr, read).map(Landed::Pages))),
+            Need::Block(addr, kind) => (addr, kind),
+        };
         let block = run.data().end_read(addr, read).and_then(|buf| run.admit(addr, kind, buf));
         let others = flight.others.drain(..);
-        self.arrived.extend(others.map(|who| (who, block.clone())));
+        self.arrived.extend(others.map(|who| (who, block.clone().map(Landed::Block))));
+        let block = block.map(Landed::Block);
+        let is_other =
+            |other: &&mut Flight<'_>| !other.landed && matches!(other.need, Need::Block(_, other) if other == kind);
         if SeededBug::BlockForAnother.is_on()
-            && let Some(other) = self.flights.iter_mut().find(|other| !other.landed && other.kind == kind)
+            && let Some(other) = self.flights.iter_mut().find(is_other)
         {
             return Some((std::mem::replace(&mut other.first, first), block));
         }

@@ -52,7 +52,7 @@ pub use cursor::RunCursor;
 pub use inner::{Child, Inner, InnerBuilder};
 pub use leaf::{Leaf, LeafBuilder, Slot};
 pub use leaves::ReadAhead;
-pub use loads::Loads;
+pub use loads::{Landed, Loads, Need};
 pub use merge::MergeCursor;
 pub use meta::{RunMeta, read_footer};
 pub use probe::{LeafHit, ProbeStep, RunProbe};

@@ -129,9 +129,14 @@ impl Run {
     pub(super) fn admit(&self, addr: BlockAddr, kind: BlockKind, buf: AlignedBuf) -> Result<Block> {
         self.data.check_block(&buf, addr, self.meta.id, kind)?;
         self.check(&buf, addr, kind)?;
-        let block = self.pool.insert(self.meta.id, addr, keep(kind), buf);
+        let block = self.pool.insert(self.meta.id, addr, keep(kind), &buf);
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
+    }
+
+    /// Puts a leaf that was read past the pool, and checked, into it.
+    pub(super) fn cache_leaf(&self, addr: BlockAddr, bytes: &[u8]) {
+        self.pool.insert(self.meta.id, addr, Keep::Short, bytes);
     }
 
     /// The leaf at `page` if the pool has it.
@@ -243,11 +248,6 @@ impl Run {
     /// The leaf that may hold `key`; of several, the first.
     pub(super) fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         self.descend(|inner| inner.search(key))
-    }
-
-    /// The leaf that holds a position.
-    pub(super) fn leaf_at(&self, position: u64) -> Result<Child> {
-        self.descend(|inner| inner.search_leaf(position))
     }
 
     /// The position of the leaf that may hold `key`: 0 below all keys, [`RunMeta::leaf_pages`] above all. Reads inner

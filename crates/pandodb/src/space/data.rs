@@ -361,7 +361,12 @@ impl DataFile {
 
     /// Reads raw pages; the length is bounded before anything is allocated for it.
     pub fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
-        let mut buf = self.begin_read(addr, AlignedBuf::default())?;
+        self.read_into(addr, AlignedBuf::default())
+    }
+
+    /// The same, into `spare` if that is as long.
+    pub fn read_into(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
+        let mut buf = self.begin_read(addr, spare)?;
         let read = read_exact_at(&*self.file, addr.page.offset(), &mut buf);
         self.end_read(addr, read.map(|()| buf))
     }

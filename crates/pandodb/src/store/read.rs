@@ -16,7 +16,7 @@ use crate::base::{Error, Result, SeededBug, Seqno};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
 use crate::pool::Block;
-use crate::run::Loads;
+use crate::run::{Landed, Loads, Need};
 use crate::space::BlockKind;
 
 /// Lookups of one `multi_get` that are in flight together.
@@ -301,12 +301,12 @@ impl<'a> Flight<'a> {
     /// Goes on, with the block that it has waited for, until it waits for another one or is done.
     fn advance(
         &mut self,
-        arrived: Option<Result<Block>>,
+        arrived: Option<Result<Landed>>,
         loads: &mut Loads<'a>,
         who: usize,
     ) -> Result<ControlFlow<()>> {
         let mut block = match (arrived, self.waits.take()) {
-            (Some(loaded), Some(kind)) => forgive(loaded, kind)?,
+            (Some(landed), Some(kind)) => forgive(landed.map(Landed::block), kind)?,
             _ => None,
         };
         loop {
@@ -314,8 +314,8 @@ impl<'a> Flight<'a> {
                 return Ok(ControlFlow::Break(()));
             };
             self.blocks += 1;
-            block = match loads.ask(run, addr, kind, who).transpose() {
-                Some(loaded) => forgive(loaded, kind)?,
+            block = match loads.ask(run, Need::Block(addr, kind), who).transpose() {
+                Some(landed) => forgive(landed.map(Landed::block), kind)?,
                 None => {
                     self.waits = Some(kind);
                     return Ok(ControlFlow::Continue(()));

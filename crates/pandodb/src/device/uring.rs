@@ -39,6 +39,9 @@ use parking_lot::Mutex;
 
 use super::{AlignedBuf, Done, Queue, Read};
 
+#[cfg(test)]
+mod tests;
+
 /// Reads that one ring has in flight at most.
 const SLOTS: u32 = 64;
 /// Rings of a device at most.

@@ -18,7 +18,7 @@ use super::{AlignedBuf, Done, File, Queue, Read, read_exact_at};
 use crate::base::{PAGE, SeededBug};
 
 /// Reads that begin together at most, as far as the caller submits them at once. Each beginning is a system call.
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 4;
 
 /// Several reads of a file, submitted and completed by one caller. Dropping it lets go of those in flight.
 #[derive(Debug)]

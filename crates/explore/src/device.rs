@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandodb::device::sim::SimDevice;
-use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
+use pandodb::device::{Device, Done, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue, Read};
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// A [`SimDevice`] whose operations are points of the explorer.
@@ -146,5 +146,35 @@ impl File for ExploredFile {
 
     fn occupied(&self) -> io::Result<u64> {
         self.file.occupied()
+    }
+
+    fn queue(&self) -> Option<Box<dyn Queue>> {
+        let inner = self.file.queue()?;
+        Some(Box::new(ExploredQueue { inner, point: self.point.clone() }))
+    }
+}
+
+/// Reads in flight: what others do between their beginning and their end may be seen or not.
+#[derive(Debug)]
+struct ExploredQueue {
+    inner: Box<dyn Queue>,
+    point: Arc<Point>,
+}
+
+impl Queue for ExploredQueue {
+    fn push(&mut self, read: Read) -> Result<(), Read> {
+        self.inner.push(read)
+    }
+
+    fn start(&mut self) {
+        self.point.pass();
+        self.inner.start();
+    }
+
+    fn wait(&mut self) -> Option<Done> {
+        self.point.pass();
+        self.inner.start();
+        self.point.pass();
+        self.inner.wait()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pandodb::device::counting::{Counts, FileClass};
 use pandodb::device::{CountingDevice, Device, FileDevice};
-use pandodb::{AddU64, Durability, IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder, StoreStats};
+use pandodb::{AddU64, Durability, IndexKind, Io, Keyspace, KeyspaceOptions, Store, StoreBuilder, StoreStats};
 
 use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
 
@@ -18,13 +18,14 @@ pub struct Pando {
     index: IndexKind,
     device: Option<Arc<dyn Device>>,
     durability: Durability,
+    io: Io,
     tune: Arc<dyn Fn(StoreBuilder) -> StoreBuilder + Send + Sync>,
 }
 
 impl Pando {
     /// PandoDB in the plan's directory, with its defaults.
     pub fn new(index: IndexKind) -> Pando {
-        Pando { index, device: None, durability: Durability::Buffered, tune: Arc::new(|builder| builder) }
+        Pando { index, device: None, durability: Durability::Buffered, io: Io::Auto, tune: Arc::new(|builder| builder) }
     }
 
     /// On a device other than the directory; the same at each opening. Then a cold cache is not to be had.
@@ -36,6 +37,12 @@ impl Pando {
     /// With another durability than the lab's; said in the configuration of every line.
     pub fn durability(mut self, durability: Durability) -> Pando {
         self.durability = durability;
+        self
+    }
+
+    /// Reads the data file in another way than the default.
+    pub fn io(mut self, io: Io) -> Pando {
+        self.io = io;
         self
     }
 
@@ -52,11 +59,11 @@ impl Pando {
     pub fn open_itself(&self, directory: &Path, setup: &Setup) -> Result<PandoEngine> {
         let inner = match &self.device {
             Some(device) => device.clone(),
-            None => Arc::new(FileDevice::open(directory, true)?),
+            None => Arc::new(FileDevice::open(directory, true)?.with_io(self.io)?),
         };
         let device = CountingDevice::new(inner, class_of);
         let mut builder = Store::builder(directory).memory_budget(setup.memory_budget).device(device.clone());
-        builder = builder.durability(self.durability);
+        builder = builder.durability(self.durability).io(self.io);
         if setup.mode == Mode::Paper {
             builder = builder.mode(pandodb::Mode::Paper);
         }

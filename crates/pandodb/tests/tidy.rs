@@ -2,12 +2,13 @@
 //!
 //! 1. *Layering*: a module of the engine uses only what stands below it in [`LAYERS`].
 //! 2. *Size*: no file over [`MAX_FILE_LINES`] lines, no function over [`MAX_FN_LINES`] without a `// long:` reason above.
-//! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no `unsafe` outside of [`UNSAFE`] and no printing.
+//! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no printing.
 //! 4. *Purpose*: every source file opens with `//!`.
 //! 5. *Dead modules*: every source file is reached by a `mod`.
 //! 6. *Primitives*: threads of the engine meet through `base::sync` only, so that the explorer can take over.
 //! 7. *Seeded bugs*: each has one site, in the engine or in the lab, and no manifest but that of the proof's tests asks for the switch.
 //! 8. *Links*: every relative link of the documents leads to a file.
+//! 9. *Unsafe*: in the engine only in the files of [`UNSAFE_IN`], in blocks, each below a line that says why it is sound.
 //!
 //! The checks are plain functions from text to complaints. They work on code whose comments and literals were blanked
 //! ([`code_only`]), by counting braces: no parser. Each has a test below on a few lines that break its rule.
@@ -30,10 +31,9 @@ const MAX_FN_LINES: usize = 70;
 /// Forbidden in all code, tests included.
 const LEFTOVERS: [&str; 4] = ["todo!", "dbg!", "unimplemented!", "#[ignore"];
 /// Forbidden in the engine's sources.
-const NOT_IN_ENGINE: [&str; 5] = ["unsafe", "println!", "print!", "eprintln!", "eprint!"];
-/// The engine's files that may nevertheless have `unsafe`. That each block says why it is sound is clippy's business
-/// (`undocumented_unsafe_blocks`).
-const UNSAFE: [&str; 1] = ["device/mapped.rs"];
+const NOT_IN_ENGINE: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
+/// The files of the engine that may contain `unsafe`. Each allows it itself: the crate denies it.
+const UNSAFE_IN: [&str; 2] = ["device/mapped.rs", "device/uring.rs"];
 /// What `base::sync` chooses; forbidden in the engine outside of it, of the switch of seeded bugs, of the
 /// devices and of unit tests. Of `std::sync` only
 /// `Arc` and `Weak` are free.
@@ -275,6 +275,33 @@ fn primitives(path: &Path, code: &str) -> Vec<(usize, String)> {
     named.chain(from_std.map(|(at, name)| (line_of(code, at), format!("std::sync::{name}")))).collect()
 }
 
+/// Uses of `unsafe` that break the rule: (line, how). `path` is relative to `src`.
+fn unsafe_uses(path: &Path, source: &str) -> Vec<(usize, &'static str)> {
+    let code = code_only(source);
+    let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
+    let may = UNSAFE_IN.iter().any(|file| path == Path::new(file));
+    let complaint = |at: usize| {
+        let line = line_of(&code, at);
+        let comment = lines[..line - 1].iter().rev().take_while(|line| line.starts_with("//"));
+        let explained = comment.clone().any(|line| line.strip_prefix("// SAFETY:").is_some_and(|why| !why.is_empty()));
+        let how = if !may {
+            "`unsafe` here"
+        } else if !["{", "impl "].iter().any(|how| code[at + "unsafe".len()..].trim_start().starts_with(how)) {
+            "`unsafe` that is neither a block nor an `impl`"
+        } else if !explained {
+            "`unsafe` without a line `SAFETY:`"
+        } else {
+            return None;
+        };
+        Some((line, how))
+    };
+    let allowed = leftovers(&code, &["unsafe_code"]);
+    let misplaced = allowed.first().filter(|_| !may && path != Path::new("lib.rs"));
+    let useless = (may && allowed.is_empty()).then_some((1, "listed, but `unsafe_code` is not allowed here"));
+    let misplaced = misplaced.map(|(line, _)| (*line, "`unsafe_code` allowed here"));
+    words(&code, "unsafe").filter_map(complaint).chain(misplaced).chain(useless).collect()
+}
+
 /// The files that `mod name;` in `file` may stand for.
 fn modules_of(file: &Path, code: &str) -> Vec<[PathBuf; 2]> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -390,9 +417,7 @@ fn nothing_was_left_behind() {
             forbidden.extend(NOT_IN_ENGINE);
         }
         for (path, text) in read(folder, "rs") {
-            let excused = folder == CODE[0] && UNSAFE.iter().any(|file| path.ends_with(file));
             let found = leftovers(&code_only(&text), &forbidden).into_iter();
-            let found = found.filter(|(_, word)| !(excused && *word == "unsafe"));
             complaints.extend(found.map(|(line, word)| format!("{folder}/{}:{line}: `{word}`", path.display())));
         }
     }
@@ -405,6 +430,17 @@ fn threads_meet_through_one_module() {
     let found = files.iter().flat_map(|(path, text)| {
         let found = primitives(path, &code_only(text)).into_iter();
         found.map(move |(line, what)| format!("{}:{line}: `{what}`, use `base::sync`", path.display()))
+    });
+    assert_none(found.collect());
+}
+
+#[test]
+fn unsafe_is_where_it_may_be_and_says_why_it_is_sound() {
+    let files = read(CODE[0], "rs");
+    assert!(files[Path::new("lib.rs")].contains("\n#![deny(unsafe_code)]\n"), "the crate does not deny unsafe code");
+    assert!(UNSAFE_IN.iter().all(|file| files.contains_key(Path::new(file))), "a file that is not there");
+    let found = files.iter().flat_map(|(path, text)| {
+        unsafe_uses(path, text).into_iter().map(move |(line, how)| format!("{}:{line}: {how}", path.display()))
     });
     assert_none(found.collect());
 }
@@ -508,8 +544,20 @@ fn leftovers_are_words_of_code() {
         "// todo!\nfn f() { todo!() }\n#[ignore]\nlet s = \"dbg!\"; my_dbg!(); unsafe { }\nforbid(unsafe_code)",
     );
     assert_eq!(leftovers(&code, &LEFTOVERS), [(2, "todo!"), (3, "#[ignore")]);
-    assert_eq!(leftovers(&code, &NOT_IN_ENGINE), [(4, "unsafe")]);
     assert_eq!(leftovers("println!(); eprintln!()", &["println!"]).len(), 1);
+}
+
+#[test]
+fn unsafe_is_found_where_it_is_forbidden_or_unexplained() {
+    let count = |path: &str, code: &str| unsafe_uses(Path::new(path), code).len();
+    let sound = "#![allow(unsafe_code)]\n// SAFETY: nobody else has it,\n// and it is there.\nlet x = unsafe { f() };";
+    assert_eq!(count(UNSAFE_IN[0], sound), 0);
+    assert_eq!(count("pool/mod.rs", sound), 2, "the block, and that it is allowed");
+    assert_eq!(count(UNSAFE_IN[0], &sound.replace("SAFETY: ", "")), 1);
+    assert_eq!(count(UNSAFE_IN[0], &sound.replace("// and it is there.", "")), 1, "not right above it");
+    assert_eq!(count(UNSAFE_IN[0], &sound.replace("allow(unsafe_code)", "x")), 1);
+    assert_eq!(count(UNSAFE_IN[0], &sound.replace("let x = unsafe", "unsafe fn g()")), 1);
+    assert_eq!(count("pool/mod.rs", "// unsafe\nlet s = \"unsafe\"; let not_unsafe = 1;"), 0);
 }
 
 #[test]

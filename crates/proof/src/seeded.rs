@@ -151,6 +151,8 @@ pub const HUNTS: &[Hunt] = {
         hunt(ChecksumWithoutOwner, Corrupt, CLOSED, "a page as it was some time ago is believed"),
         hunt(LargeValueUnchecked, Corrupt, CLOSED, "a flipped bit in a large value is read"),
         hunt(PoolForgetsOwner, Model, ANY, "a get finds the former content of a page"),
+        hunt(ShortReadTaken, Model, ANY, "a block that was read in part is damage"),
+        hunt(BlockForAnother, Model, ANY, "several keys at once: a lookup is given another one's leaf"),
         hunt(SnapshotOffByOne, Model, ANY, "a snapshot shows a later write"),
         hunt(MemtableTombstoneIgnored, Model, ANY, "a get finds a key that was deleted with its range"),
         hunt(OlderMemtableFirst, Model, ANY, "a get finds the older value"),

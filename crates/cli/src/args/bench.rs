@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pandodb::{Filters, IndexKind};
+use pandodb::{Filters, IndexKind, Io};
 use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
@@ -61,6 +61,9 @@ pub struct BenchArgs {
     /// Which rows are asked for, instead of each workload's own distribution.
     #[arg(long, value_enum)]
     pub dist: Option<DistName>,
+    /// How the data file is read.
+    #[arg(long, value_enum, default_value_t = IoName::Auto)]
+    pub io: IoName,
     /// Bytes of a key.
     #[arg(long, value_name = "BYTES", default_value_t = 24, value_parser = clap::value_parser!(u16).range(8..))]
     pub key_len: u16,
@@ -159,6 +162,27 @@ impl From<FiltersName> for Filters {
             FiltersName::Bloom => Filters::Bloom,
             FiltersName::Quotient => Filters::Quotient,
             FiltersName::Maplet => Filters::Maplet,
+        }
+    }
+}
+
+/// [`Io`], as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IoName {
+    /// Several reads at once by io_uring where it is to be had, else one after the other.
+    Auto,
+    /// Several at once by io_uring, or not at all.
+    Uring,
+    /// One after the other.
+    Sync,
+}
+
+impl From<IoName> for Io {
+    fn from(name: IoName) -> Io {
+        match name {
+            IoName::Auto => Io::Auto,
+            IoName::Uring => Io::Uring,
+            IoName::Sync => Io::Sync,
         }
     }
 }

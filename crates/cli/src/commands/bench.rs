@@ -62,7 +62,7 @@ fn measure(args: &BenchArgs) -> Outcome {
     };
     let mut show =
         Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
-    let opener = Pando::new(args.index);
+    let opener = Pando::new(args.index).io(args.io.into());
     let opener = match args.filters {
         Some(filters) => opener.tuned(move |builder| builder.filters(filters.into())),
         None => opener,

@@ -82,6 +82,10 @@ bugs! {
     FrameNotLookedAt,
     /// The pool does not note that a block was asked for: what is read all the time is thrown out like anything else.
     HitNotNoted,
+    /// A read that the device has done in part counts as whole: the rest of the buffer is what it was before.
+    ShortReadTaken,
+    /// A block that was read beside others is handed to a lookup that waits for another one.
+    BlockForAnother,
     /// Of the lab's cache, which the pool was measured against: a reader's count is lost in a claim, and a page is changed under him.
     ReaderCountLost,
 

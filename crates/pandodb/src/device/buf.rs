@@ -18,26 +18,31 @@ pub struct AlignedBuf {
     pages: Vec<Page>,
 }
 
-/// Buffers of one page that a thread keeps to be used again: reads of single pages come by the hundred thousand, and an
-/// allocator that has to align them leaves most of a page of nothing beside each.
-const SPARE: usize = 8;
+/// Buffers of 1, 2 and 4 pages that a thread keeps to be used again: reads of so few pages come by the hundred thousand, and
+/// an allocator that has to align them leaves most of a page of nothing beside each.
+const SPARE_SIZES: [usize; 3] = [1, 2, 4];
+/// Pages in spare buffers of one size: as many as a thread has reads in flight.
+const SPARE_PAGES: usize = 32;
 
 thread_local! {
-    static SPARES: RefCell<Vec<Vec<Page>>> = const { RefCell::new(Vec::new()) };
+    static SPARES: RefCell<[Vec<Vec<Page>>; SPARE_SIZES.len()]> = const { RefCell::new([const { Vec::new() }; 3]) };
+}
+
+fn spare_size(pages: usize) -> Option<usize> {
+    SPARE_SIZES.iter().position(|size| *size == pages)
 }
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        if self.pages.len() == 1 {
-            let pages = std::mem::take(&mut self.pages);
-            // At the end of a thread there is nothing left to keep it in.
-            let _ = SPARES.try_with(|spares| {
-                let mut spares = spares.borrow_mut();
-                if spares.len() < SPARE {
-                    spares.push(pages);
-                }
-            });
-        }
+        let Some(size) = spare_size(self.pages.len()) else { return };
+        let pages = std::mem::take(&mut self.pages);
+        // At the end of a thread there is nothing left to keep it in.
+        let _ = SPARES.try_with(|spares| {
+            let spares = &mut spares.borrow_mut()[size];
+            if (spares.len() + 1) * pages.len() <= SPARE_PAGES {
+                spares.push(pages);
+            }
+        });
     }
 }
 
@@ -47,10 +52,10 @@ impl AlignedBuf {
     /// # Panics
     /// If the allocator has no memory left; callers bound `pages` before they believe it.
     pub fn zeroed(pages: usize) -> AlignedBuf {
-        let spare = if pages == 1 { SPARES.with(|spares| spares.borrow_mut().pop()) } else { None };
+        let spare = spare_size(pages).and_then(|size| SPARES.with(|spares| spares.borrow_mut()[size].pop()));
         match spare {
             Some(mut pages) => {
-                pages[0].0.fill(0);
+                pages.iter_mut().for_each(|page| page.0.fill(0));
                 AlignedBuf { pages }
             }
             None => AlignedBuf { pages: Page::new_vec_zeroed(pages).expect("out of memory") },

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Request, Ticket};
+use super::{Device, Done, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue, Read};
 
 /// What a file is for, as far as counting goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -161,7 +161,8 @@ impl Device for CountingDevice {
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
         let inner = self.inner.open(name, how)?;
         let number = self.tally.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(CountingFile { inner, number, class: (self.classify)(name), tally: Arc::clone(&self.tally) }))
+        let counter = Counter { number, class: (self.classify)(name), tally: Arc::clone(&self.tally) };
+        Ok(Arc::new(CountingFile { inner, counter }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -207,15 +208,21 @@ impl Device for CountingDevice {
     }
 }
 
-#[derive(Debug)]
-struct CountingFile {
-    inner: Arc<dyn File>,
+/// How an open file counts.
+#[derive(Clone, Debug)]
+struct Counter {
     number: u32,
     class: FileClass,
     tally: Arc<Tally>,
 }
 
-impl CountingFile {
+#[derive(Debug)]
+struct CountingFile {
+    inner: Arc<dyn File>,
+    counter: Counter,
+}
+
+impl Counter {
     fn count(&self, offset: u64, len: u64, is_write: bool) {
         let class = &self.tally.by_class[self.class as usize];
         let (operations, bytes) =
@@ -232,13 +239,13 @@ impl CountingFile {
 impl File for CountingFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read_at(offset, buf)?;
-        self.count(offset, n as u64, false);
+        self.counter.count(offset, n as u64, false);
         Ok(n)
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         let n = self.inner.write_at(offset, buf)?;
-        self.count(offset, n as u64, true);
+        self.counter.count(offset, n as u64, true);
         Ok(n)
     }
 
@@ -260,7 +267,7 @@ impl File for CountingFile {
 
     fn sync(&self) -> io::Result<()> {
         self.inner.sync()?;
-        self.tally.by_class[self.class as usize].syncs.fetch_add(1, Ordering::Relaxed);
+        self.counter.tally.by_class[self.counter.class as usize].syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -268,20 +275,52 @@ impl File for CountingFile {
         self.inner.occupied()
     }
 
-    /// Counts a request when it starts, as one access of its whole buffer; one that failed at once does not count.
-    fn submit(&self, request: Request) -> Ticket {
-        let (offset, len, is_write) = match &request {
-            Request::Read { offset, buf } => (*offset, buf.len() as u64, false),
-            Request::Write { offset, buf } => (*offset, buf.len() as u64, true),
-        };
-        let ticket = self.inner.submit(request);
-        if !matches!(ticket, Ticket::Ready(Err(_))) {
-            self.count(offset, len, is_write);
-        }
-        ticket
+    fn queue(&self) -> Option<Box<dyn Queue>> {
+        let inner = self.inner.queue()?;
+        let (pushed, flying) = Default::default();
+        Some(Box::new(CountingQueue { inner, counter: self.counter.clone(), pushed, flying }))
+    }
+}
+
+/// Counts reads when they end, and those that nobody waits for when they are let go of: the device does them all the same.
+#[derive(Debug)]
+struct CountingQueue {
+    inner: Box<dyn Queue>,
+    counter: Counter,
+    /// Offset and length of reads that have not begun,
+    pushed: Vec<(u64, u64)>,
+    /// and of those that have.
+    flying: Vec<(u64, u64)>,
+}
+
+impl Queue for CountingQueue {
+    fn push(&mut self, read: Read) -> Result<(), Read> {
+        let place = (read.offset, read.buf.len() as u64);
+        self.inner.push(read)?;
+        self.pushed.push(place);
+        Ok(())
     }
 
-    fn complete(&self, ticket: Ticket) -> io::Result<AlignedBuf> {
-        self.inner.complete(ticket)
+    fn start(&mut self) {
+        self.inner.start();
+        self.flying.append(&mut self.pushed);
+    }
+
+    fn wait(&mut self) -> Option<Done> {
+        let done = self.inner.wait()?;
+        self.flying.append(&mut self.pushed);
+        if let Some(at) = self.flying.iter().position(|(offset, _)| *offset == done.read.offset) {
+            self.flying.swap_remove(at);
+        }
+        if let Ok(n) = done.result {
+            self.counter.count(done.read.offset, n as u64, false);
+        }
+        Some(done)
+    }
+}
+
+impl Drop for CountingQueue {
+    fn drop(&mut self) {
+        self.flying.iter().for_each(|(offset, len)| self.counter.count(*offset, *len, false));
     }
 }

@@ -8,6 +8,7 @@
 //!   synced into its parent.
 //! - Small writes, where a file is opened for them, go through memory ([`super::mapped`]).
 //! - A direct file bypasses the page cache (`O_DIRECT`) where the file system can; elsewhere it is buffered.
+//! - Reads of a direct file beside each other go through io_uring where there is one ([`Io`]), else one after the other.
 //! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it shuts out a second
 //!   opener in this process as it does one in another, and goes with the process however that ends.
 
@@ -23,7 +24,8 @@ use rustix::io::Errno;
 
 use super::host::{Host, LOCK_FILE, check_name};
 use super::mapped::Mapped;
-use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, write_all_at};
+use super::uring::Rings;
+use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue, write_all_at};
 use crate::base::PAGE;
 
 const FILE_MODE: u32 = 0o600;
@@ -31,12 +33,26 @@ const DIR_MODE: u32 = 0o700;
 /// Pages of zeros in one write, where space has to be occupied by writing.
 const ZERO_PAGES: usize = 64;
 
+/// How a directory reads what does not depend on each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Io {
+    /// Beside each other by io_uring if the system has it and allows it, else one after the other.
+    #[default]
+    Auto,
+    /// By io_uring; without it the device does not open.
+    Uring,
+    /// One after the other, by pread.
+    Sync,
+}
+
 /// A real directory.
 #[derive(Debug)]
 pub struct FileDevice {
     path: PathBuf,
     dir: fs::File,
     host: Host,
+    /// For reads beside each other.
+    rings: Option<Arc<Rings>>,
 }
 
 impl FileDevice {
@@ -51,7 +67,19 @@ impl FileDevice {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        Ok(FileDevice { path: path.to_owned(), dir, host: Host::new() })
+        Ok(FileDevice { path: path.to_owned(), dir, host: Host::new(), rings: Rings::new() })
+    }
+
+    /// Says how files that are opened from now on read.
+    ///
+    /// # Errors
+    /// For [`Io::Uring`], why there is no io_uring: `Unsupported`, `PermissionDenied` (a container may forbid it), ….
+    pub fn with_io(mut self, io: Io) -> io::Result<FileDevice> {
+        self.rings = if io == Io::Sync { None } else { Rings::new() };
+        if io == Io::Uring {
+            self.rings.as_ref().ok_or(io::ErrorKind::Unsupported)?.try_out()?;
+        }
+        Ok(self)
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> io::Result<fs::File> {
@@ -95,7 +123,8 @@ impl Device for FileDevice {
             bypass_cache(&file)?;
         }
         let mapped = (how.small_writes && how.create_new).then(|| Mapped::new(&file));
-        Ok(Arc::new(OsFile { file, mapped }))
+        let rings = self.rings.clone().filter(|_| how.direct);
+        Ok(Arc::new(OsFile { file: Arc::new(file), mapped, rings }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -185,9 +214,11 @@ impl Drop for OsLock {
 
 #[derive(Debug)]
 struct OsFile {
-    file: fs::File,
+    /// What is in flight keeps it open, too.
+    file: Arc<fs::File>,
     /// Where small writes go, if they are what the file is for.
     mapped: Option<Mapped>,
+    rings: Option<Arc<Rings>>,
 }
 
 impl File for OsFile {
@@ -246,6 +277,10 @@ impl File for OsFile {
     fn occupied(&self) -> io::Result<u64> {
         // The unit of st_blocks is 512 bytes, whatever the block size of the file system.
         Ok(self.file.metadata()?.blocks() * 512)
+    }
+
+    fn queue(&self) -> Option<Box<dyn Queue>> {
+        self.rings.as_ref()?.queue(&self.file)
     }
 }
 
@@ -313,7 +348,7 @@ mod tests {
 
     #[test]
     fn space_is_occupied_by_writing_where_it_cannot_be_promised() {
-        let file = OsFile { file: tempfile::tempfile().unwrap(), mapped: None };
+        let file = OsFile { file: Arc::new(tempfile::tempfile().unwrap()), mapped: None, rings: None };
         file.write_at(0, b"kept").unwrap();
         let end = (ZERO_PAGES * PAGE) as u64 + 5000;
         file.extend_with_zeros(0, end).unwrap();

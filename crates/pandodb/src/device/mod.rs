@@ -4,9 +4,9 @@
 //! that a simulator can stand in for the machine ([`sim`]), count it ([`counting`]) or keep it in memory ([`mem`]).
 //! Nothing else in the engine touches `std::fs`, `Instant::now` or `std::thread`.
 //!
-//! I/O is *submit and complete*: [`File::submit`] starts a read or a write of an owned, page-aligned buffer and
-//! [`File::complete`] waits for it. The default implementation does the work at submission, with pread and pwrite; a
-//! queueing device overrides both. Small unaligned writes (the log) go through [`File::write_at`].
+//! One thing at a time goes through [`File::read_at`] and [`File::write_at`], as with pread and pwrite. Reads that do not
+//! depend on each other go through [`Reads`], *submit and complete*: a device that can do several at once hands out a
+//! [`Queue`] for them ([`File::queue`]), any other does them one after the other.
 //!
 //! Transfers may be short and may be interrupted, as POSIX allows; [`read_exact_at`] and [`write_all_at`] finish them.
 
@@ -17,16 +17,50 @@ pub mod file;
 mod host;
 mod mapped;
 pub mod mem;
+mod reads;
 pub mod sim;
 #[cfg(test)]
 mod tests;
+#[cfg(all(
+    feature = "io_uring",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
+))]
+mod uring;
+#[cfg(not(all(
+    feature = "io_uring",
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
+)))]
+mod uring {
+    //! No rings: reads are done one after the other.
+    use std::{fs, io, sync::Arc};
+
+    #[derive(Debug)]
+    pub(super) enum Rings {}
+
+    impl Rings {
+        pub(super) fn new() -> Option<Arc<Rings>> {
+            None
+        }
+
+        pub(super) fn try_out(&self) -> io::Result<()> {
+            match *self {}
+        }
+
+        pub(super) fn queue(self: &Arc<Rings>, _file: &Arc<fs::File>) -> Option<Box<dyn super::Queue>> {
+            match **self {}
+        }
+    }
+}
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
 pub use buf::AlignedBuf;
 pub use counting::CountingDevice;
-pub use file::FileDevice;
+pub use file::{FileDevice, Io};
 pub use mem::MemDevice;
+pub use reads::Reads;
 pub use sim::SimDevice;
 
 /// How to open a file.
@@ -90,32 +124,37 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn path(&self) -> String;
 }
 
-/// A request for [`File::submit`]; the buffer travels with it and comes back on completion.
+/// A read of a whole buffer, which travels with it.
 #[derive(Debug)]
-pub enum Request {
-    /// Fill the buffer from `offset`.
-    Read {
-        /// Byte offset, a multiple of the page size on a direct file.
-        offset: u64,
-        /// Where the bytes go.
-        buf: AlignedBuf,
-    },
-    /// Write the whole buffer at `offset`.
-    Write {
-        /// Byte offset, a multiple of the page size on a direct file.
-        offset: u64,
-        /// The bytes.
-        buf: AlignedBuf,
-    },
+pub struct Read {
+    /// What the caller knows the read by.
+    pub tag: usize,
+    /// Byte offset, a multiple of the page size on a direct file.
+    pub offset: u64,
+    /// Where the bytes go.
+    pub buf: AlignedBuf,
 }
 
-/// A submitted request.
+/// A read that has ended: how many bytes it has read, or why none.
 #[derive(Debug)]
-pub enum Ticket {
-    /// Already done.
-    Ready(io::Result<AlignedBuf>),
-    /// In flight, under the device's own number.
-    Pending(u64),
+pub struct Done {
+    /// What was asked for.
+    pub read: Read,
+    /// As [`File::read_at`] returns it: transfers may be short, and interrupted.
+    pub result: io::Result<usize>,
+}
+
+/// Reads of one caller that the device does beside each other. They end in any order. Dropping the queue with reads in
+/// flight is allowed: nobody sees them, and their buffers live until the device is done with them.
+pub trait Queue: Send + fmt::Debug {
+    /// Takes a read in, or gives it back if there is no room now. It begins at the next [`Queue::start`] or
+    /// [`Queue::wait`].
+    fn push(&mut self, read: Read) -> Result<(), Read>;
+    /// Begins what was taken in, all together; does not wait.
+    fn start(&mut self);
+    /// A read that has ended. If none has, begins what was taken in and waits for one; `None` if there is none to wait
+    /// for.
+    fn wait(&mut self) -> Option<Done>;
 }
 
 /// An open file.
@@ -145,20 +184,9 @@ pub trait File: Send + Sync + fmt::Debug {
         Ok(self.len()? == 0)
     }
 
-    /// Starts a request. The default does it at once.
-    fn submit(&self, request: Request) -> Ticket {
-        Ticket::Ready(match request {
-            Request::Read { offset, mut buf } => read_exact_at(self, offset, &mut buf).map(|()| buf),
-            Request::Write { offset, buf } => write_all_at(self, offset, &buf).map(|()| buf),
-        })
-    }
-
-    /// Waits for a request and hands its buffer back.
-    fn complete(&self, ticket: Ticket) -> io::Result<AlignedBuf> {
-        match ticket {
-            Ticket::Ready(result) => result,
-            Ticket::Pending(_) => Err(io::Error::other("this device completes at submission")),
-        }
+    /// A queue for reads of this file beside each other, if the device can do that now. Use it through [`Reads`].
+    fn queue(&self) -> Option<Box<dyn Queue>> {
+        None
     }
 }
 

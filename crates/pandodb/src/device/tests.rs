@@ -14,14 +14,18 @@ const READ: OpenHow = OpenHow { write: false, create_new: false, direct: false, 
 
 /// A fresh device of each sort, and what keeps its directory alive.
 fn devices() -> Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> {
-    let dir = tempfile::tempdir().unwrap();
-    let file = FileDevice::open(&dir.path().join("store"), true).unwrap();
-    vec![
-        (Arc::new(file), Some(dir)),
+    let mut devices: Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> = vec![
         (MemDevice::new(), None),
         (SimDevice::new(1), None),
         (CountingDevice::new(MemDevice::new(), |_| FileClass::Data), None),
-    ]
+        (CountingDevice::new(SimDevice::new(1), |_| FileClass::Data), None),
+    ];
+    for io in [Io::Auto, Io::Sync] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = FileDevice::open(&dir.path().join("store"), true).unwrap().with_io(io).unwrap();
+        devices.push((Arc::new(file), Some(dir)));
+    }
+    devices
 }
 
 fn kind<T>(result: io::Result<T>) -> ErrorKind {
@@ -137,16 +141,56 @@ fn the_lock_excludes() {
 }
 
 #[test]
-fn requests_carry_their_buffers() {
+fn reads_beside_each_other_end_in_any_order_and_bring_their_bytes() {
     for (device, _dir) in devices() {
         let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
-        let write = Request::Write { offset: PAGE as u64, buf: AlignedBuf::from_bytes(&[9; 2 * PAGE]) };
-        file.complete(file.submit(write)).unwrap();
-        let read = Request::Read { offset: 0, buf: AlignedBuf::zeroed(3) };
-        let buf = file.complete(file.submit(read)).unwrap();
-        assert!(buf[..PAGE] == [0; PAGE] && buf[PAGE..] == [9; 2 * PAGE]);
-        let past = Request::Read { offset: 2 * PAGE as u64, buf: AlignedBuf::zeroed(2) };
-        assert_eq!(kind(file.complete(file.submit(past))), ErrorKind::UnexpectedEof);
+        for page in 0..100u8 {
+            write_all_at(&*file, u64::from(page) * PAGE as u64, &AlignedBuf::from_bytes(&[page; PAGE])).unwrap();
+        }
+        // More than any queue takes at once.
+        let mut reads = Reads::new(file.clone());
+        for tag in 0..98 {
+            let buf = AlignedBuf::zeroed(1 + tag % 3);
+            reads.submit(Read { tag, offset: tag as u64 * PAGE as u64, buf });
+        }
+        let past = Read { tag: 98, offset: 99 * PAGE as u64, buf: AlignedBuf::zeroed(2) };
+        reads.submit(past);
+        let mut seen = [false; 100];
+        while let Some((tag, read)) = reads.complete() {
+            assert!(!std::mem::replace(&mut seen[tag], true), "{device:?}: {tag} ended twice");
+            if tag == 98 {
+                assert_eq!(kind(read), ErrorKind::UnexpectedEof);
+                // While others are on their way.
+                reads.submit(Read { tag: 99, offset: 99 * PAGE as u64, buf: AlignedBuf::zeroed(1) });
+                continue;
+            }
+            let buf = read.unwrap();
+            assert_eq!(buf.pages(), if tag == 99 { 1 } else { 1 + tag % 3 });
+            for (i, page) in buf.chunks(PAGE).enumerate() {
+                assert!(page.iter().all(|byte| *byte as usize == tag + i), "{device:?}: bytes of another read");
+            }
+        }
+        assert!(seen.iter().all(|seen| *seen), "{device:?}");
+        // And some that nobody waits for.
+        for tag in 0..3 {
+            reads.submit(Read { tag, offset: 0, buf: AlignedBuf::zeroed(1) });
+        }
+        reads.start();
+    }
+}
+
+#[test]
+fn reads_can_go_on_while_their_caller_does_something_else() {
+    for (device, _dir) in devices() {
+        let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
+        write_all_at(&*file, 0, &AlignedBuf::from_bytes(&[7; PAGE])).unwrap();
+        let mut reads = Reads::new(file);
+        assert!(!reads.start() && reads.complete().is_none(), "nothing is on its way");
+        reads.submit(Read { tag: 3, offset: 0, buf: AlignedBuf::zeroed(1) });
+        reads.start();
+        let (tag, read) = reads.complete().unwrap();
+        assert_eq!((tag, &read.unwrap()[..]), (3, &[7; PAGE][..]));
+        assert!(reads.complete().is_none());
     }
 }
 
@@ -221,19 +265,22 @@ fn counts_tell_the_classes_apart() {
     log.write_at(10, &[1; 7]).unwrap();
     log.sync().unwrap();
     data.read_at(60, &mut [0; 100]).unwrap();
-    data.complete(data.submit(Request::Write { offset: 0, buf: AlignedBuf::zeroed(1) })).unwrap();
-    assert!(data.complete(data.submit(Request::Read { offset: 0, buf: AlignedBuf::zeroed(9) })).is_err());
+    data.write_at(0, &[1; PAGE]).unwrap();
+    let mut reads = Reads::new(data.clone());
+    reads.submit(Read { tag: 0, offset: 0, buf: AlignedBuf::zeroed(9) });
+    assert!(reads.complete().unwrap().1.is_err(), "one page is there, the others are not");
     device.sync_dir().unwrap();
 
     let counts = device.counts();
-    let expected = ClassCounts { reads: 1, read_bytes: 40, writes: 2, write_bytes: 100 + PAGE as u64, syncs: 0 };
+    let expected =
+        ClassCounts { reads: 2, read_bytes: 40 + PAGE as u64, writes: 2, write_bytes: 100 + PAGE as u64, syncs: 0 };
     assert_eq!(counts[FileClass::Data], expected);
     assert_eq!(counts[FileClass::Log], ClassCounts { writes: 1, write_bytes: 7, syncs: 1, ..ClassCounts::default() });
     assert_eq!(counts[FileClass::Other], ClassCounts::default());
     assert_eq!((counts.total().writes, counts.total().syncs, counts.dir_syncs), (3, 1, 1));
 
     let log = device.take_accesses();
-    assert_eq!(log.len(), 3);
+    assert_eq!(log.len(), 4);
     assert_eq!((log[0].file, log[0].offset, log[0].len, log[0].is_write), (1, 10, 7, true));
     assert_eq!((log[1].class, log[1].len, log[1].is_write), (FileClass::Data, 40, false));
 }

@@ -6,7 +6,9 @@
 //! beyond the range, which ends the cursor.
 //!
 //! A *pending* cursor has not read anything yet; it knows a key that nothing of it comes before. Of runs without a common
-//! key, which a load in key order leaves side by side, a merge opens one after the other.
+//! key, which a load in key order leaves side by side, a merge opens one after the other. On its way to its first leaf a
+//! cursor is like a probe: it names the block that it needs and goes on with it, so that whoever opens several has their
+//! blocks read beside each other ([`RunCursor::open_all`]).
 //!
 //! Invariant: while the cursor stands at an entry, `key` is that entry's key, `slot` its place, and the window is not
 //! empty.
@@ -18,9 +20,11 @@ use std::sync::Arc;
 use super::inner::Child;
 use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
+use super::loads::{Landed, Loads, Need};
 use super::slice::RunSlice;
 use crate::base::range::successor;
-use crate::base::{Entry, KeyRange, Kind, Result, SeededBug, Seqno};
+use crate::base::{Entry, Error, KeyRange, Kind, Result, SeededBug, Seqno};
+use crate::space::BlockKind;
 
 /// A cursor over one slice.
 pub struct RunCursor {
@@ -35,8 +39,25 @@ pub struct RunCursor {
     prefix_len: usize,
     key: Vec<u8>,
     slot: Option<Slot>,
-    /// Nothing was read yet.
-    pending: bool,
+    /// It has not come to its first entry yet.
+    opening: Option<Opening>,
+}
+
+/// How far a cursor has come on its way to its first entry.
+struct Opening {
+    /// Where it goes, in its direction: empty for the end of its slice.
+    bound: Vec<u8>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Nothing was asked for.
+    Start,
+    /// The inner block of this level was.
+    Inner(u8),
+    /// The first chunk, with this leaf, was.
+    Leaf(Child),
 }
 
 impl RunCursor {
@@ -58,7 +79,9 @@ impl RunCursor {
         // Where no key of the run is in the range the cursor is at its end, and nothing has to be read to know it. A run of
         // range tombstones has no keys.
         let inside = range.from <= meta.last_key && range.is_above(&meta.first_key);
-        let pending = !range.is_empty() && meta.leaf_pages > 0 && inside;
+        let pending = !range.is_empty() && meta.leaf_pages > 0 && inside && !slice.span().is_empty();
+        let bound = || if reverse { range.to.clone() } else { range.from.clone() };
+        let opening = pending.then(|| Opening { bound: bound(), stage: Stage::Start });
         RunCursor {
             slice,
             range,
@@ -69,7 +92,7 @@ impl RunCursor {
             prefix_len: 0,
             key: Vec::new(),
             slot: None,
-            pending,
+            opening,
         }
     }
 
@@ -78,22 +101,126 @@ impl RunCursor {
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
     pub fn open(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.pending) {
-            return Ok(());
+        let mut landed = None;
+        while let Some(need) = self.open_step(landed.take())? {
+            let fetched = self.slice.run().fetch(need);
+            landed = Some(fetched.inspect_err(|_| self.give_up())?);
         }
-        let bound = if self.reverse { self.range.to.clone() } else { self.range.from.clone() };
-        self.start(&bound)
+        Ok(())
+    }
+
+    /// Opens those of the pending `cursors` that no other one comes before: with the blocks that they need at the same time
+    /// read beside each other.
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`], with the cursor that met them, which is past the end then. Others may
+    /// still be pending.
+    pub fn open_all(cursors: &mut [RunCursor]) -> std::result::Result<(), (usize, Error)> {
+        let first = cursors.iter().reduce(|a, b| match (a.place(), b.place()) {
+            (Some(first), Some(second)) if (second < first) != b.reverse => b,
+            (None, _) => b,
+            _ => a,
+        });
+        let Some(first) = first.and_then(RunCursor::place).map(<[u8]>::to_vec) else { return Ok(()) };
+        let is_next = |cursor: &RunCursor| cursor.outlook().is_some_and(|key| key == first);
+        let slices: Vec<_> = cursors.iter().map(|cursor| is_next(cursor).then(|| cursor.slice.clone())).collect();
+        let mut loads = Loads::default();
+        for (i, slice) in slices.iter().enumerate() {
+            if let Some(slice) = slice {
+                cursors[i].open_among(slice, None, &mut loads, i).map_err(|e| (i, e))?;
+            }
+        }
+        while let Some((i, landed)) = loads.next() {
+            let slice = slices[i].as_ref().expect("it has asked");
+            let opened = landed.and_then(|landed| cursors[i].open_among(slice, Some(landed), &mut loads, i));
+            opened.map_err(|e| {
+                cursors[i].give_up();
+                (i, e)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Goes on opening until something is missing, which is asked for on behalf of `who`. `slice` is the cursor's.
+    fn open_among<'r>(
+        &mut self,
+        slice: &'r RunSlice,
+        mut landed: Option<Landed>,
+        loads: &mut Loads<'r>,
+        who: usize,
+    ) -> Result<()> {
+        while let Some(need) = self.open_step(landed.take())? {
+            landed = loads.ask(slice.run(), need, who).inspect_err(|_| self.give_up())?;
+            if landed.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on opening with what the last step has asked for; says what it needs next, until the cursor stands at its first
+    /// entry.
+    fn open_step(&mut self, landed: Option<Landed>) -> Result<Option<Need>> {
+        let Some(Opening { bound, stage }) = self.opening.take() else { return Ok(None) };
+        let run = self.slice.run();
+        let meta = run.meta();
+        let child = match stage {
+            Stage::Start if meta.height == 0 => Child { position: 0, pages: meta.root.pages, leaf: 0 },
+            Stage::Start => {
+                self.opening = Some(Opening { bound, stage: Stage::Inner(meta.height) });
+                return Ok(Some(Need::Block(meta.root, BlockKind::Inner)));
+            }
+            Stage::Inner(level) => {
+                let span = self.slice.span();
+                let block = landed.expect("a block was asked for").block();
+                let (child, addr) = run.child(&block, level, |inner| match (bound.is_empty(), self.reverse) {
+                    (true, false) => inner.search_leaf(span.start),
+                    (true, true) => inner.search_leaf(span.end - 1),
+                    (false, _) => inner.search(&bound),
+                })?;
+                if level > 1 {
+                    self.opening = Some(Opening { bound, stage: Stage::Inner(level - 1) });
+                    return Ok(Some(Need::Block(addr, BlockKind::Inner)));
+                }
+                child
+            }
+            Stage::Leaf(child) => {
+                self.leaves.take(run, child, landed.expect("pages were asked for").pages())?;
+                return self.arrive(&bound).map(|()| None);
+            }
+        };
+        if let Some(addr) = self.leaves.open(run, child)? {
+            self.opening = Some(Opening { bound, stage: Stage::Leaf(child) });
+            return Ok(Some(Need::Pages(addr)));
+        }
+        self.arrive(&bound).map(|()| None)
+    }
+
+    /// Stands at the first entry of the current leaf from the bound on, or of a later one.
+    fn arrive(&mut self, bound: &[u8]) -> Result<()> {
+        self.enter(Some(bound))?;
+        self.settle()
+    }
+
+    /// An error on the way to the first entry.
+    fn give_up(&mut self) {
+        self.opening = None;
     }
 
     /// Of a pending cursor: a key that no entry comes before, in the cursor's direction; between the run's first and last.
     pub fn outlook(&self) -> Option<&[u8]> {
         let meta = self.slice.run().meta();
-        self.pending.then(|| match self.reverse {
+        self.opening.is_some().then(|| match self.reverse {
             false if SeededBug::OutlookTooFar.is_on() => &meta.last_key,
             false => meta.first_key.as_slice().max(&self.range.from),
             true if self.range.is_above(&meta.last_key) => &meta.last_key,
             true => &self.range.to,
         })
+    }
+
+    /// The key of its entry, or its outlook; `None` past the end.
+    pub(super) fn place(&self) -> Option<&[u8]> {
+        self.entry().map(|entry| entry.key).or_else(|| self.outlook())
     }
 
     /// The entry at which the cursor stands; `None` past the end.
@@ -127,7 +254,7 @@ impl RunCursor {
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.pending = false;
+        self.give_up();
         if self.reverse {
             let after = successor(key);
             let bound = if self.range.is_above(&after) { after } else { self.range.to.clone() };
@@ -180,19 +307,11 @@ impl RunCursor {
     /// Walks to the leaf of a bound of the direction, and stands at the first entry from there on.
     fn start(&mut self, bound: &[u8]) -> Result<()> {
         self.end();
-        let span = self.slice.span();
-        if span.is_empty() || self.range.is_empty() {
+        if self.slice.span().is_empty() || self.range.is_empty() {
             return Ok(());
         }
-        let run = self.slice.run();
-        let Child { position, pages, .. } = match (bound.is_empty(), self.reverse) {
-            (true, false) => run.leaf_at(span.start)?,
-            (true, true) => run.leaf_at(span.end - 1)?,
-            (false, _) => run.leaf_of(bound)?,
-        };
-        self.leaves.fetch(run, Want::Exact(position, pages))?;
-        self.enter(Some(bound))?;
-        self.settle()
+        self.opening = Some(Opening { bound: bound.to_vec(), stage: Stage::Start });
+        self.open()
     }
 
     /// The entries of the current leaf that are inside the range.

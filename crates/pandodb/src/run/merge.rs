@@ -12,7 +12,8 @@
 //! so heads tell keys apart even where keys are alike for long). Equal heads are settled by whole keys, then by seqno,
 //! newest first. In reverse every comparison is turned round. About 150 ns a record at eight inputs.
 //!
-//! A pending input competes with its outlook and is opened when it wins: before that nothing of it can be next.
+//! A pending input competes with its outlook and is opened when it wins: before that nothing of it can be next. Those that
+//! would win at the start are opened together.
 //!
 //! Invariant: no two inputs hold the same (key, seqno): on any path a message is visible in one place.
 
@@ -48,7 +49,8 @@ impl MergeCursor {
     ///
     /// # Errors
     /// The run that could not be opened, and why.
-    pub fn new(inputs: Vec<RunCursor>, reverse: bool) -> std::result::Result<MergeCursor, (RunId, Error)> {
+    pub fn new(mut inputs: Vec<RunCursor>, reverse: bool) -> std::result::Result<MergeCursor, (RunId, Error)> {
+        RunCursor::open_all(&mut inputs).map_err(|(input, e)| (inputs[input].slice().run().meta().id, e))?;
         let shared = shared_prefix(&inputs);
         let heads = vec![0; inputs.len()];
         let mut merge = MergeCursor { heads, losers: Vec::new(), inputs, reverse, shared, failed: None };
@@ -123,7 +125,7 @@ impl MergeCursor {
     fn take_head(&mut self, input: usize) {
         let cursor = &self.inputs[input];
         // An outlook lies between the first and the last key of its run, so it begins as all keys do.
-        let key = cursor.entry().map(|entry| entry.key).or_else(|| cursor.outlook());
+        let key = cursor.place();
         self.heads[input] = match key.map(|key| &key[self.shared..]) {
             None => u64::MAX,
             Some(rest) => {

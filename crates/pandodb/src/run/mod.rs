@@ -14,6 +14,7 @@
 //! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, leaves in a row, a range, several runs |
+//! | `loads` | blocks of several runs, read beside each other |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
 //! | `salvage` | reads what it can around damage, and says which keys are lost |
 //! | `slice`, `spans` | a run clipped to a key range, and which pages somebody still needs |
@@ -30,6 +31,7 @@ mod cursor;
 mod inner;
 mod leaf;
 mod leaves;
+mod loads;
 pub mod maplet;
 mod merge;
 mod meta;
@@ -50,6 +52,7 @@ pub use cursor::RunCursor;
 pub use inner::{Child, Inner, InnerBuilder};
 pub use leaf::{Leaf, LeafBuilder, Slot};
 pub use leaves::ReadAhead;
+pub use loads::{Landed, Loads, Need};
 pub use merge::MergeCursor;
 pub use meta::{RunMeta, read_footer};
 pub use probe::{LeafHit, ProbeStep, RunProbe};

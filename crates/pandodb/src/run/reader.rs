@@ -114,43 +114,74 @@ impl Run {
     /// # Errors
     /// An I/O error, or [`Error::Corruption`] if the block is not a `kind` of this run.
     pub fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
-        let block = match self.pool.peek(self.meta.id, addr.page) {
-            Some(block) => block,
-            None => self.fetch(addr, kind)?,
-        };
+        match self.cached(addr, kind)? {
+            Some(block) => Ok(block),
+            None => {
+                let read = self.reach(addr, kind);
+                self.admit_from(read, self.data.read(read), addr, kind)
+            }
+        }
+    }
+
+    /// The block at `addr` if the pool has it.
+    ///
+    /// # Errors
+    /// As [`Run::load`].
+    pub(super) fn cached(&self, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
+        let block = self.pool.peek(self.meta.id, addr.page);
+        block.map(|block| self.expect_kind(&block, addr, kind).map(|()| block)).transpose()
+    }
+
+    /// What is read for a block that the pool has not: the block; or, of those above the leaves, the neighbours of its sort, too, as
+    /// long as the pool has room for them. So a store that was just opened soon has what all searches need, with a read for each
+    /// [`AROUND`] pages.
+    pub(super) fn reach(&self, addr: BlockAddr, kind: BlockKind) -> BlockAddr {
+        if kind == BlockKind::Leaf || self.alone.load(Relaxed) {
+            return addr;
+        }
+        self.around(addr).filter(|around| self.pool.has_room(around.bytes())).unwrap_or(addr)
+    }
+
+    /// Takes a block out of what was read for it, checked and cached, its neighbours too. If the neighbours could not be read with it, or
+    /// if anything about the block is not as it should be, it is read alone: then the error is its own.
+    ///
+    /// # Errors
+    /// As [`Run::load`].
+    pub(super) fn admit_from(
+        &self,
+        read: BlockAddr,
+        buf: Result<AlignedBuf>,
+        addr: BlockAddr,
+        kind: BlockKind,
+    ) -> Result<Block> {
+        if read == addr {
+            return self.admit(addr, kind, &buf?);
+        }
+        if let Some(block) = buf.ok().and_then(|buf| self.admit_group(read, &buf, addr, kind)) {
+            return Ok(block);
+        }
+        self.alone.store(true, Relaxed);
+        self.admit(addr, kind, &self.data.read(addr)?)
+    }
+
+    /// Checks a block that was read, and caches it.
+    fn admit(&self, addr: BlockAddr, kind: BlockKind, bytes: &[u8]) -> Result<Block> {
+        self.data.check_block(bytes, addr, self.meta.id, kind)?;
+        self.check(bytes, addr, kind)?;
+        let block = self.pool.insert(self.meta.id, addr, keep(kind), bytes);
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
     }
 
-    /// Reads a block and caches it.
-    fn fetch(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
-        if kind == BlockKind::Leaf {
-            return Ok(self.pool.insert(self.meta.id, addr, Keep::Short, &self.read_checked(addr, kind)?));
-        }
-        let around = self.around(addr).filter(|around| self.pool.has_room(around.bytes()));
-        if let Some(around) = around.filter(|_| !self.alone.load(Relaxed)) {
-            match self.fetch_around(addr, kind, around) {
-                Some(block) => return Ok(block),
-                None => self.alone.store(true, Relaxed),
-            }
-        }
-        Ok(self.pool.insert(self.meta.id, addr, Keep::Long, &self.read_checked(addr, kind)?))
-    }
-
-    /// Reads a block above the leaves together with its neighbours, as long as the pool has room for them: a store that was
-    /// just opened soon has what all searches need, with a read for each [`AROUND`] pages. `None` if they cannot be read, or if
-    /// anything about the block is not as it should be: who then reads it alone learns what.
-    fn fetch_around(&self, addr: BlockAddr, kind: BlockKind, around: BlockAddr) -> Option<Block> {
-        let buf = self.data.read(around).ok()?;
-        let asked = &buf[(addr.page.0 - around.page.0) as usize * PAGE..][..addr.bytes()];
-        self.data.check_block(asked, addr, self.meta.id, kind).ok()?;
-        self.check(asked, addr, kind).ok()?;
+    fn admit_group(&self, read: BlockAddr, buf: &[u8], addr: BlockAddr, kind: BlockKind) -> Option<Block> {
+        let asked = &buf[(addr.page.0 - read.page.0) as usize * PAGE..][..addr.bytes()];
+        let block = self.admit(addr, kind, asked).ok()?;
         let mut page = 0;
-        while page < around.pages {
+        while page < read.pages {
             let rest = &buf[page as usize * PAGE..];
-            page += self.offer(rest, PageNo(around.page.0 + u64::from(page)), addr).unwrap_or(1);
+            page += self.offer(rest, PageNo(read.page.0 + u64::from(page)), addr).unwrap_or(1);
         }
-        Some(self.pool.insert(self.meta.id, addr, Keep::Long, asked))
+        Some(block)
     }
 
     /// Caches the block that begins at `page`, if one does, and is as it should be, and not the one that was asked for. Its pages.
@@ -184,6 +215,11 @@ impl Run {
             return None;
         }
         Some(BlockAddr { page: PageNo(extent.start.0 + from - start), pages: (to - from) as u32 })
+    }
+
+    /// Puts a leaf that was read past the pool, and checked, into it.
+    pub(super) fn cache_leaf(&self, addr: BlockAddr, bytes: &[u8]) {
+        self.pool.insert(self.meta.id, addr, Keep::Short, bytes);
     }
 
     /// The leaf at `page` if the pool has it.
@@ -295,11 +331,6 @@ impl Run {
     /// The leaf that may hold `key`; of several, the first.
     pub(super) fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         self.descend(|inner| inner.search(key))
-    }
-
-    /// The leaf that holds a position.
-    pub(super) fn leaf_at(&self, position: u64) -> Result<Child> {
-        self.descend(|inner| inner.search_leaf(position))
     }
 
     /// The position of the leaf that may hold `key`: 0 below all keys, [`RunMeta::leaf_pages`] above all. Reads inner
@@ -417,6 +448,11 @@ impl Run {
         }
         out
     }
+}
+
+/// How long a block is kept in the pool.
+fn keep(kind: BlockKind) -> Keep {
+    if kind == BlockKind::Leaf { Keep::Short } else { Keep::Long }
 }
 
 impl Drop for Run {

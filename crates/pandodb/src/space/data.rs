@@ -25,7 +25,7 @@ use crate::base::sync::{
 use crate::base::{
     BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, SeededBug, StoreId,
 };
-use crate::device::{AlignedBuf, Device, File, OpenHow, Request, write_all_at};
+use crate::device::{AlignedBuf, Device, File, OpenHow, Reads, read_exact_at, write_all_at};
 
 /// The name of the data file.
 pub const DATA_FILE: &str = "data";
@@ -355,21 +355,43 @@ impl DataFile {
     /// Writes the whole buffer from `page` on and hands it back for reuse. Not durable before [`DataFile::sync`].
     pub fn write(&self, page: PageNo, buf: AlignedBuf) -> Result<AlignedBuf> {
         self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
-        let ticket = self.file.submit(Request::Write { offset: page.offset(), buf });
-        self.file.complete(ticket).map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
+        let written = write_all_at(&*self.file, page.offset(), &buf);
+        written.map(|()| buf).map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
     }
 
     /// Reads raw pages; the length is bounded before anything is allocated for it.
     pub fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
+        self.read_into(addr, AlignedBuf::default())
+    }
+
+    /// The same, into `spare` if that is as long.
+    pub fn read_into(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
+        let mut buf = self.begin_read(addr, spare)?;
+        let read = read_exact_at(&*self.file, addr.page.offset(), &mut buf);
+        self.end_read(addr, read.map(|()| buf))
+    }
+
+    /// For reads beside each other: each begins with [`DataFile::begin_read`] and ends with [`DataFile::end_read`].
+    pub fn reads(&self) -> Reads {
+        Reads::new(Arc::clone(&self.file))
+    }
+
+    /// The buffer for a read of raw pages, which is `spare` if that is as long; the length is bounded before anything is
+    /// allocated for it.
+    pub fn begin_read(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
         let pages = self.pages.load(Relaxed);
         if addr.pages == 0 || addr.pages > MAX_BLOCK_PAGES || addr.page.0.saturating_add(addr.pages.into()) > pages {
             return Err(self.corrupt(addr, "block address", format!("{} pages lie outside the file", addr.pages)));
         }
         self.reads.fetch_add(1, Relaxed);
         self.read_bytes.fetch_add(addr.bytes() as u64, Relaxed);
-        let buf = AlignedBuf::zeroed(addr.pages as usize);
-        let ticket = self.file.submit(Request::Read { offset: addr.page.offset(), buf });
-        self.file.complete(ticket).map_err(|e| match e.kind() {
+        let pages = addr.pages as usize;
+        Ok(if spare.pages() == pages { spare } else { AlignedBuf::zeroed(pages) })
+    }
+
+    /// What came of a read of raw pages.
+    pub fn end_read(&self, addr: BlockAddr, read: std::io::Result<AlignedBuf>) -> Result<AlignedBuf> {
+        read.map_err(|e| match e.kind() {
             std::io::ErrorKind::UnexpectedEof => self.corrupt(addr, "block", "the file ends inside it"),
             _ => Error::io("read", DATA_FILE, Some(addr.page.offset()), &e),
         })

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use super::Store;
 use crate::base::{Error, MAX_INLINE_VALUE, PAGE, Result};
-use crate::device::Device;
-use crate::device::file::FileDevice;
+use crate::device::{Device, FileDevice, Io};
 use crate::filter::Filters;
 use crate::resolve::{MergeOperator, builtin};
 use crate::wal::MAX_STREAMS;
@@ -75,6 +74,7 @@ pub(crate) struct Config {
     pub log_streams: Option<usize>,
     pub mapped_log: bool,
     pub reserve_bytes: Option<u64>,
+    pub io: Io,
 }
 
 /// The least memory budget, in bytes.
@@ -155,6 +155,7 @@ impl StoreBuilder {
                 log_streams: None,
                 mapped_log: true,
                 reserve_bytes: None,
+                io: Io::default(),
             },
             operators: HashMap::new(),
         }
@@ -286,6 +287,19 @@ impl StoreBuilder {
         self
     }
 
+    /// How the data file is read: by default several reads at once go through io_uring where the system has it and allows it,
+    /// and one after the other elsewhere. Without effect on a device of the caller's ([`StoreBuilder::device`]).
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = pandodb::Store::builder(dir.path().join("s")).io(pandodb::Io::Sync).open()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn io(mut self, io: Io) -> Self {
+        self.config.io = io;
+        self
+    }
+
     /// Uses a device other than the directory: memory, a simulator. The path is then only a name.
     pub fn device(mut self, device: Arc<dyn Device>) -> Self {
         self.device = Some(device);
@@ -309,6 +323,7 @@ impl StoreBuilder {
             ("maplet_width", config.maplet_width.to_string()),
             ("fanout", config.fanout.to_string()),
             ("leaf_memtables", config.leaf_memtables.to_string()),
+            ("io", format!("{:?}", config.io)),
         ]
     }
 
@@ -347,12 +362,16 @@ impl StoreBuilder {
             Some(device) => device,
             None => {
                 let create = self.config.create && !self.config.read_only;
-                let device = FileDevice::open(&self.path, create).map_err(|e| match e.kind() {
-                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-                        Error::NotAStore { path: path.clone(), detail: "there is no such directory".into() }
-                    }
-                    _ => Error::io("open", &path, None, &e),
-                })?;
+                let io = self.config.io;
+                let device =
+                    FileDevice::open(&self.path, create).and_then(|device| device.with_io(io)).map_err(|e| match e
+                        .kind()
+                    {
+                        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                            Error::NotAStore { path: path.clone(), detail: "there is no such directory".into() }
+                        }
+                        _ => Error::io("open", &path, None, &e),
+                    })?;
                 Arc::new(device)
             }
         };

@@ -12,11 +12,11 @@ use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
 use super::value::Value;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlockAddr, Error, Result, SeededBug, Seqno};
+use crate::base::{Error, Result, SeededBug, Seqno};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
 use crate::pool::Block;
-use crate::run::Run;
+use crate::run::{Landed, Loads, Need};
 use crate::space::BlockKind;
 
 /// Lookups of one `multi_get` that are in flight together.
@@ -157,8 +157,8 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
 }
 
 /// The block that a probe asked for. A filter that cannot be read is done without: its run is asked instead.
-fn fetch(run: &Run, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
-    match run.load(addr, kind) {
+fn forgive(loaded: Result<Block>, kind: BlockKind) -> Result<Option<Block>> {
+    match loaded {
         Err(e) if kind == BlockKind::Filter && e.is_damage() => Ok(None),
         loaded => loaded.map(Some),
     }
@@ -189,7 +189,7 @@ fn run<'a>(engine: &Engine, world: &World<'_>, key: &'a [u8]) -> Result<Lookup<'
         let mut block = None;
         let mut blocks = 0;
         while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup)? {
-            block = fetch(run, addr, kind)?;
+            block = forgive(run.load(addr, kind), kind)?;
             blocks += 1;
         }
         count(engine, &lookup, blocks);
@@ -247,27 +247,32 @@ fn look_up_all<K: AsRef<[u8]>>(
     world: &World<'_>,
 ) -> Result<Vec<Option<Value>>> {
     let mut values: Vec<Option<Value>> = vec![None; keys.len()];
-    for (start, chunk) in keys.chunks(IN_FLIGHT).enumerate().map(|(i, chunk)| (i * IN_FLIGHT, chunk)) {
-        let mut flights: Vec<Flight<'_>> = Vec::with_capacity(chunk.len());
-        for (i, key) in chunk.iter().enumerate() {
-            let mut lookup = Lookup::new(key.as_ref(), world.at);
-            world.look_up_in_memory(&mut lookup)?;
-            let probe = world.view.probe(&lookup);
-            flights.push(Flight { slot: start + i, lookup, probe, need: None, blocks: 0 });
+    let mut flights: Vec<Flight<'_>> = Vec::with_capacity(IN_FLIGHT.min(keys.len()));
+    let mut loads = Loads::default();
+    // The first keys, each up to its first block that is not at hand.
+    let mut land = |flight: &mut Flight<'_>| {
+        count(engine, &flight.lookup, flight.blocks);
+        let lookup = std::mem::replace(&mut flight.lookup, Lookup::new(&[], world.at));
+        answer(engine, keyspace, lookup).map(|value| values[flight.key] = value)
+    };
+    let mut rest = keys.iter().enumerate();
+    while flights.len() < IN_FLIGHT {
+        let Some((key, bytes)) = rest.next() else { break };
+        let mut flight = Flight::start(world, key, bytes.as_ref())?;
+        match flight.advance(None, &mut loads, flights.len())? {
+            ControlFlow::Break(()) => land(&mut flight)?,
+            ControlFlow::Continue(()) => flights.push(flight),
         }
-        // Each round moves every lookup to the block that it needs next, then fetches them all.
-        while !flights.is_empty() {
-            let mut landed = Vec::new();
-            for (i, flight) in flights.iter_mut().enumerate() {
-                if flight.advance()?.is_break() {
-                    landed.push(i);
-                }
-            }
-            for i in landed.into_iter().rev() {
-                let flight = flights.swap_remove(i);
-                count(engine, &flight.lookup, flight.blocks);
-                values[flight.slot] = answer(engine, keyspace, flight.lookup)?;
-            }
+    }
+    // From then on whichever block is there first; who is done makes room for the next key.
+    while let Some((who, block)) = loads.next() {
+        let flight = &mut flights[who];
+        let mut landed = flight.advance(Some(block), &mut loads, who)?.is_break();
+        while landed {
+            land(flight)?;
+            let Some((key, bytes)) = rest.next() else { break };
+            *flight = Flight::start(world, key, bytes.as_ref())?;
+            landed = flight.advance(None, &mut loads, who)?.is_break();
         }
     }
     Ok(values)
@@ -275,29 +280,47 @@ fn look_up_all<K: AsRef<[u8]>>(
 
 /// One lookup of a `multi_get`.
 struct Flight<'a> {
-    slot: usize,
+    /// Which of the keys.
+    key: usize,
     lookup: Lookup<'a>,
     probe: Box<dyn Probe<'a> + 'a>,
-    need: Option<Step<'a>>,
+    /// The kind of the block that it waits for.
+    waits: Option<BlockKind>,
     blocks: u64,
 }
 
-impl Flight<'_> {
-    /// Fetches the block that the lookup waits for and goes on to the next one.
-    fn advance(&mut self) -> Result<ControlFlow<()>> {
-        let block = match self.need.take() {
-            Some(Step::Need(run, addr, kind)) => {
-                self.blocks += 1;
-                fetch(run, addr, kind)?
-            }
+impl<'a> Flight<'a> {
+    /// A lookup that has asked the memtables.
+    fn start(world: &World<'a>, key: usize, bytes: &'a [u8]) -> Result<Flight<'a>> {
+        let mut lookup = Lookup::new(bytes, world.at);
+        world.look_up_in_memory(&mut lookup)?;
+        let probe = world.view.probe(&lookup);
+        Ok(Flight { key, lookup, probe, waits: None, blocks: 0 })
+    }
+
+    /// Goes on, with the block that it has waited for, until it waits for another one or is done.
+    fn advance(
+        &mut self,
+        arrived: Option<Result<Landed>>,
+        loads: &mut Loads<'a>,
+        who: usize,
+    ) -> Result<ControlFlow<()>> {
+        let mut block = match (arrived, self.waits.take()) {
+            (Some(landed), Some(kind)) => forgive(landed.map(Landed::block), kind)?,
             _ => None,
         };
-        match self.probe.step(block, &mut self.lookup)? {
-            Step::Done => Ok(ControlFlow::Break(())),
-            need => {
-                self.need = Some(need);
-                Ok(ControlFlow::Continue(()))
-            }
+        loop {
+            let Step::Need(run, addr, kind) = self.probe.step(block, &mut self.lookup)? else {
+                return Ok(ControlFlow::Break(()));
+            };
+            self.blocks += 1;
+            block = match loads.ask(run, Need::Block(addr, kind), who).transpose() {
+                Some(landed) => forgive(landed.map(Landed::block), kind)?,
+                None => {
+                    self.waits = Some(kind);
+                    return Ok(ControlFlow::Continue(()));
+                }
+            };
         }
     }
 }

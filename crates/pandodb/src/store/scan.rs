@@ -31,7 +31,8 @@ use super::engine::Engine;
 
 /// How long a scan holds on to one world.
 const HOLD: Duration = Duration::from_secs(2);
-/// Bytes of the first and of later blocks that a side takes from each source.
+/// Bytes of the first block that a side takes from each source, and of the largest. Between them it takes half of what it has
+/// had so far: so much at most has been read in vain when the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 
@@ -157,7 +158,8 @@ struct Source {
     from: From,
     block: Arc<EntryBlock>,
     at: usize,
-    block_bytes: usize,
+    /// Bytes of all blocks so far.
+    taken: usize,
     exhausted: bool,
 }
 
@@ -168,7 +170,7 @@ enum From {
 
 impl Source {
     fn new(from: From) -> Source {
-        Source { from, block: Arc::default(), at: 0, block_bytes: FIRST_BLOCK, exhausted: false }
+        Source { from, block: Arc::default(), at: 0, taken: 0, exhausted: false }
     }
 
     /// Makes sure that there is a current entry, unless the source is at its end.
@@ -186,14 +188,15 @@ impl Source {
             None => EntryBlock::new(),
         };
         block.clear();
+        let bytes = (self.taken / 2).clamp(FIRST_BLOCK, BLOCK);
         match &mut self.from {
             From::Memtable(memtable, range) => {
                 let after = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-                memtable.fill(range, after, reverse, usize::MAX, self.block_bytes, &mut block);
+                memtable.fill(range, after, reverse, usize::MAX, bytes, &mut block);
             }
-            From::Index(cursor) => cursor.fill(self.block_bytes, &mut block)?,
+            From::Index(cursor) => cursor.fill(bytes, &mut block)?,
         }
-        self.block_bytes = (self.block_bytes * 2).min(BLOCK);
+        self.taken += bytes;
         self.exhausted = block.is_empty();
         self.block = Arc::new(block);
         self.at = 0;

@@ -1,15 +1,15 @@
 //! What every index must do, whatever it is: one suite over one table.
 //!
-//! A new index joins by one line in [`CASES`]. Each test runs for every case on a fresh store in memory and names the
-//! case when it fails.
+//! A new index joins by one line in [`CASES`]. Each test runs for every case on a fresh store and names the case when it
+//! fails.
 
 mod data;
 mod store;
 
 use std::sync::Arc;
 
-use pandodb::device::MemDevice;
-use pandodb::{IndexKind, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
+use pandodb::device::{Device, FileDevice, MemDevice};
+use pandodb::{IndexKind, Io, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
 
 /// An index in a configuration.
 #[derive(Clone, Copy, Debug)]
@@ -24,22 +24,46 @@ pub struct Case {
     pub threads: usize,
     /// Which form of it.
     pub mode: Mode,
+    /// In a directory, read like this; else in memory.
+    pub io: Option<Io>,
+}
+
+/// What a store is in.
+pub struct Place {
+    device: Arc<dyn Device>,
+    _directory: Option<tempfile::TempDir>,
 }
 
 /// Every index in every configuration.
 pub const CASES: &[Case] = &[
-    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 2, threads: 0, mode: Mode::Product },
-    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 1, mode: Mode::Product },
-    Case { index: IndexKind::Stbe, memtable_bytes: 1 << 20, fanout: 8, threads: 1, mode: Mode::Product },
-    Case { index: IndexKind::Stbe, memtable_bytes: 8 << 10, fanout: 3, threads: 4, mode: Mode::Product },
-    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 3, threads: 0, mode: Mode::Paper },
-    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 2, mode: Mode::Paper },
+    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 2, threads: 0, mode: Mode::Product, io: None },
+    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 1, mode: Mode::Product, io: None },
+    Case { index: IndexKind::Stbe, memtable_bytes: 1 << 20, fanout: 8, threads: 1, mode: Mode::Product, io: None },
+    Case {
+        index: IndexKind::Stbe,
+        memtable_bytes: 4 << 10,
+        fanout: 2,
+        threads: 0,
+        mode: Mode::Product,
+        io: Some(Io::Auto),
+    },
+    Case {
+        index: IndexKind::Stbe,
+        memtable_bytes: 32 << 10,
+        fanout: 3,
+        threads: 2,
+        mode: Mode::Product,
+        io: Some(Io::Sync),
+    },
+    Case { index: IndexKind::Stbe, memtable_bytes: 8 << 10, fanout: 3, threads: 4, mode: Mode::Product, io: None },
+    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 3, threads: 0, mode: Mode::Paper, io: None },
+    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 2, mode: Mode::Paper, io: None },
 ];
 
 impl Case {
     /// Opens the store on a device.
-    pub fn builder(&self, device: &Arc<MemDevice>) -> StoreBuilder {
-        let builder = Store::builder("conformance").device(device.clone()).memory_budget(8 << 20);
+    pub fn builder(&self, place: &Place) -> StoreBuilder {
+        let builder = Store::builder("conformance").device(place.device.clone()).memory_budget(8 << 20);
         builder.memtable_bytes(self.memtable_bytes).fanout(self.fanout).background_threads(self.threads).mode(self.mode)
     }
 
@@ -49,11 +73,18 @@ impl Case {
     }
 
     /// A new store with an empty keyspace.
-    pub fn fresh(&self) -> (Arc<MemDevice>, Store, Keyspace) {
-        let device = MemDevice::new();
-        let store = self.builder(&device).open().expect("a new store");
+    pub fn fresh(&self) -> (Place, Store, Keyspace) {
+        let place = match self.io {
+            None => Place { device: MemDevice::new(), _directory: None },
+            Some(io) => {
+                let directory = tempfile::tempdir().expect("a directory");
+                let device = FileDevice::open(directory.path(), true).and_then(|device| device.with_io(io));
+                Place { device: Arc::new(device.expect("a device")), _directory: Some(directory) }
+            }
+        };
+        let store = self.builder(&place).open().expect("a new store");
         let keyspace = store.keyspace_with("k", self.options()).expect("a new keyspace");
-        (device, store, keyspace)
+        (place, store, keyspace)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pandodb::device::{Device, MemDevice, SimDevice};
+use pandodb::device::sim::{Fault, FaultKind, SimImage};
+use pandodb::device::{Device, FileDevice, MemDevice, SimDevice};
 use pandodb::{AddI64, Append, Filters, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
 
 use super::tables::{Rule, SLOTS};
@@ -14,8 +15,12 @@ use crate::script::{Rng, mix};
 pub struct Config {
     /// Where it came from.
     pub seed: u64,
-    /// On the simulated device, which can be killed; else in memory.
+    /// On the simulated device, which can be killed; else in memory,
     pub simulated: bool,
+    /// or in a directory.
+    pub in_directory: bool,
+    /// The simulated device moves fewer bytes than it is asked to, whenever it can.
+    pub short: bool,
     /// Bytes of a memtable.
     pub memtable_bytes: usize,
     /// The fan-out of the trunk.
@@ -41,6 +46,8 @@ impl Config {
         Config {
             seed,
             simulated: rng.chance(80),
+            short: mix(seed ^ 0x5407_0000).is_multiple_of(4),
+            in_directory: mix(seed ^ 0xD13E_0000).is_multiple_of(4),
             memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
             fanout: 2 + rng.index(3),
             // Of its own, so that it changes nothing else of a seed.
@@ -60,8 +67,24 @@ impl Config {
     }
 
     /// An empty device.
-    pub(super) fn device(&self) -> Disk {
-        if self.simulated { Disk::Simulated(SimDevice::new(self.seed)) } else { Disk::Memory(MemDevice::new()) }
+    pub(super) fn device(&self) -> Result<Disk, Wrong> {
+        let refused = |e: std::io::Error| Wrong(format!("no directory: {e}"));
+        Ok(match (self.simulated, self.in_directory) {
+            (true, _) => self.simulated(&SimImage::default()),
+            (false, false) => Disk::Memory(MemDevice::new()),
+            (false, true) => {
+                let directory = tempfile::tempdir().map_err(refused)?;
+                let device = FileDevice::open(directory.path(), true).map_err(refused)?;
+                Disk::Directory(Arc::new(device), directory)
+            }
+        })
+    }
+
+    /// A simulated device that starts with `image`.
+    pub(super) fn simulated(&self, image: &SimImage) -> Disk {
+        let device = SimDevice::from_image(image, self.seed);
+        device.set_fault(self.short.then(|| Fault::sticky(FaultKind::ShortTransfer, 0)));
+        Disk::Simulated(device)
     }
 
     /// How the store on a device is opened, without threads.
@@ -80,6 +103,7 @@ impl Config {
         let device: Arc<dyn Device> = match disk {
             Disk::Simulated(device) => device.clone(),
             Disk::Memory(device) => device.clone(),
+            Disk::Directory(device, _) => device.clone(),
         };
         Ok(self.builder(device).open()?)
     }
@@ -116,6 +140,8 @@ impl Config {
 pub enum Disk {
     Simulated(Arc<SimDevice>),
     Memory(Arc<MemDevice>),
+    /// With what removes it.
+    Directory(Arc<FileDevice>, #[expect(dead_code, reason = "its end is its use")] tempfile::TempDir),
 }
 
 /// The options of the keyspace in a slot.

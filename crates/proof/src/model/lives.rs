@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pandodb::device::{MemDevice, SimDevice};
+use pandodb::device::MemDevice;
 use pandodb::{Durability, Error, Store};
 
 use super::config::Disk;
@@ -47,7 +47,7 @@ impl World {
         self.keyspaces.iter_mut().for_each(|keyspace| *keyspace = None);
         self.store.clone().close()?;
         // The lock is held by a handle that nobody uses any more: an empty device takes its place.
-        let spare = self.config.device();
+        let spare = Disk::Memory(MemDevice::new());
         let other = self.config.open(&spare)?;
         drop(std::mem::replace(&mut self.store, other));
         self.lazy.clear();
@@ -59,7 +59,7 @@ impl World {
         let Disk::Simulated(device) = &self.disk else { return self.close_and_reopen() };
         let image = device.image();
         self.let_go();
-        self.disk = Disk::Simulated(SimDevice::from_image(&image, self.config.seed));
+        self.disk = self.config.simulated(&image);
         let allowed: Vec<Model> = self.lazy.drain(..).chain([self.model.clone()]).collect();
         self.store = self.config.open(&self.disk)?;
         let found = dump(&self.store)?;
@@ -88,7 +88,7 @@ impl World {
         let Disk::Simulated(device) = &self.disk else { return self.close_and_reopen() };
         let image = device.durable_image();
         self.let_go();
-        self.disk = Disk::Simulated(SimDevice::from_image(&image, self.config.seed));
+        self.disk = self.config.simulated(&image);
         self.reopen()?;
         self.compare_all()
     }

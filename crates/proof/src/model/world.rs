@@ -72,7 +72,6 @@ pub struct HeldRange {
 /// Both sides of a history.
 pub struct World {
     pub config: Config,
-    pub disk: Disk,
     pub store: Store,
     pub keyspaces: Vec<Option<Keyspace>>,
     pub model: Model,
@@ -87,12 +86,14 @@ pub struct World {
     turns: u64,
     /// Whether the sabotage has happened.
     pub sabotaged: bool,
+    /// Outlives the store that is on it.
+    pub disk: Disk,
 }
 
 impl World {
     /// An empty store with all keyspaces. The sabotage strikes at its `n`-th occasion.
     pub fn new(config: Config, sabotage: Option<(Sabotage, usize)>) -> Result<World, Wrong> {
-        let disk = config.device();
+        let disk = config.device()?;
         let store = config.open(&disk)?;
         let mut world = World {
             config,

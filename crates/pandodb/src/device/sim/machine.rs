@@ -15,11 +15,12 @@ use parking_lot::Mutex;
 
 use super::disk::{Disk, Entries, change_content, change_entries};
 use super::fault::{Fault, FaultKind, Injector, Operation, io_error};
+use super::queue::SimQueue;
 use super::{Fate, Inode, OpKind, Patch, Rng, SimDevice, SimHistory, SimImage, SimOp};
 use crate::base::PAGE;
 use crate::device::content::Content;
 use crate::device::host::{check_direct, check_name, check_range};
-use crate::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
+use crate::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue};
 
 /// What every operation costs on the simulated clock.
 const OPERATION_TIME: Duration = Duration::from_micros(10);
@@ -27,6 +28,8 @@ const OPERATION_TIME: Duration = Duration::from_micros(10);
 const LOOK_TIME: Duration = Duration::from_nanos(100);
 /// How far the clock leaps when it does.
 const CLOCK_JUMP: Duration = Duration::from_secs(3_600);
+/// Few enough to be full now and then.
+const QUEUE_DEPTH: usize = 8;
 
 /// A file as its openers see it.
 #[derive(Default)]
@@ -47,6 +50,10 @@ pub(super) struct Machine {
     inodes_given: u64,
     clock: Duration,
     rng: Rng,
+    /// Of its own, for the order in which reads in flight end: it changes nothing else that follows from the seed.
+    order: Rng,
+    /// Reads that one queue has in flight at most.
+    queue_depth: usize,
 }
 
 impl Machine {
@@ -68,6 +75,8 @@ impl Machine {
             inodes_given: files.len() as u64,
             clock: Duration::ZERO,
             rng: Rng(seed),
+            order: Rng(seed ^ 0x0D3B_5EED),
+            queue_depth: QUEUE_DEPTH,
             entries,
             files,
         }
@@ -186,7 +195,7 @@ impl Machine {
         self.entries.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn content(&self, inode: Inode) -> &Content {
+    pub fn content(&self, inode: Inode) -> &Content {
         &self.files.get(&inode).expect("a named or open file is kept").content
     }
 
@@ -277,15 +286,41 @@ impl Machine {
     }
 
     fn read(&mut self, inode: Inode, offset: u64, buf: &mut [u8], unit: usize) -> io::Result<usize> {
+        let content = self.content(inode).clone();
+        self.read_of(inode, &content, offset, buf, unit)
+    }
+
+    /// Reads from what a file held at some moment; what goes wrong goes wrong now.
+    pub fn read_of(
+        &mut self,
+        inode: Inode,
+        content: &Content,
+        offset: u64,
+        buf: &mut [u8],
+        unit: usize,
+    ) -> io::Result<usize> {
         let range = offset..offset.saturating_add(buf.len() as u64);
         let fault = self.begin_file(OpKind::Read, inode, Some(range), buf.len() > unit)?;
         let asked = if fault == Some(FaultKind::ShortTransfer) { self.shorter(buf.len(), unit) } else { buf.len() };
-        let n = self.content(inode).read(offset, &mut buf[..asked]);
+        let n = content.read(offset, &mut buf[..asked]);
         if fault == Some(FaultKind::BitFlip) && n > 0 {
             let bit = self.rng.below(n as u64 * 8);
             buf[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
         Ok(n)
+    }
+
+    /// A number below `bound`, for the order of things that happen beside each other.
+    pub fn pick(&mut self, bound: usize) -> usize {
+        self.order.below(bound as u64) as usize
+    }
+
+    pub fn queue_depth(&self) -> usize {
+        self.queue_depth
+    }
+
+    pub fn set_queue_depth(&mut self, depth: usize) {
+        self.queue_depth = depth;
     }
 
     fn write(&mut self, inode: Inode, offset: u64, buf: &[u8], unit: usize) -> io::Result<usize> {
@@ -413,21 +448,29 @@ impl Device for SimDevice {
     }
 }
 
+/// An open file.
 #[derive(Debug)]
-struct SimFile {
-    machine: Arc<Mutex<Machine>>,
-    inode: Inode,
+pub(super) struct SimFile {
+    pub machine: Arc<Mutex<Machine>>,
+    pub inode: Inode,
     write: bool,
     direct: bool,
 }
 
 impl SimFile {
+    /// Another handle on it, for reading.
+    fn again(&self) -> SimFile {
+        let mut machine = self.machine.lock();
+        machine.files.get_mut(&self.inode).expect("an open file is kept").handles += 1;
+        SimFile { machine: Arc::clone(&self.machine), inode: self.inode, write: false, direct: self.direct }
+    }
+
     fn writable(&self) -> io::Result<()> {
         if self.write { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 
     /// Checks a transfer; returns the bytes that are moved together or not at all.
-    fn transfer_unit(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+    pub fn transfer_unit(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         if self.direct {
             check_direct(offset, buf)?;
         }
@@ -481,5 +524,10 @@ impl File for SimFile {
 
     fn occupied(&self) -> io::Result<u64> {
         Ok(self.machine.lock().content(self.inode).occupied())
+    }
+
+    fn queue(&self) -> Option<Box<dyn Queue>> {
+        let depth = self.machine.lock().queue_depth();
+        (depth > 0).then(|| SimQueue::new(self.again(), depth) as Box<dyn Queue>)
     }
 }

@@ -22,6 +22,9 @@
 //! history; at each point build the images of a [`CrashPlan`], drop those whose [`SimImage::hash`] was seen, open the
 //! rest. Building and hashing an image costs microseconds: images share pages with the history.
 //!
+//! **Reads in flight** ([`super::Reads`]) end in any order, and see the file as it was at some moment between their beginning and their
+//! end; [`SimDevice::set_queue_depth`] says how many there are.
+//!
 //! **Faults.** [`SimDevice::set_fault`] breaks the nth matching operation, once or from then on;
 //! [`SimDevice::set_byte_budget`] fills the disk. A failed sync behaves as on Linux: reads see the new bytes, later
 //! syncs succeed and do not write them, a crash may give the old.
@@ -62,6 +65,7 @@ mod history;
 mod image;
 mod machine;
 mod op;
+mod queue;
 #[cfg(test)]
 mod tests;
 
@@ -168,6 +172,12 @@ impl SimDevice {
     /// Bytes of space that all files occupy, removed ones that are still open included.
     pub fn occupied(&self) -> u64 {
         self.machine.lock().occupied()
+    }
+
+    /// How many reads a queue has in flight at most, 8 if nobody says otherwise; 0: there are no queues. Concerns queues that
+    /// are handed out from now on.
+    pub fn set_queue_depth(&self, depth: usize) {
+        self.machine.lock().set_queue_depth(depth);
     }
 
     /// Moves the clock forward.

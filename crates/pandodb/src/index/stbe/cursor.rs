@@ -46,11 +46,17 @@ impl StbeCursor {
             return Err(error.clone());
         }
         slices.extend(node.branches.iter().map(|branch| branch.slice.clone()));
+        // What a scan meets is mostly of the leaf's large run.
+        let largest = node.branches.iter().map(|branch| &branch.slice).max_by_key(|slice| slice.bytes()).cloned();
+        let readahead = |slice: &Arc<RunSlice>| match &largest {
+            Some(largest) if Arc::ptr_eq(slice, largest) => ReadAhead::Wide,
+            _ => ReadAhead::Scan,
+        };
         let range = node.range.intersect(&self.rest);
         let cursors = slices
             .into_iter()
             .filter(|slice| slice.range().overlaps(&range))
-            .map(|slice| RunCursor::pending(slice, &range, self.reverse, ReadAhead::Scan))
+            .map(|slice| RunCursor::pending(slice.clone(), &range, self.reverse, readahead(&slice)))
             .collect();
         self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
         if self.reverse {

@@ -30,7 +30,7 @@ use super::node::Branch;
 /// how much one step may read.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
 /// It reads a sixty-fourth of its bytes ahead, within these bounds, and of all inputs together no more than so much, but the
-/// least of each.
+/// least of each. Where the device reads while its caller does something else, up to as much again is on its way.
 const READ_AHEAD_SHARE: u64 = 64;
 const READ_AHEAD_IN_ALL: u64 = 2 << 20;
 /// Bytes taken from a memtable at a time.

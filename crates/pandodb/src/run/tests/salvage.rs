@@ -26,7 +26,7 @@ fn salvage(slice: &Arc<RunSlice>, range: &KeyRange) -> (Vec<Message>, Vec<KeyRan
 fn leaves(run: &Run) -> Vec<(u64, u32, usize)> {
     let (mut at, mut out) = (0, Vec::new());
     while at < run.meta().leaf_pages {
-        let child = run.leaf_at(at).unwrap();
+        let child = run.descend(|inner| inner.search_leaf(at)).unwrap();
         let block = run.load(run.address(at, child.pages).unwrap(), crate::space::BlockKind::Leaf).unwrap();
         out.push((at, child.pages, Leaf::of(&block).len()));
         at += u64::from(child.pages);

@@ -1,5 +1,5 @@
-//! Rings under many threads, dropped, refused and full. Where the system has no io_uring the tests say so and end: what
-//! happens then is tested by the conformance suite of devices.
+//! Rings under many threads, dropped, refused and full. Where the system has no io_uring there is nothing to test: what
+//! happens then is tested by the suite of all devices, with `Io::Sync`.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -18,10 +18,7 @@ fn mark(page: usize) -> [u8; 8] {
 /// A file of marked pages, and rings; nothing if the system has none.
 fn marked() -> Option<(Arc<Rings>, Arc<File>)> {
     let rings = Rings::new()?;
-    if let Err(e) = rings.try_out() {
-        eprintln!("no io_uring here: {e}");
-        return None;
-    }
+    rings.try_out().ok()?;
     let file = tempfile::tempfile().unwrap();
     for page in 0..PAGES {
         let mut bytes = [page as u8; PAGE];

@@ -1,5 +1,5 @@
-//! Rings under many threads, dropped, refused and full. Where the system has no io_uring the tests say so and end: what
-//! happens then is tested by the conformance suite of devices.
+//! Rings under many threads, dropped, refused and full. Where the system has no io_uring there is nothing to test: what
+//! happens then is tested by the suite of all devices, with `Io::Sync`.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;

@@ -17,6 +17,7 @@ use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
 use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
 use pandodb::pool::Pool;
 use pandodb::resolve::Stripes;
+use pandodb::rows::RowCache;
 use pandodb::run::maplet::{MapletWriter, Member};
 use pandodb::run::{Run, RunBuilder, RunSlice};
 use pandodb::space::data::DATA_FILE;
@@ -43,7 +44,13 @@ static BASE: LazyLock<(SimImage, Vec<u8>)> = LazyLock::new(base);
 fn core(image: &SimImage) -> Result<Core> {
     let device = SimDevice::from_image(image, 1);
     let data = DataFile::open(DataFile::open_raw(&*device, true)?, STORE)?;
-    Ok(Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(100)), mend: true })
+    Ok(Core {
+        data,
+        pool: Arc::new(Pool::new(4 << 20)),
+        rows: RowCache::new(0),
+        ids: Arc::new(IdSource::new(100)),
+        mend: true,
+    })
 }
 
 fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&str, &str)>) -> Arc<RunSlice> {
@@ -82,7 +89,13 @@ fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], rou
 fn base() -> (SimImage, Vec<u8>) {
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
-    let core = Core { data, pool: Arc::new(Pool::new(4 << 20)), ids: Arc::new(IdSource::new(FIRST_ID)), mend: true };
+    let core = Core {
+        data,
+        pool: Arc::new(Pool::new(4 << 20)),
+        rows: RowCache::new(0),
+        ids: Arc::new(IdSource::new(FIRST_ID)),
+        mend: true,
+    };
     let old = run_of(&core, 2, 0..90, None);
     let new = run_of(&core, 3, 20..50, Some(("key02", "key03")));
     let maplet = maplet_of(&core, [&old, &new]);

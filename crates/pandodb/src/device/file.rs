@@ -6,7 +6,7 @@
 //! - Files are created with mode 0600 and the directory with 0700, whatever the umask; all are closed on `exec`.
 //! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is itself
 //!   synced into its parent.
-//! - Small writes, where a file is opened for them, go through memory ([`super::mapped`]).
+//! - Small writes, where a file is opened for them, go through memory (`device/mapped.rs`).
 //! - A direct file bypasses the page cache (`O_DIRECT`) where the file system can; elsewhere it is buffered.
 //! - Reads of a direct file beside each other go through io_uring where there is one ([`Io`]), else one after the other.
 //! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it shuts out a second

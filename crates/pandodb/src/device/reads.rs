@@ -38,7 +38,7 @@ impl Reads {
     }
 
     /// Notes a read of the whole buffer. It begins with [`Reads::start`], when [`Reads::complete`] has to wait, or when
-    /// there are [`TOGETHER`] of them: so the device is at work while its caller looks for what else to read.
+    /// there are four of them: so the device is at work while its caller looks for what else to read.
     pub fn submit(&mut self, read: Read) {
         self.waiting.push_back(read);
         if self.waiting.len() == TOGETHER {

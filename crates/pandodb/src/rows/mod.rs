@@ -21,7 +21,7 @@
 //!   absorbed since: that is looked at under the lock which whoever absorbs must take to touch the row.
 //! * Only plain values that stand alone are cached: no operands, no large values. Compactions change no such value.
 //!
-//! **What stays** ([`shard`]): a row comes in when its key was looked for twice within about as many lookups as four times the rows,
+//! **What stays** (`shard.rs`): a row comes in when its key was looked for twice within about as many lookups as four times the rows,
 //! and leaves in the order of coming, unless it was asked for meanwhile.
 //!
 //! Locks: a shard's, for one row; nothing inside it.

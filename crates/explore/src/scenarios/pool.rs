@@ -107,7 +107,7 @@ pub fn reuse(_: &SimImage, _: Twist) {
         for page in [1, 2, 3] {
             pool.forget(RunId(1), PageNo(page));
             // At once: whoever waits for a device would have the others go first.
-            drop(pool.insert(RunId(1), addr(page + 1), Keep::Short, made(1, page + 1)));
+            drop(pool.insert(RunId(1), addr(page + 1), Keep::Short, &made(1, page + 1)));
         }
     };
     threads([ask([1, 2, 3]), ask([1, 1, 4]), body(exchange)]);

@@ -8,7 +8,8 @@ use pandodb::rows::{Change, IndexRows, RowCache};
 use super::{Twist, body, threads};
 
 /// The claim of [`rows`].
-pub const ROWS: &str = "a cached row is what the index holds at the read point, whoever packs the key's next value meanwhile";
+pub const ROWS: &str =
+    "a cached row is what the index holds at the read point, whoever packs the key's next value meanwhile";
 
 const KEY: &[u8] = b"key";
 /// Values of the key: the n-th is n and has the seqno n.

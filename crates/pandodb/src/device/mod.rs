@@ -147,8 +147,8 @@ pub struct Done {
 /// Reads of one caller that the device does beside each other. They end in any order. Dropping the queue with reads in
 /// flight is allowed: nobody sees them, and their buffers live until the device is done with them.
 pub trait Queue: Send + fmt::Debug {
-    /// Takes a read in, or gives it back if there is no room now. It begins at the next [`Queue::start`] or
-    /// [`Queue::wait`].
+    /// Takes a read in, or gives it back if there is no room now. It begins at the next [`Queue::start`], or when
+    /// [`Queue::wait`] has to wait.
     fn push(&mut self, read: Read) -> Result<(), Read>;
     /// Begins what was taken in, all together; does not wait.
     fn start(&mut self);

@@ -17,7 +17,7 @@
 //! **Who owns a buffer.** From the moment that a submission names a buffer until its completion was taken from the ring,
 //! the buffer lies in a slot of the ring and nobody touches it, whatever becomes of the caller: a lease that is dropped (by
 //! an error, by a panic) marks its slots as unwanted and hands the ring back; the next owner throws away what completes
-//! for them. A ring that is dropped waits for what is in flight. If even that fails, the buffers are leaked.
+//! for them, or whoever looks for a ring with room. A ring that is dropped waits for what is in flight. If even that fails, the buffers are leaked.
 //!
 //! **What can go wrong.** The completion queue cannot overflow: it is twice as long as there are slots, and slots are
 //! taken before submissions. A ring that the kernel does not let submit (no memory, no requests left) is *retired*: what
@@ -34,7 +34,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use io_uring::{EnterFlags, IoUring, opcode, types};
+use io_uring::{EnterFlags, IoUring, Probe, opcode, types};
 use parking_lot::Mutex;
 
 use super::{AlignedBuf, Done, Queue, Read};
@@ -81,9 +81,16 @@ impl Rings {
         if std::process::id() != self.process {
             return None;
         }
-        let idle = self.idle.lock().pop();
-        let ring = idle.or_else(|| self.another())?;
+        let ring = self.vacant().or_else(|| self.another())?;
         Some(Box::new(Lease { ring: Some(ring), file: Arc::clone(file), home: Arc::clone(self), wanted: 0 }))
+    }
+
+    /// An idle ring with a vacant slot. Reads that callers have let go of take up slots until they end and somebody looks: here.
+    fn vacant(&self) -> Option<Ring> {
+        let mut idle = self.idle.lock();
+        idle.iter_mut().for_each(Ring::throw_away);
+        let at = idle.iter().rposition(|ring| !ring.vacant.is_empty())?;
+        Some(idle.swap_remove(at))
     }
 
     fn another(&self) -> Option<Ring> {
@@ -148,6 +155,12 @@ impl Ring {
         // Kernels before 5.19 do not know that.
         let uring = IoUring::builder().setup_coop_taskrun().build(SLOTS);
         let uring = uring.or_else(|_| IoUring::new(SLOTS))?;
+        // Kernels before 5.6 have rings, but neither this read nor a way to ask for it.
+        let mut probe = Probe::new();
+        uring.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(opcode::Read::CODE) {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring without reads into any memory"));
+        }
         assert!(uring.params().sq_entries() >= SLOTS && uring.params().cq_entries() >= 2 * SLOTS, "a ring has room");
         let slots = (0..SLOTS).map(|_| None).collect();
         let vacant = (0..SLOTS as u16).rev().collect();
@@ -173,9 +186,10 @@ impl Ring {
             let (bytes, len) = (buf.as_mut_ptr(), buf.len() as u32);
             let entry = opcode::Read::new(types::Fd(fd), bytes, len).offset(*offset).build();
             let entry = entry.user_data(u64::from(number));
-            // SAFETY: the buffer is `len` bytes on the heap, owned by the slot. A slot is emptied in three places only:
-            // when its completion was taken (`reap`), when the kernel has not taken the submission and never will (`retire`,
-            // which closes this ring for submissions), and by leaking (`lose`). So the memory is valid, and untouched by
+            // SAFETY: the buffer is `len` bytes on the heap, owned by the slot. A slot whose submission is here is emptied in
+            // three places only: when its completion was taken (`reap`), when the kernel has not taken the submission and never
+            // will (`retire`, which closes this ring for submissions), and by leaking (`lose`); one that is only queued has none
+            // (`abandon`). So the memory is valid, and untouched by
             // anyone else, for as long as the kernel may write to it. The slot's file keeps the descriptor open until then.
             let pushed = unsafe { self.uring.submission().push(&entry) };
             pushed.expect("there are no more slots than submissions");
@@ -228,10 +242,15 @@ impl Ring {
 
     /// What the kernel has cannot be waited for: leaks the buffers that it may write to.
     fn lose(&mut self) {
+        self.retired = true;
+        self.queued.clear();
+        self.unsent.clear();
         for (number, place) in self.slots.iter_mut().enumerate() {
             if let Some(mut slot) = place.take() {
-                let fresh = AlignedBuf::zeroed(slot.read.buf.pages());
-                mem::forget(mem::replace(&mut slot.read.buf, fresh));
+                let pages = slot.read.buf.pages();
+                // Before anything that may fail.
+                mem::forget(mem::take(&mut slot.read.buf));
+                slot.read.buf = AlignedBuf::zeroed(pages);
                 self.vacant.push(number as u16);
                 self.given_up.push(slot);
             }
@@ -262,6 +281,11 @@ impl Ring {
             }
         }
         None
+    }
+
+    /// Throws away what has ended of what nobody wants. Of a ring that is idle: nothing there is wanted.
+    fn throw_away(&mut self) {
+        while self.reap().is_some() {}
     }
 
     /// Forgets what is queued, and wants nothing of what is in flight.
@@ -304,6 +328,14 @@ impl Lease {
     fn ring(&mut self) -> &mut Ring {
         self.ring.as_mut().expect("there until it is dropped")
     }
+
+    /// In a forked copy the kernel's side belongs to the parent: what is in flight is not ours to wait for, and is given up.
+    fn mind_fork(&mut self) {
+        let ring = self.ring();
+        if std::process::id() != ring.process {
+            ring.lose();
+        }
+    }
 }
 
 impl Queue for Lease {
@@ -315,12 +347,14 @@ impl Queue for Lease {
     }
 
     fn start(&mut self) {
+        self.mind_fork();
         if !self.ring().queued.is_empty() {
             self.ring().enter(false);
         }
     }
 
     fn wait(&mut self) -> Option<Done> {
+        self.mind_fork();
         while self.wanted > 0 {
             if let Some(done) = self.ring().reap() {
                 self.wanted -= 1;

@@ -58,6 +58,8 @@ const WIDE_PAGES: u64 = 4;
 const MOST_PAGES: u64 = 64;
 /// The first leaves of a scan are put into the pool.
 const POOLED_LEAVES: u32 = 2;
+/// Leaves that a cursor passes without asking for a queue again, after it got none: the system may have none at all.
+const AHEAD_RESTS: u32 = 1_000;
 /// Who is in a chunk of so many pages has come far enough for the next one to be begun early.
 const AHEAD_FROM_PAGES: u64 = 8;
 
@@ -97,8 +99,10 @@ pub(super) struct Leaves {
     streak: u32,
     next_chunk: u64,
     ahead: Option<Ahead>,
-    /// The device does not read while its caller does something else.
+    /// Downwards nothing is read ahead.
     ahead_is_vain: bool,
+    /// Leaves that are passed before it is tried again, after there was no queue to be had.
+    ahead_rests: u32,
     /// The buffer of the chunk before, to be used again.
     spare: AlignedBuf,
     passed_bytes: u64,
@@ -116,6 +120,7 @@ impl Leaves {
             next_chunk: 0,
             ahead: None,
             ahead_is_vain: reverse,
+            ahead_rests: 0,
             spare: AlignedBuf::default(),
             passed_bytes: 0,
         };
@@ -334,6 +339,10 @@ impl Leaves {
         if self.ahead_is_vain || self.ahead.is_some() {
             return;
         }
+        if self.ahead_rests > 0 {
+            self.ahead_rests -= 1;
+            return;
+        }
         let Held::Chunk(buf, range) = &self.held else { return };
         let pages = range.end - range.start;
         if pages < AHEAD_FROM_PAGES || self.current.end - range.start < pages / 2 {
@@ -355,7 +364,7 @@ impl Leaves {
         let Ok((range, addr)) = self.chunk(run, next, 1) else { return };
         let mut reads = run.data().reads();
         if !reads.has_queue() {
-            self.ahead_is_vain = true;
+            self.ahead_rests = AHEAD_RESTS;
             return;
         }
         let Ok(buf) = run.data().begin_read(addr, std::mem::take(&mut self.spare)) else { return };

@@ -117,7 +117,13 @@ impl<'r> Loads<'r> {
                 run.reach(addr, kind)
             }
         };
-        let buf = run.data().begin_read(read, AlignedBuf::default())?;
+        // Neighbours that cannot be read are not this block's fault.
+        let (read, buf) = match (run.data().begin_read(read, AlignedBuf::default()), need) {
+            (Err(_), Need::Block(addr, _)) if addr != read => {
+                (addr, run.data().begin_read(addr, AlignedBuf::default())?)
+            }
+            (begun, _) => (read, begun?),
+        };
         let flight = Flight { run, need, read, first: who, others: Vec::new(), landed: false };
         let tag = match self.vacant.pop() {
             Some(tag) => {

@@ -288,7 +288,9 @@ impl StoreBuilder {
     }
 
     /// How the data file is read: by default several reads at once go through io_uring where the system has it and allows it,
-    /// and one after the other elsewhere. Without effect on a device of the caller's ([`StoreBuilder::device`]).
+    /// and one after the other elsewhere. Without effect on a device of the caller's ([`StoreBuilder::device`]). A thread that has reads
+    /// in flight (an open range, a write that does a step of background work) may see system calls of its own that wait interrupted
+    /// (`EINTR`) when they end, as by any signal; [`Io::Sync`] spares it that.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

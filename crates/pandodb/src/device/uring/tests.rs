@@ -90,12 +90,14 @@ fn threads_submit_and_complete_as_they_like() {
 fn a_ring_that_was_dropped_with_reads_in_flight_serves_the_next() {
     let Some((rings, file)) = marked() else { return };
     for round in 0..50 {
+        // What the rounds before have begun has ended by now.
+        std::thread::sleep(std::time::Duration::from_millis(20));
         let mut queue = rings.queue(&file).unwrap();
         let mut taken = 0;
-        // What is still in flight from the rounds before takes up slots.
         while queue.push(read(taken + round, 2)).is_ok() {
             taken += 1;
         }
+        assert_eq!(taken, SLOTS as usize, "round {round}: reads that were let go of leave their slots");
         if round % 2 == 0 {
             queue.start();
         }

@@ -39,7 +39,8 @@ pub struct Setup {
     pub memory_budget: usize,
     /// Which form of the structure.
     pub mode: Mode,
-    /// Operations on the device must be the same for the same operations on the engine: no background threads.
+    /// Operations on the device must be the same for the same operations on the engine: no background threads, one read
+    /// after the other.
     pub deterministic: bool,
 }
 

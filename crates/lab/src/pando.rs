@@ -57,13 +57,15 @@ impl Pando {
     /// # Errors
     /// If the store does not open, or the index has no such mode.
     pub fn open_itself(&self, directory: &Path, setup: &Setup) -> Result<PandoEngine> {
+        // Reads in flight end in any order, and what comes first into the pool leaves it first.
+        let io = if setup.deterministic { Io::Sync } else { self.io };
         let inner = match &self.device {
             Some(device) => device.clone(),
-            None => Arc::new(FileDevice::open(directory, true)?.with_io(self.io)?),
+            None => Arc::new(FileDevice::open(directory, true)?.with_io(io)?),
         };
         let device = CountingDevice::new(inner, class_of);
         let mut builder = Store::builder(directory).memory_budget(setup.memory_budget).device(device.clone());
-        builder = builder.durability(self.durability).io(self.io);
+        builder = builder.durability(self.durability).io(io);
         if setup.mode == Mode::Paper {
             builder = builder.mode(pandodb::Mode::Paper);
         }

@@ -32,6 +32,8 @@ struct Hand {
 #[derive(Debug)]
 pub(super) struct Hands {
     groups: [Mutex<Hand>; GROUPS],
+    /// How many of the groups there are.
+    spread: usize,
     /// Where the next hand begins.
     next: AtomicU32,
     /// Frames that are there.
@@ -45,10 +47,16 @@ impl Hands {
     pub(super) fn new() -> Hands {
         Hands {
             groups: std::array::from_fn(|_| Mutex::default()),
+            spread: GROUPS,
             next: AtomicU32::new(0),
             used: AtomicU32::new(0),
             free: Mutex::new(Vec::new()),
         }
+    }
+
+    /// All threads evict from the same hand: what goes then does not depend on which threads have asked.
+    pub(super) fn one(&mut self) {
+        self.spread = 1;
     }
 
     /// The next hand: its frames.
@@ -68,7 +76,7 @@ impl Hands {
     /// Throws blocks out, one after the other, as long as `wanted` says so: it is told which frame that was, and what the block
     /// was charged. `false` if there is nothing left to throw out.
     pub(super) fn evict(&self, table: &Table, mut wanted: impl FnMut(u32, usize) -> bool) -> bool {
-        let mut hand = self.groups[thread_number() % GROUPS].lock();
+        let mut hand = self.groups[thread_number() % self.spread].lock();
         // As many rounds as a frame has chances, and one, and what other groups have in their hands.
         let rounds = u64::from(Keep::Long.chances()) + 2;
         let mut patience = rounds * u64::from(self.used.load(Relaxed)) + GROUPS as u64 * u64::from(SPAN);

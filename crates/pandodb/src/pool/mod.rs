@@ -134,6 +134,13 @@ impl Pool {
         }
     }
 
+    /// With one hand for all threads: the same blocks go for the same requests, whichever threads make them.
+    #[must_use]
+    pub fn with_one_hand(mut self) -> Pool {
+        self.hands.one();
+        self
+    }
+
     #[inline]
     fn tally(&self) -> &Tally {
         // The explorer's threads all run on one, and are numbered at a price.

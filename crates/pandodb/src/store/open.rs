@@ -64,9 +64,12 @@ pub(crate) fn open(
         refuse_or_create(&*device, &config, &names)?;
     }
     let found = Found::read(&*device, &config)?;
+    let pool = Pool::new(config.pool());
+    // A store without threads of its own is to do the same each time.
+    let pool = if config.background_threads == 0 { pool.with_one_hand() } else { pool };
     let core = Core {
         data: found.data,
-        pool: Arc::new(Pool::new(config.pool())),
+        pool: Arc::new(pool),
         rows: RowCache::new(config.rows()),
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
         mend: !config.read_only,

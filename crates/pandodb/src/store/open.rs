@@ -64,12 +64,9 @@ pub(crate) fn open(
         refuse_or_create(&*device, &config, &names)?;
     }
     let found = Found::read(&*device, &config)?;
-    let pool = Pool::new(config.pool());
-    // A store without threads of its own is to do the same each time.
-    let pool = if config.background_threads == 0 { pool.with_one_hand() } else { pool };
     let core = Core {
         data: found.data,
-        pool: Arc::new(pool),
+        pool: Arc::new(pool(&config)),
         rows: RowCache::new(config.rows()),
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
         mend: !config.read_only,
@@ -121,6 +118,12 @@ pub(crate) fn open(
     let engine = Arc::new(engine);
     start_workers(&engine)?;
     Ok(Store { engine: Arc::new(Shared(engine)) })
+}
+
+/// The pool of a store. One without threads of its own is to do the same each time.
+fn pool(config: &Config) -> Pool {
+    let pool = Pool::new(config.pool());
+    if config.background_threads == 0 { pool.with_one_hand() } else { pool }
 }
 
 /// The sizes of the trees of a store.

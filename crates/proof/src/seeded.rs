@@ -96,7 +96,7 @@ const FULL: (u64, u64) = (24, 25);
 const DEEP: (u64, u64) = (1, 16);
 
 /// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep`, `beside`,
-/// `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims` and `rows` catch them.
+/// `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`, `rows` and `rows-merge` catch them.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
@@ -109,6 +109,7 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::HitNotNoted,
     SeededBug::ReaderCountLost,
     SeededBug::LateRowTaken,
+    SeededBug::RowOfNewerRoot,
 ];
 
 /// Every other seeded bug.

@@ -105,6 +105,7 @@ pub fn all() -> &'static [Scenario] {
             alone("pool-hot", pool::HOT, pool::hot, SeededBug::HitNotNoted),
             alone("pool-claims", claims::CLAIMS, claims::claims, SeededBug::ReaderCountLost),
             alone("rows", rows::ROWS, rows::rows, SeededBug::LateRowTaken),
+            alone("rows-merge", rows::ROWS, rows::merge, SeededBug::RowOfNewerRoot),
             alone("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
             alone("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
             scenario("close", backup::CLOSE, false, prepare_empty, backup::close),

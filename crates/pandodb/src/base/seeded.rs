@@ -102,6 +102,8 @@ bugs! {
     SplitWhileRead,
     /// The row cache keeps what a packed memtable has overwritten or deleted.
     RowOutlivesOverwrite,
+    /// A lookup takes a cached row that its root does not hold yet: with operands that it has met in a memtable, too.
+    RowOfNewerRoot,
     /// The row cache takes a row that was read before a memtable was packed and is offered after it.
     LateRowTaken,
     /// A filter lacks a few of its run's keys: a read does not find what a scan shows.

@@ -271,11 +271,12 @@ impl StbeProbe<'_> {
         self.next = self.node.branches.len();
     }
 
-    /// Asks the row cache, once.
+    /// Asks the row cache, once: for a row that this view holds. A newer root may hold a newer one, with operands folded in that this
+    /// lookup has met in a memtable.
     fn recall(&mut self, lookup: &mut Lookup<'_>) {
         if std::mem::take(&mut self.fresh)
             && !lookup.is_done()
-            && let Some(value) = self.rows.get(lookup.key, lookup.hash, lookup.at)
+            && let Some(value) = self.rows.get(lookup.key, lookup.hash, lookup.at, self.through)
         {
             lookup.take_row(value);
         }

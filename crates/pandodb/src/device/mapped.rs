@@ -48,7 +48,7 @@ use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
 use crate::base::PAGE;
 use crate::base::sync::Mutex;
 
-/// Bytes that are mapped at a time. Letting go of it takes some microseconds, once in thousands of writes.
+/// Bytes that are mapped at a time. Let go of once in thousands of writes.
 const WINDOW: u64 = 1 << 20;
 /// From this length on `pwrite` is the cheaper way: it takes whole pages without a fault for each.
 const LONG: usize = 16 << 10;

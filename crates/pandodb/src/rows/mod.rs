@@ -135,7 +135,7 @@ impl RowCache {
 
 impl IndexRows {
     /// The value that a root has for a key at the read point `at`, if it is cached. `through` is the root's. `hash` is the key's
-    /// [`crate::base::key_hash`]. About 0.1 µs.
+    /// [`crate::base::key_hash`].
     pub fn get(&self, key: &[u8], hash: u64, at: Seqno, through: Seqno) -> Option<Vec<u8>> {
         if self.cache.off {
             return None;

@@ -21,7 +21,7 @@ use crate::device::AlignedBuf;
 use crate::pool::{Block, Keep, Pool};
 use crate::space::{BlockKind, DataFile};
 
-/// Pages above the leaves that are read together. A read of so many takes about twice as long as one of a page.
+/// Pages above the leaves that are read together. Chosen, not measured.
 const AROUND: u64 = 32;
 
 /// An open run. Dropping the last reference frees its pages.

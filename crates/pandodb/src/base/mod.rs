@@ -14,6 +14,7 @@ pub mod ids;
 pub mod message;
 pub mod range;
 pub mod seeded;
+pub mod slab;
 pub mod sync;
 
 pub use block::EntryBlock;
@@ -23,6 +24,7 @@ pub use ids::{BlockAddr, Extent, KeyspaceId, PageNo, RunId, Seqno, StoreId};
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
 pub use range::KeyRange;
 pub use seeded::SeededBug;
+pub use slab::{Slab, Slot};
 
 /// The unit of allocation and of checked I/O, in bytes.
 pub const PAGE: usize = 4096;

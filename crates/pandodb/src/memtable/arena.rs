@@ -9,7 +9,8 @@
 //!    else asks for, for as long as it takes to move a number on. What it has written so far is tallied there, too.
 //! 2. A full strip is replaced by one from the front of the newest chunk; a record that does not fit into a quarter of a
 //!    strip comes from there itself. So small memtables take no more than they need, and large ones seldom meet there.
-//! 3. A full chunk is followed by one of the [`ChunkPool`], where it returns with the arena.
+//! 3. A full chunk is followed by one of the [`ChunkPool`], where it returns with the arena. There it waits for reuse, or gives its memory
+//!    back to the buffer pool from which it was borrowed.
 //!
 //! A record is addressed by a `u32` in words of 8 bytes, so that an arena reaches 32 GiB. It never spans chunks: the
 //! longest key with the longest operand fits into one many times over. Records never move and are never freed one by one.
@@ -17,16 +18,17 @@
 
 use std::sync::Arc;
 
-use zerocopy::FromZeros;
-
 use super::record::{self, Record, WORD};
 use super::table::Table;
 use crate::base::sync::{AtomicUsize, Mutex, Ordering, Word, thread_number};
-use crate::base::{Entry, MAX_KEY, MAX_OPERAND, Seqno};
+use crate::base::{Entry, MAX_KEY, MAX_OPERAND, Seqno, Slab, Slot};
+use crate::pool::Pool;
 
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_WORDS: usize = CHUNK_BYTES / WORD;
+/// Chunks for which addresses are reserved: 16 GiB. Those beyond come from the allocator.
+const MOST_CHUNKS: usize = 16 << 10;
 /// Words of a strip in a large memtable,
 const STRIP_WORDS: usize = (64 << 10) / WORD;
 /// and of what share of the memory in use a strip is in a small one.
@@ -36,19 +38,31 @@ const STRIPS: usize = 8;
 
 const _: () = assert!((2 + 2) * WORD + MAX_KEY + MAX_OPERAND <= CHUNK_BYTES, "every record fits into a chunk");
 
-type Chunk = Box<[Word]>;
+type Chunk = Slot<Word>;
 
-/// The free list of chunks that all memtables of a store share, bounded so that a burst does not stay resident.
+/// The chunks of all memtables of a store. What they take of the memory is borrowed from the buffer pool, if there is one.
 #[derive(Debug)]
 pub struct ChunkPool {
+    slab: Arc<Slab<Word>>,
+    /// In memory and not in use, to be used again.
     free: Mutex<Vec<Chunk>>,
     max_free: usize,
+    /// From whom how many bytes are borrowed for a chunk.
+    lender: Option<(Arc<Pool>, usize)>,
 }
 
 impl ChunkPool {
     /// Keeps up to `max_free` chunks of [`CHUNK_BYTES`] for reuse.
     pub fn new(max_free: usize) -> ChunkPool {
-        ChunkPool { free: Mutex::new(Vec::new()), max_free }
+        ChunkPool { slab: Slab::new(CHUNK_WORDS, MOST_CHUNKS, 0), free: Mutex::default(), max_free, lender: None }
+    }
+
+    /// Borrows the memory of all chunks, those included that wait for reuse, from `pool`. Memtables of `memtable_bytes` that are smaller
+    /// than a chunk touch no more of it than that.
+    #[must_use]
+    pub fn borrowing(mut self, pool: Arc<Pool>, memtable_bytes: usize) -> ChunkPool {
+        self.lender = Some((pool, memtable_bytes.min(CHUNK_BYTES)));
+        self
     }
 
     /// Bytes of the chunks that wait for reuse.
@@ -56,17 +70,45 @@ impl ChunkPool {
         self.free.lock().len() * CHUNK_BYTES
     }
 
+    /// Returns the memory of the chunks that wait for reuse: nobody writes much now.
+    pub fn trim(&self) {
+        let free = std::mem::take(&mut *self.free.lock());
+        self.give_up(free);
+    }
+
     /// A chunk of which nothing is in use, whatever stands there. A new one is touched by whoever writes into it first.
     fn take(&self) -> Chunk {
         let recycled = self.free.lock().pop();
-        recycled.unwrap_or_else(|| <[Word]>::new_box_zeroed_with_elems(CHUNK_WORDS).expect("memory for a chunk"))
+        recycled.unwrap_or_else(|| {
+            if let Some((pool, bytes)) = &self.lender {
+                pool.lend(*bytes);
+            }
+            self.slab.take()
+        })
     }
 
     /// Takes chunks back, as many as the bound lets it.
-    fn give(&self, chunks: impl Iterator<Item = Chunk>) {
+    fn give(&self, mut chunks: impl Iterator<Item = Chunk>) {
         let mut free = self.free.lock();
         let room = self.max_free.saturating_sub(free.len());
-        free.extend(chunks.take(room));
+        free.extend(chunks.by_ref().take(room));
+        drop(free);
+        self.give_up(chunks);
+    }
+
+    fn give_up(&self, chunks: impl IntoIterator<Item = Chunk>) {
+        for chunk in chunks {
+            drop(chunk);
+            if let Some((pool, bytes)) = &self.lender {
+                pool.take_back(*bytes);
+            }
+        }
+    }
+}
+
+impl Drop for ChunkPool {
+    fn drop(&mut self) {
+        self.trim();
     }
 }
 

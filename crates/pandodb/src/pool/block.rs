@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::Keep;
 use super::key::FrameKey;
-use crate::base::PAGE;
-use crate::base::sync::{AtomicU64, Guard, Mutex, Ordering::Relaxed, thread_number};
+use crate::base::sync::{AtomicU64, Guard, Ordering::Relaxed};
+use crate::base::{PAGE, Slab, Slot};
 
 /// What keeping a block costs beside its bytes: frame, chain, name, reference counts, the allocator's share.
 pub(super) const OVERHEAD: usize = 224;
@@ -24,47 +24,57 @@ pub struct Block(Guard<Arc<Body>>);
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
-/// Buffers of one page that each group of threads keeps to use them again. Blocks come and go in all threads, and an allocator
-/// with an arena for each thread does not give to one what another has freed: without this a pool grows with the threads that
-/// have used it.
-const SPARE: usize = 8;
-/// Groups of threads.
-const GROUPS: usize = 8;
-
-/// What a group of threads keeps.
-#[derive(Default)]
-#[repr(align(64))]
-struct Spare(Mutex<Vec<Vec<CacheLine>>>);
+/// Lines of a page.
+const LINES: usize = PAGE / size_of::<CacheLine>();
+/// Pages that stay in memory for the next blocks.
+const SPARE: usize = 64;
 
 /// What the blocks of a pool share.
-#[derive(Default)]
 pub(super) struct Home {
     /// Bytes that users pin.
     pub pinned: AtomicU64,
-    spare: [Spare; GROUPS],
+    /// The memory of blocks of one page, which are nearly all.
+    pages: Arc<Slab<CacheLine>>,
+}
+
+/// The bytes of a block, without a gap between two of them as an allocator leaves it, aligned as the lines of filters want it.
+enum Lines {
+    Page(Slot<CacheLine>),
+    More(Box<[CacheLine]>),
 }
 
 impl Home {
-    fn spare(&self) -> &Mutex<Vec<Vec<CacheLine>>> {
-        &self.spare[thread_number() % GROUPS].0
+    /// For about so many blocks.
+    pub fn new(blocks: usize) -> Home {
+        // Some more: evicted blocks that somebody still reads.
+        Home { pinned: AtomicU64::new(0), pages: Slab::new(LINES, blocks + blocks / 8 + SPARE, SPARE) }
     }
 
-    /// A buffer with these bytes.
-    fn buffer(&self, bytes: &[u8]) -> Vec<CacheLine> {
+    /// A copy of what was read.
+    fn lines(&self, bytes: &[u8]) -> Lines {
         debug_assert!(bytes.len().is_multiple_of(PAGE), "whole pages");
-        let spare = if bytes.len() == PAGE { self.spare().lock().pop() } else { None };
-        let mut buffer = spare
-            .unwrap_or_else(|| CacheLine::new_vec_zeroed(bytes.len() / size_of::<CacheLine>()).expect("out of memory"));
-        buffer.as_mut_slice().as_mut_bytes().copy_from_slice(bytes);
-        buffer
+        let mut lines = if bytes.len() == PAGE {
+            Lines::Page(self.pages.take())
+        } else {
+            let lines = bytes.len() / size_of::<CacheLine>();
+            Lines::More(<[CacheLine]>::new_box_zeroed_with_elems(lines).expect("memory for a block"))
+        };
+        match &mut lines {
+            Lines::Page(lines) => lines.as_mut_bytes(),
+            Lines::More(lines) => lines.as_mut_bytes(),
+        }
+        .copy_from_slice(bytes);
+        lines
     }
+}
 
-    fn take_back(&self, buffer: Vec<CacheLine>) {
-        if size_of_val(buffer.as_slice()) == PAGE {
-            let mut spare = self.spare().lock();
-            if spare.len() < SPARE {
-                spare.push(buffer);
-            }
+impl Deref for Lines {
+    type Target = [CacheLine];
+    #[inline]
+    fn deref(&self) -> &[CacheLine] {
+        match self {
+            Lines::Page(lines) => lines,
+            Lines::More(lines) => lines,
         }
     }
 }
@@ -73,37 +83,33 @@ impl Home {
 pub(super) struct Body {
     pub(super) key: FrameKey,
     pub(super) keep: Keep,
-    /// A copy of what the device read into, which is aligned to pages: an allocator puts its book-keeping, and so most of a
-    /// page of nothing, between two such buffers, and a pool of them takes twice what it says. Lines of filters want no more
-    /// than this.
-    lines: Vec<CacheLine>,
+    lines: Lines,
     home: Arc<Home>,
-}
-
-impl Drop for Body {
-    fn drop(&mut self) {
-        self.home.take_back(std::mem::take(&mut self.lines));
-    }
 }
 
 impl Body {
     /// A copy of what was read.
     pub(super) fn new(key: FrameKey, keep: Keep, bytes: &[u8], home: Arc<Home>) -> Arc<Body> {
-        Arc::new(Body { key, keep, lines: home.buffer(bytes), home })
+        Arc::new(Body { key, keep, lines: home.lines(bytes), home })
     }
 
     /// No block.
     pub(super) fn vacant() -> Body {
-        Body { key: FrameKey::NONE, keep: Keep::Short, lines: Vec::new(), home: Arc::default() }
+        Body {
+            key: FrameKey::NONE,
+            keep: Keep::Short,
+            lines: Lines::More(Box::default()),
+            home: Arc::new(Home::new(0)),
+        }
     }
 
     fn bytes(&self) -> &[u8] {
-        self.lines.as_slice().as_bytes()
+        self.lines.as_bytes()
     }
 
     /// What the pool charges for the block, in bytes.
     pub(super) fn cost(&self) -> usize {
-        size_of_val(self.lines.as_slice()) + OVERHEAD
+        size_of_val(&*self.lines) + OVERHEAD
     }
 }
 

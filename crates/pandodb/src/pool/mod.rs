@@ -25,6 +25,9 @@
 //!   for long are counted ([`Block::pin`]), and past a quarter of the capacity new guards should copy
 //!   ([`Pool::should_copy`]).
 //!
+//! **Lending**: memtables come and go, and blocks use what they leave ([`Pool::lend`], [`Pool::take_back`]). A block of one page is a slot
+//! of a [`Slab`], so that what is evicted for them is memory indeed.
+//!
 //! What of the source is not here: dirty pages, hence write locks and their claims; its counters of readers. Blocks never
 //! change, and `arc_swap` guards them ([decision 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
@@ -52,12 +55,17 @@ use crate::device::AlignedBuf;
 /// Groups of threads that count what they find without meeting each other.
 const TALLIES: usize = 8;
 
+/// The share of the capacity that is never lent: one in so many.
+const LEAST_SHARE: usize = 4;
+
 /// The buffer pool. Shared by everything that reads blocks, through an `Arc`.
 #[derive(Debug)]
 pub struct Pool {
     table: Table,
     /// What the frames may be charged with, in bytes.
     capacity: AtomicUsize,
+    /// How much of that others have borrowed.
+    lent: AtomicUsize,
     tallies: [Tally; TALLIES],
     /// What frames are charged with, those included for which room is being made.
     bytes: Charged,
@@ -106,7 +114,7 @@ impl Keep {
 pub struct PoolStats {
     /// Bytes charged: the cached blocks and what it costs to keep them.
     pub bytes: u64,
-    /// The most that may be charged, in bytes.
+    /// The most that may be charged now, in bytes: without what is lent to memtables.
     pub capacity: u64,
     /// Blocks in the cache.
     pub blocks: u64,
@@ -124,13 +132,15 @@ impl Pool {
     /// A pool that keeps at most `capacity_bytes`, overhead included. Allocates 4 to 8 bytes for each page of them; the rest as
     /// blocks come.
     pub fn new(capacity_bytes: usize) -> Pool {
+        let blocks = capacity_bytes / (PAGE + OVERHEAD);
         Pool {
-            table: Table::new(capacity_bytes / (PAGE + OVERHEAD)),
+            table: Table::new(blocks),
             capacity: AtomicUsize::new(capacity_bytes),
+            lent: AtomicUsize::new(0),
             tallies: Default::default(),
             bytes: Charged::default(),
             hands: Hands::new(),
-            home: Arc::default(),
+            home: Arc::new(Home::new(blocks)),
         }
     }
 
@@ -191,9 +201,28 @@ impl Pool {
         }
     }
 
+    /// What blocks may be charged with now, in bytes: what is not lent, but a quarter of the whole at least.
+    fn capacity(&self) -> usize {
+        let whole = self.capacity.load(Relaxed);
+        whole.saturating_sub(self.lent.load(Relaxed)).max(whole / LEAST_SHARE)
+    }
+
+    /// Lends `bytes` of the capacity to who needs memory for something else, and evicts as much. Below a quarter of the capacity nothing is
+    /// evicted any more: so much a reader needs whatever happens, and the borrower goes over what both may have.
+    pub fn lend(&self, bytes: usize) {
+        self.lent.fetch_add(bytes, Relaxed);
+        self.evict_down();
+    }
+
+    /// Gets `bytes` back that were lent; blocks fill them as they come.
+    pub fn take_back(&self, bytes: usize) {
+        let before = self.lent.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "nobody returns more than he has borrowed");
+    }
+
     /// Whether so many bytes of blocks of a page each can be cached without throwing anything out.
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity.load(Relaxed)
+        self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity()
     }
 
     fn put(&self, owner: RunId, addr: BlockAddr, keep: Keep, chances: u8, bytes: &[u8]) -> Block {
@@ -201,7 +230,7 @@ impl Pool {
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
         let body = Body::new(key, keep, bytes, self.home.clone());
-        let (capacity, cost) = (self.capacity.load(Relaxed), body.cost());
+        let (capacity, cost) = (self.capacity(), body.cost());
         if cost > capacity / 8 {
             return Block::counted(body);
         }
@@ -255,8 +284,12 @@ impl Pool {
     /// Changes the capacity, and evicts down to it. One far above that of the beginning makes lookups longer.
     pub fn set_capacity(&self, capacity_bytes: usize) {
         self.capacity.store(capacity_bytes, Relaxed);
+        self.evict_down();
+    }
+
+    fn evict_down(&self) {
         let mut frame = None;
-        self.shrink_to(capacity_bytes, &mut frame);
+        self.shrink_to(self.capacity(), &mut frame);
         frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
     }
 
@@ -272,7 +305,7 @@ impl Pool {
 
     /// Whether users hold so much that a new guard should copy its value instead of pinning a block.
     pub fn should_copy(&self) -> bool {
-        self.home.pinned.load(Relaxed) > self.capacity.load(Relaxed) as u64 / 4
+        self.home.pinned.load(Relaxed) > self.capacity() as u64 / 4
     }
 
     /// Figures. Takes no lock: exact when nobody else is at work.
@@ -280,7 +313,7 @@ impl Pool {
         let sum = |of: fn(&Tally) -> &Counter| self.tallies.iter().map(|tally| of(tally).load(Relaxed)).sum::<u64>();
         PoolStats {
             bytes: self.bytes.0.load(Relaxed) as u64,
-            capacity: self.capacity.load(Relaxed) as u64,
+            capacity: self.capacity() as u64,
             blocks: sum(|tally| &tally.linked).saturating_sub(sum(|tally| &tally.unlinked)),
             hits: sum(|tally| &tally.hits),
             misses: sum(|tally| &tally.misses),

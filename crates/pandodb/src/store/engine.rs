@@ -203,6 +203,7 @@ impl Engine {
             }
         }
         self.tried_again.store(false, Relaxed);
+        self.chunks.trim();
         Turn::Idle
     }
 

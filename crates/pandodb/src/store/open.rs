@@ -72,7 +72,7 @@ pub(crate) fn open(
         mend: !config.read_only,
     };
     let shape = shape(&config);
-    let chunks = Arc::new(ChunkPool::new(config.memtable().div_ceil(CHUNK_BYTES) + 1));
+    let chunks = chunks(&config, &core.pool);
     let mut keyspaces = BTreeMap::new();
     for record in &found.catalog.keyspaces {
         let at = found.superblock.catalog.0[0].page.offset();
@@ -124,6 +124,12 @@ pub(crate) fn open(
 fn pool(config: &Config) -> Pool {
     let pool = Pool::new(config.pool());
     if config.background_threads == 0 { pool.with_one_hand() } else { pool }
+}
+
+/// The memory of a store's memtables.
+fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
+    let kept = config.memtable().div_ceil(CHUNK_BYTES) + 1;
+    Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.memtable()))
 }
 
 /// The sizes of the trees of a store.

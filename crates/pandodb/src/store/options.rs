@@ -100,24 +100,19 @@ impl Config {
         })
     }
 
-    /// Bytes of pool and row cache together: half of the budget. Memtables (one active, up to two sealed) take three eighths, compactions
-    /// the rest.
-    fn caches(&self) -> usize {
-        self.memory_budget / 2
-    }
-
-    /// Bytes of the row cache: an eighth of that, since a few hot rows are worth most.
+    /// Bytes of the row cache: a sixteenth of the budget, since a few hot rows are worth most.
     pub(crate) fn rows(&self) -> usize {
         let default = match self.mode {
-            Mode::Product => self.caches() / 8,
+            Mode::Product => self.memory_budget / 16,
             Mode::Paper => 0,
         };
-        self.row_cache_bytes.unwrap_or(default).min(self.caches() / 2)
+        self.row_cache_bytes.unwrap_or(default).min(self.memory_budget / 4)
     }
 
-    /// Bytes of the pool.
+    /// Bytes of the pool, of which memtables borrow what they take: all but the row cache and an eighth, in which compactions and reads
+    /// work. Memtables (one active, up to two sealed while the disk keeps up) take an eighth each.
     pub(crate) fn pool(&self) -> usize {
-        self.caches() - self.rows()
+        self.memory_budget - self.memory_budget / 8 - self.rows()
     }
 
     /// Bytes of a log segment: a quarter of a memtable, 64 KiB to 16 MiB.

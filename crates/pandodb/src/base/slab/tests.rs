@@ -1,0 +1,89 @@
+//! Slots are apart, are used again, and the system gets back what is too much.
+
+use super::*;
+
+const WORDS: usize = PAGE / size_of::<u64>();
+
+/// Pieces of two pages.
+fn slab(most: usize, spare: usize) -> Arc<Slab<u64>> {
+    Slab::new(2 * WORDS, most, spare)
+}
+
+/// How many of the pieces of a slab are in memory to their last page, as the system says.
+#[cfg(all(target_os = "linux", not(miri)))]
+fn resident(slab: &Slab<u64>) -> usize {
+    use std::os::unix::fs::FileExt;
+    let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+    let is_present = |page: usize| {
+        let mut entry = [0; 8];
+        pagemap.read_exact_at(&mut entry, page as u64 * 8).unwrap();
+        u64::from_le_bytes(entry) >> 63 == 1
+    };
+    let reserved = slab.reserved.as_ref().unwrap();
+    let first = reserved.at.as_ptr() as usize / PAGE;
+    (0..reserved.pieces as usize).filter(|piece| (0..2).all(|page| is_present(first + piece * 2 + page))).count()
+}
+
+#[test]
+fn slots_are_apart_and_keep_what_is_written() {
+    // The last ones are past the reserved addresses.
+    let slab = slab(6, 2);
+    let mut slots: Vec<_> = (0..9).map(|_| slab.take()).collect();
+    for (i, slot) in slots.iter_mut().enumerate() {
+        assert!(slot.iter().all(|word| *word == 0) && slot.len() == 2 * WORDS);
+        slot.fill(i as u64 + 1);
+    }
+    slots.remove(4);
+    assert!(slots.iter().zip([1, 2, 3, 4, 6, 7, 8, 9]).all(|(slot, i)| slot.iter().all(|word| *word == i)));
+}
+
+#[test]
+fn pieces_are_used_again_and_outlive_the_slab_handle() {
+    let slab = slab(4, 2);
+    let mut slot = slab.take();
+    slot[7] = 3;
+    let at = slot.as_ptr();
+    drop(slot);
+    let again = slab.take();
+    if MAPPED {
+        assert_eq!((again.as_ptr(), again[7]), (at, 3));
+    }
+    drop(slab);
+    assert_eq!(again[8], 0);
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+#[test]
+fn the_system_gets_back_what_is_too_much() {
+    let slab = slab(64, 3);
+    let touch = |slot: &mut Slot<u64>| slot.iter_mut().step_by(WORDS).for_each(|word| *word = 1);
+    let mut slots: Vec<_> = (0..16).map(|_| slab.take()).collect();
+    slots.iter_mut().for_each(touch);
+    let held = slots.remove(9);
+    assert_eq!(resident(&slab), 16);
+    drop(slots);
+    assert_eq!(resident(&slab), 1 + 3, "what is in use and what is spare");
+    assert_eq!(slab.discard(), 3);
+    assert_eq!(resident(&slab), 1);
+    assert_eq!(held[0], 1, "its neighbours' pages went, not its own");
+    let again: Vec<_> = (0..15).map(|_| slab.take()).collect();
+    assert!(again.iter().all(|slot| slot.iter().all(|word| *word == 0)), "discarded pieces read as zeros");
+    assert_eq!(slab.pieces.lock().fresh, 16, "no fresh one was needed");
+}
+
+#[test]
+fn threads_take_and_return() {
+    let slab = slab(8, 2);
+    std::thread::scope(|scope| {
+        for thread in 1..=4u64 {
+            let slab = &slab;
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let mut slots: Vec<_> = (0..3).map(|_| slab.take()).collect();
+                    slots.iter_mut().for_each(|slot| slot.fill(thread << 32 | round));
+                    assert!(slots.iter().all(|slot| slot.iter().all(|word| *word == (thread << 32 | round))));
+                }
+            });
+        }
+    });
+}

@@ -111,6 +111,46 @@ impl KeyRange {
     }
 }
 
+/// The first eight bytes of a key as a number, with zeros behind a shorter one: where two differ, the keys differ the same way.
+#[inline]
+pub fn head(key: &[u8]) -> u64 {
+    match key.first_chunk::<8>() {
+        Some(bytes) => u64::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; 8];
+            bytes[..key.len()].copy_from_slice(key);
+            u64::from_be_bytes(bytes)
+        }
+    }
+}
+
+/// The heads of two bounds. They tell of most keys whether they lie between, without a look at the bounds themselves, each of which is
+/// elsewhere in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    from: u64,
+    to: u64,
+}
+
+impl Heads {
+    /// Of nothing: no key is between.
+    pub const NONE: Heads = Heads { from: u64::MAX, to: 0 };
+
+    /// Of two bounds, each of which may be in or out; `None` is no upper one.
+    pub fn of(from: &[u8], to: Option<&[u8]>) -> Heads {
+        Heads { from: head(from), to: to.map_or(u64::MAX, head) }
+    }
+
+    /// Whether a key with this head lies between; `None` if only the bounds can tell.
+    #[inline]
+    pub fn tell(self, head: u64) -> Option<bool> {
+        if head < self.from || head > self.to {
+            return Some(false);
+        }
+        (self.from < head && head < self.to).then_some(true)
+    }
+}
+
 /// The smallest byte string above `key`.
 pub fn successor(key: &[u8]) -> Vec<u8> {
     let mut next = Vec::with_capacity(key.len() + 1);
@@ -122,6 +162,25 @@ pub fn successor(key: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn heads_never_tell_otherwise_than_the_bounds() {
+        let keys: Vec<&[u8]> =
+            vec![b"", b"\0", b"\0\0", b"a", b"a\0", b"abcdefg", b"abcdefgh", b"abcdefghi", b"b", &[255; 8], &[255; 9]];
+        for from in &keys {
+            for to in keys.iter().map(Some).chain([None]) {
+                let heads = Heads::of(from, to.copied());
+                for key in &keys {
+                    let inside = [*from <= *key, *from < *key].map(|above| above && to.is_none_or(|to| *key < *to));
+                    match heads.tell(head(key)) {
+                        Some(told) => assert_eq!(inside, [told; 2], "{key:?} in {from:?} to {to:?}"),
+                        None => assert!(head(key) == head(from) || to.is_none_or(|to| head(key) == head(to))),
+                    }
+                }
+            }
+        }
+        assert!(keys.iter().all(|key| Heads::NONE.tell(head(key)) == Some(false)));
+    }
 
     #[test]
     fn prefix_ranges_end_after_the_last_key_with_the_prefix() {

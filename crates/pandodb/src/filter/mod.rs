@@ -85,6 +85,16 @@ impl FilterMeta {
         }
     }
 
+    /// Fetches from memory what [`FilterMeta::may_contain`] will begin with. What it returns means nothing.
+    #[inline]
+    pub fn approach(&self, page: &[u8], hash: u64) -> u64 {
+        match self.kind {
+            // Its one line is a step away from where it is asked.
+            FilterKind::Bloom => 0,
+            FilterKind::Quotient { .. } | FilterKind::Maplet { .. } => quotient::approach(page, hash),
+        }
+    }
+
     /// The description that a merge of quotient filters and maplets wants, of at most `entries` entries; `None` of a Bloom
     /// filter, which cannot be merged, and of no filter.
     pub fn mergeable(&self, entries: u64) -> Option<QuotientMeta> {

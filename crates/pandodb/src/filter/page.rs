@@ -152,10 +152,7 @@ impl<'a> Page<'a> {
     #[inline]
     pub(super) fn look(&self, hash: u64, mut found: impl FnMut(u8) -> bool) -> Option<()> {
         let head = &self.head;
-        let fingerprint = hash >> (64 - head.bits);
-        let cell = (fingerprint >> head.dropped).checked_sub(head.first >> head.dropped)?;
-        let remainder = cell & ((1 << head.remainder_bits) - 1);
-        let quotient = usize::try_from(cell >> head.remainder_bits).ok().filter(|&q| q < head.quotients)?;
+        let (quotient, remainder) = self.place_of(hash)?;
         let (from, to) = self.entries_of(quotient)?;
         for i in from..to {
             let entry = self.entry(i);
@@ -165,6 +162,16 @@ impl<'a> Page<'a> {
             }
         }
         Some(())
+    }
+
+    /// The quotient and the remainder of a hash in this page.
+    #[inline]
+    fn place_of(&self, hash: u64) -> Option<(usize, u64)> {
+        let head = &self.head;
+        let fingerprint = hash >> (64 - head.bits);
+        let cell = (fingerprint >> head.dropped).checked_sub(head.first >> head.dropped)?;
+        let quotient = usize::try_from(cell >> head.remainder_bits).ok().filter(|&q| q < head.quotients)?;
+        Some((quotient, cell & ((1 << head.remainder_bits) - 1)))
     }
 
     /// Which entries have this quotient, as a range; `None` if the counts contradict the head.
@@ -183,6 +190,18 @@ impl<'a> Page<'a> {
         let from = start.checked_sub(quotient)?;
         let to = from + (end - start);
         (to <= self.head.entries).then_some((from, to))
+    }
+
+    /// The words with which the answer about a hash begins: the counts of its stretch, and the entries as far as the sample tells
+    /// where they are. Who asks several pages fetches those first, all together.
+    #[inline]
+    pub(super) fn approach(&self, hash: u64) -> u64 {
+        let Some((quotient, _)) = self.place_of(hash) else { return 0 };
+        let (stride, stretch) = (self.head.stride(), quotient / self.head.stride());
+        let (before, within) = (self.sample(stretch), quotient - stretch * stride);
+        let entry = before + within * self.head.entries / self.head.quotients;
+        let entry = if entry < self.head.entries { self.entry(entry) } else { 0 };
+        self.word((stretch * stride + before) / 64).unwrap_or(0) ^ entry
     }
 
     /// Entries before the quotient with which this stretch begins.

@@ -160,6 +160,12 @@ pub fn ask(page: &[u8], hash: u64) -> bool {
     found || sound.is_none()
 }
 
+/// Fetches from memory what an [`ask`] about this hash begins with. What it returns means nothing.
+#[inline]
+pub fn approach(page: &[u8], hash: u64) -> u64 {
+    Page::open(page).map_or(0, |page| page.approach(hash))
+}
+
 /// Collects the hashes of a run's keys. Costs 8 bytes a key.
 #[derive(Debug, Default)]
 pub struct QuotientBuilder {

@@ -187,6 +187,8 @@ pub const HEIGHTS: usize = 8;
 pub struct ProbeTally {
     /// Filters that were asked.
     pub filters: u64,
+    /// Blocks for which nobody had to be asked: they had been looked for before.
+    pub foreseen: u64,
     /// Leaves that were searched.
     pub leaves: u64,
     /// Runs whose leaf was searched in vain.
@@ -348,6 +350,8 @@ pub trait Index: Send + Sync {
     /// Does up to about `budget` bytes of work. Several threads may call; each claims a job of its own. `keep` tells,
     /// when a job starts, which read points must stay exact.
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress>;
+    /// Nothing has been owed for a while: what is worth doing only in idle time is owed from now on, until the next memtable comes.
+    fn rest(&self);
     /// Writes what of the current root is not on disk yet and describes it. The caller syncs, then records it.
     fn cut(&self) -> Result<Cut>;
     /// Asks for everything in `range` to be brought into its final place; done when the debt is paid.

@@ -187,6 +187,29 @@ impl Pool {
         found.map(Block::guarded)
     }
 
+    /// Looks for several blocks at once: `found[i]` becomes `wanted[i]`, if that is cached and nothing is in the way; which does not say that
+    /// it is not cached. At most [`Pool::TOGETHER`]. Costs little more than for one, where memory is what one waits for.
+    #[inline]
+    pub fn peek_several(&self, wanted: &[(RunId, PageNo)], found: &mut [Option<Block>]) {
+        let mut keys = [(FrameKey::NONE, 0); Pool::TOGETHER];
+        let mut guards = [const { None }; Pool::TOGETHER];
+        let count = wanted.len().min(Pool::TOGETHER);
+        for (key, (owner, page)) in keys.iter_mut().zip(wanted) {
+            let name = FrameKey::new(*owner, *page);
+            *key = (name, name.hash());
+        }
+        self.table.find_several(&keys[..count], &mut guards[..count]);
+        let mut hits = 0;
+        for (found, guard) in found.iter_mut().zip(guards).take(count) {
+            *found = guard.map(Block::guarded);
+            hits += u64::from(found.is_some());
+        }
+        self.tally().hits.fetch_add(hits, Relaxed);
+    }
+
+    /// Blocks that are looked for together at most.
+    pub const TOGETHER: usize = table::MOST_TOGETHER;
+
     /// Caches a copy of a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
     pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
         // A leaf starts without a chance: one that is read once goes before one that is read twice.

@@ -39,6 +39,9 @@ const NOWHERE: u64 = 0;
 /// A reader who has followed so many links has lost his way.
 const FAR: usize = 64;
 
+/// Blocks that are looked for together at most: a thread has eight guards that cost little, and others are in use.
+pub(super) const MOST_TOGETHER: usize = 5;
+
 /// A block's place. Two of them share a cache line, which hits do not write.
 #[derive(Debug)]
 #[repr(align(32))]
@@ -127,6 +130,33 @@ impl Table {
             link = frame.next.load(Acquire);
         }
         None
+    }
+
+    /// The same for several blocks: `found[i]` for `wanted[i]`, where it is found. What is needed of each lies in memory behind something
+    /// else of it: here all go a step together, so that the waits overlap. The guards come last but one, since taking one waits
+    /// for everything before it.
+    pub(super) fn find_several(&self, wanted: &[(FrameKey, u64)], found: &mut [Option<Guard<Arc<Body>>>]) {
+        let mut frames = [None; MOST_TOGETHER];
+        for (frame, (_, hash)) in frames.iter_mut().zip(wanted) {
+            *frame = Some(self.chains[self.chain(*hash)].load(Acquire));
+        }
+        let frames = frames.map(|link| link.and_then(|link| link.checked_sub(1)).map(|number| self.frame(number)));
+        let of_hash = |first: &Frame, hash: u64| first.hash.load(Relaxed) == hash;
+        for ((frame, (key, hash)), found) in frames.iter().zip(wanted).zip(found.iter_mut()) {
+            *found = match frame {
+                Some(frame) if of_hash(frame, *hash) => Some(frame.block.load()),
+                // Not the first of its chain.
+                Some(_) => self.find(*key, *hash),
+                None => None,
+            };
+        }
+        for ((frame, (key, _)), found) in frames.iter().zip(wanted).zip(found) {
+            let is_it = found.as_ref().is_some_and(|body| body.key == *key || SeededBug::FrameNotLookedAt.is_on());
+            match (found.as_ref().filter(|_| is_it), frame) {
+                (Some(body), Some(frame)) => frame.hit(body.keep.chances()),
+                _ => *found = None,
+            }
+        }
     }
 
     /// The same for certain, under the chain's lock.

@@ -317,8 +317,11 @@ impl RunCursor {
     /// The entries of the current leaf that are inside the range.
     fn inside(&self) -> Range<usize> {
         let leaf = self.leaves.leaf();
-        let from = if self.range.from.is_empty() { 0 } else { leaf.search(&self.range.from) };
-        let to = if self.range.to.is_empty() { leaf.len() } else { leaf.search(&self.range.to) };
+        // Most leaves are inside as a whole: two comparisons say so.
+        let from = if leaf.order(0, &self.range.from).is_lt() { leaf.search(&self.range.from) } else { 0 };
+        let last = leaf.len() - 1;
+        let whole = self.range.to.is_empty() || leaf.order(last, &self.range.to).is_lt();
+        let to = if whole { leaf.len() } else { leaf.search(&self.range.to) };
         from..to.max(from)
     }
 
@@ -327,12 +330,13 @@ impl RunCursor {
     fn enter(&mut self, bound: Option<&[u8]>) -> Result<()> {
         let leaf = self.leaves.leaf();
         let meta = self.slice.run().meta();
-        if leaf.search(&meta.first_key) > 0 || leaf.search_after(&meta.last_key) < leaf.len() {
+        if leaf.order(0, &meta.first_key).is_lt() || leaf.order(leaf.len() - 1, &meta.last_key).is_gt() {
             return Err(self.slice.run().corrupt("a leaf with keys beyond those of the run"));
         }
         let mut window = self.inside();
         self.more = if self.reverse { window.start == 0 } else { window.end == leaf.len() };
-        if let Some(bound) = bound.filter(|bound| !bound.is_empty()) {
+        let edge = if self.reverse { &self.range.to } else { &self.range.from };
+        if let Some(bound) = bound.filter(|bound| !bound.is_empty() && bound != edge) {
             let at = leaf.search(bound);
             if self.reverse {
                 window.end = window.end.min(at);

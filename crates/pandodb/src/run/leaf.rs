@@ -167,16 +167,20 @@ impl<'a> Leaf<'a> {
         key.extend_from_slice(self.rest(&self.slot(i)));
     }
 
+    /// How the key of the `i`-th entry compares with `key`.
+    pub fn order(&self, i: usize, key: &[u8]) -> Ordering {
+        let prefix = self.prefix();
+        let shared = prefix.len().min(key.len());
+        prefix[..shared].cmp(&key[..shared]).then_with(|| match key.len() < prefix.len() {
+            true => Ordering::Greater,
+            false => self.rest(&self.slot(i)).cmp(&key[shared..]),
+        })
+    }
+
     /// The first entry whose key is at or above `key`: the newest message of `key`, if there is one. About 60 ns.
     #[inline]
     pub fn search(&self, key: &[u8]) -> usize {
         self.slots.search(self.bytes, key, 0, false, |i| self.rest(&self.slot(i)))
-    }
-
-    /// The first entry whose key is above `key`.
-    #[inline]
-    pub fn search_after(&self, key: &[u8]) -> usize {
-        self.slots.search(self.bytes, key, 0, true, |i| self.rest(&self.slot(i)))
     }
 
     /// The entries of `key`, newest first; empty if there are none.

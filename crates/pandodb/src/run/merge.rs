@@ -21,6 +21,7 @@ use std::cmp::Ordering;
 
 use super::cursor::RunCursor;
 use super::slots::common_prefix;
+use crate::base::range::head;
 use crate::base::{Entry, Error, Result, RunId};
 
 /// A cursor over several cursors.
@@ -129,14 +130,7 @@ impl MergeCursor {
         self.heads[input] = match key.map(|key| &key[self.shared..]) {
             None => u64::MAX,
             Some(rest) => {
-                let head = match rest.first_chunk::<8>() {
-                    Some(bytes) => u64::from_be_bytes(*bytes),
-                    None => {
-                        let mut bytes = [0; 8];
-                        bytes[..rest.len()].copy_from_slice(rest);
-                        u64::from_be_bytes(bytes)
-                    }
-                };
+                let head = head(rest);
                 if self.reverse { !head } else { head }
             }
         };

@@ -28,6 +28,7 @@
 
 mod builder;
 mod cursor;
+mod foreseen;
 mod inner;
 mod leaf;
 mod leaves;
@@ -49,6 +50,7 @@ mod verify;
 
 pub use builder::RunBuilder;
 pub use cursor::RunCursor;
+pub use foreseen::Foreseen;
 pub use inner::{Child, Inner, InnerBuilder};
 pub use leaf::{Leaf, LeafBuilder, Slot};
 pub use leaves::ReadAhead;

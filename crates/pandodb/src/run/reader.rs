@@ -98,6 +98,11 @@ impl Run {
         &self.data
     }
 
+    /// Where its blocks are cached.
+    pub(super) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// Lookups that the filter let through and that found nothing.
     pub fn false_positives(&self) -> u64 {
         self.false_positives.load(Relaxed)

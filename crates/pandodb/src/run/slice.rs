@@ -16,6 +16,7 @@ use super::inner::Child;
 use super::reader::Run;
 use super::spans::PageRange;
 use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::range::{Heads, head};
 use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, SeededBug, Seqno};
 
 /// A run and the keys of it that count.
@@ -23,6 +24,9 @@ use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, SeededBug, Se
 pub struct RunSlice {
     run: Arc<Run>,
     range: KeyRange,
+    /// Those of the range, and of the keys that the run has in it: who looks a key up asks these first.
+    heads: Heads,
+    key_heads: Heads,
     span: Span,
 }
 
@@ -55,7 +59,18 @@ impl RunSlice {
 
     /// `None` if the run has let go of pages of the span.
     fn register(run: Arc<Run>, range: KeyRange, span: Span) -> Option<Arc<RunSlice>> {
-        run.span(span.pages()).then(|| Arc::new(RunSlice { run, range, span }))
+        if !run.span(span.pages()) {
+            return None;
+        }
+        let meta = run.meta();
+        let to = Some(range.to.as_slice()).filter(|to| !to.is_empty());
+        let heads = Heads::of(&range.from, to);
+        let (first, last) = (meta.first_key.as_slice(), meta.last_key.as_slice());
+        let key_heads = match meta.leaf_pages {
+            0 => Heads::NONE,
+            _ => Heads::of(first.max(&range.from), Some(to.map_or(last, |to| to.min(last)))),
+        };
+        Some(Arc::new(RunSlice { run, range, heads, key_heads, span }))
     }
 
     /// The part of the slice in `range`; `None` if it can hold neither an entry nor a range tombstone there. A slice
@@ -115,9 +130,17 @@ impl RunSlice {
     /// Whether the key lies between the first and the last that the slice can hold. No I/O.
     #[inline]
     pub fn may_hold(&self, key: &[u8]) -> bool {
-        let meta = self.run.meta();
-        let within = || meta.first_key.as_slice() <= key && key <= meta.last_key.as_slice();
-        meta.leaf_pages > 0 && self.range.contains(key) && within()
+        self.key_heads.tell(head(key)).unwrap_or_else(|| {
+            let meta = self.run.meta();
+            let within = || meta.first_key.as_slice() <= key && key <= meta.last_key.as_slice();
+            meta.leaf_pages > 0 && self.range.contains(key) && within()
+        })
+    }
+
+    /// Whether the slice has a say about the key.
+    #[inline]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.heads.tell(head(key)).unwrap_or_else(|| self.range.contains(key))
     }
 
     /// An estimate of what the slice holds in `range`: bytes and entries. Exactly zero only if there can be nothing.
@@ -181,7 +204,7 @@ impl RunSlice {
     #[inline]
     pub fn covering(&self, key: &[u8], at: Seqno) -> Result<Seqno> {
         let fragments = self.run.fragments()?;
-        let none = fragments.is_empty() || !self.range.contains(key);
+        let none = fragments.is_empty() || !self.contains(key);
         Ok(if none { Seqno(0) } else { fragments.covering(key, at) })
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Engine {
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// Bytes in all active memtables. Those who apply commits add and subtract in any order: [`Engine::active`] reads it.
     pub active_bytes: Lone<AtomicU64>,
+    /// The last turn found nothing to do.
+    pub idle: AtomicBool,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.
@@ -197,6 +199,7 @@ impl Engine {
                         self.damage.lock().entry(keyspace.id).or_insert(damage);
                     }
                     self.trouble.lock().take();
+                    self.idle.store(false, Relaxed);
                     return Turn::Worked(progress.bytes.max(1));
                 }
                 Err(e) => return self.note_trouble(e),
@@ -204,6 +207,10 @@ impl Engine {
         }
         self.tried_again.store(false, Relaxed);
         self.chunks.trim();
+        // Twice in a row, so a worker's rest ago: writers have not come back meanwhile. A store without workers does what it is told.
+        if self.idle.swap(true, Relaxed) && self.config.background_threads > 0 {
+            keyspaces.iter().for_each(|keyspace| keyspace.index.rest());
+        }
         Turn::Idle
     }
 

@@ -166,10 +166,10 @@ fn forgive(loaded: Result<Block>, kind: BlockKind) -> Result<Option<Block>> {
 
 /// Adds what a lookup asked for to the store's figures.
 fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
-    let ProbeTally { filters, leaves, false_positives } = lookup.tally;
+    let ProbeTally { filters, foreseen, leaves, false_positives } = lookup.tally;
     let tally = engine.figures.reads.mine();
     for (counter, by) in [
-        (&tally.probed_blocks, blocks),
+        (&tally.probed_blocks, blocks + foreseen),
         (&tally.filters, filters),
         (&tally.leaves, leaves),
         (&tally.false_positives, false_positives),

@@ -20,9 +20,7 @@ use super::keyspace::{Keyspace, KeyspaceState};
 use super::read::Pinned;
 use super::snapshot::{Registered, Snapshot};
 use super::value::Value;
-use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Fragments, KeyRange, Kind, Result, SeededBug, Seqno, range::successor,
-};
+use crate::base::{BlobRef, Entry, EntryBlock, Error, Fragments, KeyRange, Kind, Result, SeededBug, Seqno};
 use crate::index::RawCursor;
 use crate::memtable::Memtable;
 use crate::resolve::Gather;
@@ -31,6 +29,9 @@ use super::engine::Engine;
 
 /// How long a scan holds on to one world.
 const HOLD: Duration = Duration::from_secs(2);
+/// Who comes for so many keys within so short a time is not asked the time again before as many more.
+const QUICK_KEYS: u32 = 64;
+const QUICK: Duration = Duration::from_millis(1);
 /// Bytes of the first block that a side takes from each source, and of the largest. Between them it takes half of what it has
 /// had so far: so much at most has been read in vain when the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
@@ -102,13 +103,13 @@ impl Range {
         let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
         let side = if reverse { &mut self.back } else { &mut self.front };
         let engine = &self.keyspace.engine;
-        let now = engine.device.now();
+        let is_new = side.as_mut().is_some_and(|side| !side.is_old(|| engine.device.now()));
         let side = match side {
-            Some(side) if now.saturating_sub(side.opened) < HOLD => side,
+            Some(side) if is_new => side,
             _ => {
                 let before = side.as_ref().filter(|_| !SeededBug::ScanStartsOver.is_on());
                 let side_bounds = before.map_or(&self.bounds, |side| &side.rest).clone();
-                side.insert(Side::open(&self.keyspace.state, point, side_bounds, reverse, now)?)
+                side.insert(Side::open(&self.keyspace.state, point, side_bounds, reverse, engine.device.now())?)
             }
         };
         let Some((key, found)) = side.next(engine, &self.keyspace.state, self.values)? else { return Ok(None) };
@@ -151,6 +152,9 @@ struct Side {
     /// What this end has not returned yet.
     rest: KeyRange,
     opened: Duration,
+    /// When it last asked the time, and how many keys may come before it does again.
+    asked: Duration,
+    quick: u32,
 }
 
 /// A memtable or the index, a block of entries at a time.
@@ -234,17 +238,31 @@ impl Side {
         world.view.tombstones(&rest, &mut tombstones)?;
         tombstones.retain(|tombstone| tombstone.seqno <= at);
         sources.push(Source::new(From::Index(world.view.clone().cursor(&rest, reverse)?)));
-        Ok(Side { world, reverse, sources, tombstones: Fragments::build(&tombstones), rest, opened: now })
+        let tombstones = Fragments::build(&tombstones);
+        Ok(Side { world, reverse, sources, tombstones, rest, opened: now, asked: now, quick: 0 })
+    }
+
+    /// Whether it has held on to its world for too long.
+    fn is_old(&mut self, now: impl Fn() -> Duration) -> bool {
+        if let Some(quick) = self.quick.checked_sub(1) {
+            self.quick = quick;
+            return false;
+        }
+        let before = std::mem::replace(&mut self.asked, now());
+        self.quick = if self.asked.saturating_sub(before) < QUICK { QUICK_KEYS } else { 0 };
+        self.asked.saturating_sub(self.opened) >= HOLD
     }
 
     /// The next key that has a value.
     fn next(&mut self, engine: &Engine, state: &KeyspaceState, values: bool) -> Result<Option<(Value, Value)>> {
         loop {
             let Some((key, resolved)) = self.next_key()? else { return Ok(None) };
-            if self.reverse {
-                self.rest.to = key.to_vec();
-            } else {
-                self.rest.from = successor(&key);
+            let bound = if self.reverse { &mut self.rest.to } else { &mut self.rest.from };
+            bound.clear();
+            bound.extend_from_slice(&key);
+            if !self.reverse {
+                // The key's successor.
+                bound.push(0);
             }
             if let Some(value) = value_of(engine, state, &key, resolved, values)? {
                 return Ok(Some((key, value)));
@@ -257,6 +275,9 @@ impl Side {
         let reverse = self.reverse;
         for source in &mut self.sources {
             source.prepare(reverse)?;
+        }
+        if self.sources.iter().any(|source| source.exhausted) {
+            self.sources.retain(|source| !source.exhausted);
         }
         let better = |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
         let mut best: Option<usize> = None;

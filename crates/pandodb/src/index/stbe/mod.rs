@@ -346,6 +346,7 @@ impl Stbe {
         self.counters.packed_bytes.fetch_add(output_bytes(&output), Relaxed);
         self.counters.filter_bytes.fetch_add(filter_bytes(&output), Relaxed);
         inner.packing = Packing::Nothing;
+        inner.routes.rest(false);
         self.publish(&mut inner, trunk, &output.dropped_blobs);
         Ok(())
     }
@@ -533,6 +534,13 @@ impl Index for Stbe {
             Some(Claim::Route(job)) => self.step_route(job, budget),
             Some(Claim::Damage(e)) => left_alone(e),
             None => Ok(Progress { idle: true, ..Progress::default() }),
+        }
+    }
+
+    fn rest(&self) {
+        let mut inner = self.inner.lock();
+        if inner.routes.rest(true) {
+            self.recount(&mut inner);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCurs
 use crate::pool::Block;
 use crate::rows::IndexRows;
 use crate::run::maplet::{self, Values};
-use crate::run::{LeafHit, ProbeStep, RunProbe};
+use crate::run::{Foreseen, LeafHit, ProbeStep, RunProbe};
 use crate::space::BlockKind;
 
 /// One root, with what it holds.
@@ -160,6 +160,7 @@ impl IndexView for StbeView {
             live_from: 0,
             next: 0,
             run: None,
+            ahead: Foreseen::default(),
             routed: Routed::default(),
             searched: false,
         };
@@ -174,7 +175,9 @@ impl IndexView for StbeView {
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
         let mut result = Ok(());
         self.root.walk(&mut |node| {
-            for (i, branch) in node.branches.iter().enumerate() {
+            // Most runs have none, and every scan asks.
+            let with_some = |(_, branch): &(usize, &Branch)| branch.slice.run().meta().range_tombstones > 0;
+            for (i, branch) in node.branches.iter().enumerate().filter(with_some) {
                 let part = range.intersect(branch.slice.range());
                 // Those of branches that are dead for a child are repeated below or have done their work.
                 let ordinal = node.first + i as u64;
@@ -205,6 +208,8 @@ struct StbeProbe<'v> {
     /// Branches below this index are still to be asked.
     next: usize,
     run: Option<RunProbe>,
+    /// The filters on its way.
+    ahead: Foreseen<'v>,
     routed: Routed,
     /// A leaf of that run was asked for, and held nothing so far.
     searched: bool,
@@ -237,48 +242,79 @@ impl Routed {
     }
 
     /// `block` is what the last step asked for.
-    fn ask<'v>(&mut self, route: &'v Route, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Told<'v>> {
+    fn ask<'v>(
+        &mut self,
+        route: &'v Route,
+        mut block: Option<Block>,
+        ahead: &mut Foreseen<'v>,
+        lookup: &mut Lookup<'_>,
+    ) -> Result<Told<'v>> {
         let id = route.maplet.meta().id;
+        if !self.knows(route) {
+            self.waits = true;
+            lookup.tally.filters += 1;
+            let addr = maplet::page_for(&route.maplet, lookup.hash)?;
+            block = ahead.take(&route.maplet, addr);
+            if block.is_none() {
+                return Ok(Told::Need(Step::Need(&route.maplet, addr, BlockKind::Filter)));
+            }
+            lookup.tally.foreseen += 1;
+        }
         if std::mem::take(&mut self.waits) {
             self.answer = Some((id, maplet::ask(block.as_deref(), lookup.hash)));
         }
-        match &self.answer {
-            Some((asked, values)) if *asked == id => Ok(match values {
-                None => Told::Unknown,
-                Some(values) if values.contains(route.value) => Told::Perhaps,
-                Some(_) => Told::No,
-            }),
-            _ => {
-                self.waits = true;
-                lookup.tally.filters += 1;
-                let addr = maplet::page_for(&route.maplet, lookup.hash)?;
-                Ok(Told::Need(Step::Need(&route.maplet, addr, BlockKind::Filter)))
-            }
-        }
+        Ok(match self.answer.as_ref().and_then(|(_, values)| values.as_ref()) {
+            None => Told::Unknown,
+            Some(values) if values.contains(route.value) => Told::Perhaps,
+            Some(_) => Told::No,
+        })
     }
 }
 
 impl StbeProbe<'_> {
+    /// Looks for the filters on the way, from the current node down.
+    fn foresee(&mut self, lookup: &Lookup<'_>) {
+        let (mut node, mut live_from, mut child) = (self.node, self.live_from, self.child);
+        let mut last = None;
+        while node.lost.is_none() {
+            for branch in node.branches[live_from..].iter().rev() {
+                let run = match &branch.route {
+                    Some(route) => &route.maplet,
+                    None if branch.slice.may_hold(lookup.key) => branch.slice.run(),
+                    None => continue,
+                };
+                let id = run.meta().id;
+                if run.meta().filter.pages > 0
+                    && last.replace(id) != Some(id)
+                    && let Ok(addr) = maplet::page_for(run, lookup.hash)
+                {
+                    self.ahead.note(run, addr);
+                }
+            }
+            if node.is_leaf() || self.ahead.is_full() {
+                break;
+            }
+            node = &node.children[child].node;
+            (child, live_from) = way(node, lookup.key);
+        }
+        self.ahead.look(lookup.hash);
+    }
+
     /// Finds the live branches of the current node.
     fn enter(&mut self, key: &[u8]) {
-        self.live_from = if self.node.children.is_empty() {
-            0
-        } else {
-            self.child = self.node.child_for(key);
-            let child = &self.node.children[self.child];
-            (child.next - self.node.first) as usize
-        };
+        (self.child, self.live_from) = way(self.node, key);
         self.next = self.node.branches.len();
     }
 
     /// Asks the row cache, once: for a row that this view holds. A newer root may hold a newer one, with operands folded in that this
     /// lookup has met in a memtable.
     fn recall(&mut self, lookup: &mut Lookup<'_>) {
-        if std::mem::take(&mut self.fresh)
-            && !lookup.is_done()
-            && let Some(value) = self.rows.get(lookup.key, lookup.hash, lookup.at, self.through)
-        {
-            lookup.take_row(value);
+        if !std::mem::take(&mut self.fresh) || lookup.is_done() {
+            return;
+        }
+        match self.rows.get(lookup.key, lookup.hash, lookup.at, self.through) {
+            Some(value) => lookup.take_row(value),
+            None => self.foresee(lookup),
         }
     }
 
@@ -302,6 +338,15 @@ impl StbeProbe<'_> {
         self.enter(key);
         true
     }
+}
+
+/// The child of a node that is responsible for a key, and the oldest branch that is live for it, as an index.
+fn way(node: &Node, key: &[u8]) -> (usize, usize) {
+    if node.children.is_empty() {
+        return (0, 0);
+    }
+    let child = node.child_for(key);
+    (child, (node.children[child].next - node.first) as usize)
 }
 
 /// Takes a leaf's messages of the key. The guard of the block moves on with the value: a reference of its own would be counted.
@@ -340,7 +385,7 @@ impl<'v> Probe<'v> for StbeProbe<'v> {
                     let may = |route: &&Route| self.routed.knows(route) || branch.slice.may_hold(lookup.key);
                     let told = match branch.route.as_ref().filter(may) {
                         None => None,
-                        Some(route) => match self.routed.ask(route, block.take(), lookup)? {
+                        Some(route) => match self.routed.ask(route, block.take(), &mut self.ahead, lookup)? {
                             Told::Need(step) => return Ok(step),
                             Told::No if route.plain => {
                                 self.next -= 1;
@@ -351,7 +396,7 @@ impl<'v> Probe<'v> for StbeProbe<'v> {
                             Told::Unknown => None,
                         },
                     };
-                    if !branch.slice.range().contains(lookup.key) {
+                    if !branch.slice.contains(lookup.key) {
                         self.next -= 1;
                         continue;
                     }
@@ -375,6 +420,13 @@ impl<'v> Probe<'v> for StbeProbe<'v> {
                     lookup.tally.filters += u64::from(kind == BlockKind::Filter);
                     lookup.tally.leaves += u64::from(kind == BlockKind::Leaf);
                     self.searched |= kind == BlockKind::Leaf;
+                    if kind == BlockKind::Filter
+                        && let Some(found) = self.ahead.take(slice.run(), addr)
+                    {
+                        lookup.tally.foreseen += 1;
+                        block = Some(found);
+                        continue;
+                    }
                     return Ok(Step::Need(slice.run(), addr, kind));
                 }
                 ProbeStep::Found(hit) => {

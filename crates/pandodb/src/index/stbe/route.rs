@@ -15,6 +15,8 @@
 //!    the maplet is to be asked and for which value. A flush, a split or a merge hands that on with the branch. A run that
 //!    is compacted leaves the trunk, with its entries still in the maplet, which nobody asks for any more. The last branch
 //!    that names a maplet frees it.
+//! 4. *Idle*: once nothing else has been owed for a while, two neighbours of about the same size become one, however often they were
+//!    merged, until a node has one maplet: who reads then asks fewer.
 //!
 //! Invariants: a branch is routed to a maplet only if its run went into it, under the value that the branch names; a maplet
 //! is about whole runs, so it answers for every slice of them. A maplet that cannot be read does not answer: the runs' own
@@ -39,6 +41,9 @@ use crate::run::maplet::{MapletWriter, Member};
 /// A maplet of more runs is left as it is.
 const MOST_RUNS: usize = 64;
 
+/// Two filters of which one is more than so many times as large as the other are not made one in idle time either.
+const FAR: u64 = 8;
+
 /// A filter, and the runs of a node that it answers for.
 struct Unit {
     /// A run, with a filter of its own, or a maplet.
@@ -51,6 +56,19 @@ impl Unit {
     /// How often what is in it was merged, about. A run counts once, however often it is there.
     fn tier(&self, width: usize) -> u32 {
         (self.runs.len() - 1).checked_ilog(width).map_or(0, |log| log + 1)
+    }
+
+    /// Whether merging it with `other` rewrites neither for the sake of a few entries.
+    fn is_near(&self, other: &Unit) -> bool {
+        let (a, b) = (self.filter.meta().keys, other.filter.meta().keys);
+        a.max(b) <= a.min(b) * FAR
+    }
+
+    /// Whether its fingerprints tell the keys of all `units` apart as well as a filter of one run's does.
+    fn has_room_for(&self, units: &[Unit]) -> bool {
+        let meta = self.filter.meta();
+        let keys: u64 = units.iter().map(|unit| unit.filter.meta().keys).sum();
+        meta.filter.mergeable(meta.keys).is_some_and(|filter| keys.max(1).ilog2() + 8 <= u32::from(filter.bits))
     }
 
     /// What becomes of the filter's values if its runs get the next ones in `numbered`.
@@ -88,17 +106,38 @@ impl Group {
     }
 }
 
+/// Which neighbours become one.
+struct Rule<'a> {
+    /// How many.
+    width: usize,
+    /// Two of about the same size do, too, however often they were merged: there is time.
+    idle: bool,
+    /// Filters that could not be read.
+    unreadable: &'a HashSet<RunId>,
+}
+
+impl Rule<'_> {
+    fn wants(&self, units: &[Unit]) -> bool {
+        let alike = |unit: &Unit| match self.idle {
+            true => unit.is_near(&units[0]) && unit.has_room_for(units),
+            false => unit.tier(self.width) == units[0].tier(self.width),
+        };
+        units.iter().all(|unit| alike(unit) && !self.unreadable.contains(&unit.filter.meta().id))
+            && units.iter().map(|unit| unit.runs.len()).sum::<usize>() <= MOST_RUNS
+    }
+}
+
 /// The first group in `node` and below that waits for its maplet, the highest node first: its runs are asked by most.
-/// `unreadable`: filters that could not be read.
-fn waiting(node: &Arc<Node>, is_root: bool, width: usize, unreadable: &HashSet<RunId>) -> Option<Group> {
+fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     if node.is_leaf() {
         return None;
     }
-    let below = || node.children.iter().find_map(|child| waiting(&child.node, false, width, unreadable));
-    in_node(node, is_root, width, unreadable).or_else(below)
+    let below = || node.children.iter().find_map(|child| waiting(&child.node, false, rule));
+    in_node(node, is_root, rule).or_else(below)
 }
 
-fn in_node(node: &Node, is_root: bool, width: usize, unreadable: &HashSet<RunId>) -> Option<Group> {
+fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
+    let width = rule.width;
     let stays = |branch: &&Branch| {
         let meta = branch.slice.run().meta();
         (is_root || !branch.fresh) && meta.filter.mergeable(meta.keys).is_some()
@@ -111,17 +150,11 @@ fn in_node(node: &Node, is_root: bool, width: usize, unreadable: &HashSet<RunId>
     };
     let chunks: Vec<&[&Branch]> = branches.chunk_by(same).collect();
     let units: Vec<Unit> = chunks.iter().map(|chunk| unit_of(chunk)).collect();
-    let fits = |units: &[Unit]| {
-        units
-            .iter()
-            .all(|unit| unit.tier(width) == units[0].tier(width) && !unreadable.contains(&unit.filter.meta().id))
-            && units.iter().map(|unit| unit.runs.len()).sum::<usize>() <= MOST_RUNS
-    };
     let overlap = |chunks: &[&[&Branch]]| {
         !have_no_common_key(chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| &*branch.slice))
     };
     let at = (0..=units.len().checked_sub(width)?)
-        .find(|&at| fits(&units[at..at + width]) && overlap(&chunks[at..at + width]))?;
+        .find(|&at| rule.wants(&units[at..at + width]) && overlap(&chunks[at..at + width]))?;
     let units = units.into_iter().skip(at).take(width).collect();
     Some(Group { units, height: node.height, range: node.range.clone() })
 }
@@ -198,6 +231,8 @@ pub(super) struct Routes {
     unreadable: HashSet<RunId>,
     /// The disk was full: nothing optional is written before the next root swap.
     suspended: bool,
+    /// Nothing else has been owed for a while.
+    idle: bool,
 }
 
 impl Routes {
@@ -218,6 +253,11 @@ impl Routes {
     pub fn resume(&mut self) {
         self.suspended = false;
     }
+
+    /// Says whether there is time for what is worth doing only then; whether that is news.
+    pub fn rest(&mut self, idle: bool) -> bool {
+        std::mem::replace(&mut self.idle, idle) != idle
+    }
 }
 
 impl Stbe {
@@ -228,8 +268,13 @@ impl Stbe {
 
     fn next_group(&self, inner: &Inner) -> Option<Group> {
         let made = self.shape.filters == Filters::Maplet && !inner.routes.suspended && !inner.cleared;
-        let waiting = || waiting(&inner.trunk.root, true, self.shape.maplet_width, &inner.routes.unreadable);
-        made.then(waiting).flatten()
+        let waiting = |width, idle| {
+            let rule = Rule { width, idle, unreadable: &inner.routes.unreadable };
+            waiting(&inner.trunk.root, true, &rule)
+        };
+        let due = || waiting(self.shape.maplet_width, false);
+        let idle = || if inner.routes.idle { waiting(2, true) } else { None };
+        made.then(|| due().or_else(idle)).flatten()
     }
 
     /// Bytes of maplets that are made or wait to be, computed anew; more may wait behind the next one.

@@ -112,6 +112,37 @@ fn a_maplet_saves_questions() {
     assert!(with.0 < without.0, "{with:?} with maplets, {without:?} without");
 }
 
+#[test]
+fn an_idle_tree_ends_with_few_filters_on_each_way() {
+    let mut bench = routed(4);
+    let filters = |bench: &Bench| {
+        let root = bench.tree.inner.lock().trunk.root.clone();
+        let asked = root.branches.iter().map(|branch| match &branch.route {
+            Some(route) => route.maplet.meta().id,
+            None => branch.slice.run().meta().id,
+        });
+        let mut asked: Vec<_> = asked.collect();
+        asked.dedup();
+        asked.len()
+    };
+    // Two of about the same size at least.
+    while filters(&bench) < 3 {
+        bench.put(300, 30_000);
+        bench.drain();
+    }
+    let before = filters(&bench);
+    bench.tree.rest();
+    assert!(before > 1 && bench.tree.debt().total() > 0, "{before} filters in the root");
+    bench.drain();
+    let after = filters(&bench);
+    assert!(after < before, "{after} of {before} filters in the root");
+    bench.check();
+    // The next memtable ends it.
+    bench.put(300, 30_000);
+    bench.drain();
+    assert!(!bench.tree.inner.lock().routes.rest(false), "it was idle still");
+}
+
 /// The same trunk without routes.
 fn unrouted(node: &Arc<Node>) -> Arc<Node> {
     let mut bare = node.edit();

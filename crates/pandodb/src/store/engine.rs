@@ -169,9 +169,17 @@ impl Engine {
         })
     }
 
-    /// One turn of background work: a step of the keyspace that owes the most, or a checkpoint that is due.
+    /// One turn of background work: segments of the log that will be needed, and a checkpoint that is due or a step of the
+    /// keyspace that owes the most.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
         if self.poison.get().is_some() || self.closed.load(Relaxed) {
+            return Turn::Stuck;
+        }
+        // Not while space is lent to those who free some.
+        if let Some(log) = self.log.as_ref().filter(|_| !self.reserve.is_lent())
+            && let Err(e) = log.prepare()
+        {
+            self.poison(&e);
             return Turn::Stuck;
         }
         if self.checkpoint_due.swap(false, Relaxed)

@@ -141,7 +141,7 @@ impl Engine {
         let room = memtable.saturating_sub(self.active());
         let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable }.price(bytes);
         if self.config.background_threads > 0 {
-            self.scheduler.pay(price);
+            self.scheduler.pay(price, bytes);
         } else {
             self.work_off(price)?;
         }

@@ -16,7 +16,8 @@
 //! who leads a sync, or begins a segment, writes under the lock.
 //!
 //! **Rolling.** A full segment is cut to its length and joins the older ones; if it has bytes that are not durable yet,
-//! the next sync syncs it before the current one counts.
+//! the next sync syncs it before the current one counts. Its successor has been made ahead by then ([`Stream::prepare`]), or is
+//! made now.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

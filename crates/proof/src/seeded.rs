@@ -138,6 +138,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(LazyLeftBehind, Crash, ANY, "a kill loses a buffered commit with a lazy one before it"),
         hunt(OwnSyncClaimedForAll, Crash, ANY, "a torn tail is taken for damage: the store does not open"),
         hunt(GapIgnored, Crash, ANY, "a state that never was: a later commit without an earlier one"),
+        hunt(SegmentAheadNotSynced, Crash, ANY, "a power cut after an acknowledgement loses a whole segment"),
         hunt(GenerationNotInherited, Crash, (10, 1), "a message seems to be older than what it replaced: no opening"),
         hunt(FreedAtOnce, Crash, ANY, "a crash finds pages of its root written over"),
         hunt(

@@ -58,6 +58,8 @@ bugs! {
     OwnSyncClaimedForAll,
     /// Replay goes on after a gap: what a lost stream held is left out, what others wrote after it is there.
     GapIgnored,
+    /// The name of a segment that was made ahead is not synced: a power cut takes it, with the synced records in it.
+    SegmentAheadNotSynced,
     /// The right half of a leaf that is split begins with generation nought: what is inserted there later seems to be earlier.
     GenerationNotInherited,
 

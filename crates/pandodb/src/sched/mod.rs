@@ -8,8 +8,10 @@
 //! ```
 //!
 //! * **No cliff.** The ratio grows with the debt, so a writer slows down a little at every write instead of standing still
-//!   at some limit. In balance the debt stays at about half the write amplification in memtables.
-//! * **A bounded wait.** One write waits at most [`MAX_WAIT`]; what it still owes, the next one pays.
+//!   at some limit. In balance the debt stays at about [`SPREAD`] times the write amplification of compactions, in memtables.
+//! * **A bounded wait.** A small write waits a moment at most, a large one some more; what it still owes, the next one pays.
+//! * **A level rate.** The debt of a compaction comes at once and is paid over [`SPREAD`] memtables; and the slack lasts for a
+//!   pause of the workers, a sync of the data file say, so that writers go on meanwhile.
 //! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`]: deterministic.
 //! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack are at most a quarter of a memtable: a store of a few
 //!   kilobytes parks its compactions between writes as a large one does.
@@ -25,16 +27,20 @@ use crate::base::sync::{
 };
 use crate::device::{Device, JoinHandle};
 
-/// The longest that one write waits for background work.
-pub const MAX_WAIT: Duration = Duration::from_millis(5);
+/// How long a writer waits at a time.
+const MOMENT: Duration = Duration::from_millis(1);
+/// A write waits one moment for so many bytes begun,
+const MOMENT_BYTES: u64 = 16 << 10;
+/// and not more than so many.
+const MAX_MOMENTS: u64 = 5;
 /// Bytes of work in one step of a worker, at most.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
 /// Bytes of work in one step of a writer, at most.
 pub const FOREGROUND_STEP: u64 = 64 << 10;
 /// Bytes that a writer may owe before it waits, at most.
-const SLACK: u64 = 512 << 10;
-/// Debt is to be paid within the writes of one memtable, times this headroom.
-const HEADROOM: u64 = 2;
+const SLACK: u64 = 8 << 20;
+/// The debt of compactions falls to a third within the writes of so many memtables.
+pub const SPREAD: u64 = 4;
 
 /// What a writer is up against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +58,10 @@ pub struct Load {
 impl Load {
     /// Bytes of background work that `bytes` of writing must wait for. Pure.
     ///
-    /// Compaction is due within one memtable; packing before the active memtable is full, since then there is no room.
+    /// Compaction is due within some memtables; packing before the active memtable is full, since then there is no room.
     pub fn price(&self, bytes: u64) -> u64 {
         let memtable = u128::from(self.memtable.max(1));
-        let compact = u128::from(bytes) * u128::from(self.compact * HEADROOM) / memtable;
+        let compact = u128::from(bytes) * u128::from(self.compact) / (memtable * u128::from(SPREAD));
         // A part of the room is kept back, so that the price rises before the room is gone.
         let room = u128::from(self.room.saturating_sub(self.memtable / 16).max(self.memtable / 64).max(1));
         let pack = u128::from(bytes) * u128::from(self.pack) / room;
@@ -200,17 +206,17 @@ impl Scheduler {
         self.rest(&self.done, time);
     }
 
-    /// Charges a writer and makes it wait, a millisecond at a time, until it has paid or waited enough.
-    pub fn pay(&self, price: u64) {
+    /// Charges a writer of so many bytes and makes it wait, a moment at a time, until it has paid or waited enough.
+    pub fn pay(&self, price: u64, bytes: u64) {
         if price == 0 || self.account.charge(price) == 0 {
             return;
         }
-        let mut waited = Duration::ZERO;
-        let moment = Duration::from_millis(1);
-        while self.account.due() > 0 && waited < MAX_WAIT && !self.stop.load(Relaxed) {
+        for _ in 0..moments(bytes) {
             self.work.notify_all();
-            self.wait(moment);
-            waited += moment;
+            self.wait(MOMENT);
+            if self.account.due() == 0 || self.stop.load(Relaxed) {
+                break;
+            }
         }
     }
 
@@ -221,6 +227,11 @@ impl Scheduler {
         self.work.notify_all();
         self.done.notify_all();
     }
+}
+
+/// How often a write of so many bytes waits at most. More for a large one: or it would outrun the work.
+fn moments(bytes: u64) -> u64 {
+    (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS)
 }
 
 #[cfg(test)]
@@ -234,7 +245,7 @@ mod tests {
         let free = Load { pack: 0, compact: 0, room: 32 * MIB, memtable: 32 * MIB };
         assert_eq!(free.price(1000), 0);
         let owing = Load { compact: 64 * MIB, ..free };
-        assert_eq!(owing.price(1000), 4000);
+        assert_eq!(owing.price(1000), 500);
         let packing = Load { pack: 32 * MIB, room: 31 * MIB, ..free };
         let nearly_full = Load { room: 3 * MIB, ..packing };
         assert!(packing.price(1000) < 1200 && nearly_full.price(1000) > 20_000);
@@ -243,10 +254,16 @@ mod tests {
     }
 
     #[test]
+    fn a_small_write_waits_once_and_none_for_long() {
+        assert_eq!([0, 100, 16 << 10, 40 << 10, 1 << 30].map(moments), [1, 1, 2, 3, MAX_MOMENTS]);
+    }
+
+    #[test]
     fn credit_does_not_pile_up() {
         let account = Account::new(32 * MIB);
         account.earn(100 * MIB);
-        assert_eq!(account.charge(MIB), MIB - SLACK);
+        assert_eq!(account.charge(SLACK), 0);
+        assert_eq!(account.charge(MIB), MIB, "nothing was bought by the work before");
         account.earn(MIB);
         assert_eq!(account.due(), 0);
     }

@@ -173,6 +173,9 @@ impl Engine {
             PayloadOps::Many(record, count) => self.write(log, &payload, record, *count, durability)?,
         };
         self.seal_if_full();
+        if log.wants_segment() {
+            self.scheduler.nudge();
+        }
         if durability == Durability::Synced {
             log.sync(last).inspect_err(|e| self.poison(e))?;
         }

@@ -143,7 +143,7 @@ impl Engine {
         let room = memtable.saturating_sub(self.active());
         let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable }.price(bytes);
         if self.config.background_threads > 0 {
-            self.scheduler.pay(price);
+            self.scheduler.pay(price, bytes);
         } else {
             self.work_off(price)?;
         }
@@ -171,9 +171,17 @@ impl Engine {
         })
     }
 
-    /// One turn of background work: a step of the keyspace that owes the most, or a checkpoint that is due.
+    /// One turn of background work: segments of the log that will be needed, and a checkpoint that is due or a step of the
+    /// keyspace that owes the most.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
         if self.poison.get().is_some() || self.closed.load(Relaxed) {
+            return Turn::Stuck;
+        }
+        // Not while space is lent to those who free some.
+        if let Some(log) = self.log.as_ref().filter(|_| !self.reserve.is_lent())
+            && let Err(e) = log.prepare()
+        {
+            self.poison(&e);
             return Turn::Stuck;
         }
         if self.checkpoint_due.swap(false, Relaxed)

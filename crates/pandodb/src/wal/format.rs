@@ -89,8 +89,9 @@ pub(super) struct Header {
     /// The seqno after which this epoch begins: records of earlier epochs above it are void, and everything through it
     /// was durable before this header was written.
     pub start: Seqno,
-    /// Records of this segment are above this seqno, those of earlier segments of the stream are not.
-    pub after: Seqno,
+    /// Records of this segment are above this seqno, those of earlier segments of the stream are not. `None` if it was made
+    /// ahead, while records were still written to the one before it: then its first record says so.
+    pub after: Option<Seqno>,
     /// Whether its records may be tagged.
     pub tagged: bool,
 }
@@ -108,7 +109,7 @@ impl Header {
     /// | 40 | 4 | epoch |
     /// | 44 | 4 | 0 |
     /// | 48 | 8 | `start` |
-    /// | 56 | 8 | `after` |
+    /// | 56 | 8 | `after`; the highest seqno there is if that was not known yet |
     /// | 64 | 4,028 | 0 |
     /// | 4,092 | 4 | crc of all bytes before it |
     pub fn encode(&self, store: StoreId) -> Vec<u8> {
@@ -122,7 +123,7 @@ impl Header {
         block.extend_from_slice(&self.epoch.to_le_bytes());
         block.extend_from_slice(&[0; 4]);
         block.extend_from_slice(&self.start.0.to_le_bytes());
-        block.extend_from_slice(&self.after.0.to_le_bytes());
+        block.extend_from_slice(&self.after.unwrap_or(Seqno::MAX).0.to_le_bytes());
         block.resize(HEADER_CRC_AT, 0);
         let crc = crc32c::crc32c(&block);
         block.extend_from_slice(&crc.to_le_bytes());
@@ -154,9 +155,8 @@ impl Header {
         let epoch = reader.u32()?;
         let reserved = reader.u32()?;
         let (start, after) = (Seqno(reader.u64()?), Seqno(reader.u64()?));
-        let header = Header { stream, number, epoch, start, after, tagged: version == VERSION_TAGGED };
         let placed = owner == store.0 && stream == name.stream && number == name.number;
-        let bounded = epoch <= MAX_EPOCH && header.start <= Seqno::MAX && header.after <= Seqno::MAX;
+        let bounded = epoch <= MAX_EPOCH && start <= Seqno::MAX && after <= Seqno::MAX;
         if !placed || !bounded || reserved != 0 {
             return Err(Error::corruption(
                 "log segment header",
@@ -164,7 +164,8 @@ impl Header {
                 "belongs to another store or file, or out of bounds",
             ));
         }
-        Ok(header)
+        let after = (after < Seqno::MAX).then_some(after);
+        Ok(Header { stream, number, epoch, start, after, tagged: version == VERSION_TAGGED })
     }
 
     /// The seed of the checksums of this segment's records.

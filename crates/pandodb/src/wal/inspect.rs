@@ -23,8 +23,8 @@ pub struct SegmentSummary {
     pub epoch: Option<u32>,
     /// The seqno after which that epoch began.
     pub start: Seqno,
-    /// Its records are above this seqno.
-    pub after: Seqno,
+    /// Its records are above this seqno, as far as its header knows.
+    pub after: Option<Seqno>,
     /// Its intact records, in the order in which they stand.
     pub records: Vec<RecordSummary>,
     /// Offsets at which there is something that is neither a record nor zeros; one for each gap between records.

@@ -34,7 +34,9 @@ use super::SegmentInfo;
 use super::format::{BLOCK, MAX_SEGMENT, segment_name};
 use super::stream::{Common, Ready, Room, Stream};
 use super::{MAX_STREAMS, final_error};
-use crate::base::sync::{AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, thread_number};
+use crate::base::sync::{
+    AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, thread_number,
+};
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 use crate::space::DataFile;
@@ -127,6 +129,7 @@ impl Log {
             durable: AtomicU64::new(last.0),
             older: Mutex::new(old),
             written_bytes: Counter::new(0),
+            wants_segment: AtomicBool::new(false),
             poison: OnceLock::new(),
         };
         Ok(Log {
@@ -287,7 +290,7 @@ impl Log {
         Ok(())
     }
 
-    /// Gives back what is preallocated behind the last records: the last call before a clean close. Appending goes on in
+    /// Gives back what is preallocated behind the last records, and for segments to come: the last call before a clean close. Appending goes on in
     /// new segments.
     ///
     /// # Errors
@@ -351,6 +354,21 @@ impl Log {
     /// `Poisoned` after an earlier failure; `Io` poisons.
     pub fn roll(&self) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.roll(&self.common))
+    }
+
+    /// Makes the next segments of those streams that will soon need one, so that no writer has to wait for the disk at that
+    /// moment. A segment that cannot be made is no failure: the writer makes it when it needs it, as it does without this.
+    ///
+    /// # Errors
+    /// `Poisoned` after a failure, also one to sync the directory here.
+    pub fn prepare(&self) -> Result<()> {
+        self.streams.iter().try_for_each(|stream| stream.prepare(&self.common))
+    }
+
+    /// Whether [`Log::prepare`] has got something to do since this was asked before.
+    pub fn wants_segment(&self) -> bool {
+        let wants = &self.common.wants_segment;
+        wants.load(Ordering::Relaxed) && wants.swap(false, Ordering::Relaxed)
     }
 
     /// All bytes written since the start, for write amplification.

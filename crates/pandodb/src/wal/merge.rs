@@ -38,8 +38,31 @@ pub(super) struct Headless {
     pub error: Error,
     pub blank: bool,
     pub bytes: u64,
-    /// The index of the stream's next segment, whose header says what the records up to there are.
-    pub next: Option<usize>,
+    /// The index of the stream's next segment that tells through which seqno the records before it go, and that seqno.
+    pub next: Option<(usize, Seqno)>,
+}
+
+impl Headless {
+    /// Whether that segment, a later one, is the first of its stream after it that may tell where its records end.
+    fn lacks_next(&self, later: FileName) -> bool {
+        self.name.stream == later.stream && self.next.is_none()
+    }
+
+    /// The segment that shows that all of it is at most `from`, and where it ends, if there is one.
+    pub fn covering(&self, from: Seqno) -> Option<(usize, Seqno)> {
+        self.next.filter(|&(_, last)| last <= from)
+    }
+}
+
+/// Through which seqno the records of the stream go before this segment, if it tells: by its header or, where that was made
+/// ahead, by its first record.
+fn ends_before(device: &dyn Device, store: StoreId, name: FileName, reader: &SegmentReader) -> Result<Option<Seqno>> {
+    if reader.header.after.is_some() {
+        return Ok(reader.header.after);
+    }
+    // Read apart: the merge is to find every record.
+    let Opened::Intact(mut records) = open_segment(device, store, name)? else { return Ok(None) };
+    Ok(records.next()?.map(|found| Seqno(found.head.first.0 - 1)))
 }
 
 /// A record, and where it stands. Its payload is [`Merge::payload`] until the merge goes on.
@@ -128,10 +151,12 @@ impl Merge {
             }
         };
         let index = self.segments.len();
-        for headless in &mut self.headless {
-            if headless.name.stream == name.stream && headless.next.is_none() {
-                headless.next = Some(index);
-            }
+        let mut headless: Vec<&mut Headless> =
+            self.headless.iter_mut().filter(|headless| headless.lacks_next(name)).collect();
+        if !headless.is_empty()
+            && let Some(before) = ends_before(device, store, name, &reader)?
+        {
+            headless.iter_mut().for_each(|headless| headless.next = Some((index, before)));
         }
         match self.streams.last_mut() {
             Some(stream) if self.segments[index - 1].reader.header.stream == name.stream => stream.rest.end = index + 1,
@@ -230,11 +255,6 @@ impl Merge {
         });
         let newest = places.flatten().max_by_key(|&(place, damaged)| (self.epoch_of(place.segment), damaged));
         newest.map(|(place, _)| place)
-    }
-
-    /// The segment whose header shows that all of a headless one is at most `from`, if there is one.
-    pub fn covering(&self, headless: &Headless, from: Seqno) -> Option<usize> {
-        headless.next.filter(|&next| self.segments[next].reader.header.after <= from)
     }
 
     /// The segments whose headers are all that says that some records of a segment are void.

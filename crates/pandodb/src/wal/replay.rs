@@ -234,7 +234,7 @@ impl Walk {
         visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
     ) -> Result<()> {
         // It may have been what made other records void, so none of them is certain.
-        let unsure = |headless: &&Headless| !headless.blank && merge.covering(headless, claims.from).is_none();
+        let unsure = |headless: &&Headless| !headless.blank && headless.covering(claims.from).is_none();
         if let Some(headless) = merge.headless.iter().find(unsure) {
             return Err(headless.error.clone());
         }
@@ -335,14 +335,13 @@ impl Walk {
             Settled::Copied { start, .. } => *start,
             Settled::AsIs => Seqno::MAX,
         };
-        // A segment without a header that is kept rests on what the header of the next one says; void records are void only
+        // A segment without a header that is kept rests on what the next one says; void records are void only
         // as long as the header is there that says so. Such headers are kept even above no record.
         let mut witnesses = Vec::new();
         for headless in &merge.headless {
             let (stream, number) = (headless.name.stream, headless.name.number);
-            match merge.covering(headless, claims.from) {
-                Some(next) if !headless.blank => {
-                    let last = merge.segments[next].reader.header.after;
+            match headless.covering(claims.from) {
+                Some((next, last)) if !headless.blank => {
                     report.segments.push(SegmentInfo { stream, number, last, bytes: headless.bytes });
                     witnesses.push(next);
                 }

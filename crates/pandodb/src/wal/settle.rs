@@ -92,7 +92,7 @@ fn copy(
     let mut item = tail.next(&mut merge)?;
     let first = item.map(|item| item.head().first).expect("the tail that replay found is there");
     let start = Seqno(first.0 - 1);
-    let header = Header { stream: 0, number, epoch, start, after: start, tagged: merge.tagged() };
+    let header = Header { stream: 0, number, epoch, start, after: Some(start), tagged: merge.tagged() };
     let seed = header.seed(store);
     let mut out = Output { file, name: name.to_owned(), buffer: header.encode(store), at: 0 };
     while let Some(found) = item {

@@ -16,7 +16,8 @@
 //! who leads a sync, or begins a segment, writes under the lock.
 //!
 //! **Rolling.** A full segment is cut to its length and joins the older ones; if it has bytes that are not durable yet,
-//! the next sync syncs it before the current one counts.
+//! the next sync syncs it before the current one counts. Its successor has been made ahead by then ([`Stream::prepare`]), or is
+//! made now.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ use crate::device::{Device, File, OpenHow, write_all_at};
 const LAZY_BYTES: usize = 64 << 10;
 /// A buffer that one large record made longer than this is given back.
 const KEEP_BYTES: usize = 1 << 20;
+/// The next segment is made ahead when one part of the current one in so many is used: early, since the disk may be busy.
+const WANTS_NEXT: u64 = 4;
 /// No record waits for its write.
 const NOTHING: u64 = u64::MAX;
 
@@ -56,6 +59,8 @@ pub(super) struct Common {
     /// Segments that nobody writes any more, of all streams and earlier lives.
     pub older: Mutex<Vec<SegmentInfo>>,
     pub written_bytes: Counter,
+    /// A segment has been filled so far that the next one may be made ahead.
+    pub wants_segment: AtomicBool,
     /// The first failure, in words.
     pub poison: OnceLock<String>,
 }
@@ -82,12 +87,18 @@ impl Common {
         error
     }
 
-    /// Creates the next segment of a stream: when this returns, its file, space and header are durable.
-    fn create_segment(&self, stream: u32, after: Seqno, bytes: u64) -> Result<Segment> {
+    /// As [`Common::poison`], but a full disk is no failure.
+    fn poison_unless_full(&self, error: Error) -> Error {
+        if matches!(error, Error::DiskFull { .. }) { error } else { self.poison(error) }
+    }
+
+    /// Creates the next segment of a stream, with records after that seqno if it is known yet: when this returns, its file,
+    /// space and header are durable. It leaves nothing behind if it fails.
+    fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
         let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
         if number > MAX_NUMBER {
             let detail = "the log has run out of segment numbers".to_owned();
-            return Err(self.poison(Error::Unsupported { detail }));
+            return Err(Error::Unsupported { detail });
         }
         let name = segment_name(stream, number);
         let capacity = self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK));
@@ -96,15 +107,19 @@ impl Common {
             Ok(file) => {
                 self.written_bytes.fetch_add(BLOCK, Ordering::Relaxed);
                 let seed = header.seed(self.store);
-                Ok(Segment { file, name, number, seed, capacity, end: BLOCK, last: after })
+                let last = after.unwrap_or(self.start);
+                Ok(Segment { file, name, number, seed, capacity, end: BLOCK, last })
             }
-            Err(error @ Error::DiskFull { .. }) => {
-                // If this fails too, an empty segment is left, which the next replay removes.
-                let _ = self.device.remove(&name);
+            Err(error) => {
+                self.remove_unused(&name);
                 Err(error)
             }
-            Err(error) => Err(self.poison(error)),
         }
+    }
+
+    /// Removes a segment without records. If this fails, the next replay removes it.
+    fn remove_unused(&self, name: &str) {
+        let _ = self.device.remove(name);
     }
 
     fn create_file(&self, name: &str, capacity: u64, header: &Header) -> Result<Arc<dyn File>> {
@@ -113,7 +128,12 @@ impl Common {
         file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
         write_all_at(&*file, 0, &header.encode(self.store)).map_err(|e| Error::io("write", name, Some(0), &e))?;
         file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
-        self.device.sync_dir().map_err(|e| Error::io("sync", &self.device.path(), None, &e))?;
+        if header.after.is_none() && SeededBug::SegmentAheadNotSynced.is_on() {
+            return Ok(file);
+        }
+        // Other names may be lost with this one: whoever asked, it is final.
+        let synced = self.device.sync_dir().map_err(|e| Error::io("sync", &self.device.path(), None, &e));
+        synced.map_err(|error| self.poison_unless_full(error))?;
         Ok(file)
     }
 }
@@ -126,6 +146,9 @@ pub(super) struct Stream {
     /// Held by who has room for a record and does not know its seqno yet.
     turn: Mutex<()>,
     state: Mutex<State>,
+    /// Taken after the state, or alone, by whoever creates a segment: the numbers of a stream's segments go up in the order in
+    /// which they are used.
+    next: Mutex<Next>,
     /// Notified when a write without the lock ends, well or not, if somebody waits for it.
     idle: Condvar,
     /// Somebody writes what was the buffer, without the lock. Changed under it.
@@ -160,6 +183,14 @@ struct State {
     closed: bool,
 }
 
+/// What is made ahead.
+#[derive(Debug, Default)]
+struct Next {
+    segment: Option<Segment>,
+    /// The number of the segment that was current when it was made, or could not be.
+    tried: u64,
+}
+
 /// A file to be synced, by its name.
 type SyncFile = (String, Arc<dyn File>);
 
@@ -181,6 +212,11 @@ struct Segment {
 impl Segment {
     fn is_empty(&self) -> bool {
         self.end == BLOCK
+    }
+
+    /// Whether so much of it is used that the next one may be made: an owner of a small store never pays for two.
+    fn wants_next(&self) -> bool {
+        self.end >= self.capacity / WANTS_NEXT
     }
 
     /// Whether a record of so many bytes fits, even if a sync ends the block before it is appended.
@@ -246,6 +282,7 @@ impl Stream {
             number,
             turn: Mutex::new(()),
             state: Mutex::new(state),
+            next: Mutex::default(),
             idle: Condvar::new(),
             writing: AtomicBool::new(false),
             pending: AtomicU64::new(NOTHING),
@@ -306,7 +343,11 @@ impl Stream {
             }
         }
         put_record(&mut state.buffer, segment.seed, segment.end, &head, payload);
+        let wanted = segment.wants_next();
         segment.end += bytes;
+        if segment.wants_next() && !wanted {
+            common.wants_segment.store(true, Ordering::Relaxed);
+        }
         segment.last = head.last();
         state.appended = head.last();
         state.reserved = false;
@@ -374,12 +415,36 @@ impl Stream {
         state.unsynced.drain(..ready.closed);
     }
 
+    /// See [`super::Log::prepare`].
+    pub fn prepare(&self, common: &Common) -> Result<()> {
+        common.check()?;
+        let state = self.state.lock();
+        let current = state.current.as_ref().filter(|segment| segment.wants_next() && !state.closed);
+        let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
+        // Nobody who only appends is to wait for what follows.
+        drop(state);
+        let mut next = self.next.lock();
+        if next.segment.is_some() || next.tried == current {
+            return Ok(());
+        }
+        next.tried = current;
+        match common.create_segment(self.number, None, 0) {
+            Ok(segment) => next.segment = Some(segment),
+            // Nothing was lost by it: the writer will make its segment, and see.
+            Err(_) => common.check()?,
+        }
+        Ok(())
+    }
+
     /// See [`super::Log::trim`].
     pub fn trim(&self, common: &Common) -> Result<()> {
         let mut state = self.state.lock();
         common.check()?;
         self.wait_for_writer(common, &mut state)?;
         state.roll_wanted = true;
+        if let Some(unused) = self.next.lock().segment.take() {
+            common.remove_unused(&unused.name);
+        }
         let Some(segment) = &mut state.current else { return Ok(()) };
         segment.capacity = segment.end.next_multiple_of(BLOCK);
         segment
@@ -502,10 +567,23 @@ impl Stream {
         Ok(())
     }
 
+    /// The segment that was made ahead, if a record of so many bytes fits, or a new one; with records after that seqno.
+    fn take_segment(&self, common: &Common, after: Seqno, bytes: u64) -> Result<Segment> {
+        // One that is being made is waited for: another one would take longer.
+        let mut next = self.next.lock();
+        match next.segment.take() {
+            Some(segment) if segment.fits(bytes) => return Ok(Segment { last: after, ..segment }),
+            Some(small) => common.remove_unused(&small.name),
+            None => {}
+        }
+        let created = common.create_segment(self.number, Some(after), bytes);
+        created.map_err(|error| common.poison_unless_full(error))
+    }
+
     /// Puts a new segment with room for `bytes` in the place of the current one. `DiskFull` has no effect.
     fn replace_segment(&self, common: &Common, state: &mut State, bytes: u64) -> Result<()> {
         self.write_out(common, state)?;
-        let segment = common.create_segment(self.number, state.appended, bytes)?;
+        let segment = self.take_segment(common, state.appended, bytes)?;
         if let Some(old) = state.current.replace(segment) {
             let len = old.end.next_multiple_of(BLOCK);
             let info = SegmentInfo { stream: self.number, number: old.number, last: old.last, bytes: len };

@@ -8,8 +8,14 @@ use super::super::tags::{Tag, Tags, tagged_bytes};
 use super::{STORE, segment_name};
 use crate::base::{Error, KeyspaceId, Kind, MAX_KEY, Seqno, StoreId};
 
-const HEADER: Header =
-    Header { stream: 2, number: 0x0102_0304, epoch: 7, start: Seqno(0x1122), after: Seqno(0x3344), tagged: false };
+const HEADER: Header = Header {
+    stream: 2,
+    number: 0x0102_0304,
+    epoch: 7,
+    start: Seqno(0x1122),
+    after: Some(Seqno(0x3344)),
+    tagged: false,
+};
 
 #[test]
 fn golden_header() {

@@ -51,6 +51,11 @@ fn of(streams: usize) -> LogOptions {
 /// Writes the seqnos after `last` through `last + steps`, by several writers in turn, with everything that a log does; tells
 /// the device what was promised after each step.
 fn work(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64) -> Result<()> {
+    work_ahead(sim, log, promise, last, steps, u64::MAX)
+}
+
+/// The same; at every seqno that can be divided by `ahead`, segments are made ahead.
+fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64, ahead: u64) -> Result<()> {
     for seqno in last + 1..=last + steps {
         stand_for_thread([0, 1, 2, 2, 0, 0, 1, 2, 1][seqno as usize % 9]);
         put(log, seqno, len_of(seqno), seqno % 4 == 1)?;
@@ -76,6 +81,9 @@ fn work(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64
             _ => {}
         }
         sim.mark(promise.mark());
+        if seqno % ahead == 0 {
+            log.prepare()?;
+        }
     }
     Ok(())
 }
@@ -110,28 +118,35 @@ fn plan(subsets: usize, tears: usize) -> CrashPlan {
 
 #[test]
 fn every_crash_keeps_what_was_acknowledged() {
-    crash_everywhere(1, 1);
+    crash_everywhere(1, 1, u64::MAX);
+}
+
+/// Each segment is made ahead, or only some.
+#[test]
+fn every_crash_keeps_what_was_acknowledged_with_segments_made_ahead() {
+    crash_everywhere(1, 2, 1);
+    crash_everywhere(2, 1, 3);
 }
 
 /// Streams come and go with the openings.
 #[test]
 fn every_crash_keeps_what_was_acknowledged_in_several_streams() {
-    crash_everywhere(3, 2);
-    crash_everywhere(1, 3);
+    crash_everywhere(3, 2, u64::MAX);
+    crash_everywhere(1, 3, 2);
 }
 
 /// Two lives of a log of so many streams, and every crash in them.
-fn crash_everywhere(first: usize, second: usize) {
+fn crash_everywhere(first: usize, second: usize, ahead: u64) {
     let sim = SimDevice::new(3);
     sim.record();
     let (log, _) = reopen_with(&sim, Claims::default(), of(first)).unwrap();
     let mut promise = Promise::default();
-    work(&sim, &log, &mut promise, 0, 18).unwrap();
+    work_ahead(&sim, &log, &mut promise, 0, 18, ahead).unwrap();
     let (log, _) = reopen_with(&sim, promise.claims(), of(second)).unwrap();
     let last = log.durable().0;
     promise.durable = last;
     sim.mark(promise.mark());
-    work(&sim, &log, &mut promise, last, 16).unwrap();
+    work_ahead(&sim, &log, &mut promise, last, 16, ahead).unwrap();
 
     let history = sim.history();
     let mut cursor = history.walk();

@@ -1,6 +1,7 @@
 //! Tests of the log. Batches are numbered by their first seqno and carry a payload that follows from it, so that
 //! whatever replay returns can be checked without a model.
 
+mod ahead;
 mod bytes;
 mod crash;
 mod recover;

@@ -111,7 +111,7 @@ fn a_damaged_header() {
         write_at(&*bad, name, 100, &[1]);
         let error = collect(&*bad, claims(0, 0), false).unwrap_err();
         assert!(is_corruption_in(&error, name), "{error}");
-        let next = inspect(&*device, STORE).unwrap().get(i + 1).map(|segment| segment.after.0);
+        let next = inspect(&*device, STORE).unwrap().get(i + 1).and_then(|segment| segment.after).map(|after| after.0);
         if let Some(covered) = next {
             let (report, found) = collect(&*bad, claims(covered, 0), false).unwrap();
             assert_eq!(found.len() as u64, 60 - covered);
@@ -186,7 +186,7 @@ fn read_only_modifies_nothing() {
 }
 
 fn header(stream: u32, number: u64, epoch: u32, start: u64, after: u64) -> Header {
-    Header { stream, number, epoch, start: Seqno(start), after: Seqno(after), tagged: false }
+    Header { stream, number, epoch, start: Seqno(start), after: Some(Seqno(after)), tagged: false }
 }
 
 #[test]

@@ -1,0 +1,177 @@
+//! Segments that are made before they are needed.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::device::mem::MemDevice;
+use crate::device::sim::{Fault, FaultKind, OpClass, SimDevice};
+
+const SMALL: u64 = 16 << 10;
+
+fn fresh(device: &Arc<impl Device + 'static>) -> Log {
+    reopen(device, Claims::default(), SMALL).unwrap().0
+}
+
+fn names(device: &dyn Device) -> Vec<String> {
+    device.list().unwrap()
+}
+
+#[test]
+fn a_writer_takes_the_segment_that_was_made_ahead() {
+    let device = MemDevice::new();
+    let log = fresh(&device);
+    log.prepare().unwrap();
+    assert!(names(&*device).is_empty(), "a store that writes nothing has no log");
+    put(&log, 1, 10, false).unwrap();
+    assert!(!log.wants_segment(), "one more is not wanted for ten bytes");
+    put(&log, 2, 100, false).unwrap();
+    log.prepare().unwrap();
+    log.prepare().unwrap();
+    assert_eq!(names(&*device), [segment_name(0, 1), segment_name(0, 2)], "one, and no more");
+    put(&log, 3, 5000, false).unwrap();
+    put(&log, 4, 10_000, false).unwrap();
+    assert_eq!(names(&*device).len(), 2);
+    assert_eq!(inspect(&*device, STORE).unwrap()[1].records[0].first, Seqno(4));
+    log.sync(Seqno(4)).unwrap();
+    assert_eq!(log.discard_through(Seqno(3)).unwrap(), 1);
+    log.prepare().unwrap();
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 0, "never the current one, nor the next");
+    drop(log);
+    let (_, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4) }, SMALL).unwrap();
+    assert_eq!(found, batches([4], 10_000));
+    assert_eq!(names(&*device), [segment_name(0, 2)], "what was made for nothing is gone");
+}
+
+#[test]
+fn it_is_wanted_once_a_quarter_of_the_current_one_is_used() {
+    let device = MemDevice::new();
+    let log = reopen(&device, Claims::default(), 64 << 10).unwrap().0;
+    put(&log, 1, 8000, false).unwrap();
+    log.prepare().unwrap();
+    assert!(!log.wants_segment() && names(&*device).len() == 1);
+    put(&log, 2, 8000, false).unwrap();
+    assert!(log.wants_segment() && !log.wants_segment(), "said once");
+    log.prepare().unwrap();
+    assert_eq!(names(&*device).len(), 2);
+}
+
+#[test]
+fn one_that_is_too_small_gives_way() {
+    let device = MemDevice::new();
+    let log = fresh(&device);
+    put(&log, 1, 10_000, false).unwrap();
+    log.prepare().unwrap();
+    put(&log, 2, 50_000, false).unwrap();
+    assert_eq!(names(&*device), [segment_name(0, 1), segment_name(0, 3)]);
+    drop(log);
+    let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
+    assert_eq!(found.len(), 2);
+}
+
+#[test]
+fn a_clean_end_leaves_none() {
+    let device = MemDevice::new();
+    let log = fresh(&device);
+    put(&log, 1, 10_000, false).unwrap();
+    log.prepare().unwrap();
+    log.sync(Seqno(1)).unwrap();
+    log.trim().unwrap();
+    log.close();
+    log.prepare().unwrap();
+    assert_eq!(names(&*device), [segment_name(0, 1)]);
+}
+
+#[test]
+fn a_full_disk_is_met_by_the_writer() {
+    let sim = SimDevice::new(3);
+    sim.set_byte_budget(Some(SMALL + 100));
+    let log = fresh(&sim);
+    put(&log, 1, 10_000, false).unwrap();
+    log.prepare().unwrap();
+    assert_eq!(names(&*sim), [segment_name(0, 1)], "nothing is left of the attempt");
+    assert!(matches!(log.reserve(10_000, false), Err(Error::DiskFull { .. })));
+    sim.set_byte_budget(None);
+    log.prepare().unwrap();
+    assert_eq!(names(&*sim).len(), 1, "it is tried once for each segment");
+    put(&log, 2, 10_000, false).unwrap();
+    log.sync(Seqno(2)).unwrap();
+}
+
+/// No call that fails costs more than the segment; but a directory that cannot be synced may have lost other names, too.
+#[test]
+fn a_failure_is_no_failure_of_the_log() {
+    let mut final_ones = 0;
+    for kind in [FaultKind::IoError(OpClass::Any), FaultKind::FailedSync] {
+        for nth in 0.. {
+            let sim = SimDevice::new(3);
+            let log = fresh(&sim);
+            put(&log, 1, 10_000, false).unwrap();
+            log.sync(Seqno(1)).unwrap();
+            sim.set_fault(Some(Fault::once(kind, nth)));
+            let prepared = log.prepare();
+            let struck = sim.faults_struck();
+            sim.set_fault(None);
+            let last = if prepared.is_ok() {
+                put(&log, 2, 10_000, false).unwrap();
+                log.sync(Seqno(2)).unwrap();
+                2
+            } else {
+                final_ones += 1;
+                assert!(matches!(log.reserve(1, false), Err(Error::Poisoned { .. })), "{kind:?} at {nth}");
+                1
+            };
+            let left = SimDevice::from_image(&sim.durable_image(), 1);
+            let (_, found) = collect(&*left, Claims::default(), false).unwrap();
+            assert_eq!(found, batches(1..=last, 10_000), "{kind:?} at {nth}");
+            if struck == 0 {
+                break;
+            }
+        }
+    }
+    assert_eq!(final_ones, 2, "the sync of the directory, for either reason");
+}
+
+/// Its header does not know what came before it. Its first record does.
+#[test]
+fn the_first_record_says_where_the_segment_before_ends() {
+    let device = MemDevice::new();
+    let header = |number, after| Header { stream: 0, number, epoch: 1, start: Seqno(0), after, tagged: false };
+    let mut damaged = handmade(header(1, Some(Seqno(0))), &[(1, 1, 0), (2, 1, 0)]);
+    damaged[20] ^= 1;
+    create(&*device, &segment_name(0, 1), &damaged);
+    create(&*device, &segment_name(0, 2), &handmade(header(2, None), &[]));
+    let recover = |from| collect(&*device, Claims { from: Seqno(from), durable: Seqno(0) }, false);
+    assert!(recover(2).unwrap_err().is_corruption(), "an empty one says nothing");
+    create(&*device, &segment_name(0, 3), &handmade(header(3, None), &[(3, 1, 0)]));
+    assert!(recover(1).unwrap_err().is_corruption(), "2 may be lost");
+    assert!(inspect(&*device, STORE).unwrap().iter().all(|segment| segment.after.is_none()));
+    for _ in 0..2 {
+        let (report, found) = recover(2).unwrap();
+        assert_eq!((report.last, found.len()), (Seqno(3), 1));
+        assert!(report.segments.iter().any(|info| (info.number, info.last) == (1, Seqno(2))));
+    }
+}
+
+#[test]
+fn writers_and_those_who_prepare_keep_the_order_of_segments() {
+    let device = MemDevice::new();
+    let log = fresh(&device);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                log.prepare().unwrap();
+            }
+        });
+        for seqno in 1..=2000 {
+            put(&log, seqno, 1000, false).unwrap();
+            if seqno % 7 == 0 {
+                log.roll().unwrap();
+            }
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    drop(log);
+    let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
+    assert!(found == batches(1..=2000, 1000));
+}

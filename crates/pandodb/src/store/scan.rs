@@ -241,12 +241,13 @@ impl Side {
     fn next(&mut self, engine: &Engine, state: &KeyspaceState, values: bool) -> Result<Option<(Value, Value)>> {
         loop {
             let Some((key, resolved)) = self.next_key()? else { return Ok(None) };
-            if self.reverse {
-                self.rest.to = key.to_vec();
-            } else {
-                self.rest.from = successor(&key);
-            }
             if let Some(value) = value_of(engine, state, &key, resolved, values)? {
+                // Keys without a value leave no trace: whoever looks at the rest has been given a key before.
+                if self.reverse {
+                    self.rest.to = key.to_vec();
+                } else {
+                    self.rest.from = successor(&key);
+                }
                 return Ok(Some((key, value)));
             }
         }

@@ -29,6 +29,7 @@ use crate::run::RunSlice;
 const LEAF_RUNS: usize = 8;
 /// Runs without a common key that are left as they are: as many as a leaf of memtables in key order may get until it splits.
 const MOST_APART: usize = 24;
+
 /// How leaves are kept, and which compactions are worth it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {

@@ -27,7 +27,7 @@ const FIRST_STRETCH: u64 = 16;
 
 /// A leaf of fewer entries counts as one of so many: a handful of deletes is not handed on for the sake of a leaf that is
 /// nearly empty.
-const LEAST_ENTRIES: u64 = 1000;
+const LEAST_ENTRIES: u64 = 100;
 
 /// Deletes from one key to another, both included.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,7 +73,8 @@ impl Deletes {
 /// The part of a run's `count` that a slice of so many bytes has.
 fn in_part(count: u64, slice: &RunSlice, bytes: u64) -> u64 {
     let whole = u128::from(slice.run().meta().leaf_pages.max(1)) * PAGE as u128;
-    (u128::from(count) * u128::from(bytes) / whole) as u64
+    // No entry takes less than a byte, whatever stands in the run's description: sums do not overflow.
+    ((u128::from(count) * u128::from(bytes) / whole) as u64).min(bytes)
 }
 
 /// Notes where deletes lie while a run is written.

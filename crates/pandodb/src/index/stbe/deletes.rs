@@ -25,10 +25,6 @@ const STRETCHES: usize = 16;
 /// Deletes of a stretch before neighbours are joined.
 const FIRST_STRETCH: u64 = 16;
 
-/// A leaf of fewer entries counts as one of so many: a handful of deletes is not handed on for the sake of a leaf that is
-/// nearly empty.
-const LEAST_ENTRIES: u64 = 100;
-
 /// Deletes from one key to another, both included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stretch {
@@ -167,7 +163,7 @@ impl<'a> Shares<'a> {
                 return false;
             }
             if child.is_leaf() {
-                return part.iter().map(|(_, count)| count).sum::<u64>() * WASTE >= entries(child).max(LEAST_ENTRIES);
+                return part.iter().map(|(_, count)| count).sum::<u64>() * WASTE >= entries(child);
             }
             let mut below = Shares::new(child);
             part.iter().for_each(|&(stretch, count)| below.add(stretch, count, |_| true));

@@ -257,14 +257,15 @@ impl Side {
     fn next(&mut self, engine: &Engine, state: &KeyspaceState, values: bool) -> Result<Option<(Value, Value)>> {
         loop {
             let Some((key, resolved)) = self.next_key()? else { return Ok(None) };
-            let bound = if self.reverse { &mut self.rest.to } else { &mut self.rest.from };
-            bound.clear();
-            bound.extend_from_slice(&key);
-            if !self.reverse {
-                // The key's successor.
-                bound.push(0);
-            }
             if let Some(value) = value_of(engine, state, &key, resolved, values)? {
+                // Keys without a value leave no trace: whoever looks at the rest has been given a key before.
+                let bound = if self.reverse { &mut self.rest.to } else { &mut self.rest.from };
+                bound.clear();
+                bound.extend_from_slice(&key);
+                if !self.reverse {
+                    // The key's successor.
+                    bound.push(0);
+                }
                 return Ok(Some((key, value)));
             }
         }

@@ -5,18 +5,21 @@
 //!   twice on one level. A group never reaches across the point up to which some child has been flushed, so each child
 //!   has all of it or none; the ranges of those that have none are left out.
 //! * In a leaf: one large run and small ones of at most a third of it together. The newly arrived are compacted among
-//!   themselves, or, when the small ones weigh a third of the large one, with everything.
+//!   themselves, or, when the small ones weigh a third of the large one, with everything;
+//!   or when their deletes hide a quarter of it, which bytes do not tell ([`super::deletes`]).
 //! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf what is newer is compacted beside it, as
 //!   if the leaf began there.
 //! * Runs of which no two have a key in common stay side by side, in a leaf or above, unless they are too many, or, in a leaf,
 //!   hold much that is of no use: a reader asks one of them.
 //! * A leaf that a range tombstone covers is compacted at once: what is older there goes.
 //! * In paper mode ([`Policy::Paper`]) leaves are tiered: eight compacted runs and one more make one; nothing else does.
-//! * A lone run is never rewritten, unless a caller asked for its range ([`super::Stbe`] keeps those as `forced`).
+//! * A lone run is not rewritten, unless it arrived like this and is mostly deletes, or a caller asked for its range
+//!   ([`super::Stbe`] keeps those as `forced`).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::deletes::{WASTE, entries};
 use super::node::{Branch, BranchId, Node};
 use crate::base::{KeyRange, RunId, SeededBug};
 use crate::run::RunSlice;
@@ -26,8 +29,6 @@ use crate::run::RunSlice;
 const LEAF_RUNS: usize = 8;
 /// Runs without a common key that are left as they are: as many as a leaf of memtables in key order may get until it splits.
 const MOST_APART: usize = 24;
-/// Runs side by side are compacted if one in so many of their messages is of no use.
-const WASTE: u64 = 4;
 
 /// How leaves are kept, and which compactions are worth it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,11 +134,15 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     };
     match branches.len() {
         0 => None,
-        1 => (forced && needs_rewrite(&branches[0])).then(|| candidate(0, total)),
+        1 => {
+            let grave = begin == 0 && policy == Policy::Product && is_grave(leaf);
+            (grave || forced && needs_rewrite(&branches[0])).then(|| candidate(0, total))
+        }
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
             let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
-            let heavy = weighs || old > LEAF_RUNS;
+            let buried = begin == 0 && policy == Policy::Product && is_buried(leaf);
+            let heavy = weighs || buried || old > LEAF_RUNS;
             let useless = begin == 0 && is_wasteful(branches);
             let wiped = branches[1..].iter().any(|branch| wipes(branch, &leaf.range));
             if forced || wiped || (heavy && (useless || !may_stay_apart(branches, policy))) {
@@ -146,6 +151,19 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
             (!may_stay_apart(&branches[old..], policy)).then(|| candidate(old, bytes[old..].iter().sum()))
         }
     }
+}
+
+/// Whether the deletes of a leaf's newer runs hide much of it. Like the bytes that `weighs` counts, each delete pays once.
+fn is_buried(leaf: &Node) -> bool {
+    let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
+    deletes > 0 && deletes * WASTE >= entries(leaf)
+}
+
+/// Whether much of a leaf's only run is deletes that hide nothing: nothing is older. Once it has been rewritten it is no longer
+/// fresh, and what it still holds for the sake of snapshots stays.
+fn is_grave(leaf: &Node) -> bool {
+    let deletes = leaf.branches[0].deletes.count();
+    leaf.branches[0].fresh && deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
 /// Whether rewriting a lone run at the bottom would drop anything.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::deletes::Deletes;
 use super::node::{Branch, BranchId, Child, Node, Route};
 use super::persist;
 use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, RunId, Seqno, StoreId, key_hash};
@@ -51,6 +52,7 @@ fn trunk(core: &Core) -> Arc<Node> {
         slice: clipped,
         bytes: 70,
         weights: Arc::new([]),
+        deletes: Deletes::default(),
         route: None,
     });
     let right = Node::new(KeyRange::new(*b"h", Vec::new()), 0);
@@ -61,6 +63,7 @@ fn trunk(core: &Core) -> Arc<Node> {
         slice,
         bytes: 150,
         weights: Arc::new([70, 80]),
+        deletes: Deletes::default(),
         route: None,
     });
     root.children = vec![Child { node: Arc::new(left), next: 1 }, Child { node: Arc::new(right), next: 0 }];
@@ -181,7 +184,15 @@ fn a_routed_branch_comes_back_with_its_maplet() {
     for (value, slice) in (0..).zip(slices) {
         let route = Some(Route::new(maplet.clone(), value, slice.run()));
         let (id, weights) = (BranchId(u64::from(value)), Arc::new([]));
-        root.branches.push(Branch { id, fresh: value > 0, slice, bytes: 70, weights, route });
+        root.branches.push(Branch {
+            id,
+            fresh: value > 0,
+            slice,
+            bytes: 70,
+            weights,
+            deletes: Deletes::default(),
+            route,
+        });
     }
     let root = Arc::new(root);
     let record = persist::store(&core, &root, &RangeSet::default(), 9).unwrap();

@@ -15,6 +15,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::choose::Candidate;
+use super::deletes::Deletes;
 use super::node::{Branch, BranchId, Node};
 use crate::base::{Result, SeededBug};
 use crate::run::RunSlice;
@@ -25,6 +26,8 @@ pub(super) struct Install<'a> {
     pub candidate: &'a Candidate,
     /// The result; `None` if nothing survived.
     pub output: Option<Arc<RunSlice>>,
+    /// Its point deletes.
+    pub deletes: Deletes,
     /// The identity of the result.
     pub id: BranchId,
 }
@@ -80,7 +83,11 @@ impl Install<'_> {
                 // The size of an output that lies here as a whole is known; of a part, the inputs' estimates are the better ones.
                 let whole = self.output.as_ref().is_some_and(|output| output.bytes() == slice.bytes());
                 let inputs = node.branches[at..at + count].iter().map(|branch| branch.bytes).sum();
-                Some(node.branch(self.id, fresh, slice, if whole { u64::MAX } else { inputs })?)
+                let mut branch = node.branch(self.id, fresh, slice, if whole { u64::MAX } else { inputs })?;
+                if whole {
+                    branch.deletes = self.deletes.clone();
+                }
+                Some(branch)
             }
             None => None,
         };

@@ -24,6 +24,7 @@ use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
 use crate::space::data::DATA_FILE;
 
 use super::choose::Candidate;
+use super::deletes::{Deletes, Tally};
 use super::node::Branch;
 
 /// The least and the most bytes that a compaction reads ahead from each input: inputs are many, this bounds its memory, and
@@ -40,6 +41,8 @@ const PACK_BLOCK: usize = 64 << 10;
 pub struct Output {
     /// The new run; `None` if nothing survived.
     pub meta: Option<RunMeta>,
+    /// Its point deletes.
+    pub deletes: Deletes,
     /// Large values that the output names.
     pub kept_blobs: Vec<Extent>,
     /// Large values whose last message was dropped.
@@ -57,6 +60,7 @@ struct Folding {
     tombstones: FragmentSweep,
     group: EntryBlock,
     out: FoldOutput,
+    deletes: Tally,
     output: Output,
 }
 
@@ -84,7 +88,14 @@ impl Folding {
             tombstones: FragmentSweep::new(Arc::new(Fragments::build(tombstones))),
             group: EntryBlock::new(),
             out: FoldOutput::default(),
-            output: Output { meta: None, kept_blobs: Vec::new(), dropped_blobs: Vec::new(), horizon },
+            deletes: Tally::default(),
+            output: Output {
+                meta: None,
+                deletes: Deletes::default(),
+                kept_blobs: Vec::new(),
+                dropped_blobs: Vec::new(),
+                horizon,
+            },
         }
     }
 
@@ -121,8 +132,10 @@ impl Folding {
         let tombs = self.tombstones.seqnos(first.key);
         fold_key(group, tombs, &self.stripes, self.bottom, self.operator.as_ref(), &mut self.out);
         for entry in self.out.entries(group) {
-            if entry.kind == Kind::BlobPut {
-                self.output.kept_blobs.push(BlobRef::decode(entry.value)?.extent());
+            match entry.kind {
+                Kind::BlobPut => self.output.kept_blobs.push(BlobRef::decode(entry.value)?.extent()),
+                Kind::Delete => self.deletes.push(entry.key),
+                _ => {}
             }
             self.builder.push(entry)?;
         }
@@ -133,6 +146,7 @@ impl Folding {
 
     fn finish(mut self) -> Result<Output> {
         self.close_group()?;
+        self.output.deletes = self.deletes.finish();
         self.output.meta = self.builder.finish()?;
         Ok(self.output)
     }

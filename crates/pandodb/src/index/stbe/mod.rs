@@ -26,6 +26,7 @@
 mod check;
 mod choose;
 mod cursor;
+mod deletes;
 #[cfg(test)]
 mod golden;
 mod install;
@@ -333,7 +334,7 @@ impl Stbe {
             let mut root = trunk.root.edit();
             let bytes = slice.bytes();
             let branch = root.branch(self.branch_id(), true, slice, bytes)?;
-            root.branches.push(branch);
+            root.branches.push(Branch { deletes: output.deletes.clone(), ..branch });
             trunk.root = Arc::new(root);
         }
         assert!(batch.through >= trunk.through, "memtables are attached in order");
@@ -399,7 +400,7 @@ impl Stbe {
             return Ok(());
         }
         let mut trunk = inner.trunk.clone();
-        let done = install::Install { candidate, output: slice, id: self.branch_id() };
+        let done = install::Install { candidate, output: slice, deletes: output.deletes.clone(), id: self.branch_id() };
         let placed = done.replace(&mut trunk.root)?;
         assert!(placed || output.dropped_blobs.is_empty(), "inputs under compaction stay in the trunk");
         for blob in &output.dropped_blobs {

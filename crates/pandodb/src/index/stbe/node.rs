@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use super::deletes::Deletes;
 use crate::base::sync::OnceLock;
 use crate::base::{Error, KeyRange, Result, RunId, SeededBug};
 use crate::run::{Run, RunSlice};
@@ -58,6 +59,8 @@ pub struct Branch {
     pub bytes: u64,
     /// Estimated bytes for each child of the node, `bytes` in sum; empty in a leaf.
     pub weights: Arc<[u64]>,
+    /// Its point deletes.
+    pub deletes: Deletes,
     /// Who is asked before the run is; if nobody, its own filter.
     pub route: Option<Route>,
 }
@@ -169,7 +172,8 @@ impl Node {
     pub fn branch(&self, id: BranchId, fresh: bool, slice: Arc<RunSlice>, bytes: u64) -> Result<Branch> {
         let bytes = bytes.min(slice.bytes());
         let weights = self.weigh(&slice, bytes)?;
-        Ok(Branch { id, fresh, slice, bytes, weights, route: None })
+        let deletes = Deletes::guess(&slice, bytes);
+        Ok(Branch { id, fresh, slice, bytes, weights, deletes, route: None })
     }
 
     /// Estimates how `bytes` of `slice` are shared among the children: by their pages, 0 only where nothing can be.

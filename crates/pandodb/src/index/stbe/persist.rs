@@ -21,6 +21,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::deletes::Deletes;
 use super::node::{Branch, BranchId, Child, Node, Route, Stored};
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyRange, PageNo, Result, RunId};
@@ -243,7 +244,8 @@ impl Loader<'_> {
             // What a leaf's part was estimated at is not written down: until it is compacted it counts whole pages again.
             let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
             let route = (flags & ROUTED != 0).then(|| self.route(&slice, flags, &mut maplet, reader)).transpose()?;
-            node.branches.push(Branch { id, fresh: flags & FRESH != 0, slice, bytes, weights, route });
+            let deletes = Deletes::guess(&slice, bytes);
+            node.branches.push(Branch { id, fresh: flags & FRESH != 0, slice, bytes, weights, deletes, route });
         }
         let mut children = Vec::new();
         for _ in 0..child_count {

@@ -2,7 +2,8 @@
 //!
 //! Steps for an inner node, on the way down and back:
 //! 1. *Flush* while a trigger holds: more than `F` memtables of live data (pick the child with the most), or a child
-//!    with more than `3F` live branches. A flush hands references: the child's list grows, the parent's `next` moves.
+//!    with more than `3F` live branches, or deletes that hide much of a leaf below ([`super::deletes`]). A flush hands
+//!    references: the child's list grows, the parent's `next` moves.
 //! 2. Tend the children, those that just received included, so that references run as far down as they will go before
 //!    anything is compacted (*flush-then-compact*).
 //! 3. *Merge* neighbours of which one became too small (an inner node of fewer than `F/2` children, which takes some from its
@@ -18,6 +19,7 @@
 use std::sync::Arc;
 
 use super::choose::{Policy, is_wasteful, may_stay_apart};
+use super::deletes::buried_child;
 use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
@@ -152,12 +154,13 @@ impl Tender<'_> {
         if live.iter().sum::<u64>() > self.shape.flush_bytes() {
             return Some(fullest);
         }
-        (0..live.len()).find(|&i| {
+        let crowded = (0..live.len()).find(|&i| {
             let child = &node.children[i];
             // Branches without anything for the child count, too: what is not handed on is kept, whoever it is for.
             let many = node.live(child).len() > self.shape.flush_branches();
             live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
-        })
+        });
+        crowded.or_else(|| buried_child(node).filter(|_| self.shape.policy == Policy::Product))
     }
 
     /// Hands all branches that are live for the `i`-th child to it.
@@ -168,7 +171,8 @@ impl Tender<'_> {
         for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0).skip(skipped) {
             let Some(slice) = branch.slice.clip(&taker.range)? else { continue };
             let handed = taker.branch(branch.id, true, slice, branch.weights[i])?;
-            taker.branches.push(Branch { route: branch.route.clone(), ..handed });
+            let deletes = branch.deletes.share(i..i + 1, |key| node.child_for(key));
+            taker.branches.push(Branch { deletes, route: branch.route.clone(), ..handed });
         }
         node.children[i] = Child { node: Arc::new(taker), next: node.end() };
         self.counters.flushes.fetch_add(1, Relaxed);
@@ -197,8 +201,10 @@ impl Tender<'_> {
         for branch in &leaf.branches {
             let slices = parts.iter().map(|part| branch.slice.clip(&part.range)).collect::<Result<Vec<_>>>()?;
             let pages: Vec<u64> = slices.iter().map(|slice| slice.as_ref().map_or(0, |slice| slice.bytes())).collect();
-            for ((part, slice), bytes) in parts.iter_mut().zip(slices).zip(share(branch.bytes, &pages)) {
-                part.branches.extend(slice.map(|slice| Branch { slice, bytes, ..branch.clone() }));
+            for (i, (slice, bytes)) in slices.into_iter().zip(share(branch.bytes, &pages)).enumerate() {
+                let place = |key: &[u8]| keys.partition_point(|cut| cut.as_slice() <= key);
+                let deletes = branch.deletes.share(i..i + 1, place);
+                parts[i].branches.extend(slice.map(|slice| Branch { slice, bytes, deletes, ..branch.clone() }));
             }
         }
         Ok(parts.into_iter().map(Arc::new).collect())
@@ -285,7 +291,8 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
         kept_before.push(part.branches.len() as u64);
         if let Some(slice) = branch.slice.clip(&part.range)? {
             let weights: Arc<[u64]> = branch.weights[from..to].into();
-            part.branches.push(Branch { slice, bytes: weights.iter().sum(), weights, ..branch.clone() });
+            let (bytes, deletes) = (weights.iter().sum(), branch.deletes.share(from..to, |key| node.child_for(key)));
+            part.branches.push(Branch { slice, bytes, weights, deletes, ..branch.clone() });
         }
     }
     kept_before.push(part.branches.len() as u64);

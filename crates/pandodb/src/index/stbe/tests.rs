@@ -1,6 +1,7 @@
 //! Tests of the tree on its own: random batches of counters against a model, with compactions suspended at every point
 //! while memtables are packed, flushed, split and merged around them.
 
+mod deletes;
 mod routes;
 
 use std::collections::BTreeMap;

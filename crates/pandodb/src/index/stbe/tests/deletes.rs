@@ -1,0 +1,140 @@
+//! Deletes weigh what they hide: they go down to the leaves, and what they hid is gone, whoever deletes how.
+
+use super::*;
+
+fn key(n: u64) -> Vec<u8> {
+    format!("k{n:07}").into_bytes()
+}
+
+impl Bench {
+    /// Ingests a memtable that puts some keys and deletes others; then everything is done that there is to do.
+    fn change(&mut self, puts: impl Iterator<Item = u64>, deletes: impl Iterator<Item = u64>) {
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        for n in puts {
+            self.seqno += 1;
+            let value = (n as i64).to_le_bytes();
+            memtable.insert(Entry { key: &key(n), seqno: Seqno(self.seqno), kind: Kind::Put, value: &value });
+            self.model.insert(key(n), n as i64);
+        }
+        for n in deletes {
+            self.seqno += 1;
+            memtable.insert(Entry { key: &key(n), seqno: Seqno(self.seqno), kind: Kind::Delete, value: &[] });
+            self.model.remove(&key(n));
+        }
+        self.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(self.seqno)));
+        self.drain();
+    }
+
+    /// A tree of three levels with the keys `0..40_000`.
+    fn loaded(seed: u64) -> Bench {
+        let mut bench = Bench::new(seed);
+        for round in 0..80 {
+            bench.change((0..500).map(|i| (i * 80 + round) % 40_000), std::iter::empty());
+        }
+        assert!(bench.tree.stats().levels >= 3);
+        bench
+    }
+
+    /// Deletes keys of `0..40_000`, eight hundred at a time, in an order without order.
+    fn thin(&mut self, goes: impl Fn(u64) -> bool) {
+        let all: Vec<u64> = (0..40_000).map(|i| i * 12_347 % 40_000).filter(|&n| goes(n)).collect();
+        all.chunks(800).for_each(|part| self.change(std::iter::empty(), part.iter().copied()));
+    }
+
+    /// Messages that a scan over the whole range meets.
+    fn met(&self, range: &KeyRange) -> usize {
+        let mut cursor = self.tree.view().cursor(range, false).unwrap();
+        let mut met = 0;
+        loop {
+            let mut block = EntryBlock::new();
+            cursor.fill(8 << 10, &mut block).unwrap();
+            if block.is_empty() {
+                return met;
+            }
+            met += block.len();
+        }
+    }
+}
+
+#[test]
+fn what_is_deleted_here_and_there_goes() {
+    let mut bench = Bench::loaded(1);
+    let before = bench.tree.stats();
+    bench.thin(|n| !n.is_multiple_of(10));
+    let (after, met) = (bench.tree.stats(), bench.met(&KeyRange::all()));
+    assert!(met <= 3 * bench.model.len(), "a scan meets {met} messages for {} keys", bench.model.len());
+    assert!(after.disk_bytes * 2 < before.disk_bytes, "from {} to {} bytes", before.disk_bytes, after.disk_bytes);
+    bench.check();
+}
+
+#[test]
+fn a_deleted_stretch_costs_a_scan_little() {
+    let mut bench = Bench::loaded(2);
+    bench.thin(|n| (8_000..24_000).contains(&n) && !n.is_multiple_of(100));
+    let met = bench.met(&KeyRange::new(key(8_000), key(24_000)));
+    assert!(met <= 3 * 160 + 24_000 / 20, "a scan meets {met} messages for 160 keys");
+    bench.check();
+}
+
+#[test]
+fn a_queue_leaves_nothing_behind() {
+    let mut bench = Bench::new(3);
+    for round in 0..200u64 {
+        // In one memtable the deletes are of other keys than the puts.
+        let gone = round.saturating_sub(10) * 300..round.saturating_sub(9) * 300;
+        bench.change(round * 300..(round + 1) * 300, gone.filter(|_| round >= 10));
+    }
+    let met = bench.met(&KeyRange::all());
+    assert!(met <= 3 * bench.model.len(), "a scan meets {met} messages for {} keys", bench.model.len());
+    bench.check();
+}
+
+#[test]
+fn a_snapshot_keeps_what_is_deleted_and_nothing_is_compacted_for_ever() {
+    let mut bench = Bench::loaded(4);
+    bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+    let before = bench.tree.stats();
+    bench.thin(|n| !n.is_multiple_of(10));
+    let after = bench.tree.stats();
+    let (compacted, packed) =
+        (after.compacted_bytes - before.compacted_bytes, after.packed_bytes - before.packed_bytes);
+    assert!(compacted < 12 * packed, "{compacted} bytes compacted for {packed}");
+    bench.check();
+    bench.snapshots.clear();
+    bench.thin(|n| !n.is_multiple_of(10));
+    let met = bench.met(&KeyRange::all());
+    assert!(met <= 3 * bench.model.len(), "a scan meets {met} messages for {} keys", bench.model.len());
+    bench.check();
+}
+
+#[test]
+fn deletes_of_nothing_cost_no_more_than_updates() {
+    let compacted = |change: &dyn Fn(&mut Bench, Vec<u64>)| {
+        let mut bench = Bench::loaded(5);
+        let before = bench.tree.stats().compacted_bytes;
+        let keys: Vec<u64> = (0..40_000).map(|i| i * 12_347 % 40_000).collect();
+        keys.chunks(500).for_each(|part| change(&mut bench, part.to_vec()));
+        bench.check();
+        bench.tree.stats().compacted_bytes - before
+    };
+    let updates = compacted(&|bench, keys| bench.change(keys.into_iter(), std::iter::empty()));
+    // Of keys that never were.
+    let deletes =
+        compacted(&|bench, keys| bench.change(std::iter::empty(), keys.into_iter().map(|n| n * 100 + 40_000)));
+    assert!(deletes <= updates, "{deletes} bytes for deletes, {updates} for updates");
+}
+
+#[test]
+fn a_tally_knows_where_deletes_are() {
+    use super::super::deletes::Tally;
+    for count in [0, 1, 15, 16, 17, 5_000, 100_000u64] {
+        let mut tally = Tally::default();
+        (0..count).for_each(|n| tally.push(&key(if n < count / 2 { n } else { n + 1_000_000 })));
+        let deletes = tally.finish();
+        assert_eq!(deletes.count(), count);
+        let place = |at: &[u8]| usize::from(at >= key(500_000).as_slice());
+        let parts = [0, 1].map(|i| deletes.share(i..i + 1, place).count());
+        assert!(parts[0].abs_diff(count / 2) <= count / 16 + 16, "{parts:?} of {count}");
+        assert!(parts[1].abs_diff(count - count / 2) <= count / 16 + 16, "{parts:?} of {count}");
+    }
+}

@@ -1,0 +1,56 @@
+//! A scan where most keys were deleted costs about what it costs where they never were.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use pandodb::Store;
+use pandodb::device::counting::FileClass;
+use pandodb::device::{CountingDevice, Device, MemDevice};
+
+const ROWS: u64 = 200_000;
+
+fn key(i: u64) -> Vec<u8> {
+    format!("row{i:09}").into_bytes()
+}
+
+fn open(device: Arc<dyn Device>) -> Store {
+    Store::builder(Path::new("s")).memory_budget(4 << 20).background_threads(0).device(device).open().unwrap()
+}
+
+/// Keys of the range and bytes that a scan over them reads from a store that was just opened. The store had `rows`, of which
+/// those that do not `stay` were deleted in an order without order.
+fn scanned(rows: impl Iterator<Item = u64>, stays: impl Fn(u64) -> bool, from: u64, to: u64) -> (u64, u64) {
+    let device = MemDevice::new();
+    let store = open(device.clone());
+    let keyspace = store.keyspace("k").unwrap();
+    rows.for_each(|i| keyspace.put(key(i), [b'v'; 100]).unwrap());
+    let gone = (0..ROWS).map(|i| i * 12_347 % ROWS).filter(|&i| !stays(i));
+    gone.for_each(|i| keyspace.delete(key(i)).unwrap());
+    store.pack().unwrap();
+    store.settle().unwrap();
+    drop((keyspace, store));
+    let counting = CountingDevice::new(device, |_| FileClass::Data);
+    let store = open(counting.clone());
+    let keyspace = store.keyspace("k").unwrap();
+    let before = counting.counts().total().read_bytes;
+    let found = keyspace.range(key(from)..key(to)).inspect(|row| assert!(row.is_ok())).count() as u64;
+    (found, counting.counts().total().read_bytes - before)
+}
+
+fn compare(stays: impl Fn(u64) -> bool + Copy, from: u64, to: u64) {
+    let (found, read) = scanned(0..ROWS, stays, from, to);
+    let (live, least) = scanned((0..ROWS).filter(|&i| stays(i)), |_| true, from, to);
+    assert_eq!(found, live);
+    println!("{live} keys: {read} bytes read, {least} where nothing was deleted");
+    assert!(read <= 3 * least, "{live} keys: {read} bytes read, {least} where nothing was deleted");
+}
+
+#[test]
+fn nine_deleted_in_ten() {
+    compare(|i| i.is_multiple_of(10), 0, ROWS);
+}
+
+#[test]
+fn a_long_stretch_deleted() {
+    compare(|i| !(20_000..120_000).contains(&i) || i.is_multiple_of(50), 20_000, 120_000);
+}

@@ -116,10 +116,9 @@ fn live_parts(root: &Arc<Node>) -> Vec<LivePart> {
             let entries = if node.is_leaf() {
                 all
             } else {
-                let ordinal = node.first + i as u64;
                 let total: u64 = branch.weights.iter().sum::<u64>().max(1);
                 let live: u64 = (0..node.children.len())
-                    .filter(|&c| node.children[c].next <= ordinal)
+                    .filter(|&c| node.children[c].next <= i as u64)
                     .map(|c| branch.weights[c])
                     .sum();
                 (u128::from(all) * u128::from(live) / u128::from(total)) as u64
@@ -177,8 +176,7 @@ impl IndexView for StbeView {
             for (i, branch) in node.branches.iter().enumerate() {
                 let part = range.intersect(branch.slice.range());
                 // Those of branches that are dead for a child are repeated below or have done their work.
-                let ordinal = node.first + i as u64;
-                let live = |child: &Child| child.next <= ordinal && child.node.range.overlaps(&part);
+                let live = |child: &Child| child.next <= i as u64 && child.node.range.overlaps(&part);
                 // A run whose range is not asked for is not asked: its tombstones may be unreadable.
                 let here = node.is_leaf() && !part.is_empty();
                 if result.is_ok() && (here || node.children.iter().any(live)) {
@@ -266,7 +264,7 @@ impl StbeProbe<'_> {
         } else {
             self.child = self.node.child_for(key);
             let child = &self.node.children[self.child];
-            (child.next - self.node.first) as usize
+            child.next as usize
         };
         self.next = self.node.branches.len();
     }

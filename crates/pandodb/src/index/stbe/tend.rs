@@ -141,7 +141,7 @@ impl Tender<'_> {
             self.merge_children(draft.get_or_insert_with(|| node.edit()), i)?;
         }
         let Some(mut draft) = draft else { return Ok(vec![node.clone()]) };
-        draft.trim();
+        draft.trim()?;
         self.split_inner(Arc::new(draft))
     }
 
@@ -268,8 +268,8 @@ impl Tender<'_> {
             ..branch.clone()
         }));
         let shift = a.branches.len() as u64;
-        node.children.extend(a.children.iter().map(|c| Child { node: c.node.clone(), next: c.next - a.first }));
-        node.children.extend(b.children.iter().map(|c| Child { node: c.node.clone(), next: c.next - b.first + shift }));
+        node.children.extend(a.children.iter().map(|c| Child { node: c.node.clone(), next: c.next }));
+        node.children.extend(b.children.iter().map(|c| Child { node: c.node.clone(), next: c.next + shift }));
         node
     }
 }
@@ -292,12 +292,12 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     part.children = children
         .iter()
         .map(|child| {
-            let next = kept_before[(child.next - node.first) as usize];
+            let next = kept_before[child.next as usize];
             let again = u64::from(SeededBug::LiveAgainAfterSplit.is_on());
             Child { node: child.node.clone(), next: next.saturating_sub(again) }
         })
         .collect();
-    part.trim();
+    part.trim()?;
     Ok(part)
 }
 

@@ -9,6 +9,7 @@
 //!    neighbour if they are too many for one); *split* what became too large: a leaf `k` ways by clipping its runs, an
 //!    inner node over `F` children into equal parts that share its branches. A root that split gets a root above it; a
 //!    root with one child and nothing of its own goes.
+//! 4. *Trim*: branches, and ends of branches, that no child waits for any more go (decision 0024).
 //!
 //! The source splits preemptively on the way down because it latches node by node. Here the pass works on copies and the
 //! root is swapped once, so splits propagate upwards in the same pass and no slack `F + H` is needed.

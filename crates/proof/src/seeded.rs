@@ -175,6 +175,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(LiveAgainAfterSplit, Model, DEEP, "a message is visible in two nodes of a path"),
         hunt(OutputLostInSplit, Model, (33, 16), "keys are gone after a split"),
         hunt(ForgottenForChild, Model, DEEP, "keys are gone after a node was trimmed"),
+        hunt(ClippedToFirst, Model, DEEP, "keys are gone for the other children that waited for a branch"),
         hunt(OutlookTooFar, Model, ANY, "a scan is out of order"),
         hunt(SliceShort, Model, ANY, "a leaf that a slice needs was given away"),
         hunt(FreedWhileSpanned, Model, ANY, "pages of a run are freed twice, or written over"),

@@ -204,7 +204,7 @@ fn shapes(root: &Arc<Node>) -> Vec<Said> {
     root.walk(&mut |node| {
         let branch = |b: &Branch| (b.id, b.fresh, b.slice.run().meta().id, b.slice.range().clone(), b.weights.to_vec());
         let branches = node.branches.iter().map(branch).collect();
-        let next = node.children.iter().map(|child| child.next - node.first).collect();
+        let next = node.children.iter().map(|child| child.next).collect();
         shapes.push((node.range.clone(), node.height, branches, next));
     });
     shapes

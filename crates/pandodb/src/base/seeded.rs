@@ -157,6 +157,8 @@ bugs! {
     OutputLostInSplit,
     /// A child is moved past branches that it was not given yet, as if they held nothing for it.
     ForgottenForChild,
+    /// A branch that several children wait for is clipped to the first of them.
+    ClippedToFirst,
     /// A run that a merge has not opened yet is taken to begin with its last key: scans go back and forth.
     OutlookTooFar,
     /// A clipped run lets go of the leaf that its upper bound cuts.

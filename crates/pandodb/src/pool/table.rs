@@ -151,7 +151,7 @@ impl Table {
             };
         }
         for ((frame, (key, _)), found) in frames.iter().zip(wanted).zip(found) {
-            let is_it = found.as_ref().is_some_and(|body| body.key == *key || SeededBug::FrameNotLookedAt.is_on());
+            let is_it = found.as_ref().is_some_and(|body| body.key == *key);
             match (found.as_ref().filter(|_| is_it), frame) {
                 (Some(body), Some(frame)) => frame.hit(body.keep.chances()),
                 _ => *found = None,

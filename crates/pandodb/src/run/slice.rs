@@ -191,6 +191,11 @@ impl RunSlice {
         self.span.live * PAGE as u64
     }
 
+    /// Pages of leaves that stay as long as the slice does.
+    pub fn held_pages(&self) -> u64 {
+        self.span.end - self.span.first
+    }
+
     /// Estimated entries of the slice.
     pub fn entries(&self) -> u64 {
         self.entries_in(self.span.live)

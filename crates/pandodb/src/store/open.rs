@@ -28,7 +28,7 @@ use super::reserve::Reserve;
 use super::watermark::{Lone, Watermark};
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{
-    BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
+    BlobRef, BlockAddr, Error, Extent, KeyspaceId, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
 };
 use crate::device::{Device, LockMode};
 use crate::index::stbe::{self, Stbe};
@@ -65,7 +65,7 @@ pub(crate) fn open(
     }
     let found = Found::read(&*device, &config)?;
     let core = Core {
-        data: found.data,
+        data: found.data.clone(),
         pool: Arc::new(pool(&config)),
         rows: RowCache::new(config.rows()),
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
@@ -73,12 +73,7 @@ pub(crate) fn open(
     };
     let shape = shape(&config);
     let chunks = chunks(&config, &core.pool);
-    let mut keyspaces = BTreeMap::new();
-    for record in &found.catalog.keyspaces {
-        let at = found.superblock.catalog.0[0].page.offset();
-        let state = open_keyspace(&core, shape, &chunks, &operators, record).map_err(|e| e.in_file(DATA_FILE, at))?;
-        keyspaces.insert(record.id, Arc::new(state));
-    }
+    let keyspaces = keyspaces(&core, shape, &chunks, &operators, &found)?;
     // Open before the log is replayed: on a full disk that may need its space.
     let reserve = if config.read_only { Reserve::none() } else { Reserve::open(&*device, config.reserve())? };
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
@@ -125,6 +120,23 @@ pub(crate) fn open(
 fn pool(config: &Config) -> Pool {
     let pool = Pool::new(config.pool());
     if config.background_threads == 0 { pool.with_one_hand() } else { pool }
+}
+
+/// The keyspaces of the catalogue.
+fn keyspaces(
+    core: &Core,
+    shape: stbe::Shape,
+    chunks: &Arc<ChunkPool>,
+    operators: &HashMap<String, Arc<dyn MergeOperator>>,
+    found: &Found,
+) -> Result<BTreeMap<KeyspaceId, Arc<KeyspaceState>>> {
+    let mut keyspaces = BTreeMap::new();
+    for record in &found.catalog.keyspaces {
+        let at = found.superblock.catalog.0[0].page.offset();
+        let state = open_keyspace(core, shape, chunks, operators, record).map_err(|e| e.in_file(DATA_FILE, at))?;
+        keyspaces.insert(record.id, Arc::new(state));
+    }
+    Ok(keyspaces)
 }
 
 /// The memory of a store's memtables.

@@ -76,7 +76,7 @@ fn verify_live(core: &Core, node: &Arc<Node>, named: &mut RangeSet, visit: &mut 
     let parts: Vec<(KeyRange, usize)> = if node.is_leaf() {
         vec![(node.range.clone(), 0)]
     } else {
-        node.children.iter().map(|c| (c.node.range.clone(), (c.next - node.first) as usize)).collect()
+        node.children.iter().map(|c| (c.node.range.clone(), c.next as usize)).collect()
     };
     for (range, from) in parts {
         for branch in &node.branches[from..] {
@@ -181,7 +181,7 @@ fn describe_node(out: &mut String, node: &Node, depth: usize) {
     let bytes = if node.is_leaf() { node.branches.iter().map(|b| b.slice.bytes()).sum() } else { node.own_bytes() };
     let _ = writeln!(out, "{pad}[{from} .. {to}) height {height} bytes {bytes} ({place})");
     for (i, branch) in node.branches.iter().enumerate() {
-        let live = node.children.iter().filter(|child| child.next <= node.first + i as u64).count();
+        let live = node.children.iter().filter(|child| child.next <= i as u64).count();
         let fresh = if branch.fresh { " fresh" } else { "" };
         let live = if node.is_leaf() { String::new() } else { format!(" live for {live} of {}", node.children.len()) };
         let (run, slice) = (branch.slice.run().meta().id, &branch.slice);

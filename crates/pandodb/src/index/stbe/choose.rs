@@ -225,18 +225,17 @@ pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>)
 fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidate>) {
     let mut from = 0;
     while from < node.branches.len() {
-        let ordinal = |i: usize| node.first + i as u64;
         let mut to = from;
         while to < node.branches.len()
             && node.branches[to].fresh
             && !stuck.holds(&node.branches[to])
-            && (to == from || !node.children.iter().any(|child| child.next == ordinal(to)))
+            && (to == from || !node.children.iter().any(|child| child.next == to as u64))
         {
             to += 1;
         }
         if !may_stay_apart(&node.branches[from..to], policy) {
             let live_children =
-                (0..node.children.len()).filter(|&i| node.children[i].next <= ordinal(from)).collect::<Vec<_>>();
+                (0..node.children.len()).filter(|&i| node.children[i].next <= from as u64).collect::<Vec<_>>();
             let mut live: Vec<KeyRange> = Vec::new();
             for &i in &live_children {
                 let range = &node.children[i].node.range;

@@ -131,8 +131,8 @@ pub(super) fn entries(leaf: &Node) -> u64 {
 /// The first child with a leaf of which the deletes that wait in `node` hide much.
 pub(super) fn buried_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
-    for (ordinal, branch) in (node.first..).zip(&node.branches) {
-        let lives = |i: usize| node.children[i].next <= ordinal && branch.weights[i] > 0;
+    for (place, branch) in (0..).zip(&node.branches) {
+        let lives = |i: usize| node.children[i].next <= place && branch.weights[i] > 0;
         branch.deletes.0.iter().for_each(|stretch| waiting.add(stretch, stretch.count, lives));
     }
     waiting.buried()

@@ -63,14 +63,17 @@ impl Install<'_> {
             Ordering::Less => covered(),
         };
         if inherits && let Some((at, count)) = find(&node.branches, ids) {
-            self.splice(draft.get_or_insert_with(|| node.edit()), at, count)?;
+            let draft = draft.get_or_insert_with(|| node.edit());
+            self.splice(draft, at, count)?;
+            // A child that was given the inputs meanwhile needs nothing of the output here.
+            draft.trim()?;
         }
         Ok(draft)
     }
 
     /// Replaces the `count` branches from `at` on.
     fn splice(&self, node: &mut Node, at: usize, count: usize) -> Result<()> {
-        let (from, to) = (node.first + at as u64, node.first + (at + count) as u64);
+        let (from, to) = (at as u64, (at + count) as u64);
         let right = node.range.from > self.candidate.live[0].from;
         let output = match &self.output {
             Some(_) if right && SeededBug::OutputLostInSplit.is_on() => None,

@@ -2,16 +2,17 @@
 //!
 //! ```text
 //!   Node  range [from, to)   height 1
-//!     branches (oldest first)     b0   b1   b2   b3      ordinals first, first+1, …
+//!     branches (oldest first)     b0   b1   b2   b3
 //!     child 0  next = 2            ·    ·   live live    b0, b1 were flushed to it already
-//!     child 1  next = 0          live live  live live
+//!     child 1  next = 0          live live  live live    so b0 and b1 are clipped to child 1's range
 //! ```
 //!
-//! A branch is a run clipped to the node's range. It is *live* for a child from the child's `next` ordinal on. Nodes are
-//! immutable; a change clones the node ([`Node::edit`]), and the path above it, and swaps the root.
+//! A branch is a run clipped to the node's range. It is *live* for a child from the child's `next` on. Once it is dead for the
+//! children at an end of its range, it is clipped to the rest ([`Node::trim`]): a page that only they needed is theirs to keep or to
+//! free. Nodes are immutable; a change clones the node ([`Node::edit`]), and the path above it, and swaps the root.
 //!
-//! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; ordinals
-//! never fall below `first` nor above the end; a leaf has no children; every branch's clip lies inside the range.
+//! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; no `next` lies beyond
+//! the end; a leaf has no children; every branch's clip lies inside the range, and covers each child that waits for it.
 
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ pub struct Branch {
 pub struct Child {
     /// The node.
     pub node: Arc<Node>,
-    /// The ordinal of the first branch of the parent that is live for the child.
+    /// The first branch of the parent that is live for the child, by its place in the list.
     pub next: u64,
 }
 
@@ -89,8 +90,6 @@ pub struct Node {
     pub range: KeyRange,
     /// Levels below it: 0 for a leaf.
     pub height: u32,
-    /// The ordinal of `branches[0]`.
-    pub first: u64,
     /// Oldest first.
     pub branches: Vec<Branch>,
     /// In key order; empty in a leaf.
@@ -105,7 +104,7 @@ impl Node {
     /// A node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
         let (branches, children) = (Vec::new(), Vec::new());
-        Node { range, height, first: 0, branches, children, lost: None, stored: OnceLock::new() }
+        Node { range, height, branches, children, lost: None, stored: OnceLock::new() }
     }
 
     /// A node that cannot be read.
@@ -120,7 +119,6 @@ impl Node {
         Node {
             range: self.range.clone(),
             height: self.height,
-            first: self.first,
             branches: self.branches.clone(),
             children: self.children.clone(),
             lost: self.lost.clone(),
@@ -133,14 +131,14 @@ impl Node {
         self.height == 0
     }
 
-    /// The ordinal after the last branch.
+    /// The place after the last branch.
     pub fn end(&self) -> u64 {
-        self.first + self.branches.len() as u64
+        self.branches.len() as u64
     }
 
     /// The branches that are live for a child, oldest first.
     pub fn live(&self, child: &Child) -> &[Branch] {
-        &self.branches[(child.next - self.first) as usize..]
+        &self.branches[child.next as usize..]
     }
 
     /// The index of the child that is responsible for `key`.
@@ -190,19 +188,53 @@ impl Node {
         Ok(())
     }
 
-    /// Moves children past branches that hold nothing for them, and forgets the oldest branches as long as they are dead
-    /// for every child. Without the first, a child that nothing is ever flushed to would keep all of them.
-    pub fn trim(&mut self) {
+    /// Moves children past branches that hold nothing for them, and lets go of what no child waits for: branches, and the
+    /// ends of branches. Without the first, a child that nothing is ever flushed to would keep all of them.
+    ///
+    /// # Errors
+    /// As [`RunSlice::clip`]. It asks for inner blocks at borders of children, as the flushes to them do.
+    pub fn trim(&mut self) -> Result<()> {
+        if self.is_leaf() {
+            return Ok(());
+        }
         for i in 0..self.children.len() {
             // To the end or not at all: a compaction must not find a child between its inputs.
             if self.live_branches(i) <= usize::from(SeededBug::ForgottenForChild.is_on()) {
                 self.children[i].next = self.end();
             }
         }
-        if let Some(next) = self.children.iter().map(|child| child.next).min() {
-            self.branches.drain(..(next - self.first) as usize);
-            self.first = next;
+        let branches = std::mem::take(&mut self.branches);
+        let mut kept_before = Vec::with_capacity(branches.len() + 1);
+        for (place, branch) in branches.into_iter().enumerate() {
+            kept_before.push(self.end());
+            let kept = self.narrowed(branch, place)?;
+            self.branches.extend(kept);
         }
+        kept_before.push(self.end());
+        for child in &mut self.children {
+            child.next = kept_before[child.next as usize];
+        }
+        Ok(())
+    }
+
+    /// Whether the `i`-th child has still to be given something of the branch at that place.
+    fn waits(&self, i: usize, branch: &Branch, place: usize) -> bool {
+        self.children[i].next <= place as u64 && branch.weights[i] > 0
+    }
+
+    /// The branch at that place, clipped to the children that wait for it and those between them; `None` if nobody does.
+    fn narrowed(&self, branch: Branch, place: usize) -> Result<Option<Branch>> {
+        let mut waiting = (0..self.children.len()).filter(|&i| self.waits(i, &branch, place));
+        let Some(first) = waiting.next() else { return Ok(None) };
+        let last = waiting.last().filter(|_| !SeededBug::ClippedToFirst.is_on()).unwrap_or(first);
+        let hull =
+            KeyRange::new(self.children[first].node.range.from.clone(), self.children[last].node.range.to.clone());
+        // What cannot be measured stays as it is: blocks above the leaves that cannot be read let go of nothing.
+        let clipped = branch.slice.clip(&hull)?.filter(|part| part.held_pages() < branch.slice.held_pages());
+        let Some(slice) = clipped else { return Ok(Some(branch)) };
+        let inside = |(i, &weight): (usize, &u64)| if (first..=last).contains(&i) { weight } else { 0 };
+        let weights: Arc<[u64]> = branch.weights.iter().enumerate().map(inside).collect();
+        Ok(Some(Branch { slice, bytes: weights.iter().sum(), weights, ..branch }))
     }
 
     /// The maplets that its branches are asked by, each once if its branches stand together.
@@ -243,7 +275,7 @@ impl Node {
             if child.node.height + 1 != self.height {
                 return Some("children stand one level below");
             }
-            if !(self.first..=self.end()).contains(&child.next) {
+            if child.next > self.end() {
                 return Some("a child's next branch is in the list");
             }
             from = &child.node.range.to;
@@ -257,7 +289,14 @@ impl Node {
         if self.branches.iter().any(|branch| branch.weights.len() != self.children.len()) {
             return Some("a branch is weighed for every child");
         }
-        None
+        let short = |(place, branch): (usize, &Branch)| {
+            (0..self.children.len()).any(|i| {
+                // A lost child may be several in a row, of which not all wait.
+                let child = &self.children[i].node;
+                child.lost.is_none() && self.waits(i, branch, place) && !branch.slice.range().covers(&child.range)
+            })
+        };
+        self.branches.iter().enumerate().any(short).then_some("a branch covers the children that wait for it")
     }
 
     /// Checks the invariants.

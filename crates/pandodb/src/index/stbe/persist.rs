@@ -126,7 +126,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
         }
     }
     for (child, stored) in node.children.iter().zip(children) {
-        put_varint(out, child.next - node.first);
+        put_varint(out, child.next);
         put_stored(out, *stored);
     }
 }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use super::cursor::StbeCursor;
 use super::node::{Branch, Child, Node, Route};
 use super::{Graves, Trunk};
-use crate::base::{KeyRange, RangeTombstone, Result, RunId, Seqno};
+use crate::base::{BlockAddr, KeyRange, RangeTombstone, Result, RunId, Seqno};
 use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
 use crate::rows::IndexRows;
 use crate::run::maplet::{self, Values};
-use crate::run::{Foreseen, LeafHit, ProbeStep, RunProbe};
+use crate::run::{Foreseen, LeafHit, ProbeStep, Run, RunProbe};
 use crate::space::BlockKind;
 
 /// One root, with what it holds.
@@ -116,10 +116,9 @@ fn live_parts(root: &Arc<Node>) -> Vec<LivePart> {
             let entries = if node.is_leaf() {
                 all
             } else {
-                let ordinal = node.first + i as u64;
                 let total: u64 = branch.weights.iter().sum::<u64>().max(1);
                 let live: u64 = (0..node.children.len())
-                    .filter(|&c| node.children[c].next <= ordinal)
+                    .filter(|&c| node.children[c].next <= i as u64)
                     .map(|c| branch.weights[c])
                     .sum();
                 (u128::from(all) * u128::from(live) / u128::from(total)) as u64
@@ -180,8 +179,7 @@ impl IndexView for StbeView {
             for (i, branch) in node.branches.iter().enumerate().filter(with_some) {
                 let part = range.intersect(branch.slice.range());
                 // Those of branches that are dead for a child are repeated below or have done their work.
-                let ordinal = node.first + i as u64;
-                let live = |child: &Child| child.next <= ordinal && child.node.range.overlaps(&part);
+                let live = |child: &Child| child.next <= i as u64 && child.node.range.overlaps(&part);
                 // A run whose range is not asked for is not asked: its tombstones may be unreadable.
                 let here = node.is_leaf() && !part.is_empty();
                 if result.is_ok() && (here || node.children.iter().any(live)) {
@@ -329,6 +327,16 @@ impl StbeProbe<'_> {
         }
     }
 
+    /// Notes that a run asks for a block, and hands it out if it was foreseen.
+    fn note(&mut self, run: &Run, addr: BlockAddr, kind: BlockKind, lookup: &mut Lookup<'_>) -> Option<Block> {
+        lookup.tally.filters += u64::from(kind == BlockKind::Filter);
+        lookup.tally.leaves += u64::from(kind == BlockKind::Leaf);
+        self.searched |= kind == BlockKind::Leaf;
+        let found = self.ahead.take(run, addr);
+        lookup.tally.foreseen += u64::from(found.is_some());
+        found
+    }
+
     /// Moves to the child. `false` in a leaf.
     fn descend(&mut self, key: &[u8]) -> bool {
         if self.node.is_leaf() {
@@ -346,7 +354,7 @@ fn way(node: &Node, key: &[u8]) -> (usize, usize) {
         return (0, 0);
     }
     let child = node.child_for(key);
-    (child, (node.children[child].next - node.first) as usize)
+    (child, node.children[child].next as usize)
 }
 
 /// Takes a leaf's messages of the key. The guard of the block moves on with the value: a reference of its own would be counted.
@@ -414,17 +422,12 @@ impl<'v> Probe<'v> for StbeProbe<'v> {
                 }
                 continue;
             };
-            let slice = &self.node.branches[self.next - 1].slice;
+            let node = self.node;
+            let slice = &node.branches[self.next - 1].slice;
             match probe.step(slice, lookup.key, block.take())? {
                 ProbeStep::Need(addr, kind) => {
-                    lookup.tally.filters += u64::from(kind == BlockKind::Filter);
-                    lookup.tally.leaves += u64::from(kind == BlockKind::Leaf);
-                    self.searched |= kind == BlockKind::Leaf;
-                    if kind == BlockKind::Filter
-                        && let Some(found) = self.ahead.take(slice.run(), addr)
-                    {
-                        lookup.tally.foreseen += 1;
-                        block = Some(found);
+                    block = self.note(slice.run(), addr, kind, lookup);
+                    if block.is_some() {
                         continue;
                     }
                     return Ok(Step::Need(slice.run(), addr, kind));

@@ -10,6 +10,7 @@
 //!    neighbour if they are too many for one); *split* what became too large: a leaf `k` ways by clipping its runs, an
 //!    inner node over `F` children into equal parts that share its branches. A root that split gets a root above it; a
 //!    root with one child and nothing of its own goes.
+//! 4. *Trim*: branches, and ends of branches, that no child waits for any more go (decision 0024).
 //!
 //! The source splits preemptively on the way down because it latches node by node. Here the pass works on copies and the
 //! root is swapped once, so splits propagate upwards in the same pass and no slack `F + H` is needed.
@@ -143,7 +144,7 @@ impl Tender<'_> {
             self.merge_children(draft.get_or_insert_with(|| node.edit()), i)?;
         }
         let Some(mut draft) = draft else { return Ok(vec![node.clone()]) };
-        draft.trim();
+        draft.trim()?;
         self.split_inner(Arc::new(draft))
     }
 
@@ -274,8 +275,8 @@ impl Tender<'_> {
             ..branch.clone()
         }));
         let shift = a.branches.len() as u64;
-        node.children.extend(a.children.iter().map(|c| Child { node: c.node.clone(), next: c.next - a.first }));
-        node.children.extend(b.children.iter().map(|c| Child { node: c.node.clone(), next: c.next - b.first + shift }));
+        node.children.extend(a.children.iter().map(|c| Child { node: c.node.clone(), next: c.next }));
+        node.children.extend(b.children.iter().map(|c| Child { node: c.node.clone(), next: c.next + shift }));
         node
     }
 }
@@ -299,12 +300,12 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     part.children = children
         .iter()
         .map(|child| {
-            let next = kept_before[(child.next - node.first) as usize];
+            let next = kept_before[child.next as usize];
             let again = u64::from(SeededBug::LiveAgainAfterSplit.is_on());
             Child { node: child.node.clone(), next: next.saturating_sub(again) }
         })
         .collect();
-    part.trim();
+    part.trim()?;
     Ok(part)
 }
 

@@ -489,6 +489,41 @@ fn a_cold_child_does_not_hold_what_goes_to_a_hot_one() {
 }
 
 #[test]
+fn what_one_child_has_compacted_is_freed_while_others_wait_for_it() {
+    let mut bench = Bench::new(34);
+    // Memtables of many pages, several of which wait in the root.
+    let shape = Shape { memtable_bytes: 64 << 10, leaf_bytes: 192 << 10, ..SHAPE };
+    bench.tree = Stbe::create(bench.core.clone(), shape, Some(operator()), Seqno(0));
+    let root = |bench: &Bench| bench.tree.inner.lock().trunk.root.clone();
+    while root(&bench).children.len() < 2 || root(&bench).children.iter().any(|child| child.next == root(&bench).end())
+    {
+        bench.put(3_000, 30_000);
+        bench.drain();
+    }
+    let (run, range, part) = {
+        let root = root(&bench);
+        let (branch, range) = (root.branches.last().unwrap(), root.children[0].node.range.clone());
+        let part = branch.slice.clip(&range).unwrap().unwrap().held_pages();
+        (branch.slice.run().clone(), range, part)
+    };
+    let owned = || run.owned().iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
+    let (before, view) = (owned(), bench.tree.view());
+    assert!(part > 2, "the first child has {part} pages");
+    bench.tree.compact(&range).unwrap();
+    bench.drain();
+    assert_eq!(owned(), before, "a view keeps what it shows");
+    drop(view);
+    // Both sides need the leaf at their border.
+    assert_eq!(owned(), before - (part - 1));
+    let after = root(&bench);
+    let waits = after.branches.iter().find(|branch| branch.slice.run().meta().id == run.meta().id).unwrap();
+    assert!(!waits.slice.range().overlaps(&range) && waits.weights[0] == 0);
+    assert_eq!(waits.bytes, waits.weights.iter().sum::<u64>());
+    drop(after);
+    bench.check();
+}
+
+#[test]
 fn what_is_deleted_in_key_order_goes() {
     let mut bench = Bench::new(1);
     // Something is there already, so that no memtable is packed at the bottom.

@@ -422,8 +422,7 @@ impl<'v> Probe<'v> for StbeProbe<'v> {
                 }
                 continue;
             };
-            let node = self.node;
-            let slice = &node.branches[self.next - 1].slice;
+            let slice = &{ self.node }.branches[self.next - 1].slice;
             match probe.step(slice, lookup.key, block.take())? {
                 ProbeStep::Need(addr, kind) => {
                     block = self.note(slice.run(), addr, kind, lookup);

@@ -82,7 +82,15 @@ fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], rou
     let route = route.map(|(maplet, value)| Route::new(maplet.clone(), value, slice.run()));
     let slice = slice.clip(range).expect("reads").expect("something is there");
     let bytes = slice.bytes();
-    Branch { id: BranchId(id), fresh: id % 2 == 1, slice, bytes, weights: weights.into(), route }
+    Branch {
+        id: BranchId(id),
+        fresh: id % 2 == 1,
+        slice,
+        bytes,
+        weights: weights.into(),
+        deletes: Default::default(),
+        route,
+    }
 }
 
 /// A root over two leaves: one branch was flushed to the left one, one lies in both; some of them are asked by a maplet.

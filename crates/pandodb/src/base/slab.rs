@@ -119,17 +119,6 @@ impl<T: FromZeros> Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Gives the system the memory of all pieces that nobody uses; how many there were.
-    pub fn discard(&self) -> usize {
-        let Some(reserved) = &self.reserved else { return 0 };
-        // Nobody finds them meanwhile.
-        let free = std::mem::take(&mut self.pieces.lock().free);
-        let count = free.len();
-        free.iter().for_each(|number| reserved.discard(*number, self.bytes()));
-        self.pieces.lock().discarded.extend(free);
-        count
-    }
-
     fn bytes(&self) -> usize {
         self.len * size_of::<T>()
     }

@@ -26,7 +26,7 @@
 //!   ([`Pool::should_copy`]).
 //!
 //! **Lending**: memtables come and go, and blocks use what they leave ([`Pool::lend`], [`Pool::take_back`]). A block of one page is a slot
-//! of a [`Slab`], so that what is evicted for them is memory indeed.
+//! of a [`Slab`](crate::base::Slab), so that what is evicted for them is memory indeed.
 //!
 //! What of the source is not here: dirty pages, hence write locks and their claims; its counters of readers. Blocks never
 //! change, and `arc_swap` guards them ([decision 0019](../../../../docs/decisions/0019-pool-concurrency.md)).

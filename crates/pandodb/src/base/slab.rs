@@ -25,6 +25,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub struct Slab<T> {
     len: usize,
     reserved: Option<Reserved<T>>,
     pieces: Mutex<Pieces>,
+    /// What one slot's owner has left another one's finds: both mean the same type, down to its lifetimes.
+    exact: PhantomData<fn(T) -> T>,
 }
 
 /// Which pieces of the reserved addresses are not in use.
@@ -84,9 +87,12 @@ impl<T: FromZeros> Slab<T> {
         let bytes = len * size_of::<T>();
         assert!(bytes > 0 && bytes.is_multiple_of(PAGE), "a piece is whole pages");
         let most = u32::try_from(most).unwrap_or(u32::MAX);
-        let reserved = if MAPPED { Reserved::new(bytes, most) } else { None };
+        const { assert!(align_of::<T>() <= PAGE, "a page is aligned as any value") };
+        // Where the system's pages are larger than ours, a piece is not to be discarded by itself.
+        let discards = MAPPED && bytes.is_multiple_of(rustix::param::page_size());
+        let reserved = if discards { Reserved::new(bytes, most) } else { None };
         let pieces = Pieces { free: Vec::new(), discarded: Vec::new(), fresh: 0, spare };
-        Arc::new(Slab { len, reserved, pieces: Mutex::new(pieces) })
+        Arc::new(Slab { len, reserved, pieces: Mutex::new(pieces), exact: PhantomData })
     }
 
     /// A piece: zeros, or whatever an earlier owner has left. About 20 ns, and a page fault for each page that was not in memory.
@@ -142,7 +148,9 @@ impl<T> Reserved<T> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags).ok()? };
-        // Pages are at least as aligned as any `T`.
+        // A huge page would come back to memory as a whole for one piece of it.
+        // SAFETY: the range is the mapping just made.
+        let _ = unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxNoHugepage) };
         NonNull::new(at.cast::<T>()).map(|at| Reserved { at, bytes, pieces })
     }
 

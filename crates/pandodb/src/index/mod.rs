@@ -225,6 +225,8 @@ pub struct Lookup<'a> {
     pub base_seqno: Seqno,
     /// For figures.
     pub tally: ProbeTally,
+    /// No other lookup of this thread is under way: those wait for each other's blocks, and what each holds meanwhile is to be little.
+    pub alone: bool,
     /// Messages with a smaller seqno are dead: a range tombstone covers them.
     floor: Seqno,
     done: bool,
@@ -241,6 +243,7 @@ impl<'a> Lookup<'a> {
             base: Base::Absent,
             base_seqno: Seqno(0),
             tally: ProbeTally::default(),
+            alone: true,
             floor: Seqno(0),
             done: false,
         }

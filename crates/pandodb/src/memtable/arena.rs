@@ -27,8 +27,9 @@ use crate::pool::Pool;
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_WORDS: usize = CHUNK_BYTES / WORD;
-/// Chunks for which addresses are reserved: 16 GiB. Those beyond come from the allocator.
-const MOST_CHUNKS: usize = 16 << 10;
+/// Addresses are reserved for so many chunks, and for so many more for each that is kept. Those beyond come from the allocator.
+const LEAST_RESERVED: usize = 64;
+const RESERVED: usize = 16;
 /// Words of a strip in a large memtable,
 const STRIP_WORDS: usize = (64 << 10) / WORD;
 /// and of what share of the memory in use a strip is in a small one.
@@ -54,7 +55,8 @@ pub struct ChunkPool {
 impl ChunkPool {
     /// Keeps up to `max_free` chunks of [`CHUNK_BYTES`] for reuse.
     pub fn new(max_free: usize) -> ChunkPool {
-        ChunkPool { slab: Slab::new(CHUNK_WORDS, MOST_CHUNKS, 0), free: Mutex::default(), max_free, lender: None }
+        let most = LEAST_RESERVED + RESERVED * max_free;
+        ChunkPool { slab: Slab::new(CHUNK_WORDS, most, 0), free: Mutex::default(), max_free, lender: None }
     }
 
     /// Borrows the memory of all chunks, those included that wait for reuse, from `pool`. Memtables of `memtable_bytes` that are smaller

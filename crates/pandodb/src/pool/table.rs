@@ -140,13 +140,15 @@ impl Table {
         for (frame, (_, hash)) in frames.iter_mut().zip(wanted) {
             *frame = Some(self.chains[self.chain(*hash)].load(Acquire));
         }
-        let frames = frames.map(|link| link.and_then(|link| link.checked_sub(1)).map(|number| self.frame(number)));
-        let of_hash = |first: &Frame, hash: u64| first.hash.load(Relaxed) == hash;
-        for ((frame, (key, hash)), found) in frames.iter().zip(wanted).zip(found.iter_mut()) {
+        let mut frames = frames.map(|link| link.and_then(|link| link.checked_sub(1)).map(|number| self.frame(number)));
+        for ((frame, (key, hash)), found) in frames.iter_mut().zip(wanted).zip(found.iter_mut()) {
             *found = match frame {
-                Some(frame) if of_hash(frame, *hash) => Some(frame.block.load()),
-                // Not the first of its chain.
-                Some(_) => self.find(*key, *hash),
+                Some(first) if first.hash.load(Relaxed) == *hash => Some(first.block.load()),
+                // Not the first of its chain; its own frame has learnt of the hit.
+                Some(_) => {
+                    *frame = None;
+                    self.find(*key, *hash)
+                }
                 None => None,
             };
         }
@@ -154,7 +156,8 @@ impl Table {
             let is_it = found.as_ref().is_some_and(|body| body.key == *key);
             match (found.as_ref().filter(|_| is_it), frame) {
                 (Some(body), Some(frame)) => frame.hit(body.keep.chances()),
-                _ => *found = None,
+                (Some(_), None) => {}
+                (None, _) => *found = None,
             }
         }
     }

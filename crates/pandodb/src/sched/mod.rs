@@ -9,7 +9,8 @@
 //!
 //! * **No cliff.** The ratio grows with the debt, so a writer slows down a little at every write instead of standing still
 //!   at some limit. In balance the debt stays at about [`SPREAD`] times the write amplification of compactions, in memtables.
-//! * **A bounded wait.** A small write waits a moment at most, a large one some more; what it still owes, the next one pays.
+//! * **A bounded wait.** A small write waits a moment at most, a large one some more; what it still owes, the next one pays. While memtables
+//!   pile up it is longer, twice for each: their memory is bounded by nothing else.
 //! * **A level rate.** The debt of a compaction comes at once and is paid over [`SPREAD`] memtables; and the slack lasts for a
 //!   pause of the workers, a sync of the data file say, so that writers go on meanwhile.
 //! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`]: deterministic.
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::sync::{
-    AtomicBool, AtomicU64, Condvar, Mutex,
+    AtomicBool, AtomicU64, Condvar, EXPLORED, Mutex,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use crate::device::{Device, JoinHandle};
@@ -33,6 +34,10 @@ const MOMENT: Duration = Duration::from_millis(1);
 const MOMENT_BYTES: u64 = 16 << 10;
 /// and not more than so many.
 const MAX_MOMENTS: u64 = 5;
+/// Doublings of that.
+const MOST_CROWD: u64 = 8;
+/// How often a writer is woken at most while it waits: where the time stands still it is to come to an end, too.
+const ROUNDS: u32 = if EXPLORED { 1 } else { 10_000 };
 /// Bytes of work in one step of a worker, at most.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
 /// Bytes of work in one step of a writer, at most.
@@ -206,15 +211,17 @@ impl Scheduler {
         self.rest(&self.done, time);
     }
 
-    /// Charges a writer of so many bytes and makes it wait, a moment at a time, until it has paid or waited enough.
-    pub fn pay(&self, price: u64, bytes: u64) {
+    /// Charges a writer and makes it wait until it has paid or waited for `patience` ([`patience`]). What a worker does meanwhile
+    /// wakes it, but does not end that.
+    pub fn pay(&self, price: u64, patience: Duration, now: &dyn Fn() -> Duration) {
         if price == 0 || self.account.charge(price) == 0 {
             return;
         }
-        for _ in 0..moments(bytes) {
+        let until = now() + patience;
+        for _ in 0..ROUNDS {
             self.work.notify_all();
             self.wait(MOMENT);
-            if self.account.due() == 0 || self.stop.load(Relaxed) {
+            if self.account.due() == 0 || self.stop.load(Relaxed) || now() >= until {
                 break;
             }
         }
@@ -229,9 +236,11 @@ impl Scheduler {
     }
 }
 
-/// How often a write of so many bytes waits at most. More for a large one: or it would outrun the work.
-fn moments(bytes: u64) -> u64 {
-    (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS)
+/// How long a write of so many bytes waits at most. More for a large one, or it would outrun the work; and twice as long for each memtable
+/// in `crowd`, those that wait to be packed beyond what is usual: they hold memory.
+pub fn patience(bytes: u64, crowd: u64) -> Duration {
+    let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << crowd.min(MOST_CROWD);
+    MOMENT * moments as u32
 }
 
 #[cfg(test)]
@@ -255,7 +264,9 @@ mod tests {
 
     #[test]
     fn a_small_write_waits_once_and_none_for_long() {
-        assert_eq!([0, 100, 16 << 10, 40 << 10, 1 << 30].map(moments), [1, 1, 2, 3, MAX_MOMENTS]);
+        let moments = |bytes, crowd| patience(bytes, crowd).as_millis() as u64;
+        assert_eq!([0, 100, 16 << 10, 40 << 10, 1 << 30].map(|bytes| moments(bytes, 0)), [1, 1, 2, 3, MAX_MOMENTS]);
+        assert_eq!([0, 1, 3, 100].map(|crowd| moments(100, crowd)), [1, 2, 8, 1 << MOST_CROWD]);
     }
 
     #[test]

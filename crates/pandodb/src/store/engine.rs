@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::catalog::Catalog;
 use super::commit::Sequencer;
@@ -29,6 +30,9 @@ use crate::wal::Log;
 
 /// Sealed memtables that may wait before writers are held back hard.
 pub(super) const MAX_SEALED: u64 = 3;
+
+/// So long nothing was to be done before what is worth doing only in idle time is.
+const REST: Duration = Duration::from_millis(90);
 
 /// One open store.
 pub(crate) struct Engine {
@@ -54,8 +58,8 @@ pub(crate) struct Engine {
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// Bytes in all active memtables. Those who apply commits add and subtract in any order: [`Engine::active`] reads it.
     pub active_bytes: Lone<AtomicU64>,
-    /// The last turn found nothing to do.
-    pub idle: AtomicBool,
+    /// Since when there has been nothing to do, and up to where was written then.
+    pub idle: Mutex<Option<(Duration, Seqno)>>,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
     /// The last failure of background work that was not final, for the statistics.
@@ -143,7 +147,9 @@ impl Engine {
         let room = memtable.saturating_sub(self.active());
         let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable }.price(bytes);
         if self.config.background_threads > 0 {
-            self.scheduler.pay(price, bytes);
+            // Memtables that wait to be packed hold memory, which nothing else bounds.
+            let crowd = (debt.pack_bytes / memtable).saturating_sub(MAX_SEALED - 1);
+            self.scheduler.pay(price, sched::patience(bytes, crowd), &|| self.device.now());
         } else {
             self.work_off(price)?;
         }
@@ -182,7 +188,9 @@ impl Engine {
             && let Err(e) = log.prepare()
         {
             self.poison(&e);
-            return Turn::Stuck;
+            if self.poison.get().is_some() {
+                return Turn::Stuck;
+            }
         }
         if self.checkpoint_due.swap(false, Relaxed)
             && let Err(e) = self.checkpoint()
@@ -207,19 +215,34 @@ impl Engine {
                         self.damage.lock().entry(keyspace.id).or_insert(damage);
                     }
                     self.trouble.lock().take();
-                    self.idle.store(false, Relaxed);
+                    self.idle.lock().take();
                     return Turn::Worked(progress.bytes.max(1));
                 }
                 Err(e) => return self.note_trouble(e),
             }
         }
         self.tried_again.store(false, Relaxed);
-        self.chunks.trim();
-        // Twice in a row, so a worker's rest ago: writers have not come back meanwhile. A store without workers does what it is told.
-        if self.idle.swap(true, Relaxed) && self.config.background_threads > 0 {
+        if self.is_at_rest() {
+            self.chunks.trim();
             keyspaces.iter().for_each(|keyspace| keyspace.index.rest());
         }
         Turn::Idle
+    }
+
+    /// Whether there has been nothing to do for a while, and nobody has written. Said once. A store without workers does what it is told.
+    fn is_at_rest(&self) -> bool {
+        if self.config.background_threads == 0 {
+            return false;
+        }
+        let (now, visible) = (self.device.now(), self.snapshots.visible());
+        let mut idle = self.idle.lock();
+        match *idle {
+            Some((since, seqno)) if seqno == visible => now.saturating_sub(since) >= REST,
+            _ => {
+                *idle = Some((now, visible));
+                false
+            }
+        }
     }
 
     /// A turn of a worker thread. A panic in it is a mistake of ours: it must not take the host down, nor leave writers

@@ -98,7 +98,7 @@ pub(crate) fn open(
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
         active_bytes: Lone(AtomicU64::new(0)),
-        idle: AtomicBool::new(false),
+        idle: Mutex::default(),
         checkpoint_due: AtomicBool::new(false),
         trouble: Mutex::new(None),
         damage: Mutex::default(),

@@ -293,6 +293,7 @@ impl<'a> Flight<'a> {
     /// A lookup that has asked the memtables.
     fn start(world: &World<'a>, key: usize, bytes: &'a [u8]) -> Result<Flight<'a>> {
         let mut lookup = Lookup::new(bytes, world.at);
+        lookup.alone = false;
         world.look_up_in_memory(&mut lookup)?;
         let probe = world.view.probe(&lookup);
         Ok(Flight { key, lookup, probe, waits: None, blocks: 0 })

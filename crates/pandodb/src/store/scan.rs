@@ -30,7 +30,7 @@ use super::engine::Engine;
 /// How long a scan holds on to one world.
 const HOLD: Duration = Duration::from_secs(2);
 /// Who comes for so many keys within so short a time is not asked the time again before as many more.
-const QUICK_KEYS: u32 = 64;
+const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
 /// Bytes of the first block that a side takes from each source, and of the largest. Between them it takes half of what it has
 /// had so far: so much at most has been read in vain when the scan ends.

@@ -229,9 +229,13 @@ impl Node {
         let last = waiting.last().filter(|_| !SeededBug::ClippedToFirst.is_on()).unwrap_or(first);
         let hull =
             KeyRange::new(self.children[first].node.range.from.clone(), self.children[last].node.range.to.clone());
-        // What cannot be measured stays as it is: blocks above the leaves that cannot be read let go of nothing.
-        let clipped = branch.slice.clip(&hull)?.filter(|part| part.held_pages() < branch.slice.held_pages());
-        let Some(slice) = clipped else { return Ok(Some(branch)) };
+        // What cannot be measured stays as it is, and is nobody else's trouble: damaged blocks above the leaves let go of nothing.
+        let clipped = match branch.slice.clip(&hull) {
+            Err(e) if e.is_damage() => None,
+            clipped => clipped?,
+        };
+        let is_less = |part: &Arc<RunSlice>| part.held_pages() < branch.slice.held_pages();
+        let Some(slice) = clipped.filter(is_less) else { return Ok(Some(branch)) };
         let inside = |(i, &weight): (usize, &u64)| if (first..=last).contains(&i) { weight } else { 0 };
         let weights: Arc<[u64]> = branch.weights.iter().enumerate().map(inside).collect();
         Ok(Some(Branch { slice, bytes: weights.iter().sum(), weights, ..branch }))

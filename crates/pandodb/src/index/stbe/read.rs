@@ -312,7 +312,8 @@ impl StbeProbe<'_> {
         }
         match self.rows.get(lookup.key, lookup.hash, lookup.at, self.through) {
             Some(value) => lookup.take_row(value),
-            None => self.foresee(lookup),
+            None if lookup.alone => self.foresee(lookup),
+            None => {}
         }
     }
 
@@ -332,7 +333,7 @@ impl StbeProbe<'_> {
         lookup.tally.filters += u64::from(kind == BlockKind::Filter);
         lookup.tally.leaves += u64::from(kind == BlockKind::Leaf);
         self.searched |= kind == BlockKind::Leaf;
-        let found = self.ahead.take(run, addr);
+        let found = if kind == BlockKind::Filter { self.ahead.take(run, addr) } else { None };
         lookup.tally.foreseen += u64::from(found.is_some());
         found
     }

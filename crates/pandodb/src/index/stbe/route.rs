@@ -153,10 +153,20 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     let overlap = |chunks: &[&[&Branch]]| {
         !have_no_common_key(chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| &*branch.slice))
     };
-    let at = (0..=units.len().checked_sub(width)?)
-        .find(|&at| rule.wants(&units[at..at + width]) && overlap(&chunks[at..at + width]))?;
+    let at = (0..=units.len().checked_sub(width)?).find(|&at| {
+        let chosen = &chunks[at..at + width];
+        rule.wants(&units[at..at + width]) && overlap(chosen) && (!rule.idle || are_whole(node, chosen))
+    })?;
     let units = units.into_iter().skip(at).take(width).collect();
     Some(Group { units, height: node.height, range: node.range.clone() })
+}
+
+/// Whether no run of these branches stands in the node besides: it would be torn out of another group, which would then want a maplet
+/// again, and so for ever.
+fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
+    let run = |branch: &Branch| branch.slice.run().meta().id;
+    let chosen: Vec<RunId> = chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| run(branch)).collect();
+    node.branches.iter().filter(|branch| chosen.contains(&run(branch))).count() == chosen.len()
 }
 
 fn unit_of(chunk: &[&Branch]) -> Unit {

@@ -34,6 +34,48 @@ fn a_block_is_loaded_once_and_known_by_owner_and_page() {
 }
 
 #[test]
+fn several_are_found_as_each_alone() {
+    // Three blocks a chain, so that most are not the first of theirs.
+    let pool = Pool::new(64 * (PAGE + OVERHEAD));
+    pool.set_capacity(1 << 20);
+    let fill = |page: u64| (page % 251) as u8;
+    (0..192).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Long, &buf(fill(page), 1))));
+    for first in 0..200 {
+        let wanted: [_; Pool::TOGETHER] = std::array::from_fn(|i| {
+            let owner = if i == 3 { RunId(8) } else { OWNER };
+            (owner, PageNo(first + i as u64 * 7))
+        });
+        let mut found = [const { None }; Pool::TOGETHER];
+        pool.peek_several(&wanted, &mut found);
+        for ((owner, page), found) in wanted.into_iter().zip(found) {
+            assert_eq!(found.is_some(), owner == OWNER && page.0 < 192, "{page:?} of {owner:?}");
+            assert!(found.is_none_or(|block| block.iter().all(|byte| *byte == fill(page.0))));
+        }
+    }
+}
+
+#[test]
+fn what_is_lent_is_evicted_and_comes_back() {
+    let pool = Pool::new(1 << 20);
+    let fill = |from: u64| {
+        (from..from + 300).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(1, 1))))
+    };
+    fill(0);
+    pool.lend(512 << 10);
+    assert!(pool.stats().bytes <= 512 << 10 && pool.stats().capacity == 512 << 10);
+    fill(1_000);
+    assert!(pool.stats().bytes <= 512 << 10, "{:?}", pool.stats());
+    // A quarter stays, whatever is asked for.
+    pool.lend(4 << 20);
+    let stats = pool.stats();
+    assert!(stats.bytes <= 256 << 10 && stats.blocks > 40 && !pool.has_room(128 << 10), "{stats:?}");
+    pool.take_back(4 << 20);
+    pool.take_back(512 << 10);
+    fill(2_000);
+    assert!(pool.stats().bytes > 900 << 10, "{:?}", pool.stats());
+}
+
+#[test]
 fn a_failed_load_caches_nothing() {
     let pool = Pool::new(1 << 20);
     let result = pool.get(OWNER, addr(1, 1), Keep::Short, || Err(Error::corruption("leaf block", 0, "damage")));

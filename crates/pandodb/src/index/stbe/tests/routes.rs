@@ -248,6 +248,8 @@ fn a_run_that_stands_in_a_node_twice_has_one_value() {
     all[2..].iter().for_each(|slice| add(&bench, &mut joined, slice));
     publish(&bench, joined);
     settle(&bench, 100);
+    bench.tree.rest();
+    settle(&bench, 100);
     for (key, value) in &bench.model {
         assert_eq!(get(&bench.tree, key, Seqno(bench.seqno)), Some(*value), "{}", described(&bench.tree));
     }
@@ -274,6 +276,8 @@ fn nodes_that_share_runs_do_not_fight_over_their_maplets() {
         publish(&bench, root);
         settle(&bench, 400);
         assert!(bench.tree.stats().maplets >= 2);
+        bench.tree.rest();
+        settle(&bench, 400);
     }
 }
 
@@ -302,6 +306,10 @@ fn writes_here_and_there_come_to_rest() {
             }
             bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
             settle(&bench, 1_000);
+            if round % 7 == 6 {
+                bench.tree.rest();
+                settle(&bench, 1_000);
+            }
         }
         bench.check();
         assert!(bench.tree.stats().routed_bytes > 0);

@@ -8,7 +8,7 @@
 //! Nothing depends on it: a filter that was not foreseen, or is not in the pool, is asked for when its turn comes.
 
 use super::reader::Run;
-use crate::base::{BlockAddr, PageNo, RunId};
+use crate::base::{BlockAddr, PageNo, RunId, SeededBug};
 use crate::pool::{Block, Pool};
 use crate::space::BlockKind;
 
@@ -62,7 +62,10 @@ impl<'r> Foreseen<'r> {
         let is_it = |noted: &Option<(&Run, BlockAddr)>| {
             noted.is_some_and(|(other, place)| place == addr && other.meta().id == run.meta().id)
         };
-        let at = self.runs[..self.count].iter().position(is_it)?;
+        let at = match SeededBug::FilterForAnother.is_on() {
+            true => self.blocks.iter().rposition(Option::is_some),
+            false => self.runs[..self.count].iter().position(is_it),
+        }?;
         self.blocks[at].take()
     }
 }

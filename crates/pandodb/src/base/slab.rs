@@ -39,6 +39,14 @@ use crate::base::sync::{EXPLORED, Mutex};
 /// Whether pieces can be mapped: miri does not know how to discard, and under an explorer each lock is a point.
 const MAPPED: bool = cfg!(all(target_os = "linux", not(miri))) && !EXPLORED;
 
+/// Who has memory to lend.
+pub trait Lender: std::fmt::Debug + Send + Sync {
+    /// Makes do with so many bytes less.
+    fn lend(&self, bytes: usize);
+    /// Gets bytes back that were lent.
+    fn take_back(&self, bytes: usize);
+}
+
 /// Pieces of `len` values each. Shared by its slots.
 #[derive(Debug)]
 pub struct Slab<T> {

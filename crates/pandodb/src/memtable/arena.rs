@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 use super::record::{self, Record, WORD};
 use super::table::Table;
+use crate::base::slab::Lender;
 use crate::base::sync::{AtomicUsize, Mutex, Ordering, Word, thread_number};
 use crate::base::{Entry, MAX_KEY, MAX_OPERAND, Seqno, Slab, Slot};
-use crate::pool::Pool;
 
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -49,7 +49,7 @@ pub struct ChunkPool {
     free: Mutex<Vec<Chunk>>,
     max_free: usize,
     /// From whom how many bytes are borrowed for a chunk.
-    lender: Option<(Arc<Pool>, usize)>,
+    lender: Option<(Arc<dyn Lender>, usize)>,
 }
 
 impl ChunkPool {
@@ -62,7 +62,7 @@ impl ChunkPool {
     /// Borrows the memory of all chunks, those included that wait for reuse, from `pool`. Memtables of `memtable_bytes` that are smaller
     /// than a chunk touch no more of it than that.
     #[must_use]
-    pub fn borrowing(mut self, pool: Arc<Pool>, memtable_bytes: usize) -> ChunkPool {
+    pub fn borrowing(mut self, pool: Arc<dyn Lender>, memtable_bytes: usize) -> ChunkPool {
         self.lender = Some((pool, memtable_bytes.min(CHUNK_BYTES)));
         self
     }

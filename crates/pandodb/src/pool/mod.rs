@@ -25,7 +25,7 @@
 //!   for long are counted ([`Block::pin`]), and past a quarter of the capacity new guards should copy
 //!   ([`Pool::should_copy`]).
 //!
-//! **Lending**: memtables come and go, and blocks use what they leave ([`Pool::lend`], [`Pool::take_back`]). A block of one page is a slot
+//! **Lending**: memtables come and go, and blocks use what they leave ([`Lender`]). A block of one page is a slot
 //! of a [`Slab`](crate::base::Slab), so that what is evicted for them is memory indeed.
 //!
 //! What of the source is not here: dirty pages, hence write locks and their claims; its counters of readers. Blocks never
@@ -48,6 +48,7 @@ use hand::Hands;
 use key::FrameKey;
 use table::Table;
 
+use crate::base::slab::Lender;
 use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, thread_number};
 use crate::base::{BlockAddr, PAGE, PageNo, Result, RunId};
 use crate::device::AlignedBuf;
@@ -230,19 +231,6 @@ impl Pool {
         whole.saturating_sub(self.lent.load(Relaxed)).max(whole / LEAST_SHARE)
     }
 
-    /// Lends `bytes` of the capacity to who needs memory for something else, and evicts as much. Below a quarter of the capacity nothing is
-    /// evicted any more: so much a reader needs whatever happens, and the borrower goes over what both may have.
-    pub fn lend(&self, bytes: usize) {
-        self.lent.fetch_add(bytes, Relaxed);
-        self.evict_down();
-    }
-
-    /// Gets `bytes` back that were lent; blocks fill them as they come.
-    pub fn take_back(&self, bytes: usize) {
-        let before = self.lent.fetch_sub(bytes, Relaxed);
-        debug_assert!(before >= bytes, "nobody returns more than he has borrowed");
-    }
-
     /// Whether so many bytes of blocks of a page each can be cached without throwing anything out.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity()
@@ -343,5 +331,20 @@ impl Pool {
             evictions: sum(|tally| &tally.evictions),
             pinned_bytes: self.home.pinned.load(Relaxed),
         }
+    }
+}
+
+impl Lender for Pool {
+    /// Lends `bytes` of the capacity to who needs memory for something else, and evicts as much. Below a quarter of the capacity nothing is
+    /// evicted any more: so much a reader needs whatever happens, and the borrower goes over what both may have.
+    fn lend(&self, bytes: usize) {
+        self.lent.fetch_add(bytes, Relaxed);
+        self.evict_down();
+    }
+
+    /// Gets `bytes` back that were lent; blocks fill them as they come.
+    fn take_back(&self, bytes: usize) {
+        let before = self.lent.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "nobody returns more than he has borrowed");
     }
 }

@@ -15,6 +15,7 @@
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, leaves in a row, a range, several runs |
 //! | `loads` | blocks of several runs, read beside each other |
+//! | `foreseen` | the filters on a lookup's way, looked for in the pool all at once |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
 //! | `salvage` | reads what it can around damage, and says which keys are lost |
 //! | `slice`, `spans` | a run clipped to a key range, and which pages somebody still needs |

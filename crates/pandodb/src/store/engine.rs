@@ -263,6 +263,10 @@ impl Engine {
                 if self.core.data.has_quarantine() {
                     self.checkpoint_due.store(true, Relaxed);
                 }
+                // Whoever fills a segment can make the next one himself.
+                if self.log.as_ref().is_some_and(Log::give_up_prepared) {
+                    return Turn::Worked(1);
+                }
                 // What is kept back for this moment lets compactions and the next checkpoint go on.
                 match self.reserve.release() {
                     // Now there is room: whoever waits for the work is not to be told of a full disk yet. Once: work

@@ -365,6 +365,12 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.prepare(&self.common))
     }
 
+    /// Removes what [`Log::prepare`] has made and nobody has taken yet: the disk is full, and its space may be all that is missing. It is
+    /// not made again for the current segments. Whether there was any.
+    pub fn give_up_prepared(&self) -> bool {
+        self.streams.iter().fold(false, |any, stream| stream.give_up_prepared(&self.common) | any)
+    }
+
     /// Whether [`Log::prepare`] has got something to do since this was asked before.
     pub fn wants_segment(&self) -> bool {
         let wants = &self.common.wants_segment;

@@ -436,6 +436,12 @@ impl Stream {
         Ok(())
     }
 
+    /// See [`super::Log::give_up_prepared`].
+    pub fn give_up_prepared(&self, common: &Common) -> bool {
+        let unused = self.next.lock().segment.take();
+        unused.inspect(|segment| common.remove_unused(&segment.name)).is_some()
+    }
+
     /// See [`super::Log::trim`].
     pub fn trim(&self, common: &Common) -> Result<()> {
         let mut state = self.state.lock();

@@ -12,11 +12,11 @@
 //! ```
 //!
 //! 1. [`Slab::take`] hands out a free piece, else a discarded one, else a fresh one. Past the reserved addresses, and where nothing
-//!    can be mapped (other systems than Linux, miri, the explorer), a piece comes from the allocator.
+//!    can be mapped (other systems than Linux, pages that are larger than ours, miri, the explorer), a piece comes from the allocator.
 //! 2. A piece ([`Slot`]) is owned like a box and returns when it is dropped: among the free ones, or, if there are enough of
 //!    those, discarded.
 //!
-//! Invariants: a number is in one [`Slot`] or in one of the two lists or fresh; so two slots never overlap. What stands in a new slot is
+//! Invariants: a number is in one [`Slot`] or in one of the two lists or fresh, or in nobody's sight while it is discarded; so two slots never overlap. What stands in a new slot is
 //! zeros or what an earlier slot of the same slab had written: in both cases values of its type.
 //!
 //! Source: ours; the split of a reservation from what is backed by memory is that of every allocator of pages.
@@ -39,7 +39,7 @@ use crate::base::sync::{EXPLORED, Mutex};
 /// Whether pieces can be mapped: miri does not know how to discard, and under an explorer each lock is a point.
 const MAPPED: bool = cfg!(all(target_os = "linux", not(miri))) && !EXPLORED;
 
-/// Who has memory to lend.
+/// Who has memory to lend: the buffer pool. A trait, since the models of `crates/explore/loom` build memtables without a pool.
 pub trait Lender: std::fmt::Debug + Send + Sync {
     /// Makes do with so many bytes less.
     fn lend(&self, bytes: usize);

@@ -60,7 +60,7 @@ impl ChunkPool {
     }
 
     /// Borrows the memory of all chunks, those included that wait for reuse, from `pool`. Memtables of `memtable_bytes` that are smaller
-    /// than a chunk touch no more of it than that.
+    /// than a chunk touch about so much of it, but for a large record or batch.
     #[must_use]
     pub fn borrowing(mut self, pool: Arc<dyn Lender>, memtable_bytes: usize) -> ChunkPool {
         self.lender = Some((pool, memtable_bytes.min(CHUNK_BYTES)));

@@ -31,7 +31,7 @@
 //! What of the source is not here: dirty pages, hence write locks and their claims; its counters of readers. Blocks never
 //! change, and `arc_swap` guards them ([decision 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
-//! Locks: a group's hand, under it a chain's or that of free frames; nothing else is locked inside.
+//! Locks: a group's hand, under it a chain's, that of free frames, or that of the slab; nothing else is locked inside.
 
 mod block;
 mod hand;

@@ -229,7 +229,7 @@ impl Engine {
         Turn::Idle
     }
 
-    /// Whether there has been nothing to do for a while, and nobody has written. Said once. A store without workers does what it is told.
+    /// Whether there has been nothing to do for a while, and nobody has written. A store without workers does what it is told.
     fn is_at_rest(&self) -> bool {
         if self.config.background_threads == 0 {
             return false;

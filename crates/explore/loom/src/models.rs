@@ -1,6 +1,7 @@
 //! The models: at most three threads each.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use loom::sync::atomic::{
     AtomicU64,
@@ -172,7 +173,7 @@ fn stop(mistake: bool) {
     let scheduler = Arc::new(Scheduler::new(MEMTABLE));
     let worker = {
         let scheduler = scheduler.clone();
-        spawn(move || scheduler.run(&|| Turn::Idle))
+        spawn(move || scheduler.run(&|| Turn::Idle, &|| Duration::ZERO))
     };
     if !mistake {
         scheduler.stop();

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Leaves are read in chunks past the pool, since one long scan would wash it out; but a scan looks into the pool first, and
-//! puts its first two leaves there: most scans are short, and what they touch is worth keeping. Two pages cost a device
+//! puts its first two leaves there: most scans are short, and what they touch is worth keeping. The others it puts there as long as nothing
+//! has to go for them, so that a store which fits into memory is scanned in memory. Two pages cost a device
 //! hardly more than one, and save most short scans a second read. A compaction streams, and never touches the pool. A
 //! chunk stays inside one extent and inside the span of the cursor's slice, beyond which pages may belong to someone else by
 //! now.
@@ -211,9 +212,11 @@ impl Leaves {
     fn passed(&mut self, run: &Run) -> Result<()> {
         self.streak += 1;
         self.passed_bytes += (self.current.end - self.current.start) * PAGE as u64;
-        if self.readahead.is_scan() && self.streak <= POOLED_LEAVES && matches!(self.held, Held::Chunk(..)) {
+        if self.readahead.is_scan() && matches!(self.held, Held::Chunk(..)) {
             let pages = (self.current.end - self.current.start) as u32;
-            run.cache_leaf(run.address(self.current.start, pages)?, self.bytes());
+            if self.streak <= POOLED_LEAVES || run.pool().has_room(self.bytes().len()) {
+                run.cache_leaf(run.address(self.current.start, pages)?, self.bytes());
+            }
         }
         self.read_ahead(run);
         Ok(())

@@ -3,30 +3,32 @@
 //! `sched` knows one thing: *debt*, the bytes of work that accepted writes have caused. It does not know what the work is.
 //!
 //! ```text
-//!   writer ── admit(bytes, debt) ──▶ owed += bytes × ratio ──▶ waits while owed > earned + slack
-//!   worker ── step ──▶ earned += bytes worked ─────────────────────┘ wakes it
+//!   writer ── bytes, debt ──▶ price ──▶ paid_until += price ÷ pace ──▶ waits while paid_until is ahead of the clock
+//!   worker ── step ─────────────────────────────▶ pace: bytes worked a second, over some seconds
 //! ```
 //!
-//! * **No cliff.** The ratio grows with the debt, so a writer slows down a little at every write instead of standing still
+//! * **No cliff.** The price grows with the debt, so a writer slows down a little at every write instead of standing still
 //!   at some limit. In balance the debt stays at about [`SPREAD`] times the write amplification of compactions, in memtables.
+//! * **A level rate.** A writer pays in time, at the workers' usual pace ([`Pace`]), not in work that it sees done: a worker that pauses for a
+//!   sync or is taken off its core stops nobody. And the debt of a compaction, which comes at once, is paid over [`SPREAD`] memtables.
 //! * **A bounded wait.** A small write waits a moment at most, a large one some more; what it still owes, the next one pays. While memtables
-//!   pile up it is longer, twice for each: their memory is bounded by nothing else.
-//! * **A level rate.** The debt of a compaction comes at once and is paid over [`SPREAD`] memtables; and the slack lasts for a
-//!   pause of the workers, a sync of the data file say, so that writers go on meanwhile.
-//! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`]: deterministic.
-//! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack are at most a quarter of a memtable: a store of a few
+//!   pile up both the price and the wait double for each of them: their memory is bounded by nothing else.
+//! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`], and pays in work ([`Account`]): deterministic.
+//! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a memtable: a store of a few
 //!   kilobytes parks its compactions between writes as a large one does.
 //!
-//! Invariant: credit does not pile up: a worker that ran ahead does not buy a later burst.
+//! Invariant: credit does not pile up: neither work that ran ahead nor time in which nobody wrote buys a later burst.
 
-use std::sync::Arc;
+mod pace;
+
 use std::time::Duration;
+
+pub use pace::Pace;
 
 use crate::base::sync::{
     AtomicBool, AtomicU64, Condvar, EXPLORED, Mutex,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-use crate::device::{Device, JoinHandle};
 
 /// How long a writer waits at a time.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -36,16 +38,18 @@ const MOMENT_BYTES: u64 = 16 << 10;
 const MAX_MOMENTS: u64 = 5;
 /// Doublings of that.
 const MOST_CROWD: u64 = 8;
-/// How often a writer is woken at most while it waits: where the time stands still it is to come to an end, too.
+/// How often a writer waits at most: where the time stands still it is to come to an end, too.
 const ROUNDS: u32 = if EXPLORED { 1 } else { 10_000 };
 /// Bytes of work in one step of a worker, at most.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
 /// Bytes of work in one step of a writer, at most.
 pub const FOREGROUND_STEP: u64 = 64 << 10;
-/// Bytes that a writer may owe before it waits, at most.
+/// Bytes that a writer which works itself may owe before it does, at most.
 const SLACK: u64 = 8 << 20;
+/// A background thread that has nothing to do looks again after that.
+const REST: Duration = Duration::from_millis(100);
 /// The debt of compactions falls to a third within the writes of so many memtables.
-pub const SPREAD: u64 = 4;
+pub const SPREAD: u64 = 8;
 
 /// What a writer is up against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,8 @@ pub struct Load {
     pub room: u64,
     /// Bytes of a full memtable.
     pub memtable: u64,
+    /// Memtables that wait to be packed, beyond what is usual.
+    pub crowd: u64,
 }
 
 impl Load {
@@ -70,11 +76,11 @@ impl Load {
         // A part of the room is kept back, so that the price rises before the room is gone.
         let room = u128::from(self.room.saturating_sub(self.memtable / 16).max(self.memtable / 64).max(1));
         let pack = u128::from(bytes) * u128::from(self.pack) / room;
-        u64::try_from(compact + pack).unwrap_or(u64::MAX)
+        u64::try_from((compact + pack) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
     }
 }
 
-/// The account between writers and workers.
+/// The account of writers that do the work themselves.
 ///
 /// `owed` is read before `earned`, and written with `Release` by whoever has looked at `earned`: who sees credit voided sees
 /// the work that it was voided for, too, and does not owe it again (`crates/explore/loom`, model `account`).
@@ -130,16 +136,21 @@ pub enum Turn {
     Stuck,
 }
 
-/// Starts, wakes and stops the workers.
+/// Starts, wakes and stops the background threads.
 #[derive(Debug)]
 pub struct Scheduler {
     account: Account,
+    pace: Pace,
     memtable_bytes: u64,
     gate: Mutex<()>,
-    /// Wakes workers: there may be work.
+    /// How often the background threads were called.
+    calls: AtomicU64,
+    /// Wakes them: there may be work.
     work: Condvar,
-    /// Wakes writers and waiters: something was done.
+    /// Wakes those who wait for work: something was done.
     done: Condvar,
+    /// Wakes writers: nothing is owed.
+    free: Condvar,
     stop: AtomicBool,
 }
 
@@ -148,10 +159,13 @@ impl Scheduler {
     pub fn new(memtable_bytes: u64) -> Scheduler {
         Scheduler {
             account: Account::new(memtable_bytes),
+            pace: Pace::default(),
             memtable_bytes,
             gate: Mutex::new(()),
+            calls: AtomicU64::new(0),
             work: Condvar::new(),
             done: Condvar::new(),
+            free: Condvar::new(),
             stop: AtomicBool::new(false),
         }
     }
@@ -167,72 +181,89 @@ impl Scheduler {
     }
 
     /// Runs `turn` until the scheduler is stopped: the body of a worker thread.
-    pub fn run(&self, turn: &dyn Fn() -> Turn) {
-        while !self.stop.load(Relaxed) {
+    pub fn run(&self, turn: &dyn Fn() -> Turn, now: &dyn Fn() -> Duration) {
+        while let Some(calls) = self.is_on() {
             match turn() {
                 Turn::Worked(bytes) => {
-                    self.account.earn(bytes);
+                    self.pace.work(bytes, now());
                     self.done.notify_all();
                 }
                 Turn::Idle | Turn::Stuck => {
-                    self.account.clear();
+                    self.pace.rest();
+                    self.free.notify_all();
                     self.done.notify_all();
-                    self.rest(&self.work, Duration::from_millis(100));
+                    self.rest(calls);
                 }
             }
         }
     }
 
-    /// Starts a worker thread.
-    pub fn spawn(
-        self: &Arc<Self>,
-        device: &dyn Device,
-        name: &str,
-        turn: Box<dyn Fn() -> Turn + Send>,
-    ) -> std::io::Result<Box<dyn JoinHandle>> {
-        let scheduler = self.clone();
-        device.spawn(name, Box::new(move || scheduler.run(&*turn)))
-    }
-
-    fn rest(&self, on: &Condvar, time: Duration) {
-        let mut gate = self.gate.lock();
-        if !self.stop.load(Relaxed) {
-            on.wait_for(&mut gate, time);
+    /// Runs `turn` whenever the threads are called, until the scheduler is stopped: the body of a thread whose work is not paid for.
+    pub fn attend(&self, turn: &dyn Fn() -> Turn) {
+        while let Some(calls) = self.is_on() {
+            let turn = turn();
+            self.done.notify_all();
+            if !matches!(turn, Turn::Worked(_)) {
+                self.rest(calls);
+            }
         }
     }
 
-    /// There may be work: wakes the workers.
+    /// How often threads were called so far, unless they are to end.
+    fn is_on(&self) -> Option<u64> {
+        (!self.stop.load(Relaxed)).then(|| self.calls.load(Relaxed))
+    }
+
+    /// Waits for a call after those that were seen.
+    fn rest(&self, seen: u64) {
+        let mut gate = self.gate.lock();
+        if self.is_on() == Some(seen) {
+            self.work.wait_for(&mut gate, REST);
+        }
+    }
+
+    /// There may be work: calls the background threads.
     pub fn nudge(&self) {
+        let _gate = self.gate.lock();
+        self.calls.fetch_add(1, Relaxed);
         self.work.notify_all();
     }
 
     /// Waits a moment for something to be done.
     pub fn wait(&self, time: Duration) {
-        self.rest(&self.done, time);
+        self.wait_on(&self.done, time);
     }
 
-    /// Charges a writer and makes it wait until it has paid or waited for `patience` ([`patience`]). What a worker does meanwhile
-    /// wakes it, but does not end that.
-    pub fn pay(&self, price: u64, patience: Duration, now: &dyn Fn() -> Duration) {
-        if price == 0 || self.account.charge(price) == 0 {
+    fn wait_on(&self, condition: &Condvar, time: Duration) {
+        let mut gate = self.gate.lock();
+        if !self.stop.load(Relaxed) {
+            condition.wait_for(&mut gate, time);
+        }
+    }
+
+    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `patience` ([`patience`]).
+    pub fn pay(&self, price: u64, patience: Duration, mut now: Duration, clock: &dyn Fn() -> Duration) {
+        if price == 0 {
             return;
         }
-        let until = now() + patience;
+        let Some(until) = self.pace.charge(price, now) else { return };
+        let until = until.min(now + patience);
         for _ in 0..ROUNDS {
-            self.work.notify_all();
-            self.wait(MOMENT);
-            if self.account.due() == 0 || self.stop.load(Relaxed) || now() >= until {
+            self.wait_on(&self.free, until.saturating_sub(now));
+            now = clock();
+            if now >= until || self.pace.is_free() || self.stop.load(Relaxed) {
                 break;
             }
         }
     }
 
-    /// Tells the workers to end after their current step.
+    /// Tells the background threads to end after their current turn.
     pub fn stop(&self) {
         let _gate = self.gate.lock();
         self.stop.store(true, Relaxed);
-        self.work.notify_all();
-        self.done.notify_all();
+        [&self.work, &self.done, &self.free].into_iter().for_each(|condition| {
+            condition.notify_all();
+        });
     }
 }
 
@@ -251,13 +282,18 @@ mod tests {
 
     #[test]
     fn the_price_rises_with_the_debt_and_with_the_memtable() {
-        let free = Load { pack: 0, compact: 0, room: 32 * MIB, memtable: 32 * MIB };
+        let free = Load { pack: 0, compact: 0, room: 32 * MIB, memtable: 32 * MIB, crowd: 0 };
         assert_eq!(free.price(1000), 0);
         let owing = Load { compact: 64 * MIB, ..free };
-        assert_eq!(owing.price(1000), 500);
+        assert_eq!(owing.price(1000), 64 * 1000 / (32 * SPREAD));
         let packing = Load { pack: 32 * MIB, room: 31 * MIB, ..free };
         let nearly_full = Load { room: 3 * MIB, ..packing };
         assert!(packing.price(1000) < 1200 && nearly_full.price(1000) > 20_000);
+        assert_eq!(
+            Load { crowd: 3, ..owing }.price(1000),
+            8 * owing.price(1000),
+            "and doubles where memtables pile up"
+        );
         // No room at all is a high price, not a division by zero.
         assert!(Load { room: 0, ..packing }.price(1000) >= nearly_full.price(1000));
     }

@@ -328,7 +328,7 @@ impl Engine {
         while !done() {
             self.check_writable()?;
             if self.config.background_threads == 0 {
-                let turn = self.guarded_turn(self.scheduler.step(BACKGROUND_STEP));
+                let turn = self.turn_alone(BACKGROUND_STEP);
                 if turn != Turn::Stuck {
                     continue;
                 }

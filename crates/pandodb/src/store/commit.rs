@@ -157,7 +157,7 @@ impl Engine {
     pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
         let log = self.check_writable()?;
         let started = self.device.now();
-        self.admit(payload.bytes, payload.frees)?;
+        self.admit(payload.bytes, payload.frees, started)?;
         let last = match &payload.ops {
             PayloadOps::One(op) => {
                 // A thread that is ending may have no buffer any more.

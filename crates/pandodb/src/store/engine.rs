@@ -1,7 +1,7 @@
 //! The engine behind the handles: what an open store consists of, admission, turns of background work, poison, closing.
 //! The life of a write is in `commit`.
 //!
-//! Lock order: `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
+//! Lock order: `checkpointing` → `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
 //! the data file's map. Whoever applies a commit holds none of them, but in paper mode its turn: the sequencer waits for it
 //! (`Engine::settled`).
 //! Readers take none of these, but for the map when they are the last to let go of a run.
@@ -62,6 +62,8 @@ pub(crate) struct Engine {
     pub idle: Mutex<Option<(Duration, Seqno)>>,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
+    /// Held by who takes it, or prepares segments of the log.
+    pub checkpointing: Mutex<()>,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
     /// The first damage that compactions of each keyspace met and nobody was told of yet.
@@ -130,8 +132,8 @@ impl Engine {
         let _ = self.poison.set(first);
     }
 
-    /// Makes a writer pay for the work that its bytes cause.
-    pub(super) fn admit(&self, bytes: u64, frees: bool) -> Result<()> {
+    /// Makes a writer that came at `now` pay for the work that its bytes cause.
+    pub(super) fn admit(&self, bytes: u64, frees: bool, now: Duration) -> Result<()> {
         let debt = self.debt();
         if debt.total() == 0 {
             return Ok(());
@@ -145,11 +147,10 @@ impl Engine {
             return Err(trouble);
         }
         let room = memtable.saturating_sub(self.active());
-        let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable }.price(bytes);
+        let crowd = (debt.pack_bytes / memtable).saturating_sub(MAX_SEALED - 1);
+        let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable, crowd }.price(bytes);
         if self.config.background_threads > 0 {
-            // Memtables that wait to be packed hold memory, which nothing else bounds.
-            let crowd = (debt.pack_bytes / memtable).saturating_sub(MAX_SEALED - 1);
-            self.scheduler.pay(price, sched::patience(bytes, crowd), &|| self.device.now());
+            self.scheduler.pay(price, sched::patience(bytes, crowd), now, &|| self.device.now());
         } else {
             self.work_off(price)?;
         }
@@ -160,7 +161,7 @@ impl Engine {
     fn work_off(&self, price: u64) -> Result<()> {
         let mut due = self.scheduler.account().charge(price);
         while due > 0 {
-            match self.guarded_turn(self.scheduler.step(sched::FOREGROUND_STEP)) {
+            match self.turn_alone(sched::FOREGROUND_STEP) {
                 Turn::Worked(bytes) => self.scheduler.account().earn(bytes.max(1)),
                 Turn::Idle | Turn::Stuck => self.scheduler.account().clear(),
             }
@@ -177,9 +178,10 @@ impl Engine {
         })
     }
 
-    /// One turn of background work: segments of the log that will be needed, and a checkpoint that is due or a step of the
-    /// keyspace that owes the most.
-    pub(crate) fn turn(&self, budget: u64) -> Turn {
+    /// One turn of what is not paid for: segments of the log that will be needed, and a checkpoint that is due. Whoever comes while
+    /// another is at it waits.
+    pub(crate) fn checkpoint_turn(&self) -> Turn {
+        let _one = self.checkpointing.lock();
         if self.poison.get().is_some() || self.closed.load(Relaxed) {
             return Turn::Stuck;
         }
@@ -197,6 +199,19 @@ impl Engine {
         {
             return self.note_trouble(e);
         }
+        Turn::Idle
+    }
+
+    /// One turn of background work: a step of the keyspace that owes the most.
+    pub(crate) fn turn(&self, budget: u64) -> Turn {
+        // What a full disk lacks may be what the next checkpoint lets go.
+        let troubled = self.trouble.lock().is_some();
+        if troubled && self.checkpoint_turn() == Turn::Stuck {
+            return Turn::Stuck;
+        }
+        if self.poison.get().is_some() || self.closed.load(Relaxed) {
+            return Turn::Stuck;
+        }
         let mut keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
         // Memtables first, whoever they belong to: they hold memory.
         keyspaces.sort_by_key(|keyspace| {
@@ -210,6 +225,7 @@ impl Engine {
                     if progress.packed {
                         keyspace.retire_sealed();
                         self.checkpoint_due.store(true, Relaxed);
+                        self.scheduler.nudge();
                     }
                     if let Some(damage) = progress.damage {
                         self.damage.lock().entry(keyspace.id).or_insert(damage);
@@ -245,11 +261,20 @@ impl Engine {
         }
     }
 
-    /// A turn of a worker thread. A panic in it is a mistake of ours: it must not take the host down, nor leave writers
+    /// A turn of a store without background threads, with a step of so many bytes at most: everything there is to do.
+    pub(crate) fn turn_alone(&self, most: u64) -> Turn {
+        let budget = self.scheduler.step(most);
+        self.guarded(&|it| match it.checkpoint_turn() {
+            Turn::Idle => it.turn(budget),
+            other => other,
+        })
+    }
+
+    /// A turn of a background thread. A panic in it is a mistake of ours: it must not take the host down, nor leave writers
     /// waiting for a thread that is gone, so it poisons the store.
-    pub(crate) fn guarded_turn(&self, budget: u64) -> Turn {
+    pub(crate) fn guarded(&self, turn: &dyn Fn(&Engine) -> Turn) -> Turn {
         let _gate = self.gate.read();
-        let turn = std::panic::AssertUnwindSafe(|| self.turn(budget));
+        let turn = std::panic::AssertUnwindSafe(|| turn(self));
         std::panic::catch_unwind(turn).unwrap_or_else(|_| {
             let _ = self.poison.set("background work panicked; please report it with the message on stderr".into());
             Turn::Stuck

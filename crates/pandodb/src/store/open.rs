@@ -14,7 +14,7 @@
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::Store;
 use super::catalog::{Catalog, KeyspaceRecord};
@@ -100,6 +100,7 @@ pub(crate) fn open(
         active_bytes: Lone(AtomicU64::new(0)),
         idle: Mutex::default(),
         checkpoint_due: AtomicBool::new(false),
+        checkpointing: Mutex::new(()),
         trouble: Mutex::new(None),
         damage: Mutex::default(),
         log_cut: None,
@@ -112,7 +113,7 @@ pub(crate) fn open(
     engine.keyspaces.read().values().for_each(|keyspace| engine.charge(keyspace, keyspace.active_bytes() as u64));
     engine.come_back()?;
     let engine = Arc::new(engine);
-    start_workers(&engine)?;
+    start_threads(&engine)?;
     Ok(Store { engine: Arc::new(Shared(engine)) })
 }
 
@@ -576,21 +577,37 @@ impl Engine {
     }
 }
 
+/// What a background thread does.
+type Body = Box<dyn FnOnce(&Scheduler, Weak<Engine>) + Send>;
+
 /// Starts the background threads; they hold the engine weakly, so that dropping the last handle ends them.
-fn start_workers(engine: &Arc<Engine>) -> Result<()> {
-    if engine.config.read_only {
+fn start_threads(engine: &Arc<Engine>) -> Result<()> {
+    if engine.config.read_only || engine.config.background_threads == 0 {
         return Ok(());
     }
+    let start = |name: &str, body: Body| {
+        let (scheduler, weak) = (engine.scheduler.clone(), Arc::downgrade(engine));
+        let thread = engine.device.spawn(name, Box::new(move || body(&scheduler, weak)));
+        thread
+            .map(|thread| engine.workers.lock().push(thread))
+            .map_err(|e| Error::io("spawn", "background thread", None, &e))
+    };
+    start(
+        "pando-checkpoint",
+        Box::new(|scheduler, weak| {
+            scheduler.attend(&|| weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded(&Engine::checkpoint_turn)));
+        }),
+    )?;
     for i in 0..engine.config.background_threads {
-        let weak = Arc::downgrade(engine);
-        let turn = Box::new(move || {
-            weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded_turn(engine.scheduler.step(BACKGROUND_STEP)))
-        });
-        let worker = engine
-            .scheduler
-            .spawn(&*engine.device, &format!("pando-{i}"), turn)
-            .map_err(|e| Error::io("spawn", "worker", None, &e))?;
-        engine.workers.lock().push(worker);
+        let device = engine.device.clone();
+        start(
+            &format!("pando-{i}"),
+            Box::new(move |scheduler, weak| {
+                let budget = scheduler.step(BACKGROUND_STEP);
+                let turn = || weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded(&|it| it.turn(budget)));
+                scheduler.run(&turn, &|| device.now());
+            }),
+        )?;
     }
     Ok(())
 }

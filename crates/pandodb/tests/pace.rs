@@ -1,0 +1,209 @@
+//! Background work that does not stand still for a checkpoint, and writers that do not outrun background work.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use pandodb::device::mem::MemDevice;
+use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
+use pandodb::{Keyspace, Store};
+
+/// What the device is to hold up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    /// Syncs of the data file.
+    Syncs,
+    /// Writes to the data file.
+    Writes,
+}
+
+/// A gate in front of the data file.
+#[derive(Debug)]
+struct Gate {
+    held: Mutex<Held>,
+    opened: Condvar,
+    /// Calls that wait.
+    waiting: Mutex<usize>,
+}
+
+impl Gate {
+    fn new() -> Arc<Gate> {
+        Arc::new(Gate { held: Mutex::new(Held::Nothing), opened: Condvar::new(), waiting: Mutex::new(0) })
+    }
+
+    fn hold(&self, what: Held) {
+        *self.held.lock().unwrap() = what;
+        self.opened.notify_all();
+    }
+
+    fn pass(&self, what: Held) {
+        let mut held = self.held.lock().unwrap();
+        while *held == what {
+            *self.waiting.lock().unwrap() += 1;
+            held = self.opened.wait(held).unwrap();
+            *self.waiting.lock().unwrap() -= 1;
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        *self.waiting.lock().unwrap()
+    }
+}
+
+#[derive(Debug)]
+struct Gated<T>(T, Arc<Gate>);
+
+impl Device for Gated<Arc<MemDevice>> {
+    fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
+        let file = self.0.open(name, how)?;
+        Ok(if name == "data" { Arc::new(Gated(file, self.1.clone())) } else { file })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.0.list()
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.0.sync_dir()
+    }
+
+    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
+        self.0.lock(mode)
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.0.sleep(time);
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+
+    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
+        self.0.spawn(name, body)
+    }
+
+    fn path(&self) -> String {
+        self.0.path()
+    }
+}
+
+impl File for Gated<Arc<dyn File>> {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        self.0.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
+        self.1.pass(Held::Writes);
+        self.0.write_at(offset, buf)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.allocate(offset, len)
+    }
+
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.0.punch_hole(offset, len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.1.pass(Held::Syncs);
+        self.0.sync()
+    }
+
+    fn occupied(&self) -> io::Result<u64> {
+        self.0.occupied()
+    }
+}
+
+const MEMTABLE: usize = 256 << 10;
+
+fn store(gate: &Arc<Gate>) -> (Store, Keyspace) {
+    let device = Arc::new(Gated(MemDevice::new(), gate.clone()));
+    let store = Store::builder("gated").device(device).memtable_bytes(MEMTABLE).open().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    (store, rows)
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
+    let gate = Gate::new();
+    let (store, rows) = store(&gate);
+    gate.hold(Held::Syncs);
+    let value = [7; 1000];
+    let mut key = 0u64;
+    let mut write = |bytes: usize| {
+        for _ in 0..bytes / value.len() {
+            rows.put(key.to_be_bytes(), value).unwrap();
+            key += 1;
+        }
+    };
+    // The first memtable that is packed makes a checkpoint due.
+    write(2 * MEMTABLE);
+    wait_until("a checkpoint that waits", || gate.waiting() > 0);
+    let before = store.stats().unwrap().written.pack;
+    write(12 * MEMTABLE);
+    wait_until("nothing left to pack", || store.stats().unwrap().debt_bytes == 0);
+    assert!(gate.waiting() > 0, "the checkpoint still waits");
+    assert!(store.stats().unwrap().written.pack > before + 8 * MEMTABLE as u64, "and memtables became runs all the same");
+    gate.hold(Held::Nothing);
+    store.close().unwrap();
+}
+
+#[test]
+fn writers_do_not_outrun_a_worker_that_stands_still() {
+    let gate = Gate::new();
+    let (store, rows) = store(&gate);
+    let value = [7; 1000];
+    let count = |key: &mut u64, time: Duration| {
+        let (start, first) = (Instant::now(), *key);
+        while start.elapsed() < time {
+            rows.put(key.to_be_bytes(), value).unwrap();
+            *key += 1;
+        }
+        *key - first
+    };
+    let mut key = 0u64;
+    gate.hold(Held::Writes);
+    count(&mut key, Duration::from_secs(1));
+    let memory = |store: &Store| store.stats().unwrap().memory.memtables;
+    let first = memory(&store);
+    assert!(first > MEMTABLE as u64, "memtables wait");
+    // From here on each memtable that waits doubles what a write costs: so much more time is no such step.
+    count(&mut key, Duration::from_secs(2));
+    let then = memory(&store);
+    assert!(then < 12 * MEMTABLE as u64, "{first} and then {then} bytes of memtables");
+    gate.hold(Held::Nothing);
+    wait_until("all packed", || store.stats().unwrap().debt_bytes == 0);
+    assert!(count(&mut key, Duration::from_millis(200)) > 200, "and writing goes on");
+    store.close().unwrap();
+}

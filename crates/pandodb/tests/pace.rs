@@ -51,6 +51,15 @@ impl Gate {
     }
 }
 
+/// Opens the gate when a test ends, however it does: a store that is closed waits for its threads.
+struct Opens(Arc<Gate>);
+
+impl Drop for Opens {
+    fn drop(&mut self) {
+        self.0.hold(Held::Nothing);
+    }
+}
+
 #[derive(Debug)]
 struct Gated<T>(T, Arc<Gate>);
 
@@ -158,13 +167,16 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
     let gate = Gate::new();
     let (store, rows) = store(&gate);
+    let _opens = Opens(gate.clone());
     gate.hold(Held::Syncs);
     let value = [7; 1000];
     let mut key = 0u64;
+    let start = Instant::now();
     let mut write = |bytes: usize| {
         for _ in 0..bytes / value.len() {
             rows.put(key.to_be_bytes(), value).unwrap();
             key += 1;
+            assert!(start.elapsed() < Duration::from_secs(60), "writers wait for work that waits for the checkpoint");
         }
     };
     // The first memtable that is packed makes a checkpoint due.
@@ -174,7 +186,10 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
     write(12 * MEMTABLE);
     wait_until("nothing left to pack", || store.stats().unwrap().debt_bytes == 0);
     assert!(gate.waiting() > 0, "the checkpoint still waits");
-    assert!(store.stats().unwrap().written.pack > before + 8 * MEMTABLE as u64, "and memtables became runs all the same");
+    assert!(
+        store.stats().unwrap().written.pack > before + 8 * MEMTABLE as u64,
+        "and memtables became runs all the same"
+    );
     gate.hold(Held::Nothing);
     store.close().unwrap();
 }
@@ -183,6 +198,7 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
 fn writers_do_not_outrun_a_worker_that_stands_still() {
     let gate = Gate::new();
     let (store, rows) = store(&gate);
+    let _opens = Opens(gate.clone());
     let value = [7; 1000];
     let count = |key: &mut u64, time: Duration| {
         let (start, first) = (Instant::now(), *key);

@@ -386,7 +386,7 @@ impl DataFile {
         self.reads.fetch_add(1, Relaxed);
         self.read_bytes.fetch_add(addr.bytes() as u64, Relaxed);
         let pages = addr.pages as usize;
-        Ok(if spare.pages() == pages { spare } else { AlignedBuf::zeroed(pages) })
+        Ok(if spare.pages() == pages { spare } else { AlignedBuf::to_read(pages) })
     }
 
     /// What came of a read of raw pages.

@@ -73,9 +73,9 @@ impl Hands {
         }
     }
 
-    /// Throws blocks out, one after the other, as long as `wanted` says so: it is told which frame that was, and what the block
-    /// was charged. `false` if there is nothing left to throw out.
-    pub(super) fn evict(&self, table: &Table, mut wanted: impl FnMut(u32, usize) -> bool) -> bool {
+    /// Throws blocks out, one after the other, as long as `wanted` says so: it is told which frame that was, the hash, and what the
+    /// block was charged. `false` if there is nothing left to throw out.
+    pub(super) fn evict(&self, table: &Table, mut wanted: impl FnMut(u32, u64, usize) -> bool) -> bool {
         let mut hand = self.groups[thread_number() % self.spread].lock();
         // As many rounds as a frame has chances, and one, and what other groups have in their hands.
         let rounds = u64::from(Keep::Long.chances()) + 2;
@@ -90,8 +90,8 @@ impl Hands {
             let number = hand.at;
             hand.at += 1;
             patience -= 1;
-            if let Some(cost) = table.pass(number) {
-                if !wanted(number, cost) {
+            if let Some((hash, cost)) = table.pass(number) {
+                if !wanted(number, hash, cost) {
                     return true;
                 }
                 patience = rounds * u64::from(self.used.load(Relaxed)) + GROUPS as u64 * u64::from(SPAN);

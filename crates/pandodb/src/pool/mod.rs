@@ -50,14 +50,14 @@ use table::Table;
 
 use crate::base::slab::Lender;
 use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, thread_number};
-use crate::base::{BlockAddr, PAGE, PageNo, Result, RunId};
+use crate::base::{BlockAddr, Ghosts, PAGE, PageNo, Result, RunId};
 use crate::device::AlignedBuf;
 
 /// Groups of threads that count what they find without meeting each other.
 const TALLIES: usize = 8;
 
-/// The share of the capacity that is never lent: one in so many.
-const LEAST_SHARE: usize = 4;
+/// What left the pool within so much of its capacity is remembered: one part in so many.
+const GHOSTS: usize = 16;
 
 /// The buffer pool. Shared by everything that reads blocks, through an `Arc`.
 #[derive(Debug)]
@@ -71,6 +71,7 @@ pub struct Pool {
     /// What frames are charged with, those included for which room is being made.
     bytes: Charged,
     hands: Hands,
+    ghosts: Ghosts,
     home: Arc<Home>,
 }
 
@@ -141,6 +142,7 @@ impl Pool {
             tallies: Default::default(),
             bytes: Charged::default(),
             hands: Hands::new(),
+            ghosts: Ghosts::new(capacity_bytes / GHOSTS, PAGE, 1),
             home: Arc::new(Home::new(blocks)),
         }
     }
@@ -208,11 +210,25 @@ impl Pool {
         self.tally().hits.fetch_add(hits, Relaxed);
     }
 
+    /// The share of the capacity that is never lent: one in so many.
+    pub const LEAST_SHARE: usize = 4;
+
+    /// Bytes that others have borrowed.
+    pub fn lent(&self) -> usize {
+        self.lent.load(Relaxed)
+    }
+
+    /// Blocks that were read, of which a pool larger by a sixteenth would have had about so many.
+    pub fn ghosts_found(&self) -> u64 {
+        self.ghosts.found()
+    }
+
     /// Blocks that are looked for together at most.
     pub const TOGETHER: usize = table::MOST_TOGETHER;
 
     /// Caches a copy of a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
     pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
+        self.ghosts.came(FrameKey::new(owner, addr.page).hash());
         // A leaf starts without a chance: one that is read once goes before one that is read twice.
         self.put(owner, addr, keep, keep.chances() - Keep::Short.chances(), bytes)
     }
@@ -228,7 +244,7 @@ impl Pool {
     /// What blocks may be charged with now, in bytes: what is not lent, but a quarter of the whole at least.
     fn capacity(&self) -> usize {
         let whole = self.capacity.load(Relaxed);
-        whole.saturating_sub(self.lent.load(Relaxed)).max(whole / LEAST_SHARE)
+        whole.saturating_sub(self.lent.load(Relaxed)).max(whole / Pool::LEAST_SHARE)
     }
 
     /// Whether so many bytes of blocks of a page each can be cached without throwing anything out.
@@ -280,7 +296,8 @@ impl Pool {
         if self.bytes.0.load(Relaxed) <= capacity {
             return true;
         }
-        self.hands.evict(&self.table, |number, cost| {
+        self.hands.evict(&self.table, |number, hash, cost| {
+            self.ghosts.left(hash, cost);
             let before = self.bytes.0.fetch_sub(cost, Relaxed);
             let tally = self.tally();
             tally.unlinked.fetch_add(1, Relaxed);

@@ -231,8 +231,8 @@ impl Table {
         self.number_of(key, hash).map(|number| (number, self.unlink(number, hash)))
     }
 
-    /// The hand is at a frame: takes a chance from it, or, if it has none, takes it out of its chain: what its block was charged.
-    pub(super) fn pass(&self, number: u32) -> Option<usize> {
+    /// The hand is at a frame: takes a chance from it, or, if it has none, takes it out of its chain: its hash, and what its block was charged.
+    pub(super) fn pass(&self, number: u32) -> Option<(u64, usize)> {
         let frame = self.frame(number);
         let hash = frame.hash.load(Relaxed);
         if hash == NOWHERE {
@@ -245,7 +245,7 @@ impl Table {
             return None;
         }
         let _chain = self.lock(hash);
-        (frame.hash.load(Relaxed) == hash).then(|| self.unlink(number, hash))
+        (frame.hash.load(Relaxed) == hash).then(|| (hash, self.unlink(number, hash)))
     }
 }
 

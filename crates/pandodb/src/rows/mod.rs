@@ -21,27 +21,36 @@
 //!   absorbed since: that is looked at under the lock which whoever absorbs must take to touch the row.
 //! * Only plain values that stand alone are cached: no operands, no large values. Compactions change no such value.
 //!
+//! **How many** (`balance.rs`): at least what was asked for; more at the pool's expense as long as that saves reads.
+//!
 //! **What stays** (`shard.rs`): a row comes in when its key was looked for twice within about as many lookups as four times the rows,
 //! and leaves in the order of coming, unless it was asked for meanwhile.
 //!
-//! Locks: a shard's, for one row; nothing inside it.
+//! Locks: a shard's, for one row; nothing inside it. The balance's, above those of shards and the pool's.
 //!
 //! Source: design §4 (hot-record cache); the queue with a second chance is CLOCK by another name (002 §3.6.1).
 
+mod balance;
 mod shard;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
+use self::balance::{Balance, EACH};
 use self::shard::Shard;
 use crate::base::sync::{AtomicU64, Mutex, Ordering};
-use crate::base::{SeededBug, Seqno};
+use crate::base::{Ghosts, SeededBug, Seqno};
+use crate::pool::Pool;
 
 /// The most shards.
 const SHARDS: usize = 16;
 /// A shard below this is not worth a lock of its own.
 const LEAST_SHARD: usize = 64 << 10;
+
+/// Of the rows that leave, one in so many is remembered, which are about so long.
+const WATCHED: usize = 8;
+const ROW: usize = 128;
 
 /// The rows of all indexes of a store.
 #[derive(Debug)]
@@ -50,6 +59,9 @@ pub struct RowCache {
     shards: Box<[Locked]>,
     /// It was made for no bytes: nobody looks.
     off: bool,
+    ghosts: Arc<Ghosts>,
+    /// Shares memory with the pool.
+    balance: Option<Balance>,
     indexes: AtomicU64,
 }
 
@@ -91,14 +103,31 @@ pub struct RowStats {
 }
 
 impl RowCache {
-    /// A cache of about so many bytes at most; of none for 0. Takes a 32nd of them at once, the rest as rows come.
+    /// A cache of about so many bytes at most; of none for 0. Takes a sixteenth of them at once, the rest as rows come.
     pub fn new(capacity_bytes: usize) -> Arc<RowCache> {
+        RowCache::with(capacity_bytes, capacity_bytes, None)
+    }
+
+    /// A cache that borrows from the pool, of so many bytes, where that saves reads. Takes an 800th of these at once to know when.
+    pub fn sharing(capacity_bytes: usize, pool: &Arc<Pool>, pool_bytes: usize) -> Arc<RowCache> {
+        if capacity_bytes == 0 {
+            return RowCache::new(0);
+        }
+        RowCache::with(capacity_bytes, pool_bytes, Some(Balance::new(pool.clone(), capacity_bytes, pool_bytes)))
+    }
+
+    fn with(capacity_bytes: usize, shared: usize, balance: Option<Balance>) -> Arc<RowCache> {
+        let sample = if balance.is_some() { WATCHED } else { 1 };
+        let span = if balance.is_some() { shared / balance::SPAN } else { 0 };
+        let ghosts = Arc::new(Ghosts::new(span, ROW, sample));
         let shards = (capacity_bytes / LEAST_SHARD).clamp(1, SHARDS);
         let shards = 1 << shards.ilog2();
-        let shard = || Locked(Mutex::new(Shard::new(capacity_bytes / shards)));
+        let shard = || Locked(Mutex::new(Shard::new(capacity_bytes / shards, ghosts.clone())));
         Arc::new(RowCache {
             shards: (0..shards).map(|_| shard()).collect(),
             off: capacity_bytes == 0,
+            ghosts: ghosts.clone(),
+            balance,
             indexes: AtomicU64::new(0),
         })
     }
@@ -111,7 +140,8 @@ impl RowCache {
 
     /// Figures.
     pub fn stats(&self) -> RowStats {
-        let mut stats = RowStats::default();
+        let ghosts = self.balance.as_ref().map_or(0, |_| self.ghosts.bytes() as u64);
+        let mut stats = RowStats { bytes: ghosts, ..RowStats::default() };
         for shard in &self.shards {
             let shard = shard.0.lock();
             stats.bytes += shard.bytes() as u64;
@@ -125,6 +155,19 @@ impl RowCache {
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
         // The low bits choose within the shard.
         &self.shards[(hash >> 48) as usize & (self.shards.len() - 1)].0
+    }
+
+    /// Brings all shards to so many bytes together.
+    fn resize(&self, bytes: usize) {
+        self.shards.iter().for_each(|shard| shard.0.lock().resize(bytes / self.shards.len()));
+    }
+
+    /// Looks whether rows should have more memory, or less.
+    #[cold]
+    fn weigh(&self) {
+        if let Some(balance) = &self.balance {
+            balance.weigh(self.stats().misses, self.ghosts.found(), |bytes| self.resize(bytes));
+        }
     }
 
     /// Whether there is nothing of an index: then nothing has to be kept up to date.
@@ -141,7 +184,14 @@ impl IndexRows {
             return None;
         }
         let at = if SeededBug::RowOfNewerRoot.is_on() { at } else { at.min(through) };
-        self.cache.shard(hash).lock().get(self.index, key, hash, at)
+        let (found, misses) = {
+            let mut shard = self.cache.shard(hash).lock();
+            (shard.get(self.index, key, hash, at), shard.misses)
+        };
+        if found.is_none() && misses.is_multiple_of(EACH / self.cache.shards.len() as u64) {
+            self.cache.weigh();
+        }
+        found
     }
 
     /// Offers the newest value that a root holds for a key, with its seqno. `through` is the root's.
@@ -161,6 +211,9 @@ impl IndexRows {
     pub fn begin(&self, through: Seqno) -> bool {
         // First: who offers what an older root holds is refused from here on, or has done it before its row is looked at below.
         self.absorbed.store(through.0, Ordering::Release);
+        if let Some(balance) = &self.cache.balance {
+            balance.give_way(|bytes| self.cache.resize(bytes));
+        }
         !self.cache.off && !self.cache.has_none_of(self.index)
     }
 

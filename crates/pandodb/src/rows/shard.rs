@@ -12,9 +12,10 @@
 //! gone. So there is no list to keep and nothing to allocate for a row.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::Change;
-use crate::base::Seqno;
+use crate::base::{Ghosts, Seqno};
 
 /// Before each row: hash u32, length of the key u16 and of the value u16, index u32, asked u8 and three unused, seqno u64.
 const HEAD: usize = 24;
@@ -47,8 +48,15 @@ pub(super) struct Shard {
     by_index: Vec<u32>,
     /// Marks of hashes, as many as a power of two.
     seen: Vec<u16>,
+    /// What had to leave.
+    ghosts: Arc<Ghosts>,
     pub(super) hits: u64,
     pub(super) misses: u64,
+}
+
+/// Marks of a shard of so many bytes: four times as many as rows of middling length; a sixteenth of the bytes at most, mostly.
+fn marks(capacity: usize) -> usize {
+    if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
 }
 
 /// What stands before a row.
@@ -92,11 +100,9 @@ impl Head {
 }
 
 impl Shard {
-    pub(super) fn new(capacity_bytes: usize) -> Shard {
+    pub(super) fn new(capacity_bytes: usize, ghosts: Arc<Ghosts>) -> Shard {
         let segment_bytes = (capacity_bytes / SEGMENTS).clamp(LEAST_SEGMENT, SEGMENT);
         let capacity = if capacity_bytes < SEGMENTS * LEAST_SEGMENT / 4 { 0 } else { capacity_bytes };
-        // Four times as many as rows of middling length: two bytes of 256.
-        let seen = if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() / 2 };
         Shard {
             segments: VecDeque::new(),
             first: 0,
@@ -105,9 +111,34 @@ impl Shard {
             table: Vec::new(),
             rows: 0,
             by_index: Vec::new(),
-            seen: vec![0; seen],
+            seen: vec![0; marks(capacity)],
+            ghosts,
             hits: 0,
             misses: 0,
+        }
+    }
+
+    /// Changes how many bytes it may have; the oldest rows leave if that is fewer. Nothing for a shard that was made for none.
+    pub(super) fn resize(&mut self, capacity_bytes: usize) {
+        if self.capacity == 0 {
+            return;
+        }
+        self.capacity = capacity_bytes.max(SEGMENTS * LEAST_SEGMENT / 4);
+        if self.seen.len() != marks(self.capacity) {
+            // What was looked for once has to be looked for once more.
+            self.seen = vec![0; marks(self.capacity)];
+        }
+        self.shrink();
+        if self.table.len() > 64 && self.rows * 6 < self.table.len() {
+            self.rebuild((self.rows * 2).next_power_of_two().max(64));
+        }
+    }
+
+    /// Lets the oldest rows go until it is within its bytes.
+    fn shrink(&mut self) {
+        while self.bytes() > self.capacity && self.segments.len() > 1 {
+            self.turn(0);
+            self.segments.pop_back();
         }
     }
 
@@ -127,6 +158,7 @@ impl Shard {
     pub(super) fn get(&mut self, index: u32, key: &[u8], hash: u64, at: Seqno) -> Option<Vec<u8>> {
         let Some(slot) = self.find(index, key, hash) else {
             self.misses += 1;
+            self.ghosts.came(u64::from(hash as u32));
             return None;
         };
         let row = self.row_mut(self.table[slot] - 1);
@@ -257,12 +289,7 @@ impl Shard {
 
     fn enter(&mut self, index: u32, hash: u32, place: u32) {
         if (self.rows + 1) * 4 > self.table.len() * 3 {
-            let old = std::mem::take(&mut self.table);
-            self.table = vec![NONE; (old.len() * 2).max(64)];
-            for place in old.into_iter().filter(|&place| place != NONE) {
-                let hash = Head::read(self.row(place - 1)).hash;
-                self.settle(hash, place);
-            }
+            self.rebuild((self.table.len() * 2).max(64));
         }
         self.settle(hash, place + 1);
         self.rows += 1;
@@ -270,6 +297,15 @@ impl Shard {
             self.by_index.resize(index as usize + 1, 0);
         }
         self.by_index[index as usize] += 1;
+    }
+
+    /// Moves all rows to a table of so many slots, a power of two.
+    fn rebuild(&mut self, slots: usize) {
+        let old = std::mem::replace(&mut self.table, vec![NONE; slots]);
+        for place in old.into_iter().filter(|&place| place != NONE) {
+            let hash = Head::read(self.row(place - 1)).hash;
+            self.settle(hash, place);
+        }
     }
 
     fn settle(&mut self, hash: u32, place: u32) {
@@ -310,10 +346,7 @@ impl Shard {
             return;
         }
         // The table of many short rows takes more than was thought.
-        while self.bytes() > self.capacity && self.segments.len() > 1 {
-            self.turn(0);
-            self.segments.pop_back();
-        }
+        self.shrink();
         if self.bytes() + self.segment_bytes <= self.capacity || self.segments.is_empty() {
             self.segments.push_back(Vec::with_capacity(self.segment_bytes));
         } else {
@@ -339,6 +372,8 @@ impl Shard {
             if head.asked && kept + head.len() <= most {
                 kept += head.len();
                 again.push((at, head));
+            } else {
+                self.ghosts.left(u64::from(head.hash), head.len());
             }
             self.vacate(slot);
         }

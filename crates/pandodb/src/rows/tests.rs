@@ -1,9 +1,12 @@
 //! Tests of the row cache: against a map, and what it must refuse.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
-use crate::base::key_hash;
+use crate::base::slab::Lender;
+use crate::base::{BlockAddr, PAGE, PageNo, RunId, key_hash};
+use crate::pool::{Keep, Pool};
 
 fn key(i: u64) -> Vec<u8> {
     format!("row{i:09}").into_bytes()
@@ -165,4 +168,108 @@ fn it_never_shows_what_a_map_does_not_hold() {
         }
         assert!(found > 1_000, "{found} found");
     }
+}
+
+// ---- sharing memory with the pool ----
+
+/// A reader of rows in leaves of 30, with a pool: what it reads is counted.
+struct Reader {
+    pool: Arc<Pool>,
+    rows: IndexRows,
+    state: u64,
+    reads: u64,
+}
+
+const SHARED: usize = 8 << 20;
+
+impl Reader {
+    fn new() -> Reader {
+        let pool = Arc::new(Pool::new(SHARED).with_one_hand());
+        let rows = RowCache::sharing(SHARED / 16, &pool, SHARED).of_index(Seqno(1));
+        Reader { pool, rows, state: 1, reads: 0 }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state >> 33
+    }
+
+    fn look_up(&mut self, i: u64) {
+        if get(&self.rows, i, 1).is_some() {
+            return;
+        }
+        let (owner, addr) = (RunId(1), BlockAddr { page: PageNo(i / 30), pages: 1 });
+        if self.pool.peek(owner, addr.page).is_none() {
+            self.reads += 1;
+            drop(self.pool.insert(owner, addr, Keep::Short, &[0; PAGE]));
+        }
+        let key = key(i);
+        self.rows.offer(&key, key_hash(&key), &[7; 100], Seqno(1), Seqno(1));
+    }
+
+    /// A twentieth of the rows, anywhere, is asked for all the time: rows of 140 bytes that do not fit into what they have at first.
+    fn scattered(&mut self, lookups: u64) -> u64 {
+        let before = self.reads;
+        for _ in 0..lookups {
+            let i = self.random() % 25_000 * 20;
+            self.look_up(i);
+        }
+        self.reads - before
+    }
+
+    /// Rows that are neighbours.
+    fn together(&mut self, lookups: u64) -> u64 {
+        let before = self.reads;
+        for _ in 0..lookups {
+            let i = self.random() % 54_000;
+            self.look_up(i);
+        }
+        self.reads - before
+    }
+
+    fn borrowed(&self) -> usize {
+        self.pool.lent()
+    }
+}
+
+#[test]
+fn rows_get_memory_where_they_save_reads_and_blocks_where_they_do() {
+    let mut reader = Reader::new();
+    let first = reader.scattered(100_000);
+    assert!(reader.borrowed() > SHARED / 8, "{} borrowed", reader.borrowed());
+    reader.scattered(400_000);
+    let later = reader.scattered(100_000);
+    assert!(later < first / 2, "{first} and then {later} reads");
+    let lent = reader.borrowed();
+    assert!(lent <= SHARED / 2 && reader.rows.cache.stats().bytes as usize <= (SHARED / 16 + lent) * 11 / 10);
+    // Now blocks are worth more.
+    let first = reader.together(200_000);
+    reader.together(600_000);
+    let later = reader.together(200_000);
+    assert!(reader.borrowed() < lent / 2, "{} of {lent} still borrowed", reader.borrowed());
+    assert!(later < first * 3 / 4, "{first} and then {later} reads");
+}
+
+#[test]
+fn memtables_go_before_rows() {
+    let mut reader = Reader::new();
+    reader.scattered(500_000);
+    let lent = reader.borrowed();
+    assert!(lent > SHARED / 4, "{lent}");
+    // What memtables take when much is written.
+    reader.pool.lend(SHARED / 2);
+    reader.rows.begin(Seqno(2));
+    let left = reader.borrowed() - SHARED / 2;
+    assert!(left <= SHARED / 8, "{left} of {lent}");
+    let bytes = reader.rows.cache.stats().bytes as usize;
+    assert!(bytes <= (SHARED / 16 + left) * 11 / 10, "{bytes}");
+    let pool = reader.pool.stats();
+    assert!(pool.capacity >= (SHARED / 4) as u64 && pool.bytes <= pool.capacity);
+    // And give it back.
+    reader.pool.take_back(SHARED / 2);
+    let cache = reader.rows.cache.clone();
+    let pool = reader.pool.clone();
+    drop(reader);
+    drop(cache);
+    assert_eq!(pool.lent(), 0, "who goes leaves nothing borrowed");
 }

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Leaves are read in chunks past the pool, since one long scan would wash it out; but a scan looks into the pool first, and
-//! puts its first two leaves there: most scans are short, and what they touch is worth keeping. The others it puts there as long as nothing
-//! has to go for them, so that a store which fits into memory is scanned in memory. Two pages cost a device
-//! hardly more than one, and save most short scans a second read. A compaction streams, and never touches the pool. A
+//! puts its first two leaves there: most scans are short, and what they touch is worth keeping. Two pages cost a device
+//! hardly more than one, and save most short scans a second read. The leaves after these it puts there as long as nothing
+//! has to go for them, so that a store which fits into memory is scanned in memory. A compaction streams, and never touches the pool. A
 //! chunk stays inside one extent and inside the span of the cursor's slice, beyond which pages may belong to someone else by
 //! now.
 //!

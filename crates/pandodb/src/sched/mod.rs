@@ -30,7 +30,7 @@ use crate::base::sync::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// How long a writer waits at a time.
+/// The unit of a writer's patience.
 const MOMENT: Duration = Duration::from_millis(1);
 /// A write waits one moment for so many bytes begun,
 const MOMENT_BYTES: u64 = 16 << 10;
@@ -39,7 +39,7 @@ const MAX_MOMENTS: u64 = 5;
 /// Doublings of that.
 const MOST_CROWD: u64 = 8;
 /// How often a writer waits at most: where the time stands still it is to come to an end, too.
-const ROUNDS: u32 = if EXPLORED { 1 } else { 10_000 };
+const ROUNDS: u32 = if EXPLORED { 1 } else { 4 };
 /// Bytes of work in one step of a worker, at most.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
 /// Bytes of work in one step of a writer, at most.
@@ -151,6 +151,8 @@ pub struct Scheduler {
     done: Condvar,
     /// Wakes writers: nothing is owed.
     free: Condvar,
+    /// Workers that have found work since they rested.
+    busy: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -166,6 +168,7 @@ impl Scheduler {
             work: Condvar::new(),
             done: Condvar::new(),
             free: Condvar::new(),
+            busy: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         }
     }
@@ -182,19 +185,34 @@ impl Scheduler {
 
     /// Runs `turn` until the scheduler is stopped: the body of a worker thread.
     pub fn run(&self, turn: &dyn Fn() -> Turn, now: &dyn Fn() -> Duration) {
+        let mut is_busy = false;
         while let Some(calls) = self.is_on() {
             match turn() {
                 Turn::Worked(bytes) => {
+                    if !std::mem::replace(&mut is_busy, true) {
+                        self.busy.fetch_add(1, Relaxed);
+                    }
                     self.pace.work(bytes, now());
                     self.done.notify_all();
                 }
                 Turn::Idle | Turn::Stuck => {
-                    self.pace.rest();
-                    self.free.notify_all();
+                    if std::mem::take(&mut is_busy) {
+                        self.busy.fetch_sub(1, Relaxed);
+                    }
+                    self.forgive();
                     self.done.notify_all();
                     self.rest(calls);
                 }
             }
+        }
+    }
+
+    /// A worker has nothing to do: if no other has, nothing is owed.
+    fn forgive(&self) {
+        let _gate = self.gate.lock();
+        if self.busy.load(Relaxed) == 0 {
+            self.pace.rest();
+            self.free.notify_all();
         }
     }
 
@@ -236,7 +254,8 @@ impl Scheduler {
 
     fn wait_on(&self, condition: &Condvar, time: Duration) {
         let mut gate = self.gate.lock();
-        if !self.stop.load(Relaxed) {
+        let is_free = std::ptr::eq(condition, &self.free) && self.pace.is_free();
+        if !self.stop.load(Relaxed) && !is_free {
             condition.wait_for(&mut gate, time);
         }
     }

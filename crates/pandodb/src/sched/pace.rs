@@ -1,4 +1,4 @@
-//! [`Pace`]: how fast the workers usually work, and up to when writers have paid at that pace. No locks beside bookkeeping, no waiting.
+//! [`Pace`]: how fast the workers usually work, and up to when writers have paid at that pace. It does not wait; writers take no lock.
 //!
 //! ```text
 //!            now        paid_until
@@ -23,6 +23,10 @@ const WINDOW: Duration = Duration::from_millis(100);
 const UNKNOWN: u64 = 256 << 20;
 /// The least that is believed, in bytes a second.
 const LEAST: u64 = 1 << 20;
+/// A measurement counts as one of so long at most: a worker that hung for a minute has not become slow.
+const MOST_TOOK: Duration = Duration::from_secs(1);
+/// Nobody owes more time than this: what was dear while a disk hung is not to be paid for long after.
+const MOST_AHEAD: Duration = Duration::from_secs(1);
 
 /// What writers pay with.
 #[derive(Debug)]
@@ -56,7 +60,7 @@ impl Pace {
         let mut before = self.paid_until.load(Relaxed);
         let paid = loop {
             // Time in which nobody wrote is void.
-            let paid = before.max(now).saturating_add(cost);
+            let paid = before.max(now).saturating_add(cost).min(now.saturating_add(nanos(MOST_AHEAD)));
             match self.paid_until.compare_exchange_weak(before, paid, Relaxed, Relaxed) {
                 Ok(_) => break paid,
                 Err(other) => before = other,
@@ -79,9 +83,10 @@ impl Pace {
         if took < WINDOW {
             return;
         }
-        let (took, memory) = (took.as_nanos(), MEMORY.as_nanos());
+        let measured = u128::from(seen.bytes) * 1_000_000_000 / took.as_nanos();
+        let (weight, memory) = (took.min(MOST_TOOK).as_nanos(), MEMORY.as_nanos());
         let before = u128::from(self.rate.load(Relaxed));
-        let rate = (before * memory + u128::from(seen.bytes) * 1_000_000_000) / (memory + took);
+        let rate = (before * memory + measured * weight) / (memory + weight);
         self.rate.store(u64::try_from(rate).unwrap_or(u64::MAX).max(LEAST), Relaxed);
         *window = Some(Window { since: now, bytes: 0 });
     }
@@ -137,8 +142,12 @@ mod tests {
     fn neither_silence_nor_rest_buy_or_leave_anything() {
         let pace = Pace::default();
         assert_eq!(pace.charge(1000, SECOND), None);
-        let much = pace.charge(256 * MIB, SECOND * 100).expect("a second is more than a moment");
-        assert!(much > SECOND * 101 - AHEAD, "the time without writers is not paid with");
+        let much = pace.charge(128 * MIB, SECOND * 100).expect("half a second is more than a moment");
+        assert!(much > SECOND * 100 + ms(500) - AHEAD, "the time without writers is not paid with");
+        for _ in 0..100 {
+            assert!(pace.charge(1 << 40, SECOND * 100).is_some());
+        }
+        assert!(pace.charge(1, SECOND * 100) < Some(SECOND * 101), "and however dear it was, it is paid in a second");
         pace.rest();
         assert_eq!(pace.charge(1000, SECOND * 100), None, "what is owed for no work is forgiven");
     }
@@ -168,7 +177,9 @@ mod tests {
     fn no_figure_is_too_large() {
         let pace = Pace::default();
         pace.work(1, Duration::ZERO);
-        pace.work(0, SECOND * 1_000_000_000);
+        for i in 1..100 {
+            pace.work(0, SECOND * 1_000_000 * i);
+        }
         assert_eq!(pace.rate(), LEAST, "whatever is measured, time comes to an end");
         assert!(pace.charge(u64::MAX, SECOND).is_some());
         assert!(pace.charge(u64::MAX, SECOND * 2).is_some());

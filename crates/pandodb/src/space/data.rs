@@ -91,6 +91,8 @@ pub struct DataFile {
     read_bytes: Counter,
     reads: Counter,
     written_bytes: Counter,
+    /// Of these, bytes of [`Twin`](super::Twin)s: what roots are made of.
+    pub(super) root_bytes: Counter,
     /// Large values were written since the last sync.
     blobs_unsynced: AtomicBool,
     /// Held during each sync, with the first one that failed. A failed sync may have marked pages clean that are not on
@@ -125,6 +127,8 @@ pub struct SpaceStats {
     pub reads: u64,
     /// Bytes written since opening.
     pub written_bytes: u64,
+    /// Of these, bytes of trunk nodes and catalogues.
+    pub root_bytes: u64,
 }
 
 impl DataFile {
@@ -165,6 +169,7 @@ impl DataFile {
             read_bytes: Counter::new(0),
             reads: Counter::new(0),
             written_bytes: Counter::new(0),
+            root_bytes: Counter::new(0),
             blobs_unsynced: AtomicBool::new(false),
             failed_sync: Mutex::new(None),
         }))
@@ -342,6 +347,7 @@ impl DataFile {
             read_bytes: self.read_bytes.load(Relaxed),
             reads: self.reads.load(Relaxed),
             written_bytes: self.written_bytes.load(Relaxed),
+            root_bytes: self.root_bytes.load(Relaxed),
         }
     }
 

@@ -13,6 +13,7 @@
 //! and not touched. If it fails or is torn, the copy stays damaged.
 
 use super::data::{BLOCK_HEADER, BlockKind, DataFile};
+use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Extent, PAGE, Result, RunId};
 use crate::device::AlignedBuf;
 
@@ -37,6 +38,7 @@ impl Twin {
             buf = data
                 .write(addr.page, buf)
                 .inspect_err(|_| [first, second].into_iter().for_each(|e| data.give_back(e)))?;
+            data.root_bytes.fetch_add(addr.bytes() as u64, Relaxed);
         }
         Ok(twin)
     }

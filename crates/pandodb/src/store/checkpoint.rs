@@ -83,7 +83,7 @@ impl Engine {
     /// It does not ask whether the store was closed meanwhile: a close waits for the root, and a refusal here would count
     /// as a failure that keeps it from making everything durable.
     fn write_root(&self, log: &Log, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
-        let before = self.core.data.stats().written_bytes;
+        let before = self.core.data.stats().root_bytes;
         let published = self.keyspaces.read();
         let keyspaces: Vec<Arc<KeyspaceState>> = published.values().chain(pending).cloned().collect();
         drop(published);
@@ -128,7 +128,7 @@ impl Engine {
         }
         root.superblock = superblock;
         root.catalog = catalog;
-        let bytes = self.core.data.stats().written_bytes - before + PAGE as u64;
+        let bytes = self.core.data.stats().root_bytes - before + PAGE as u64;
         self.figures.checkpoint_bytes.fetch_add(bytes, Relaxed);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The engine behind the handles: what an open store consists of, admission, turns of background work, poison, closing.
 //! The life of a write is in `commit`.
 //!
-//! Lock order: `checkpointing` → `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
+//! Lock order: `gate` (shared) → `checkpointing` → `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
 //! the data file's map. Whoever applies a commit holds none of them, but in paper mode its turn: the sequencer waits for it
 //! (`Engine::settled`).
 //! Readers take none of these, but for the map when they are the last to let go of a run.
@@ -30,6 +30,9 @@ use crate::wal::Log;
 
 /// Sealed memtables that may wait before writers are held back hard.
 pub(super) const MAX_SEALED: u64 = 3;
+
+/// Memtables that are packed before a worker waits for the checkpoint that covers them: log, and space that was freed, are kept until then.
+const MOST_UNCOVERED: u64 = 8;
 
 /// So long nothing was to be done before what is worth doing only in idle time is.
 const REST: Duration = Duration::from_millis(90);
@@ -62,8 +65,12 @@ pub(crate) struct Engine {
     pub idle: Mutex<Option<(Duration, Seqno)>>,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
-    /// Held by who takes it, or prepares segments of the log.
+    /// Held by who takes it.
     pub checkpointing: Mutex<()>,
+    /// The last step of background work met a full disk.
+    pub pressed: AtomicBool,
+    /// Memtables packed since the last checkpoint began.
+    pub uncovered: AtomicU64,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
     /// The first damage that compactions of each keyspace met and nobody was told of yet.
@@ -181,35 +188,46 @@ impl Engine {
     /// One turn of what is not paid for: segments of the log that will be needed, and a checkpoint that is due. Whoever comes while
     /// another is at it waits.
     pub(crate) fn checkpoint_turn(&self) -> Turn {
+        if !self.prepare_log() {
+            return Turn::Stuck;
+        }
         let _one = self.checkpointing.lock();
         if self.poison.get().is_some() || self.closed.load(Relaxed) {
             return Turn::Stuck;
         }
+        if !self.checkpoint_due.swap(false, Relaxed) {
+            return Turn::Idle;
+        }
+        self.uncovered.store(0, Relaxed);
+        let Err(e) = self.checkpoint() else { return Turn::Idle };
+        let turn = self.note_trouble(e);
+        // There is room now.
+        self.checkpoint_due.fetch_or(matches!(turn, Turn::Worked(_)), Relaxed);
+        turn
+    }
+
+    /// Makes the segments of the log that will be needed. `false` if nothing may be written any more.
+    fn prepare_log(&self) -> bool {
         // Not while space is lent to those who free some.
-        if let Some(log) = self.log.as_ref().filter(|_| !self.reserve.is_lent())
+        if self.is_writable()
+            && let Some(log) = self.log.as_ref().filter(|_| !self.reserve.is_lent())
             && let Err(e) = log.prepare()
         {
             self.poison(&e);
-            if self.poison.get().is_some() {
-                return Turn::Stuck;
-            }
         }
-        if self.checkpoint_due.swap(false, Relaxed)
-            && let Err(e) = self.checkpoint()
-        {
-            return self.note_trouble(e);
-        }
-        Turn::Idle
+        self.is_writable()
+    }
+
+    fn is_writable(&self) -> bool {
+        self.poison.get().is_none() && !self.closed.load(Relaxed)
     }
 
     /// One turn of background work: a step of the keyspace that owes the most.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
-        // What a full disk lacks may be what the next checkpoint lets go.
-        let troubled = self.trouble.lock().is_some();
-        if troubled && self.checkpoint_turn() == Turn::Stuck {
-            return Turn::Stuck;
-        }
-        if self.poison.get().is_some() || self.closed.load(Relaxed) {
+        // What a full disk lacks may be what the next checkpoint lets go; and what it covers must not become too much. Segments
+        // are needed also while a checkpoint waits for the disk.
+        let waits = self.pressed.load(Relaxed) || self.uncovered.load(Relaxed) >= MOST_UNCOVERED;
+        if waits && self.checkpoint_turn() == Turn::Stuck || !self.prepare_log() {
             return Turn::Stuck;
         }
         let mut keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
@@ -224,6 +242,7 @@ impl Engine {
                 Ok(progress) => {
                     if progress.packed {
                         keyspace.retire_sealed();
+                        self.uncovered.fetch_add(1, Relaxed);
                         self.checkpoint_due.store(true, Relaxed);
                         self.scheduler.nudge();
                     }
@@ -231,8 +250,14 @@ impl Engine {
                         self.damage.lock().entry(keyspace.id).or_insert(damage);
                     }
                     self.trouble.lock().take();
+                    self.pressed.store(false, Relaxed);
                     self.idle.lock().take();
                     return Turn::Worked(progress.bytes.max(1));
+                }
+                // What a checkpoint lets go that is under way may be all that is missing.
+                Err(Error::DiskFull { .. }) if self.checkpointing.try_lock().is_none() => {
+                    drop(self.checkpointing.lock());
+                    return Turn::Worked(1);
                 }
                 Err(e) => return self.note_trouble(e),
             }
@@ -285,8 +310,10 @@ impl Engine {
     fn note_trouble(&self, error: Error) -> Turn {
         match &error {
             Error::DiskFull { .. } => {
+                self.pressed.store(true, Relaxed);
                 if self.core.data.has_quarantine() {
                     self.checkpoint_due.store(true, Relaxed);
+                    self.scheduler.nudge();
                 }
                 // Whoever fills a segment can make the next one himself.
                 if self.log.as_ref().is_some_and(Log::give_up_prepared) {

@@ -64,13 +64,7 @@ pub(crate) fn open(
         refuse_or_create(&*device, &config, &names)?;
     }
     let found = Found::read(&*device, &config)?;
-    let core = Core {
-        data: found.data.clone(),
-        pool: Arc::new(pool(&config)),
-        rows: RowCache::new(config.rows()),
-        ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
-        mend: !config.read_only,
-    };
+    let core = core(&config, &found);
     let shape = shape(&config);
     let chunks = chunks(&config, &core.pool);
     let keyspaces = keyspaces(&core, shape, &chunks, &operators, &found)?;
@@ -101,6 +95,8 @@ pub(crate) fn open(
         idle: Mutex::default(),
         checkpoint_due: AtomicBool::new(false),
         checkpointing: Mutex::new(()),
+        pressed: AtomicBool::new(false),
+        uncovered: AtomicU64::new(0),
         trouble: Mutex::new(None),
         damage: Mutex::default(),
         log_cut: None,
@@ -112,9 +108,22 @@ pub(crate) fn open(
     };
     engine.keyspaces.read().values().for_each(|keyspace| engine.charge(keyspace, keyspace.active_bytes() as u64));
     engine.come_back()?;
-    let engine = Arc::new(engine);
-    start_threads(&engine)?;
-    Ok(Store { engine: Arc::new(Shared(engine)) })
+    // From here on whatever fails closes it, which ends the threads that were started.
+    let engine = Shared(Arc::new(engine));
+    start_threads(&engine.0)?;
+    Ok(Store { engine: Arc::new(engine) })
+}
+
+/// What the indexes of a store share.
+fn core(config: &Config, found: &Found) -> Core {
+    let pool = Arc::new(pool(config));
+    Core {
+        data: found.data.clone(),
+        rows: RowCache::sharing(config.rows(), &pool, config.pool()),
+        pool,
+        ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
+        mend: !config.read_only,
+    }
 }
 
 /// The pool of a store. One without threads of its own is to do the same each time.
@@ -580,7 +589,7 @@ impl Engine {
 /// What a background thread does.
 type Body = Box<dyn FnOnce(&Scheduler, Weak<Engine>) + Send>;
 
-/// Starts the background threads; they hold the engine weakly, so that dropping the last handle ends them.
+/// Starts the background threads; they hold the engine weakly, and end when it is closed, as the last handle does that is dropped.
 fn start_threads(engine: &Arc<Engine>) -> Result<()> {
     if engine.config.read_only || engine.config.background_threads == 0 {
         return Ok(());

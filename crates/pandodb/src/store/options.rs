@@ -100,7 +100,7 @@ impl Config {
         })
     }
 
-    /// Bytes of the row cache: a sixteenth of the budget, since a few hot rows are worth most.
+    /// Bytes of the row cache that it need not borrow: a sixteenth of the budget, since a few hot rows are worth most.
     pub(crate) fn rows(&self) -> usize {
         let default = match self.mode {
             Mode::Product => self.memory_budget / 16,
@@ -175,7 +175,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Threads for background work, 0 to 64; the default is 1. With 0, writers do the work in small steps themselves and
+    /// Threads for packing and compacting, 0 to 64; the default is 1. Beside them one takes checkpoints, which mostly waits for the disk. With 0, writers do the work in small steps themselves and
     /// the store is deterministic.
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.config.background_threads = threads;
@@ -226,8 +226,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Bytes of the cache of single rows, which are then not the pool's; the default is a sixteenth of the memory budget, and none
-    /// in [`Mode::Paper`]. At most a quarter of the budget; 0 for none, where no row is asked for much more often than others.
+    /// Bytes that the cache of single rows has in any case, which are then not the pool's; the default is a sixteenth of the memory budget, and none
+    /// in [`Mode::Paper`]. It borrows up to half of the pool's where that saves reads. At most a quarter of the budget; 0 for none, where no row is asked for much more often than others.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -62,6 +62,16 @@ impl<T> Mutex<T> {
         MutexGuard { of: self, held: Some(self.acquire()) }
     }
 
+    /// The lock, if nobody has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        let held = match self.0.try_lock() {
+            Ok(held) => held,
+            Err(std::sync::TryLockError::Poisoned(held)) => held.into_inner(),
+            Err(std::sync::TryLockError::WouldBlock) => return None,
+        };
+        Some(MutexGuard { of: self, held: Some(held) })
+    }
+
     fn acquire(&self) -> shuttle::sync::MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

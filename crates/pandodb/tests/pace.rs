@@ -1,12 +1,13 @@
 //! Background work that does not stand still for a checkpoint, and writers that do not outrun background work.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use pandodb::device::mem::MemDevice;
 use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
-use pandodb::{Keyspace, Store};
+use pandodb::{Error, Keyspace, Store};
 
 /// What the device is to hold up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ enum Held {
     Syncs,
     /// Writes to the data file.
     Writes,
+    /// Nothing, but there is no space for more of it.
+    Space,
 }
 
 /// A gate in front of the data file.
@@ -25,11 +28,18 @@ struct Gate {
     opened: Condvar,
     /// Calls that wait.
     waiting: Mutex<usize>,
+    /// Calls that found no space.
+    refused: AtomicUsize,
 }
 
 impl Gate {
     fn new() -> Arc<Gate> {
-        Arc::new(Gate { held: Mutex::new(Held::Nothing), opened: Condvar::new(), waiting: Mutex::new(0) })
+        Arc::new(Gate {
+            held: Mutex::new(Held::Nothing),
+            opened: Condvar::new(),
+            waiting: Mutex::new(0),
+            refused: AtomicUsize::new(0),
+        })
     }
 
     fn hold(&self, what: Held) {
@@ -110,6 +120,17 @@ impl Device for Gated<Arc<MemDevice>> {
     }
 }
 
+impl Gated<Arc<dyn File>> {
+    /// Whether there is space up to `end`.
+    fn grow(&self, end: u64) -> io::Result<()> {
+        if *self.1.held.lock().unwrap() == Held::Space && end > self.0.len()? {
+            self.1.refused.fetch_add(1, Relaxed);
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
+
 impl File for Gated<Arc<dyn File>> {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read_at(offset, buf)
@@ -117,6 +138,7 @@ impl File for Gated<Arc<dyn File>> {
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         self.1.pass(Held::Writes);
+        self.grow(offset + buf.len() as u64)?;
         self.0.write_at(offset, buf)
     }
 
@@ -125,10 +147,12 @@ impl File for Gated<Arc<dyn File>> {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.grow(len)?;
         self.0.set_len(len)
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.grow(offset + len)?;
         self.0.allocate(offset, len)
     }
 
@@ -235,5 +259,28 @@ fn writers_do_not_outrun_a_worker_that_stands_still() {
     // What was owed while nothing went on is not paid for long after, though the worker has no rest meanwhile.
     count(&mut key, Duration::from_secs(2));
     assert!(count(&mut key, Duration::from_secs(1)) > 2_000, "no write waits for its whole patience any more");
+    store.close().unwrap();
+}
+
+#[test]
+fn background_threads_rest_while_the_disk_is_full() {
+    let gate = Gate::new();
+    let (store, rows) = store(&gate);
+    let _opens = Opens(gate.clone());
+    let value = [7; 1000];
+    (0..3_000u64).for_each(|i| rows.put(i.to_be_bytes(), value).unwrap());
+    gate.hold(Held::Space);
+    let start = Instant::now();
+    let full = (3_000..100_000u64).map(|i| rows.put(i.to_be_bytes(), value)).find_map(Result::err);
+    assert!(matches!(full, Some(Error::DiskFull { .. })), "{full:?}");
+    assert!(start.elapsed() < Duration::from_secs(60));
+    let before = gate.refused.load(Relaxed);
+    std::thread::sleep(Duration::from_secs(2));
+    let refused = gate.refused.load(Relaxed) - before;
+    // Each thread looks again ten times a second, and may try several things then.
+    assert!(refused < 200, "{refused} times there was no space");
+    gate.hold(Held::Nothing);
+    wait_until("space that is found", || store.stats().unwrap().debt_bytes == 0);
+    rows.put(*b"more", value).unwrap();
     store.close().unwrap();
 }

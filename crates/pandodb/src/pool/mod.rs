@@ -116,7 +116,7 @@ impl Keep {
 pub struct PoolStats {
     /// Bytes charged: the cached blocks and what it costs to keep them.
     pub bytes: u64,
-    /// The most that may be charged now, in bytes: without what is lent to memtables.
+    /// The most that may be charged now, in bytes: without what is lent to memtables and rows.
     pub capacity: u64,
     /// Blocks in the cache.
     pub blocks: u64,

@@ -3,11 +3,12 @@
 //! ```text
 //!   each 4,096 misses:  rows that left lately and were wanted × how many of the misses read ─▶ reads that more rows would save
 //!                       blocks that left lately and were wanted ────────────────────────────▶ reads that more blocks would save
-//!                       a step of memory goes where more is saved
+//!                       a step of memory is to go where more is saved
+//!  each 256 misses:     a piece of that moves, so that no lookup pays for all of it
 //! ```
 //!
 //! Where some rows are much hotter than others, and lie anywhere, rows win: a block is one of them and thirty that nobody wants. Where
-//! neighbours are wanted together, blocks win. Memtables go before both: what they need is given back at once ([`Balance::give_way`]).
+//! neighbours are wanted together, blocks win. Memtables go before both: what they need is given back whenever one is sealed or packed ([`Balance::give_way`]).
 //!
 //! Invariant: what was borrowed is what the shards may have above the least; both change under one lock, the loan first when it grows,
 //! the shards first when it shrinks.
@@ -18,10 +19,14 @@ use crate::base::slab::Lender;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::pool::Pool;
 
-/// Misses of rows between two decisions.
-pub(super) const EACH: u64 = 4_096;
-/// What changes hands at a time: one part in so many of what pool and rows share.
+/// Misses of rows between two decisions, and between two pieces.
+const EACH: u64 = 4_096;
+pub(super) const PIECES: u64 = 256;
+/// What a decision is about: one part in so many of what pool and rows share.
 const STEPS: usize = 32;
+/// What changes hands at a time: one part in so many, and not more bytes than this. A lookup throws out as many blocks.
+const PARTS: usize = 512;
+const PIECE: usize = 512 << 10;
 /// The rows borrow at most one part in so many.
 const MOST: usize = 2;
 /// Reads that must be saved by a step: fewer may be chance.
@@ -43,6 +48,8 @@ pub(super) struct Balance {
 #[derive(Debug, Default)]
 struct State {
     loan: usize,
+    /// What it is to become.
+    target: usize,
     seen: Seen,
 }
 
@@ -64,25 +71,28 @@ impl Balance {
         Balance { pool, least, whole, state: Mutex::default() }
     }
 
-    /// Looks where a step of memory saves more, and lets `resize` bring the rows to what they may have then. Does nothing where somebody else
-    /// is at it, or too little has happened.
-    pub(super) fn weigh(&self, row_misses: u64, row_ghosts: u64, resize: impl Fn(usize)) {
+    /// Looks where a step of memory saves more, and lets `resize` bring the rows nearer to what they may have then. `counts` says how many rows were
+    /// missed, and how many of them a larger cache would have had. Does nothing where somebody else is at it.
+    pub(super) fn weigh(&self, counts: impl FnOnce() -> (u64, u64), resize: impl Fn(usize)) {
         let Some(mut state) = self.state.try_lock() else { return };
+        // Not before the lock: another's figures may be newer.
+        let (row_misses, row_ghosts) = counts();
         let pool = self.pool.stats();
         let now = Seen { row_misses, row_ghosts, pool_misses: pool.misses, pool_ghosts: self.pool.ghosts_found() };
         let before = state.seen;
-        if now.row_misses - before.row_misses < EACH {
-            return;
+        if now.row_misses.saturating_sub(before.row_misses) >= EACH {
+            state.seen = now;
+            let step = self.whole / STEPS;
+            state.target = match gains(&before, &now) {
+                (rows, blocks) if rows > blocks + blocks / 8 + LEAST_GAIN => state.loan + step,
+                (rows, blocks) if blocks > rows + rows / 8 + LEAST_GAIN => state.loan.saturating_sub(step),
+                _ => state.loan,
+            };
         }
-        state.seen = now;
-        let step = self.whole / STEPS;
-        let loan = match gains(&before, &now) {
-            (rows, blocks) if rows > blocks + blocks / 8 + LEAST_GAIN => state.loan + step,
-            (rows, blocks) if blocks > rows + rows / 8 + LEAST_GAIN => state.loan.saturating_sub(step),
-            _ => state.loan,
-        };
+        let piece = (self.whole / PARTS).min(PIECE);
+        let target = state.target.clamp(state.loan.saturating_sub(piece), state.loan + piece);
         let most = self.most(state.loan);
-        self.change(&mut state, loan.min(most), resize);
+        self.change(&mut state, target.min(most), resize);
     }
 
     /// Gives back what memtables may need.
@@ -90,13 +100,14 @@ impl Balance {
         let mut state = self.state.lock();
         let most = self.most(state.loan);
         if state.loan > most {
+            state.target = most;
             self.change(&mut state, most, resize);
         }
     }
 
     /// What rows may borrow, who have borrowed `loan`.
     fn most(&self, loan: usize) -> usize {
-        // An eighth more than others have now: memtables grow until the next time that somebody asks.
+        // Others are the memtables; an eighth more than they have now, since they grow until the next time that somebody asks.
         let others = self.pool.lent().saturating_sub(loan) + self.whole / 8;
         let room = self.whole - self.whole / Pool::LEAST_SHARE;
         room.saturating_sub(others).min(self.whole / MOST)
@@ -120,11 +131,11 @@ impl Drop for Balance {
     }
 }
 
-/// The reads that a step of memory more would have saved, for rows and for blocks.
+/// The reads that two steps of memory more would have saved, for rows and for blocks.
 fn gains(before: &Seen, now: &Seen) -> (u64, u64) {
-    let row_misses = (now.row_misses - before.row_misses).max(1);
+    let row_misses = now.row_misses.saturating_sub(before.row_misses).max(1);
     // A row that is missing costs a read only where its leaf is missing, too.
     let read = now.pool_misses.saturating_sub(before.pool_misses).min(row_misses);
-    let rows = u128::from(now.row_ghosts - before.row_ghosts) * u128::from(read) / u128::from(row_misses);
-    (rows as u64, now.pool_ghosts - before.pool_ghosts)
+    let rows = u128::from(now.row_ghosts.saturating_sub(before.row_ghosts)) * u128::from(read) / u128::from(row_misses);
+    (rows as u64, now.pool_ghosts.saturating_sub(before.pool_ghosts))
 }

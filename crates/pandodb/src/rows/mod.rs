@@ -37,7 +37,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use self::balance::{Balance, EACH};
+use self::balance::{Balance, PIECES};
 use self::shard::Shard;
 use crate::base::sync::{AtomicU64, Mutex, Ordering};
 use crate::base::{Ghosts, SeededBug, Seqno};
@@ -103,7 +103,7 @@ pub struct RowStats {
 }
 
 impl RowCache {
-    /// A cache of about so many bytes at most; of none for 0. Takes a sixteenth of them at once, the rest as rows come.
+    /// A cache of about so many bytes at most; of none for 0. Takes a sixteenth to an eighth of them at once, the rest as rows come.
     pub fn new(capacity_bytes: usize) -> Arc<RowCache> {
         RowCache::with(capacity_bytes, capacity_bytes, None)
     }
@@ -166,7 +166,14 @@ impl RowCache {
     #[cold]
     fn weigh(&self) {
         if let Some(balance) = &self.balance {
-            balance.weigh(self.stats().misses, self.ghosts.found(), |bytes| self.resize(bytes));
+            balance.weigh(|| (self.stats().misses, self.ghosts.found()), |bytes| self.resize(bytes));
+        }
+    }
+
+    /// Gives back what was borrowed and memtables may need now: called when one is sealed or packed, without any lock.
+    pub fn give_way(&self) {
+        if let Some(balance) = &self.balance {
+            balance.give_way(|bytes| self.resize(bytes));
         }
     }
 
@@ -188,7 +195,7 @@ impl IndexRows {
             let mut shard = self.cache.shard(hash).lock();
             (shard.get(self.index, key, hash, at), shard.misses)
         };
-        if found.is_none() && misses.is_multiple_of(EACH / self.cache.shards.len() as u64) {
+        if found.is_none() && misses.is_multiple_of(PIECES) {
             self.cache.weigh();
         }
         found
@@ -211,9 +218,6 @@ impl IndexRows {
     pub fn begin(&self, through: Seqno) -> bool {
         // First: who offers what an older root holds is refused from here on, or has done it before its row is looked at below.
         self.absorbed.store(through.0, Ordering::Release);
-        if let Some(balance) = &self.cache.balance {
-            balance.give_way(|bytes| self.cache.resize(bytes));
-        }
         !self.cache.off && !self.cache.has_none_of(self.index)
     }
 

@@ -54,7 +54,7 @@ pub(super) struct Shard {
     pub(super) misses: u64,
 }
 
-/// Marks of a shard of so many bytes: four times as many as rows of middling length; a sixteenth of the bytes at most, mostly.
+/// Marks of a shard of so many bytes: four times as many as rows of middling length; a sixteenth to an eighth of the bytes.
 fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
 }
@@ -129,9 +129,6 @@ impl Shard {
             self.seen = vec![0; marks(self.capacity)];
         }
         self.shrink();
-        if self.table.len() > 64 && self.rows * 6 < self.table.len() {
-            self.rebuild((self.rows * 2).next_power_of_two().max(64));
-        }
     }
 
     /// Lets the oldest rows go until it is within its bytes.
@@ -139,6 +136,10 @@ impl Shard {
         while self.bytes() > self.capacity && self.segments.len() > 1 {
             self.turn(0);
             self.segments.pop_back();
+            // The table counts, too.
+            if self.table.len() > 64 && self.rows * 6 < self.table.len() {
+                self.rebuild((self.rows * 2).next_power_of_two().max(64));
+            }
         }
     }
 

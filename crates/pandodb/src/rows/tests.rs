@@ -258,7 +258,7 @@ fn memtables_go_before_rows() {
     assert!(lent > SHARED / 4, "{lent}");
     // What memtables take when much is written.
     reader.pool.lend(SHARED / 2);
-    reader.rows.begin(Seqno(2));
+    reader.rows.cache.give_way();
     let left = reader.borrowed() - SHARED / 2;
     assert!(left <= SHARED / 8, "{left} of {lent}");
     let bytes = reader.rows.cache.stats().bytes as usize;
@@ -272,4 +272,27 @@ fn memtables_go_before_rows() {
     drop(reader);
     drop(cache);
     assert_eq!(pool.lent(), 0, "who goes leaves nothing borrowed");
+}
+
+#[test]
+fn threads_share_out_memory_beside_each_other() {
+    let pool = Arc::new(Pool::new(SHARED));
+    let cache = RowCache::sharing(SHARED / 16, &pool, SHARED);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (pool, rows) = (pool.clone(), cache.of_index(Seqno(1)));
+            scope.spawn(move || {
+                let mut reader = Reader { pool, rows, state: thread + 1, reads: 0 };
+                for _ in 0..6 {
+                    reader.scattered(30_000);
+                    reader.together(10_000);
+                    reader.rows.cache.give_way();
+                }
+            });
+        }
+    });
+    let stats = cache.stats();
+    assert!(stats.bytes as usize <= (SHARED / 16 + pool.lent()) * 12 / 10, "{stats:?}, {} lent", pool.lent());
+    drop(cache);
+    assert_eq!(pool.lent(), 0);
 }

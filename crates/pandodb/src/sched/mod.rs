@@ -187,7 +187,8 @@ impl Scheduler {
     pub fn run(&self, turn: &dyn Fn() -> Turn, now: &dyn Fn() -> Duration) {
         let mut is_busy = false;
         while let Some(calls) = self.is_on() {
-            match turn() {
+            let turn = turn();
+            match turn {
                 Turn::Worked(bytes) => {
                     if !std::mem::replace(&mut is_busy, true) {
                         self.busy.fetch_add(1, Relaxed);
@@ -201,7 +202,7 @@ impl Scheduler {
                     }
                     self.forgive();
                     self.done.notify_all();
-                    self.rest(calls);
+                    self.rest(self.since(turn, calls));
                 }
             }
         }
@@ -222,7 +223,7 @@ impl Scheduler {
             let turn = turn();
             self.done.notify_all();
             if !matches!(turn, Turn::Worked(_)) {
-                self.rest(calls);
+                self.rest(self.since(turn, calls));
             }
         }
     }
@@ -230,6 +231,12 @@ impl Scheduler {
     /// How often threads were called so far, unless they are to end.
     fn is_on(&self) -> Option<u64> {
         (!self.stop.load(Relaxed)).then(|| self.calls.load(Relaxed))
+    }
+
+    /// The calls to be regarded as answered by a turn before which there were so many. Where nothing can be done all of them are: what calls may be
+    /// what failed, and would go round without a rest.
+    fn since(&self, turn: Turn, calls: u64) -> u64 {
+        if turn == Turn::Stuck { self.calls.load(Relaxed) } else { calls }
     }
 
     /// Waits for a call after those that were seen.

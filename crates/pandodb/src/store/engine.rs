@@ -18,7 +18,7 @@ use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::{ReadTally, Tallies, WriteTally};
 use super::watermark::{Lone, Watermark};
-use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, OnceLock, Ordering::Relaxed, RwLock};
+use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, MutexGuard, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{Error, KeyspaceId, Result, SeededBug, Seqno};
 use crate::device::{Device, JoinHandle, LockGuard};
 use crate::index::{Core, Debt};
@@ -185,13 +185,19 @@ impl Engine {
         })
     }
 
-    /// One turn of what is not paid for: segments of the log that will be needed, and a checkpoint that is due. Whoever comes while
-    /// another is at it waits.
+    /// One turn of what is not paid for: memory that rows give back, segments of the log that will be needed, and a checkpoint that is due. It does not wait for
+    /// another who is at that.
     pub(crate) fn checkpoint_turn(&self) -> Turn {
+        self.core.rows.give_way();
         if !self.prepare_log() {
             return Turn::Stuck;
         }
-        let _one = self.checkpointing.lock();
+        let one = self.checkpoint_due.load(Relaxed).then(|| self.checkpointing.try_lock()).flatten();
+        one.map_or(Turn::Idle, |one| self.take_checkpoint(one))
+    }
+
+    /// Takes a checkpoint if one is due.
+    fn take_checkpoint(&self, _one: MutexGuard<'_, ()>) -> Turn {
         if self.poison.get().is_some() || self.closed.load(Relaxed) {
             return Turn::Stuck;
         }
@@ -227,9 +233,10 @@ impl Engine {
         // What a full disk lacks may be what the next checkpoint lets go; and what it covers must not become too much. Segments
         // are needed also while a checkpoint waits for the disk.
         let waits = self.pressed.load(Relaxed) || self.uncovered.load(Relaxed) >= MOST_UNCOVERED;
-        if waits && self.checkpoint_turn() == Turn::Stuck || !self.prepare_log() {
+        if waits && self.take_checkpoint(self.checkpointing.lock()) == Turn::Stuck || !self.prepare_log() {
             return Turn::Stuck;
         }
+        self.core.rows.give_way();
         let mut keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
         // Memtables first, whoever they belong to: they hold memory.
         keyspaces.sort_by_key(|keyspace| {
@@ -259,7 +266,13 @@ impl Engine {
                     drop(self.checkpointing.lock());
                     return Turn::Worked(1);
                 }
-                Err(e) => return self.note_trouble(e),
+                Err(e) => {
+                    let turn = self.note_trouble(e);
+                    if self.checkpoint_due.load(Relaxed) {
+                        self.scheduler.nudge();
+                    }
+                    return turn;
+                }
             }
         }
         self.tried_again.store(false, Relaxed);
@@ -313,7 +326,6 @@ impl Engine {
                 self.pressed.store(true, Relaxed);
                 if self.core.data.has_quarantine() {
                     self.checkpoint_due.store(true, Relaxed);
-                    self.scheduler.nudge();
                 }
                 // Whoever fills a segment can make the next one himself.
                 if self.log.as_ref().is_some_and(Log::give_up_prepared) {

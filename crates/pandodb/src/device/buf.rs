@@ -18,8 +18,9 @@ pub struct AlignedBuf {
     pages: Vec<Page>,
 }
 
-/// Sizes of the buffers that a thread keeps to be used again: 1, 2, 4, … 64 pages. Small ones come by the hundred thousand, and an allocator that has to align them leaves most of a page of nothing beside each. Between large ones it puts what lives
-/// longer, and then their space is never used again as a whole: scans of two threads cost 60 to 90 MB in that way.
+/// Sizes of the buffers that a thread keeps to be used again: 1, 2, 4, … 64 pages. Small ones come by the hundred thousand, and an allocator that
+/// has to align them leaves most of a page of nothing beside each. Between large ones it puts what lives longer, and then their space is not
+/// used again as a whole: that cost scans of two threads 18 to 90 MiB (decision 0030).
 const SIZES: usize = 7;
 /// Spare buffers of each size: as many as a thread has reads in flight, of the small ones.
 const SPARES: [usize; SIZES] = [32, 16, 8, 4, 4, 2, 2];

@@ -56,9 +56,6 @@ use crate::device::AlignedBuf;
 /// Groups of threads that count what they find without meeting each other.
 const TALLIES: usize = 8;
 
-/// What left the pool within so much of its capacity is remembered: one part in so many.
-const GHOSTS: usize = 16;
-
 /// The buffer pool. Shared by everything that reads blocks, through an `Arc`.
 #[derive(Debug)]
 pub struct Pool {
@@ -142,7 +139,7 @@ impl Pool {
             tallies: Default::default(),
             bytes: Charged::default(),
             hands: Hands::new(),
-            ghosts: Ghosts::new(capacity_bytes / GHOSTS, PAGE, 1),
+            ghosts: Ghosts::new(capacity_bytes / Pool::GHOSTS, PAGE, 1),
             home: Arc::new(Home::new(blocks)),
         }
     }
@@ -212,6 +209,10 @@ impl Pool {
 
     /// The share of the capacity that is never lent: one in so many.
     pub const LEAST_SHARE: usize = 4;
+
+    /// What left the pool within so much of its capacity is remembered: one part in so many. Whoever compares himself with the pool has to
+    /// remember as much.
+    pub const GHOSTS: usize = 16;
 
     /// Bytes that others have borrowed.
     pub fn lent(&self) -> usize {

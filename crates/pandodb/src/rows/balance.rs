@@ -31,8 +31,6 @@ const PIECE: usize = 512 << 10;
 const MOST: usize = 2;
 /// Reads that must be saved by a step: fewer may be chance.
 const LEAST_GAIN: u64 = 16;
-/// Of what left the caches so much is remembered: one part in so many. Two steps, so that enough of it comes back to count.
-pub const SPAN: usize = 16;
 
 /// Shares out memory between rows and blocks.
 #[derive(Debug)]

@@ -118,7 +118,7 @@ impl RowCache {
 
     fn with(capacity_bytes: usize, shared: usize, balance: Option<Balance>) -> Arc<RowCache> {
         let sample = if balance.is_some() { WATCHED } else { 1 };
-        let span = if balance.is_some() { shared / balance::SPAN } else { 0 };
+        let span = if balance.is_some() { shared / Pool::GHOSTS } else { 0 };
         let ghosts = Arc::new(Ghosts::new(span, ROW, sample));
         let shards = (capacity_bytes / LEAST_SHARD).clamp(1, SHARDS);
         let shards = 1 << shards.ilog2();

@@ -256,14 +256,9 @@ impl Scheduler {
 
     /// Waits a moment for something to be done.
     pub fn wait(&self, time: Duration) {
-        self.wait_on(&self.done, time);
-    }
-
-    fn wait_on(&self, condition: &Condvar, time: Duration) {
         let mut gate = self.gate.lock();
-        let is_free = std::ptr::eq(condition, &self.free) && self.pace.is_free();
-        if !self.stop.load(Relaxed) && !is_free {
-            condition.wait_for(&mut gate, time);
+        if !self.stop.load(Relaxed) {
+            self.done.wait_for(&mut gate, time);
         }
     }
 
@@ -275,9 +270,16 @@ impl Scheduler {
         let Some(until) = self.pace.charge(price, now) else { return };
         let until = until.min(now + patience);
         for _ in 0..ROUNDS {
-            self.wait_on(&self.free, until.saturating_sub(now));
+            {
+                // Who forgives holds the gate: that is not missed.
+                let mut gate = self.gate.lock();
+                if self.pace.is_free() || self.stop.load(Relaxed) {
+                    break;
+                }
+                self.free.wait_for(&mut gate, until.saturating_sub(now));
+            }
             now = clock();
-            if now >= until || self.pace.is_free() || self.stop.load(Relaxed) {
+            if now >= until {
                 break;
             }
         }

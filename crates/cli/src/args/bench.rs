@@ -171,6 +171,8 @@ impl From<FiltersName> for Filters {
 pub enum IoName {
     /// Several reads at once by io_uring where it is to be had, else one after the other.
     Auto,
+    /// The same, but who waits for a read sleeps.
+    Sleeping,
     /// Several at once by io_uring, or not at all.
     Uring,
     /// One after the other.
@@ -181,6 +183,7 @@ impl From<IoName> for Io {
     fn from(name: IoName) -> Io {
         match name {
             IoName::Auto => Io::Auto,
+            IoName::Sleeping => Io::Sleeping,
             IoName::Uring => Io::Uring,
             IoName::Sync => Io::Sync,
         }

@@ -280,6 +280,10 @@ impl File for CountingFile {
         let (pushed, flying) = Default::default();
         Some(Box::new(CountingQueue { inner, counter: self.counter.clone(), pushed, flying }))
     }
+
+    fn queue_serves_one(&self, bytes: usize) -> bool {
+        self.inner.queue_serves_one(bytes)
+    }
 }
 
 /// Counts reads when they end, and those that nobody waits for when they are let go of: the device does them all the same.

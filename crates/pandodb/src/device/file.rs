@@ -36,10 +36,13 @@ const ZERO_PAGES: usize = 64;
 /// How a directory reads what does not depend on each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Beside each other by io_uring if the system has it and allows it, else one after the other.
+    /// Beside each other by io_uring if the system has it and allows it, else one after the other. Who waits for a few pages
+    /// watches for them instead of sleeping, where that serves: `docs/decisions/0032-reads-are-watched.md`.
     #[default]
     Auto,
-    /// By io_uring; without it the device does not open.
+    /// The same, but who waits sleeps: a read by itself takes longer, and less of the processor.
+    Sleeping,
+    /// As [`Io::Auto`]; without io_uring the device does not open.
     Uring,
     /// One after the other, by pread.
     Sync,
@@ -67,7 +70,7 @@ impl FileDevice {
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        Ok(FileDevice { path: path.to_owned(), dir, host: Host::new(), rings: Rings::new() })
+        Ok(FileDevice { path: path.to_owned(), dir, host: Host::new(), rings: Rings::new(true) })
     }
 
     /// Says how files that are opened from now on read.
@@ -75,7 +78,11 @@ impl FileDevice {
     /// # Errors
     /// For [`Io::Uring`], why there is no io_uring: `Unsupported`, `PermissionDenied` (a container may forbid it), ….
     pub fn with_io(mut self, io: Io) -> io::Result<FileDevice> {
-        self.rings = if io == Io::Sync { None } else { Rings::new() };
+        self.rings = match io {
+            Io::Sync => None,
+            Io::Auto | Io::Uring => Rings::new(true),
+            Io::Sleeping => Rings::new(false),
+        };
         if io == Io::Uring {
             self.rings.as_ref().ok_or(io::ErrorKind::Unsupported)?.try_out()?;
         }
@@ -281,6 +288,10 @@ impl File for OsFile {
 
     fn queue(&self) -> Option<Box<dyn Queue>> {
         self.rings.as_ref()?.queue(&self.file)
+    }
+
+    fn queue_serves_one(&self, bytes: usize) -> bool {
+        self.rings.as_ref().is_some_and(|rings| rings.watches(bytes))
     }
 }
 

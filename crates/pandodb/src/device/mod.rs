@@ -40,8 +40,12 @@ mod uring {
     pub(super) enum Rings {}
 
     impl Rings {
-        pub(super) fn new() -> Option<Arc<Rings>> {
+        pub(super) fn new(_watch: bool) -> Option<Arc<Rings>> {
             None
+        }
+
+        pub(super) fn watches(&self, _bytes: usize) -> bool {
+            match *self {}
         }
 
         pub(super) fn try_out(&self) -> io::Result<()> {
@@ -187,6 +191,12 @@ pub trait File: Send + Sync + fmt::Debug {
     /// A queue for reads of this file beside each other, if the device can do that now. Use it through [`Reads`].
     fn queue(&self) -> Option<Box<dyn Queue>> {
         None
+    }
+
+    /// Whether a read of so many bytes, by itself, is to go through a queue, too: it ends sooner there than by
+    /// [`File::read_at`]. Asked once before each.
+    fn queue_serves_one(&self, _bytes: usize) -> bool {
+        false
     }
 }
 

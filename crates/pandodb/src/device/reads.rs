@@ -6,8 +6,9 @@
 //!                 └── one alone, or no queue ────────── pread ──────┘
 //! ```
 //!
-//! A read by itself is cheapest as a pread, so the queue is asked for when a second one is there, or when one is to be
-//! in flight while the caller does something else ([`Reads::start`]). It is handed back as soon as nothing is in it. What
+//! A read by itself is cheapest as a pread unless the device says otherwise ([`File::queue_serves_one`]), so the queue is asked
+//! for when a second one is there, or when one is to be in flight while the caller does something else ([`Reads::start`]). It
+//! is handed back as soon as nothing is in it. What
 //! a queue leaves undone, short or interrupted reads, is finished here by pread; an error of the device is handed out.
 
 use std::collections::VecDeque;
@@ -66,7 +67,8 @@ impl Reads {
 
     /// The next read that has ended, by its tag, with its buffer filled; waits if none has. `None` if there are none left.
     pub fn complete(&mut self) -> Option<(usize, io::Result<AlignedBuf>)> {
-        if self.flying > 0 || self.waiting.len() > 1 {
+        let is_alone = |first: &Read| self.waiting.len() == 1 && !self.file.queue_serves_one(first.buf.len());
+        if self.flying > 0 || !self.waiting.front().is_none_or(is_alone) {
             self.hand_over();
         }
         if self.flying == 0 {

@@ -20,7 +20,7 @@ fn devices() -> Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> {
         (CountingDevice::new(MemDevice::new(), |_| FileClass::Data), None),
         (CountingDevice::new(SimDevice::new(1), |_| FileClass::Data), None),
     ];
-    for io in [Io::Auto, Io::Sync] {
+    for io in [Io::Auto, Io::Sleeping, Io::Sync] {
         let dir = tempfile::tempdir().unwrap();
         let file = FileDevice::open(&dir.path().join("store"), true).unwrap().with_io(io).unwrap();
         devices.push((Arc::new(file), Some(dir)));

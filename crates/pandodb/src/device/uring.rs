@@ -24,6 +24,9 @@
 //! it has taken is waited for, what it has not taken is handed back as interrupted, and the ring is closed. Short and
 //! interrupted reads are the caller's to finish ([`super::Reads`]). A process that was forked has the parent's rings
 //! in name only: it takes none of them and leaks what it holds.
+//!
+//! **Waiting.** Who waits for a read of a few pages watches for its end instead of sleeping, as long as that serves
+//! ([`patience`]).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -33,12 +36,16 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 
 use io_uring::{EnterFlags, IoUring, Probe, opcode, types};
 use parking_lot::Mutex;
 
 use super::{AlignedBuf, Done, Queue, Read};
+use crate::base::PAGE;
+use patience::{LONGEST, Patience};
 
+mod patience;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +53,8 @@ mod tests;
 const SLOTS: u32 = 64;
 /// Rings of a device at most.
 const MOST_RINGS: usize = 64;
+/// Nobody watches for a read of more bytes: it takes longer than to sleep and to wake.
+const MOST_WATCHED: usize = 16 * PAGE;
 
 /// The rings of a device.
 pub(super) struct Rings {
@@ -56,13 +65,22 @@ pub(super) struct Rings {
     refused: AtomicBool,
     /// The process that may use them.
     process: u32,
+    /// Nothing if whoever waits is to sleep.
+    patience: Option<Patience>,
 }
 
 impl Rings {
-    /// No rings yet; nothing, in a build that has none.
-    pub(super) fn new() -> Option<Arc<Rings>> {
+    /// No rings yet; nothing, in a build that has none. With `watch`, who waits for a short read does not sleep.
+    pub(super) fn new(watch: bool) -> Option<Arc<Rings>> {
         let (made, refused, process) = (AtomicUsize::new(0), AtomicBool::new(false), std::process::id());
-        Some(Arc::new(Rings { idle: Mutex::default(), made, refused, process }))
+        let patience = watch.then(Patience::default);
+        Some(Arc::new(Rings { idle: Mutex::default(), made, refused, process, patience }))
+    }
+
+    /// Whether a read of so many bytes by itself is served sooner here than by pread.
+    pub(super) fn watches(&self, bytes: usize) -> bool {
+        let watches = |patience: &Patience| bytes <= MOST_WATCHED && patience.watches();
+        self.patience.as_ref().is_some_and(watches) && !self.refused.load(Relaxed)
     }
 
     /// Makes a ring now, to see whether the system has them.
@@ -82,7 +100,7 @@ impl Rings {
             return None;
         }
         let ring = self.vacant().or_else(|| self.another())?;
-        Some(Box::new(Lease { ring: Some(ring), file: Arc::clone(file), home: Arc::clone(self), wanted: 0 }))
+        Some(Box::new(Lease { ring: Some(ring), file: Arc::clone(file), home: Arc::clone(self), wanted: 0, longest: 0 }))
     }
 
     /// An idle ring with a vacant slot. Reads that callers have let go of take up slots until they end and somebody looks: here.
@@ -217,17 +235,38 @@ impl Ring {
 
     /// Waits for a completion of what the kernel has taken, without submitting.
     fn wait_for_taken(&mut self) {
+        self.collect(1);
+    }
+
+    /// Has the kernel post what has ended, and waits until so many completions are there.
+    fn collect(&mut self, least: u32) {
         if self.flying == 0 {
             return;
         }
         let flags = EnterFlags::GETEVENTS.bits();
         // SAFETY: without submissions and without an argument the call does nothing but wait.
-        let entered = unsafe { self.uring.submitter().enter::<()>(0, 1, flags, None) };
+        let entered = unsafe { self.uring.submitter().enter::<()>(0, least, flags, None) };
         match entered {
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => self.lose(),
         }
+    }
+
+    /// Begins what is queued, and looks for a completion for as long as anybody watches.
+    fn watch(&mut self, patience: &Patience) {
+        let began = Instant::now();
+        if !self.queued.is_empty() {
+            self.enter(false);
+        }
+        // A ring that has failed has what it gives up to hand out, or waits.
+        while !self.retired && self.uring.completion().is_empty() {
+            self.collect(0);
+            if began.elapsed() >= LONGEST {
+                break;
+            }
+        }
+        patience.watched(began.elapsed());
     }
 
     /// The kernel does not take submissions: takes them back, for good.
@@ -322,6 +361,8 @@ struct Lease {
     home: Arc<Rings>,
     /// Reads taken in and not handed out.
     wanted: usize,
+    /// The bytes of the longest read that it ever took in.
+    longest: usize,
 }
 
 impl Lease {
@@ -340,9 +381,11 @@ impl Lease {
 
 impl Queue for Lease {
     fn push(&mut self, read: Read) -> Result<(), Read> {
-        let Lease { ring, file, wanted, .. } = self;
+        let bytes = read.buf.len();
+        let Lease { ring, file, .. } = self;
         ring.as_mut().expect("there until it is dropped").push(read, file)?;
-        *wanted += 1;
+        self.wanted += 1;
+        self.longest = self.longest.max(bytes);
         Ok(())
     }
 
@@ -355,12 +398,19 @@ impl Queue for Lease {
 
     fn wait(&mut self) -> Option<Done> {
         self.mind_fork();
+        let mut has_watched = false;
         while self.wanted > 0 {
-            if let Some(done) = self.ring().reap() {
+            let ring = self.ring.as_mut().expect("there until it is dropped");
+            if let Some(done) = ring.reap() {
                 self.wanted -= 1;
                 return Some(done);
             }
-            self.ring().enter(true);
+            let patience = self.home.patience.as_ref().filter(|_| !has_watched && self.longest <= MOST_WATCHED);
+            match patience.filter(|patience| patience.watches()) {
+                Some(patience) => ring.watch(patience),
+                None => ring.enter(true),
+            }
+            has_watched = true;
         }
         None
     }

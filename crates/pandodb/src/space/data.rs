@@ -25,7 +25,7 @@ use crate::base::sync::{
 use crate::base::{
     BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, SeededBug, StoreId,
 };
-use crate::device::{AlignedBuf, Device, File, OpenHow, Reads, read_exact_at, write_all_at};
+use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at};
 
 /// The name of the data file.
 pub const DATA_FILE: &str = "data";
@@ -372,9 +372,11 @@ impl DataFile {
 
     /// The same, into `spare` if that is as long.
     pub fn read_into(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
-        let mut buf = self.begin_read(addr, spare)?;
-        let read = read_exact_at(&*self.file, addr.page.offset(), &mut buf);
-        self.end_read(addr, read.map(|()| buf))
+        let buf = self.begin_read(addr, spare)?;
+        let mut reads = self.reads();
+        reads.submit(Read { tag: 0, offset: addr.page.offset(), buf });
+        let (_, read) = reads.complete().expect("what was submitted completes");
+        self.end_read(addr, read)
     }
 
     /// For reads beside each other: each begins with [`DataFile::begin_read`] and ends with [`DataFile::end_read`].

@@ -17,7 +17,7 @@ fn mark(page: usize) -> [u8; 8] {
 
 /// A file of marked pages, and rings; nothing if the system has none.
 fn marked() -> Option<(Arc<Rings>, Arc<File>)> {
-    let rings = Rings::new()?;
+    let rings = Rings::new(true)?;
     // Where the system has none, there is nothing to test.
     rings.try_out().ok()?;
     let file = tempfile::tempfile().unwrap();
@@ -231,7 +231,7 @@ fn a_refusal_is_remembered_and_a_fork_has_no_rings() {
     assert!(rings.queue(&file).is_none());
     drop(taken);
     assert!(rings.queue(&file).is_some(), "what is there serves on");
-    let forked = Rings { process: std::process::id() + 1, ..Arc::into_inner(Rings::new().unwrap()).unwrap() };
+    let forked = Rings { process: std::process::id() + 1, ..Arc::into_inner(Rings::new(true).unwrap()).unwrap() };
     assert!(Arc::new(forked).queue(&file).is_none());
     // One that comes from the parent does not wait for what is in flight there.
     let mut ring = Ring::new(std::process::id()).unwrap();

@@ -49,7 +49,7 @@ use crate::base::PAGE;
 use crate::base::sync::Mutex;
 
 /// Bytes that are mapped at a time. Let go of once in thousands of writes.
-const WINDOW: u64 = 1 << 20;
+const WINDOW: u64 = 4 << 20;
 /// From this length on `pwrite` is the cheaper way: it takes whole pages without a fault for each.
 const LONG: usize = 16 << 10;
 /// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs: what space they have promised, they write in place.

@@ -16,9 +16,11 @@
 //! who leads a sync, or begins a segment, writes under the lock.
 //!
 //! **Rolling.** A full segment is cut to its length and joins the older ones; if it has bytes that are not durable yet,
-//! the next sync syncs it before the current one counts. Its successor has been made ahead by then ([`Stream::prepare`]), or is
-//! made now.
+//! the next sync syncs it before the current one counts. Its successors have been made ahead by then ([`Stream::prepare`]): up to
+//! four in a stream that fills one after the other, since a disk may stand still for longer than it takes to fill one. If there is none,
+//! it is made now.
 
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -34,6 +36,8 @@ const LAZY_BYTES: usize = 64 << 10;
 const KEEP_BYTES: usize = 1 << 20;
 /// The next segment is made ahead when one part of the current one in so many is used: early, since the disk may be busy.
 const WANTS_NEXT: u64 = 4;
+/// So many are made ahead at most: as many as the stream has filled, so that a small log stays small.
+const MOST_AHEAD: u64 = 4;
 /// No record waits for its write.
 const NOTHING: u64 = u64::MAX;
 
@@ -146,9 +150,12 @@ pub(super) struct Stream {
     /// Held by who has room for a record and does not know its seqno yet.
     turn: Mutex<()>,
     state: Mutex<State>,
-    /// Taken after the state, or alone, by whoever creates a segment: the numbers of a stream's segments go up in the order in
-    /// which they are used.
-    next: Mutex<Next>,
+    /// Taken after the state, or alone, by whoever creates a segment or removes those that were made ahead: the numbers of a stream's
+    /// segments go up in the order in which they are used.
+    making: Mutex<Making>,
+    /// What was made ahead, in the order of numbers. Taken last, for a moment: who needs one that is there does not wait for the
+    /// next one to be made.
+    ahead: Mutex<VecDeque<Segment>>,
     /// Notified when a write without the lock ends, well or not, if somebody waits for it.
     idle: Condvar,
     /// Somebody writes what was the buffer, without the lock. Changed under it.
@@ -183,12 +190,13 @@ struct State {
     closed: bool,
 }
 
-/// What is made ahead.
+/// What is known of the segments that were made.
 #[derive(Debug, Default)]
-struct Next {
-    segment: Option<Segment>,
-    /// The number of the segment that was current when it was made, or could not be.
+struct Making {
+    /// The number of the segment that was current when one was made ahead, or could not be.
     tried: u64,
+    /// How many different ones were current when somebody looked.
+    filled: u64,
 }
 
 /// A file to be synced, by its name.
@@ -282,7 +290,8 @@ impl Stream {
             number,
             turn: Mutex::new(()),
             state: Mutex::new(state),
-            next: Mutex::default(),
+            making: Mutex::default(),
+            ahead: Mutex::default(),
             idle: Condvar::new(),
             writing: AtomicBool::new(false),
             pending: AtomicU64::new(NOTHING),
@@ -423,23 +432,32 @@ impl Stream {
         let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
         // Nobody who only appends is to wait for what follows.
         drop(state);
-        let mut next = self.next.lock();
-        if next.segment.is_some() || next.tried == current {
+        let mut making = self.making.lock();
+        if making.tried == current {
             return Ok(());
         }
-        next.tried = current;
-        match common.create_segment(self.number, None, 0) {
-            Ok(segment) => next.segment = Some(segment),
-            // Nothing was lost by it: the writer will make its segment, and see.
-            Err(_) => common.check()?,
+        making.tried = current;
+        making.filled += 1;
+        while (self.ahead.lock().len() as u64) < making.filled.min(MOST_AHEAD) {
+            match common.create_segment(self.number, None, 0) {
+                Ok(segment) => self.ahead.lock().push_back(segment),
+                // Nothing was lost by it: the writer will make its segment, and see.
+                Err(_) => return common.check(),
+            }
         }
         Ok(())
     }
 
     /// See [`super::Log::give_up_prepared`].
     pub fn give_up_prepared(&self, common: &Common) -> bool {
-        let unused = self.next.lock().segment.take();
-        unused.inspect(|segment| common.remove_unused(&segment.name)).is_some()
+        self.remove_ahead(common, &mut self.making.lock())
+    }
+
+    /// Removes what was made ahead. Whether there was any.
+    fn remove_ahead(&self, common: &Common, _making: &mut Making) -> bool {
+        let unused = std::mem::take(&mut *self.ahead.lock());
+        unused.iter().for_each(|segment| common.remove_unused(&segment.name));
+        !unused.is_empty()
     }
 
     /// See [`super::Log::trim`].
@@ -448,9 +466,7 @@ impl Stream {
         common.check()?;
         self.wait_for_writer(common, &mut state)?;
         state.roll_wanted = true;
-        if let Some(unused) = self.next.lock().segment.take() {
-            common.remove_unused(&unused.name);
-        }
+        self.remove_ahead(common, &mut self.making.lock());
         let Some(segment) = &mut state.current else { return Ok(()) };
         segment.capacity = segment.end.next_multiple_of(BLOCK);
         segment
@@ -575,13 +591,20 @@ impl Stream {
 
     /// The segment that was made ahead, if a record of so many bytes fits, or a new one; with records after that seqno.
     fn take_segment(&self, common: &Common, after: Seqno, bytes: u64) -> Result<Segment> {
-        // One that is being made is waited for: another one would take longer.
-        let mut next = self.next.lock();
-        match next.segment.take() {
-            Some(segment) if segment.fits(bytes) => return Ok(Segment { last: after, ..segment }),
-            Some(small) => common.remove_unused(&small.name),
-            None => {}
+        let made = || {
+            let mut ahead = self.ahead.lock();
+            ahead.front().filter(|segment| segment.fits(bytes))?;
+            ahead.pop_front().map(|segment| Segment { last: after, ..segment })
+        };
+        if let Some(segment) = made() {
+            return Ok(segment);
         }
+        // One that is being made is waited for: another one would take longer.
+        let mut making = self.making.lock();
+        if let Some(segment) = made() {
+            return Ok(segment);
+        }
+        self.remove_ahead(common, &mut making);
         let created = common.create_segment(self.number, Some(after), bytes);
         created.map_err(|error| common.poison_unless_full(error))
     }

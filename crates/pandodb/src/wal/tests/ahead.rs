@@ -131,6 +131,29 @@ fn a_failure_is_no_failure_of_the_log() {
     assert_eq!(final_ones, 2, "the sync of the directory, for either reason");
 }
 
+#[test]
+fn who_fills_one_after_the_other_has_four_ahead() {
+    let device = MemDevice::new();
+    let log = fresh(&device);
+    let mut ahead = Vec::new();
+    for seqno in 1..=6 {
+        put(&log, seqno, 10_000, false).unwrap();
+        log.prepare().unwrap();
+        log.prepare().unwrap();
+        ahead.push(names(&*device).len() - seqno as usize);
+    }
+    assert_eq!(ahead, [1, 2, 3, 4, 4, 4]);
+    assert!(log.give_up_prepared() && !log.give_up_prepared());
+    assert_eq!(names(&*device).len(), 6);
+    put(&log, 7, 10_000, false).unwrap();
+    log.prepare().unwrap();
+    put(&log, 8, 50_000, false).unwrap();
+    assert_eq!(names(&*device).len(), 8, "those that are too small for it are gone, since it has a number above theirs");
+    drop(log);
+    let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
+    assert_eq!(found.len(), 8);
+}
+
 /// Its header does not know what came before it. Its first record does.
 #[test]
 fn the_first_record_says_where_the_segment_before_ends() {

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::base::PAGE;
+use crate::base::{LargeVec, PAGE};
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C, align(4096))]
@@ -15,7 +15,42 @@ struct Page([u8; PAGE]);
 /// Bytes in whole, aligned pages. Always a multiple of 4,096 bytes long.
 #[derive(Default)]
 pub struct AlignedBuf {
-    pages: Vec<Page>,
+    pages: Pages,
+}
+
+/// Where they are.
+enum Pages {
+    /// Up to 64 of them: kept by the thread for the next one.
+    Few(Vec<Page>),
+    /// More, in memory that goes back to the system.
+    Many(LargeVec<Page>),
+}
+
+impl Default for Pages {
+    fn default() -> Pages {
+        Pages::Few(Vec::new())
+    }
+}
+
+impl Deref for Pages {
+    type Target = [Page];
+    #[inline]
+    fn deref(&self) -> &[Page] {
+        match self {
+            Pages::Few(pages) => pages,
+            Pages::Many(pages) => pages,
+        }
+    }
+}
+
+impl DerefMut for Pages {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Page] {
+        match self {
+            Pages::Few(pages) => pages,
+            Pages::Many(pages) => pages,
+        }
+    }
 }
 
 /// Sizes of the buffers that a thread keeps to be used again: 1, 2, 4, … 64 pages. Small ones come by the hundred thousand, and an allocator that
@@ -37,9 +72,9 @@ fn size_of(pages: usize) -> Option<usize> {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        let room = self.pages.capacity();
+        let Pages::Few(pages) = std::mem::take(&mut self.pages) else { return };
+        let room = pages.capacity();
         let Some(size) = size_of(room).filter(|size| room == 1 << size) else { return };
-        let pages = std::mem::take(&mut self.pages);
         // At the end of a thread there is nothing left to keep it in.
         let _ = SPARE.try_with(|spares| {
             let spares = &mut spares.borrow_mut()[size];
@@ -68,10 +103,12 @@ impl AlignedBuf {
     }
 
     fn new(pages: usize) -> AlignedBuf {
-        let room = size_of(pages).map_or(pages, |size| 1 << size);
-        let mut new = Page::new_vec_zeroed(room).expect("out of memory");
+        let Some(size) = size_of(pages) else {
+            return AlignedBuf { pages: Pages::Many(LargeVec::zeroed(pages)) };
+        };
+        let mut new = Page::new_vec_zeroed(1 << size).expect("out of memory");
         new.truncate(pages);
-        AlignedBuf { pages: new }
+        AlignedBuf { pages: Pages::Few(new) }
     }
 
     /// One that this thread has kept, prepared and filled up with zeros.
@@ -80,7 +117,7 @@ impl AlignedBuf {
         let mut spare = SPARE.try_with(|spares| spares.borrow_mut()[size].pop()).ok()??;
         prepare(&mut spare);
         spare.resize(pages, Page([0; PAGE]));
-        Some(AlignedBuf { pages: spare })
+        Some(AlignedBuf { pages: Pages::Few(spare) })
     }
 
     /// A copy of `bytes`, padded with zeros to whole pages.
@@ -97,7 +134,10 @@ impl AlignedBuf {
 
     /// Keeps the first `pages` pages.
     pub fn truncate(&mut self, pages: usize) {
-        self.pages.truncate(pages);
+        match &mut self.pages {
+            Pages::Few(few) => few.truncate(pages),
+            Pages::Many(many) => many.truncate(pages),
+        }
     }
 }
 
@@ -111,14 +151,14 @@ impl Deref for AlignedBuf {
     type Target = [u8];
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.pages.as_slice().as_bytes()
+        self.pages.as_bytes()
     }
 }
 
 impl DerefMut for AlignedBuf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.pages.as_mut_slice().as_mut_bytes()
+        self.pages.as_mut_bytes()
     }
 }
 

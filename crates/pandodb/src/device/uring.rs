@@ -100,7 +100,13 @@ impl Rings {
             return None;
         }
         let ring = self.vacant().or_else(|| self.another())?;
-        Some(Box::new(Lease { ring: Some(ring), file: Arc::clone(file), home: Arc::clone(self), wanted: 0, longest: 0 }))
+        Some(Box::new(Lease {
+            ring: Some(ring),
+            file: Arc::clone(file),
+            home: Arc::clone(self),
+            wanted: 0,
+            longest: 0,
+        }))
     }
 
     /// An idle ring with a vacant slot. Reads that callers have let go of take up slots until they end and somebody looks: here.

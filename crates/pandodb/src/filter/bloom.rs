@@ -13,7 +13,7 @@
 //! Invariant: a hash that was added is always found. Others are found with a probability of about 1 %: blocks of 512
 //! bits cost a little against 0.8 % of an unblocked filter, since some lines get more keys than others.
 
-use crate::base::PAGE;
+use crate::base::{LargeVec, PAGE};
 use crate::device::AlignedBuf;
 use crate::space::BLOCK_HEADER;
 
@@ -65,7 +65,7 @@ pub fn may_contain(page: &[u8], pages: u32, hash: u64) -> bool {
 /// Collects the hashes of a run's keys. Costs 8 bytes a key.
 #[derive(Debug, Default)]
 pub struct BloomBuilder {
-    hashes: Vec<u64>,
+    hashes: LargeVec<u64>,
 }
 
 impl BloomBuilder {
@@ -102,7 +102,7 @@ impl BloomBuilder {
         let pages = self.pages();
         let mut buf = AlignedBuf::zeroed(pages as usize);
         let bytes = &mut buf[..];
-        for &hash in &self.hashes {
+        for &hash in self.hashes.iter() {
             let (page, line) = place(hash, pages);
             let at = page as usize * PAGE + LINE + line * LINE;
             let line = &mut bytes[at..at + LINE];

@@ -36,7 +36,7 @@
 //! ```
 
 use super::page::{self, Fingerprint, MAX_BITS, Page, PageEncoder};
-use crate::base::PAGE;
+use crate::base::{LargeVec, PAGE};
 use crate::device::AlignedBuf;
 
 /// Bits of a filter's fingerprint beyond ⌈log₂ n⌉: a rate of 2⁻⁸.
@@ -169,7 +169,7 @@ pub fn approach(page: &[u8], hash: u64) -> u64 {
 /// Collects the hashes of a run's keys. Costs 8 bytes a key.
 #[derive(Debug, Default)]
 pub struct QuotientBuilder {
-    hashes: Vec<u64>,
+    hashes: LargeVec<u64>,
     room: u64,
 }
 

@@ -148,7 +148,11 @@ fn who_fills_one_after_the_other_has_four_ahead() {
     put(&log, 7, 10_000, false).unwrap();
     log.prepare().unwrap();
     put(&log, 8, 50_000, false).unwrap();
-    assert_eq!(names(&*device).len(), 8, "those that are too small for it are gone, since it has a number above theirs");
+    assert_eq!(
+        names(&*device).len(),
+        8,
+        "those that are too small for it are gone, since it has a number above theirs"
+    );
     drop(log);
     let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
     assert_eq!(found.len(), 8);

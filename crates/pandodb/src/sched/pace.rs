@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
 /// So far ahead of the clock writers are before they wait.
-const AHEAD: Duration = Duration::from_micros(40);
+const AHEAD: Duration = Duration::from_micros(200);
 /// The pace is what was done in the last so many seconds, older work counting less.
 const MEMORY: Duration = Duration::from_secs(2);
 /// A measurement lasts so long at least.

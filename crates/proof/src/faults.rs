@@ -133,7 +133,7 @@ fn harmless(fault: &Fault) -> bool {
 fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<(Outcome, Option<Driver>), String> {
     device.set_fault(Some(fault.clone()));
     let mut out = Outcome { states: vec![State::default()], ..Outcome::default() };
-    let Ok(mut driver) = Driver::open(Sizes::TINY, device.clone()) else {
+    let Ok(mut driver) = Driver::open(Sizes::TINY.with_compression(script.seed), device.clone()) else {
         out.struck = device.faults_struck();
         device.set_fault(None);
         return Ok((out, None));

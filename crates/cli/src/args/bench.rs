@@ -73,6 +73,9 @@ pub struct BenchArgs {
     /// Bytes of a value.
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_size)]
     pub value_len: usize,
+    /// The share of each value that is zeros, in percent: without it there is nothing to compress.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    pub zeros: f64,
     /// The share of `load-mixed` that is in key order, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub seq_share: f64,

@@ -45,6 +45,7 @@ fn measure(args: &BenchArgs) -> Outcome {
         dist: args.dist.map(Into::into),
         key_len: usize::from(args.key_len),
         value_len: args.value_len,
+        zeros: args.zeros,
         seed: args.seed,
         rate: args.rate,
         cache: args.cache.into(),

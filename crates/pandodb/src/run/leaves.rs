@@ -185,6 +185,11 @@ impl Leaves {
         }
     }
 
+    /// Whether the current leaf was compressed; said of leaves out of a chunk only.
+    pub(super) fn is_unpacked(&self) -> bool {
+        !self.unpacked.is_empty()
+    }
+
     /// The current leaf.
     #[inline]
     pub(super) fn leaf(&self) -> Leaf<'_> {

@@ -113,7 +113,9 @@ impl Engine {
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
         // Asked after the cuts: what they reach was written before.
-        superblock.incompatible |= self.core.data.features();
+        if !SeededBug::FeatureNotNamed.is_on() {
+            superblock.incompatible |= self.core.data.features();
+        }
         superblock.catalog = twin;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;

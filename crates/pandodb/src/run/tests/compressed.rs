@@ -1,7 +1,7 @@
 //! Runs whose leaves are compressed: the same messages, in fewer pages; and what becomes of data that cannot be.
 
 use super::*;
-use crate::base::{EntryBlock, PAGE, SeededBug};
+use crate::base::{EntryBlock, PAGE};
 use crate::device::AlignedBuf;
 use crate::space::BlockKind;
 use crate::space::data::stored_pages;
@@ -299,7 +299,6 @@ fn a_kind_that_does_not_match_is_no_leaf() {
     let bench = Bench::new();
     let messages = rows(900, |_| 60);
     let meta = bench.build_as(1, &messages, Compression::Lz4);
-    assert!(!SeededBug::LengthInMemoryNoted.is_on());
     let (addr, _) = stored(&bench, &meta)[0];
     // What is stored says that it is a leaf as it is.
     let mut block = bench.data.read(addr).unwrap();

@@ -15,7 +15,8 @@
 //! lookup would read all of it.
 //!
 //! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and, while the
-//! filter is written, its 10 to 17 bits a key; of a compressed run, two leaves and a table of 8 or 16 KiB). Dropped before it is finished, a builder gives its pages back.
+//! filter is written, its 10 to 17 bits a key; of a compressed run, two leaves and a table of 8 or 16 KiB). Dropped before
+//! it is finished, a builder gives its pages back.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -317,7 +318,7 @@ impl RunBuilder {
 
     /// Closes the last leaf, if there is one.
     fn close_last(&mut self) -> Result<()> {
-        if self.gathering && !self.leaf.is_empty() && !self.close_compressed()? {
+        while self.gathering && !self.leaf.is_empty() && !self.close_compressed()? {
             self.scatter()?;
         }
         if self.leaf.is_empty() { Ok(()) } else { self.close_leaf(false) }

@@ -214,7 +214,7 @@ mod tests {
         {
             let shape = Shape::new(24, value_len).with_zeros(percent);
             let (mine, mut value) = (key(&shape, Space::Rows, 1), Vec::new());
-            shape.value(&mine, 77, &mut value);
+            shape.value(&mine, u64::MAX, &mut value);
             assert!(value.len() == value_len && shape.is_value_of(&mine, &value));
             assert!(value.iter().rev().take_while(|&&byte| byte == 0).count().abs_diff(zeros) <= 2);
             if value_len > 16 {

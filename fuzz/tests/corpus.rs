@@ -40,6 +40,7 @@ macro_rules! targets {
 targets! {
     codec: 200_000,
     leaf: 50_000,
+    compressed: 50_000,
     inner: 50_000,
     filter: 200_000,
     quotient: 20_000,

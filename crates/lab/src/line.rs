@@ -57,6 +57,8 @@ pub struct Asked {
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
+    /// The share of a value that is zeros, in percent.
+    pub zeros: f64,
     /// `uniform`, `zipf` or `latest`.
     pub dist: String,
     /// Where all random choices come from.

@@ -3,12 +3,12 @@
 //! ```text
 //!   key of 20 bytes or more   tag (4) │ 16 hexadecimal digits of `place` │ filled with more digits of its hash
 //!   shorter key               `place`, big-endian, filled with its low bytes again
-//!   value                     identity (8) │ nonce (8) │ bytes of a fixed noise, from a place that the nonce chooses
+//!   value                     identity (8) │ nonce (8) │ bytes of a fixed noise, from a place that the nonce chooses │ zeros, if asked for
 //! ```
 //!
 //! The `place` of a hashed record is a bijection of its number, so that numbers in order are keys in random order and no
 //! two share a key; that of an ordered one is the number itself, spread over the whole range. Values do not compress
-//! (noise); a value tells whose it is, so a wrong answer is noticed.
+//! (noise), but for the zeros that are asked for; a value tells whose it is, so a wrong answer is noticed.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -77,6 +77,8 @@ pub struct Shape {
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
+    /// Of these, zeros at its end.
+    zeros: usize,
     noise: Vec<u8>,
 }
 
@@ -84,7 +86,14 @@ impl Shape {
     /// A shape; the noise is always the same.
     pub fn new(key_len: usize, value_len: usize) -> Shape {
         let words = (NOISE + value_len).div_ceil(8) as u64;
-        Shape { key_len, value_len, noise: (0..words).flat_map(|i| mix(i).to_le_bytes()).collect() }
+        Shape { key_len, value_len, zeros: 0, noise: (0..words).flat_map(|i| mix(i).to_le_bytes()).collect() }
+    }
+
+    /// The same with values that end in zeros: so many in a hundred bytes, but for what tells whose a value is.
+    #[must_use]
+    pub fn with_zeros(self, percent: f64) -> Shape {
+        let zeros = (self.value_len as f64 * percent / 100.0) as usize;
+        Shape { zeros: zeros.min(self.value_len.saturating_sub(MIN_CHECKED_VALUE)), ..self }
     }
 
     /// Bytes of a key and a value.
@@ -124,7 +133,8 @@ impl Shape {
         value.extend_from_slice(&nonce.to_le_bytes());
         let from = (mix(nonce) as usize) % NOISE;
         let rest = self.value_len.saturating_sub(MIN_CHECKED_VALUE);
-        value.extend_from_slice(&self.noise[from..from + rest]);
+        value.extend_from_slice(&self.noise[from..from + rest - self.zeros]);
+        value.resize(value.len() + self.zeros, 0);
         value.truncate(self.value_len);
     }
 
@@ -138,7 +148,9 @@ impl Shape {
         }
         let nonce = u64::from_le_bytes(value[8..16].try_into().expect("eight bytes"));
         let from = (mix(nonce) as usize) % NOISE;
-        value[..8] == xxh3_64(key).to_le_bytes() && value[16..] == self.noise[from..from + value.len() - 16]
+        let (noise, zeros) = value[16..].split_at(value.len() - 16 - self.zeros);
+        let made = noise == &self.noise[from..from + noise.len()] && zeros.iter().all(|&byte| byte == 0);
+        value[..8] == xxh3_64(key).to_le_bytes() && made
     }
 }
 
@@ -193,5 +205,22 @@ mod tests {
         assert!(value.len() == 100 && shape.is_value_of(&mine, &value) && !shape.is_value_of(&other, &value));
         value[50] ^= 1;
         assert!(!shape.is_value_of(&mine, &value), "a flipped bit is noticed");
+    }
+
+    #[test]
+    fn values_end_in_as_many_zeros_as_asked_for() {
+        for (value_len, percent, zeros) in
+            [(100, 50.0, 50), (100, 100.0, 84), (16, 50.0, 0), (9, 90.0, 0), (40, 0.0, 0)]
+        {
+            let shape = Shape::new(24, value_len).with_zeros(percent);
+            let (mine, mut value) = (key(&shape, Space::Rows, 1), Vec::new());
+            shape.value(&mine, u64::MAX, &mut value);
+            assert!(value.len() == value_len && shape.is_value_of(&mine, &value));
+            assert!(value.iter().rev().take_while(|&&byte| byte == 0).count().abs_diff(zeros) <= 2);
+            if value_len > 16 {
+                value[value_len - 1] ^= 1;
+                assert!(!shape.is_value_of(&mine, &value));
+            }
+        }
     }
 }

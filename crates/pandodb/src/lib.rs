@@ -114,6 +114,8 @@ pub use index::{Debt, Estimate, IndexStats};
 #[doc(inline)]
 pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfAbsent};
 #[doc(inline)]
+pub use run::Compression;
+#[doc(inline)]
 pub use store::{
     BackupReport, Batch, BytesByCause, Durability, IndexKind, Keyspace, KeyspaceAt, KeyspaceInfo, KeyspaceOptions,
     KeyspaceStats, Latency, MemoryStats, Mode, Range, Snapshot, Store, StoreBuilder, StoreStats, Value,

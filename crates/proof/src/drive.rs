@@ -7,7 +7,9 @@ use std::sync::Arc;
 use pandodb::base::sync::stand_for_thread;
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
-use pandodb::{AddI64, Durability, Keyspace, KeyspaceOptions, Mode, Result, Snapshot, Store, StoreBuilder};
+use pandodb::{
+    AddI64, Compression, Durability, Keyspace, KeyspaceOptions, Mode, Result, Snapshot, Store, StoreBuilder,
+};
 
 use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step, mix};
 
@@ -26,12 +28,26 @@ pub struct Sizes {
     pub fanout: usize,
     /// Which form of the structures.
     pub mode: Mode,
+    /// How the bottom of the tree is stored.
+    pub compression: Compression,
+}
+
+/// How the bottom of the tree is stored, by a number: in one of three stores it is compressed.
+pub fn compression(number: u64) -> Compression {
+    if mix(number ^ 0x006c_7a34).is_multiple_of(3) { Compression::Lz4 } else { Compression::None }
 }
 
 impl Sizes {
     /// As small as it gets, so that a short script packs, flushes and splits.
-    pub const TINY: Sizes =
-        Sizes { memtable: 4 << 10, segment: 8 << 10, reserve: 16 << 10, streams: 2, fanout: 3, mode: Mode::Product };
+    pub const TINY: Sizes = Sizes {
+        memtable: 4 << 10,
+        segment: 8 << 10,
+        reserve: 16 << 10,
+        streams: 2,
+        fanout: 3,
+        mode: Mode::Product,
+        compression: Compression::None,
+    };
     /// The same in paper mode.
     pub const PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::TINY };
     /// A memtable that holds a few dozen commits, so that the log is long.
@@ -44,6 +60,12 @@ impl Sizes {
     #[must_use]
     pub fn with_streams(self, number: u64) -> Sizes {
         Sizes { streams: 1 + (mix(number ^ 0x0073_7472_6561_6d73) % 3) as usize, ..self }
+    }
+
+    /// The same, compressed or not, by a number.
+    #[must_use]
+    pub fn with_compression(self, number: u64) -> Sizes {
+        Sizes { compression: compression(number), ..self }
     }
 
     /// How a store of these sizes on a device is opened, without threads.
@@ -59,6 +81,7 @@ impl Sizes {
             .fanout(self.fanout)
             .maplet_width(2)
             .mode(self.mode)
+            .compression(self.compression)
     }
 
     /// Opens a store on a device, without threads.

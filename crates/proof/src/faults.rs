@@ -15,13 +15,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice, SimImage};
-use pandodb::{Durability, Error};
+use pandodb::{Compression, Durability, Error};
 
-use crate::drive::{Driver, Sizes, calmly, contents};
+use crate::drive::{Driver, Sizes, calmly, compression, contents};
 use crate::full;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
-use crate::script::{Mix, Script, State, Step};
+use crate::script::{Mix, ROWS, Script, State, Step};
 
 /// Everything that can go wrong with a call.
 pub const KINDS: [FaultKind; 12] = [
@@ -133,7 +133,7 @@ fn harmless(fault: &Fault) -> bool {
 fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<(Outcome, Option<Driver>), String> {
     device.set_fault(Some(fault.clone()));
     let mut out = Outcome { states: vec![State::default()], ..Outcome::default() };
-    let Ok(mut driver) = Driver::open(Sizes::TINY, device.clone()) else {
+    let Ok(mut driver) = Driver::open(Sizes::TINY.with_compression(script.seed), device.clone()) else {
         out.struck = device.faults_struck();
         device.set_fault(None);
         return Ok((out, None));
@@ -236,9 +236,14 @@ fn reopen_here(device: &Arc<SimDevice>, out: &Outcome) -> Result<(), String> {
     }
 }
 
-/// The script of a number.
+/// The script of a number. One that is compressed is longer: there must be something at the bottom to compress.
 fn script(number: u64) -> Script {
-    Script::generate(number, Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 })
+    if compression(number) == Compression::None {
+        return Script::generate(number, Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 });
+    }
+    let mut script = Script::generate(number, Mix { steps: 50, blobs: 5, lazy: 10, buffered: 50, keys: 300 });
+    script.steps.insert(script.steps.len() * 3 / 4, Step::Compact(ROWS));
+    script
 }
 
 /// Runs one kind of fault at every call until it strikes nothing any more.

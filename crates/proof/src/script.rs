@@ -47,6 +47,16 @@ impl Rng {
         bytes.truncate(len);
         bytes
     }
+
+    /// As many bytes for a value. Of three in four the first eight come again and again: so a store that compresses has something to
+    /// compress, and something that it cannot.
+    pub fn value(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = self.bytes(len);
+        if len % 4 != 3 {
+            (8..len).for_each(|i| bytes[i] = bytes[i - 8]);
+        }
+        bytes
+    }
 }
 
 /// Scatters a number.
@@ -314,7 +324,7 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
             0..=8 => {
                 let large = rng.chance(mix.blobs);
                 let len = if large { BLOB_THRESHOLD as u64 + 1 + rng.below(9000) } else { rng.below(200) };
-                Op::Put(name, key(rng.below(mix.keys)), rng.bytes(len as usize))
+                Op::Put(name, key(rng.below(mix.keys)), rng.value(len as usize))
             }
             9..=15 => Op::Add(key(rng.below(mix.keys / 4 + 1)), rng.below(2001) as i64 - 1000),
             16..=18 => Op::Delete(if rng.chance(20) { SUMS } else { name }, key(rng.below(mix.keys))),

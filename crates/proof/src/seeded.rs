@@ -157,6 +157,8 @@ pub const HUNTS: &[Hunt] = {
         hunt(PoolForgetsOwner, Model, ANY, "a get finds the former content of a page"),
         hunt(ShortReadTaken, Model, ANY, "a block that was read in part is damage"),
         hunt(BlockForAnother, Model, ANY, "several keys at once: a lookup is given another one's leaf"),
+        hunt(LengthInMemoryNoted, Model, ANY, "there is no leaf where one behind a compressed leaf says"),
+        hunt(FeatureNotNamed, Model, ANY, "verify finds compressed leaves that no superblock names"),
         hunt(FilterForAnother, Model, ANY, "a filter that knows nothing of the run denies its keys"),
         hunt(SnapshotOffByOne, Model, ANY, "a snapshot shows a later write"),
         hunt(MemtableTombstoneIgnored, Model, ANY, "a get finds a key that was deleted with its range"),

@@ -1,9 +1,8 @@
 //! The targets, one a file. Each file says what its input means and what must hold.
-//!
-//! There is no target for a decompressor, since the engine has none yet: nothing it stores is compressed.
 
 pub mod catalog;
 pub mod codec;
+pub mod compressed;
 pub mod filter;
 pub mod import;
 pub mod inner;
@@ -27,6 +26,7 @@ use crate::repair::PAGE;
 pub static ALL: &[Target] = &[
     codec::TARGET,
     leaf::TARGET,
+    compressed::TARGET,
     inner::TARGET,
     filter::TARGET,
     quotient::TARGET,

@@ -13,7 +13,9 @@ use pandodb::base::{BlockAddr, Entry, Kind, PageNo, RangeTombstone, Result, RunI
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::pool::Pool;
-use pandodb::run::{ProbeStep, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunProbe, RunSlice, read_footer};
+use pandodb::run::{
+    Compression, ProbeStep, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunProbe, RunSlice, read_footer,
+};
 use pandodb::space::data::DATA_FILE;
 use pandodb::space::{BlockKind, DataFile};
 
@@ -38,13 +40,17 @@ struct Base {
     tombstones: Vec<RangeTombstone>,
 }
 
-static BASES: LazyLock<[Base; 3]> = LazyLock::new(|| [small(), deep(), grouped()]);
+static BASES: LazyLock<[Base; 4]> = LazyLock::new(|| [small(), deep(), grouped(), compressed()]);
 
-fn base(mut entries: Vec<Owned>, tombstones: Vec<RangeTombstone>) -> Base {
+fn base(entries: Vec<Owned>, tombstones: Vec<RangeTombstone>) -> Base {
+    base_as(Compression::None, entries, tombstones)
+}
+
+fn base_as(compression: Compression, mut entries: Vec<Owned>, tombstones: Vec<RangeTombstone>) -> Base {
     entries.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
-    let mut builder = RunBuilder::new(data.clone(), ID, 0);
+    let mut builder = RunBuilder::new(data.clone(), ID, 0).with_compression(compression);
     for (key, seqno, kind, value) in &entries {
         builder.push(Entry { key, seqno: *seqno, kind: *kind, value }).expect("written");
     }
@@ -94,12 +100,26 @@ fn grouped() -> Base {
     base(entries, Vec::new())
 }
 
+/// Compressed leaves, of one and of several pages, beside ordinary ones.
+fn compressed() -> Base {
+    let mut rng = Rng(12);
+    let mut put = |i: u64| {
+        let noise = if i < 900 { 20 } else { 90 };
+        let value = (0..100).map(|at| if at < noise { rng.byte() } else { 0 }).collect();
+        (format!("key{i:05}").into_bytes(), Seqno(i + 1), Kind::Put, value)
+    };
+    let mut entries: Vec<Owned> = (0..1_100).map(&mut put).collect();
+    (0..40).for_each(|i| entries.push((b"key00500".to_vec(), Seqno(5_000 + i), Kind::Merge, vec![i as u8; 900])));
+    base_as(Compression::Lz4, entries, Vec::new())
+}
+
 fn run(data: &[u8]) {
     let mut input = Bytes(data);
     let choice = input.u8();
     let base = match choice % 16 {
         0 => &BASES[2],
         1..=6 => &BASES[0],
+        14 | 15 => &BASES[3],
         _ => &BASES[1],
     };
     let patched = base.sound.patch(&mut input);
@@ -251,6 +271,10 @@ fn seeds() -> Vec<Vec<u8>> {
     let mut out: Vec<Vec<u8>> = [0u8, 1, 8, 129, 136].into_iter().map(|base| vec![base]).collect();
     for (i, patch) in patches::seeds(36).into_iter().enumerate() {
         out.push([&[[1, 8, 129, 136][i % 4]], &patch[..]].concat());
+    }
+    out.extend([vec![14], vec![143]]);
+    for (i, patch) in patches::seeds(12).into_iter().enumerate() {
+        out.push([&[[14, 143][i % 2]], &patch[..]].concat());
     }
     out
 }

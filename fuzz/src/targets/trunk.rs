@@ -19,7 +19,7 @@ use pandodb::pool::Pool;
 use pandodb::resolve::Stripes;
 use pandodb::rows::RowCache;
 use pandodb::run::maplet::{MapletWriter, Member};
-use pandodb::run::{Run, RunBuilder, RunSlice};
+use pandodb::run::{Compression, Run, RunBuilder, RunSlice};
 use pandodb::space::data::DATA_FILE;
 use pandodb::space::ranges::RangeSet;
 use pandodb::space::{BlockKind, DataFile};
@@ -259,7 +259,9 @@ impl Visitor for Seen {
 fn use_it(image: &SimImage, record: &RootRecord) {
     let core = core(image).expect("the file is there");
     let (policy, filters) = (Policy::default(), Filters::Maplet);
-    let shape = Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2 };
+    let compression = Compression::None;
+    let shape =
+        Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2, compression };
     let index = match Stbe::open(core, shape, None, record) {
         // Of the record itself: its caller knows where it stands.
         Err(error) => return crate::assert_corruption(&error),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pandodb::{Filters, IndexKind, Io};
+use pandodb::{Compression, Filters, IndexKind, Io};
 use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
@@ -43,6 +43,9 @@ pub struct BenchArgs {
     /// Which filters runs get, instead of the mode's.
     #[arg(long, value_enum)]
     pub filters: Option<FiltersName>,
+    /// How the bottom of the tree is stored.
+    #[arg(long, value_enum, default_value_t = CompressionName::None)]
+    pub compression: CompressionName,
     /// Rows.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: u64,
@@ -70,6 +73,9 @@ pub struct BenchArgs {
     /// Bytes of a value.
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_size)]
     pub value_len: usize,
+    /// The share of each value that is zeros, in percent: without it there is nothing to compress.
+    #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
+    pub zeros: f64,
     /// The share of `load-mixed` that is in key order, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub seq_share: f64,
@@ -162,6 +168,24 @@ impl From<FiltersName> for Filters {
             FiltersName::Bloom => Filters::Bloom,
             FiltersName::Quotient => Filters::Quotient,
             FiltersName::Maplet => Filters::Maplet,
+        }
+    }
+}
+
+/// [`Compression`], as it is typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompressionName {
+    /// As it is.
+    None,
+    /// As LZ4, where that saves a quarter.
+    Lz4,
+}
+
+impl From<CompressionName> for Compression {
+    fn from(name: CompressionName) -> Compression {
+        match name {
+            CompressionName::None => Compression::None,
+            CompressionName::Lz4 => Compression::Lz4,
         }
     }
 }

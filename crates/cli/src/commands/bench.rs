@@ -45,6 +45,7 @@ fn measure(args: &BenchArgs) -> Outcome {
         dist: args.dist.map(Into::into),
         key_len: usize::from(args.key_len),
         value_len: args.value_len,
+        zeros: args.zeros,
         seed: args.seed,
         rate: args.rate,
         cache: args.cache.into(),
@@ -63,10 +64,14 @@ fn measure(args: &BenchArgs) -> Outcome {
     let mut show =
         Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
     let opener = Pando::new(args.index).io(args.io.into());
-    let opener = match args.filters {
-        Some(filters) => opener.tuned(move |builder| builder.filters(filters.into())),
-        None => opener,
-    };
+    let (filters, compression) = (args.filters, args.compression);
+    let opener = opener.tuned(move |builder| {
+        let builder = builder.compression(compression.into());
+        match filters {
+            Some(filters) => builder.filters(filters.into()),
+            None => builder,
+        }
+    });
     let result = bench::run(&plan, &opener, &mut show);
     show.bar.finish_and_clear();
     result.map_err(|e| stopped(&*e))?;

@@ -82,6 +82,8 @@ pub struct Plan {
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
+    /// The share of a value that is zeros, in percent: something to compress.
+    pub zeros: f64,
     /// Where all random choices come from.
     pub seed: u64,
     /// Operations a second offered by all threads together (open loop); none: as many as it takes.
@@ -125,6 +127,8 @@ impl Plan {
             "the rate must be 0.001 to 1e12 operations a second".to_owned()
         } else if !(0.0..=100.0).contains(&self.seq_share) {
             "the share in key order is a percentage".to_owned()
+        } else if !(0.0..=100.0).contains(&self.zeros) {
+            "the share of zeros is a percentage".to_owned()
         } else if self.key_len < MIN_KEY || self.key_len > pandodb::MAX_KEY {
             format!("keys have {MIN_KEY} to {} bytes", pandodb::MAX_KEY)
         } else if !(1..=LONGEST_VALUE).contains(&self.value_len) {
@@ -148,6 +152,7 @@ impl Default for Plan {
             dist: None,
             key_len: 24,
             value_len: 100,
+            zeros: 0.0,
             seed: 1,
             rate: None,
             cache: Cache::AsIs,
@@ -212,7 +217,7 @@ pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Res
     let mut bench = Bench {
         plan,
         opener,
-        shape: Shape::new(plan.key_len, plan.value_len),
+        shape: Shape::new(plan.key_len, plan.value_len).with_zeros(plan.zeros),
         store: plan.directory.join(opener.name()),
         engine: None,
         world,
@@ -515,6 +520,7 @@ impl Bench<'_> {
                 records: plan.records,
                 key_len: plan.key_len,
                 value_len: plan.value_len,
+                zeros: plan.zeros,
                 dist: plan.dist.unwrap_or(workload.dist).name().to_owned(),
                 seed: plan.seed,
                 memory_budget: plan.setup.memory_budget as u64,

@@ -172,6 +172,7 @@ fn what_cannot_be_done_is_refused_first() {
         (Plan { warm_up: f64::NAN, ..plan.clone() }, "seconds"),
         (Plan { rate: Some(0.0), ..plan.clone() }, "rate"),
         (Plan { seq_share: 101.0, ..plan.clone() }, "percentage"),
+        (Plan { zeros: -1.0, ..plan.clone() }, "percentage"),
         (Plan { key_len: 7, ..plan.clone() }, "keys"),
         (Plan { value_len: 1 << 40, ..plan.clone() }, "values"),
     ] {

@@ -204,10 +204,13 @@ impl Spread {
 pub(super) fn asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
     let rate =
         if asked.rate > 0.0 { format!("{}/s offered", unit::count(asked.rate)) } else { "closed loop".to_owned() };
+    let zeros =
+        if asked.zeros > 0.0 { format!(", {} of it zeros", unit::show(asked.zeros, "%")) } else { String::new() };
+    let value = format!("{} B{zeros}", asked.value_len);
     vec![
         ("records", unit::count(asked.records as f64)),
         ("key", format!("{} B", asked.key_len)),
-        ("value", format!("{} B", asked.value_len)),
+        ("value", value),
         ("distribution", asked.dist.clone()),
         ("budget", unit::show(asked.memory_budget as f64, "B")),
         ("cache", asked.cache.clone()),

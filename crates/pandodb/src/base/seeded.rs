@@ -88,6 +88,11 @@ bugs! {
     ShortReadTaken,
     /// A block that was read beside others is handed to a lookup that waits for another one.
     BlockForAnother,
+    /// The leaf behind a compressed one notes how long that is in memory, not how long on disk: there is no leaf where a scan
+    /// downwards looks for it.
+    LengthInMemoryNoted,
+    /// A superblock that reaches compressed leaves does not say so: an older build would open the store and call them damage.
+    FeatureNotNamed,
     /// Of the filters that were looked for together a lookup asks another than it should.
     FilterForAnother,
     /// Of the lab's cache, which the pool was measured against: a reader's count is lost in a claim, and a page is changed under him.

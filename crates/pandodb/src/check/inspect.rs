@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::base::{BlockAddr, Error, PAGE, PageNo, Result, RunId};
 use crate::device::file::FileDevice;
 use crate::device::{Device, File};
-use crate::run::{Inner, Leaf, RunMeta};
+use crate::run::{Inner, Leaf, RunMeta, unpack};
 use crate::space::data::{BLOCK_HEADER, DATA_FILE, MAX_BLOCK_PAGES};
 use crate::space::{BlockKind, DataFile, Superblock};
 use crate::store::{Store, StoreBuilder};
@@ -155,12 +155,19 @@ fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
     }
     let bytes = data.read(BlockAddr { page: PageNo(page), pages })?;
     match kind {
-        BlockKind::Leaf => match Leaf::check(&bytes) {
-            Ok(leaf) => describe_leaf(&leaf, out),
-            Err(flaw) => {
-                let _ = writeln!(out, "  damaged: {flaw}");
+        BlockKind::Leaf => leaf(&bytes, out),
+        BlockKind::CompressedLeaf => {
+            let mut unpacked = Vec::new();
+            match unpack(&bytes, &mut unpacked) {
+                Ok(()) => {
+                    let _ = writeln!(out, "  {} bytes in memory", unpacked.len());
+                    leaf(&unpacked, out);
+                }
+                Err(flaw) => {
+                    let _ = writeln!(out, "  damaged: {flaw}");
+                }
             }
-        },
+        }
         BlockKind::Inner => match Inner::check(&bytes) {
             Ok(inner) => describe_inner(&inner, out),
             Err(flaw) => {
@@ -173,6 +180,15 @@ fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn leaf(bytes: &[u8], out: &mut String) {
+    match Leaf::check(bytes) {
+        Ok(leaf) => describe_leaf(&leaf, out),
+        Err(flaw) => {
+            let _ = writeln!(out, "  damaged: {flaw}");
+        }
+    }
 }
 
 fn describe_leaf(leaf: &Leaf<'_>, out: &mut String) {

@@ -2,13 +2,14 @@
 //!
 //! Steps: both superblock slots and both catalogue copies; then, with a checkpoint's worth of state pinned, each index:
 //! the large values that its memtables name; its nodes, runs, live messages, large values; then the allocation: no page has two owners, every owned page counts as
-//! taken. Problems are gathered, not fatal: verification goes on behind them. The log is not read again: opening has
+//! taken; and the superblock names the features that blocks use. Problems are gathered, not fatal: verification goes on behind them. The log is not read again: opening has
 //! replayed it, and refuses a store whose log is damaged.
 
 use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, Seqno};
 use crate::index::Visitor;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
+use crate::space::superblock::COMPRESSED_LEAVES;
 use crate::space::{BlockKind, DataFile, Superblock};
 use crate::store::catalog::Catalog;
 use crate::store::engine::Engine;
@@ -48,6 +49,8 @@ struct Verifier<'a> {
     data: &'a DataFile,
     report: VerifyReport,
     owned: RangeSet,
+    /// Incompatible features that blocks use.
+    features: u64,
 }
 
 impl Visitor for Verifier<'_> {
@@ -71,6 +74,7 @@ impl Visitor for Verifier<'_> {
             BlockKind::Node => self.report.nodes += 1,
             BlockKind::Footer => self.report.runs += 1,
             BlockKind::Blob => self.report.blobs += 1,
+            BlockKind::CompressedLeaf => self.features |= COMPRESSED_LEAVES,
             _ => {}
         }
     }
@@ -109,7 +113,7 @@ fn verify_memtables(engine: &Engine, keyspace: &KeyspaceState, verifier: &mut Ve
 /// Verifies an open store.
 pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
     let data = &engine.core.data;
-    let mut verifier = Verifier { data, report: VerifyReport::default(), owned: RangeSet::default() };
+    let mut verifier = Verifier { data, report: VerifyReport::default(), owned: RangeSet::default(), features: 0 };
     {
         // Held, so that no checkpoint moves the roots meanwhile.
         let root = engine.durable_root.lock();
@@ -134,6 +138,12 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
     for keyspace in keyspaces {
         verify_memtables(engine, &keyspace, &mut verifier)?;
         keyspace.index.verify(&mut verifier)?;
+    }
+    // What this life has written the next superblock will name.
+    let named = engine.durable_root.lock().superblock.incompatible | data.features();
+    if verifier.features & !named != 0 {
+        let detail = "does not name compressed leaves, and a run has some";
+        verifier.problem(Error::corruption("superblock", 0, detail).in_file(DATA_FILE, 0));
     }
     Ok(verifier.report)
 }

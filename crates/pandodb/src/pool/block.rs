@@ -127,7 +127,7 @@ impl Block {
         Block::counted(Guard::into_inner(self.0))
     }
 
-    /// The number of pages.
+    /// The number of pages in memory.
     pub fn pages(&self) -> u32 {
         (self.len() / PAGE) as u32
     }

@@ -19,6 +19,7 @@
 //!   read twice. A block above the leaves has more ([`Keep`]): it saves reads for hundreds of them.
 //! * **Room is made before it is taken**: who caches a block charges it, evicts until the sum is within the capacity, and
 //!   links only then.
+//! * A leaf that was compressed on disk is kept, and charged, as it was before.
 //! * A block over an eighth of the capacity is handed out without being cached, and so is one for which there is no room
 //!   since everything is on its way.
 //! * A block that is evicted while somebody holds it lives until the last holder lets go; blocks that a *user* holds
@@ -227,7 +228,8 @@ impl Pool {
     /// Blocks that are looked for together at most.
     pub const TOGETHER: usize = table::MOST_TOGETHER;
 
-    /// Caches a copy of a block that was read from `addr`. If another thread was faster, its block is kept and handed out.
+    /// Caches a copy of a block that was read from `addr`, as it is to be handed out: longer than there, if it was compressed. If another
+    /// thread was faster, its block is kept and handed out.
     pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
         self.ghosts.came(FrameKey::new(owner, addr.page).hash());
         // A leaf starts without a chance: one that is read once goes before one that is read twice.
@@ -254,7 +256,7 @@ impl Pool {
     }
 
     fn put(&self, owner: RunId, addr: BlockAddr, keep: Keep, chances: u8, bytes: &[u8]) -> Block {
-        debug_assert_eq!(bytes.len(), addr.bytes(), "a block is cached whole");
+        debug_assert!(bytes.len() >= addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
         let body = Body::new(key, keep, bytes, self.home.clone());

@@ -10,12 +10,18 @@
 //! takes, up to 4 MiB of them: then the key goes on in the next leaf, and the leaf says so. A larger single entry has
 //! a leaf of its own.
 //!
+//! In a compressed run ([`RunBuilder::with_compression`]) a leaf is *gathered* first, up to 16 KiB, and stored as LZ4 if that is worth it
+//! ([`super::compressed`]); if not, its messages go into ordinary leaves, by the rules above. Never into a long ordinary one: every
+//! lookup would read all of it.
+//!
 //! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and, while the
-//! filter is written, its 10 to 17 bits a key). Dropped before it is finished, a builder gives its pages back.
+//! filter is written, its 10 to 17 bits a key; of a compressed run, two leaves and a table of 8 or 16 KiB). Dropped before
+//! it is finished, a builder gives its pages back.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use super::compressed::{Compression, Compressor, MOST_PAGES};
 use super::inner::{Child, InnerBuilder, MIN_FANOUT, separator};
 use super::leaf::LeafBuilder;
 use super::meta::{self, RunMeta};
@@ -63,6 +69,10 @@ pub struct RunBuilder {
     leaf: LeafBuilder,
     /// The bytes that the leaf may grow to before it is closed or allowed more.
     leaf_limit: usize,
+    /// Of a compressed run.
+    compressor: Option<Box<Compressor>>,
+    /// The leaf being filled will be compressed.
+    gathering: bool,
     /// Bounds the leaf from below; empty for the first.
     leaf_separator: Vec<u8>,
     pages_before: u32,
@@ -84,6 +94,8 @@ impl RunBuilder {
             pages: PageWriter::new(data, id, expected_bytes),
             leaf: LeafBuilder::default(),
             leaf_limit: PAGE,
+            compressor: None,
+            gathering: false,
             leaf_separator: Vec::new(),
             pages_before: 0,
             continued: 0,
@@ -101,6 +113,15 @@ impl RunBuilder {
     pub fn with_filter(self, filter: FilterBuilder) -> RunBuilder {
         assert!(self.last_key.is_empty(), "the filter knows every key");
         RunBuilder { filter, ..self }
+    }
+
+    /// Has the run's leaves compressed, or not. Before anything is pushed.
+    #[must_use]
+    pub fn with_compression(mut self, compression: Compression) -> RunBuilder {
+        assert!(self.last_key.is_empty(), "the first leaf is compressed as well");
+        self.compressor = (compression == Compression::Lz4).then(Box::default);
+        self.begin_leaf(PAGE);
+        self
     }
 
     /// Offers the run's inner blocks and its filter to the pool as they are written.
@@ -193,6 +214,9 @@ impl RunBuilder {
         if need <= self.leaf_limit {
             return Ok(());
         }
+        if self.gathering {
+            return self.gather(entry, new_key, need);
+        }
         let grown = need.next_multiple_of(PAGE);
         let may_grow = if self.leaf.is_empty() {
             true
@@ -206,6 +230,27 @@ impl RunBuilder {
             return Ok(());
         }
         self.close_leaf(!new_key)?;
+        self.bound_leaf(entry, new_key);
+        Ok(())
+    }
+
+    /// The same for a leaf that will be compressed.
+    fn gather(&mut self, entry: &Entry<'_>, new_key: bool, need: usize) -> Result<()> {
+        let whole = self.leaf.is_empty() || !new_key;
+        if whole && need <= MOST_PAGES * PAGE {
+            self.leaf_limit = need.next_multiple_of(PAGE);
+            return Ok(());
+        }
+        if !whole && self.close_compressed()? {
+            self.bound_leaf(entry, new_key);
+            return Ok(());
+        }
+        self.scatter()?;
+        self.make_room(entry, new_key)
+    }
+
+    /// Sets the separator before the next leaf, which begins with `entry`, and how far it may be filled.
+    fn bound_leaf(&mut self, entry: &Entry<'_>, new_key: bool) {
         self.leaf_separator.clear();
         if new_key {
             self.leaf_separator.extend_from_slice(separator(&self.last_key, entry.key));
@@ -213,7 +258,44 @@ impl RunBuilder {
             self.leaf_separator.extend_from_slice(entry.key);
             self.leaf_separator.push(0);
         }
-        self.leaf_limit = self.leaf.size_with(entry).next_multiple_of(PAGE);
+        self.begin_leaf(self.leaf.size_with(entry).next_multiple_of(PAGE));
+    }
+
+    /// Begins a leaf whose first entry takes `least` bytes.
+    fn begin_leaf(&mut self, least: usize) {
+        debug_assert!(self.leaf.is_empty());
+        let full = self.compressor.as_mut().and_then(|compressor| compressor.begin());
+        let full = full.filter(|_| least <= MOST_PAGES * PAGE);
+        self.gathering = full.is_some();
+        self.leaf_limit = full.map_or(least, |full| full.max(least));
+    }
+
+    /// Writes the leaf that was gathered, if it is worth to be compressed.
+    fn close_compressed(&mut self) -> Result<bool> {
+        let compressor = self.compressor.as_mut().expect("a leaf is gathered to be compressed");
+        let Some(pages) = compressor.compress(&self.leaf, self.pages_before, self.continued) else { return Ok(false) };
+        let placed = self.pages.append(pages, BlockKind::CompressedLeaf, |block| compressor.fill(block))?;
+        let noted = if SeededBug::LengthInMemoryNoted.is_on() { self.leaf.pages() } else { pages };
+        self.leaf_is_placed(placed, false);
+        self.pages_before = noted;
+        Ok(true)
+    }
+
+    /// Takes the messages of the leaf that was gathered into ordinary ones, of which the last is left to be filled.
+    fn scatter(&mut self) -> Result<()> {
+        let gathered = std::mem::take(&mut self.leaf);
+        (self.gathering, self.leaf_limit) = (false, PAGE);
+        let mut new_key = true;
+        for entry in gathered.entries() {
+            if !self.leaf.is_empty() {
+                new_key = self.last_key != entry.key;
+            }
+            self.make_room(&entry, new_key)?;
+            self.leaf.add(&entry);
+            // What it was at the end it will be again.
+            self.last_key.clear();
+            self.last_key.extend_from_slice(entry.key);
+        }
         Ok(())
     }
 
@@ -221,12 +303,25 @@ impl RunBuilder {
         let (pages, before, leaf) = (self.leaf.pages(), self.pages_before, &self.leaf);
         let flags = self.continued | if continues { CONTINUES } else { 0 };
         let placed = self.pages.append(pages, BlockKind::Leaf, |block| leaf.encode(block, before, flags))?;
+        self.leaf_is_placed(placed, continues);
+        Ok(())
+    }
+
+    fn leaf_is_placed(&mut self, placed: Placed, continues: bool) {
+        let pages = placed.addr.pages;
         self.continued = if continues { CONTINUED } else { 0 };
         let child = Child { position: placed.position, pages, leaf: placed.position };
         self.leaves.push(child, &self.leaf_separator);
         self.pages_before = pages;
         self.leaf.clear();
-        Ok(())
+    }
+
+    /// Closes the last leaf, if there is one.
+    fn close_last(&mut self) -> Result<()> {
+        while self.gathering && !self.leaf.is_empty() && !self.close_compressed()? {
+            self.scatter()?;
+        }
+        if self.leaf.is_empty() { Ok(()) } else { self.close_leaf(false) }
     }
 
     /// Writes the rest of the run and describes it; `None` if nothing was pushed. Everything is written, nothing
@@ -235,9 +330,7 @@ impl RunBuilder {
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error; the pages are given back then.
     pub fn finish(mut self) -> Result<Option<RunMeta>> {
-        if !self.leaf.is_empty() {
-            self.close_leaf(false)?;
-        }
+        self.close_last()?;
         if self.meta.entries() == 0 && self.tombstones.is_empty() {
             return Ok(None);
         }

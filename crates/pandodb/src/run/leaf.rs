@@ -289,6 +289,17 @@ impl LeafBuilder {
         });
     }
 
+    /// The entries, in their order.
+    pub fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+        let mut rest = &self.bytes[..];
+        self.pending.iter().map(move |&Pending { kind, seqno, key_len, value_len }| {
+            let (key, after) = rest.split_at(key_len as usize);
+            let (value, after) = after.split_at(value_len as usize);
+            rest = after;
+            Entry { key, seqno, kind, value }
+        })
+    }
+
     /// The exact size of the entries in bytes.
     fn entry_bytes(&self) -> usize {
         let of_one = |pending: &Pending| {
@@ -299,11 +310,15 @@ impl LeafBuilder {
         self.pending.iter().map(of_one).sum()
     }
 
+    /// The exact size of the block in bytes, without the zeros at its end.
+    pub fn exact_size(&self) -> usize {
+        let entries = self.entry_bytes();
+        frame_bytes(self.pending.len(), self.prefix_len, entries).0 + entries
+    }
+
     /// The pages that the block needs.
     pub fn pages(&self) -> u32 {
-        let entries = self.entry_bytes();
-        let (frame, _) = frame_bytes(self.pending.len(), self.prefix_len, entries);
-        u32::try_from((frame + entries).div_ceil(PAGE)).expect("a leaf is bounded by its builder")
+        u32::try_from(self.exact_size().div_ceil(PAGE)).expect("a leaf is bounded by its builder")
     }
 
     /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages; its header is left to be sealed. `flags`: of

@@ -21,6 +21,8 @@
 //! Leaves follow one another by position. Going up, a leaf's length stands in its header; going down, the leaf above
 //! has noted the length of the one below. A length is believed only within its chunk, and its block only after all
 //! checks.
+//!
+//! All lengths here are those on disk. A compressed leaf is unpacked when it becomes the current one, beside its chunk.
 
 use super::inner::Child;
 use super::leaf::Leaf;
@@ -29,6 +31,7 @@ use super::spans::PageRange;
 use crate::base::{BlockAddr, PAGE, PageNo, Result};
 use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
+use crate::space::data::stored_pages as block_pages;
 
 /// How a cursor reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +109,8 @@ pub(super) struct Leaves {
     ahead_rests: u32,
     /// The buffer of the chunk before, to be used again.
     spare: AlignedBuf,
+    /// The current leaf, if it is one of the chunk and was compressed.
+    unpacked: Vec<u8>,
     passed_bytes: u64,
 }
 
@@ -123,6 +128,7 @@ impl Leaves {
             ahead_is_vain: reverse,
             ahead_rests: 0,
             spare: AlignedBuf::default(),
+            unpacked: Vec::new(),
             passed_bytes: 0,
         };
         leaves.restart();
@@ -145,7 +151,7 @@ impl Leaves {
     pub(super) fn let_go(&mut self) {
         if !self.readahead.is_scan() {
             (self.held, self.current) = (Held::Nothing, 0..0);
-            (self.ahead, self.spare) = (None, AlignedBuf::default());
+            (self.ahead, self.spare, self.unpacked) = (None, AlignedBuf::default(), Vec::new());
         }
     }
 
@@ -170,12 +176,18 @@ impl Leaves {
         match &self.held {
             Held::Nothing => &[],
             Held::Pooled(block) => block,
+            Held::Chunk(..) if !self.unpacked.is_empty() => &self.unpacked,
             Held::Chunk(buf, range) => {
                 let from = (self.current.start - range.start) as usize * PAGE;
                 let to = (self.current.end - range.start) as usize * PAGE;
                 &buf[from..to]
             }
         }
+    }
+
+    /// Whether the current leaf was compressed; said of leaves out of a chunk only.
+    pub(super) fn is_unpacked(&self) -> bool {
+        !self.unpacked.is_empty()
     }
 
     /// The current leaf.
@@ -255,8 +267,9 @@ impl Leaves {
             return Ok(false);
         }
         let Some(block) = run.peek_leaf(run.address(start, 1)?.page) else { return Ok(false) };
-        let end = start + u64::from(block.pages());
-        if known.is_some_and(|pages| pages != block.pages()) || end > self.span.end {
+        let pages = block_pages(&block);
+        let end = start + u64::from(pages);
+        if known.is_some_and(|known| known != pages) || end > self.span.end {
             return Err(run.corrupt("a leaf of another length"));
         }
         self.current = start..end;
@@ -282,7 +295,7 @@ impl Leaves {
                     let at = (start - range.start) as usize * PAGE;
                     let bytes = &buf[at..at + pages as usize * PAGE];
                     let page = PageNo(first_page.0 + start - extent.start);
-                    run.check_leaf(bytes, BlockAddr { page, pages })?;
+                    run.check_leaf(bytes, BlockAddr { page, pages }, &mut self.unpacked)?;
                     self.current = start..end;
                     return Ok(());
                 }
@@ -379,6 +392,5 @@ impl Leaves {
 
 /// How many pages the leaf at `position` says that it has. Not checked yet: only used to know how much to check.
 fn stored_pages(buf: &[u8], range: &PageRange, position: u64) -> u32 {
-    let at = (position - range.start) as usize * PAGE;
-    u32::from_le_bytes([buf[at + 8], buf[at + 9], buf[at + 10], buf[at + 11]])
+    block_pages(&buf[(position - range.start) as usize * PAGE..])
 }

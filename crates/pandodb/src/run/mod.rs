@@ -12,6 +12,7 @@
 //! | --- | --- |
 //! | `slots` | the body that leaf and inner blocks share: prefix, heads, offsets |
 //! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
+//! | `compressed` | leaves as LZ4, at the bottom of a tree, if that is asked for |
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, leaves in a row, a range, several runs |
 //! | `loads` | blocks of several runs, read beside each other |
@@ -23,11 +24,13 @@
 //! Invariants:
 //! * messages strictly ascend by (key, newest first) through all leaves; positions of leaves have no gaps;
 //! * a block never lies across two extents that do not touch;
+//! * positions and lengths of leaves are those on disk: a compressed one is longer in memory, and nothing counts that;
 //! * every block from disk is checked (checksum, owner, address, kind, then its whole structure) before it is used, by
 //!   whoever reads it: the pool holds checked blocks only;
 //! * a run owns its pages. What no slice spans any more is freed at once, the rest when the run is dropped (`spans`).
 
 mod builder;
+mod compressed;
 mod cursor;
 mod foreseen;
 mod inner;
@@ -50,6 +53,7 @@ pub mod tombstones;
 mod verify;
 
 pub use builder::RunBuilder;
+pub use compressed::{Compression, Compressor, unpack};
 pub use cursor::RunCursor;
 pub use foreseen::Foreseen;
 pub use inner::{Child, Inner, InnerBuilder};

@@ -18,6 +18,7 @@ use super::slice::RunSlice;
 use crate::base::{BlockAddr, Entry, Result};
 use crate::pool::Block;
 use crate::space::BlockKind;
+use crate::space::data::stored_pages;
 
 /// What a lookup needs, or has found.
 #[derive(Debug)]
@@ -160,7 +161,7 @@ impl RunProbe {
             }
             return self.end();
         }
-        self.state = if goes_on { State::After(position + u64::from(block.pages())) } else { State::Done };
+        self.state = if goes_on { State::After(position + u64::from(stored_pages(&block))) } else { State::Done };
         ProbeStep::Found(LeafHit { block, entries })
     }
 }

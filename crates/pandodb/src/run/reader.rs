@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use super::compressed::{is_compressed, unpack};
 use super::inner::{Child, Inner};
 use super::leaf::Leaf;
 use super::meta::RunMeta;
@@ -19,6 +20,7 @@ use crate::base::sync::{AtomicBool, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Keep, Pool};
+use crate::space::data::stored_pages;
 use crate::space::{BlockKind, DataFile};
 
 /// Pages above the leaves that are read together. Chosen, not measured.
@@ -169,10 +171,17 @@ impl Run {
         self.admit(addr, kind, &self.data.read(addr)?)
     }
 
-    /// Checks a block that was read, and caches it.
+    /// Checks a block that was read, and caches it, unpacked.
     fn admit(&self, addr: BlockAddr, kind: BlockKind, bytes: &[u8]) -> Result<Block> {
-        self.data.check_block(bytes, addr, self.meta.id, kind)?;
-        self.check(bytes, addr, kind)?;
+        let mut unpacked = Vec::new();
+        let bytes = if kind == BlockKind::Leaf {
+            self.check_leaf(bytes, addr, &mut unpacked)?;
+            if unpacked.is_empty() { bytes } else { &unpacked }
+        } else {
+            self.data.check_block(bytes, addr, self.meta.id, kind)?;
+            self.check(bytes, addr, kind)?;
+            bytes
+        };
         let block = self.pool.insert(self.meta.id, addr, keep(kind), bytes);
         self.expect_kind(&block, addr, kind)?;
         Ok(block)
@@ -222,7 +231,7 @@ impl Run {
         Some(BlockAddr { page: PageNo(extent.start.0 + from - start), pages: (to - from) as u32 })
     }
 
-    /// Puts a leaf that was read past the pool, and checked, into it.
+    /// Puts a leaf that was read past the pool, and checked and unpacked, into it.
     pub(super) fn cache_leaf(&self, addr: BlockAddr, bytes: &[u8]) {
         self.pool.insert(self.meta.id, addr, Keep::Short, bytes);
     }
@@ -230,7 +239,7 @@ impl Run {
     /// The leaf at `page` if the pool has it.
     pub(super) fn peek_leaf(&self, page: PageNo) -> Option<Block> {
         let block = self.pool.peek(self.meta.id, page)?;
-        let addr = BlockAddr { page, pages: block.pages() };
+        let addr = BlockAddr { page, pages: stored_pages(&block) };
         self.expect_kind(&block, addr, BlockKind::Leaf).is_ok().then_some(block)
     }
 
@@ -246,21 +255,29 @@ impl Run {
         self.data.read(addr)
     }
 
-    /// Checks a leaf that was read past the pool.
-    pub(super) fn check_leaf(&self, bytes: &[u8], addr: BlockAddr) -> Result<()> {
-        self.data.check_block(bytes, addr, self.meta.id, BlockKind::Leaf)?;
-        self.check(bytes, addr, BlockKind::Leaf)
+    /// Checks a leaf that was read. If it was compressed `unpacked` is the leaf then, else `unpacked` is empty and `bytes` are the leaf;
+    /// on an error it is empty, too.
+    pub(super) fn check_leaf(&self, bytes: &[u8], addr: BlockAddr, unpacked: &mut Vec<u8>) -> Result<()> {
+        unpacked.clear();
+        if !is_compressed(bytes) {
+            self.data.check_block(bytes, addr, self.meta.id, BlockKind::Leaf)?;
+            return self.check(bytes, addr, BlockKind::Leaf);
+        }
+        self.data.check_block(bytes, addr, self.meta.id, BlockKind::CompressedLeaf)?;
+        let kind = BlockKind::CompressedLeaf.name();
+        unpack(bytes, unpacked).map_err(|flaw| self.data.corrupt(addr, kind, flaw))?;
+        self.check(unpacked, addr, BlockKind::Leaf).inspect_err(|_| unpacked.clear())
     }
 
     /// The pool knows a block by its first page only: whoever asked with other measures was misled by a bad reference.
     fn expect_kind(&self, block: &Block, addr: BlockAddr, kind: BlockKind) -> Result<()> {
-        if block.len() == addr.bytes() && block[4] == kind as u8 {
+        if stored_pages(block) == addr.pages && block[4] == kind as u8 {
             return Ok(());
         }
         Err(self.data.corrupt(
             addr,
             kind.name(),
-            format!("the block there has {} pages, kind {}", block.pages(), block[4]),
+            format!("the block there has {} pages, kind {}", stored_pages(block), block[4]),
         ))
     }
 

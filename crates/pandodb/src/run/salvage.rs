@@ -45,6 +45,8 @@ pub struct Salvager {
     /// Nothing below this can stand in it.
     from: Vec<u8>,
     chunk: Option<(AlignedBuf, PageRange)>,
+    /// The leaf that was read last, if it was compressed.
+    unpacked: Vec<u8>,
 }
 
 impl Salvager {
@@ -63,7 +65,7 @@ impl Salvager {
             found.filter(|position| span.contains(position)).unwrap_or(span.start)
         };
         let from = range.from.clone().max(meta.first_key.clone());
-        Salvager { slice, range, position, from, chunk: None }
+        Salvager { slice, range, position, from, chunk: None, unpacked: Vec::new() }
     }
 
     /// Whether the run can hold messages of a key at all: its filter knows, if it can be read.
@@ -99,7 +101,7 @@ impl Salvager {
 
     /// Takes what is in the range of a leaf; the position to go on at.
     fn take(&mut self, at: &PageRange, out: &mut EntryBlock) -> u64 {
-        let leaf = Leaf::of(self.bytes(at));
+        let leaf = self.leaf(at);
         let first = if self.range.from.is_empty() { 0 } else { leaf.search(&self.range.from) };
         let last = if self.range.to.is_empty() { leaf.len() } else { leaf.search(&self.range.to) };
         let (mut key, beyond) = (Vec::new(), last < leaf.len());
@@ -120,7 +122,7 @@ impl Salvager {
         let span = self.slice.span();
         for position in self.position + 1..span.end {
             if let Ok(at) = self.leaf_at(position) {
-                let leaf = Leaf::of(self.bytes(&at));
+                let leaf = self.leaf(&at);
                 let (mut first, from) = (Vec::new(), self.from.clone());
                 leaf.key(0, &mut first);
                 if leaf.is_continued() {
@@ -147,17 +149,25 @@ impl Salvager {
             long.or_else(|_| self.read(page, position..position + 1))?;
         }
         let header = self.bytes(&(position..position + 1));
-        let pages = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        let (kind, pages) = run.data().claimed(header);
         let at = position..position + u64::from(pages);
-        if header[4] != BlockKind::Leaf as u8 || pages == 0 || at.end > end {
+        let is_leaf = kind.is_some_and(|kind| [BlockKind::Leaf, BlockKind::CompressedLeaf].contains(&kind));
+        if !is_leaf || pages == 0 || at.end > end {
             let found = BlockAddr { page, pages: 1 };
             return Err(run.data().corrupt(found, BlockKind::Leaf.name(), "checksum mismatch or not a leaf"));
         }
         if !self.holds(&at) {
             self.read(page, at.clone())?;
         }
-        run.check_leaf(self.bytes(&at), BlockAddr { page, pages })?;
-        Ok(at)
+        let mut unpacked = std::mem::take(&mut self.unpacked);
+        let checked = run.check_leaf(self.bytes(&at), BlockAddr { page, pages }, &mut unpacked);
+        self.unpacked = unpacked;
+        checked.map(|()| at)
+    }
+
+    /// The leaf that was read last, from these positions.
+    fn leaf(&self, at: &PageRange) -> Leaf<'_> {
+        Leaf::of(if self.unpacked.is_empty() { self.bytes(at) } else { &self.unpacked })
     }
 
     fn holds(&self, at: &PageRange) -> bool {

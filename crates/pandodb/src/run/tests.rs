@@ -1,6 +1,7 @@
 //! Tests of runs: what they share, and one file for each concern.
 
 mod caching;
+mod compressed;
 mod damage;
 mod golden;
 mod ownership;

@@ -46,8 +46,8 @@ struct Verifier<'a> {
 }
 
 impl Run {
-    /// Reads every block that the run owns and reports it: its bytes, or what is wrong with it. Goes on after a
-    /// finding.
+    /// Reads every block that the run owns and reports it: its bytes on disk, or what is wrong with it. Goes on after a
+    /// finding. What cannot be read as a leaf is reported as one, whether or not it was compressed.
     pub fn verify(&self, report: &mut dyn FnMut(BlockKind, Result<u64>)) {
         let mut verifier =
             Verifier { run: self, report, filter: Vec::new(), leaves: None, before: None, seen: Some((0, 0)) };
@@ -132,7 +132,10 @@ impl Verifier<'_> {
             flaw.map_or(Ok(()), |flaw| Err(self.run.data().corrupt(addr, BlockKind::Leaf.name(), flaw)))
         });
         match checked {
-            Ok(()) => self.bytes(BlockKind::Leaf, Ok(addr.bytes())),
+            Ok(()) => {
+                let kind = if leaves.is_unpacked() { BlockKind::CompressedLeaf } else { BlockKind::Leaf };
+                self.bytes(kind, Ok(addr.bytes()));
+            }
             Err(error) => {
                 self.before = None;
                 if owner(self.run).is_some() {

@@ -10,6 +10,9 @@
 //!  4  kind u8      5  zeros (3)      8  pages u32      12  zeros (4)
 //! ```
 //!
+//! The pages are those that the block has on disk. A leaf that was compressed is longer in memory, and still says how long it
+//! is here ([`stored_pages`]).
+//!
 //! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks;
 //! everything read is bounded by the file before it is believed.
 
@@ -17,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::map::PageMap;
-use super::superblock::{SLOTS, Superblock};
+use super::superblock::{COMPRESSED_LEAVES, SLOTS, Superblock};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Counter, Mutex,
     Ordering::{Acquire, Relaxed, Release},
@@ -56,6 +59,8 @@ pub enum BlockKind {
     Catalog = 7,
     /// A large value; has no header, its checksum stands in the message that names it.
     Blob = 8,
+    /// Entries of a run, compressed. Only where the superblock names [`COMPRESSED_LEAVES`].
+    CompressedLeaf = 9,
 }
 
 impl BlockKind {
@@ -70,14 +75,22 @@ impl BlockKind {
             BlockKind::Node => "trunk node",
             BlockKind::Catalog => "catalogue",
             BlockKind::Blob => "large value",
+            BlockKind::CompressedLeaf => "compressed leaf block",
         }
     }
 
     /// Decodes a persisted kind.
     pub fn from_u8(byte: u8) -> Option<BlockKind> {
         use BlockKind::*;
-        [Leaf, Inner, Filter, Tombstones, Footer, Node, Catalog, Blob].into_iter().find(|&kind| kind as u8 == byte)
+        let kinds = [Leaf, Inner, Filter, Tombstones, Footer, Node, Catalog, Blob, CompressedLeaf];
+        kinds.into_iter().find(|&kind| kind as u8 == byte)
     }
+}
+
+/// The pages that a block has on disk, by its header.
+#[inline]
+pub fn stored_pages(block: &[u8]) -> u32 {
+    u32::from_le_bytes([block[8], block[9], block[10], block[11]])
 }
 
 /// The one data file of a store, with its allocation map. Shared by all layers above through an `Arc`.
@@ -93,6 +106,8 @@ pub struct DataFile {
     written_bytes: Counter,
     /// Of these, bytes of [`Twin`](super::Twin)s: what roots are made of.
     pub(super) root_bytes: Counter,
+    /// A compressed leaf was written in this life of the store.
+    compressed: AtomicBool,
     /// Large values were written since the last sync.
     blobs_unsynced: AtomicBool,
     /// Held during each sync, with the first one that failed. A failed sync may have marked pages clean that are not on
@@ -170,6 +185,7 @@ impl DataFile {
             reads: Counter::new(0),
             written_bytes: Counter::new(0),
             root_bytes: Counter::new(0),
+            compressed: AtomicBool::new(false),
             blobs_unsynced: AtomicBool::new(false),
             failed_sync: Mutex::new(None),
         }))
@@ -419,7 +435,7 @@ impl DataFile {
         if self.block_crc(bytes, addr.page, owner) != stored {
             return Err(self.corrupt(addr, kind.name(), "checksum mismatch"));
         }
-        let pages = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        let pages = stored_pages(bytes);
         if bytes[4] != kind as u8 || pages != addr.pages {
             return Err(self.corrupt(addr, kind.name(), format!("found kind {} of {pages} pages", bytes[4])));
         }
@@ -428,12 +444,15 @@ impl DataFile {
 
     /// What the header of an unchecked block claims: its kind, if there is such a kind, and its pages.
     pub fn claimed(&self, bytes: &[u8]) -> (Option<BlockKind>, u32) {
-        (BlockKind::from_u8(bytes[4]), u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]))
+        (BlockKind::from_u8(bytes[4]), stored_pages(bytes))
     }
 
     /// Fills in the header of a block whose body stands from byte 16 on.
     pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: RunId, kind: BlockKind) {
         assert_eq!(bytes.len(), addr.bytes(), "a block is sealed whole");
+        if kind == BlockKind::CompressedLeaf {
+            self.compressed.store(true, Relaxed);
+        }
         bytes[..BLOCK_HEADER].fill(0);
         bytes[4] = kind as u8;
         bytes[8..12].copy_from_slice(&addr.pages.to_le_bytes());
@@ -451,6 +470,11 @@ impl DataFile {
             place[24..].copy_from_slice(&page.0.to_le_bytes());
         }
         crc32c::crc32c_append(crc32c::crc32c(&place), &bytes[4..])
+    }
+
+    /// The incompatible features that blocks written since opening use. A superblock that reaches such a block names them.
+    pub fn features(&self) -> u64 {
+        if self.compressed.load(Relaxed) { COMPRESSED_LEAVES } else { 0 }
     }
 
     /// A corruption error that names this file and the block's offset.

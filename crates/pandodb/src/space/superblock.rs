@@ -17,6 +17,8 @@
 //!  56  generation u64                      136  zeros
 //!                                         4092  crc32c of bytes 0..4092
 //! ```
+//!
+//! Incompatible flags: bit 0, runs may have compressed leaves. Set by the first superblock that may reach one, and for good.
 
 use super::Twin;
 use super::data::MAX_BLOCK_PAGES;
@@ -27,6 +29,10 @@ use crate::device::{AlignedBuf, File, read_exact_at};
 const MAGIC: &[u8; 8] = b"PandoDB\0";
 /// The format that this version writes, and the newest that it reads.
 pub const FORMAT_VERSION: u32 = 2;
+/// Incompatible feature: runs may have compressed leaves ([`BlockKind::CompressedLeaf`](super::BlockKind::CompressedLeaf)).
+pub const COMPRESSED_LEAVES: u64 = 1;
+/// The incompatible features that this version knows.
+pub const KNOWN_FEATURES: u64 = COMPRESSED_LEAVES;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
 

@@ -112,6 +112,10 @@ impl Engine {
         let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
+        // Asked after the cuts: what they reach was written before.
+        if !SeededBug::FeatureNotNamed.is_on() {
+            superblock.incompatible |= self.core.data.features();
+        }
         superblock.catalog = twin;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;

@@ -39,6 +39,7 @@ use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::rows::RowCache;
 use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
+use crate::space::superblock::KNOWN_FEATURES;
 use crate::space::{DataFile, Superblock};
 use crate::wal::{Claims, Log, LogOptions, Mode, Ops, Record, ReplayReport, Visit, replay};
 
@@ -164,7 +165,8 @@ pub(crate) fn shape(config: &Config) -> stbe::Shape {
     };
     let leaf_bytes = memtable_bytes * config.leaf_memtables;
     let (filters, maplet_width) = (config.filters(), config.maplet_width);
-    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes, policy, filters, maplet_width }
+    let compression = config.compression;
+    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes, policy, filters, maplet_width, compression }
 }
 
 fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> Result<()> {
@@ -257,11 +259,8 @@ impl Found {
 
 /// Refuses what a newer version wrote.
 fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock) -> Result<()> {
-    let unknown = if config.read_only {
-        superblock.incompatible
-    } else {
-        superblock.incompatible | superblock.read_only_compatible
-    };
+    let incompatible = superblock.incompatible & !KNOWN_FEATURES;
+    let unknown = if config.read_only { incompatible } else { incompatible | superblock.read_only_compatible };
     if unknown != 0 {
         let detail = format!("it uses features {unknown:#x} that this version does not know; use a newer version");
         return Err(Error::NotAStore { path: device.path(), detail });

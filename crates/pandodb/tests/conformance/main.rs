@@ -9,7 +9,7 @@ mod store;
 use std::sync::Arc;
 
 use pandodb::device::{Device, FileDevice, MemDevice};
-use pandodb::{IndexKind, Io, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
+use pandodb::{Compression, IndexKind, Io, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
 
 /// An index in a configuration.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub struct Case {
     pub threads: usize,
     /// Which form of it.
     pub mode: Mode,
+    /// How the bottom of it is stored.
+    pub compression: Compression,
     /// In a directory, read like this; else in memory.
     pub io: Option<Io>,
 }
@@ -36,34 +38,35 @@ pub struct Place {
 
 /// Every index in every configuration.
 pub const CASES: &[Case] = &[
-    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 2, threads: 0, mode: Mode::Product, io: None },
-    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 1, mode: Mode::Product, io: None },
-    Case { index: IndexKind::Stbe, memtable_bytes: 1 << 20, fanout: 8, threads: 1, mode: Mode::Product, io: None },
-    Case {
-        index: IndexKind::Stbe,
-        memtable_bytes: 4 << 10,
-        fanout: 2,
-        threads: 0,
-        mode: Mode::Product,
-        io: Some(Io::Auto),
-    },
-    Case {
-        index: IndexKind::Stbe,
-        memtable_bytes: 32 << 10,
-        fanout: 3,
-        threads: 2,
-        mode: Mode::Product,
-        io: Some(Io::Sync),
-    },
-    Case { index: IndexKind::Stbe, memtable_bytes: 8 << 10, fanout: 3, threads: 4, mode: Mode::Product, io: None },
-    Case { index: IndexKind::Stbe, memtable_bytes: 4 << 10, fanout: 3, threads: 0, mode: Mode::Paper, io: None },
-    Case { index: IndexKind::Stbe, memtable_bytes: 32 << 10, fanout: 4, threads: 2, mode: Mode::Paper, io: None },
+    Case { memtable_bytes: 4 << 10, fanout: 2, ..STBE },
+    Case { memtable_bytes: 32 << 10, fanout: 4, threads: 1, ..STBE },
+    Case { memtable_bytes: 1 << 20, fanout: 8, threads: 1, ..STBE },
+    Case { memtable_bytes: 4 << 10, fanout: 2, io: Some(Io::Auto), ..STBE },
+    Case { memtable_bytes: 32 << 10, threads: 2, io: Some(Io::Sync), ..STBE },
+    Case { memtable_bytes: 8 << 10, threads: 4, ..STBE },
+    Case { memtable_bytes: 4 << 10, mode: Mode::Paper, ..STBE },
+    Case { memtable_bytes: 32 << 10, fanout: 4, threads: 2, mode: Mode::Paper, ..STBE },
+    Case { memtable_bytes: 4 << 10, compression: Compression::Lz4, ..STBE },
+    Case { memtable_bytes: 32 << 10, threads: 2, compression: Compression::Lz4, io: Some(Io::Auto), ..STBE },
+    Case { memtable_bytes: 8 << 10, mode: Mode::Paper, compression: Compression::Lz4, ..STBE },
 ];
+
+/// The tree, to be configured.
+const STBE: Case = Case {
+    index: IndexKind::Stbe,
+    memtable_bytes: 8 << 10,
+    fanout: 3,
+    threads: 0,
+    mode: Mode::Product,
+    compression: Compression::None,
+    io: None,
+};
 
 impl Case {
     /// Opens the store on a device.
     pub fn builder(&self, place: &Place) -> StoreBuilder {
         let builder = Store::builder("conformance").device(place.device.clone()).memory_budget(8 << 20);
+        let builder = builder.compression(self.compression);
         builder.memtable_bytes(self.memtable_bytes).fanout(self.fanout).background_threads(self.threads).mode(self.mode)
     }
 

@@ -35,7 +35,8 @@ const TRIES: usize = 60;
 
 /// The workload of a long history: the kinds take turns. One in two of the long logs is replayed with a smaller memtable
 /// than it was written with, so that recovery has to pack; the other one is in paper mode. One in two of the last kind is in
-/// paper mode, and reopened in the other. The log has one to three streams, with a writer each, when it is written, and another number when it is reopened.
+/// paper mode, and reopened in the other. The log has one to three streams, with a writer each, when it is written, and another number when it is reopened;
+/// one in three is compressed, when it is written or reopened.
 fn long(number: u64) -> Case {
     let (mix, sizes) = match number % 4 {
         0 => (Mix { steps: 60, blobs: 10, lazy: 15, buffered: 45, keys: 60 }, Sizes::TINY),
@@ -53,8 +54,8 @@ fn long(number: u64) -> Case {
     let reopened = if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes };
     Case {
         script: Script::generate(number, mix),
-        sizes: sizes.with_streams(number),
-        reopened: reopened.with_streams(!number),
+        sizes: sizes.with_streams(number).with_compression(number),
+        reopened: reopened.with_streams(!number).with_compression(!number),
         effort: Effort {
             plan,
             per_point: 6,
@@ -73,8 +74,8 @@ fn window(number: u64) -> Case {
     let part = Some((number % PARTS, PARTS));
     Case {
         script: Script::generate(number / PARTS, mix),
-        sizes: Sizes::TINY.with_streams(number / PARTS),
-        reopened: Sizes::TINY.with_streams(!number),
+        sizes: Sizes::TINY.with_streams(number / PARTS).with_compression(number / PARTS),
+        reopened: Sizes::TINY.with_streams(!number).with_compression(!number),
         effort: Effort {
             plan: CrashPlan::default(),
             per_point: 2,

@@ -60,7 +60,8 @@ impl Plan {
         let segment = (memtable as u64 / 2).max(8 << 10);
         let mode = if seed % 4 == 3 { Mode::Paper } else { Mode::Product };
         let fanout = 3 + rng.below(2) as usize;
-        let sizes = Sizes { memtable, segment, reserve: 16 << 10, streams: 1, fanout, mode }.with_streams(seed);
+        let sizes = Sizes { memtable, segment, fanout, mode, ..Sizes::TINY };
+        let sizes = sizes.with_streams(seed).with_compression(seed);
         let (windows, transactions) = match place {
             // With tiny memtables, writers mostly wait for the work behind them.
             Place::Memory if memtable < 8 << 10 => (3, 2_500),

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use pandodb::device::sim::{Fault, FaultKind, SimImage};
 use pandodb::device::{Device, FileDevice, MemDevice, SimDevice};
-use pandodb::{AddI64, Append, Filters, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
+use pandodb::{AddI64, Append, Compression, Filters, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
 
 use super::tables::{Rule, SLOTS};
 use super::world::Wrong;
+use crate::drive::compression;
 use crate::script::{Rng, mix};
 
 /// The shape of one history.
@@ -33,6 +34,8 @@ pub struct Config {
     pub mode: Mode,
     /// Which filters, if not the mode's.
     pub filters: Option<Filters>,
+    /// How the bottom of the tree is stored.
+    pub compression: Compression,
     /// How many different keys there are.
     pub keys: usize,
     /// The longest inline value, in bytes.
@@ -54,6 +57,7 @@ impl Config {
             mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
             filters: [Some(Filters::Bloom), Some(Filters::Quotient), None, None]
                 [(mix(seed ^ 0xF117_0000) % 4) as usize],
+            compression: compression(seed),
             streams: 1 + (mix(seed ^ 0x57E4_0000) % 3) as usize,
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
@@ -94,7 +98,7 @@ impl Config {
             Some(filters) => builder.filters(filters),
             None => builder.maplet_width(2 + self.seed as usize % 3),
         };
-        let builder = builder.log_streams(self.streams);
+        let builder = builder.log_streams(self.streams).compression(self.compression);
         builder.mode(self.mode).memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes)
     }
 

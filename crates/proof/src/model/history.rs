@@ -202,7 +202,7 @@ impl World {
                     _ => rng.index(self.config.value_bytes + 1),
                 };
                 let len = if rule == Rule::Counter && rng.chance(70) { 8 } else { len };
-                Write::Put(slot, key, rng.bytes(len))
+                Write::Put(slot, key, rng.value(len))
             }
         }
     }

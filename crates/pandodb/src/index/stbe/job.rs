@@ -20,7 +20,7 @@ use crate::index::{Core, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::rows::{Change, IndexRows};
-use crate::run::{MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
+use crate::run::{Compression, MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
 use crate::space::data::DATA_FILE;
 
 use super::choose::Candidate;
@@ -295,6 +295,13 @@ impl MergeJob {
             range: 0,
             failed: None,
         })
+    }
+
+    /// Has its output compressed, or not. Before its first step.
+    #[must_use]
+    pub fn with_compression(self, compression: Compression) -> MergeJob {
+        let builder = self.folding.builder.with_compression(compression);
+        MergeJob { folding: Folding { builder, ..self.folding }, ..self }
     }
 
     /// Works through about `budget` bytes: how many it were, and whether the inputs are done.

@@ -56,7 +56,7 @@ use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, RunId, Seqno};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
-use crate::run::{Run, RunMeta, RunSlice};
+use crate::run::{Compression, Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
 
 pub use self::choose::Policy;
@@ -250,7 +250,10 @@ impl Stbe {
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
         // No maplet is made of what lies in leaves.
         let filter = self.filter(u32::from(candidate.height > 0));
-        let job = match MergeJob::new(&self.core, candidate.clone(), filter, keep(), self.operator.clone()) {
+        // What lies at the bottom is most of the data, and stays longest.
+        let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
+        let job = MergeJob::new(&self.core, candidate.clone(), filter, keep(), self.operator.clone());
+        let job = match job.map(|job| job.with_compression(compression)) {
             Ok(job) => job,
             Err((run, e)) => {
                 inner.leave(&candidate, Some(run), &e);

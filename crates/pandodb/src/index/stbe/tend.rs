@@ -25,6 +25,7 @@ use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
 use crate::filter::Filters;
+use crate::run::Compression;
 
 /// More passes than a trunk has levels.
 const MAX_PASSES: usize = 64;
@@ -44,6 +45,8 @@ pub struct Shape {
     pub filters: Filters,
     /// How many runs, and then how many maplets, become one maplet.
     pub maplet_width: usize,
+    /// How the leaves of runs that are compacted in leaves of the trunk are stored.
+    pub compression: Compression,
 }
 
 impl Shape {

@@ -34,6 +34,7 @@ const SHAPE: Shape = Shape {
     leaf_bytes: 24 << 10,
     policy: Policy::Product,
     filters: Filters::Maplet,
+    compression: Compression::None,
     maplet_width: 2,
 };
 

@@ -1,0 +1,136 @@
+//! Compressed data at the bottom of the tree, from outside: it is smaller, both kinds are read whatever the option says, and the
+//! superblock names it from the first checkpoint on that may reach it.
+
+use std::sync::Arc;
+
+use pandodb::check::{Inspect, inspect_device};
+use pandodb::device::{Device, MemDevice};
+use pandodb::space::superblock::KNOWN_FEATURES;
+use pandodb::space::{DataFile, Superblock};
+use pandodb::{Compression, Error, Keyspace, Result, Store};
+
+fn open(device: &Arc<MemDevice>, compression: Compression) -> Result<Store> {
+    let builder = Store::builder("s").device(device.clone()).memory_budget(4 << 20).memtable_bytes(128 << 10);
+    builder.background_threads(0).compression(compression).open()
+}
+
+/// Keys in no order.
+fn key(i: u64) -> Vec<u8> {
+    format!("user{:020}", i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).into_bytes()
+}
+
+/// A hundred bytes, the second half of them zeros.
+fn value(i: u64, round: u64) -> Vec<u8> {
+    let word = |at: u64| (i * 7 + at).wrapping_add(round << 40).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(29);
+    let mut value: Vec<u8> = (0..7).flat_map(|at| word(at).to_le_bytes()).take(50).collect();
+    value.resize(100, 0);
+    value
+}
+
+const ROWS: u64 = 12_000;
+
+fn load(keyspace: &Keyspace, round: u64) -> Result<()> {
+    (0..ROWS).filter(|i| round == 0 || i % 3 == 0).try_for_each(|i| keyspace.put(key(i), value(i, round)))
+}
+
+fn check(keyspace: &Keyspace, rounds: u64) {
+    let last = |i: u64| value(i, if i.is_multiple_of(3) { rounds } else { 0 });
+    for i in (0..ROWS).step_by(11) {
+        assert!(*keyspace.get(key(i)).unwrap().expect("it was put") == last(i)[..], "row {i}");
+    }
+    let mut all: Vec<(Vec<u8>, Vec<u8>)> = (0..ROWS).map(|i| (key(i), last(i))).collect();
+    all.sort();
+    let read = |(key, value): (pandodb::Value, pandodb::Value)| (key.to_vec(), value.to_vec());
+    assert!(keyspace.iter().map(|entry| read(entry.unwrap())).eq(all.iter().cloned()), "upwards");
+    assert!(keyspace.iter().rev().map(|entry| read(entry.unwrap())).eq(all.into_iter().rev()), "downwards");
+}
+
+/// The incompatible flags of both superblocks.
+fn flags(device: &Arc<MemDevice>) -> Vec<u64> {
+    let text = inspect_device(device.clone() as Arc<dyn Device>, Inspect::Superblock).unwrap();
+    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("incompatible: "));
+    lines.map(|flags| flags.trim_end_matches(',').parse().unwrap()).collect()
+}
+
+#[test]
+fn a_store_of_both_kinds_is_read_whatever_the_option_says() -> Result<()> {
+    let device = MemDevice::new();
+    let mut disk = Vec::new();
+    for (round, compression) in [Compression::None, Compression::Lz4, Compression::None].into_iter().enumerate() {
+        let store = open(&device, compression)?;
+        let keyspace = store.keyspace("k")?;
+        if round > 0 {
+            check(&keyspace, round as u64 - 1);
+        }
+        load(&keyspace, round as u64)?;
+        store.settle()?;
+        // Some of the leaves were compacted in this life, some may not have been.
+        check(&keyspace, round as u64);
+        keyspace.compact::<&[u8]>(..)?;
+        check(&keyspace, round as u64);
+        assert!(store.verify()?.is_clean());
+        disk.push(store.stats()?.allocated_bytes);
+        store.close()?;
+        let named = u64::from(round > 0);
+        assert_eq!(flags(&device), [named, named], "round {round}");
+    }
+    assert!(disk[1] * 100 < disk[0] * 75 && disk[2] * 100 > disk[0] * 95, "{disk:?}");
+    // Nothing but reading.
+    let store = Store::builder("s").device(device).read_only(true).open()?;
+    check(&store.open_keyspace("k")?.expect("it was made"), 2);
+    assert!(store.verify()?.is_clean());
+    Ok(())
+}
+
+#[test]
+fn a_feature_that_is_not_known_is_refused_by_name() -> Result<()> {
+    let device = MemDevice::new();
+    open(&device, Compression::Lz4)?.close()?;
+    let file = DataFile::open_raw(&*device, true)?;
+    for slot in Superblock::read_slots(&*file, "data") {
+        let superblock = slot?;
+        let data = DataFile::open(file.clone(), superblock.store_id)?;
+        data.write_superblock(&Superblock { incompatible: KNOWN_FEATURES | 2, ..superblock })?;
+    }
+    for read_only in [false, true] {
+        let opened = Store::builder("s").device(device.clone()).read_only(read_only).open();
+        assert!(
+            matches!(opened, Err(Error::NotAStore { detail, .. }) if detail.contains("0x2 ")),
+            "read only {read_only}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn what_holds_nothing_compressed_is_what_it_ever_was() -> Result<()> {
+    // The option alone changes nothing: data that cannot be compressed, byte for byte.
+    let images = [Compression::None, Compression::Lz4].map(|compression| {
+        let device = MemDevice::new();
+        let store = open(&device, compression).unwrap();
+        let keyspace = store.keyspace("k").unwrap();
+        for i in 0..4_000u64 {
+            let value: Vec<u8> = (0..12)
+                .flat_map(|at| (i * 12 + at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).swap_bytes().to_le_bytes())
+                .collect();
+            let mixed: Vec<u8> = value
+                .chunks(8)
+                .flat_map(|word| mix(u64::from_le_bytes(word.try_into().unwrap())).to_le_bytes())
+                .collect();
+            keyspace.put(mix(i).to_be_bytes(), mixed).unwrap();
+        }
+        keyspace.compact::<&[u8]>(..).unwrap();
+        let stats = store.stats().unwrap();
+        store.close().unwrap();
+        (stats.allocated_bytes, stats.written, flags(&device))
+    });
+    assert_eq!(images[0], images[1]);
+    assert_eq!(images[0].2, [0, 0]);
+    Ok(())
+}
+
+fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

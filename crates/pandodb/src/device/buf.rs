@@ -1,5 +1,5 @@
-//! Page-aligned buffers, as direct I/O wants them, without a line of `unsafe`: a vector of pages that are aligned by
-//! their type, seen as bytes through `zerocopy`.
+//! Page-aligned buffers, as direct I/O wants them, without a line of `unsafe` here: pages that are aligned by
+//! their type, in a vector or a mapping of their own, seen as bytes through `zerocopy`.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};

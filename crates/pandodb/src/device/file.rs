@@ -8,7 +8,7 @@
 //!   synced into its parent.
 //! - Small writes, where a file is opened for them, go through memory (`device/mapped.rs`).
 //! - A direct file bypasses the page cache (`O_DIRECT`) where the file system can; elsewhere it is buffered.
-//! - Reads of a direct file beside each other go through io_uring where there is one ([`Io`]), else one after the other.
+//! - Reads of a direct file go through io_uring where there is one and it serves them sooner ([`Io`]), else by pread, one after the other.
 //! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it shuts out a second
 //!   opener in this process as it does one in another, and goes with the process however that ends.
 

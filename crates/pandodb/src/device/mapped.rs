@@ -8,10 +8,10 @@
 //! ```text
 //!   allocated by fallocate ───────────────────────────────────────────────▶│ limit
 //!   ┌───────────────┬═══════════════════════════════┬──────────────────────┐
-//!   │ written       ║ window, 1 MiB: mapped, locked ║ nothing yet          │
+//!   │ written       ║ window, 2 MiB: mapped, locked ║ nothing yet          │
 //!   └───────────────┴═══════════════════════════════┴──────────────────────┘
 //!                         ▲ small writes are copied; a write beyond the window moves it;
-//!                           long ones, and those past the limit, go through pwrite as ever
+//!                           long ones, whole pages, and those past the limit go through pwrite as ever
 //! ```
 //!
 //! # When it is done
@@ -49,7 +49,7 @@ use crate::base::PAGE;
 use crate::base::sync::Mutex;
 
 /// Bytes that are mapped at a time. Let go of once in thousands of writes.
-const WINDOW: u64 = 4 << 20;
+const WINDOW: u64 = 2 << 20;
 /// From this length on `pwrite` is the cheaper way: it takes whole pages without a fault for each.
 const LONG: usize = 16 << 10;
 /// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs: what space they have promised, they write in place.
@@ -90,7 +90,8 @@ impl Mapped {
 
     /// Copies all of `buf` into the file, or says that it is to be written in the ordinary way.
     pub fn write(&self, file: &fs::File, offset: u64, buf: &[u8]) -> bool {
-        if buf.len() >= LONG {
+        // Whole pages, too, need no window: the header of a file that is written much later would lock one in memory until then.
+        if buf.len() >= LONG || buf.len().is_multiple_of(PAGE) {
             return false;
         }
         let mut state = self.state.lock();

@@ -194,7 +194,7 @@ pub trait File: Send + Sync + fmt::Debug {
     }
 
     /// Whether a read of so many bytes, by itself, is to go through a queue, too: it ends sooner there than by
-    /// [`File::read_at`]. Asked once before each.
+    /// [`File::read_at`]. To be asked once before each: that is counted.
     fn queue_serves_one(&self, _bytes: usize) -> bool {
         false
     }

@@ -210,7 +210,7 @@ impl Ring {
             let (bytes, len) = (buf.as_mut_ptr(), buf.len() as u32);
             let entry = opcode::Read::new(types::Fd(fd), bytes, len).offset(*offset).build();
             let entry = entry.user_data(u64::from(number));
-            // SAFETY: the buffer is `len` bytes on the heap, owned by the slot. A slot whose submission is here is emptied in
+            // SAFETY: the buffer is `len` bytes at an address that stays while the slot owns them, wherever that is moved. A slot whose submission is here is emptied in
             // three places only: when its completion was taken (`reap`), when the kernel has not taken the submission and never
             // will (`retire`, which closes this ring for submissions), and by leaking (`lose`); one that is only queued has none
             // (`abandon`). So the memory is valid, and untouched by
@@ -262,7 +262,7 @@ impl Ring {
     /// Begins what is queued, and looks for a completion for as long as anybody watches.
     fn watch(&mut self, patience: &Patience) {
         let began = Instant::now();
-        if !self.queued.is_empty() {
+        if !self.queued.is_empty() || !self.unsent.is_empty() {
             self.enter(false);
         }
         // A ring that has failed has what it gives up to hand out, or waits.

@@ -33,7 +33,7 @@ const SPARE: usize = 64;
 pub(super) struct Home {
     /// Bytes that users pin.
     pub pinned: AtomicU64,
-    /// The memory of blocks of one page, which are nearly all.
+    /// The memory of blocks of one page, which are nearly all where leaves are not compressed.
     pages: Arc<Slab<CacheLine>>,
 }
 

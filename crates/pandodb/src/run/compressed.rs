@@ -40,11 +40,11 @@ pub enum Compression {
 
 /// Where LZ4 begins in a stored block.
 const PACKED: usize = BLOCK_HEADER + 8;
-/// The most pages of a compressed leaf in memory: a value that is as long as one may be beside its key seldom fits, all others do.
+/// The most pages of a compressed leaf in memory: 64 KiB, so that it is a leaf with a value of up to [`crate::base::MAX_INLINE_VALUE`] less the rest of the block.
 pub const MOST_PAGES: usize = 16;
 /// What a leaf is filled to before it is compressed, in bytes, unless a single key has more.
 const FULL: usize = 4 * PAGE;
-/// Ordinary leaves after one that was not worth it, until it is tried again: a ninth of the bytes is tried in vain at most.
+/// Ordinary leaves after one that was not worth it, until it is tried again: about an eighth of the bytes is tried in vain, more where a key has many messages.
 const RESTS: u32 = 32;
 
 /// What the builder of a compressed run needs beside a leaf.

@@ -16,6 +16,7 @@ use crate::base::{BlobRef, Error, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERA
 use crate::index::{Estimate, Index, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
+use crate::wal::Log;
 
 /// The state of one keyspace.
 pub(crate) struct KeyspaceState {
@@ -166,7 +167,13 @@ impl Engine {
         let _gate = self.gate.read();
         self.check_writable()?;
         self.keep_back()?;
-        let blob = self.core.data.write_blob(value).inspect_err(|e| {
+        let write = || self.core.data.write_blob(value);
+        let written = match write() {
+            // What the log has made ahead is space, too.
+            Err(Error::DiskFull { .. }) if self.log.as_ref().is_some_and(Log::give_up_prepared) => write(),
+            written => written,
+        };
+        let blob = written.inspect_err(|e| {
             if matches!(e, Error::Io { .. }) {
                 self.poison(e);
             }

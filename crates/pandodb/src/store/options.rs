@@ -259,7 +259,8 @@ impl StoreBuilder {
         self
     }
 
-    /// Bytes of a log segment; the default is a quarter of a memtable, at most 16 MiB.
+    /// Bytes of a log segment; the default is a quarter of a memtable, at most 16 MiB. A stream that fills one after the other has up to four more
+    /// on the disk that are made ahead, of 32 MiB together, but one in any case.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.config.segment_bytes = Some(bytes);
         self
@@ -305,7 +306,8 @@ impl StoreBuilder {
     /// How the data file is read: by default several reads at once go through io_uring where the system has it and allows it,
     /// and one after the other elsewhere. Without effect on a device of the caller's ([`StoreBuilder::device`]). A thread that has reads
     /// in flight (an open range, a write that does a step of background work) may see system calls of its own that wait interrupted
-    /// (`EINTR`) when they end, as by any signal; [`Io::Sync`] spares it that.
+    /// (`EINTR`) when they end, as by any signal; [`Io::Sync`] spares it that. Who waits for a few pages looks for their end for up to 0.3 ms
+    /// before it sleeps, where that serves: a lookup that reads is a quarter faster and takes some 15 % more of the processor. [`Io::Sleeping`] switches that off.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

@@ -21,9 +21,9 @@
 //! - A segment is created, preallocated, given its header and synced, with the directory, **before** its first record is
 //!   written. So an append never fails for want of space, and a header that is damaged above a body that is not blank
 //!   was damaged later.
-//! - The next segment of a stream may be made ahead, with all of this. Then it lies there without records; replay removes it
-//!   like any other that holds none. Its number was drawn after that of the stream's current one, and no other is drawn for
-//!   the stream until it is used or removed: so a stream's numbers go up with its seqnos.
+//! - The next segments of a stream may be made ahead, with all of this. Then they lie there without records; replay removes them
+//!   like any others that hold none. They are used in the order of their numbers, and all are removed before another one is made to be used
+//!   at once: so a stream's numbers go up with its seqnos.
 //! - Bytes that were synced are never written again: a sync ends its 4 KiB block, the next record starts in the next.
 //! - A record says through which seqno the whole log was durable when it was written. That is what tells a torn tail
 //!   from damage in the middle.
@@ -42,8 +42,8 @@
 //!
 //! A stream has two. Its *turn* is taken before the caller's sequencer and let go of when the record is in the buffer; with a turn
 //! in hand one waits for the sequencer, for room in a segment, and in paper mode for a memtable's latches, never for another
-//! turn. Its *state* has within only what is made ahead (`next`, held alone while that is being made) and the list of older
-//! segments: held for the creation of a segment and for the write before a sync, never for a sync, nor for the writes of commits. Who leads a sync
+//! turn. Its *state* has within only `making` (held alone while a segment is made ahead), within which is the list of what is there
+//! (`ahead`), and the list of older segments: held for the creation of a segment and for the write before a sync, never for a sync, nor for the writes of commits. Who leads a sync
 //! takes one state after the other and holds the group's lock over none of them.
 //!
 //! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are stated beside

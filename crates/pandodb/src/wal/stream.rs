@@ -36,8 +36,10 @@ const LAZY_BYTES: usize = 64 << 10;
 const KEEP_BYTES: usize = 1 << 20;
 /// The next segment is made ahead when one part of the current one in so many is used: early, since the disk may be busy.
 const WANTS_NEXT: u64 = 4;
-/// So many are made ahead at most: as many as the stream has filled, so that a small log stays small.
+/// So many are made ahead at most: as many as the stream has filled lately, so that a small log stays small;
 const MOST_AHEAD: u64 = 4;
+/// and not more bytes than this, but one.
+const AHEAD_BYTES: u64 = 32 << 20;
 /// No record waits for its write.
 const NOTHING: u64 = u64::MAX;
 
@@ -193,9 +195,11 @@ struct State {
 /// What is known of the segments that were made.
 #[derive(Debug, Default)]
 struct Making {
-    /// The number of the segment that was current when one was made ahead, or could not be.
-    tried: u64,
-    /// How many different ones were current when somebody looked.
+    /// The number of the segment that was current when somebody last looked.
+    current: u64,
+    /// Nothing more is made while that is the current one: it was tried in vain, or given up.
+    over: bool,
+    /// How many different ones were current when somebody looked, since something made ahead was removed.
     filled: u64,
 }
 
@@ -427,34 +431,44 @@ impl Stream {
     /// See [`super::Log::prepare`].
     pub fn prepare(&self, common: &Common) -> Result<()> {
         common.check()?;
-        let state = self.state.lock();
-        let current = state.current.as_ref().filter(|segment| segment.wants_next() && !state.closed);
-        let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
-        // Nobody who only appends is to wait for what follows.
-        drop(state);
-        let mut making = self.making.lock();
-        if making.tried == current {
-            return Ok(());
-        }
-        making.tried = current;
-        making.filled += 1;
-        while (self.ahead.lock().len() as u64) < making.filled.min(MOST_AHEAD) {
+        let most = MOST_AHEAD.min(AHEAD_BYTES / common.segment_bytes).max(1);
+        loop {
+            let state = self.state.lock();
+            // One that was made for a long record says nothing of the next.
+            let wants = |segment: &&Segment| segment.wants_next() && segment.capacity <= common.segment_bytes;
+            let current = state.current.as_ref().filter(wants).filter(|_| !state.closed);
+            let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
+            // Nobody who only appends is to wait for what follows.
+            drop(state);
+            // For one segment at a time, so that who waits for one gets it. Whoever has the lock now makes what is missing.
+            let Some(mut making) = self.making.try_lock() else { return Ok(()) };
+            if making.current != current {
+                *making = Making { current, over: false, filled: making.filled + 1 };
+            }
+            if making.over || self.ahead.lock().len() as u64 >= making.filled.min(most) {
+                return Ok(());
+            }
             match common.create_segment(self.number, None, 0) {
                 Ok(segment) => self.ahead.lock().push_back(segment),
                 // Nothing was lost by it: the writer will make its segment, and see.
-                Err(_) => return common.check(),
+                Err(_) => {
+                    making.over = true;
+                    return common.check();
+                }
             }
         }
-        Ok(())
     }
 
     /// See [`super::Log::give_up_prepared`].
     pub fn give_up_prepared(&self, common: &Common) -> bool {
-        self.remove_ahead(common, &mut self.making.lock())
+        let mut making = self.making.lock();
+        making.over = true;
+        self.remove_ahead(common, &mut making)
     }
 
     /// Removes what was made ahead. Whether there was any.
-    fn remove_ahead(&self, common: &Common, _making: &mut Making) -> bool {
+    fn remove_ahead(&self, common: &Common, making: &mut Making) -> bool {
+        making.filled = 0;
         let unused = std::mem::take(&mut *self.ahead.lock());
         unused.iter().for_each(|segment| common.remove_unused(&segment.name));
         !unused.is_empty()

@@ -91,7 +91,8 @@ impl Mapped {
     /// Copies all of `buf` into the file, or says that it is to be written in the ordinary way.
     pub fn write(&self, file: &fs::File, offset: u64, buf: &[u8]) -> bool {
         // Whole pages, too, need no window: the header of a file that is written much later would lock one in memory until then.
-        if buf.len() >= LONG || buf.len().is_multiple_of(PAGE) {
+        let whole = offset.is_multiple_of(PAGE as u64) && buf.len().is_multiple_of(PAGE);
+        if buf.len() >= LONG || whole {
             return false;
         }
         let mut state = self.state.lock();
@@ -235,7 +236,11 @@ mod tests {
         let (file, mapped) = promised(WINDOW + 5 * PAGE as u64);
         assert!(!mapped.write(&file, WINDOW + 5 * PAGE as u64 - 3, b"beyond"));
         assert!(!mapped.write(&file, u64::MAX, b"x"));
-        assert!(!mapped.write(&file, 0, &[1; LONG]), "long writes go the ordinary way");
+        assert!(!mapped.write(&file, 0, &[1; LONG + 1]), "long writes go the ordinary way");
+        assert!(
+            !mapped.write(&file, 0, &[1; PAGE]) && mapped.state.lock().window.is_none(),
+            "whole pages, too, without a window"
+        );
         assert!(!has_window(&mapped));
         assert!(mapped.write(&file, WINDOW + 5 * PAGE as u64 - 3, b"end"));
 

@@ -169,8 +169,11 @@ impl Engine {
         self.keep_back()?;
         let write = || self.core.data.write_blob(value);
         let written = match write() {
-            // What the log has made ahead is space, too.
-            Err(Error::DiskFull { .. }) if self.log.as_ref().is_some_and(Log::give_up_prepared) => write(),
+            Err(Error::DiskFull { .. }) => {
+                // What the log has made ahead is space, too; or another writer has just had it removed.
+                self.log.as_ref().map(Log::give_up_prepared);
+                write()
+            }
             written => written,
         };
         let blob = written.inspect_err(|e| {

@@ -440,9 +440,11 @@ impl Stream {
             let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
             // Nobody who only appends is to wait for what follows.
             drop(state);
-            // For one segment at a time, so that who waits for one gets it. Whoever has the lock now makes what is missing.
+            // For one segment at a time, so that who waits for one gets it. Whoever has the lock now makes one, or will be asked
+            // again.
             let Some(mut making) = self.making.try_lock() else { return Ok(()) };
-            if making.current != current {
+            // What another has seen since is newer.
+            if making.current < current {
                 *making = Making { current, over: false, filled: making.filled + 1 };
             }
             if making.over || self.ahead.lock().len() as u64 >= making.filled.min(most) {
@@ -461,16 +463,19 @@ impl Stream {
 
     /// See [`super::Log::give_up_prepared`].
     pub fn give_up_prepared(&self, common: &Common) -> bool {
+        let current = self.state.lock().current.as_ref().map_or(0, |segment| segment.number);
         let mut making = self.making.lock();
-        making.over = true;
+        *making = Making { current: making.current.max(current), over: true, filled: 0 };
         self.remove_ahead(common, &mut making)
     }
 
     /// Removes what was made ahead. Whether there was any.
     fn remove_ahead(&self, common: &Common, making: &mut Making) -> bool {
-        making.filled = 0;
         let unused = std::mem::take(&mut *self.ahead.lock());
         unused.iter().for_each(|segment| common.remove_unused(&segment.name));
+        if !unused.is_empty() {
+            making.filled = 0;
+        }
         !unused.is_empty()
     }
 

@@ -89,10 +89,12 @@ fn a_full_disk_is_met_by_the_writer() {
     put(&log, 1, 10_000, false).unwrap();
     log.prepare().unwrap();
     assert_eq!(names(&*sim), [segment_name(0, 1)], "nothing is left of the attempt");
-    assert!(matches!(log.reserve(10_000, false), Err(Error::DiskFull { .. })));
     sim.set_byte_budget(None);
     log.prepare().unwrap();
     assert_eq!(names(&*sim).len(), 1, "it is tried once for each segment");
+    sim.set_byte_budget(Some(SMALL + 100));
+    assert!(matches!(log.reserve(10_000, false), Err(Error::DiskFull { .. })));
+    sim.set_byte_budget(None);
     put(&log, 2, 10_000, false).unwrap();
     log.sync(Seqno(2)).unwrap();
 }
@@ -143,19 +145,36 @@ fn who_fills_one_after_the_other_has_four_ahead() {
         ahead.push(names(&*device).len() - seqno as usize);
     }
     assert_eq!(ahead, [1, 2, 3, 4, 4, 4]);
-    assert!(log.give_up_prepared() && !log.give_up_prepared());
-    assert_eq!(names(&*device).len(), 6);
-    put(&log, 7, 10_000, false).unwrap();
+    // Who has run dry is not to have fewer for it.
+    (7..=11).for_each(|seqno| put(&log, seqno, 10_000, false).unwrap());
     log.prepare().unwrap();
-    put(&log, 8, 50_000, false).unwrap();
-    assert_eq!(
-        names(&*device).len(),
-        8,
-        "those that are too small for it are gone, since it has a number above theirs"
-    );
+    assert_eq!(names(&*device).len(), 11 + 4);
+    assert!(log.give_up_prepared() && !log.give_up_prepared());
+    log.prepare().unwrap();
+    assert_eq!(names(&*device).len(), 11, "not for the same segment again");
+    put(&log, 12, 10_000, false).unwrap();
+    log.prepare().unwrap();
+    put(&log, 13, 50_000, false).unwrap();
+    assert_eq!(names(&*device).len(), 13, "what is too small for it is gone: it has a number above theirs");
+    log.prepare().unwrap();
+    assert_eq!(names(&*device).len(), 13, "a segment for a long record says nothing of the next");
+    put(&log, 14, 10_000, false).unwrap();
+    log.prepare().unwrap();
+    assert_eq!(names(&*device).len(), 15, "and the count begins anew");
     drop(log);
     let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
-    assert_eq!(found.len(), 8);
+    assert_eq!(found.len(), 14);
+}
+
+#[test]
+fn long_segments_are_not_piled_up() {
+    let device = MemDevice::new();
+    let log = reopen(&device, Claims::default(), 16 << 20).unwrap().0;
+    for seqno in 1..=4 {
+        put(&log, seqno, 9 << 20, false).unwrap();
+        log.prepare().unwrap();
+    }
+    assert_eq!(names(&*device).len(), 4 + 2, "32 MiB of them");
 }
 
 /// Its header does not know what came before it. Its first record does.

@@ -40,7 +40,7 @@ pub enum Compression {
 
 /// Where LZ4 begins in a stored block.
 const PACKED: usize = BLOCK_HEADER + 8;
-/// The most pages of a compressed leaf in memory: 64 KiB, so that it is a leaf with a value of up to [`crate::base::MAX_INLINE_VALUE`] less the rest of the block.
+/// The most pages of a compressed leaf in memory, 64 KiB: room for any inline value but the very longest.
 pub const MOST_PAGES: usize = 16;
 /// What a leaf is filled to before it is compressed, in bytes, unless a single key has more.
 const FULL: usize = 4 * PAGE;

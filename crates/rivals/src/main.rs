@@ -85,6 +85,9 @@ struct Run {
     /// The state of the caches when a workload starts: `cold`, `warm` or `as-is`.
     #[arg(long, default_value = "cold", value_parser = cache)]
     cache: Cache,
+    /// Seconds of the warm-up before a warm workload.
+    #[arg(long, default_value_t = 5.0)]
+    warm_up: f64,
     /// Bytes of a key.
     #[arg(long, default_value_t = 24)]
     key_len: usize,
@@ -256,6 +259,7 @@ fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Re
     pass("--value-len", run.value_len.to_string());
     pass("--seed", run.seed.to_string());
     pass("--cache", run.cache.name().to_owned());
+    pass("--warm-up", run.warm_up.to_string());
     pass("--seconds", run.seconds.to_string());
     run.rate.into_iter().for_each(|rate| pass("--rate", rate.to_string()));
     run.dist.into_iter().for_each(|dist| pass("--dist", dist.name().to_owned()));
@@ -303,6 +307,7 @@ fn plan(run: &Run, threads: usize) -> Result<Plan> {
         value_len: run.value_len,
         seed: run.seed,
         cache: run.cache,
+        warm_up: run.warm_up,
         directory: run.store.clone(),
         ..Plan::default()
     })

@@ -125,7 +125,7 @@ impl Log {
             tagged,
             mapped,
             next_segment: AtomicU64::new(next_segment),
-            first_segment: next_segment,
+            has_header: AtomicBool::new(false),
             durable: AtomicU64::new(last.0),
             older: Mutex::new(old),
             written_bytes: Counter::new(0),
@@ -323,7 +323,7 @@ impl Log {
         let Common { older, device, .. } = &self.common;
         let mut gone: Vec<SegmentInfo> = {
             let mut older = older.lock();
-            let has_header = self.common.next_segment.load(Ordering::Relaxed) > self.common.first_segment;
+            let has_header = self.common.has_header.load(Ordering::Acquire);
             let witness = if has_header { None } else { older.iter().map(|info| info.number).max() };
             older.extract_if(.., |info| info.last <= seqno && Some(info.number) != witness).collect()
         };

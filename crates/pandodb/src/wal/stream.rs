@@ -56,10 +56,10 @@ pub(super) struct Common {
     pub tagged: bool,
     /// Whether segments are opened for small writes.
     pub mapped: bool,
-    /// The number of the next segment, of whatever stream,
+    /// The number of the next segment, of whatever stream.
     pub next_segment: AtomicU64,
-    /// and of the first one of this life.
-    pub first_segment: u64,
+    /// Whether the header of a segment of this life is durable.
+    pub has_header: AtomicBool,
     /// Everything through here is durable, in every stream: what a record may claim.
     pub durable: AtomicU64,
     /// Segments that nobody writes any more, of all streams and earlier lives.
@@ -111,6 +111,7 @@ impl Common {
         let header = Header { stream, number, epoch: self.epoch, start: self.start, after, tagged: self.tagged };
         match self.create_file(&name, capacity, &header) {
             Ok(file) => {
+                self.has_header.store(true, Ordering::Release);
                 self.written_bytes.fetch_add(BLOCK, Ordering::Relaxed);
                 let seed = header.seed(self.store);
                 let last = after.unwrap_or(self.start);

@@ -130,6 +130,23 @@ fn segments_are_rolled_cut_and_discarded() {
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "a segment of the epoch before");
 }
 
+/// What was void behind the records of an older life would count again if the first segment came back without the second.
+#[test]
+fn a_segment_that_could_not_be_made_is_no_header_of_this_life() {
+    let sim = SimDevice::new(3);
+    let open = |from| reopen(&sim, Claims { from: Seqno(from), durable: Seqno(from) }, SMALL).unwrap().0;
+    for life in 1..=2 {
+        put(&open(life - 1), life, 100, false).unwrap();
+    }
+    let log = open(2);
+    sim.set_byte_budget(Some(100));
+    assert!(matches!(log.reserve(100, false), Err(Error::DiskFull { .. })));
+    assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1, "the last segment is the only witness of a later life");
+    sim.set_byte_budget(None);
+    put(&log, 3, 100, false).unwrap();
+    assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1);
+}
+
 #[test]
 fn group_commit_with_threads() {
     let (device, log) = fresh(64 << 10);

@@ -166,13 +166,18 @@ impl Slots {
         if heads.get(first).is_none_or(|head| head.load(Ordering::Acquire) != wanted) {
             return first;
         }
-        let ties = heads[first..].partition_point(|head| head.load(Ordering::Acquire) == wanted);
         let before = |at: &AtomicU32| match arena.record(at.load(Ordering::Acquire)).order(target) {
             Order::Less => true,
             Order::Equal => or_at,
             Order::Greater => false,
         };
-        first + self.refs[first..first + ties].partition_point(before)
+        // Most often they are messages of the target's key, and all older: each of these records would be fetched from memory.
+        if !before(&self.refs[first]) {
+            return first;
+        }
+        let rest = first + 1;
+        let ties = heads[rest..].partition_point(|head| head.load(Ordering::Acquire) == wanted);
+        rest + self.refs[rest..rest + ties].partition_point(before)
     }
 
     /// Puts a record into slot `at`.

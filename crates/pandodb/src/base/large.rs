@@ -76,10 +76,12 @@ impl<T: FromZeros + Copy> LargeVec<T> {
 impl<T: FromZeros + Copy + PartialEq> LargeVec<T> {
     /// Of equal values in a row keeps one.
     pub fn dedup(&mut self) {
-        let mut kept = 0;
-        for i in 0..self.len {
-            if kept == 0 || self[i] != self[kept - 1] {
-                self[kept] = self[i];
+        // One look at where they are, not one for each of them.
+        let values = &mut self[..];
+        let mut kept = values.len().min(1);
+        for i in 1..values.len() {
+            if values[i] != values[kept - 1] {
+                values[kept] = values[i];
                 kept += 1;
             }
         }

@@ -20,10 +20,11 @@ pub mod quotient;
 #[cfg(test)]
 mod tests;
 
+use crate::base::PAGE;
 use crate::device::AlignedBuf;
 
 pub use bloom::BloomBuilder;
-use quotient::{QuotientBuilder, QuotientMeta};
+use quotient::{QuotientBuilder, QuotientMeta, QuotientPages, QuotientSort};
 
 /// Which filters a tree makes. Whatever is there already is read all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,18 +155,73 @@ impl FilterBuilder {
         }
     }
 
-    /// The filter's blocks, one a page, whose headers are left to be sealed, and its description but for where it stands.
-    pub fn build(self) -> (FilterMeta, AlignedBuf) {
+    /// The filter, to be made a little at a time.
+    pub fn make(self) -> FilterMaker {
         match self {
-            FilterBuilder::Bloom(builder) => {
-                let pages = builder.pages();
-                (FilterMeta { kind: FilterKind::Bloom, pages, first: 0 }, builder.build())
-            }
+            FilterBuilder::Bloom(builder) => FilterMaker::Bloom(builder.pages(), builder.build()),
             FilterBuilder::Quotient(builder, together) => {
                 let room = if together > 1 { builder.len() as u64 * together } else { 0 };
-                let (meta, buf) = builder.with_room(room).build();
-                let kind = FilterKind::Quotient { bits: meta.bits };
-                (FilterMeta { kind, pages: meta.pages, first: 0 }, buf)
+                FilterMaker::Sort(builder.with_room(room).sort())
+            }
+        }
+    }
+}
+
+/// A filter that is being made.
+#[derive(Debug)]
+pub enum FilterMaker {
+    /// A Bloom filter, in one piece, and how many of its pages are left.
+    Bloom(u32, AlignedBuf),
+    /// A quotient filter: its hashes,
+    Sort(QuotientSort),
+    /// then its pages.
+    Pages(QuotientPages),
+}
+
+impl FilterMaker {
+    /// Goes through about `most` keys, some of them more than once: through how many, and whether all are prepared.
+    pub fn prepare(&mut self, most: usize) -> (usize, bool) {
+        let FilterMaker::Sort(sort) = self else { return (0, true) };
+        let (keys, all) = sort.step(most);
+        if all {
+            let sort = std::mem::replace(sort, QuotientBuilder::new().sort());
+            *self = FilterMaker::Pages(sort.pages());
+        }
+        (keys, all)
+    }
+
+    /// The filter's description, but for where it stands, when all is prepared and nothing filled yet.
+    pub fn meta(&self) -> FilterMeta {
+        let kind = match self {
+            FilterMaker::Bloom(..) => FilterKind::Bloom,
+            FilterMaker::Sort(_) => unreachable!("a description follows from sorted hashes"),
+            FilterMaker::Pages(pages) => FilterKind::Quotient { bits: pages.meta().bits },
+        };
+        FilterMeta { kind, pages: self.left(), first: 0 }
+    }
+
+    /// Pages that are still to be filled.
+    pub fn left(&self) -> u32 {
+        match self {
+            FilterMaker::Bloom(left, _) => *left,
+            FilterMaker::Sort(_) => unreachable!("pages follow from sorted hashes"),
+            FilterMaker::Pages(pages) => pages.left(),
+        }
+    }
+
+    /// Fills the next page, whose header is left to be sealed. How many keys it took, about.
+    pub fn fill(&mut self, page: &mut [u8]) -> usize {
+        match self {
+            FilterMaker::Bloom(left, buf) => {
+                let at = buf.len() - *left as usize * PAGE;
+                page.copy_from_slice(&buf[at..at + PAGE]);
+                *left -= 1;
+                PAGE / size_of::<u64>()
+            }
+            FilterMaker::Sort(_) => unreachable!("pages follow from sorted hashes"),
+            FilterMaker::Pages(pages) => {
+                page.fill(0);
+                pages.fill(page)
             }
         }
     }

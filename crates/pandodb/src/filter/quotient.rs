@@ -4,9 +4,9 @@
 //!   key hash ──first `bits` bits──▶ fingerprint ──× pages──▶ page ──▶ quotient, remainder in it      page.rs
 //! ```
 //!
-//! Steps: the builder collects one hash a distinct key ([`QuotientBuilder::add`]), sorts them, and cuts the sorted array
-//! into pages: the order of the hashes is that of pages, quotients and remainders, so that building is one scan
-//! ([`QuotientBuilder::build`]). A lookup computes the page ([`QuotientMeta::page_of`]), fetches it, and asks it ([`ask`]).
+//! Steps: the builder collects one hash a distinct key ([`QuotientBuilder::add`]), sorts them ([`QuotientSort`]), and cuts the sorted
+//! array into pages ([`QuotientPages`]): the order of the hashes is that of pages, quotients and remainders, so that building is one
+//! scan. Both can be done a little at a time, since a run may have millions of keys; or at once ([`QuotientBuilder::build`]). A lookup computes the page ([`QuotientMeta::page_of`]), fetches it, and asks it ([`ask`]).
 //!
 //! A fingerprint has ⌈log₂ n⌉ + 8 bits, so that n of them are one in 256 of all there are, or fewer, at any n; a fixed
 //! width would lose that as n grows. Pages are as many as let a share of three standard deviations over the mean fit; the
@@ -123,6 +123,39 @@ pub(super) fn fingerprint_bits(entries: u64, rate_bits: u32) -> u32 {
     (doublings + rate_bits).min(MAX_BITS)
 }
 
+/// Cuts what is sorted by its fingerprints into pages, one after the other.
+#[derive(Debug)]
+pub(super) struct Cutter {
+    meta: QuotientMeta,
+    value_bits: u32,
+    encoder: PageEncoder,
+    prints: Vec<Fingerprint>,
+    /// The next page,
+    page: u32,
+    /// and the first item that belongs into it.
+    item: usize,
+    /// Entries in the pages so far.
+    entries: u64,
+}
+
+impl Cutter {
+    fn new(meta: QuotientMeta, value_bits: u32) -> Cutter {
+        Cutter { meta, value_bits, encoder: PageEncoder::default(), prints: Vec::new(), page: 0, item: 0, entries: 0 }
+    }
+
+    /// Writes the next page, of zeros so far, of `items`, which are sorted by what `print` makes of them. How many of them it took.
+    fn fill<T>(&mut self, page: &mut [u8], items: &[T], print: impl Fn(&T) -> Fingerprint) -> usize {
+        let last = self.meta.hashes(self.page).1;
+        self.prints.clear();
+        self.prints.extend(items[self.item..].iter().map(print).take_while(|print| print.low <= last));
+        let (share, bits) = (self.meta.share(self.page), u32::from(self.meta.bits));
+        self.entries += self.encoder.encode(page, share, bits, self.value_bits, &self.prints) as u64;
+        self.page += 1;
+        self.item += self.prints.len();
+        self.prints.len()
+    }
+}
+
 /// Writes the pages of `items`, which are sorted by what `print` makes of them. Returns the entries, too.
 pub(super) fn write_pages<T>(
     meta: &QuotientMeta,
@@ -131,19 +164,12 @@ pub(super) fn write_pages<T>(
     print: impl Fn(&T) -> Fingerprint,
 ) -> (AlignedBuf, u64) {
     let mut buf = AlignedBuf::zeroed(meta.pages as usize);
-    let mut encoder = PageEncoder::default();
-    let (mut prints, mut entries) = (Vec::new(), 0);
-    let mut items = items.iter().map(print).peekable();
-    for (number, page) in (0..).zip(buf.chunks_exact_mut(PAGE)) {
-        let last = meta.hashes(number).1;
-        prints.clear();
-        while let Some(print) = items.next_if(|print| print.low <= last) {
-            prints.push(print);
-        }
-        entries += encoder.encode(page, meta.share(number), u32::from(meta.bits), value_bits, &prints) as u64;
+    let mut cutter = Cutter::new(*meta, value_bits);
+    for page in buf.chunks_exact_mut(PAGE) {
+        cutter.fill(page, items, &print);
     }
-    debug_assert!(items.next().is_none(), "every hash has a page");
-    (buf, entries)
+    debug_assert!(cutter.item == items.len(), "every hash has a page");
+    (buf, cutter.entries)
 }
 
 /// Whether the run may hold a key with this hash. `page` is the block that [`QuotientMeta::page_of`] named, checked.
@@ -201,16 +227,105 @@ impl QuotientBuilder {
         self.hashes.is_empty()
     }
 
+    /// Begins to sort the hashes.
+    pub fn sort(self) -> QuotientSort {
+        let QuotientBuilder { hashes, room } = self;
+        QuotientSort { ends: vec![hashes.len()], hashes, room, sorted: 0 }
+    }
+
     /// The filter: one block a page, whose headers are left to be sealed. Costs a sort, and about as much as that again.
-    pub fn build(mut self) -> (QuotientMeta, AlignedBuf) {
-        self.hashes.sort_unstable();
-        self.hashes.dedup();
-        let entries = self.hashes.len() as u64;
-        let bits = fingerprint_bits(entries, RATE_BITS).max(super::maplet::bits_for_room(self.room));
-        let mut meta = QuotientMeta::sized(entries, 1, bits, 0, SLACK);
-        let (buf, written) =
-            write_pages(&meta, 0, &self.hashes, |&hash| Fingerprint { low: hash, high: hash, value: 0 });
-        meta.entries = written;
-        (meta, buf)
+    pub fn build(self) -> (QuotientMeta, AlignedBuf) {
+        let mut sort = self.sort();
+        while !sort.step(usize::MAX).1 {}
+        let mut pages = sort.pages();
+        let mut buf = AlignedBuf::zeroed(pages.meta().pages as usize);
+        for page in buf.chunks_exact_mut(PAGE) {
+            pages.fill(page);
+        }
+        (pages.meta(), buf)
+    }
+}
+
+/// So many hashes are sorted at a time.
+const PART: usize = 1 << 15;
+
+/// A filter whose hashes are being sorted, some at a time: from the first on, in parts that are halved until they are small.
+///
+/// ```text
+///   | sorted |  part  |     next      |             the rest              |     each is below what comes after it
+///                     └───────────────┴───────────────────────────────────┴── ends
+/// ```
+#[derive(Debug)]
+pub struct QuotientSort {
+    hashes: LargeVec<u64>,
+    room: u64,
+    /// How many are.
+    sorted: usize,
+    /// Where the parts end that are not, the first one last.
+    ends: Vec<usize>,
+}
+
+impl QuotientSort {
+    /// Goes through about `most` hashes: through how many, and whether all are sorted. A part that is too large for a step is halved in one
+    /// all the same, which looks at each of its hashes some times.
+    pub fn step(&mut self, most: usize) -> (usize, bool) {
+        let mut done = 0;
+        while done < most
+            && let Some(&end) = self.ends.last()
+        {
+            let part = &mut self.hashes[self.sorted..end];
+            done += part.len();
+            if part.len() > PART {
+                let middle = part.len() / 2;
+                part.select_nth_unstable(middle);
+                self.ends.push(self.sorted + middle);
+            } else {
+                part.sort_unstable();
+                self.sorted = end;
+                self.ends.pop();
+            }
+        }
+        (done, self.ends.is_empty())
+    }
+
+    /// The pages to be filled.
+    ///
+    /// # Panics
+    /// If not all are sorted.
+    pub fn pages(self) -> QuotientPages {
+        let QuotientSort { mut hashes, room, ends, .. } = self;
+        assert!(ends.is_empty(), "pages follow from sorted hashes");
+        hashes.dedup();
+        let entries = hashes.len() as u64;
+        let bits = fingerprint_bits(entries, RATE_BITS).max(super::maplet::bits_for_room(room));
+        QuotientPages { cutter: Cutter::new(QuotientMeta::sized(entries, 1, bits, 0, SLACK), 0), hashes }
+    }
+}
+
+/// A filter whose pages are being written, one after the other.
+#[derive(Debug)]
+pub struct QuotientPages {
+    hashes: LargeVec<u64>,
+    cutter: Cutter,
+}
+
+impl QuotientPages {
+    /// The description of the filter; its entries are those of the pages so far.
+    pub fn meta(&self) -> QuotientMeta {
+        QuotientMeta { entries: self.cutter.entries, ..self.cutter.meta }
+    }
+
+    /// Pages that are still to be filled.
+    pub fn left(&self) -> u32 {
+        self.cutter.meta.pages - self.cutter.page
+    }
+
+    /// Writes the next page, of zeros so far, but for its header. How many hashes it took.
+    ///
+    /// # Panics
+    /// If none is left.
+    pub fn fill(&mut self, page: &mut [u8]) -> usize {
+        assert!(self.left() > 0, "a filter has so many pages");
+        self.cutter.fill(page, &self.hashes, |&hash| Fingerprint { low: hash, high: hash, value: 0 })
     }
 }

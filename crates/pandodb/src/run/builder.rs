@@ -1,9 +1,12 @@
 //! [`RunBuilder`]: packs a sorted stream of messages into a run, bottom up, in one pass (002 §3.3).
 //!
 //! ```text
-//!   push ─▶ leaf being filled ─▶ pages ─▶ disk          finish: last leaf, inner levels, filter,
-//!            └ separator, position ─▶ children                  tombstones, footer
+//!   push ─▶ leaf being filled ─▶ pages ─▶ disk          prepare: last leaf, inner levels, filter
+//!            └ separator, position ─▶ children          finish: tombstones, footer
 //! ```
+//!
+//! The filter of a run of millions of keys takes a quarter of a second: [`RunBuilder::prepare`] makes it a little at a time, so that
+//! whoever builds the run can do what is more urgent in between.
 //!
 //! A leaf is closed when the next entry would not fit and it is seven eighths full; until then it grows, up to 8
 //! pages, so that middle-sized values waste little. All messages of a key stay in one leaf, which grows as far as it
@@ -14,9 +17,8 @@
 //! ([`super::compressed`]); if not, its messages go into ordinary leaves, by the rules above. Never into a long ordinary one: every
 //! lookup would read all of it.
 //!
-//! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and, while the
-//! filter is written, its 10 to 17 bits a key; of a compressed run, two leaves and a table of 8 or 16 KiB). Dropped before
-//! it is finished, a builder gives its pages back.
+//! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and
+//! of a compressed run, two leaves and a table of 8 or 16 KiB). Dropped before it is finished, a builder gives its pages back.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -31,12 +33,14 @@ use super::tombstones;
 use crate::base::{
     BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, SeededBug, Seqno, key_hash,
 };
-use crate::filter::{FilterBuilder, FilterMeta, Filters};
+use crate::filter::{FilterBuilder, FilterMaker, FilterMeta, Filters};
 use crate::pool::Pool;
 use crate::space::{BlockKind, DataFile};
 
 /// A leaf does not grow beyond this for the sake of filling its last page.
 const GROWN_LEAF: usize = 8 * PAGE;
+/// To sort a key's hash and write its part of a filter takes about as long as to compact so many bytes.
+const HASH_BYTES: u64 = 8;
 /// The messages of one key are spread over several leaves past this many bytes.
 const MAX_GROUP: usize = 4 << 20;
 
@@ -63,6 +67,16 @@ impl Level {
     }
 }
 
+/// How far the filter is.
+enum Filter {
+    /// Its keys are collected.
+    Gathering(FilterBuilder),
+    /// All are there.
+    Making(FilterMaker),
+    /// It is written, or there is to be none.
+    Written,
+}
+
 /// Builds one run from messages in their order.
 pub struct RunBuilder {
     pages: PageWriter,
@@ -79,7 +93,7 @@ pub struct RunBuilder {
     /// The flag of the leaf being filled that says whether its first key began in the one before.
     continued: u16,
     leaves: Level,
-    filter: FilterBuilder,
+    filter: Filter,
     tombstones: Vec<RangeTombstone>,
     last_key: Vec<u8>,
     last_seqno: Seqno,
@@ -100,7 +114,7 @@ impl RunBuilder {
             pages_before: 0,
             continued: 0,
             leaves: Level::default(),
-            filter: FilterBuilder::new(Filters::Bloom, 1),
+            filter: Filter::Gathering(FilterBuilder::new(Filters::Bloom, 1)),
             tombstones: Vec::new(),
             last_key: Vec::new(),
             last_seqno: Seqno(0),
@@ -112,7 +126,7 @@ impl RunBuilder {
     #[must_use]
     pub fn with_filter(self, filter: FilterBuilder) -> RunBuilder {
         assert!(self.last_key.is_empty(), "the filter knows every key");
-        RunBuilder { filter, ..self }
+        RunBuilder { filter: Filter::Gathering(filter), ..self }
     }
 
     /// Has the run's leaves compressed, or not. Before anything is pushed.
@@ -151,7 +165,8 @@ impl RunBuilder {
         if new_key {
             let hash = key_hash(entry.key);
             if !(SeededBug::FilterMissesKeys.is_on() && hash.is_multiple_of(16)) {
-                self.filter.add(hash);
+                let Filter::Gathering(filter) = &mut self.filter else { panic!("the run is complete") };
+                filter.add(hash);
             }
             self.meta.keys += 1;
             if self.meta.first_key.is_empty() {
@@ -324,22 +339,37 @@ impl RunBuilder {
         if self.leaf.is_empty() { Ok(()) } else { self.close_leaf(false) }
     }
 
+    /// Begins what [`RunBuilder::finish`] has to do, or goes on with it: what takes about as long as the compaction of `budget` bytes.
+    /// Whether the little that is left can be done at once. Nothing is pushed after it.
+    ///
+    /// # Errors
+    /// [`crate::Error::DiskFull`] or an I/O error; the builder is good only for dropping then.
+    pub fn prepare(&mut self, budget: u64) -> Result<bool> {
+        if let Filter::Gathering(filter) = &mut self.filter {
+            let filter = std::mem::replace(filter, FilterBuilder::new(Filters::Bloom, 1));
+            self.close_last()?;
+            self.meta.leaf_pages = self.pages.placed_pages();
+            self.meta.last_key = std::mem::take(&mut self.last_key);
+            if self.meta.leaf_pages > 0 {
+                self.write_inner()?;
+            }
+            // Beside a single page of entries a filter saves nothing, but that a maplet can be made of it.
+            let is_wanted = self.meta.leaf_pages > 1 || self.meta.leaf_pages == 1 && filter.is_for_maplets();
+            self.filter = if is_wanted { Filter::Making(filter.make()) } else { Filter::Written };
+        }
+        self.write_filter(usize::try_from(budget / HASH_BYTES).unwrap_or(usize::MAX).max(1))
+    }
+
     /// Writes the rest of the run and describes it; `None` if nothing was pushed. Everything is written, nothing
     /// synced.
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error; the pages are given back then.
     pub fn finish(mut self) -> Result<Option<RunMeta>> {
-        self.close_last()?;
+        while !self.prepare(u64::MAX)? {}
         if self.meta.entries() == 0 && self.tombstones.is_empty() {
             return Ok(None);
         }
-        self.meta.leaf_pages = self.pages.placed_pages();
-        self.meta.last_key = std::mem::take(&mut self.last_key);
-        if self.meta.leaf_pages > 0 {
-            self.write_inner()?;
-        }
-        self.write_filter()?;
         self.write_tombstones()?;
         self.write_footer()?;
         self.meta.extents = self.pages.finish()?;
@@ -399,17 +429,24 @@ impl RunBuilder {
         Ok(placed)
     }
 
-    fn write_filter(&mut self) -> Result<()> {
-        // Beside a single page of entries a filter saves nothing, but that a maplet can be made of it.
-        if self.meta.leaf_pages == 0 || self.meta.leaf_pages == 1 && !self.filter.is_for_maplets() {
-            return Ok(());
+    /// Goes on with the filter, for about so many keys, at least one; whether it is written.
+    fn write_filter(&mut self, most: usize) -> Result<bool> {
+        let Filter::Making(maker) = &mut self.filter else { return Ok(true) };
+        let (mut keys, prepared) = maker.prepare(most);
+        if !prepared {
+            return Ok(false);
         }
-        let (meta, filter) = std::mem::replace(&mut self.filter, FilterBuilder::new(Filters::Bloom, 1)).build();
-        self.meta.filter = FilterMeta { first: self.pages.placed_pages(), ..meta };
-        for page in filter.chunks_exact(PAGE) {
-            self.pages.append(1, BlockKind::Filter, |block| block.copy_from_slice(page))?;
+        if self.meta.filter.pages == 0 {
+            self.meta.filter = FilterMeta { first: self.pages.placed_pages(), ..maker.meta() };
         }
-        Ok(())
+        while maker.left() > 0 {
+            if keys >= most {
+                return Ok(false);
+            }
+            self.pages.append(1, BlockKind::Filter, |block| keys += maker.fill(block))?;
+        }
+        self.filter = Filter::Written;
+        Ok(true)
     }
 
     fn write_tombstones(&mut self) -> Result<()> {

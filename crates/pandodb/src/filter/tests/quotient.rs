@@ -180,3 +180,34 @@ proptest! {
         }
     }
 }
+
+/// Whoever makes a filter a little at a time gets the same one, and is never kept for long.
+#[test]
+fn a_filter_in_steps_is_the_same() {
+    for keys in [0u64, 1, 5_000, 200_000] {
+        let (meta, whole) = build((0..keys).map(hash));
+        let mut builder = QuotientBuilder::new();
+        (0..keys).for_each(|i| builder.add(hash(i)));
+        let mut sort = builder.sort();
+        let (mut steps, mut longest) = (0, 0);
+        loop {
+            let (done, all) = sort.step(1000);
+            (steps, longest) = (steps + 1, longest.max(done as u64));
+            if all {
+                break;
+            }
+            assert!(done > 0, "a step goes on");
+        }
+        // Parts are halved until they are small.
+        assert!(longest <= keys && (keys < 200_000 || steps > 10), "{steps} steps, {longest} hashes in one");
+        let mut pages = sort.pages();
+        let (mut page, mut filled) = ([0; PAGE], Vec::new());
+        let mut taken = 0;
+        while pages.left() > 0 {
+            page.fill(0);
+            taken += pages.fill(&mut page);
+            filled.extend_from_slice(&page);
+        }
+        assert!(taken as u64 == keys && filled == whole[..] && pages.meta() == meta, "{keys} keys");
+    }
+}

@@ -144,6 +144,12 @@ impl Folding {
         Ok(())
     }
 
+    /// All messages are pushed: prepares the end, as long as `budget` bytes would take. Whether it can be finished at once.
+    fn prepare(&mut self, budget: u64) -> Result<bool> {
+        self.close_group()?;
+        self.builder.prepare(budget)
+    }
+
     fn finish(mut self) -> Result<Output> {
         self.close_group()?;
         self.output.deletes = self.deletes.finish();
@@ -185,7 +191,7 @@ impl PackJob {
         PackJob { batch, folding, block: EntryBlock::new(), after: None, rows }
     }
 
-    /// Works through about `budget` bytes: how many it were, and whether the memtable is done.
+    /// Works through about `budget` bytes: how many it were, and whether the rest is a trifle.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
@@ -193,7 +199,7 @@ impl PackJob {
             let after = self.after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
             self.batch.memtable.fill(&KeyRange::all(), after, false, usize::MAX, PACK_BLOCK, &mut self.block);
             if self.block.is_empty() {
-                return Ok((done, true));
+                return Ok((done, self.folding.prepare(budget)?));
             }
             for entry in self.block.iter() {
                 self.folding.push(entry)?;
@@ -304,13 +310,13 @@ impl MergeJob {
         MergeJob { folding: Folding { builder, ..self.folding }, ..self }
     }
 
-    /// Works through about `budget` bytes: how many it were, and whether the inputs are done.
+    /// Works through about `budget` bytes: how many it were, and whether the rest is a trifle.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
             let Some(merge) = &mut self.merge else {
                 if self.inputs.is_empty() && !self.next_range() {
-                    return Ok((done, true));
+                    return Ok((done, self.folding.prepare(budget)?));
                 }
                 done += self.open_next()?;
                 continue;

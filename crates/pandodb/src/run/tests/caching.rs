@@ -3,6 +3,7 @@
 use super::*;
 use crate::base::PAGE;
 use crate::device::AlignedBuf;
+use crate::filter::{FilterBuilder, Filters};
 use crate::pool::Keep;
 use crate::space::BlockKind;
 
@@ -98,4 +99,29 @@ fn what_was_just_written_is_not_read_back_and_goes_with_its_run() {
     let left = blocks - above(&slice);
     drop(slice);
     assert_eq!(bench.pool.stats().blocks, left, "but for leaves, which age");
+}
+
+/// Whoever finishes a run a little at a time gets the same one.
+#[test]
+fn a_run_that_is_finished_in_steps_is_the_same() {
+    let messages = random_messages(11, 60_000, 1, 8);
+    for filters in [Filters::Bloom, Filters::Maplet] {
+        let build = |budget: u64| {
+            let bench = Bench::new();
+            let mut builder =
+                RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).with_filter(FilterBuilder::new(filters, 4));
+            messages.iter().for_each(|message| builder.push(message.entry()).unwrap());
+            let mut steps = 1;
+            while !builder.prepare(budget).unwrap() {
+                steps += 1;
+            }
+            (builder.finish().unwrap().expect("messages"), steps, bench)
+        };
+        let (whole, one, _) = build(u64::MAX);
+        let (parts, many, bench) = build(8 << 10);
+        assert!(one == 1 && many > 5, "{one} and {many} steps");
+        assert_eq!(whole, parts);
+        let slice = bench.open(parts);
+        assert!(messages.iter().step_by(7).all(|message| !super::probe(&slice, &message.key).unwrap().is_empty()));
+    }
 }

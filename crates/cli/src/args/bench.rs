@@ -195,7 +195,7 @@ impl From<CompressionName> for Compression {
 pub enum IoName {
     /// Several reads at once by io_uring where it is to be had, else one after the other.
     Auto,
-    /// The same, but who waits for a read sleeps.
+    /// The same, but who waits sleeps, for a read or for background work.
     Sleeping,
     /// Several at once by io_uring, or not at all.
     Uring,

@@ -14,6 +14,7 @@ pub mod ghosts;
 pub mod ids;
 pub mod large;
 pub mod message;
+pub mod patience;
 pub mod range;
 pub mod seeded;
 pub mod slab;

@@ -40,7 +40,8 @@ pub enum Io {
     /// watches for them instead of sleeping, where that serves: `docs/decisions/0032-reads-are-watched.md`.
     #[default]
     Auto,
-    /// The same, but who waits sleeps: a read by itself takes longer, and less of the processor.
+    /// The same, but who waits sleeps: a read by itself takes longer, and less of the processor. Writers that wait for background work
+    /// sleep, too.
     Sleeping,
     /// As [`Io::Auto`]; without io_uring the device does not open.
     Uring,

@@ -26,7 +26,7 @@
 //! in name only: it takes none of them and leaks what it holds.
 //!
 //! **Waiting.** Who waits for a read of a few pages watches for its end instead of sleeping, as long as that serves
-//! ([`patience`]).
+//! ([`crate::base::patience`]).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -43,9 +43,8 @@ use parking_lot::Mutex;
 
 use super::{AlignedBuf, Done, Queue, Read};
 use crate::base::PAGE;
-use patience::{LONGEST, Patience};
+use crate::base::patience::{LONGEST, Patience, READ_SAVED};
 
-mod patience;
 #[cfg(test)]
 mod tests;
 
@@ -272,7 +271,10 @@ impl Ring {
                 break;
             }
         }
-        patience.watched(began.elapsed());
+        match began.elapsed() {
+            long if long >= LONGEST => patience.was_in_vain(long),
+            _ => patience.went_well(READ_SAVED),
+        }
     }
 
     /// The kernel does not take submissions: takes them back, for good.

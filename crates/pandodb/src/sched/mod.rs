@@ -11,6 +11,7 @@
 //!   at some limit. In balance the debt stays at about [`SPREAD`] times the write amplification of compactions, in memtables.
 //! * **A level rate.** A writer pays in time, at the workers' usual pace ([`Pace`]), not in work that it sees done: a worker that pauses for a
 //!   sync or is taken off its core stops nobody. And the debt of a compaction, which comes at once, is paid over [`SPREAD`] memtables.
+//! * **No timer.** A writer that has to wait for some microseconds watches the clock instead of sleeping, where that serves ([`Patience`]).
 //! * **A bounded wait.** A small write waits a moment at most, a large one some more; what it still owes, the next one pays. While memtables
 //!   pile up both the price and the wait double for each of them: their memory is bounded by nothing else.
 //! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`], and pays in work ([`Account`]): deterministic.
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 pub use pace::Pace;
 
+use crate::base::patience::{LONGEST, Patience};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Condvar, EXPLORED, Mutex,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -38,6 +40,11 @@ const MOMENT_BYTES: u64 = 16 << 10;
 const MAX_MOMENTS: u64 = 5;
 /// Doublings of that.
 const MOST_CROWD: u64 = 8;
+/// A part in so many of the time for which a writer watches the clock is reckoned as saved: so much of a core may be lost to others for it,
+/// who want it at the same time.
+const WORTH: u32 = 4;
+/// How often a writer that watches looks at the clock at most: where it stands still.
+const MOST_LOOKS: u32 = 1 << 16;
 /// How often a writer waits at most: where the time stands still it is to come to an end, too.
 const ROUNDS: u32 = if EXPLORED { 1 } else { 4 };
 /// Bytes of work in one step of a worker, at most.
@@ -153,6 +160,8 @@ pub struct Scheduler {
     free: Condvar,
     /// Workers that have found work since they rested.
     busy: AtomicU64,
+    /// Of writers who pay, if they are to watch the clock for it.
+    watcher: Option<Patience>,
     stop: AtomicBool,
 }
 
@@ -169,8 +178,16 @@ impl Scheduler {
             done: Condvar::new(),
             free: Condvar::new(),
             busy: AtomicU64::new(0),
+            watcher: None,
             stop: AtomicBool::new(false),
         }
+    }
+
+    /// Whether writers who pay watch the clock, where that serves; they sleep if this is not said.
+    #[must_use]
+    pub fn watching(mut self, watching: bool) -> Scheduler {
+        self.watcher = watching.then(Patience::default);
+        self
     }
 
     /// The bytes of a step: `most`, but not more than a quarter of a memtable.
@@ -262,13 +279,40 @@ impl Scheduler {
         }
     }
 
-    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `patience` ([`patience`]).
-    pub fn pay(&self, price: u64, patience: Duration, mut now: Duration, clock: &dyn Fn() -> Duration) {
+    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `most` ([`patience`]).
+    pub fn pay(&self, price: u64, most: Duration, now: Duration, clock: &dyn Fn() -> Duration) {
         if price == 0 {
             return;
         }
-        let Some(until) = self.pace.charge(price, now) else { return };
-        let until = until.min(now + patience);
+        let watcher = self.watcher.as_ref().filter(|_| !EXPLORED);
+        let would_watch = watcher.is_some_and(Patience::is_left);
+        let slack = if would_watch { pace::SLACK_WATCHING } else { pace::SLACK_ASLEEP };
+        let Some(until) = self.pace.charge(price, now, slack) else { return };
+        let until = until.min(now + most);
+        match watcher.filter(|watcher| watcher.watches() && until - now <= LONGEST) {
+            Some(watcher) => self.watch(watcher, until, now, clock),
+            None => self.sleep(until, now, clock),
+        }
+    }
+
+    /// Looks at the clock until then, or until nothing is owed.
+    fn watch(&self, watcher: &Patience, until: Duration, since: Duration, clock: &dyn Fn() -> Duration) {
+        let mut now = since;
+        for _ in 0..MOST_LOOKS {
+            if now >= until || self.pace.is_free() || self.stop.load(Relaxed) {
+                break;
+            }
+            std::hint::spin_loop();
+            now = clock();
+        }
+        match now.saturating_sub(until) {
+            late if late >= LONGEST => watcher.was_in_vain(late),
+            _ => watcher.went_well((until - since) / WORTH),
+        }
+    }
+
+    /// Sleeps until then, or until nothing is owed.
+    fn sleep(&self, until: Duration, mut now: Duration, clock: &dyn Fn() -> Duration) {
         for _ in 0..ROUNDS {
             {
                 // Who forgives holds the gate: that is not missed.
@@ -331,6 +375,65 @@ mod tests {
         let moments = |bytes, crowd| patience(bytes, crowd).as_millis() as u64;
         assert_eq!([0, 100, 16 << 10, 40 << 10, 1 << 30].map(|bytes| moments(bytes, 0)), [1, 1, 2, 3, MAX_MOMENTS]);
         assert_eq!([0, 1, 3, 100].map(|crowd| moments(100, crowd)), [1, 2, 8, 1 << MOST_CROWD]);
+    }
+
+    /// A scheduler that owes enough for every write to wait, and a clock that goes on by so much with each look.
+    fn owing(step: Duration) -> (Scheduler, impl Fn() -> Duration) {
+        let time = AtomicU64::new(1_000_000_000);
+        let clock = move || Duration::from_nanos(time.fetch_add(step.as_nanos() as u64, Relaxed));
+        (Scheduler::new(32 * MIB).watching(true), clock)
+    }
+
+    const MOMENTS: Duration = Duration::from_millis(5);
+
+    #[test]
+    fn who_watches_the_clock_waits_until_what_he_owes_is_half_a_slack_away() {
+        let (scheduler, clock) = owing(Duration::from_nanos(50));
+        // 40 µs at the pace that is believed at first.
+        let price = 256 * MIB * 40 / 1_000_000;
+        let began = clock();
+        scheduler.pay(price, MOMENTS, began, &clock);
+        let took = clock() - began;
+        let due = Duration::from_micros(40) - pace::SLACK_WATCHING / 2;
+        assert!(took >= due && took < due + Duration::from_micros(1), "{took:?}");
+        let again = clock();
+        scheduler.pay(price / 40, MOMENTS, again, &clock);
+        assert!(clock() - again < Duration::from_micros(1), "what is within the slack is not waited for");
+    }
+
+    #[test]
+    fn who_is_kept_from_looking_sleeps_from_then_on_and_who_watches_well_does_not() {
+        let (scheduler, clock) = owing(Duration::from_micros(1));
+        let watcher = scheduler.watcher.as_ref().expect("watching");
+        for _ in 0..1000 {
+            scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, clock(), &clock);
+        }
+        assert!(watcher.is_left());
+        // Each look comes four milliseconds after the one before: somebody else has the core meanwhile.
+        let (scheduler, clock) = owing(Duration::from_millis(4));
+        let watcher = scheduler.watcher.as_ref().expect("watching");
+        for _ in 0..10 {
+            scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, clock(), &clock);
+        }
+        assert!(!watcher.is_left());
+    }
+
+    #[test]
+    fn nobody_watches_for_long_nor_a_clock_that_stands_still_nor_for_what_is_forgiven() {
+        let (scheduler, _) = owing(Duration::ZERO);
+        let looks = AtomicU64::new(0);
+        let still = || {
+            looks.fetch_add(1, Relaxed);
+            Duration::from_secs(1)
+        };
+        scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
+        assert_eq!(looks.swap(0, Relaxed), u64::from(MOST_LOOKS));
+        // What takes longer is slept for: a few rounds of a timer.
+        scheduler.pay(256 * MIB * 400 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
+        assert_eq!(looks.swap(0, Relaxed), u64::from(ROUNDS));
+        scheduler.stop();
+        scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
+        assert_eq!(looks.load(Relaxed), 0, "nobody is kept by a store that closes");
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!            now        paid_until
-//!   ──────────┼──────────────┼─────────▶ time      a charge moves paid_until by price ÷ pace; who finds it more than AHEAD
-//!             │◀── AHEAD ──▶ │                     before him waits until half of that
+//!   ──────────┼──────────────┼─────────▶ time      a charge moves paid_until by price ÷ pace; who finds it more than his slack
+//!             │◀── slack ──▶ │                     before him waits until half of that
 //! ```
 //!
 //! The pace is a mean over some seconds, pauses included: so it hardly changes while a worker waits for the disk, and neither do writers. What
@@ -13,8 +13,10 @@ use std::time::Duration;
 
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
-/// So far ahead of the clock writers are before they wait.
-const AHEAD: Duration = Duration::from_micros(200);
+/// So far ahead of the clock writers are before they wait, asleep: less would be little beside what a timer adds.
+pub const SLACK_ASLEEP: Duration = Duration::from_micros(200);
+/// And so far if they watch the clock. The less, the more often and the more briefly each waits.
+pub const SLACK_WATCHING: Duration = Duration::from_micros(10);
 /// The pace is what was done in the last so many seconds, older work counting less.
 const MEMORY: Duration = Duration::from_secs(2);
 /// A measurement lasts so long at least.
@@ -52,8 +54,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A writer owes `price` bytes of work. Up to when it has to wait for that, if at all.
-    pub fn charge(&self, price: u64, now: Duration) -> Option<Duration> {
+    /// A writer owes `price` bytes of work. Up to when it has to wait for that, if that is more than `slack` ahead.
+    pub fn charge(&self, price: u64, now: Duration, slack: Duration) -> Option<Duration> {
         let now = nanos(now);
         let cost = u128::from(price) * 1_000_000_000 / u128::from(self.rate.load(Relaxed));
         let cost = u64::try_from(cost).unwrap_or(u64::MAX);
@@ -66,8 +68,8 @@ impl Pace {
                 Err(other) => before = other,
             }
         };
-        let ahead = nanos(AHEAD);
-        (paid > now.saturating_add(ahead)).then(|| Duration::from_nanos(paid - ahead / 2))
+        let slack = nanos(slack);
+        (paid > now.saturating_add(slack)).then(|| Duration::from_nanos(paid - slack / 2))
     }
 
     /// Work was done, and has just ended.
@@ -119,6 +121,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const SECOND: Duration = Duration::from_secs(1);
+    const AHEAD: Duration = SLACK_ASLEEP;
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -130,7 +133,7 @@ mod tests {
         let mut now = SECOND;
         // 256 MiB of price at 256 MiB a second, in small writes: a second, whoever sees it.
         for _ in 0..1 << 14 {
-            if let Some(until) = pace.charge(16 << 10, now) {
+            if let Some(until) = pace.charge(16 << 10, now, AHEAD) {
                 assert!(until > now && until - now < AHEAD, "a small write waits for little");
                 now = until;
             }
@@ -141,15 +144,18 @@ mod tests {
     #[test]
     fn neither_silence_nor_rest_buy_or_leave_anything() {
         let pace = Pace::default();
-        assert_eq!(pace.charge(1000, SECOND), None);
-        let much = pace.charge(128 * MIB, SECOND * 100).expect("half a second is more than a moment");
+        assert_eq!(pace.charge(1000, SECOND, AHEAD), None);
+        let much = pace.charge(128 * MIB, SECOND * 100, AHEAD).expect("half a second is more than a moment");
         assert!(much > SECOND * 100 + ms(500) - AHEAD, "the time without writers is not paid with");
         for _ in 0..100 {
-            assert!(pace.charge(1 << 40, SECOND * 100).is_some());
+            assert!(pace.charge(1 << 40, SECOND * 100, AHEAD).is_some());
         }
-        assert!(pace.charge(1, SECOND * 100) < Some(SECOND * 101), "and however dear it was, it is paid in a second");
+        assert!(
+            pace.charge(1, SECOND * 100, AHEAD) < Some(SECOND * 101),
+            "and however dear it was, it is paid in a second"
+        );
         pace.rest();
-        assert_eq!(pace.charge(1000, SECOND * 100), None, "what is owed for no work is forgiven");
+        assert_eq!(pace.charge(1000, SECOND * 100, AHEAD), None, "what is owed for no work is forgiven");
     }
 
     #[test]
@@ -181,8 +187,8 @@ mod tests {
             pace.work(0, SECOND * 1_000_000 * i);
         }
         assert_eq!(pace.rate(), LEAST, "whatever is measured, time comes to an end");
-        assert!(pace.charge(u64::MAX, SECOND).is_some());
-        assert!(pace.charge(u64::MAX, SECOND * 2).is_some());
+        assert!(pace.charge(u64::MAX, SECOND, AHEAD).is_some());
+        assert!(pace.charge(u64::MAX, SECOND * 2, AHEAD).is_some());
         pace.work(u64::MAX / 2, Duration::from_secs(1_000_000_001));
         assert!(pace.rate() > LEAST);
     }

@@ -30,7 +30,7 @@ use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Orderin
 use crate::base::{
     BlobRef, BlockAddr, Error, Extent, KeyspaceId, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
 };
-use crate::device::{Device, LockMode};
+use crate::device::{Device, Io, LockMode};
 use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource, Index};
 use crate::memtable::{CHUNK_BYTES, ChunkPool, Memtable};
@@ -86,7 +86,7 @@ pub(crate) fn open(
             superblock: found.superblock,
             catalog: found.catalog,
         }),
-        scheduler: Arc::new(Scheduler::new(config.memtable() as u64)),
+        scheduler: Arc::new(Scheduler::new(config.memtable() as u64).watching(config.io != Io::Sleeping)),
         chunks,
         reserve,
         tried_again: AtomicBool::new(false),

@@ -304,10 +304,11 @@ impl StoreBuilder {
     }
 
     /// How the data file is read: by default several reads at once go through io_uring where the system has it and allows it,
-    /// and one after the other elsewhere. Without effect on a device of the caller's ([`StoreBuilder::device`]). A thread that has reads
+    /// and one after the other elsewhere. A device of the caller's reads as it likes ([`StoreBuilder::device`]). A thread that has reads
     /// in flight (an open range, a write that does a step of background work) may see system calls of its own that wait interrupted
     /// (`EINTR`) when they end, as by any signal; [`Io::Sync`] spares it that. Who waits for a few pages looks for their end for up to 0.3 ms
-    /// before it sleeps, where that serves: a lookup that reads is a quarter faster and takes some 15 % more of the processor. [`Io::Sleeping`] switches that off.
+    /// before it sleeps, where that serves: a lookup that reads is a quarter faster and takes some 15 % more of the processor.
+    /// So does a writer that has to wait for background work, for some microseconds. [`Io::Sleeping`] switches both off, the latter with any device.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

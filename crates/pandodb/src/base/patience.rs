@@ -9,10 +9,10 @@
 //! ```text
 //!            saved ◀──────────────┼──────────────▶ lost              a watch in vain moves it right by the time that it took,
 //!   at most 20 ms                 │         at most a second         one that went well moves it left by what it has saved
-//!             nothing follows     │  after a watch in vain so many waits sleep: lost / 10 µs, twice as many as would make up for it
+//!             nothing follows     │  after a watch in vain so many waits sleep: lost / 10 µs
 //! ```
 //!
-//! What was saved bears with hiccups: a core that is taken away now and then for something else is no reason to sleep.
+//! For reads that is twice as many waits as would make up for it. What was saved bears with hiccups: a core that is taken away now and then for something else is no reason to sleep.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ const MOST_SAVED: Duration = Duration::from_millis(20);
 pub struct Patience {
     /// Waits that still are to sleep.
     rests: AtomicU32,
-    /// Nanoseconds that watching has cost, less what it has saved, and [`MOST_SAVED`].
+    /// Nanoseconds: [`MOST_SAVED`], and what watching has cost, less what it has saved. Never negative.
     balance: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl Patience {
         rests == 0
     }
 
-    /// Somebody has watched for as long as he was to, and was spared so much.
+    /// Somebody has watched and was not kept from it, which spared him so much, by his own reckoning.
     pub fn went_well(&self, saved: Duration) {
         let balance = self.balance.load(Relaxed);
         if balance > 0 {

@@ -155,7 +155,7 @@ impl FilterBuilder {
         }
     }
 
-    /// The filter, to be made a little at a time.
+    /// The filter, to be made a little at a time. A Bloom filter is made here, in one piece.
     pub fn make(self) -> FilterMaker {
         match self {
             FilterBuilder::Bloom(builder) => FilterMaker::Bloom(builder.pages(), builder.build()),
@@ -170,7 +170,7 @@ impl FilterBuilder {
 /// A filter that is being made.
 #[derive(Debug)]
 pub enum FilterMaker {
-    /// A Bloom filter, in one piece, and how many of its pages are left.
+    /// A Bloom filter, which is ready, and how many of its pages are to be handed out.
     Bloom(u32, AlignedBuf),
     /// A quotient filter: its hashes,
     Sort(QuotientSort),

@@ -102,7 +102,7 @@ impl Debt {
 /// What one step did.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// Bytes read from inputs: the measure in which debt is paid.
+    /// Bytes read from inputs: the measure in which debt is paid. A step that prepares the end of a run reads none.
     pub bytes: u64,
     /// A memtable was packed and attached: the view's `through` has moved.
     pub packed: bool,

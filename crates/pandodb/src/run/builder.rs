@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The filter of a run of millions of keys takes a quarter of a second: [`RunBuilder::prepare`] makes it a little at a time, so that
-//! whoever builds the run can do what is more urgent in between.
+//! a worker can do what is more urgent in between.
 //!
 //! A leaf is closed when the next entry would not fit and it is seven eighths full; until then it grows, up to 8
 //! pages, so that middle-sized values waste little. All messages of a key stay in one leaf, which grows as far as it
@@ -18,7 +18,7 @@
 //! lookup would read all of it.
 //!
 //! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and
-//! of a compressed run, two leaves and a table of 8 or 16 KiB). Dropped before it is finished, a builder gives its pages back.
+//! of a compressed run, two leaves and a table of 8 or 16 KiB; while a Bloom filter is written, its 10 bits a key). Dropped before it is finished, a builder gives its pages back.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -339,8 +339,9 @@ impl RunBuilder {
         if self.leaf.is_empty() { Ok(()) } else { self.close_leaf(false) }
     }
 
-    /// Begins what [`RunBuilder::finish`] has to do, or goes on with it: what takes about as long as the compaction of `budget` bytes.
-    /// Whether the little that is left can be done at once. Nothing is pushed after it.
+    /// Begins what [`RunBuilder::finish`] has to do, or goes on with it: about what takes as long as the compaction of `budget` bytes.
+    /// Some pieces are done whole: the inner levels, a Bloom filter, the halving of a part of the hashes. Whether the little that is left
+    /// can be done at once. Nothing is pushed after it.
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error; the builder is good only for dropping then.

@@ -36,6 +36,8 @@ pub(super) struct PageWriter {
     data: Arc<DataFile>,
     /// Gets a copy of each block that searches pass.
     pool: Option<Arc<Pool>>,
+    /// The blocks that it was offered.
+    offered: Vec<PageNo>,
     owner: RunId,
     /// What the run will probably take in all.
     expected_pages: u64,
@@ -60,6 +62,7 @@ impl PageWriter {
         PageWriter {
             data,
             pool: None,
+            offered: Vec::new(),
             owner,
             expected_pages,
             buffer_pages,
@@ -157,6 +160,7 @@ impl PageWriter {
         self.data.seal_block(block, addr, self.owner, kind);
         if let (Some(pool), BlockKind::Inner | BlockKind::Filter) = (&self.pool, kind) {
             pool.offer(self.owner, addr, Keep::Long, block);
+            self.offered.push(addr.page);
         }
         self.filled += addr.pages;
         Ok(())
@@ -198,12 +202,17 @@ impl PageWriter {
     pub(super) fn finish(mut self) -> Result<Vec<Extent>> {
         self.close();
         self.flush()?;
+        self.offered.clear();
         Ok(std::mem::take(&mut self.extents))
     }
 }
 
 impl Drop for PageWriter {
     fn drop(&mut self) {
+        // Nobody will ask for what is of no run.
+        if let Some(pool) = &self.pool {
+            self.offered.drain(..).for_each(|page| pool.forget(self.owner, page));
+        }
         self.extents.drain(..).for_each(|extent| self.data.give_back(extent));
     }
 }

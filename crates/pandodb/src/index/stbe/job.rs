@@ -144,7 +144,7 @@ impl Folding {
         Ok(())
     }
 
-    /// All messages are pushed: prepares the end, as long as `budget` bytes would take. Whether it can be finished at once.
+    /// All messages are pushed: prepares the end, see [`RunBuilder::prepare`]. Whether it can be finished at once.
     fn prepare(&mut self, budget: u64) -> Result<bool> {
         self.close_group()?;
         self.builder.prepare(budget)
@@ -191,7 +191,8 @@ impl PackJob {
         PackJob { batch, folding, block: EntryBlock::new(), after: None, rows }
     }
 
-    /// Works through about `budget` bytes: how many it were, and whether the rest is a trifle.
+    /// Works through about `budget` bytes: how many it were, and whether the job can be finished. Once there
+    /// is nothing left to read, steps of no bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
@@ -199,7 +200,7 @@ impl PackJob {
             let after = self.after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
             self.batch.memtable.fill(&KeyRange::all(), after, false, usize::MAX, PACK_BLOCK, &mut self.block);
             if self.block.is_empty() {
-                return Ok((done, self.folding.prepare(budget)?));
+                return Ok((done, self.folding.prepare(budget - done)?));
             }
             for entry in self.block.iter() {
                 self.folding.push(entry)?;
@@ -310,13 +311,14 @@ impl MergeJob {
         MergeJob { folding: Folding { builder, ..self.folding }, ..self }
     }
 
-    /// Works through about `budget` bytes: how many it were, and whether the rest is a trifle.
+    /// Works through about `budget` bytes: how many it were, and whether the job can be finished. Once there
+    /// is nothing left to read, steps of no bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
             let Some(merge) = &mut self.merge else {
                 if self.inputs.is_empty() && !self.next_range() {
-                    return Ok((done, self.folding.prepare(budget)?));
+                    return Ok((done, self.folding.prepare(budget - done)?));
                 }
                 done += self.open_next()?;
                 continue;

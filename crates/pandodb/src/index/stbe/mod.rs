@@ -283,7 +283,12 @@ impl Stbe {
     fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
         let (bytes, done) = match job.step(budget) {
             Ok(stepped) => stepped,
-            Err(e) => return Err(self.give_up_pack(job.batch, e)),
+            Err(e) => {
+                // What it has written goes back before another worker tries the same.
+                let batch = job.batch.clone();
+                drop(job);
+                return Err(self.give_up_pack(batch, e));
+            }
         };
         if !done {
             let mut inner = self.inner.lock();
@@ -359,7 +364,11 @@ impl Stbe {
         let candidate = job.candidate.clone();
         let (bytes, done) = match job.step(budget) {
             Ok(stepped) => stepped,
-            Err(e) => return left_alone(self.give_up_merge(ticket, &candidate, job.failed, e)),
+            Err(e) => {
+                let failed = job.failed;
+                drop(job);
+                return left_alone(self.give_up_merge(ticket, &candidate, failed, e));
+            }
         };
         if !done {
             let mut inner = self.inner.lock();

@@ -5,7 +5,7 @@ use crate::base::PAGE;
 use crate::device::AlignedBuf;
 use crate::filter::{FilterBuilder, Filters};
 use crate::pool::Keep;
-use crate::space::BlockKind;
+use crate::space::{BLOCK_HEADER, BlockKind};
 
 /// A run with tens of inner blocks and pages of its filter.
 fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
@@ -117,11 +117,36 @@ fn a_run_that_is_finished_in_steps_is_the_same() {
             }
             (builder.finish().unwrap().expect("messages"), steps, bench)
         };
-        let (whole, one, _) = build(u64::MAX);
+        let (whole, one, first) = build(u64::MAX);
         let (parts, many, bench) = build(8 << 10);
         assert!(one == 1 && many > 5, "{one} and {many} steps");
         assert_eq!(whole, parts);
         let slice = bench.open(parts);
         assert!(messages.iter().step_by(7).all(|message| !super::probe(&slice, &message.key).unwrap().is_empty()));
+        let filter = |slice: &RunSlice| -> Vec<Vec<u8>> {
+            let meta = slice.run().meta().filter;
+            let page = |i| {
+                slice.run().address(meta.first + u64::from(i), 1).and_then(|at| slice.run().load(at, BlockKind::Filter))
+            };
+            (0..meta.pages).map(|i| page(i).unwrap()[BLOCK_HEADER..].to_vec()).collect()
+        };
+        assert_eq!(filter(&slice), filter(&first.open(whole)));
     }
+}
+
+/// Whoever gives a run up between two steps leaves nothing, neither on the disk nor in the pool.
+#[test]
+fn a_run_that_is_given_up_while_its_filter_is_made_leaves_nothing() {
+    let bench = Bench::new();
+    bench.checkpoints();
+    let (allocated, cached) = (bench.data.stats().allocated_bytes, bench.pool.stats().bytes);
+    let mut builder = RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).cached_in(bench.pool.clone());
+    builder = builder.with_filter(FilterBuilder::new(Filters::Maplet, 4));
+    random_messages(11, 60_000, 1, 8).iter().for_each(|message| builder.push(message.entry()).unwrap());
+    while bench.pool.stats().bytes < cached + 40_000 {
+        assert!(!builder.prepare(8 << 10).unwrap(), "it has more blocks above its leaves");
+    }
+    drop(builder);
+    bench.checkpoints();
+    assert_eq!((bench.data.stats().allocated_bytes, bench.pool.stats().bytes), (allocated, cached));
 }

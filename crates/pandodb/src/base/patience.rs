@@ -1,10 +1,11 @@
 //! [`Patience`]: whether who waits for something short watches for it, or sleeps until it.
 //!
 //! A read of a few pages takes a fast disk not much longer than it takes to put a thread to sleep, let its core go idle and
-//! wake both; on a virtual machine half as long again. A writer that has to wait for some microseconds is woken by a timer, which
-//! may add tens of them for its own convenience. So who waits looks, over and over, whether it is time. That is in vain where the disk is slow, and where others
-//! want the core: who never sleeps is not woken before them. Both show in the same way: more than [`LONGEST`] has gone by, because what is
-//! waited for takes longer or because the one who looked was not let to look.
+//! wake both; on a virtual machine half as long again. A writer that has to wait for some microseconds is woken by a timer,
+//! which may add tens of them for its own convenience. So who waits looks, over and over, whether it is time. That is in vain
+//! where the disk is slow, and where others want the core: who never sleeps is not woken before them. Both show in the same
+//! way: more than [`LONGEST`] has gone by, because what is waited for takes longer or because the one who looked was not let
+//! to look.
 //!
 //! ```text
 //!            saved ◀──────────────┼──────────────▶ lost              a watch in vain moves it right by the time that it took,
@@ -12,7 +13,8 @@
 //!             nothing follows     │  after a watch in vain so many waits sleep: lost / 10 µs
 //! ```
 //!
-//! For reads that is twice as many waits as would make up for it. What was saved bears with hiccups: a core that is taken away now and then for something else is no reason to sleep.
+//! For reads that is twice as many waits as would make up for it. What was saved bears with hiccups: a core that is taken away
+//! now and then for something else is no reason to sleep.
 
 use std::time::Duration;
 

@@ -308,7 +308,7 @@ impl StoreBuilder {
     /// in flight (an open range, a write that does a step of background work) may see system calls of its own that wait interrupted
     /// (`EINTR`) when they end, as by any signal; [`Io::Sync`] spares it that. Who waits for a few pages looks for their end for up to 0.3 ms
     /// before it sleeps, where that serves: a lookup that reads is a quarter faster and takes some 15 % more of the processor.
-    /// So does a writer that has to wait for background work, for some microseconds. [`Io::Sleeping`] switches both off, the latter with any device.
+    /// A writer that has to wait for background work watches the clock in the same way, with any device. [`Io::Sleeping`] switches both off.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

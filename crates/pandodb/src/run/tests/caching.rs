@@ -3,9 +3,8 @@
 use super::*;
 use crate::base::PAGE;
 use crate::device::AlignedBuf;
-use crate::filter::{FilterBuilder, Filters};
 use crate::pool::Keep;
-use crate::space::{BLOCK_HEADER, BlockKind};
+use crate::space::BlockKind;
 
 /// A run with tens of inner blocks and pages of its filter.
 fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
@@ -99,54 +98,4 @@ fn what_was_just_written_is_not_read_back_and_goes_with_its_run() {
     let left = blocks - above(&slice);
     drop(slice);
     assert_eq!(bench.pool.stats().blocks, left, "but for leaves, which age");
-}
-
-/// Whoever finishes a run a little at a time gets the same one.
-#[test]
-fn a_run_that_is_finished_in_steps_is_the_same() {
-    let messages = random_messages(11, 60_000, 1, 8);
-    for filters in [Filters::Bloom, Filters::Maplet] {
-        let build = |budget: u64| {
-            let bench = Bench::new();
-            let mut builder =
-                RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).with_filter(FilterBuilder::new(filters, 4));
-            messages.iter().for_each(|message| builder.push(message.entry()).unwrap());
-            let mut steps = 1;
-            while !builder.prepare(budget).unwrap() {
-                steps += 1;
-            }
-            (builder.finish().unwrap().expect("messages"), steps, bench)
-        };
-        let (whole, one, first) = build(u64::MAX);
-        let (parts, many, bench) = build(8 << 10);
-        assert!(one == 1 && many > 5, "{one} and {many} steps");
-        assert_eq!(whole, parts);
-        let slice = bench.open(parts);
-        assert!(messages.iter().step_by(7).all(|message| !super::probe(&slice, &message.key).unwrap().is_empty()));
-        let filter = |slice: &RunSlice| -> Vec<Vec<u8>> {
-            let meta = slice.run().meta().filter;
-            let page = |i| {
-                slice.run().address(meta.first + u64::from(i), 1).and_then(|at| slice.run().load(at, BlockKind::Filter))
-            };
-            (0..meta.pages).map(|i| page(i).unwrap()[BLOCK_HEADER..].to_vec()).collect()
-        };
-        assert_eq!(filter(&slice), filter(&first.open(whole)));
-    }
-}
-
-/// Whoever gives a run up between two steps leaves nothing, neither on the disk nor in the pool.
-#[test]
-fn a_run_that_is_given_up_while_its_filter_is_made_leaves_nothing() {
-    let bench = Bench::new();
-    bench.checkpoints();
-    let (allocated, cached) = (bench.data.stats().allocated_bytes, bench.pool.stats().bytes);
-    let mut builder = RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).cached_in(bench.pool.clone());
-    builder = builder.with_filter(FilterBuilder::new(Filters::Maplet, 4));
-    random_messages(11, 60_000, 1, 8).iter().for_each(|message| builder.push(message.entry()).unwrap());
-    while bench.pool.stats().bytes < cached + 40_000 {
-        assert!(!builder.prepare(8 << 10).unwrap(), "it has more blocks above its leaves");
-    }
-    drop(builder);
-    bench.checkpoints();
-    assert_eq!((bench.data.stats().allocated_bytes, bench.pool.stats().bytes), (allocated, cached));
 }

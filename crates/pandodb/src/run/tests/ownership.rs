@@ -1,6 +1,7 @@
 //! Who owns which pages, and when they go back.
 
 use super::*;
+use crate::filter::{FilterBuilder, Filters};
 
 fn allocated(bench: &Bench) -> u64 {
     bench.checkpoints();
@@ -187,4 +188,21 @@ fn a_run_of_range_tombstones_only() {
     assert!(slice.clip(&KeyRange::new(*b"\x20", *b"")).unwrap().is_none());
     drop((slice, part));
     assert_eq!(allocated(&bench), before);
+}
+
+/// Whoever gives a run up between two steps leaves nothing, neither on the disk nor in the pool.
+#[test]
+fn a_run_that_is_given_up_while_its_filter_is_made_leaves_nothing() {
+    let bench = Bench::new();
+    bench.checkpoints();
+    let (allocated, cached) = (bench.data.stats().allocated_bytes, bench.pool.stats().bytes);
+    let mut builder = RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).cached_in(bench.pool.clone());
+    builder = builder.with_filter(FilterBuilder::new(Filters::Maplet, 4));
+    random_messages(11, 60_000, 1, 8).iter().for_each(|message| builder.push(message.entry()).unwrap());
+    while bench.pool.stats().bytes < cached + 40_000 {
+        assert!(!builder.prepare(8 << 10).unwrap(), "it has more blocks above its leaves");
+    }
+    drop(builder);
+    bench.checkpoints();
+    assert_eq!((bench.data.stats().allocated_bytes, bench.pool.stats().bytes), (allocated, cached));
 }

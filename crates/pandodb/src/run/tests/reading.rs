@@ -1,6 +1,8 @@
 //! What was written is what is read: cursors, seeks, probes, merges, against a sorted list.
 
 use super::*;
+use crate::filter::{FilterBuilder, Filters};
+use crate::space::{BLOCK_HEADER, BlockKind};
 
 const MODES: [ReadAhead; 3] = [ReadAhead::Scan, ReadAhead::Streaming(1 << 20), ReadAhead::Staggered(5_000, 20_000)];
 
@@ -215,5 +217,38 @@ fn blocks_are_packed_full() {
         let used = meta.value_bytes as f64 + 2_000.0 * 10.0;
         let fill = used / (meta.leaf_pages * 4096) as f64;
         assert!(fill > 0.85, "{fill} with values of {value_len} bytes");
+    }
+}
+
+/// Whoever finishes a run a little at a time gets the same one.
+#[test]
+fn a_run_that_is_finished_in_steps_is_the_same() {
+    let messages = random_messages(11, 60_000, 1, 8);
+    for filters in [Filters::Bloom, Filters::Maplet] {
+        let build = |budget: u64| {
+            let bench = Bench::new();
+            let mut builder =
+                RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).with_filter(FilterBuilder::new(filters, 4));
+            messages.iter().for_each(|message| builder.push(message.entry()).unwrap());
+            let mut steps = 1;
+            while !builder.prepare(budget).unwrap() {
+                steps += 1;
+            }
+            (builder.finish().unwrap().expect("messages"), steps, bench)
+        };
+        let (whole, one, first) = build(u64::MAX);
+        let (parts, many, bench) = build(8 << 10);
+        assert!(one == 1 && many > 5, "{one} and {many} steps");
+        assert_eq!(whole, parts);
+        let slice = bench.open(parts);
+        assert!(messages.iter().step_by(7).all(|message| !probe(&slice, &message.key).unwrap().is_empty()));
+        let filter = |slice: &RunSlice| -> Vec<Vec<u8>> {
+            let meta = slice.run().meta().filter;
+            let page = |i| {
+                slice.run().address(meta.first + u64::from(i), 1).and_then(|at| slice.run().load(at, BlockKind::Filter))
+            };
+            (0..meta.pages).map(|i| page(i).unwrap()[BLOCK_HEADER..].to_vec()).collect()
+        };
+        assert_eq!(filter(&slice), filter(&first.open(whole)));
     }
 }

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "lab")]
 mod bench;
+mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(feature = "lab")]
@@ -25,7 +26,7 @@ use pandodb::{Durability, IndexKind};
 use crate::{
     failure::{Failure, Outcome},
     kv,
-    operand::{ValueForm, parse_size},
+    operand::parse_size,
 };
 
 const AFTER_HELP: &str = "\
@@ -33,9 +34,8 @@ Keys and values on the command line, and all that is printed, use the escapes \\
 bytes survive the round trip.
 
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
-store open elsewhere), 5 salvaged, but something is lost.";
+store open elsewhere), 5 salvaged, but something is lost, 130 interrupted by Ctrl-C.";
 
-pub use self::sim::{SimArgs, SimChildArgs};
 #[cfg(feature = "lab")]
 pub use self::{
     bench::{BenchArgs, BenchCommand, BenchReportArgs},
@@ -44,6 +44,13 @@ pub use self::{
     lab_filters::FiltersArgs,
     lab_pool::PoolArgs,
     lab_theory::{OrderArgs, SortArgs, TheoryArgs},
+};
+pub use self::{
+    keys::{
+        CountArgs, DeleteArgs, GetArgs, KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs, MergeArgs, PutArgs,
+        ScanArgs,
+    },
+    sim::{SimArgs, SimChildArgs},
 };
 
 /// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
@@ -66,7 +73,7 @@ pub enum Command {
     Get(GetArgs),
     /// Give a key a value.
     Put(PutArgs),
-    /// Delete a key. Deleting what is not there is no error: a write does not read.
+    /// Delete a key or a range of keys. Deleting what is not there is no error: a write does not read.
     Delete(DeleteArgs),
     /// Fold an operand into a key's value, without reading it.
     Merge(MergeArgs),
@@ -76,6 +83,9 @@ pub enum Command {
     Count(CountArgs),
     /// List the keyspaces.
     Keyspaces(ReportArgs),
+    /// Create or drop a keyspace.
+    #[command(subcommand)]
+    Keyspace(KeyspaceCommand),
     /// Print sizes, amplifications, levels, debt, memory and latencies.
     Stats(ReportArgs),
     /// Read everything, change nothing, and say whether it is sound.
@@ -86,9 +96,9 @@ pub enum Command {
     Checkpoint(ReportArgs),
     /// Print the structures on disk, as the engine decodes them. Changes nothing.
     Inspect(InspectArgs),
-    /// Write the whole store as text to stdout.
+    /// Write the store, or some keyspaces of it, as text to stdout.
     Dump(DumpArgs),
-    /// Make a store from a dump on stdin.
+    /// Make a store from a dump.
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
@@ -105,6 +115,8 @@ pub enum Command {
     /// The part of the simulation that gets killed.
     #[command(hide = true)]
     SimChild(SimChildArgs),
+    /// Print a script that completes commands and options in a shell.
+    Completions(CompletionsArgs),
     /// Generate records in the kv form, for `load`.
     #[command(hide = true)]
     Gen(GenArgs),
@@ -184,7 +196,7 @@ pub struct DemoChildArgs {
 pub struct LoadArgs {
     #[command(flatten)]
     pub at: KeyspaceArgs,
-    /// The input, or - for stdin.
+    /// The input, or - for stdin. gzip and zstd are unpacked.
     pub file: PathBuf,
     /// The input's format.
     #[arg(long, value_enum)]
@@ -223,107 +235,12 @@ The key is made of the --key fields (csv, tsv: the first column if none is named
 (\\x00). The value is the rest of the row in the input's own form: the remaining columns as a csv or tsv row (one column: \
 its text), the remaining fields as a JSON object (with --merge: the text of the one field that is left).
 
-A malformed line is reported on stderr with its number and counted; loading goes on. The exit code is 0 if anything \
-was loaded or nothing was malformed. With --merge add_u64 and add_i64 the values are decimal operands.";
+A malformed line is reported on stderr with its number and counted (after 20 lines only counted); loading goes on. The \
+exit code is 0 if anything was loaded or nothing was malformed. In a keyspace whose operator is add_u64 or add_i64 values \
+and operands are decimal numbers.
 
-/// `pando get`
-#[derive(Debug, Args)]
-pub struct GetArgs {
-    #[command(flatten)]
-    pub at: KeyspaceArgs,
-    /// The key.
-    #[arg(value_parser = kv::unescape)]
-    pub key: Bytes,
-    /// Print a counter as a number.
-    #[arg(long = "as", value_enum, value_name = "FORM")]
-    pub form: Option<ValueForm>,
-}
-
-/// `pando put`
-#[derive(Debug, Args)]
-pub struct PutArgs {
-    #[command(flatten)]
-    pub at: KeyspaceArgs,
-    /// The key.
-    #[arg(value_parser = kv::unescape)]
-    pub key: Bytes,
-    /// The value.
-    #[arg(value_parser = kv::unescape, allow_hyphen_values = true)]
-    pub value: Bytes,
-    #[command(flatten)]
-    pub durability: DurabilityArgs,
-}
-
-/// `pando delete`
-#[derive(Debug, Args)]
-pub struct DeleteArgs {
-    #[command(flatten)]
-    pub at: KeyspaceArgs,
-    /// The key.
-    #[arg(value_parser = kv::unescape)]
-    pub key: Bytes,
-    #[command(flatten)]
-    pub durability: DurabilityArgs,
-}
-
-/// `pando merge`
-#[derive(Debug, Args)]
-pub struct MergeArgs {
-    #[command(flatten)]
-    pub at: KeyspaceArgs,
-    /// The key.
-    #[arg(value_parser = kv::unescape)]
-    pub key: Bytes,
-    /// The operand; a decimal number for add_u64 and add_i64.
-    #[arg(value_parser = kv::unescape, allow_hyphen_values = true)]
-    pub operand: Bytes,
-    /// The keyspace's operator, if it is created: add_u64, add_i64, min, max, append, bit_or, put_if_absent.
-    #[arg(long = "merge", value_name = "OPERATOR")]
-    pub operator: Option<String>,
-    #[command(flatten)]
-    pub durability: DurabilityArgs,
-}
-
-/// How durable a single write is.
-#[derive(Debug, Args)]
-pub struct DurabilityArgs {
-    /// What the write survives: nothing promised, the end of the process, the loss of power.
-    #[arg(long, value_enum, default_value_t = DurabilityName::Synced)]
-    pub durability: DurabilityName,
-}
-
-/// `pando scan`
-#[derive(Debug, Args)]
-pub struct ScanArgs {
-    #[command(flatten)]
-    pub at: KeyspaceArgs,
-    #[command(flatten)]
-    pub range: RangeArgs,
-    /// From the last key to the first.
-    #[arg(long)]
-    pub reverse: bool,
-    /// At most so many records.
-    #[arg(long, value_name = "N")]
-    pub limit: Option<u64>,
-    /// Print counters as numbers.
-    #[arg(long = "as", value_enum, value_name = "FORM")]
-    pub form: Option<ValueForm>,
-}
-
-/// `pando count`
-#[derive(Debug, Args)]
-pub struct CountArgs {
-    #[command(flatten)]
-    pub at: KeyspaceArgs,
-    #[command(flatten)]
-    pub range: RangeArgs,
-    /// Do not read the keys: estimate their number from what the index knows. Whole keyspace only.
-    #[arg(long, conflicts_with_all = ["from", "to", "prefix"])]
-    pub estimate: bool,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
+An input that starts like gzip or zstd is unpacked. Ctrl-C ends the load between two commits: what was committed before \
+is in the store.";
 
 /// `pando compact`
 #[derive(Debug, Args)]
@@ -371,6 +288,9 @@ pub enum Structure {
 pub struct DumpArgs {
     #[command(flatten)]
     pub store: StoreArgs,
+    /// Only this keyspace. Can be given several times.
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub keyspaces: Vec<String>,
 }
 
 /// `pando restore`
@@ -378,6 +298,12 @@ pub struct DumpArgs {
 pub struct RestoreArgs {
     #[command(flatten)]
     pub store: StoreArgs,
+    /// The dump, or - for stdin. gzip and zstd are unpacked.
+    #[arg(default_value = "-")]
+    pub file: PathBuf,
+    /// Only this keyspace. Can be given several times.
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub keyspaces: Vec<String>,
     /// Print the figures as JSON.
     #[arg(long)]
     pub json: bool,
@@ -390,6 +316,9 @@ pub struct BackupArgs {
     pub store: StoreArgs,
     /// The new directory.
     pub to: PathBuf,
+    /// Only this keyspace. Can be given several times.
+    #[arg(long = "keyspace", value_name = "NAME")]
+    pub keyspaces: Vec<String>,
     /// Print the figures as JSON.
     #[arg(long)]
     pub json: bool,
@@ -408,6 +337,18 @@ pub struct SalvageArgs {
     /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `pando completions`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+bash:  pando completions bash > ~/.local/share/bash-completion/completions/pando
+zsh:   pando completions zsh > DIR/_pando, where DIR is in $fpath
+fish:  pando completions fish > ~/.config/fish/completions/pando.fish")]
+pub struct CompletionsArgs {
+    /// The shell.
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
 }
 
 /// `pando gen`
@@ -481,7 +422,7 @@ impl From<DurabilityName> for Durability {
     }
 }
 
-fn parse_index(name: &str) -> Result<IndexKind, String> {
+pub(crate) fn parse_index(name: &str) -> Result<IndexKind, String> {
     IndexKind::from_name(name).ok_or_else(|| format!("there is no index `{name}`; stbe is the default"))
 }
 

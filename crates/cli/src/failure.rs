@@ -1,4 +1,4 @@
-//! How a command ends: six exit codes, and one line on stderr.
+//! How a command ends: seven exit codes, and one line on stderr.
 //!
 //! | code | meaning |
 //! | --- | --- |
@@ -8,6 +8,7 @@
 //! | 3 | corruption: stored bytes (or a dump's) are not what was written |
 //! | 4 | input or output failed: the device, a full disk, a store that is open elsewhere |
 //! | 5 | a salvage is done, and something is lost |
+//! | 130 | interrupted by Ctrl-C or SIGTERM |
 
 use std::{fmt, io, process::ExitCode};
 
@@ -24,8 +25,12 @@ pub enum Failure {
     Corruption(String),
     /// The machine refused. Exit code 4.
     Io(String),
+    /// Another process has the store open. Exit code 4.
+    InUse(String),
     /// What could be had is there, not all of it. Exit code 5.
     Lost(String),
+    /// A signal ended the command between two commits. Exit code 130.
+    Interrupted(String),
     /// The reader of our output went away, as in `pando scan … | head`. Not an error.
     PipeClosed,
     /// `--help` and `--version`, which print their text to stdout. Not an error.
@@ -36,6 +41,9 @@ pub enum Failure {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
+    /// What shells give for a process that Ctrl-C has ended.
+    pub const INTERRUPTED: u8 = 130;
+
     /// The process's exit code.
     pub fn code(&self) -> u8 {
         match self {
@@ -43,8 +51,9 @@ impl Failure {
             Failure::NotFound(_) => 1,
             Failure::Misuse(_) => 2,
             Failure::Corruption(_) => 3,
-            Failure::Io(_) => 4,
+            Failure::Io(_) | Failure::InUse(_) => 4,
             Failure::Lost(_) => 5,
+            Failure::Interrupted(_) => Failure::INTERRUPTED,
         }
     }
 
@@ -67,7 +76,9 @@ impl Failure {
             Failure::Misuse(message) => Failure::Misuse(with(message)),
             Failure::Corruption(message) => Failure::Corruption(with(message)),
             Failure::Io(message) => Failure::Io(with(message)),
+            Failure::InUse(message) => Failure::InUse(with(message)),
             Failure::Lost(message) => Failure::Lost(with(message)),
+            Failure::Interrupted(message) => Failure::Interrupted(with(message)),
             other @ (Failure::PipeClosed | Failure::Help(_)) => other,
         }
     }
@@ -86,7 +97,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = match self {
             Failure::NotFound(m) | Failure::Misuse(m) | Failure::Corruption(m) | Failure::Io(m) => m,
-            Failure::Lost(m) | Failure::Help(m) => m,
+            Failure::InUse(m) | Failure::Lost(m) | Failure::Interrupted(m) | Failure::Help(m) => m,
             Failure::PipeClosed => "the reader of the output went away",
         };
         // One line, whatever a file name or a system's message holds.
@@ -107,6 +118,9 @@ impl From<Error> for Failure {
             | Error::NotAStore { .. }
             | Error::OperatorMissing { .. }
             | Error::ReadOnly => Failure::Misuse(message),
+            Error::Locked { .. } => {
+                Failure::InUse(format!("{message} (`pando stats`, `keyspaces` and `inspect` work beside it)"))
+            }
             Error::Corruption { .. } | Error::OperatorFailed { .. } => Failure::Corruption(message),
             _ => Failure::Io(message),
         }

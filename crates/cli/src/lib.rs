@@ -6,7 +6,7 @@
 //!     input (kv, csv, tsv, ndjson)      output (tables, JSON, bars)
 //! ```
 //!
-//! Every command ends in one of six exit codes ([`Failure`]), and every failure in one line on stderr that says what
+//! Every command ends in one of seven exit codes ([`Failure`]), and every failure in one line on stderr that says what
 //! to do next. Bytes cross the terminal in one form only, that of [`kv`].
 //!
 //! A library with one caller, `main.rs`, so that its readers of foreign input can be tested from outside.
@@ -17,6 +17,7 @@ mod commands;
 mod demo;
 mod failure;
 pub mod input;
+mod interrupt;
 pub mod kv;
 mod meter;
 mod operand;

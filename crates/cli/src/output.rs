@@ -39,6 +39,43 @@ pub fn json(value: &impl Serialize) -> Outcome {
     line(serde_json::to_string(value).expect("figures and strings have a JSON form"))
 }
 
+/// A value in JSON.
+#[derive(Clone, Copy, Debug)]
+pub enum Shown<'a> {
+    /// A decimal number.
+    Number(&'a str),
+    /// Bytes: a string if they are UTF-8, else hexadecimal digits under another name.
+    Bytes(&'a [u8]),
+}
+
+/// A record as a JSON object: `{"key":…,"value":…}`, with `key_hex` or `value_hex` for bytes that are not UTF-8.
+pub fn json_record(key: &[u8], value: Option<Shown<'_>>) -> String {
+    let mut text = String::from("{");
+    json_bytes(&mut text, "key", key);
+    match value {
+        Some(Shown::Bytes(value)) => {
+            text.push(',');
+            json_bytes(&mut text, "value", value);
+        }
+        Some(Shown::Number(digits)) => {
+            text.push_str(",\"value\":");
+            text.push_str(digits);
+        }
+        None => {}
+    }
+    text.push('}');
+    text
+}
+
+fn json_bytes(text: &mut String, name: &str, bytes: &[u8]) {
+    let (suffix, value) = match std::str::from_utf8(bytes) {
+        Ok(valid) => ("", valid.to_owned()),
+        Err(_) => ("_hex", bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+    };
+    let value = serde_json::to_string(&value).expect("a string has a JSON form");
+    text.push_str(&format!("\"{name}{suffix}\":{value}"));
+}
+
 /// Names and figures, one pair a line, in two columns.
 pub fn figures(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -140,6 +177,14 @@ mod tests {
         );
         assert_eq!((bytes(1023), bytes(1536), bytes(3 << 30)), ("1023 B".into(), "1.5 KiB".into(), "3.0 GiB".into()));
         assert_eq!((micros(1.25), micros(1500.0), micros(2e6)), ("1.2 µs".into(), "1.5 ms".into(), "2.00 s".into()));
+    }
+
+    #[test]
+    fn a_record_in_json_keeps_every_byte() {
+        let record = |key: &[u8], value| json_record(key, value);
+        assert_eq!(record(b"k", None), r#"{"key":"k"}"#);
+        assert_eq!(record("é\"\n".as_bytes(), Some(Shown::Bytes(b"a\xff"))), r#"{"key":"é\"\n","value_hex":"61ff"}"#);
+        assert_eq!(record(b"\x80", Some(Shown::Number("-7"))), r#"{"key_hex":"80","value":-7}"#);
     }
 
     #[test]

@@ -89,6 +89,10 @@ impl Device for ExploredDevice {
     fn path(&self) -> String {
         "(explored)".to_owned()
     }
+
+    fn available(&self) -> Option<u64> {
+        self.sim.available()
+    }
 }
 
 struct ExploredThread(shuttle::thread::JoinHandle<()>);

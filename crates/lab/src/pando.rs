@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use pandodb::device::counting::{Counts, FileClass};
 use pandodb::device::{CountingDevice, Device, FileDevice};
-use pandodb::{AddU64, Durability, IndexKind, Io, Keyspace, KeyspaceOptions, Store, StoreBuilder, StoreStats};
+use pandodb::{
+    AddU64, Durability, IndexKind, Io, Keyspace, KeyspaceOptions, MergeOperator, Store, StoreBuilder, StoreStats,
+};
 
 use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
 
@@ -72,14 +74,33 @@ impl Pando {
         if setup.deterministic {
             builder = builder.background_threads(0);
         }
-        let builder = (self.tune)(builder);
+        let builder = (self.tune)(builder).operator(AddAmongRows);
         let settings = builder.settings();
         let store = builder.open()?;
-        let options = KeyspaceOptions::new().index(self.index).merge(AddU64);
+        let options = KeyspaceOptions::new().index(self.index).merge(AddAmongRows);
         let keyspace = store.keyspace_with(KEYSPACE, options)?;
         let mut configuration = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         configuration.extend(settings.into_iter().map(|(name, value)| (name.to_owned(), value)));
         Ok(PandoEngine { store, keyspace, device, configuration })
+    }
+}
+
+/// [`AddU64`] for a keyspace in which rows of any length lie beside the counters, as the other engines have them: it accepts
+/// every value. It takes the place of the built-in operator of that name, so that the tool reads the lab's stores.
+struct AddAmongRows;
+
+impl MergeOperator for AddAmongRows {
+    fn name(&self) -> &str {
+        AddU64.name()
+    }
+    fn validate(&self, operand: &[u8]) -> std::result::Result<(), String> {
+        AddU64.validate(operand)
+    }
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
+        AddU64.full_merge(key, base, operands)
+    }
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        AddU64.partial_merge(key, older, newer)
     }
 }
 

@@ -156,7 +156,7 @@ fn names_are_escaped() {
 fn rounds_give_a_median_and_a_spread() {
     let rounds = [small("read", "redb", 4000.0), small("read", "redb", 9000.0), small("read", "redb", 5000.0)];
     let html = report::html(&rounds);
-    assert!(html.contains(">5 k<small>4 k … 9 k</small>"), "{}", around(&html, "3 rounds"));
+    assert!(html.contains(">5 k<small>4\u{a0}k … 9\u{a0}k</small>"), "{}", around(&html, "3 rounds"));
     assert!(report::table(&rounds).contains("5 k ±50 %"));
     let other = small("read", "sled", 2500.0);
     let text = report::table(&[&rounds[..], &[other]].concat());
@@ -165,6 +165,62 @@ fn rounds_give_a_median_and_a_spread() {
     apart[1].asked.memory_budget = 1 << 30;
     let html = report::html(&apart);
     assert!(html.contains("read, 1 thread, budget 1 GiB") && html.contains("budget 0 B"), "told apart by what differs");
+}
+
+#[test]
+fn a_page_of_one_engine_speaks_of_no_other() {
+    let mut lines = vec![small("queue", "pando", 4000.0), small("a", "pando", 9000.0), small("a", "pando", 8000.0)];
+    for line in &mut lines {
+        line.asked.dist = "uniform".into();
+        line.configuration.insert("threads".into(), "2".into());
+    }
+    let html = report::html(&lines);
+    check_page(&html);
+    for word in ["best other", "in bold", "brackets", "not alike", "that differ", "≠</", "0 refused", "of figures"] {
+        assert!(!html.contains(word), "`{word}`: {}", around(&html, word));
+    }
+    assert!(html.contains("3 measurements") && html.contains("Of several rounds"), "{}", around(&html, "measure"));
+    // One round each: nothing is said of rounds.
+    assert!(!report::html(&lines[..2]).contains("Of several rounds"));
+    let refused = Line { refused: Some("no merge".into()), ..small("merge", "redb", 0.0) };
+    let both = report::html(&[&lines[..], &[small("a", "redb", 10.0), refused]].concat());
+    assert!(both.contains("4 measurements, and 1 workload that was refused"), "{}", around(&both, "measurements"));
+    assert!(both.contains("best other") && both.contains("bold"));
+}
+
+#[test]
+fn what_means_nothing_for_a_workload_is_not_on_its_section() {
+    let line = |workload: &str| {
+        let mut line = small(workload, "pando", 4000.0);
+        line.asked.dist = "uniform".into();
+        line.asked.seq_share = 50.0;
+        line
+    };
+    let section = |html: &str, id: &str| {
+        let from = html.find(&format!("<section id=\"{id}")).expect("a section");
+        html[from..].split("</section>").next().unwrap().to_owned()
+    };
+    // Of one workload alone everything stands in the overview.
+    let overview = |workload: &str| report::html(&[line(workload)]);
+    for workload in ["queue", "load", "expiry", "delete"] {
+        assert!(!overview(workload).contains("distribution"), "{workload} picks no rows");
+    }
+    assert!(overview("a").contains("distribution uniform") && !overview("a").contains("sequential"));
+    assert!(overview("load-mixed").contains("sequential 50 %"));
+    assert!(overview("another's").contains("distribution uniform"), "of an unknown workload all is shown");
+    let html = report::html(&[line("queue"), line("a")]);
+    assert!(
+        section(&html, "a-").contains("distribution uniform") && !section(&html, "queue-").contains("distribution")
+    );
+}
+
+#[test]
+fn heads_name_their_units_and_explain_the_idle_thread() {
+    let html = report::html(&[small("a", "pando", 4000.0)]);
+    for head in ["CPU time for a million operations", "read for each operation", "Idle thread: "] {
+        assert!(html.contains(head), "`{head}` is missing");
+    }
+    assert!(!html.contains("CPU/million") && !html.contains("oversleep of an idle thread"), "{}", around(&html, "CPU"));
 }
 
 #[test]

@@ -1,20 +1,21 @@
-//! PandoDB: an embedded, durable, ordered key-value store for programs that write more than they read.
+//! PandoDB is a key-value store that lives inside your program, on Linux, for programs that write more than they read.
 //!
-//! A **store** is a directory. It holds **keyspaces**: ordered maps from bytes to bytes. Writes are blind (none of them
-//! reads), batches are atomic across keyspaces, merge operators update values without reading them, snapshots cost a
-//! number, and a store that was killed opens again by replaying its log.
+//! A **store** is a directory. It holds **keyspaces**: maps from byte strings to byte strings, sorted by key. You can put,
+//! get, delete, and walk ranges from both ends; write several keys all or none ([`Batch`]); change a value without reading
+//! it first ([`Keyspace::merge`]); and look at the past ([`Snapshot`]). One process has a store open for writing at a time,
+//! with as many threads as it likes. A store whose process was killed opens again by itself.
 //!
 //! ```
 //! use pandodb::{AddI64, Durability, KeyspaceOptions, Store};
 //!
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("demo.pando");
-//! let store = Store::open(path)?; // or Store::builder(path).memory_budget(256 << 20)…
+//! let store = Store::open(&path)?; // a directory
 //! let events = store.keyspace("events")?;
 //! let delays = store.keyspace_with("delays", KeyspaceOptions::new().merge(AddI64))?;
 //!
 //! events.put("2024-01-01 AA 17", "ORD DFW 17")?;
-//! delays.merge("ORD", 17i64.to_le_bytes())?; // blind: reads nothing
+//! delays.merge("ORD", 17i64.to_le_bytes())?; // adds 17; reads nothing
 //!
 //! let mut batch = store.batch(); // all or nothing, across keyspaces
 //! batch.put(&events, "2024-01-02 UA 4", "ORD SFO -2");
@@ -35,42 +36,60 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # The life of a write, the life of a read
+//! # What is promised
 //!
-//! ```text
-//!  put · delete · merge · delete_range · Batch
-//!    │ checked, priced by the work that is owed
-//!    ▼
-//!  sequencer (seqnos) ──▶ log record ──▶ memtable ──full──▶ sealed ──ingest──▶ index
-//!                            │                                                  │ step: pack, flush, compact
-//!                            └─ Synced: one sync for all who wait               ▼ beside the readers
-//!                                                                     runs in the data file, one root
-//!                                                                               │
-//!                     superblock ◀── catalogue, twice ◀── checkpoint ◀──────────┘
+//! * **Durability** is chosen for the store, for a single write (`put_with`, `merge_with`, …) or for a batch: see
+//!   [`Durability`]. By default an acknowledged write survives the death of the process; with [`Durability::Synced`] a
+//!   power cut. After a crash the store holds a prefix of the writes, in their order, never a part of a batch.
+//! * **Reads** see every write that was acknowledged before they began. An iterator, a `multi_get` and a snapshot each see
+//!   one moment.
+//! * **Damage** is found: every block that is read from disk is checked. A damaged block costs its own keys
+//!   ([`Error::Corruption`]), and [`check::salvage`] copies the rest.
+//! * **Memory** for caches and write buffers comes from one budget, [`StoreBuilder::memory_budget`].
 //!
-//!  get · multi_get · range
-//!    │ read point: the newest visible seqno, or a snapshot's
-//!    ▼
-//!  active memtable ─▶ sealed ones ─▶ index view: filter, inner blocks, leaf ─▶ resolve ─▶ Value
-//!                                    └── blocks through the pool ──┘
-//! ```
-//!
-//! A write costs one log record and one memtable insertion, and is written again about once for each level of the tree.
-//! A point read of a cold key costs about one block read, plus false positives of the filters (1 % each). The sources
-//! are cited as `002 §3.4`: 000 and 002 are the theses on concurrent and size-tiered Bε-trees, listed in
-//! `docs/GLOSSARY.md`.
+//! There are no transactions beyond batches: nothing keeps another thread from writing between your `get` and your `put`.
 //!
 //! # Where to look
 //!
-//! * [`Store`], [`Keyspace`], [`Batch`], [`Snapshot`], [`Range`]: the handles. All but batches and ranges are cheap
-//!   clones, usable from any thread.
-//! * [`StoreBuilder`], [`KeyspaceOptions`], [`Durability`]: what can be chosen.
-//! * [`Error`]: one enum, by what the caller can do.
-//! * [`MergeOperator`]: the built-in operators and the laws for your own.
-//! * [`check`]: looks at a store without changing it, and salvages a damaged one. [`device`]: puts a store into memory or under a simulator.
+//! | you want | look at |
+//! | --- | --- |
+//! | to open a store, to choose memory, threads, durability | [`Store::open`], [`StoreBuilder`] |
+//! | to read and write | [`Keyspace`], [`Batch`], [`Range`], [`Value`] |
+//! | counters, sets, lists: updates without reading | [`AddU64`], [`AddI64`], [`Min`], [`Max`], [`Append`], [`BitOr`], [`PutIfAbsent`], [`MergeOperator`] |
+//! | the past | [`Store::snapshot`], [`Keyspace::at`] |
+//! | to know what went wrong, and what to do | [`Error`] |
+//! | figures | [`Store::stats`], [`StoreStats`] |
+//! | a backup, a check, a rescue | [`Store::backup`], [`Store::verify`], [`check`] |
+//! | a store in memory, for tests | [`device::MemDevice`] with [`StoreBuilder::device`] |
 //!
-//! The layers themselves are public for this project's own tests and tools, hidden from these pages, and covered by no
-//! promise: `docs/ARCHITECTURE.md` shows them.
+//! The repository has more: [recipes](https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md) (queues, counters,
+//! indexes, typed keys, sizing), [which call is for what](https://github.com/pandodb/pandodb/blob/main/docs/LIFECYCLE.md)
+//! at shutdown, before a backup or after a load, the [architecture](https://github.com/pandodb/pandodb/blob/main/docs/ARCHITECTURE.md), and
+//! a [glossary](https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md) of the words that the options of
+//! [`StoreBuilder`] use.
+//!
+//! # How it works, in short
+//!
+//! ```text
+//!  put, merge, delete ─▶ log ─▶ memtable ──full──▶ run on disk
+//!                                                     │ merged into larger
+//!  get, range ◀─ memtables ◀─ cached blocks ◀─ runs ◀─┘ runs, by a thread
+//! ```
+//!
+//! A write appends to a log and inserts into a sorted table in memory, the *memtable*. A full memtable becomes a *run*, a
+//! sorted file part that never changes; a background thread merges runs into larger ones, down a tree. So a write causes no
+//! read, and is rewritten about once for each level of the tree. Writers that outrun the background thread are slowed down
+//! in small steps. A lookup asks the memtables and then the runs on one path of the tree, most of which a filter rules out:
+//! a key that is not cached costs about one read of 4 KiB.
+//!
+//! # Cargo features
+//!
+//! | feature | default | what |
+//! | --- | --- | --- |
+//! | `io_uring` | yes | several reads of one caller go to the device together; falls back where the system refuses |
+//! | `tracing` | no | spans and events for a subscriber of the crate `tracing`, with the target `pandodb`: opening and what recovery found, checkpoints, compactions, writers that stalled, full disks, failures, closing. A subscriber must not call the store |
+//!
+//! `explore` and `seeded-bugs` are for this project's own tests.
 // Allowed in the modules that `tests/tidy.rs` lists, and nowhere else.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
@@ -104,7 +123,7 @@ pub mod store;
 pub mod wal;
 
 #[doc(inline)]
-pub use base::{Error, KeyRange, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};
+pub use base::{Error, IntoKeyRange, IoCause, KeyRange, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};
 #[doc(inline)]
 pub use device::Io;
 #[doc(inline)]
@@ -117,11 +136,17 @@ pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfA
 pub use run::Compression;
 #[doc(inline)]
 pub use store::{
-    BackupReport, Batch, BytesByCause, Durability, IndexKind, Keyspace, KeyspaceAt, KeyspaceInfo, KeyspaceOptions,
-    KeyspaceStats, Latency, MemoryStats, Mode, Range, Snapshot, Store, StoreBuilder, StoreStats, Value,
+    BackupReport, Batch, BytesByCause, Durability, IndexKind, Keys, Keyspace, KeyspaceAt, KeyspaceInfo,
+    KeyspaceOptions, KeyspaceStats, Latency, MAX_BATCH, MemoryStats, Mode, Range, Snapshot, Store, StoreBuilder,
+    StoreStats, Value,
 };
 
 /// The README's example compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The recipes run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/RECIPES.md")]
+struct Recipes;

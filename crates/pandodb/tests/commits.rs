@@ -63,6 +63,10 @@ impl Device for Trap {
     fn path(&self) -> String {
         self.device.path()
     }
+
+    fn available(&self) -> Option<u64> {
+        self.device.available()
+    }
 }
 
 #[derive(Debug)]

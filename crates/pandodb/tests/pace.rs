@@ -118,6 +118,10 @@ impl Device for Gated<Arc<MemDevice>> {
     fn path(&self) -> String {
         self.0.path()
     }
+
+    fn available(&self) -> Option<u64> {
+        self.0.available()
+    }
 }
 
 impl Gated<Arc<dyn File>> {

@@ -55,7 +55,7 @@ fn deleting_the_same_range_again_keeps_the_accounts() {
         let keyspace = store.keyspace("k").unwrap();
         keyspace.put("x", "y").unwrap();
         keyspace.delete_range(from..to).unwrap();
-        keyspace.compact::<&str>(..).unwrap();
+        keyspace.compact(..).unwrap();
         assert_eq!(store.debt(), 0);
     });
 }
@@ -69,7 +69,7 @@ fn compaction_ends_where_a_snapshot_or_a_large_value_keeps_messages_alive() {
         (0..100u32).for_each(|i| keyspace.put(i.to_be_bytes(), "y").unwrap());
         let snapshot = store.snapshot();
         keyspace.put(5u32.to_be_bytes(), "new").unwrap();
-        keyspace.compact::<&str>(..).unwrap();
+        keyspace.compact(..).unwrap();
         assert_eq!(keyspace.at(&snapshot).get(5u32.to_be_bytes()).unwrap().unwrap(), "y");
     });
     ends("compacting a merge above a large value", || {
@@ -78,7 +78,7 @@ fn compaction_ends_where_a_snapshot_or_a_large_value_keeps_messages_alive() {
         let keyspace = store.keyspace_with("k", KeyspaceOptions::new().merge(Append)).unwrap();
         keyspace.put("big", vec![7u8; 10_000]).unwrap();
         keyspace.merge("big", "tail").unwrap();
-        keyspace.compact::<&str>(..).unwrap();
+        keyspace.compact(..).unwrap();
         assert_eq!(keyspace.get("big").unwrap().unwrap().len(), 10_004);
     });
 }
@@ -233,11 +233,11 @@ fn a_keyspace_that_wakes_up_does_not_ask_for_log_that_is_gone() {
     let store = tiny(&device, 8 << 10).open().unwrap();
     let (sleepy, busy) = (store.keyspace("sleepy").unwrap(), store.keyspace("busy").unwrap());
     sleepy.put("a", "1").unwrap();
-    sleepy.compact::<&str>(..).unwrap();
+    sleepy.compact(..).unwrap();
     for i in 0..3000u32 {
         busy.put(i.to_be_bytes(), [7; 100]).unwrap();
     }
-    busy.compact::<&str>(..).unwrap();
+    busy.compact(..).unwrap();
     for _ in 0..3 {
         store.checkpoint().unwrap();
     }
@@ -285,7 +285,7 @@ fn range_deletes_leave_no_debt_behind() {
         }
         assert!(keyspace.range(round.to_be_bytes()..).all(|entry| entry.is_ok()));
     }
-    keyspace.compact::<&str>(..).unwrap();
+    keyspace.compact(..).unwrap();
     store.settle().unwrap();
     assert_eq!(store.debt(), 0);
 }
@@ -301,11 +301,11 @@ fn a_compaction_of_keys_that_are_much_alike_is_waited_for() {
     for i in 0..3000 {
         alike.put(key(i), [7]).unwrap();
     }
-    alike.compact::<&str>(..).unwrap();
+    alike.compact(..).unwrap();
     for i in (0..3000).step_by(2) {
         alike.delete(key(i)).unwrap();
     }
-    alike.compact::<&str>(..).unwrap();
+    alike.compact(..).unwrap();
     let index = &store.stats().unwrap().keyspaces[0].index;
     assert_eq!((index.entries, index.tombstones, index.debt.total()), (1500, 0, 0));
 }

@@ -62,7 +62,7 @@ fn range_deletes_leave_no_debt() -> pandodb::Result<()> {
         ks.put(i.to_be_bytes(), [7; 40])?;
         ks.delete_range(i.wrapping_mul(31).to_be_bytes()..=(i.wrapping_mul(31) + 40).to_be_bytes())?;
     }
-    ks.compact::<&[u8]>(..)?;
+    ks.compact(..)?;
     assert_eq!(store.debt(), 0);
     Ok(())
 }

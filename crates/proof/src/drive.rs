@@ -134,7 +134,7 @@ fn read_all(range: pandodb::Range) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
 /// What the store fails with.
 pub fn accounts(store: &Store) -> Result<Result<(), String>> {
     for info in store.keyspaces() {
-        store.open_keyspace(&info.name)?.expect("it was listed").compact::<&[u8]>(..)?;
+        store.open_keyspace(&info.name)?.expect("it was listed").compact(..)?;
     }
     let report = store.verify()?;
     let stats = store.stats()?;
@@ -195,7 +195,7 @@ impl Driver {
             Step::Drop(name) => self.store.drop_keyspace(name),
             Step::Checkpoint => self.store.checkpoint(),
             Step::Settle => self.store.settle(),
-            Step::Compact(name) => self.keyspace(name)?.compact::<&[u8]>(..),
+            Step::Compact(name) => self.keyspace(name)?.compact(..),
             Step::Persist(durability) => self.store.persist(*durability),
             Step::Snapshot => {
                 self.snapshots.push_back((self.store.snapshot(), before.clone()));

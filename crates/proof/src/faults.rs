@@ -11,7 +11,6 @@
 //!
 //! A unit is one kind of fault at every call of one script; full disks ([`crate::full`]) are one kind more.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice, SimImage};
@@ -24,7 +23,7 @@ use crate::report::{Tally, Unit};
 use crate::script::{Mix, ROWS, Script, State, Step};
 
 /// Everything that can go wrong with a call.
-pub const KINDS: [FaultKind; 12] = [
+pub const KINDS: [FaultKind; 13] = [
     FaultKind::IoError(OpClass::Read),
     FaultKind::IoError(OpClass::Write),
     FaultKind::IoError(OpClass::Sync),
@@ -37,6 +36,7 @@ pub const KINDS: [FaultKind; 12] = [
     FaultKind::BitFlip,
     FaultKind::StorageFull,
     FaultKind::ClockJump,
+    FaultKind::FullSync,
 ];
 
 /// Seeds that share a script: each kind once and for ever, and full disks.
@@ -51,8 +51,6 @@ struct Outcome {
     states: Vec<State>,
     /// What the steps that failed may have left instead.
     uncertain: Vec<State>,
-    /// Keyspaces whose creation met a full disk: the next opening may find them, empty.
-    half_created: BTreeSet<String>,
     /// How many steps are promised to survive a power cut, and a kill.
     synced: usize,
     buffered: usize,
@@ -61,17 +59,9 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Whether the contents are one of the states, but for keyspaces that a refused creation may have left.
+    /// Whether the contents are one of the states.
     fn allows(&self, floor: usize, found: &State) -> bool {
-        let ours = |state: &State| {
-            let mut found = found.clone();
-            found.0.retain(|name, entries| {
-                state.0.contains_key(name) || !entries.is_empty() || !self.half_created.contains(name)
-            });
-            &found == state
-        };
-        let mut allowed = self.states[floor..].iter().chain(&self.uncertain);
-        allowed.any(|state| state == found || (!self.half_created.is_empty() && ours(state)))
+        self.states[floor..].iter().chain(&self.uncertain).any(|state| state == found)
     }
 
     fn acknowledge(&mut self, step: &Step, after: State) {
@@ -97,11 +87,7 @@ impl Outcome {
                 // It is there, and nothing of it is promised.
                 self.states.push(after);
             }
-        } else if !matches!((step, error), (Step::Commit(..), Error::DiskFull { .. })) {
-            // After any other error the store takes no writes, and the state with the keyspace is the uncertain one.
-            if let (Step::Create(name), Error::DiskFull { .. }) = (step, error) {
-                self.half_created.insert((*name).to_owned());
-            }
+        } else if !refused(step, error) {
             let mut more: Vec<State> = self.uncertain.iter().filter(|state| state.takes(step)).cloned().collect();
             more.iter_mut().for_each(|state| state.apply(step));
             self.uncertain.extend(more);
@@ -127,6 +113,12 @@ fn lies(kind: FaultKind) -> bool {
 /// Whether the store must not let the caller know of the fault.
 fn harmless(fault: &Fault) -> bool {
     matches!(fault.kind, FaultKind::ClockJump | FaultKind::ShortTransfer)
+}
+
+/// Whether the step was refused before anything of it was done: by a full disk, or because what was written earlier cannot
+/// leave the memory, since the blocks below are damaged.
+fn refused(step: &Step, error: &Error) -> bool {
+    matches!((step, error), (Step::Commit(..) | Step::Create(_), Error::DiskFull { .. } | Error::Corruption { .. }))
 }
 
 /// Runs the script under the fault. The driver comes back alive, so that the device can be looked at before it closes.

@@ -57,7 +57,7 @@ fn fill_and_free(budget: u64, by_drop: bool) -> Result<(), String> {
         during("deleting a range", rows.delete_range(key(5)..))?;
         state.0.get_mut(name).expect("it was made").retain(|k, _| *k != key(1) && *k < key(5));
         assert_eq!(during("reading", contents(&store))?, state, "budget {budget}: deletes on a full disk");
-        during("compacting", rows.compact::<&[u8]>(..))?;
+        during("compacting", rows.compact(..))?;
     }
     during("settling", store.settle())?;
     let before = state.0.get(ROWS).map_or(0, |rows| rows.len());

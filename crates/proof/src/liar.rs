@@ -94,6 +94,10 @@ impl Device for Liar {
     fn path(&self) -> String {
         self.sim.path()
     }
+
+    fn available(&self) -> Option<u64> {
+        self.sim.available()
+    }
 }
 
 impl File for LyingFile {

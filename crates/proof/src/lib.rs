@@ -13,10 +13,12 @@
 //! | [`drive`] | runs a script on a store; opens images, reads them whole |
 //! | [`crash`] | power cuts and kills at every point of a recorded run, crashes inside recovery, short histories one and all |
 //! | [`liar`] | a device that lies about syncing: the canary of it |
+//! | [`disk`] | a full disk can be emptied again, at every size |
 //! | [`faults`] | the nth call fails; the disk is full |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
 //! | [`model`] | random histories of the whole interface, against sorted maps |
 //! | [`histories`] | isolation: what threads saw against what was committed |
+//! | [`verify`] | verifications beside writers |
 //! | [`kill`] | a real process on a real disk under SIGKILL |
 //! | [`soak`] | units on several threads, resumable |
 //! | [`golden`] | a store written by an earlier build opens |
@@ -29,6 +31,7 @@
 
 pub mod corrupt;
 pub mod crash;
+pub mod disk;
 pub mod drive;
 pub mod faults;
 pub mod full;
@@ -42,6 +45,7 @@ pub mod report;
 pub mod script;
 pub mod seeded;
 pub mod soak;
+pub mod verify;
 
 pub use report::{Failure, Kind, Tally, Unit};
 
@@ -54,6 +58,8 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
         Kind::Model => model::run(unit),
         Kind::Histories => histories::run(unit),
         Kind::Kill => kill::run(unit),
+        Kind::Disk => disk::run(unit),
+        Kind::Verify => verify::run(unit),
     }
 }
 

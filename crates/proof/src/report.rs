@@ -1,7 +1,7 @@
 //! What a harness is asked and what it answers: a unit of work, its tally, its failures.
 //!
 //! A *unit* follows from its seed alone: run twice, it visits the same states in the same order and gives the same counts
-//! and the same digest, where no real threads or processes meet ([`Kind::Histories`], [`Kind::Kill`]). Everything larger (a test, a soak of a night) is a sum of units.
+//! and the same digest, where no real threads or processes meet ([`Kind::Histories`], [`Kind::Kill`], [`Kind::Verify`]). Everything larger (a test, a soak of a night) is a sum of units.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,11 +26,16 @@ pub enum Kind {
     Histories,
     /// A real process on a real disk, killed: [`crate::kill`].
     Kill,
+    /// A disk that is full is emptied again: [`crate::disk`].
+    Disk,
+    /// Verifications beside writers: [`crate::verify`].
+    Verify,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 6] = [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Model, Kind::Histories, Kind::Kill];
+    pub const ALL: [Kind; 8] =
+        [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Model, Kind::Histories, Kind::Kill, Kind::Disk, Kind::Verify];
 
     /// The name, as it is typed.
     pub fn name(self) -> &'static str {
@@ -41,6 +46,8 @@ impl Kind {
             Kind::Model => "model",
             Kind::Histories => "histories",
             Kind::Kill => "kill",
+            Kind::Disk => "disk",
+            Kind::Verify => "verify",
         }
     }
 
@@ -53,6 +60,8 @@ impl Kind {
             Kind::Model => "actions",
             Kind::Histories => "transactions",
             Kind::Kill => "kills",
+            Kind::Disk => "disks",
+            Kind::Verify => "rounds",
         }
     }
 }
@@ -75,7 +84,9 @@ impl Kind {
             Kind::Corrupt => (100_000, 10_000_000),
             Kind::Model => (100_000, 10_000_000),
             Kind::Kill => (200, 20_000),
+            Kind::Disk => (300, 100_000),
             Kind::Histories => (1_000_000, 20_000_000),
+            Kind::Verify => (1_000, 100_000),
         };
         match column {
             Column::Ci => ci,

@@ -85,20 +85,24 @@ const fn hunt(bug: SeededBug, kind: Kind, (from, every): (u64, u64), sign: &'sta
 const ANY: (u64, u64) = (0, 1);
 /// Of [`Kind::Corrupt`]: stores of the seed's own, closed,
 const CLOSED: (u64, u64) = (6, 8);
-/// or killed.
+/// killed,
 const KILLED: (u64, u64) = (7, 8);
-/// Of [`Kind::Faults`]: one write or sync fails,
-const WRITE: (u64, u64) = (2, 25);
-const FORGOTTEN: (u64, u64) = (8, 25);
+/// or the log of a golden store: stores that are closed today have none.
+const GOLDEN_LOG: (u64, u64) = (597, 1);
+/// Of [`Kind::Faults`]: one sync fails,
+const FORGOTTEN: (u64, u64) = (8, 27);
+/// one of a checkpoint that forgets a keyspace,
+const FORGOTTEN_IN_CHECKPOINT: (u64, u64) = (116, 27);
 /// or the disk is full.
-const FULL: (u64, u64) = (24, 25);
+const FULL: (u64, u64) = (26, 27);
 /// Of [`Kind::Model`]: deep trees.
 const DEEP: (u64, u64) = (1, 16);
 /// Small ones in which runs come while maplets are made.
 const BUSY: (u64, u64) = (3, 16);
 
 /// Bugs that show only while another thread looks: the explorer's scenarios `memtable` and `memtable-deep`, `beside`,
-/// `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`, `rows` and `rows-merge` catch them.
+/// `beside-seal`, `kill`, `streams`, `streams-cut`, `pool-reuse`, `pool-hot`, `pool-claims`, `rows` and `rows-merge`,
+/// `close-read` catch them.
 pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ChangedNodeTrusted,
     SeededBug::SplitWhileRead,
@@ -112,11 +116,12 @@ pub const BY_SCHEDULES: &[SeededBug] = &[
     SeededBug::ReaderCountLost,
     SeededBug::LateRowTaken,
     SeededBug::RowOfNewerRoot,
+    SeededBug::AnswerAfterClose,
 ];
 
 /// Every other seeded bug.
 pub const HUNTS: &[Hunt] = {
-    use Kind::{Corrupt, Crash, Faults, Model};
+    use Kind::{Corrupt, Crash, Disk, Faults, Model, Verify};
     use SeededBug::*;
     &[
         hunt(AckBeforeSync, Crash, ANY, "a power cut after an acknowledgement loses the commit"),
@@ -130,18 +135,18 @@ pub const HUNTS: &[Hunt] = {
         hunt(ValuesAfterTheLog, Crash, ANY, "a power cut loses a commit whose large value was not synced"),
         hunt(SyncedBlockShared, Crash, (2, 1), "a block torn to rubbish takes acknowledged records with it"),
         hunt(BatchInParts, Crash, ANY, "a state that never was: half a batch"),
-        hunt(TornTailEatsTheMiddle, Corrupt, CLOSED, "a flipped bit in the log shortens history without an error"),
+        hunt(TornTailEatsTheMiddle, Corrupt, GOLDEN_LOG, "a flipped bit in the log shortens history without an error"),
         hunt(VoidEpochReplayed, Crash, ANY, "after a recovery was crashed a seqno comes twice"),
         hunt(TailTrusted, Faults, FORGOTTEN, "what a reopened store has shown is gone after a power cut"),
         hunt(TailCopyNotSynced, Crash, ANY, "a crash inside recovery loses the tail"),
-        hunt(LogDiscardedEarly, Corrupt, (31, 8), "the older superblock does not serve: its log is gone"),
+        hunt(LogDiscardedEarly, Corrupt, (47, 8), "the older superblock does not serve: its log is gone"),
         hunt(RecordUnchecked, Crash, (1, 1), "a torn record is replayed"),
         hunt(SyncForgetsStreams, Crash, ANY, "a power cut after an acknowledgement loses what another stream held"),
         hunt(LazyLeftBehind, Crash, ANY, "a kill loses a buffered commit with a lazy one before it"),
         hunt(OwnSyncClaimedForAll, Crash, ANY, "a torn tail is taken for damage: the store does not open"),
         hunt(GapIgnored, Crash, ANY, "a state that never was: a later commit without an earlier one"),
         hunt(SegmentAheadNotSynced, Crash, ANY, "a power cut after an acknowledgement loses a whole segment"),
-        hunt(GenerationNotInherited, Crash, (10, 1), "a message seems to be older than what it replaced: no opening"),
+        hunt(GenerationNotInherited, Crash, (26, 1), "a message seems to be older than what it replaced: no opening"),
         hunt(FreedAtOnce, Crash, ANY, "a crash finds pages of its root written over"),
         hunt(
             FreedOneSuperblockEarly,
@@ -186,14 +191,11 @@ pub const HUNTS: &[Hunt] = {
         hunt(FreedWhileSpanned, Model, ANY, "pages of a run are freed twice, or written over"),
         hunt(ReplayIgnoresThrough, Crash, ANY, "a counter has operands twice after a recovery"),
         hunt(DrainedTooSoon, Crash, ANY, "what only memtables held is gone after a reopening"),
-        hunt(
-            KeyspaceInOneCatalogue,
-            Corrupt,
-            (47, 8),
-            "the older superblock does not serve: the log names an unknown keyspace",
-        ),
+        hunt(CreationNotSynced, Crash, ANY, "a power cut after an acknowledgement loses a created keyspace"),
+        hunt(CreatedAgain, Crash, (14, 1), "a dropped keyspace is back after a crash"),
         hunt(DropNotDurable, Crash, (1, 1), "a dropped keyspace is back after a crash"),
-        hunt(PoisonIgnored, Faults, WRITE, "what is acknowledged after a failed write is gone"),
+        hunt(ClosedHandleAnswers, Model, ANY, "a handle that was kept over the close of its store has an answer"),
+        hunt(PoisonIgnored, Faults, FORGOTTEN_IN_CHECKPOINT, "what is acknowledged after a failed sync is gone"),
         hunt(
             LargeValueNotRescued,
             Faults,
@@ -201,8 +203,10 @@ pub const HUNTS: &[Hunt] = {
             "a large value that a reopened store has shown is gone after a power cut",
         ),
         hunt(OpenedFromIsOverwritten, Crash, ANY, "a crash inside recovery tears the only superblock"),
-        hunt(ReserveNotUsed, Faults, FULL, "a delete on a full disk is refused"),
+        hunt(ReserveNotUsed, Disk, ANY, "a delete on a full disk is refused"),
         hunt(FullDiskPoisons, Faults, FULL, "a full disk is for ever"),
+        hunt(ReserveGivenAway, Disk, (0, 2), "a full disk cannot be emptied"),
+        hunt(VerifyPinsInTurn, Verify, ANY, "pages of a sound store have two owners"),
         hunt(VerifySkipsFilters, Corrupt, CLOSED, "pages are taken that verify has not looked at"),
         hunt(VerifySkipsLargeValues, Corrupt, CLOSED, "pages are taken that verify has not looked at"),
     ]

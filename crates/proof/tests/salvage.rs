@@ -132,7 +132,12 @@ fn judge(report: &SalvageReport, copy: &State, right: &State, what: &str) -> BTr
     let none = BTreeMap::new();
     let mut missing = BTreeSet::new();
     for (name, entries) in &right.0 {
-        let got = copy.0.get(name).unwrap_or_else(|| panic!("{what}: keyspace {name} is missing"));
+        let Some(got) = copy.0.get(name) else {
+            // Only a log that was cut may have taken its creation with it.
+            assert!(report.log_cut.is_some(), "{what}: keyspace {name} is missing");
+            missing.extend(entries.keys().map(|key| (name.clone(), key.clone())));
+            continue;
+        };
         for (key, value) in entries {
             match got.get(key) {
                 Some(found) => assert_eq!(found, value, "{what}: {name} {} is wrong", key.escape_ascii()),
@@ -271,7 +276,7 @@ fn two_faults_lose_what_is_reported() {
 /// Every trunk node in turn, both copies.
 #[test]
 fn a_trunk_node_lost_in_both_copies_costs_its_range() {
-    let specimen = Specimen::seeded(36, true);
+    let specimen = Specimen::seeded(45, true);
     let nodes: Vec<u64> = pages(&specimen.image, DATA)
         .into_iter()
         .filter(|&page| kind(&specimen.image, page) == Some(BlockKind::Node))
@@ -367,7 +372,7 @@ fn one_bad_leaf() -> (Arc<SimDevice>, State, BTreeSet<Vec<u8>>) {
         rows.put(&key, &value).expect("written");
         entries.insert(key, value);
     }
-    rows.compact::<&[u8]>(..).expect("compacts");
+    rows.compact(..).expect("compacts");
     drop(rows);
     store.close().expect("closes");
     let image = device.image();
@@ -397,7 +402,7 @@ fn a_store_goes_on_beside_damage() {
             other.put(&key, &value).expect("writes go on");
             state.0.entry("other".to_owned()).or_default().insert(key, value);
         }
-        told += u64::from(rows.compact::<&[u8]>(..).is_err_and(|e| is_named(&e)));
+        told += u64::from(rows.compact(..).is_err_and(|e| is_named(&e)));
         // Told once; then it is left alone, and nothing is owed for it.
         store.settle().expect("the rest is in order");
         assert_eq!(store.debt(), 0);
@@ -407,7 +412,7 @@ fn a_store_goes_on_beside_damage() {
         for (name, key) in unreadable(&store, &state, "beside damage") {
             assert!(name == ROWS && bad.contains(&key), "{name} {} is not in the leaf", key.escape_ascii());
         }
-        other.compact::<&[u8]>(..).expect("another keyspace is not concerned");
+        other.compact(..).expect("another keyspace is not concerned");
         drop((rows, other));
         store.close().expect("closes");
         store = Sizes::TINY.open(device.clone()).expect("opens");
@@ -425,13 +430,13 @@ fn stale_values_come_only_when_asked_for() {
     let rows = store.keyspace_with(ROWS, options(ROWS)).expect("made");
     let write = |value: &str| (0..300u64).for_each(|i| rows.put(format!("key{i:05}"), value).expect("written"));
     write("old and gone");
-    rows.compact::<&[u8]>(..).expect("compacts");
+    rows.compact(..).expect("compacts");
     // A snapshot keeps the range tombstone from being worked off.
     let then = store.snapshot();
     rows.put("key00000", "new").expect("written");
     rows.delete_range("key00010".."key00020").expect("written");
     rows.put("key00299", "new").expect("written");
-    rows.compact::<&[u8]>(..).expect("compacts");
+    rows.compact(..).expect("compacts");
     for i in 0..150u64 {
         rows.put(format!("zzz{i:05}"), [1; 30]).expect("written");
     }

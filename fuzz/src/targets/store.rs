@@ -31,7 +31,8 @@ struct Base {
 
 static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     let golden = GOLDEN.iter().map(Specimen::golden);
-    let seeded = [(21, true), (22, false)].into_iter().map(|(seed, closed)| Specimen::seeded(seed, closed));
+    // Killed ones: the log of a store that was closed holds nothing to damage.
+    let seeded = [21, 22].into_iter().map(|seed| Specimen::seeded(seed, false));
     golden.chain(seeded).map(base).collect()
 });
 
@@ -137,7 +138,7 @@ fn write(store: &Store) -> Result<()> {
     }
     rows.delete_range("key000010".."key000050")?;
     store.settle()?;
-    rows.compact::<&[u8]>(..)?;
+    rows.compact(..)?;
     store.settle()?;
     store.checkpoint()
 }

@@ -52,6 +52,7 @@ fn seeds() -> Vec<Vec<u8>> {
         catalog: Twin([BlockAddr { page: PageNo(1), pages: 1 }, BlockAddr { page: PageNo(64), pages: 1 }]),
         catalog_len: 5,
         catalog_generation: 1,
+        checkpointed_at: 0,
     };
     let old = Superblock { generation: 999, epoch: 30, clean: false, durable: Seqno(1 << 40), ..young.clone() };
     [young, old].iter().map(|superblock| trimmed(superblock.encode()[..PAGE - 4].to_vec())).collect()

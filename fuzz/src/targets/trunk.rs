@@ -50,6 +50,7 @@ fn core(image: &SimImage) -> Result<Core> {
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(100)),
         mend: true,
+        share: Default::default(),
     })
 }
 
@@ -103,6 +104,7 @@ fn base() -> (SimImage, Vec<u8>) {
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(FIRST_ID)),
         mend: true,
+        share: Default::default(),
     };
     let old = run_of(&core, 2, 0..90, None);
     let new = run_of(&core, 3, 20..50, Some(("key02", "key03")));
@@ -268,7 +270,7 @@ fn use_it(image: &SimImage, record: &RootRecord) {
         Ok(index) => index,
     };
     let mut seen = Seen::default();
-    let verified = index.verify(&mut seen);
+    let verified = index.pin()(&mut seen);
     seen.problems.iter().chain(verified.as_ref().err()).for_each(assert_named);
     for reverse in [false, true] {
         if let Err(error) = scan(index.view(), reverse) {

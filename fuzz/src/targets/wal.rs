@@ -81,7 +81,7 @@ fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<V
     };
     let mut bytes = vec![0; PAGE];
     bytes[..8].copy_from_slice(b"PandoWAL");
-    bytes[8..12].copy_from_slice(&(1 + u32::from(tag == 0xff)).to_le_bytes());
+    bytes[8..12].copy_from_slice(&(1 + 3 * u32::from(tag == 0xff)).to_le_bytes());
     bytes[12..16].copy_from_slice(&stream.to_le_bytes());
     bytes[16..32].copy_from_slice(&STORE.0);
     bytes[32..40].copy_from_slice(&number.to_le_bytes());
@@ -122,7 +122,9 @@ fn record(
     let record = &mut out[at..];
     record[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     record[8..12].copy_from_slice(&count.to_le_bytes());
-    record[12..16].copy_from_slice(b"REC\x01");
+    // One of eight creates a keyspace: the payload is the visitor's affair.
+    let creates = tag & 0xe8 == 0xe0;
+    record[12..16].copy_from_slice(if creates { b"REC\x03" } else { b"REC\x01" });
     record[16..24].copy_from_slice(&first.to_le_bytes());
     record[24..32].copy_from_slice(&durable.to_le_bytes());
     record[32..32 + payload.len()].copy_from_slice(payload);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use pandodb_proof::Kind;
 
+use super::parse_size;
+
 const SIM_HELP: &str = "\
 Everything happens in memory or in a temporary directory; no store of yours is touched.
 
@@ -50,6 +52,12 @@ pub struct SimArgs {
     /// Only these steps of the seed's history, to see a shortened failure again.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state"])]
     pub steps: Option<Vec<usize>>,
+    /// With `disk`: run the seed on the file system of this directory instead of a simulated one. It is filled; make it small.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state", "steps"])]
+    pub dir: Option<PathBuf>,
+    /// With `--dir`: the store's memory budget, such as 16MiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dir")]
+    pub memory_budget: Option<usize>,
     /// Print a line of JSON for each kind.
     #[arg(long)]
     pub json: bool,
@@ -70,6 +78,10 @@ pub enum SimKind {
     Kill,
     /// Histories of many clients against what they must have seen.
     Histories,
+    /// Disks of many sizes that are filled and emptied again.
+    Disk,
+    /// Verifications of a store beside its writers.
+    Verify,
     /// One after the other.
     All,
 }
@@ -84,6 +96,8 @@ impl SimKind {
             SimKind::Model => vec![Kind::Model],
             SimKind::Kill => vec![Kind::Kill],
             SimKind::Histories => vec![Kind::Histories],
+            SimKind::Disk => vec![Kind::Disk],
+            SimKind::Verify => vec![Kind::Verify],
             SimKind::All => Kind::ALL.to_vec(),
         }
     }

@@ -1,4 +1,4 @@
-//! `dump`: the whole store as text, and the words of that text.
+//! `dump`: the store, or some keyspaces of it, as text, and the words of that text.
 //!
 //! ```text
 //! \!pando-dump TAB 1                                  the form's version
@@ -10,13 +10,13 @@
 //! \!done TAB keyspaces                                nothing is missing
 //! ```
 //!
-//! A line of data never starts with `\!` ([`crate::kv`]). All keyspaces are read at one snapshot.
+//! A line of data never starts with `\!` ([`crate::kv`]). The keyspaces are read at one snapshot.
 
 use std::io::Write;
 
 use pandodb::KeyspaceInfo;
 
-use super::{Access, existing, open};
+use super::{Access, existing, open, require_keyspaces};
 use crate::{
     args::DumpArgs,
     failure::Outcome,
@@ -35,11 +35,15 @@ pub const END: &str = "\\!end";
 /// Ends the dump.
 pub const DONE: &str = "\\!done";
 
-/// Writes the whole store to stdout.
+/// Writes the store, or some keyspaces of it, to stdout.
 pub fn run(args: &DumpArgs) -> Outcome {
     let store = open(&args.store, Access::Read)?;
     let snapshot = store.snapshot();
-    let keyspaces = store.keyspaces();
+    let mut keyspaces = store.keyspaces();
+    if !args.keyspaces.is_empty() {
+        require_keyspaces(&args.keyspaces, keyspaces.iter().map(|info| info.name.as_str()), "the store")?;
+        keyspaces.retain(|info| args.keyspaces.contains(&info.name));
+    }
     let mut out = output::stdout();
     let mut scratch = Vec::new();
     writeln!(out, "{HEADER}\t{VERSION}").map_err(|e| output::lost(&e))?;

@@ -3,19 +3,15 @@
 //! ```text
 //! Source ─▶ record ─▶ commit (one record, or --batch N) ─▶ acked COUNT, when N more are durable
 //!    │                   └─ its time goes into the histogram
-//!    └─ malformed: reported with its line, counted, passed over
+//!    └─ malformed: counted, passed over; the first 20 are reported with their lines
 //! end: settle (pay the debt), then the figures
+//! Ctrl-C: stop between two commits, close, say what is in the store
 //! ```
 //!
 //! Each commit is made at the durability that was asked for and returns once that is reached, so what is committed may be
 //! acknowledged. Memory: the store's budget, one record (or one batch) and the buffers of the input.
 
-use std::{
-    fs::File,
-    io::{self, BufRead, BufReader, IsTerminal},
-    path::Path,
-    time::Instant,
-};
+use std::time::Instant;
 
 use indicatif::ProgressBar;
 use pandodb::{
@@ -24,11 +20,15 @@ use pandodb::{
 };
 use serde::Serialize;
 
-use super::{Access, builder, stats::latency_line};
+use super::{
+    Access, builder, open_input,
+    stats::{amplification, latency_line},
+};
 use crate::{
     args::LoadArgs,
     failure::{Failure, Outcome},
     input::{self, Record, Source, Step},
+    interrupt::Interrupts,
     meter::{Latencies, LatencyFigures, peak_rss_bytes},
     operand::OperandForm,
     output,
@@ -36,6 +36,8 @@ use crate::{
 
 /// A batch is committed early at so many bytes: it is held twice, and the store bounds it too.
 const BATCH_BYTES: usize = 8 << 20;
+/// Malformed lines that are reported one by one; the rest is counted.
+const REPORTED_LINES: u64 = 20;
 
 /// The figures of a load.
 #[derive(Debug, Serialize)]
@@ -57,25 +59,22 @@ struct Report {
     debt_bytes: u64,
     write_amplification: f64,
     space_amplification: f64,
+    lifetime_user_bytes: u64,
 }
 
 /// Loads a file or a pipe.
 pub fn run(args: &LoadArgs) -> Outcome {
-    let (input, bar) = open_input(&args.file)?;
+    let (input, bar) = open_input(&args.file, "records")?;
     let mut source = input::open(input, args.format, &args.key, args.merge.is_some())?;
     let store = builder(&args.at.store, Access::Create)?.durability(args.durability.into()).open()?;
-    let keyspace = keyspace(&store, args)?;
-    let mut loader = Loader::new(args, &store, &keyspace, bar);
-    let read = loader.read(source.as_mut());
-    loader.bar.finish_and_clear();
-    if let Err(failure) = read {
-        return Err(failure.context(format_args!("line {}, after {} records", source.line(), loader.loaded)));
-    }
-    let bar = output::spinner("paying the debt");
-    store.settle()?;
-    bar.finish_and_clear();
-    let report = loader.report()?;
-    store.close()?;
+    let loaded = load(args, &store, source.as_mut(), bar);
+    // The listener for signals has a handle of its own, so that dropping this one would not close the store.
+    let closed = store.close();
+    let report = match loaded {
+        Err(failure @ Failure::Interrupted(_)) => return closed.map_err(Failure::from).and(Err(failure)),
+        other => other?,
+    };
+    closed?;
     print(&report, args.json)?;
     match (report.records, report.malformed) {
         (0, 1..) => Err(Failure::Misuse("nothing was loaded: every line is malformed; check --format".into())),
@@ -83,24 +82,24 @@ pub fn run(args: &LoadArgs) -> Outcome {
     }
 }
 
-/// Opens the file, or stdin for `-`, with a bar that moves as it is read.
-fn open_input(path: &Path) -> Outcome<(Box<dyn BufRead>, ProgressBar)> {
-    const BUFFER_BYTES: usize = 256 << 10;
-    if path == Path::new("-") {
-        if io::stdin().is_terminal() {
-            eprintln!("pando: reading records from the terminal; end them with Ctrl-D");
-        }
-        let bar = output::byte_bar(None);
-        return Ok((Box::new(BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(io::stdin()))), bar));
+/// Loads everything, and waits until the store owes no work.
+fn load(args: &LoadArgs, store: &Store, source: &mut dyn Source, bar: ProgressBar) -> Outcome<Report> {
+    let keyspace = keyspace(store, args)?;
+    let interrupts = Interrupts::listen(store.clone())?;
+    let mut loader = Loader::new(args, store, &keyspace, bar, interrupts);
+    let read = loader.read(source);
+    loader.bar.finish_and_clear();
+    loader.say_unreported();
+    if let Err(failure) = read {
+        return Err(failure.context(format_args!("line {}, after {} records", source.line(), loader.loaded)));
     }
-    let failed = |e: io::Error| Failure::io(format_args!("opening `{}`", path.display()), &e);
-    let file = File::open(path).map_err(failed)?;
-    let meta = file.metadata().map_err(failed)?;
-    if meta.is_dir() {
-        return Err(Failure::Misuse(format!("`{}` is a directory; name a file or - for stdin", path.display())));
+    if loader.interrupts.asked() {
+        return Err(loader.interrupts.failure());
     }
-    let bar = output::byte_bar(meta.is_file().then_some(meta.len()));
-    Ok((Box::new(BufReader::with_capacity(BUFFER_BYTES, bar.wrap_read(file))), bar))
+    let bar = output::spinner("paying the debt");
+    store.settle()?;
+    bar.finish_and_clear();
+    loader.report()
 }
 
 /// The keyspace as it is, or made with the options given.
@@ -132,8 +131,10 @@ struct Loader<'a> {
     args: &'a LoadArgs,
     store: &'a Store,
     keyspace: &'a Keyspace,
-    /// How operands are typed, if values are operands.
-    operands: Option<OperandForm>,
+    /// Values are operands.
+    merges: bool,
+    /// How values and operands are typed.
+    form: OperandForm,
     durability: Durability,
     pending: Vec<Pending>,
     pending_bytes: usize,
@@ -145,16 +146,24 @@ struct Loader<'a> {
     loaded_bytes: u64,
     malformed: u64,
     acked: u64,
+    interrupts: Interrupts,
 }
 
 impl<'a> Loader<'a> {
-    fn new(args: &'a LoadArgs, store: &'a Store, keyspace: &'a Keyspace, bar: ProgressBar) -> Loader<'a> {
+    fn new(
+        args: &'a LoadArgs,
+        store: &'a Store,
+        keyspace: &'a Keyspace,
+        bar: ProgressBar,
+        interrupts: Interrupts,
+    ) -> Loader<'a> {
         let now = Instant::now();
         Loader {
             args,
             store,
             keyspace,
-            operands: args.merge.as_deref().map(OperandForm::of),
+            merges: args.merge.is_some(),
+            form: OperandForm::of(keyspace.operator().unwrap_or_default()),
             durability: args.durability.into(),
             pending: Vec::new(),
             pending_bytes: 0,
@@ -166,13 +175,18 @@ impl<'a> Loader<'a> {
             loaded_bytes: 0,
             malformed: 0,
             acked: 0,
+            interrupts,
         }
     }
 
-    /// Reads and commits to the end of the input.
+    /// Reads and commits to the end of the input, or until somebody interrupts it. A batch that is not full by then is left
+    /// out.
     fn read(&mut self, source: &mut dyn Source) -> Outcome {
         let mut record = Record::default();
         loop {
+            if self.interrupts.asked() {
+                return Ok(());
+            }
             match source.next(&mut record).map_err(|e| Failure::io("reading the input", &e))? {
                 Step::End => break,
                 Step::Malformed { line, why } => self.reject(line, &why),
@@ -197,13 +211,8 @@ impl<'a> Loader<'a> {
         if record.key.len() > MAX_KEY {
             return Err(format!("the key has {} bytes, over the limit of {MAX_KEY}", record.key.len()));
         }
-        let limit = match self.operands {
-            Some(form) => {
-                form.encode(&mut record.value)?;
-                MAX_OPERAND
-            }
-            None => MAX_VALUE,
-        };
+        let limit = if self.merges { MAX_OPERAND } else { MAX_VALUE };
+        self.form.encode(&mut record.value)?;
         if record.value.len() > limit {
             return Err(format!("the value has {} bytes, over the limit of {limit}", record.value.len()));
         }
@@ -213,18 +222,29 @@ impl<'a> Loader<'a> {
     /// Reports a line and goes on.
     fn reject(&mut self, line: u64, why: &str) {
         self.malformed += 1;
-        self.bar.suspend(|| eprintln!("line {line}: malformed: {why}"));
+        if self.malformed <= REPORTED_LINES {
+            self.bar.suspend(|| eprintln!("line {line}: malformed: {why}"));
+        }
+    }
+
+    /// Says how many malformed lines were not reported one by one.
+    fn say_unreported(&self) {
+        if self.malformed > REPORTED_LINES {
+            let (more, all) = (output::count(self.malformed - REPORTED_LINES), output::count(self.malformed));
+            eprintln!("{more} more malformed lines are not listed, {all} in all");
+        }
     }
 
     /// Commits one record. One that the store finds invalid is malformed; any other failure ends the load.
     fn write_one(&mut self, line: u64, record: &Record) -> Outcome {
         let started = Instant::now();
-        let written = match self.operands {
-            Some(_) => self.keyspace.merge(&record.key, &record.value),
-            None => self.keyspace.put(&record.key, &record.value),
+        let written = if self.merges {
+            self.keyspace.merge(&record.key, &record.value)
+        } else {
+            self.keyspace.put(&record.key, &record.value)
         };
         match written {
-            Ok(()) => self.committed(started, 1, record.key.len() + record.value.len()),
+            Ok(()) => self.committed(started, 1, line, record.key.len() + record.value.len()),
             Err(Error::InvalidArgument { detail }) => {
                 self.reject(line, &detail);
                 Ok(())
@@ -243,25 +263,27 @@ impl<'a> Loader<'a> {
         let started = Instant::now();
         let mut batch = self.store.batch();
         for Pending { record, .. } in &pending {
-            match self.operands {
-                Some(_) => batch.merge(self.keyspace, &record.key, &record.value),
-                None => batch.put(self.keyspace, &record.key, &record.value),
-            };
+            if self.merges {
+                batch.merge(self.keyspace, &record.key, &record.value);
+            } else {
+                batch.put(self.keyspace, &record.key, &record.value);
+            }
         }
         match batch.commit(self.durability) {
-            Ok(()) => self.committed(started, pending.len() as u64, bytes),
+            Ok(()) => self.committed(started, pending.len() as u64, pending[pending.len() - 1].line, bytes),
             Err(Error::InvalidArgument { .. }) => pending.iter().try_for_each(|p| self.write_one(p.line, &p.record)),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Counts a commit, and acknowledges if it is time.
-    fn committed(&mut self, started: Instant, records: u64, bytes: usize) -> Outcome {
+    /// Counts a commit whose last record is from `line`, and acknowledges if it is time.
+    fn committed(&mut self, started: Instant, records: u64, line: u64, bytes: usize) -> Outcome {
         let now = Instant::now();
         self.latencies.record(now - started);
         self.last_ack = now;
         self.loaded += records;
         self.loaded_bytes += bytes as u64;
+        self.interrupts.committed(self.loaded, line);
         if self.args.ack_every.is_some_and(|every| self.loaded - self.acked >= every) {
             self.acked = self.loaded;
             // Whoever counts on acknowledgements must not lose them silently: a closed pipe is a failure here.
@@ -297,6 +319,7 @@ impl<'a> Loader<'a> {
             debt_bytes: stats.debt_bytes,
             write_amplification: stats.write_amplification(),
             space_amplification: stats.space_amplification(),
+            lifetime_user_bytes: stats.lifetime_user_bytes,
         })
     }
 }
@@ -305,17 +328,25 @@ fn print(report: &Report, json: bool) -> Outcome {
     if json {
         return output::json(report);
     }
+    let write = amplification(report.write_amplification, report.lifetime_user_bytes);
+    let space = amplification(report.space_amplification, report.logical_bytes);
     let rss = report.peak_rss_bytes.map_or("unknown".into(), output::bytes);
     let rows = [
         ("records", format!("{} ({} malformed)", output::count(report.records), output::count(report.malformed))),
-        ("time", format!("{:.2} s, debt paid after {:.2} s", report.seconds_to_last_ack, report.seconds_to_no_debt)),
+        (
+            "time",
+            format!(
+                "{:.2} s, background work done after {:.2} s",
+                report.seconds_to_last_ack, report.seconds_to_no_debt
+            ),
+        ),
         ("records/s", output::count(report.records_per_second as u64)),
         ("commit", latency_line(&report.commits)),
         ("durability", report.durability.into()),
         ("memory", format!("peak {rss}, budget {}", output::bytes(report.memory_budget_bytes))),
         ("tree", format!("{} levels, at most {} runs on a path", report.levels, report.max_runs_on_path)),
         ("on disk", format!("{} for {}", output::bytes(report.disk_bytes), output::bytes(report.logical_bytes))),
-        ("amplification", format!("write {:.2}, space {:.2}", report.write_amplification, report.space_amplification)),
+        ("amplification", format!("write {write} in the store's life, space {space}")),
     ];
     output::line(output::figures(&rows))
 }

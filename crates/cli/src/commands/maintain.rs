@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use pandodb::Error;
 use serde::Serialize;
 
-use super::{Access, existing, open, scan::bounds};
+use super::{Access, existing, open, scan::bounds, stats::amplification};
 use crate::{
     args::{BackupArgs, CompactArgs, ReportArgs},
     failure::{Failure, Outcome},
@@ -30,7 +31,8 @@ pub fn verify(args: &ReportArgs) -> Outcome {
     let bar = output::spinner("verifying");
     let report = store.verify()?;
     bar.finish_and_clear();
-    let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    // What can be done is said once, at the end.
+    let problems: Vec<String> = report.problems.iter().map(Error::what).collect();
     let verdict = Verdict {
         sound: problems.is_empty(),
         blocks: report.blocks,
@@ -74,6 +76,7 @@ struct Compacted {
     disk_bytes_before: u64,
     disk_bytes_after: u64,
     space_amplification: f64,
+    logical_bytes: u64,
 }
 
 /// Merges a range of keys and gives the freed space back.
@@ -94,13 +97,14 @@ pub fn compact(args: &CompactArgs) -> Outcome {
         disk_bytes_before: before.disk_bytes,
         disk_bytes_after: after.disk_bytes,
         space_amplification: after.space_amplification(),
+        logical_bytes: after.logical_bytes,
     };
     if args.json {
         return output::json(&done);
     }
     let (from, to) = (output::bytes(done.disk_bytes_before), output::bytes(done.disk_bytes_after));
-    let (space, seconds) = (done.space_amplification, done.seconds);
-    output::line(format_args!("compacted in {seconds:.2} s: {from} before, {to} after, space amplification {space:.2}"))
+    let (space, seconds) = (amplification(done.space_amplification, done.logical_bytes), done.seconds);
+    output::line(format_args!("compacted in {seconds:.2} s: {from} before, {to} after, space amplification {space}"))
 }
 
 /// The answer of `checkpoint`.
@@ -135,7 +139,10 @@ pub fn backup(args: &BackupArgs) -> Outcome {
     let store = open(&args.store, Access::Write)?;
     let started = Instant::now();
     let bar = output::spinner("copying");
-    let report = store.backup(&args.to)?;
+    let report = match &args.keyspaces[..] {
+        [] => store.backup(&args.to),
+        names => store.backup_keyspaces(&args.to, names),
+    }?;
     bar.finish_and_clear();
     store.close()?;
     let done = BackedUp { seconds: started.elapsed().as_secs_f64(), bytes: report.bytes };

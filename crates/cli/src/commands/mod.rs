@@ -1,15 +1,18 @@
 //! One module a command, or a few that are alike.
 //!
-//! Commands that only read open the store read-only: a shared lock, the log replayed in memory, nothing changed.
+//! Commands that only read open the store read-only: a shared lock, the log replayed in memory, nothing changed. Those that
+//! only look (`stats`, `keyspaces`, `inspect`) do without the lock where a writer has it.
 //! Commands that write take the writer's lock and close the store before they report.
 
 #[cfg(feature = "lab")]
 pub mod bench;
 #[cfg(feature = "lab")]
 pub mod bench_report;
+pub mod completions;
 pub mod dump;
 pub mod gen_records;
 pub mod inspect;
+pub mod keyspace;
 #[cfg(feature = "lab")]
 pub mod lab;
 #[cfg(feature = "lab")]
@@ -29,14 +32,25 @@ pub mod scan;
 pub mod sim;
 pub mod stats;
 
-use std::path::Path;
+use std::{
+    fs::File,
+    io::{self, BufRead, BufReader, IsTerminal, Read},
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use pandodb::{Keyspace, Store, StoreBuilder};
+use indicatif::ProgressBar;
+use pandodb::{
+    Keyspace, Store, StoreBuilder,
+    check::{self, Glance},
+};
 
 use crate::{
     args::{Cli, Command, KeyspaceArgs, StoreArgs},
     demo,
     failure::{Failure, Outcome},
+    input::packed,
+    output,
 };
 
 /// Does what was asked for.
@@ -52,6 +66,8 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Scan(args) => scan::scan(&args),
         Command::Count(args) => scan::count(&args),
         Command::Keyspaces(args) => stats::keyspaces(&args),
+        Command::Keyspace(command) => keyspace::run(&command),
+        Command::Completions(args) => completions::run(&args),
         Command::Stats(args) => stats::stats(&args),
         Command::Verify(args) => maintain::verify(&args),
         Command::Compact(args) => maintain::compact(&args),
@@ -97,9 +113,49 @@ pub fn builder(args: &StoreArgs, access: Access) -> Outcome<StoreBuilder> {
     })
 }
 
-/// Opens the store for a command.
+/// Opens the store for a command. Says so if a reader had to wait for the log.
 pub fn open(args: &StoreArgs, access: Access) -> Outcome<Store> {
-    Ok(builder(args, access)?.open()?)
+    opened(args, access, builder(args, access)?)
+}
+
+fn opened(args: &StoreArgs, access: Access, builder: StoreBuilder) -> Outcome<Store> {
+    let begun = Instant::now();
+    let store = builder.open()?;
+    if access == Access::Read
+        && let Some(note) = slow_opening(begun.elapsed(), store.stats()?.log_bytes, &args.store)
+    {
+        eprintln!("{note}");
+    }
+    Ok(store)
+}
+
+/// What is said where reading the log took long. Commands that only read do that each time, since they write nothing.
+fn slow_opening(took: Duration, log_bytes: u64, store: &Path) -> Option<String> {
+    const LONG: Duration = Duration::from_secs(1);
+    const MUCH: u64 = 1 << 20;
+    let is_told = took >= LONG && log_bytes >= MUCH;
+    is_told.then(|| {
+        format!(
+            "pando: opening took {:.1} s, to read {} of log; `pando checkpoint {}` once, and it is not read again",
+            took.as_secs_f64(),
+            output::bytes(log_bytes),
+            store.display(),
+        )
+    })
+}
+
+/// What `full` says of the opened store, or where a writer has it open, what `glanced` says of its last checkpoint.
+pub fn open_or_glance<T>(
+    args: &StoreArgs,
+    full: impl FnOnce(&Store) -> Outcome<T>,
+    glanced: impl FnOnce(Glance) -> T,
+) -> Outcome<T> {
+    let builder = builder(args, Access::Read)?;
+    match opened(args, Access::Read, builder) {
+        Ok(store) => full(&store),
+        Err(Failure::InUse(_)) => Ok(glanced(check::glance(&args.store)?)),
+        Err(other) => Err(other),
+    }
 }
 
 /// Opens the store to read one keyspace of it.
@@ -115,10 +171,61 @@ pub fn existing(store: &Store, name: &str) -> Outcome<Keyspace> {
     store.open_keyspace(name)?.ok_or_else(missing)
 }
 
+/// Refuses names of keyspaces that are not among `there`.
+pub fn require_keyspaces<'n>(wanted: &[String], there: impl Iterator<Item = &'n str> + Clone, place: &str) -> Outcome {
+    match wanted.iter().find(|name| !there.clone().any(|is| is == **name)) {
+        None => Ok(()),
+        Some(name) => {
+            let list = there.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+            let list = if list.is_empty() { "none".into() } else { list };
+            Err(Failure::NotFound(format!("there is no keyspace `{name}` in {place}; there is {list}")))
+        }
+    }
+}
+
+/// Opens a file, or stdin for `-`, with a bar that moves as it is read. What is packed with gzip or zstd is unpacked.
+pub fn open_input(path: &Path, what: &str) -> Outcome<(Box<dyn BufRead>, ProgressBar)> {
+    const BUFFER_BYTES: usize = 256 << 10;
+    let failed = |e: io::Error| Failure::io(format_args!("opening `{}`", path.display()), &e);
+    let (input, bar): (Box<dyn Read>, ProgressBar) = if path == Path::new("-") {
+        if io::stdin().is_terminal() {
+            eprintln!("pando: reading {what} from the terminal; end with Ctrl-D");
+        }
+        let bar = output::byte_bar(None);
+        (Box::new(bar.wrap_read(io::stdin())), bar)
+    } else {
+        let file = File::open(path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        if meta.is_dir() {
+            return Err(Failure::Misuse(format!("`{}` is a directory; name a file or - for stdin", path.display())));
+        }
+        let bar = output::byte_bar(meta.is_file().then_some(meta.len()));
+        (Box::new(bar.wrap_read(file)), bar)
+    };
+    let input = BufReader::with_capacity(BUFFER_BYTES, input);
+    Ok((packed::open(input, BUFFER_BYTES).map_err(failed)?, bar))
+}
+
 fn require(store: &Path) -> Outcome {
     if store.exists() {
         return Ok(());
     }
     let path = store.display();
     Err(Failure::NotFound(format!("there is no store at `{path}`; `pando load` or `pando put` makes one")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slow_opening_is_told_if_the_log_is_why() {
+        let note = |ms, bytes| slow_opening(Duration::from_millis(ms), bytes, Path::new("s"));
+        assert_eq!((note(999, 64 << 20), note(5_000, 1 << 10)), (None, None));
+        let said = note(1_400, 14_365_491).unwrap();
+        assert_eq!(
+            said,
+            "pando: opening took 1.4 s, to read 13.7 MiB of log; `pando checkpoint s` once, and it is not read again"
+        );
+    }
 }

@@ -1,43 +1,115 @@
-//! `get`, `put`, `delete`, `merge`: one key at a time.
+//! `get`, `put`, `delete`, `merge`: one key at a time, or a range to delete.
 
-use pandodb::{Batch, Keyspace, KeyspaceOptions, Store};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+};
 
-use super::{Access, existing, open, open_to_read};
+use pandodb::{Batch, Keyspace, KeyspaceOptions, MAX_VALUE, Store};
+
+use super::{
+    Access, existing, open, open_to_read,
+    scan::{Bounds, bounds},
+};
 use crate::{
     args::{DeleteArgs, DurabilityName, GetArgs, KeyspaceArgs, MergeArgs, PutArgs},
     failure::{Failure, Outcome},
     kv,
     operand::OperandForm,
-    output,
+    output::{self, Shown},
 };
 
 /// Prints a key's value. Exit code 1 if it has none.
 pub fn get(args: &GetArgs) -> Outcome {
-    let (store, keyspace) = open_to_read(&args.at)?;
+    let (_store, keyspace) = open_to_read(&args.at)?;
     let Some(value) = keyspace.get(&args.key)? else {
         let (key, name) = (kv::escaped(&args.key), &args.at.keyspace);
         return Err(Failure::NotFound(format!("keyspace `{name}` has no key `{key}`")));
     };
-    let text = match args.form {
-        Some(form) => form.print(&value).map_err(Failure::Misuse)?,
-        None => kv::escaped(&value),
-    };
-    drop(store);
-    output::line(text)
+    if args.raw {
+        let mut out = output::stdout();
+        out.write_all(&value).map_err(|e| output::lost(&e))?;
+        return output::finish(out);
+    }
+    let number = args.form.map(|form| form.print(&value)).transpose().map_err(Failure::Misuse)?;
+    output::line(match (args.json, number) {
+        (true, Some(number)) => output::json_record(&args.key, Some(Shown::Number(&number))),
+        (true, None) => output::json_record(&args.key, Some(Shown::Bytes(&value))),
+        (false, Some(number)) => number,
+        (false, None) => kv::escaped(&value),
+    })
 }
 
 /// Gives a key a value; makes the store and the keyspace if they are not there.
 pub fn put(args: &PutArgs) -> Outcome {
+    let mut value = given_value(args)?;
     let store = open(&args.at.store, Access::Create)?;
     let keyspace = store.keyspace(&args.at.keyspace)?;
-    commit(store, args.durability.durability, |batch| batch.put(&keyspace, &args.key, &args.value))
+    let operator = keyspace.operator().unwrap_or_default();
+    OperandForm::of(operator).encode(&mut value).map_err(|why| {
+        let name = &args.at.keyspace;
+        Failure::Misuse(format!("{why}; keyspace `{name}` holds counters ({operator}): give a decimal number"))
+    })?;
+    commit(store, args.durability.durability, |batch| batch.put(&keyspace, &args.key, &value))
 }
 
-/// Deletes a key.
+/// The value of the command line, of stdin or of a file.
+fn given_value(args: &PutArgs) -> Outcome<Vec<u8>> {
+    match (args.value.as_deref(), &args.file) {
+        (Some("-"), _) => read_value("stdin", &mut io::stdin().lock()),
+        (Some(text), _) => kv::unescape(text).map_err(|why| Failure::Misuse(format!("the value: {why}"))),
+        (None, Some(path)) => {
+            let name = format!("`{}`", path.display());
+            let mut file = File::open(path).map_err(|e| Failure::io(format_args!("opening {name}"), &e))?;
+            read_value(&name, &mut file)
+        }
+        (None, None) => {
+            Err(Failure::Misuse("the value is missing: give VALUE, or - to read it from stdin, or --file FILE".into()))
+        }
+    }
+}
+
+/// All that `input` holds, which is no more than a value can be.
+fn read_value(name: &str, input: &mut dyn Read) -> Outcome<Vec<u8>> {
+    let mut value = Vec::new();
+    let limit = MAX_VALUE as u64;
+    input.take(limit + 1).read_to_end(&mut value).map_err(|e| Failure::io(format_args!("reading {name}"), &e))?;
+    if value.len() as u64 > limit {
+        let limit = output::bytes(limit);
+        return Err(Failure::Misuse(format!("{name} holds more than {limit}, the longest value; nothing was written")));
+    }
+    Ok(value)
+}
+
+/// Deletes a key or a range of keys.
 pub fn delete(args: &DeleteArgs) -> Outcome {
+    let range = deleted_range(args)?;
     let store = open(&args.at.store, Access::Write)?;
     let keyspace = existing(&store, &args.at.keyspace)?;
-    commit(store, args.durability.durability, |batch| batch.delete(&keyspace, &args.key))
+    commit(store, args.durability.durability, |batch| match (&args.key, range) {
+        (Some(key), _) => batch.delete(&keyspace, key),
+        (None, range) => batch.delete_range(&keyspace, range),
+    })
+}
+
+/// The range that is to be deleted, if no key is named. An empty option, as an unset variable of a shell gives it, must not
+/// empty the keyspace.
+fn deleted_range(args: &DeleteArgs) -> Outcome<Bounds> {
+    let range = &args.range;
+    let named = [&range.from, &range.to, &range.prefix].into_iter().flatten().count();
+    if args.key.is_none() && !args.all {
+        const ALL: &str = "; say --all if every key of the keyspace is meant";
+        let empty = [&range.from, &range.prefix].into_iter().flatten().all(Vec::is_empty) && range.to.is_none();
+        if named == 0 {
+            return Err(Failure::Misuse(format!(
+                "nothing is named: give a KEY, or a range with --from, --to or --prefix{ALL}"
+            )));
+        }
+        if empty {
+            return Err(Failure::Misuse(format!("this range holds every key{ALL}")));
+        }
+    }
+    bounds(range)
 }
 
 /// Merges an operand; makes the store and the keyspace if they are not there and an operator is named.
@@ -57,7 +129,7 @@ fn merging(store: &Store, at: &KeyspaceArgs, operator: Option<&str>) -> Outcome<
         if keyspace.operator().is_none() {
             let name = &at.keyspace;
             return Err(Failure::Misuse(format!(
-                "keyspace `{name}` has no merge operator; make one with `pando merge … --keyspace NEW --merge OPERATOR`"
+                "keyspace `{name}` has no merge operator; create one that has: `pando keyspace create STORE NAME --merge OPERATOR`"
             )));
         }
         return Ok(keyspace);

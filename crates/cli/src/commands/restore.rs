@@ -3,15 +3,12 @@
 //! Restoring is strict where loading is lenient: a dump was written by a machine, so its first wrong line ends the work.
 //! Nothing is reported done before the last line, `\!done`, has been read and everything synced.
 
-use std::{
-    io::{self, BufRead, BufReader},
-    time::Instant,
-};
+use std::{io::BufRead, time::Instant};
 
 use pandodb::{Durability, IndexKind, Keyspace, KeyspaceOptions, Store};
 use serde::Serialize;
 
-use super::{Access, dump, open};
+use super::{Access, dump, open, open_input, require_keyspaces};
 use crate::{
     args::RestoreArgs,
     failure::{Failure, Outcome},
@@ -32,13 +29,15 @@ struct Restored {
     seconds: f64,
 }
 
-/// Reads a dump from stdin.
+/// Reads a dump from a file or a pipe.
 pub fn run(args: &RestoreArgs) -> Outcome {
+    let (input, bar) = open_input(&args.file, "a dump")?;
+    let mut reader = Reader { lines: Lines::new(input) };
+    // Before the store is made: what is no dump leaves nothing to clear away.
+    check_header(&mut reader).map_err(|failure| failure.context("line 1"))?;
     let store = open(&args.store, Access::Create)?;
-    let mut reader = Reader { lines: Lines::new(BufReader::with_capacity(256 << 10, io::stdin().lock())) };
     let started = Instant::now();
-    let bar = output::spinner("restoring");
-    let restored = restore(&store, &mut reader);
+    let restored = restore(&store, &mut reader, &args.keyspaces);
     bar.finish_and_clear();
     let number = reader.lines.number();
     let (keyspaces, records) = restored.map_err(|failure| failure.context(format_args!("line {number}")))?;
@@ -59,7 +58,7 @@ struct Reader<R> {
 
 impl<R: BufRead> Reader<R> {
     fn next(&mut self) -> Outcome<&[u8]> {
-        match self.lines.next().map_err(|e| Failure::io("stdin", &e))? {
+        match self.lines.next().map_err(|e| Failure::io("reading the dump", &e))? {
             Line::Text(text) => Ok(text.strip_suffix(b"\r").unwrap_or(text)),
             Line::TooLong => Err(Failure::Corruption(lines::TOO_LONG.into())),
             Line::End => Err(Failure::Corruption(
@@ -69,25 +68,39 @@ impl<R: BufRead> Reader<R> {
     }
 }
 
-fn restore(store: &Store, reader: &mut Reader<impl BufRead>) -> Outcome<(u64, u64)> {
+/// Reads the first line, which says that this is a dump.
+fn check_header(reader: &mut Reader<impl BufRead>) -> Outcome {
     let header = format!("{}\t{}", dump::HEADER, dump::VERSION);
     let first = reader.next()?;
-    if first != header.as_bytes() {
-        let found = kv::escaped(&first[..first.len().min(40)]);
-        return Err(Failure::Misuse(format!("this is no dump of version {}: it starts with `{found}`", dump::VERSION)));
+    if first == header.as_bytes() {
+        return Ok(());
     }
-    let (mut keyspaces, mut records) = (0, 0);
+    let found = kv::escaped(&first[..first.len().min(40)]);
+    Err(Failure::Misuse(format!("this is no dump of version {}: it starts with `{found}`", dump::VERSION)))
+}
+
+/// Restores the keyspaces of `only`, or all if that is empty; gives the numbers of keyspaces and of records.
+fn restore(store: &Store, reader: &mut Reader<impl BufRead>, only: &[String]) -> Outcome<(u64, u64)> {
+    let (mut restored, mut records) = (0, 0);
+    let mut names: Vec<String> = Vec::new();
     loop {
         let line = reader.next()?;
         if let Some(promised) = directive(line, dump::DONE) {
-            check_count("keyspaces", promised, keyspaces)?;
-            return Ok((keyspaces, records));
+            check_count("keyspaces", promised, names.len() as u64)?;
+            require_keyspaces(only, names.iter().map(String::as_str), "the dump")?;
+            return Ok((restored, records));
         }
         let header = directive(line, dump::KEYSPACE)
             .ok_or_else(|| Failure::Corruption("a `\\!keyspace` or `\\!done` line was expected".into()))?;
-        let keyspace = create(store, header)?;
-        records += fill(store, &keyspace, reader)?;
-        keyspaces += 1;
+        let (name, options) = describe(header)?;
+        if only.is_empty() || only.contains(&name) {
+            let keyspace = create(store, &name, options)?;
+            records += fill(store, &keyspace, reader)?;
+            restored += 1;
+        } else {
+            pass_over(reader)?;
+        }
+        names.push(name);
     }
 }
 
@@ -105,8 +118,8 @@ fn check_count(what: &str, promised: &[u8], found: u64) -> Outcome {
     Err(Failure::Corruption(format!("the dump says {promised} {what} where it holds {found}; make the dump again")))
 }
 
-/// Makes the keyspace that a header describes.
-fn create(store: &Store, header: &[u8]) -> Outcome<Keyspace> {
+/// The name and the options of the keyspace that a header describes.
+fn describe(header: &[u8]) -> Outcome<(String, KeyspaceOptions)> {
     let damaged = |why: String| Failure::Corruption(format!("keyspace header: {why}"));
     let mut fields = header.split(|&b| b == b'\t').map(|field| {
         let mut out = Vec::new();
@@ -123,10 +136,29 @@ fn create(store: &Store, header: &[u8]) -> Outcome<Keyspace> {
             _ => return Err(Failure::Misuse(format!("`{field}` is unknown here; use a newer pando"))),
         };
     }
-    if store.open_keyspace(&name)?.is_some() {
-        return Err(Failure::Misuse(format!("keyspace `{name}` is there already; restore into a new store")));
+    Ok((name, options))
+}
+
+/// Makes a keyspace that must not be there.
+fn create(store: &Store, name: &str, options: KeyspaceOptions) -> Outcome<Keyspace> {
+    if store.open_keyspace(name)?.is_some() {
+        return Err(Failure::Misuse(format!(
+            "keyspace `{name}` is there already; restore into a new store, or drop it with `pando keyspace drop`"
+        )));
     }
-    Ok(store.keyspace_with(&name, options)?)
+    Ok(store.keyspace_with(name, options)?)
+}
+
+/// Reads a keyspace that is not wanted. Its records are counted: a damaged dump is found all the same.
+fn pass_over(reader: &mut Reader<impl BufRead>) -> Outcome {
+    let mut records = 0;
+    loop {
+        let line = reader.next()?;
+        if let Some(promised) = directive(line, dump::END) {
+            return check_count("records", promised, records);
+        }
+        records += 1;
+    }
 }
 
 fn index_kind(name: &str) -> Outcome<IndexKind> {

@@ -18,6 +18,8 @@ struct Report {
     complete: bool,
     seconds: f64,
     keyspaces: Vec<KeyspaceReport>,
+    /// The damage at which the log was cut.
+    log_cut: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -46,7 +48,8 @@ impl From<&Loss> for LossReport {
             from: kv::escaped(&loss.range.from),
             to: to.map(|to| kv::escaped(to)),
             after_seqno: loss.after,
-            reason: loss.reason.to_string(),
+            // What can be done about it is being done.
+            reason: loss.reason.what(),
         }
     }
 }
@@ -60,7 +63,8 @@ impl Report {
             stale: keyspace.stale,
             losses: keyspace.losses.iter().map(LossReport::from).collect(),
         });
-        Report { complete: report.is_complete(), seconds, keyspaces: keyspaces.collect() }
+        let log_cut = report.log_cut.as_ref().map(|damage| damage.to_string());
+        Report { complete: report.is_complete(), seconds, keyspaces: keyspaces.collect(), log_cut }
     }
 }
 
@@ -107,6 +111,9 @@ fn print(report: &Report, args: &SalvageArgs) -> Outcome {
                 loss.after_seqno.map_or(String::new(), |seqno| format!(", what was written after seqno {seqno}"));
             output::line(format_args!("  lost: from `{}` to {to}{after}: {}", loss.from, loss.reason))?;
         }
+    }
+    if let Some(damage) = &report.log_cut {
+        output::line(format_args!("the log is damaged; keyspaces created after the damage are lost: {damage}"))?;
     }
     let word = if report.complete { "everything" } else { "what could be read" };
     output::line(format_args!("{word} copied to `{}` in {:.2} s", args.to.display(), report.seconds))

@@ -1,15 +1,16 @@
 //! `scan` and `count`: ranges of keys.
 
-use std::ops::Bound;
+use std::{io::Write, ops::Bound};
 
-use pandodb::KeyRange;
+use pandodb::{KeyRange, Value};
 use serde::Serialize;
 
 use super::open_to_read;
 use crate::{
     args::{CountArgs, RangeArgs, ScanArgs},
     failure::{Failure, Outcome},
-    kv, output,
+    kv,
+    output::{self, Out, Shown},
 };
 
 /// A range of keys as the store takes it.
@@ -31,27 +32,52 @@ pub fn bounds(args: &RangeArgs) -> Outcome<Bounds> {
     Ok((Bound::Included(range.from), upper))
 }
 
-/// Prints the records of a range in the kv form.
+/// Prints the records of a range: in the kv form, as JSON, or their keys alone.
 pub fn scan(args: &ScanArgs) -> Outcome {
     let (_store, keyspace) = open_to_read(&args.at)?;
-    let mut range = keyspace.range(bounds(&args.range)?);
+    let range = keyspace.range(bounds(&args.range)?);
+    let mut range: Box<dyn DoubleEndedIterator<Item = pandodb::Result<(Value, Option<Value>)>>> = if args.keys {
+        Box::new(range.keys().map(|key| key.map(|key| (key, None))))
+    } else {
+        Box::new(range.map(|entry| entry.map(|(key, value)| (key, Some(value)))))
+    };
     let mut out = output::stdout();
     let mut scratch = Vec::new();
-    for _ in 0..args.limit.unwrap_or(u64::MAX) {
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    let mut skipped = 0;
+    while left > 0 {
         let next = if args.reverse { range.next_back() } else { range.next() };
         let Some(entry) = next else { break };
         let (key, value) = entry?;
-        let written = match args.form {
-            None => kv::write_line(&mut out, &key, &value, &mut scratch),
-            Some(form) => {
-                let number =
-                    form.print(&value).map_err(|why| Failure::Misuse(format!("key `{}`: {why}", kv::escaped(&key))))?;
-                kv::write_line(&mut out, &key, number.as_bytes(), &mut scratch)
-            }
-        };
-        written.map_err(|e| output::lost(&e))?;
+        if skipped < args.skip {
+            skipped += 1;
+            continue;
+        }
+        left -= 1;
+        print(&mut out, args, &key, value.as_deref().unwrap_or_default(), &mut scratch)?;
     }
     output::finish(out)
+}
+
+/// Prints one record. `scratch` is a buffer of the caller's.
+fn print(out: &mut Out, args: &ScanArgs, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> Outcome {
+    let number = args.form.filter(|_| !args.keys).map(|form| form.print(value)).transpose();
+    let number = number.map_err(|why| Failure::Misuse(format!("key `{}`: {why}", kv::escaped(key))))?;
+    let shown = match &number {
+        Some(number) => Shown::Number(number),
+        None => Shown::Bytes(value),
+    };
+    let written = match (args.json, args.keys) {
+        (true, keys) => writeln!(out, "{}", output::json_record(key, (!keys).then_some(shown))),
+        (false, true) => {
+            scratch.clear();
+            kv::escape_into(scratch, key);
+            scratch.push(b'\n');
+            out.write_all(scratch)
+        }
+        (false, false) => kv::write_line(out, key, number.as_ref().map_or(value, |n| n.as_bytes()), scratch),
+    };
+    written.map_err(|e| output::lost(&e))
 }
 
 /// The answer of `count`.
@@ -69,7 +95,7 @@ pub fn count(args: &CountArgs) -> Outcome {
         keyspace.approximate_len()
     } else {
         let mut records = 0u64;
-        for entry in keyspace.range(bounds(&args.range)?).keys_only() {
+        for entry in keyspace.range(bounds(&args.range)?).keys() {
             entry?;
             records += 1;
         }

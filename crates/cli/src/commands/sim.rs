@@ -4,12 +4,14 @@
 //! exit code 3; the lines before it hold the seed, the shortest history that was found, and the command that shows it again.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use pandodb::StoreBuilder;
 use pandodb_proof::report::Column;
 use pandodb_proof::soak::{self, Soak, Total, Until};
-use pandodb_proof::{Kind, Tally, Unit, crash};
+use pandodb_proof::{Kind, Tally, Unit, crash, disk};
 use serde::Serialize;
 
 use crate::args::{SimArgs, SimChildArgs};
@@ -46,12 +48,14 @@ struct Found<'a> {
 /// The share of the time of all kinds that a kind takes.
 fn share(kind: Kind) -> f64 {
     match kind {
-        Kind::Crash => 0.35,
+        Kind::Crash => 0.25,
         Kind::Faults => 0.15,
         Kind::Corrupt => 0.15,
         Kind::Model => 0.1,
         Kind::Histories => 0.1,
         Kind::Kill => 0.15,
+        Kind::Disk => 0.05,
+        Kind::Verify => 0.05,
     }
 }
 
@@ -62,6 +66,9 @@ fn share(kind: Kind) -> f64 {
 pub fn run(args: &SimArgs) -> Outcome {
     if args.seconds.is_some_and(|seconds| !(0.0..1e9).contains(&seconds)) {
         return Err(Failure::Misuse("--seconds must be a number of seconds, such as 60".into()));
+    }
+    if let Some(dir) = &args.dir {
+        return run_on_disk(args, dir);
     }
     let kinds = args.kind.kinds();
     let alone = kinds.len() == 1;
@@ -77,6 +84,19 @@ pub fn run(args: &SimArgs) -> Outcome {
     match broken {
         0 => Ok(()),
         n => Err(Failure::Corruption(format!("{n} broken promises; the lines above say how to see each again"))),
+    }
+}
+
+/// One run of `disk` on the file system of a directory.
+fn run_on_disk(args: &SimArgs, dir: &Path) -> Outcome {
+    if args.kind.kinds() != [Kind::Disk] {
+        return Err(Failure::Misuse("--dir goes with `pando sim disk` only".into()));
+    }
+    let plan = disk::Plan::of(args.seed);
+    let options = |builder: StoreBuilder| args.memory_budget.into_iter().fold(builder, StoreBuilder::memory_budget);
+    match disk::run_in(dir, plan, &options) {
+        Ok(seen) => output::line(format!("ok {plan:?} {seen:?}")),
+        Err(e) => Err(Failure::Corruption(format!("{plan:?}: {e}"))),
     }
 }
 

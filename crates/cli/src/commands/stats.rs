@@ -1,9 +1,14 @@
 //! `stats` and `keyspaces`: what the store says about itself.
+//!
+//! Where another process has the store open for writing, both show it as of its last checkpoint ([`pandodb::check::glance`]): no lock,
+//! no log, and the writer does not notice.
 
-use pandodb::StoreStats;
+use std::time::SystemTime;
+
+use pandodb::{IndexStats, KeyspaceInfo, StoreStats, check::Glance};
 use serde::Serialize;
 
-use super::{Access, open};
+use super::open_or_glance;
 use crate::{
     args::ReportArgs,
     failure::Outcome,
@@ -11,29 +16,59 @@ use crate::{
     output,
 };
 
-/// [`StoreStats`] for programs. Sizes are in bytes; an amplification is a ratio; what counts events counts them since the
-/// store was opened, by this process.
+/// Below this many bytes an amplification says more about headers than about the store.
+const TELLING_BYTES: u64 = 1 << 20;
+
+/// [`StoreStats`] for programs. Sizes are in bytes; an amplification is a ratio, that of writes over the life of the store;
+/// what counts events counts them since the store was opened, by this process. Beside a writer `as_of` is there, and what
+/// only the writer knows is null.
 #[derive(Debug, Serialize)]
 struct Stats {
+    as_of: Option<AsOf>,
     records: u64,
     logical_bytes: u64,
     disk_bytes: u64,
     log_bytes: u64,
-    reserve_bytes: u64,
-    quarantined_bytes: u64,
+    reserve_bytes: Option<u64>,
+    quarantined_bytes: Option<u64>,
+    lifetime_user_bytes: u64,
+    lifetime_written_bytes: u64,
     write_amplification: f64,
-    read_amplification: f64,
+    read_amplification: Option<f64>,
     space_amplification: f64,
     levels: u32,
     max_runs_on_path: u64,
-    debt_bytes: u64,
-    checkpoints: u64,
-    snapshots: u64,
-    written: Written,
-    memory: Memory,
-    latency: Latencies,
+    debt_bytes: Option<u64>,
+    checkpoints: Option<u64>,
+    snapshots: Option<u64>,
+    written: Option<Written>,
+    memory: Option<Memory>,
+    latency: Option<Latencies>,
     trouble: Option<String>,
     keyspaces: Vec<KeyspaceFigures>,
+}
+
+/// The checkpoint that a glance shows.
+#[derive(Debug, Serialize)]
+struct AsOf {
+    generation: u64,
+    /// By the clocks of the writer and of this process; `None` if the store does not say when it was taken.
+    checkpoint_seconds_ago: Option<u64>,
+}
+
+impl AsOf {
+    fn new(seen: &Glance) -> AsOf {
+        let age = |at| SystemTime::now().duration_since(at).unwrap_or_default().as_secs();
+        AsOf { generation: seen.generation, checkpoint_seconds_ago: seen.checkpointed_at.map(age) }
+    }
+
+    /// "the last checkpoint, 12 s ago (…)".
+    fn in_words(&self) -> String {
+        let age = self.checkpoint_seconds_ago.map_or_else(|| "at an unknown time".into(), |s| format!("{s} s ago"));
+        format!(
+            "the last checkpoint, {age} (another process has the store open); what was written since is not counted"
+        )
+    }
 }
 
 /// Bytes written, by cause.
@@ -78,7 +113,7 @@ struct KeyspaceFigures {
     runs: u64,
     max_runs_on_path: u64,
     damaged_runs: u64,
-    debt_bytes: u64,
+    debt_bytes: Option<u64>,
     compactions: u64,
     flushes: u64,
     splits: u64,
@@ -89,21 +124,20 @@ fn latency(of: &pandodb::Latency) -> LatencyFigures {
     LatencyFigures { count: of.count, p50_us: of.p50_us, p99_us: of.p99_us, p99_9_us: of.p99_9_us, max_us: of.max_us }
 }
 
-impl From<&pandodb::KeyspaceStats> for KeyspaceFigures {
-    fn from(stats: &pandodb::KeyspaceStats) -> KeyspaceFigures {
-        let index = &stats.index;
+impl KeyspaceFigures {
+    fn new(name: &str, records: u64, memtable_bytes: u64, index: &IndexStats) -> KeyspaceFigures {
         KeyspaceFigures {
-            name: stats.name.clone(),
-            records: stats.records,
+            name: name.to_owned(),
+            records,
             logical_bytes: index.logical_bytes,
             disk_bytes: index.disk_bytes,
-            memtable_bytes: stats.memtable_bytes,
+            memtable_bytes,
             levels: index.levels,
             nodes: index.nodes,
             runs: index.runs,
             max_runs_on_path: index.max_runs_on_path,
             damaged_runs: index.damaged_runs,
-            debt_bytes: index.debt.total(),
+            debt_bytes: Some(index.debt.total()),
             compactions: index.compactions,
             flushes: index.flushes,
             splits: index.splits,
@@ -114,93 +148,141 @@ impl From<&pandodb::KeyspaceStats> for KeyspaceFigures {
 
 impl From<&StoreStats> for Stats {
     fn from(stats: &StoreStats) -> Stats {
-        let keyspaces: Vec<KeyspaceFigures> = stats.keyspaces.iter().map(KeyspaceFigures::from).collect();
+        let figures =
+            stats.keyspaces.iter().map(|k| KeyspaceFigures::new(&k.name, k.records, k.memtable_bytes, &k.index));
         let (written, memory) = (&stats.written, &stats.memory);
         Stats {
-            records: keyspaces.iter().map(|k| k.records).sum(),
+            as_of: None,
             logical_bytes: stats.logical_bytes,
             disk_bytes: stats.disk_bytes,
             log_bytes: stats.log_bytes,
-            reserve_bytes: stats.reserve_bytes,
-            quarantined_bytes: stats.quarantined_bytes,
+            reserve_bytes: Some(stats.reserve_bytes),
+            quarantined_bytes: Some(stats.quarantined_bytes),
+            lifetime_user_bytes: stats.lifetime_user_bytes,
+            lifetime_written_bytes: stats.lifetime_written_bytes,
             write_amplification: stats.write_amplification(),
-            read_amplification: stats.read_amplification(),
+            read_amplification: Some(stats.read_amplification()),
             space_amplification: stats.space_amplification(),
-            levels: keyspaces.iter().map(|k| k.levels).max().unwrap_or(0),
-            max_runs_on_path: keyspaces.iter().map(|k| k.max_runs_on_path).max().unwrap_or(0),
-            debt_bytes: stats.debt_bytes,
-            checkpoints: stats.checkpoints,
-            snapshots: stats.snapshots,
-            written: Written {
+            debt_bytes: Some(stats.debt_bytes),
+            checkpoints: Some(stats.checkpoints),
+            snapshots: Some(stats.snapshots),
+            written: Some(Written {
                 user_bytes: written.user,
                 log_bytes: written.log,
                 pack_bytes: written.pack,
                 compact_bytes: written.compact,
                 checkpoint_bytes: written.checkpoint,
                 data_bytes: written.data,
-            },
-            memory: Memory {
+            }),
+            memory: Some(Memory {
                 budget_bytes: memory.budget,
                 memtable_bytes: memory.memtables,
                 pool_bytes: memory.pool,
                 pinned_bytes: memory.pinned,
                 row_cache_bytes: memory.rows,
                 peak_rss_bytes: peak_rss_bytes(),
-            },
-            latency: Latencies { write: latency(&stats.write_latency), read: latency(&stats.read_latency) },
+            }),
+            latency: Some(Latencies { write: latency(&stats.write_latency), read: latency(&stats.read_latency) }),
             trouble: stats.trouble.clone(),
+            ..Stats::of(figures.collect())
+        }
+    }
+}
+
+impl From<&Glance> for Stats {
+    fn from(seen: &Glance) -> Stats {
+        let figures = seen.keyspaces.iter().map(|k| KeyspaceFigures {
+            debt_bytes: None,
+            ..KeyspaceFigures::new(&k.info.name, k.records, 0, &k.index)
+        });
+        Stats {
+            as_of: Some(AsOf::new(seen)),
+            logical_bytes: seen.logical_bytes,
+            disk_bytes: seen.disk_bytes,
+            log_bytes: seen.log_bytes,
+            lifetime_user_bytes: seen.lifetime_user_bytes,
+            lifetime_written_bytes: seen.lifetime_written_bytes,
+            write_amplification: ratio(seen.lifetime_written_bytes, seen.lifetime_user_bytes),
+            space_amplification: ratio(seen.disk_bytes, seen.logical_bytes),
+            ..Stats::of(figures.collect())
+        }
+    }
+}
+
+impl Stats {
+    /// What follows from the keyspaces; the rest is not known.
+    fn of(keyspaces: Vec<KeyspaceFigures>) -> Stats {
+        Stats {
+            as_of: None,
+            records: keyspaces.iter().map(|k| k.records).sum(),
+            logical_bytes: 0,
+            disk_bytes: 0,
+            log_bytes: 0,
+            reserve_bytes: None,
+            quarantined_bytes: None,
+            lifetime_user_bytes: 0,
+            lifetime_written_bytes: 0,
+            write_amplification: 0.0,
+            read_amplification: None,
+            space_amplification: 0.0,
+            levels: keyspaces.iter().map(|k| k.levels).max().unwrap_or(0),
+            max_runs_on_path: keyspaces.iter().map(|k| k.max_runs_on_path).max().unwrap_or(0),
+            debt_bytes: None,
+            checkpoints: None,
+            snapshots: None,
+            written: None,
+            memory: None,
+            latency: None,
+            trouble: None,
             keyspaces,
         }
     }
 }
 
-/// Prints sizes, amplifications, levels, debt, memory and latencies.
+fn ratio(of: u64, to: u64) -> f64 {
+    if to == 0 { 0.0 } else { of as f64 / to as f64 }
+}
+
+/// An amplification, or `-` if it is measured against so few bytes that it says nothing.
+pub fn amplification(ratio: f64, bytes: u64) -> String {
+    if bytes < TELLING_BYTES { "-".into() } else { format!("{ratio:.2}") }
+}
+
+/// Prints sizes, amplifications, levels, debt and memory.
 pub fn stats(args: &ReportArgs) -> Outcome {
-    let store = open(&args.store, Access::Read)?;
-    let stats = Stats::from(&store.stats()?);
+    let stats = open_or_glance(&args.store, |store| Ok(Stats::from(&store.stats()?)), |seen| Stats::from(&seen))?;
     if args.json { output::json(&stats) } else { output::line(describe(&stats)) }
 }
 
 fn describe(stats: &Stats) -> String {
-    let (written, memory) = (&stats.written, &stats.memory);
-    let amplification = format!(
-        "write {:.2}, read {:.2}, space {:.2}",
-        stats.write_amplification, stats.read_amplification, stats.space_amplification
-    );
-    let by_cause = parts(&[
-        ("user", written.user_bytes),
-        ("log", written.log_bytes),
-        ("pack", written.pack_bytes),
-        ("compact", written.compact_bytes),
-        ("checkpoint", written.checkpoint_bytes),
-        ("data file", written.data_bytes),
-    ]);
-    let by_part = parts(&[
-        ("budget", memory.budget_bytes),
-        ("memtables", memory.memtable_bytes),
-        ("pool", memory.pool_bytes),
-        ("of which pinned", memory.pinned_bytes),
-        ("rows", memory.row_cache_bytes),
-    ]);
-    let disk = parts(&[
-        ("data", stats.disk_bytes),
-        ("log", stats.log_bytes),
-        ("reserve", stats.reserve_bytes),
-        ("to be freed", stats.quarantined_bytes),
-    ]);
-    let rows = [
+    let mut disk = vec![("data", stats.disk_bytes), ("log", stats.log_bytes)];
+    disk.extend(stats.reserve_bytes.map(|bytes| ("reserve", bytes)));
+    disk.extend(stats.quarantined_bytes.map(|bytes| ("to be freed", bytes)));
+    let write = amplification(stats.write_amplification, stats.lifetime_user_bytes);
+    let space = amplification(stats.space_amplification, stats.logical_bytes);
+    let (user, device) = (output::bytes(stats.lifetime_user_bytes), output::bytes(stats.lifetime_written_bytes));
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    rows.extend(stats.as_of.as_ref().map(|as_of| ("as of", as_of.in_words())));
+    rows.extend([
         ("records", format!("about {}", output::count(stats.records))),
         ("logical", output::bytes(stats.logical_bytes)),
-        ("on disk", disk),
-        ("amplification", amplification),
+        ("on disk", parts(&disk)),
+        ("written", format!("{user} of keys and values, {device} to the device, up to the last checkpoint")),
+        ("amplification", format!("write {write} up to the last checkpoint, space {space}")),
         ("tree", format!("{} levels, at most {} runs on a path", stats.levels, stats.max_runs_on_path)),
-        ("debt", output::bytes(stats.debt_bytes)),
-        ("written", by_cause),
-        ("memory", by_part),
-        ("writes", latency_line(&stats.latency.write)),
-        ("reads", latency_line(&stats.latency.read)),
-        ("trouble", stats.trouble.clone().unwrap_or_else(|| "none".into())),
-    ];
+    ]);
+    rows.extend(stats.debt_bytes.map(|bytes| ("debt", output::bytes(bytes))));
+    if let Some(memory) = &stats.memory {
+        let by_part = parts(&[
+            ("budget", memory.budget_bytes),
+            ("memtables", memory.memtable_bytes),
+            ("pool", memory.pool_bytes),
+            ("of which pinned", memory.pinned_bytes),
+            ("rows", memory.row_cache_bytes),
+        ]);
+        rows.push(("memory", format!("{by_part}, in this process")));
+        rows.push(("trouble", stats.trouble.clone().unwrap_or_else(|| "none".into())));
+    }
     format!("{}\n\n{}", output::figures(&rows), keyspace_table(&stats.keyspaces))
 }
 
@@ -212,7 +294,7 @@ fn parts(parts: &[(&str, u64)]) -> String {
 /// One line for a distribution of latencies.
 pub fn latency_line(of: &LatencyFigures) -> String {
     if of.count == 0 {
-        return "none in this process".into();
+        return "none".into();
     }
     format!(
         "p50 {}, p99 {}, p99.9 {}, max {} of {}",
@@ -237,7 +319,7 @@ fn keyspace_table(keyspaces: &[KeyspaceFigures]) -> String {
                 k.nodes.to_string(),
                 k.runs.to_string(),
                 k.max_runs_on_path.to_string(),
-                output::bytes(k.debt_bytes),
+                k.debt_bytes.map_or("-".into(), output::bytes),
             ]
         })
         .collect();
@@ -255,8 +337,13 @@ struct Listed {
 
 /// Lists the keyspaces: name, index and operator.
 pub fn keyspaces(args: &ReportArgs) -> Outcome {
-    let store = open(&args.store, Access::Read)?;
-    let listed: Vec<Listed> = (store.keyspaces().into_iter())
+    let glanced = |seen: Glance| {
+        // On stderr, so that the list reads the same in both cases.
+        eprintln!("pando: as of {}", AsOf::new(&seen).in_words());
+        seen.keyspaces.into_iter().map(|k| k.info).collect()
+    };
+    let infos: Vec<KeyspaceInfo> = open_or_glance(&args.store, |store| Ok(store.keyspaces()), glanced)?;
+    let listed: Vec<Listed> = (infos.into_iter())
         .map(|k| Listed { name: k.name, id: u64::from(k.id), index: k.index, operator: k.operator })
         .collect();
     if args.json {

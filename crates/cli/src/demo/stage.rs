@@ -127,6 +127,6 @@ fn rows(figures: &Figures) -> Vec<(&'static str, String)> {
             ),
         ),
         ("reopen after the kill", format!("{:.0} ms", figures.reopen_ms)),
-        ("whole demo", format!("{:.1} s", figures.seconds)),
+        ("time for all", format!("{:.1} s", figures.seconds)),
     ]
 }

@@ -1,11 +1,11 @@
 //! Records from text: four formats behind one [`Source`].
 //!
 //! ```text
-//! bytes ─ lines::Lines ─▶ kv        key TAB value, escaped
-//!                        delimited  csv, tsv: fields by position, named by the first line
-//!                        ndjson     fields by name
-//!                          │
-//!                          ▼  Step::Record | Step::Malformed { line, why } | Step::End
+//! bytes ─ packed ─ lines::Lines ─▶ kv        key TAB value, escaped
+//!                                 delimited  csv, tsv: fields by position, named by the first line
+//!                                 ndjson     fields by name
+//!                                   │
+//!                                   ▼  Step::Record | Step::Malformed { line, why } | Step::End
 //! ```
 //!
 //! Nothing is read twice and nothing is held but the line at hand (and, in CSV, the lines of one quoted field). A line
@@ -14,6 +14,7 @@
 mod delimited;
 pub(crate) mod lines;
 mod ndjson;
+pub(crate) mod packed;
 
 use std::io::{self, BufRead};
 

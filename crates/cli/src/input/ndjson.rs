@@ -1,18 +1,34 @@
 //! NDJSON: one JSON object a line, fields by name.
 //!
 //! The key fields must be strings, numbers or truth values; a string stands for its UTF-8 bytes, the others for their
-//! JSON text, digit for digit. They are taken out of the object; what is left, in its order, is the value as compact
-//! JSON. Where values are operands of a merge, exactly one such field must be left, and its text is the operand.
+//! JSON text exactly as it stands in the input (`1e3`, `1.50`, `-0`). They are taken out of the object; what is left, in
+//! its order, is the value as compact JSON. Where values are operands of a merge, exactly one such field must be left, and
+//! its text is the operand.
+//!
+//! A row is read as names and raw texts ([`RawValue`]), never as numbers, so that no digit can change. The value is the
+//! text of the input without the spaces between tokens; strings are written in their shortest form (`"\u0061"` as `"a"`).
+//!
+//! A row that names a field twice is malformed: one of the two would be lost.
 
-use std::io::{self, BufRead};
+use std::{
+    borrow::Cow,
+    collections::HashSet,
+    fmt,
+    io::{self, BufRead},
+};
 
-use serde_json::{Map, Value};
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
 
 use super::{
     Record, Source, Step,
     lines::{self, Line, Lines},
     push_key_part,
 };
+use crate::kv;
 
 /// Objects, line by line.
 #[derive(Debug)]
@@ -49,40 +65,126 @@ impl<R: BufRead> Source for Ndjson<R> {
     }
 }
 
+/// The fields of one row: names as they read, values as they stand in the line.
+struct Row<'t>(Vec<(Cow<'t, str>, &'t RawValue)>);
+
+impl<'de> Deserialize<'de> for Row<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Row<'de>, D::Error> {
+        deserializer.deserialize_map(RowVisitor)
+    }
+}
+
+struct RowVisitor;
+
+impl<'de> Visitor<'de> for RowVisitor {
+    type Value = Row<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row<'de>, A::Error> {
+        let mut fields: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::new();
+        while let Some(Name(name)) = map.next_key()? {
+            fields.push((name, map.next_value()?));
+        }
+        Ok(Row(fields))
+    }
+}
+
+/// A field's name, borrowed from the line where it has no escapes. (`Cow` itself always deserialises into a copy.)
+#[derive(Deserialize)]
+struct Name<'t>(#[serde(borrow)] Cow<'t, str>);
+
 fn assemble(text: &[u8], keys: &[String], operands: bool, record: &mut Record) -> Result<(), String> {
-    let mut object: Map<String, Value> = serde_json::from_slice(text).map_err(|e| format!("not a JSON object: {e}"))?;
+    let Row(mut fields) = serde_json::from_slice(text).map_err(|e| format!("not a JSON object: {}", in_words(&e)))?;
+    let mut names = HashSet::with_capacity(fields.len());
+    if let Some((twice, _)) = fields.iter().find(|(name, _)| !names.insert(name)) {
+        return Err(format!("the field `{}` is there twice", kv::escaped(twice.as_bytes())));
+    }
     record.key.clear();
     record.value.clear();
     for (i, name) in keys.iter().enumerate() {
-        let field = object.shift_remove(name).ok_or_else(|| format!("there is no field `{name}`"))?;
-        let part = scalar(&field).ok_or_else(|| format!("field `{name}` is no string, number or truth value"))?;
+        let at = fields.iter().position(|(field, _)| field == name);
+        let (_, value) = fields.remove(at.ok_or_else(|| format!("there is no field `{name}`"))?);
+        let part = scalar(value)?.ok_or_else(|| format!("field `{name}` is no string, number or truth value"))?;
         push_key_part(&mut record.key, part.as_bytes(), i, keys.len())?;
     }
     if record.key.is_empty() {
         return Err("the key is empty".into());
     }
     if operands {
-        record.value.extend_from_slice(only_scalar(&object)?.as_bytes());
-    } else if !object.is_empty() {
-        serde_json::to_writer(&mut record.value, &object).expect("a parsed object can be written to memory");
+        record.value.extend_from_slice(only_scalar(&fields)?.as_bytes());
+    } else if !fields.is_empty() {
+        for (i, (name, value)) in fields.iter().enumerate() {
+            record.value.push(if i == 0 { b'{' } else { b',' });
+            push_string(&mut record.value, name);
+            record.value.push(b':');
+            push_compact(&mut record.value, value.get())?;
+        }
+        record.value.push(b'}');
     }
     Ok(())
 }
 
-/// The text of the one field that is left.
-fn only_scalar(object: &Map<String, Value>) -> Result<String, String> {
-    let mut fields = object.values();
-    match (fields.next().and_then(scalar), fields.next()) {
-        (Some(text), None) => Ok(text),
-        _ => Err("an operand is one string or number beside the key".into()),
-    }
+/// What is wrong and in which column. The parser's "line 1" would be taken for a line of the input.
+fn in_words(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let what = text.split(" at line ").next().unwrap_or(&text);
+    format!("{what} (column {})", error.column())
 }
 
-fn scalar(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(number) => Some(number.to_string()),
-        Value::Bool(truth) => Some(truth.to_string()),
-        Value::Null | Value::Array(_) | Value::Object(_) => None,
+/// The text of the one field that is left.
+fn only_scalar<'t>(fields: &[(Cow<'_, str>, &'t RawValue)]) -> Result<Cow<'t, str>, String> {
+    let text = match fields {
+        [(_, value)] => scalar(value)?,
+        _ => None,
+    };
+    text.ok_or_else(|| "an operand is one string or number beside the key".into())
+}
+
+/// What a string says, or the text of a number or a truth value; `None` for anything else.
+///
+/// # Errors
+/// In words, if a string has an escape that is no character.
+fn scalar(value: &RawValue) -> Result<Option<Cow<'_, str>>, String> {
+    let text = value.get();
+    Ok(match text.as_bytes()[0] {
+        b'"' => Some(Cow::Owned(string(text)?)),
+        b'[' | b'{' | b'n' => None,
+        _ => Some(Cow::Borrowed(text)),
+    })
+}
+
+/// What a JSON string says.
+fn string(text: &str) -> Result<String, String> {
+    serde_json::from_str(text).map_err(|e| format!("not a JSON string: {}", in_words(&e)))
+}
+
+fn push_string(out: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(out, text).expect("a string can be written to memory");
+}
+
+/// Appends a valid JSON text without the spaces between its tokens. Numbers are copied as they are.
+fn push_compact(out: &mut Vec<u8>, text: &str) -> Result<(), String> {
+    let mut rest = text;
+    while let Some(first) = rest.bytes().next() {
+        let len = if first == b'"' { string_len(rest.as_bytes()) } else { 1 };
+        match first {
+            b'"' => push_string(out, &string(&rest[..len])?),
+            b' ' | b'\t' | b'\r' | b'\n' => {}
+            _ => out.push(first),
+        }
+        rest = &rest[len..];
     }
+    Ok(())
+}
+
+/// The length of the string that `text` starts with, its quotes included.
+fn string_len(text: &[u8]) -> usize {
+    let mut at = 1;
+    while text[at] != b'"' {
+        at += if text[at] == b'\\' { 2 } else { 1 };
+    }
+    at + 1
 }

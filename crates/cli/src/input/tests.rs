@@ -81,6 +81,46 @@ fn ndjson_keeps_numbers_and_order() {
 }
 
 #[test]
+fn ndjson_numbers_keep_their_digits() {
+    for number in ["1e3", "2E5", "1.50", "-0", "-0.0", "1E+9", "1e-07", "0.10e00", "123456789012345678901234567890"] {
+        let row = format!("{{\"id\": {number},\"v\": {number} ,\"deep\":[ {number},{{\"x\" : {number}}} ]}}");
+        let (records, malformed) = read(row.as_bytes(), Format::Ndjson, &["id"], false);
+        assert_eq!(records, [format!("{number}={{\"v\":{number},\"deep\":[{number},{{\"x\":{number}}}]}}")]);
+        assert!(malformed.is_empty());
+        let row = format!("{{\"id\":\"k\",\"v\":{number}}}");
+        assert_eq!(read(row.as_bytes(), Format::Ndjson, &["id"], true).0, [format!("k={number}")]);
+    }
+    // What is no number in JSON is none here.
+    for bad in ["01", "1.", ".5", "+1", "1e", "0x10", "NaN", "1_000", "-"] {
+        let row = format!("{{\"id\":\"k\",\"v\":{bad}}}");
+        assert_eq!(read(row.as_bytes(), Format::Ndjson, &["id"], false), (vec![], vec![1]), "{bad}");
+    }
+}
+
+#[test]
+fn ndjson_strings_and_spaces_are_written_shortest() {
+    let row = br#"{ "id" : "k\u0041", "b\u0062": " a \u00e9\/\" \\ \n" , "c":{ "d\"" : [ true , null,"" ] } }"#;
+    let (records, _) = read(row, Format::Ndjson, &["id"], false);
+    assert_eq!(records, [r#"kA={"bb":" a \u{e9}/\\" \\\\ \\n","c":{"d\\"":[true,null,""]}}"#.replace("\\u{e9}", "é")]);
+    // Half a surrogate pair is no character, wherever it stands.
+    for bad in [r#"{"id":"\ud800"}"#, r#"{"id":"k","v":"\udc00"}"#, r#"{"id":"k","v":["\ud800x"]}"#] {
+        assert_eq!(read(bad.as_bytes(), Format::Ndjson, &["id"], false), (vec![], vec![1]), "{bad}");
+    }
+    assert_eq!(read(b"{\"id\":\"k\",\"v\":\"\xff\"}", Format::Ndjson, &["id"], false).1, [1]);
+}
+
+#[test]
+fn a_field_that_is_there_twice_makes_a_row_malformed() {
+    let rows = b"{\"id\":1,\"id\":2}\n{\"id\":3,\"v\":1,\"\\u0076\":2}\n{\"id\":4,\"v\":{\"x\":1,\"x\":2}}\n";
+    let (records, malformed) = read(rows, Format::Ndjson, &["id"], false);
+    assert_eq!((records, malformed), (vec!["4={\"v\":{\"x\":1,\"x\":2}}".to_owned()], vec![1, 2]));
+    let keys = ["id".to_owned()];
+    let mut source = open(&rows[..], Format::Ndjson, &keys, false).unwrap();
+    let Step::Malformed { why, .. } = source.next(&mut Record::default()).unwrap() else { panic!("accepted") };
+    assert_eq!(why, "the field `id` is there twice");
+}
+
+#[test]
 fn ndjson_operands_are_single_fields() {
     let rows = b"{\"k\":\"a\",\"n\":-3}\n{\"k\":\"b\",\"n\":\"4\"}\n{\"k\":\"c\"}\n{\"k\":\"d\",\"n\":1,\"m\":2}\n";
     let (records, malformed) = read(rows, Format::Ndjson, &["k"], true);

@@ -62,7 +62,7 @@ fn misuse_is_said() {
         (&["--rate", "0"], 2, "rate"),
         (&["--value-len", "0"], 2, "value-len"),
         (&["--key-len", "7"], 2, "key-len"),
-        (&["--memory-budget", "1KiB", "--records", "10"], 2, "memory budget"),
+        (&["--memory-budget", "1KiB", "--records", "10"], 2, "memory_budget"),
     ] {
         let words = [&["bench", "--store", store.to_str().unwrap()], args].concat();
         assert!(run(&words, b"").fails(code).contains(word), "{args:?}");

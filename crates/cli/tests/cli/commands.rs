@@ -50,6 +50,17 @@ fn misuse_is_exit_code_2_in_one_line() {
     place.feed("restore", &[], b"not a dump\n").fails(2);
 }
 
+/// They ended the process by a signal.
+#[test]
+fn a_budget_that_no_machine_has_is_misuse() {
+    let place = Place::new();
+    for budget in ["1048576GiB", "1024GiB"] {
+        let said = place.pando("put", &["a", "b", "--memory-budget", budget]).fails(2);
+        assert!(said.contains("`memory_budget` is") && said.contains("it must be"), "{said}");
+    }
+    assert!(!place.path("s").exists(), "nothing is touched");
+}
+
 #[test]
 fn help_tells_the_exit_codes() {
     let help = run(&["--help"], b"").ok();
@@ -75,7 +86,7 @@ fn a_store_in_use_is_exit_code_4() {
     let mut acks = BufReader::new(load.stdout.take().unwrap()).lines();
     assert_eq!(acks.next().unwrap().unwrap(), "acked 1");
     assert!(place.pando("put", &["k", "w"]).fails(4).contains("open elsewhere"));
-    place.pando("get", &["k"]).fails(4);
+    assert!(place.pando("get", &["k"]).fails(4).contains("`pando stats`"));
     drop(stdin);
     assert!(acks.all(|line| line.is_ok()) && load.wait().unwrap().success());
     assert_eq!(place.pando("get", &["k"]).ok(), "v\n");
@@ -327,5 +338,10 @@ fn salvage_copies_what_is_left_and_says_what_is_not() {
     assert!(copied == left && copied.len() > records.concat().len() / 2, "all but what is reported");
     let run = place.pando("salvage", &[&to("again")]);
     assert!(run.out.contains("  lost: from `key") && run.err.lines().count() == 1, "{} {}", run.out, run.err);
+    // What one can do is not said beside each loss, while it is being done; of problems once for all of them.
+    assert!(!run.out.contains("salvage") && !run.out.contains("backup"), "{}", run.out);
+    let verified = place.pando("verify", &[]);
+    assert!(verified.out.contains("checksum mismatch") && !verified.out.contains("backup"), "{}", verified.out);
+    assert!(verified.err.contains("restore from a backup, or `pando salvage`"), "{}", verified.err);
     assert_eq!(place.pando("salvage", &[&to("stale"), "--include-stale"]).code, 5);
 }

@@ -75,19 +75,24 @@ pub fn run_on(store: &Path, command: &str, args: &[&str], stdin: &[u8]) -> Run {
 
 /// Runs `pando ARGS…`.
 pub fn run(args: &[&str], stdin: &[u8]) -> Run {
-    let mut child =
-        command().args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut pipe = child.stdin.take().unwrap();
-    let output: Output = std::thread::scope(|scope| {
-        // A command that does not read its stdin closes it: not our failure.
-        scope.spawn(move || pipe.write_all(stdin).ok());
-        child.wait_with_output().unwrap()
-    });
+    let output = output(args, stdin);
     Run {
         code: output.status.code().expect("not killed"),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
+}
+
+/// Runs `pando ARGS…`, whose output may be any bytes.
+pub fn output(args: &[&str], stdin: &[u8]) -> Output {
+    let mut child =
+        command().args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    std::thread::scope(|scope| {
+        // A command that does not read its stdin closes it: not our failure.
+        scope.spawn(move || pipe.write_all(stdin).ok());
+        child.wait_with_output().unwrap()
+    })
 }
 
 /// The binary.

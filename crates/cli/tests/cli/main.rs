@@ -3,6 +3,10 @@
 mod bench;
 mod commands;
 mod common;
+mod keys;
+mod keyspaces;
 mod kill;
 mod lab_figure;
+mod load;
+mod look;
 mod sim;

@@ -22,6 +22,20 @@ mod base {
 }
 mod device {
     pub use pandodb::device::*;
+
+    /// No model forks.
+    #[derive(Debug, Default)]
+    pub struct Process;
+
+    impl Process {
+        pub fn current() -> Process {
+            Process
+        }
+
+        pub fn is_current(&self) -> bool {
+            true
+        }
+    }
 }
 mod resolve {
     pub use pandodb::resolve::*;
@@ -41,6 +55,7 @@ mod snapshot;
 mod watermark;
 
 mod models;
+mod pool;
 mod primitives;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

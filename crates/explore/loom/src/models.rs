@@ -22,7 +22,7 @@ use crate::watermark::Watermark;
 pub type Body = fn(mistake: bool);
 
 /// All models.
-pub const ALL: [(&str, Body); 9] = [
+pub const ALL: [(&str, Body); 11] = [
     ("visible", visible),
     ("register", register),
     ("tombstones", tombstones),
@@ -32,6 +32,8 @@ pub const ALL: [(&str, Body); 9] = [
     ("ring", ring),
     ("sleep", sleep),
     ("counts", counts),
+    ("frames", crate::pool::frames),
+    ("links", crate::pool::links),
 ];
 
 /// Bytes of a memtable: as much as makes the account's slack smaller than what the models charge.

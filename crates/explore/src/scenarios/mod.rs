@@ -9,6 +9,7 @@
 mod backup;
 mod beside;
 mod claims;
+mod close;
 mod commit;
 mod crash;
 mod memtable;
@@ -109,6 +110,14 @@ pub fn all() -> &'static [Scenario] {
             alone("memtable", memtable::SPLIT, memtable::split, SeededBug::ChangedNodeTrusted),
             alone("memtable-deep", memtable::DEEP, memtable::deep, SeededBug::SplitWhileRead),
             scenario("close", backup::CLOSE, false, prepare_empty, backup::close),
+            with_bug(
+                "close-read",
+                close::READ,
+                false,
+                close::prepare as _,
+                close::read,
+                Some(SeededBug::AnswerAfterClose),
+            ),
             scenario("sync", sync::SYNC, false, prepare_empty, sync::sync),
             scenario("sync-large", sync::LARGE, false, prepare_empty, sync::large),
             beside("beside", beside::BESIDE, beside::beside, SeededBug::WatermarkPassesGap),

@@ -55,7 +55,7 @@ pub fn swap(start: &SimImage, twist: Twist) {
             rows.put([0], "new").expect("written");
             rows.delete_range([2]..[4]).expect("deleted");
         }),
-        body(|| rows.compact::<&[u8]>(..).expect("compacted")),
+        body(|| rows.compact(..).expect("compacted")),
         body(|| store.checkpoint().expect("a checkpoint")),
     ]);
     assert!(read_all(rows.at(&snapshot).iter()).expect("read") == expected, "the rows at the snapshot, afterwards");
@@ -85,7 +85,7 @@ pub fn drop_keyspace(start: &SimImage, twist: Twist) {
             Ok(()) => {}
             Err(e) => assert!(matches!(e, Error::NoKeyspace { .. }), "{e}"),
         }),
-        body(|| match rows.compact::<&[u8]>(..) {
+        body(|| match rows.compact(..) {
             Ok(()) => {}
             Err(e) => assert!(matches!(e, Error::NoKeyspace { .. }), "{e}"),
         }),

@@ -71,7 +71,7 @@ pub fn readers(config: &ReadersConfig) -> Result<Readers> {
     store.pack()?;
     store.settle()?;
     if config.compacted {
-        keyspace.compact::<&[u8]>(..)?;
+        keyspace.compact(..)?;
     }
     for record in 0..records {
         keyspace.get(key(record))?.ok_or("a row is missing")?;

@@ -141,7 +141,7 @@ fn latency(case: &Case, kind: &str, of: impl Fn(&Line) -> Option<&LatencyFigures
     }
     if control > 0.0 && plot.has_data() {
         let line = PERCENTILES.map(|(place, _)| (place, control * 1e-6)).to_vec();
-        plot.series.push(Series::new("idle thread's longest oversleep", Style::Limit, line));
+        plot.series.push(Series::new("idle thread, see the table", Style::Limit, line));
     }
     if case.rounds() > 1 { plot.note("Medians over the rounds.") } else { plot }
 }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::line::{Asked, Line};
 use crate::plot::unit;
+use crate::workload::{Kind, Workload};
 
 /// All lines, grouped.
 pub(super) struct Sheet<'a> {
@@ -73,7 +74,7 @@ impl<'a> Sheet<'a> {
             }
         }
         cases.sort_by_key(|case| (order.iter().position(|workload| *workload == case.workload), case.threads));
-        let common = alike(cases.iter().map(|case| case.asked));
+        let common = alike(cases.iter().map(|case| (case.workload, case.asked)));
         name(&mut cases);
         Sheet { lines, whos, cases, common }
     }
@@ -200,8 +201,21 @@ impl Spread {
     }
 }
 
-/// Everything asked for, as (name, value).
-pub(super) fn asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
+/// Everything asked for that means something for that workload, as (name, value).
+pub(super) fn asked_fields(workload: &str, asked: &Asked) -> Vec<(&'static str, String)> {
+    // Of a workload that this version does not know everything is shown.
+    let known = Workload::find(workload);
+    let is_told = |name: &str| match name {
+        "distribution" => known.is_none_or(Workload::picks_rows),
+        "sequential" => known.is_none_or(|workload| workload.kind == Kind::LoadMixed),
+        _ => true,
+    };
+    let mut fields = all_asked_fields(asked);
+    fields.retain(|(name, _)| is_told(name));
+    fields
+}
+
+fn all_asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
     let rate =
         if asked.rate > 0.0 { format!("{}/s offered", unit::count(asked.rate)) } else { "closed loop".to_owned() };
     let zeros =
@@ -222,10 +236,10 @@ pub(super) fn asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
 }
 
 /// The fields that all have alike.
-fn alike<'b>(all: impl Iterator<Item = &'b Asked>) -> Vec<(&'static str, String)> {
+fn alike<'b>(all: impl Iterator<Item = (&'b str, &'b Asked)>) -> Vec<(&'static str, String)> {
     let mut common: Option<Vec<(&'static str, String)>> = None;
-    for asked in all {
-        let fields = asked_fields(asked);
+    for (workload, asked) in all {
+        let fields = asked_fields(workload, asked);
         common = Some(match common {
             None => fields,
             Some(common) => common.into_iter().filter(|field| fields.contains(field)).collect(),
@@ -239,8 +253,8 @@ fn name(cases: &mut [Case]) {
     let mut taken: BTreeMap<String, usize> = BTreeMap::new();
     let workloads: Vec<(&str, &Asked)> = cases.iter().map(|case| (case.workload, case.asked)).collect();
     for case in cases.iter_mut() {
-        let same = alike(workloads.iter().filter(|(workload, _)| *workload == case.workload).map(|(_, asked)| *asked));
-        let own = asked_fields(case.asked).into_iter().filter(|field| !same.contains(field));
+        let same = alike(workloads.iter().copied().filter(|(workload, _)| *workload == case.workload));
+        let own = asked_fields(case.workload, case.asked).into_iter().filter(|field| !same.contains(field));
         let own: String = own.map(|(name, value)| format!(", {name} {value}")).collect();
         let s = if case.threads == 1 { "" } else { "s" };
         case.label = format!("{}, {} thread{s}{own}", case.workload, case.threads);

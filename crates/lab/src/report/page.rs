@@ -9,6 +9,10 @@ use crate::plot::{self, escape};
 /// The page's own style sheet; that of the plots is added to it.
 const STYLE: &str = include_str!("page.css");
 
+/// What stands below each table of latencies.
+const IDLE_THREAD: &str = "<p class=\"soft\">Idle thread: beside the workload a thread did nothing but sleep for a \
+millisecond at a time; this is by how much its longest sleep was too long. A delay of that size comes from the machine.</p>\n";
+
 /// The whole report.
 pub(super) fn page(sheet: &Sheet) -> String {
     let mut html = format!(
@@ -55,13 +59,14 @@ fn list(class: &str, lead: &str, sentences: &[String]) -> String {
 
 /// One case.
 fn section(sheet: &Sheet, case: &Case) -> String {
-    let asked = asked_fields(case.asked).into_iter().filter(|field| !sheet.common.contains(field));
+    let asked = asked_fields(case.workload, case.asked).into_iter().filter(|field| !sheet.common.contains(field));
     let asked: Vec<String> = asked.map(|(name, value)| format!("{name} {value}")).collect();
     let mut html = format!("<section id=\"{}\">\n<h2>{}</h2>\n", escape(&case.slug), escape(&case.label));
     if !asked.is_empty() {
         let _ = writeln!(html, "<p class=\"soft\">{}</p>", escape(&asked.join(", ")));
     }
     html += &tables::latencies(case).html();
+    html.push_str(IDLE_THREAD);
     html += &tables::costs(case).html();
     html.push_str("<div class=\"plots\">\n");
     for (_, plot) in charts::charts(case) {

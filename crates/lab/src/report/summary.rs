@@ -15,16 +15,28 @@ pub(super) fn facts(sheet: &Sheet) -> Vec<(String, String)> {
     let mut facts = vec![
         ("Machine".to_owned(), distinct(measured().map(|line| machine(&line.machine)).collect())),
         ("Commit".to_owned(), distinct(commits(sheet))),
-        ("Lines".to_owned(), format!("{} of figures, {} refused", measured().count(), sheet.refusals().len())),
+        ("Contents".to_owned(), contents(measured().count(), sheet.refusals().len())),
     ];
     if let (Some(first), Some(last)) = (times().min(), times().max()) {
-        facts.push(("Measured".to_owned(), format!("{} … {} UTC", date(first), date(last))));
+        let (first, last) = (date(first), date(last));
+        let span = if first == last { first } else { format!("{first} … {last}") };
+        facts.push(("Measured".to_owned(), format!("{span} UTC")));
     }
     if !sheet.common.is_empty() {
         let common: Vec<String> = sheet.common.iter().map(|(name, value)| format!("{name} {value}")).collect();
         facts.push(("Asked of all".to_owned(), common.join(", ")));
     }
     facts
+}
+
+/// How much there is: "10 measurements".
+fn contents(measured: usize, refused: usize) -> String {
+    let s = |n: usize| if n == 1 { "" } else { "s" };
+    let refused = match refused {
+        0 => String::new(),
+        n => format!(", and {n} workload{} that {} refused", s(n), if n == 1 { "was" } else { "were" }),
+    };
+    format!("{measured} measurement{}{refused}", s(measured))
 }
 
 fn commits(sheet: &Sheet) -> BTreeSet<String> {
@@ -94,6 +106,7 @@ pub(super) fn configuration(sheet: &Sheet) -> Option<Table> {
         |by_who: &BTreeMap<String, BTreeSet<&str>>| by_who.values().flatten().collect::<BTreeSet<_>>().len() > 1;
     let mut order: Vec<(&&str, &BTreeMap<String, BTreeSet<&str>>)> = settings.iter().collect();
     order.sort_by_key(|(name, by_who)| (!differs(by_who), **name));
+    let any = order.first().is_some_and(|(_, by_who)| differs(by_who));
     let rows: Vec<Vec<Cell>> = order
         .into_iter()
         .map(|(name, by_who)| {
@@ -106,7 +119,8 @@ pub(super) fn configuration(sheet: &Sheet) -> Option<Table> {
         })
         .collect();
     let head = std::iter::once("setting".to_owned()).chain(sheet.whos.iter().cloned()).collect();
-    let caption = "Configuration; settings that are not alike come first, marked ≠".into();
+    let caption = if any { "Configuration; settings that differ come first, marked ≠" } else { "Configuration" };
+    let caption = caption.into();
     (!rows.is_empty()).then_some(Table { caption, head, rows })
 }
 

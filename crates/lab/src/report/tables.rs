@@ -70,8 +70,11 @@ impl Table {
                     Some(link) => format!("<a href=\"#{}\">{text}</a>", escape(link)),
                     None => text,
                 };
-                let note =
-                    if cell.note.is_empty() { String::new() } else { format!("<small>{}</small>", escape(&cell.note)) };
+                let note = if cell.note.is_empty() {
+                    String::new()
+                } else {
+                    format!("<small>{}</small>", escape(&breakable(&cell.note)))
+                };
                 let _ = write!(html, "{open}{class}>{text}{note}{close}");
             }
             html.push_str("</tr>\n");
@@ -104,6 +107,14 @@ impl Table {
             }
         }
         text
+    }
+}
+
+/// A note in which a spread may be broken beside its dots, and nowhere else: wide ones would push columns off a page.
+fn breakable(note: &str) -> String {
+    match note.split_once(" … ") {
+        Some((low, high)) => format!("{} … {}", low.replace(' ', "\u{a0}"), high.replace(' ', "\u{a0}")),
+        None => note.to_owned(),
     }
 }
 
@@ -150,8 +161,14 @@ pub(super) fn rates(sheet: &Sheet) -> Table {
         });
         std::iter::once(name).chain(figures).collect()
     });
-    let caption =
-        "Operations a second until nothing is owed; in brackets, by the best other's; the best in bold; of rounds the median, and below it the lowest and the highest".into();
+    let mut caption = "Operations a second, until no background work is left.".to_owned();
+    if sheet.whos.len() > 1 {
+        caption += " In brackets: divided by the rate of the best other engine. In bold: at least as fast as that.";
+    }
+    if sheet.cases.iter().any(|case| case.rounds() > 1) {
+        caption += " Of several rounds: the median, below it the lowest and the highest. (Rows that a later workload needs \
+                    are loaded again, which makes another round of the load.)";
+    }
     Table { caption, head, rows: rows.collect() }
 }
 
@@ -221,7 +238,7 @@ pub(super) fn latencies(case: &Case) -> Table {
             rows.push(row);
         }
     }
-    Table { caption: "Latency, beside the longest oversleep of an idle thread at the same time".into(), head, rows }
+    Table { caption: "Latency".into(), head, rows }
 }
 
 fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyFigures>) -> Vec<Cell> {
@@ -248,21 +265,22 @@ type Cost = (&'static str, &'static str, fn(&Line) -> f64);
 
 /// What the operations cost, each by its engine: bytes, memory, processor.
 pub(super) fn costs(case: &Case) -> Table {
-    const COSTS: [Cost; 9] =
-        [
-            ("acknowledged/s", "", |line| line.ops_per_s),
-            ("settled after", "s", |line| if line.settled_seconds > 0.0 { line.settled_seconds } else { f64::NAN }),
-            ("write amplification", "", |line| {
-                if line.write_amplification > 0.0 { line.write_amplification } else { f64::NAN }
-            }),
-            ("space amplification", "", |line| line.space_amplification),
-            ("read/operation", "B", |line| line.read_bytes_per_op),
-            ("read in all", "B", |line| io(line, "read_bytes")),
-            ("written in all", "B", |line| io(line, "write_bytes")),
-            ("CPU/million", "s", |line| line.cpu_s_per_million),
-            ("peak memory", "B", |line| line.peak_rss_bytes as f64),
-        ];
-    let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["of the budget"]);
+    const COSTS: [Cost; 9] = [
+        ("operations acknowledged a second", "", |line| line.ops_per_s),
+        ("time until no background work is left", "s", |line| {
+            if line.settled_seconds > 0.0 { line.settled_seconds } else { f64::NAN }
+        }),
+        ("bytes written for each byte given", "", |line| {
+            if line.write_amplification > 0.0 { line.write_amplification } else { f64::NAN }
+        }),
+        ("bytes on disk for each byte held", "", |line| line.space_amplification),
+        ("read for each operation", "B", |line| line.read_bytes_per_op),
+        ("read in all", "B", |line| io(line, "read_bytes")),
+        ("written in all", "B", |line| io(line, "write_bytes")),
+        ("CPU time for a million operations", "s", |line| line.cpu_s_per_million),
+        ("peak memory", "B", |line| line.peak_rss_bytes as f64),
+    ];
+    let head = std::iter::once("").chain(COSTS.iter().map(|cost| cost.0)).chain(["peak memory, share of the budget"]);
     let rows = case.entries.iter().map(|entry| {
         let figures = COSTS.iter().map(|(_, unit, figure)| Cell::figure(entry.spread(figure), unit));
         let mut row: Vec<Cell> = std::iter::once(name_of(entry, &entry.who)).chain(figures).collect();

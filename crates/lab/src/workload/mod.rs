@@ -188,6 +188,11 @@ impl Workload {
         matches!(self.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin)
     }
 
+    /// Whether it picks rows by the distribution; else it takes them in an order of its own.
+    pub fn picks_rows(&self) -> bool {
+        matches!(self.kind, Kind::Mix(_))
+    }
+
     /// Whether it writes anything.
     pub fn writes(&self) -> bool {
         let writes = |verb: &Verb| matches!(verb, Verb::Insert | Verb::Update | Verb::ReadModifyWrite | Verb::Merge);

@@ -5,12 +5,35 @@
 
 use std::{fmt, io};
 
+use super::cause::IoCause;
+
 /// The result of everything that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, grouped by what the caller can do.
+///
+/// | ask | what it means | then |
+/// | --- | --- | --- |
+/// | [`Error::is_retryable`] | nothing was done, and the same call may succeed later | free space, or wait for the other opener; call again |
+/// | [`Error::must_reopen`] | the store refuses writes after a failure, or was closed | close it, open it again, read back what was indeterminate |
+/// | [`Error::is_damage`] | stored bytes cannot be had | other keys stay readable; restore a backup, or [`salvage`](crate::check::salvage) |
+/// | none of them | the call was wrong, or the store is not what the call expects | correct the program |
+///
+/// `Display` says what failed, where, and what to do next, in one line that already holds the text of
+/// [`source`](std::error::Error::source). Errors are equal if they say the same.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("s");
+/// use pandodb::{Error, Store};
+/// let store = Store::open(&path)?;
+/// let error = Store::open(&path).unwrap_err();
+/// assert!(matches!(error, Error::Locked { .. }) && error.is_retryable());
+/// assert_eq!(store.drop_keyspace("none"), Err(Error::NoKeyspace { name: "none".into() }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// The operating system refused an operation. Writes: the store is poisoned from then on; reopen it.
     Io {
@@ -22,8 +45,8 @@ pub enum Error {
         offset: Option<u64>,
         /// The kind of the system's error.
         kind: io::ErrorKind,
-        /// The system's own words.
-        message: String,
+        /// The system's error: its number and its words.
+        source: IoCause,
     },
     /// Bytes on disk are not what was written. Other ranges stay readable; restore from a backup or salvage.
     Corruption {
@@ -51,6 +74,26 @@ pub enum Error {
     DiskFull {
         /// What wanted space.
         op: &'static str,
+    },
+    /// The disk has too little space for a new store with these options. Nothing was created: use a smaller memory budget, memtable or
+    /// log segment, or another disk.
+    DiskTooSmall {
+        /// The store's directory.
+        path: String,
+        /// Bytes that must be free.
+        needed: u64,
+        /// Bytes that are free.
+        available: u64,
+    },
+    /// The process, or the system, has too many open files to make the one that a write needs, as a rule the next segment of the
+    /// log. Nothing of the write was kept; the store goes on. Close some files, or raise the limit, then try again.
+    TooManyFiles {
+        /// The operation.
+        op: &'static str,
+        /// The file's name inside the store, or the store's path.
+        file: String,
+        /// Whose limit it is: `the process` or `the system`.
+        limit: &'static str,
     },
     /// Another process (or another handle of this one) has the store open.
     Locked {
@@ -95,28 +138,52 @@ pub enum Error {
     },
     /// The store was opened for reading only.
     ReadOnly,
+    /// The handle belongs to a store that the parent of this process opened: a forked child cannot use it. Open the store in the
+    /// child, after the parent has closed it; or fork before it is opened.
+    Forked,
+    /// A merge operator called into a store. It may use nothing but its arguments ([`MergeOperator`](crate::MergeOperator)).
+    Reentrant,
+    /// The store was closed: every handle, iterator and snapshot of it answers this from then on. Open the store again.
+    Closed,
 }
 
 impl Error {
-    /// Wraps an error of the operating system.
+    /// Wraps an error of the operating system: [`Error::DiskFull`], [`Error::TooManyFiles`], [`Error::Io`] else.
+    #[doc(hidden)]
     pub fn io(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
         if source.kind() == io::ErrorKind::StorageFull {
             return Error::DiskFull { op };
         }
-        Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), message: source.to_string() }
+        let limit = match rustix::io::Errno::from_io_error(source) {
+            Some(rustix::io::Errno::MFILE) => Some("the process"),
+            Some(rustix::io::Errno::NFILE) => Some("the system"),
+            _ => None,
+        };
+        if let Some(limit) = limit {
+            return Error::TooManyFiles { op, file: file.to_owned(), limit };
+        }
+        Error::final_io(op, file, offset, source)
+    }
+
+    /// As [`Error::io`], where a full disk is no ordinary error any more: something was accepted already.
+    pub(crate) fn final_io(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
+        Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), source: IoCause::of(source) }
     }
 
     /// Damage found in a `what` at `offset`; add the file with [`Error::in_file`] where it is known.
+    #[doc(hidden)]
     pub fn corruption(what: &'static str, offset: u64, detail: impl Into<String>) -> Error {
         Error::Corruption { file: String::new(), offset, what, detail: detail.into() }
     }
 
     /// An argument that cannot be accepted.
+    #[doc(hidden)]
     pub fn invalid(detail: impl Into<String>) -> Error {
         Error::InvalidArgument { detail: detail.into() }
     }
 
     /// Names the file of a corruption that does not name one yet, and shifts its offset by `base`.
+    #[doc(hidden)]
     #[must_use]
     pub fn in_file(self, name: &str, base: u64) -> Error {
         match self {
@@ -125,6 +192,23 @@ impl Error {
             }
             other => other,
         }
+    }
+
+    /// Whether the error says that there was no room for something new, and nothing was written: the store goes on.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. })
+    }
+
+    /// Whether nothing was done and the same call may succeed later: after space or file descriptors were freed, or after the
+    /// other opener has closed the store. A retry at once does not help.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. } | Error::Locked { .. })
+    }
+
+    /// Whether the store has to be opened again: it refuses writes because of a failure, or it was closed. `false` for the [`Error::Io`] of a
+    /// write or sync itself: the next write returns [`Error::Poisoned`].
+    pub fn must_reopen(&self) -> bool {
+        matches!(self, Error::Poisoned { .. } | Error::Indeterminate { .. } | Error::Closed)
     }
 
     /// Whether the error says that stored bytes cannot be had: they are damaged, or the device refuses to read them.
@@ -138,49 +222,157 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Error {
+    /// What happened, and to what, without what can be done: for lists of errors that share that advice.
+    ///
+    /// ```
+    /// let error = pandodb::Error::Closed;
+    /// assert_eq!(format!("{}; {}", error.what(), error.advice().unwrap()), error.to_string());
+    /// ```
+    pub fn what(&self) -> String {
         match self {
-            Error::Io { op, file, offset, message, .. } => {
-                write!(f, "{op} of `{file}`")?;
-                if let Some(offset) = offset {
-                    write!(f, " at byte {offset}")?;
-                }
-                write!(f, " failed: {message}; check the device, then reopen the store")
+            Error::Io { op, file, offset, source, .. } => {
+                let at = offset.map_or(String::new(), |offset| format!(" at byte {offset}"));
+                format!("{op} of `{file}`{at} failed: {source}")
             }
             Error::Corruption { file, offset, what, detail } => {
                 let file = if file.is_empty() { "memory" } else { file };
-                write!(
-                    f,
-                    "corruption: {what} in `{file}` at byte {offset}: {detail}; restore from a backup, or salvage; what does not need this block stays readable"
-                )
+                format!("corruption: {what} in `{file}` at byte {offset}: {detail}")
             }
-            Error::Poisoned { first } => {
-                write!(f, "the store refuses writes since an earlier failure ({first}); reopen it to recover")
+            Error::Poisoned { first } => format!("the store refuses writes since an earlier failure ({first})"),
+            Error::Indeterminate { first } => format!("the commit may or may not survive a crash: {first}"),
+            Error::DiskFull { op } => format!("the disk is full ({op}): nothing of this write was kept"),
+            Error::TooManyFiles { op, file, limit } => {
+                format!("{op} of `{file}` was refused: {limit} has too many open files; nothing was kept of this write")
             }
-            Error::Indeterminate { first } => {
-                write!(f, "the commit may or may not survive a crash: {first}; reopen the store and read it back")
-            }
-            Error::DiskFull { op } => {
-                write!(f, "the disk is full ({op}); nothing was kept of this write: free space or delete, then retry")
-            }
-            Error::Locked { path } => write!(f, "`{path}` is open elsewhere; close the other opener first"),
-            Error::NotAStore { path, detail } => {
-                write!(f, "`{path}` is not a store that can be opened: {detail}")
-            }
-            Error::InvalidArgument { detail } => write!(f, "invalid argument: {detail}"),
-            Error::Unsupported { detail } => write!(f, "unsupported: {detail}"),
-            Error::OperatorMissing { keyspace, operator } => write!(
-                f,
-                "keyspace `{keyspace}` merges with `{operator}`, which is not registered; register it when opening the store"
+            Error::DiskTooSmall { path, needed, available } => format!(
+                "the disk under `{path}` has {available} bytes free, a store with these options needs {needed}; \
+                 nothing was created"
             ),
-            Error::OperatorFailed { operator, detail } => {
-                write!(f, "merge operator `{operator}` failed: {detail}; fix the operator and retry")
+            Error::Locked { path } => format!("`{path}` is open elsewhere"),
+            Error::NotAStore { path, detail } => format!("`{path}` is not a store that can be opened: {detail}"),
+            Error::InvalidArgument { detail } => format!("invalid argument: {detail}"),
+            Error::Unsupported { detail } => format!("unsupported: {detail}"),
+            Error::OperatorMissing { keyspace, operator } => {
+                format!("keyspace `{keyspace}` merges with `{operator}`, which is not registered")
             }
-            Error::NoKeyspace { name } => write!(f, "there is no keyspace `{name}`; list them with `keyspaces`"),
-            Error::ReadOnly => write!(f, "the store is open for reading only; open it for writing"),
+            Error::OperatorFailed { operator, detail } => format!("merge operator `{operator}` failed: {detail}"),
+            Error::NoKeyspace { name } => format!("there is no keyspace `{name}`"),
+            Error::ReadOnly => "the store is open for reading only".into(),
+            Error::Forked => "the store was opened by a process from which this one was forked".into(),
+            Error::Reentrant => "a merge operator called into a store while it was folding a key".into(),
+            Error::Closed => "the store was closed, and its handles, iterators and snapshots with it".into(),
+        }
+    }
+
+    /// What can be done about it; `None` where [`Error::what`] says that.
+    pub fn advice(&self) -> Option<&'static str> {
+        Some(match self {
+            Error::Io { op, kind, .. } => advice_on_io(op, *kind),
+            Error::Corruption { .. } => {
+                "restore from a backup, or salvage; what does not need this block stays readable"
+            }
+            Error::Poisoned { .. } => "reopen it to recover",
+            Error::Indeterminate { .. } => "reopen the store and read it back",
+            Error::DiskFull { .. } => {
+                "delete keys or ranges, drop a keyspace, or make room outside the store, then retry"
+            }
+            Error::DiskTooSmall { .. } => "use a smaller memory budget, or another disk",
+            Error::TooManyFiles { .. } => "close some, or raise the limit (`ulimit -n`, `fs.file-max`), then retry",
+            Error::Locked { .. } => "close the other opener first",
+            Error::OperatorMissing { .. } => "register it when opening the store",
+            Error::OperatorFailed { .. } => "fix the operator and retry",
+            Error::NoKeyspace { .. } => "list them with `keyspaces`",
+            Error::ReadOnly => "open it for writing",
+            Error::Forked => "use it in the process that opened it, or close it there and open it here",
+            Error::Reentrant => "an operator may use nothing but its arguments: take the call out of it",
+            Error::Closed => "open it again",
+            Error::NotAStore { .. } | Error::InvalidArgument { .. } | Error::Unsupported { .. } => return None,
+        })
+    }
+}
+
+/// What to do about a refusal of the system: where it says what is wrong, that; else the device may be failing.
+fn advice_on_io(op: &str, kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::PermissionDenied => {
+            "grant the user of this process the right to it, or run as the user that it belongs to; then reopen the store"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            "the file system is mounted read-only: mount it for writing, or open the store with `read_only`"
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space on the device, then reopen the store",
+        io::ErrorKind::FileTooLarge => "raise the limit on the size of files (`ulimit -f`), then reopen the store",
+        // At an opening nothing was written: a name, or a file system that lacks something.
+        _ if matches!(op, "open" | "lock" | "list") && is_about_names(kind) => "name another path",
+        _ => "check the device, then reopen the store",
+    }
+}
+
+/// Whether the system refuses the name of a file, or what stands there.
+fn is_about_names(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, Unsupported};
+    matches!(kind, InvalidFilename | InvalidInput | IsADirectory | NotADirectory | NotFound | Unsupported)
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what())?;
+        self.advice().map_or(Ok(()), |advice| write!(f, "; {advice}"))
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(&**source),
+            _ => None,
         }
     }
 }
 
-impl std::error::Error for Error {}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn an_error_of_the_system_is_the_source_with_its_number_and_its_kind() {
+        let denied = io::Error::from_raw_os_error(13);
+        let error = Error::io("open", "data", None, &denied);
+        let source = error.source().and_then(|source| source.downcast_ref::<io::Error>()).expect("there is a cause");
+        assert_eq!((source.kind(), source.raw_os_error()), (io::ErrorKind::PermissionDenied, Some(13)));
+        assert!(error.to_string().contains(&denied.to_string()));
+        let ours = io::Error::other("by the simulator");
+        for (cause, same) in [(&denied, true), (&ours, false), (&io::Error::from_raw_os_error(5), false)] {
+            assert_eq!(Error::io("open", "data", None, cause) == error, same, "{cause}");
+        }
+        let again = Error::io("open", "data", None, &ours);
+        assert_eq!(again.source().expect("there is a cause").to_string(), "by the simulator");
+        assert_eq!(
+            Error::io("open", "data", None, &io::ErrorKind::NotFound.into()).source().unwrap().to_string(),
+            "entity not found"
+        );
+        assert!(Error::ReadOnly.source().is_none());
+    }
+
+    #[test]
+    fn help_is_offered_for_one_reason_at_a_time() {
+        let all = [
+            (Error::DiskFull { op: "write" }, [true, false, false]),
+            (Error::Locked { path: "s".into() }, [true, false, false]),
+            (Error::Poisoned { first: "f".into() }, [false, true, false]),
+            (Error::Indeterminate { first: "f".into() }, [false, true, false]),
+            (Error::Closed, [false, true, false]),
+            (Error::corruption("leaf block", 0, "d"), [false, false, true]),
+            (Error::io("read", "data", Some(0), &io::Error::other("o")), [false, false, true]),
+            (Error::io("write", "data", Some(0), &io::Error::from(io::ErrorKind::StorageFull)), [true, false, false]),
+            (Error::io("write", "data", Some(0), &io::Error::other("o")), [false; 3]),
+            (Error::invalid("i"), [false; 3]),
+            (Error::ReadOnly, [false; 3]),
+        ];
+        for (error, want) in all {
+            assert_eq!([error.is_retryable(), error.must_reopen(), error.is_damage()], want, "{error}");
+        }
+    }
+}

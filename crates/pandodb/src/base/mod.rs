@@ -7,8 +7,10 @@
 //! message of a key comes first wherever messages are listed.
 
 pub mod block;
+pub mod cause;
 pub mod codec;
 pub mod error;
+pub mod events;
 pub mod fragments;
 pub mod ghosts;
 pub mod ids;
@@ -21,13 +23,14 @@ pub mod slab;
 pub mod sync;
 
 pub use block::EntryBlock;
+pub use cause::IoCause;
 pub use error::{Error, Result};
 pub use fragments::{FragmentSet, FragmentSweep, Fragments};
 pub use ghosts::Ghosts;
 pub use ids::{BlockAddr, Extent, KeyspaceId, PageNo, RunId, Seqno, StoreId};
 pub use large::LargeVec;
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
-pub use range::KeyRange;
+pub use range::{IntoKeyRange, KeyRange};
 pub use seeded::SeededBug;
 pub use slab::{Slab, Slot};
 

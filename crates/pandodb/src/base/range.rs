@@ -1,6 +1,6 @@
-//! Half-open ranges of keys.
+//! Half-open ranges of keys, and what callers write for them: [`IntoKeyRange`].
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
 /// The keys `from ≤ key < to`. An empty `from` is before every key and an empty `to` is after every key; neither can be
 /// mistaken for a key, since keys have at least one byte.
@@ -51,14 +51,18 @@ impl KeyRange {
         KeyRange { from: prefix.to_vec(), to }
     }
 
-    /// Turns any Rust range of byte strings into a half-open one.
+    /// Turns a Rust range of byte strings into a half-open one.
     ///
     /// ```
     /// use pandodb::KeyRange;
-    /// assert_eq!(KeyRange::from_bounds::<&[u8; 1]>(&(b"a"..=b"b")), KeyRange::new(*b"a", *b"b\0"));
-    /// assert_eq!(KeyRange::from_bounds::<&[u8]>(&(..)), KeyRange::all());
+    /// assert_eq!(KeyRange::from_bounds(b"a"..=b"b"), KeyRange::new(*b"a", *b"b\0"));
+    /// assert_eq!(KeyRange::from_bounds(..), KeyRange::all());
     /// ```
-    pub fn from_bounds<K: AsRef<[u8]>>(bounds: &impl RangeBounds<K>) -> KeyRange {
+    pub fn from_bounds(bounds: impl IntoKeyRange) -> KeyRange {
+        bounds.into_key_range()
+    }
+
+    fn between<K: AsRef<[u8]>>(bounds: &impl RangeBounds<K>) -> KeyRange {
         let from = match bounds.start_bound() {
             Bound::Included(key) => key.as_ref().to_vec(),
             Bound::Excluded(key) => successor(key.as_ref()),
@@ -110,6 +114,78 @@ impl KeyRange {
         other.is_empty() || (self.from <= other.from && cmp_upper(&other.to, &self.to).is_le())
     }
 }
+
+/// What a method that takes a range of keys accepts: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
+/// [`Bound`]s, or a [`KeyRange`], where a bound is anything that is `AsRef<[u8]>`. The trait is sealed.
+///
+/// With [`RangeBounds`] in its place, `..` would not compile: it names no type of key.
+///
+/// ```
+/// use pandodb::{IntoKeyRange, Keyspace};
+/// use std::ops::Bound;
+///
+/// fn count(keyspace: &Keyspace, range: impl IntoKeyRange) -> Result<usize, pandodb::Error> {
+///     keyspace.range(range).try_fold(0, |count, entry| entry.map(|_| count + 1))
+/// }
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let store = pandodb::Store::open(dir.path().join("s"))?;
+/// let keyspace = store.keyspace("k")?;
+/// for key in ["a", "b", "c"] {
+///     keyspace.put(key, "")?;
+/// }
+/// assert_eq!(count(&keyspace, ..)?, 3);
+/// assert_eq!(count(&keyspace, "b"..)?, 2);
+/// assert_eq!(count(&keyspace, [b'a']..=[b'b'])?, 2);
+/// assert_eq!(count(&keyspace, (Bound::Excluded("a"), Bound::Excluded("c")))?, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub trait IntoKeyRange: sealed::Sealed {
+    /// The half-open range of the same keys.
+    fn into_key_range(self) -> KeyRange;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for RangeFull {}
+
+impl IntoKeyRange for RangeFull {
+    fn into_key_range(self) -> KeyRange {
+        KeyRange::all()
+    }
+}
+
+impl sealed::Sealed for KeyRange {}
+
+impl IntoKeyRange for KeyRange {
+    fn into_key_range(self) -> KeyRange {
+        self
+    }
+}
+
+/// Ranges whose bounds determine the type of the keys.
+macro_rules! typed_ranges {
+    ($($range:ty),+ $(,)?) => {$(
+        impl<K: AsRef<[u8]>> sealed::Sealed for $range {}
+
+        impl<K: AsRef<[u8]>> IntoKeyRange for $range {
+            fn into_key_range(self) -> KeyRange {
+                KeyRange::between(&self)
+            }
+        }
+    )+};
+}
+
+typed_ranges!(
+    std::ops::Range<K>,
+    RangeInclusive<K>,
+    RangeFrom<K>,
+    RangeTo<K>,
+    RangeToInclusive<K>,
+    (Bound<K>, Bound<K>),
+);
 
 /// The first eight bytes of a key as a number, with zeros behind a shorter one: where two differ, the keys differ the same way.
 #[inline]
@@ -191,6 +267,28 @@ mod tests {
     }
 
     #[test]
+    fn every_form_of_a_range_means_what_it_means_elsewhere() {
+        use std::collections::BTreeSet;
+        let keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"a\0".to_vec(), b"b".to_vec(), b"b\0".to_vec(), b"c".to_vec()];
+        let set: BTreeSet<Vec<u8>> = keys.iter().cloned().collect();
+        let (a, c) = (b"a\0".to_vec(), b"b\0".to_vec());
+        let inside = |range: KeyRange| keys.iter().filter(|key| range.contains(key)).cloned().collect::<Vec<_>>();
+        macro_rules! alike {
+            ($($bounds:expr),+) => {$(
+                assert_eq!(inside(KeyRange::from_bounds($bounds)), set.range($bounds).cloned().collect::<Vec<_>>());
+            )+};
+        }
+        alike!(a.clone()..c.clone(), a.clone()..=c.clone(), a.clone().., ..c.clone(), ..=c.clone());
+        for from in [Bound::Included(&a), Bound::Excluded(&a), Bound::Unbounded] {
+            for to in [Bound::Included(&c), Bound::Excluded(&c), Bound::Unbounded] {
+                alike!((from.cloned(), to.cloned()));
+            }
+        }
+        assert_eq!(inside(KeyRange::from_bounds(..)), keys);
+        assert_eq!(KeyRange::from_bounds(KeyRange::point(b"b")), KeyRange::point(b"b"));
+    }
+
+    #[test]
     fn an_unbounded_end_is_above_every_bound() {
         let all = KeyRange::all();
         let low = KeyRange::new(*b"a", *b"m");
@@ -199,6 +297,6 @@ mod tests {
         assert_eq!(all.intersect(&low), low);
         assert!(!low.overlaps(&KeyRange::new(*b"m", *b"")));
         assert!(low.intersect(&KeyRange::new(*b"m", *b"")).is_empty());
-        assert!(KeyRange::from_bounds::<&[u8]>(&(..&b""[..])).is_empty());
+        assert!(KeyRange::from_bounds(..b"").is_empty());
     }
 }

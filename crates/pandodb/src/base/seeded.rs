@@ -178,10 +178,16 @@ bugs! {
     ReplayIgnoresThrough,
     /// A checkpoint records that the runs hold everything while a memtable holds some.
     DrainedTooSoon,
-    /// A keyspace is given out when one catalogue of two names it.
-    KeyspaceInOneCatalogue,
+    /// A keyspace's creation is acknowledged before its record is synced.
+    CreationNotSynced,
+    /// Replay takes creations that the catalogue regards already: what was dropped since is back, empty or with old content.
+    CreatedAgain,
     /// A keyspace's drop is acknowledged before a checkpoint forgets it.
     DropNotDurable,
+    /// A handle that was kept over the close of its store goes on reading: pages that a later opener has written.
+    ClosedHandleAnswers,
+    /// A read that ends after the store was closed is answered with what it has read: pages that another opener has written.
+    AnswerAfterClose,
     /// After a failure of the data file the store goes on writing.
     PoisonIgnored,
     /// Replay leaves a large value where a failed sync may have left nothing of it.
@@ -190,10 +196,14 @@ bugs! {
     OpenedFromIsOverwritten,
     /// A delete on a full disk does not get the space that is kept back for it.
     ReserveNotUsed,
+    /// Nothing is kept back: ordinary writes get all of the disk.
+    ReserveGivenAway,
     /// A full disk that refuses a write makes the store refuse everything.
     FullDiskPoisons,
 
     // ---- verification ----
+    /// `verify` pins each index when it comes to it: what one has let go of meanwhile is another's.
+    VerifyPinsInTurn,
     /// `verify` does not look at filters.
     VerifySkipsFilters,
     /// `verify` does not look at large values.

@@ -120,6 +120,16 @@ impl<T: FromZeros> Slab<T> {
         Slot { values, slab: self.clone(), number }
     }
 
+    /// A piece of so many values, which need not be whole pages, from the allocator: zeros.
+    ///
+    /// # Panics
+    /// If there is no memory left.
+    pub fn own(self: &Arc<Self>, len: usize) -> Slot<T> {
+        const { assert!(!std::mem::needs_drop::<T>(), "nobody drops the values") };
+        let own = <[T]>::new_box_zeroed_with_elems(len).expect("memory for a piece of a slab");
+        Slot { values: NonNull::from(Box::leak(own)), slab: self.clone(), number: None }
+    }
+
     fn number(&self) -> Option<u32> {
         let most = self.reserved.as_ref()?.pieces;
         let mut pieces = self.pieces.lock();

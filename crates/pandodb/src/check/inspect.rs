@@ -5,14 +5,16 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::glance;
 use crate::base::{BlockAddr, Error, PAGE, PageNo, Result, RunId};
-use crate::device::file::FileDevice;
-use crate::device::{Device, File};
+use crate::device::{Device, File, Io};
 use crate::run::{Inner, Leaf, RunMeta, unpack};
 use crate::space::data::{BLOCK_HEADER, DATA_FILE, MAX_BLOCK_PAGES};
+use crate::space::superblock::SLOTS;
 use crate::space::{BlockKind, DataFile, Superblock};
-use crate::store::{Store, StoreBuilder};
-use crate::wal;
+use crate::store::open_directory;
+use crate::store::roots::Roots;
+use crate::wal::{self, RecordKind};
 
 /// What to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +33,8 @@ pub enum Inspect {
     Log,
 }
 
-/// Describes a part of the store in a directory, as text for people. Reads only what it shows; changes nothing.
+/// Describes a part of the store in a directory, as text for people. Reads only what it shows; changes nothing; takes no
+/// lock, so that it works beside a writer: catalogue, trunk and runs are shown as of the last checkpoint.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -43,14 +46,10 @@ pub enum Inspect {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotAStore`] if there is none; [`Error::Locked`] if a writer has it open and the part needs a whole opening
-/// (catalogue, trunk, run); what cannot be decoded at all.
+/// [`Error::NotAStore`] if there is none; [`Error::Locked`] if a writer's checkpoints have overtaken every try to read the
+/// catalogue or a trunk; what cannot be decoded at all.
 pub fn inspect(path: impl AsRef<Path>, what: Inspect) -> Result<String> {
-    let path = path.as_ref();
-    let device = FileDevice::open(path, false).map_err(|_| Error::NotAStore {
-        path: path.display().to_string(),
-        detail: "there is no such directory".into(),
-    })?;
+    let device = open_directory(path.as_ref(), false, Io::default())?;
     inspect_device(Arc::new(device), what)
 }
 
@@ -65,36 +64,91 @@ pub fn inspect_device(device: Arc<dyn Device>, what: Inspect) -> Result<String> 
         Inspect::Superblock => superblocks(&*file, &mut out),
         Inspect::Block(page) => block(&file, page, &mut out)?,
         Inspect::Log => log(&*device, &*file, &mut out)?,
-        Inspect::Catalog => catalog(&open(device)?, &mut out),
-        Inspect::Trunk => trunk(&open(device)?, &mut out),
-        Inspect::Run(id) => run(&open(device)?, id, &mut out)?,
+        Inspect::Catalog => catalog(&glance::roots(&*device)?, &mut out),
+        Inspect::Trunk => trunk(&glance::roots(&*device)?, &mut out),
+        Inspect::Run(id) => run(&glance::roots(&*device)?, id, &mut out)?,
     }
     Ok(out)
 }
 
-fn open(device: Arc<dyn Device>) -> Result<Store> {
-    let path = device.path();
-    StoreBuilder::new(Path::new(&path)).device(device).read_only(true).memory_budget(64 << 20).open()
-}
-
 fn superblocks(file: &dyn File, out: &mut String) {
-    for (i, slot) in Superblock::read_slots(file, DATA_FILE).into_iter().enumerate() {
+    let slots = Superblock::read_slots(file, DATA_FILE);
+    let newest = slots.iter().flatten().map(|superblock| superblock.generation).max();
+    for (i, slot) in slots.iter().enumerate() {
+        let at = SLOTS[i].offset();
         match slot {
             Ok(superblock) => {
-                let _ = writeln!(out, "slot {i}: {superblock:#?}");
+                let current = if Some(superblock.generation) == newest { ", the current one" } else { "" };
+                let _ = writeln!(out, "slot {i} at byte {at}: whole{current}");
+                describe_superblock(superblock, out);
             }
             Err(e) => {
-                let _ = writeln!(out, "slot {i}: {e}");
+                let _ = writeln!(out, "slot {i} at byte {at}: {e}");
             }
         }
     }
 }
 
-fn catalog(store: &Store, out: &mut String) {
-    for keyspace in &store.engine.durable_root.lock().catalog.keyspaces {
-        let operator = keyspace.operator.as_ref().map_or("none".into(), |(name, version)| format!("{name} v{version}"));
-        let (id, name, index) = (keyspace.id, &keyspace.name, &keyspace.index);
-        let (threshold, through, root) = (keyspace.blob_threshold, keyspace.root.through, keyspace.root.bytes.len());
+fn describe_superblock(superblock: &Superblock, out: &mut String) {
+    let hex: String = superblock.store_id.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let flags = |flags: u64| if flags == 0 { "none".to_owned() } else { format!("{flags:#x}") };
+    let clean = if superblock.clean { "closed cleanly: the log ends there" } else { "open, or not closed cleanly" };
+    let [first, second] = superblock.catalog.0;
+    let time = match superblock.checkpointed_at {
+        0 => "not recorded".to_owned(),
+        seconds => format!("{} UTC", civil(seconds)),
+    };
+    let rows = [
+        ("store id", hex),
+        ("generation", superblock.generation.to_string()),
+        ("epoch", superblock.epoch.to_string()),
+        ("state", clean.to_owned()),
+        ("log durable", format!("at least through seqno {}", superblock.durable)),
+        ("next run id", superblock.next_run_id.to_string()),
+        (
+            "catalogue",
+            format!(
+                "{} bytes, in {} pages from page {} and again from page {}",
+                superblock.catalog_len, first.pages, first.page, second.page
+            ),
+        ),
+        ("written with", format!("generation {}, {time}", superblock.catalog_generation)),
+        (
+            "features",
+            format!(
+                "incompatible {}, for writers {}, compatible {}",
+                flags(superblock.incompatible),
+                flags(superblock.read_only_compatible),
+                flags(superblock.compatible)
+            ),
+        ),
+    ];
+    for (name, value) in rows {
+        let _ = writeln!(out, "  {name:<12}  {value}");
+    }
+}
+
+/// Seconds since 1970 as a date and a time of day. Howard Hinnant, `civil_from_days`.
+fn civil(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    // Years begin in March here, so that the leap day is their last.
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = era * 400 + year_of_era + next;
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+fn catalog(roots: &Roots, out: &mut String) {
+    for keyspace in &roots.catalog.keyspaces {
+        let (identity, root) = (&keyspace.identity, &keyspace.root);
+        let operator = identity.operator.as_ref().map_or("none".into(), |(name, version)| format!("{name} v{version}"));
+        let (id, name, index) = (identity.id, &identity.name, &identity.index);
+        let (threshold, through, root) = (identity.blob_threshold, root.through, root.bytes.len());
         let _ = writeln!(
             out,
             "keyspace {id} `{name}` index {index} operator {operator} large values over {threshold} bytes, runs hold \
@@ -103,21 +157,23 @@ fn catalog(store: &Store, out: &mut String) {
     }
 }
 
-fn trunk(store: &Store, out: &mut String) {
-    for keyspace in store.engine.keyspaces.read().values() {
-        let _ = writeln!(out, "keyspace {} `{}`", keyspace.id, keyspace.name);
-        keyspace.index.describe(out);
+fn trunk(roots: &Roots, out: &mut String) {
+    for (keyspace, index) in roots.catalog.keyspaces.iter().zip(&roots.indexes) {
+        let _ = writeln!(out, "keyspace {} `{}`", keyspace.identity.id, keyspace.identity.name);
+        index.describe(out);
     }
 }
 
-fn run(store: &Store, id: u64, out: &mut String) -> Result<()> {
-    for keyspace in store.engine.keyspaces.read().values() {
-        if let Some(meta) = keyspace.index.run(RunId(id)) {
+fn run(roots: &Roots, id: u64, out: &mut String) -> Result<()> {
+    match roots.indexes.iter().find_map(|index| index.run(RunId(id))) {
+        Some(meta) => {
             describe_run(&meta, out);
-            return Ok(());
+            Ok(())
+        }
+        None => {
+            Err(Error::invalid(format!("no run {id} is reached by any keyspace; `inspect STORE trunk` lists them")))
         }
     }
-    Err(Error::invalid(format!("no run {id} is reached by any keyspace; `inspect STORE trunk` lists them")))
 }
 
 fn describe_run(meta: &RunMeta, out: &mut String) {
@@ -234,7 +290,11 @@ fn log(device: &dyn Device, file: &dyn File, out: &mut String) -> Result<()> {
                 record.first,
                 record.count,
                 record.payload_bytes,
-                if record.tagged { " with generations" } else { "" },
+                match record.kind {
+                    RecordKind::Ops => "",
+                    RecordKind::Tagged => " with generations",
+                    RecordKind::Created => " of a created keyspace",
+                },
                 record.durable
             );
         }
@@ -246,4 +306,24 @@ fn log(device: &dyn Device, file: &dyn File, out: &mut String) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (seconds, text) in [
+            (1, "1970-01-01 00:00:01"),
+            (951_782_399, "2000-02-28 23:59:59"),
+            (951_782_400, "2000-02-29 00:00:00"),
+            (951_868_800, "2000-03-01 00:00:00"),
+            (4_107_542_399, "2100-02-28 23:59:59"),
+            (4_107_542_400, "2100-03-01 00:00:00"),
+            (1_735_689_599, "2024-12-31 23:59:59"),
+        ] {
+            assert_eq!(civil(seconds), text);
+        }
+    }
 }

@@ -68,12 +68,15 @@ pub struct Salvaged {
 pub struct SalvageReport {
     /// The keyspaces, in the order of their creation.
     pub keyspaces: Vec<Salvaged>,
+    /// The damage at which the log was cut. What was written after it is lost, as a loss of each keyspace says; keyspaces that were
+    /// created after it are lost as a whole, and their names are not known.
+    pub log_cut: Option<Error>,
 }
 
 impl SalvageReport {
     /// Whether everything was copied.
     pub fn is_complete(&self) -> bool {
-        self.keyspaces.iter().all(|keyspace| keyspace.losses.is_empty())
+        self.log_cut.is_none() && self.keyspaces.iter().all(|keyspace| keyspace.losses.is_empty())
     }
 }
 
@@ -83,9 +86,10 @@ impl SalvageReport {
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("saved");
 /// # let damaged = dir.path().join("damaged");
 /// # pandodb::Store::open(&damaged)?.keyspace("k")?.put("a", "b")?;
-/// let out = pandodb::Store::open(dir.path().join("saved"))?;
+/// let out = pandodb::Store::open(&path)?;
 /// let report = pandodb::check::salvage(pandodb::Store::builder(&damaged), &out, false)?;
 /// assert!(report.is_complete() && report.keyspaces[0].entries == 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -102,11 +106,11 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
     }
     let store = from.open_to_salvage()?;
     let engine = &store.engine;
-    let keyspaces: Vec<Arc<KeyspaceState>> = engine.keyspaces.read().values().cloned().collect();
-    let mut report = SalvageReport::default();
+    let keyspaces = engine.keyspaces.all();
+    let mut report = SalvageReport { log_cut: engine.log_cut.clone(), ..SalvageReport::default() };
     for keyspace in keyspaces {
         let into = out.keyspace_with(&keyspace.name, options(&keyspace))?;
-        let copy = Copy { out, into, batch: out.batch(), held: 0 };
+        let copy = Copy { into, batch: out.batch().trusting(), held: 0 };
         let salvaged = Salvaged { keyspace: keyspace.name.clone(), ..Salvaged::default() };
         let world = Pinned::at(&keyspace, engine.snapshots.visible())?;
         // Where the log was cut, runs may hold newer messages than it did.
@@ -135,14 +139,13 @@ fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
 }
 
 /// The copy of one keyspace.
-struct Copy<'a> {
-    out: &'a Store,
+struct Copy {
     into: Keyspace,
     batch: Batch,
     held: usize,
 }
 
-impl Copy<'_> {
+impl Copy {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.batch.put(&self.into, key, value);
         self.held += key.len() + value.len();
@@ -151,7 +154,7 @@ impl Copy<'_> {
 
     fn flush(&mut self) -> Result<()> {
         self.held = 0;
-        std::mem::replace(&mut self.batch, self.out.batch()).commit(Durability::None)
+        self.batch.commit(Durability::None)
     }
 }
 
@@ -236,7 +239,7 @@ struct Work<'a> {
     at: Seqno,
     include_stale: bool,
     salvaged: Salvaged,
-    copy: Copy<'a>,
+    copy: Copy,
 }
 
 impl Work<'_> {

@@ -191,6 +191,10 @@ impl Device for CountingDevice {
         self.inner.now()
     }
 
+    fn wall_clock(&self) -> Option<Duration> {
+        self.inner.wall_clock()
+    }
+
     fn sleep(&self, time: Duration) {
         self.inner.sleep(time);
     }
@@ -205,6 +209,10 @@ impl Device for CountingDevice {
 
     fn path(&self) -> String {
         self.inner.path()
+    }
+
+    fn available(&self) -> Option<u64> {
+        self.inner.available()
     }
 }
 

@@ -14,6 +14,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,27 +26,29 @@ use rustix::io::Errno;
 use super::host::{Host, LOCK_FILE, check_name};
 use super::mapped::Mapped;
 use super::uring::Rings;
-use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue, write_all_at};
+use super::{AlignedBuf, Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Process, Queue, write_all_at};
 use crate::base::PAGE;
 
+/// The magic number of `statfs` of btrfs.
+const BTRFS: rustix::fs::FsWord = 0x9123_683e;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
 /// Pages of zeros in one write, where space has to be occupied by writing.
 const ZERO_PAGES: usize = 64;
 
-/// How a directory reads what does not depend on each other.
+/// How the data file of a store in a directory is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Beside each other by io_uring if the system has it and allows it, else one after the other. Who waits for a few pages
-    /// watches for them instead of sleeping, where that serves: `docs/decisions/0032-reads-are-watched.md`.
+    /// Reads of one caller that do not depend on each other go through io_uring together; one after the other where the
+    /// system lacks io_uring or refuses it. A thread that waits for a few pages polls before it sleeps, where that pays.
     #[default]
     Auto,
-    /// The same, but who waits sleeps: a read by itself takes longer, and less of the processor. Writers that wait for background work
-    /// sleep, too.
+    /// As [`Io::Auto`], but threads that wait sleep at once: a single read takes longer, and less of the processor. Writers
+    /// that wait for background work sleep, too.
     Sleeping,
-    /// As [`Io::Auto`]; without io_uring the device does not open.
+    /// As [`Io::Auto`], but a store is not opened without io_uring.
     Uring,
-    /// One after the other, by pread.
+    /// One read after the other, by `pread`.
     Sync,
 }
 
@@ -64,13 +67,15 @@ impl FileDevice {
     /// keeps its mode.
     ///
     /// # Errors
-    /// What the system says: `NotFound`, `PermissionDenied`, `NotADirectory`, ….
+    /// What the system says: `PermissionDenied`, …; `NotFound`, `NotADirectory` and `InvalidInput` with what is missing or in the way.
     pub fn open(path: &Path, create: bool) -> io::Result<FileDevice> {
-        if create {
-            create_dir(path)?;
+        if path.as_os_str().as_bytes().contains(&0) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte, which no name can have"));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let opened = if create { create_dir(path) } else { Ok(()) };
+        let opened = opened.and_then(|()| Ok(rustix::fs::open(path, flags, Mode::empty())?));
+        let dir = fs::File::from(opened.map_err(|e| in_the_way(path, e))?);
         Ok(FileDevice { path: path.to_owned(), dir, host: Host::new(), rings: Rings::new(true) })
     }
 
@@ -126,6 +131,7 @@ impl Device for FileDevice {
         let file = self.open_at(name, flags)?;
         if how.create_new {
             file.set_permissions(fs::Permissions::from_mode(FILE_MODE))?;
+            write_in_place(&file);
         }
         if how.direct {
             bypass_cache(&file)?;
@@ -180,11 +186,15 @@ impl Device for FileDevice {
             LockMode::Shared => file.try_lock_shared(),
         }
         .map_err(io::Error::from)?;
-        Ok(Box::new(OsLock { file }))
+        Ok(Box::new(OsLock { file, taken_in: Process::current() }))
     }
 
     fn now(&self) -> Duration {
         self.host.now()
+    }
+
+    fn wall_clock(&self) -> Option<Duration> {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).ok()
     }
 
     fn sleep(&self, time: Duration) {
@@ -202,21 +212,30 @@ impl Device for FileDevice {
     fn path(&self) -> String {
         self.path.display().to_string()
     }
+
+    fn available(&self) -> Option<u64> {
+        let stat = rustix::fs::fstatvfs(&self.dir).ok()?;
+        stat.f_bavail.checked_mul(stat.f_frsize)
+    }
 }
 
 /// The lock belongs to the open file, which a process that another thread has just forked holds too, until it becomes
-/// another program. So it is given back by name: waiting for the last holder to close it would shut out the next opener.
+/// another program. So it is given back by name: waiting for the last holder to close it would shut out the next opener. A forked
+/// child that goes on with the handles of its parent only closes its copy: the lock is the parent's.
 #[derive(Debug)]
 struct OsLock {
     file: fs::File,
+    taken_in: Process,
 }
 
 impl LockGuard for OsLock {}
 
 impl Drop for OsLock {
     fn drop(&mut self) {
-        // If this fails, closing the file lets go.
-        let _ = self.file.unlock();
+        if self.taken_in.is_current() {
+            // If this fails, closing the file lets go.
+            let _ = self.file.unlock();
+        }
     }
 }
 
@@ -319,6 +338,37 @@ fn fallocate(file: &fs::File, flags: FallocateFlags, offset: u64, len: u64) -> R
     rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, offset, len))
 }
 
+/// Has a new file written in place on btrfs, which else copies each block that is written twice: a superblock or the end of the log
+/// would need space at a moment when a full disk is no ordinary error any more. Costs btrfs's own checksums, in whose place the
+/// store has its own. Other file systems need no such thing; where it is refused, a full disk may poison the store.
+fn write_in_place(file: &fs::File) {
+    if rustix::fs::fstatfs(file).is_ok_and(|stat| stat.f_type == BTRFS)
+        && let Ok(flags) = rustix::fs::ioctl_getflags(file)
+    {
+        let _ = rustix::fs::ioctl_setflags(file, flags | rustix::fs::IFlags::NOCOW);
+    }
+}
+
+/// Says of a directory that is not there, or is none, why.
+fn in_the_way(path: &Path, error: io::Error) -> io::Error {
+    let is_file = |path: &&Path| fs::metadata(path).is_ok_and(|found| !found.is_dir());
+    let words = match error.kind() {
+        io::ErrorKind::NotADirectory if is_file(&path) => "it is a file, not a directory".to_owned(),
+        io::ErrorKind::NotADirectory => match path.ancestors().skip(1).find(is_file) {
+            Some(file) => format!("`{}`, on the way to it, is a file", file.display()),
+            None => return error,
+        },
+        io::ErrorKind::NotFound => match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            Some(parent) if !parent.is_dir() => {
+                format!("there is no directory `{}` to hold it; make that first", parent.display())
+            }
+            _ => "there is no such directory".to_owned(),
+        },
+        _ => return error,
+    };
+    io::Error::new(error.kind(), words)
+}
+
 /// Makes the directory, if it is missing, with its mode and durably.
 fn create_dir(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(DIR_MODE).create(path) {
@@ -353,7 +403,7 @@ mod tests {
         let file = device.open_lock(LockMode::Exclusive).unwrap();
         file.try_lock().unwrap();
         let inherited = file.try_clone().unwrap();
-        drop(OsLock { file });
+        drop(OsLock { file, taken_in: Process::current() });
         device.lock(LockMode::Exclusive).unwrap();
         drop(inherited);
     }

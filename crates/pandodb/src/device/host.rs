@@ -21,6 +21,14 @@ pub const LOCK_FILE: &str = "lock";
 /// The longest file that the devices in memory accept, in bytes (1 TiB).
 pub const MAX_FILE: u64 = 1 << 40;
 
+/// The most bytes of memory that this process could ever use: all of the machine's, or what it may map (`ulimit -v`).
+pub fn most_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    let machine = u64::from(info.mem_unit).saturating_mul(info.totalram as u64);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As).current.unwrap_or(u64::MAX);
+    usize::try_from(machine.min(limit)).unwrap_or(usize::MAX)
+}
+
 /// Refuses names that could leave the directory or meet the lock file.
 pub fn check_name(name: &str) -> io::Result<()> {
     let bad = name.is_empty() || name.len() > 255 || name == "." || name == ".." || name == LOCK_FILE;

@@ -35,15 +35,18 @@
 //! A kill during a copy leaves a part of the record, as a power cut does: the record's checksum tells. Bytes are copied from low to
 //! high addresses or not; nothing relies on it.
 //!
+//! Here, too, since it is made of the same calls: [`word_wiped_by_fork`], for [`process`](super::process).
+//!
 //! Source: ours; 002 §3.6.4 logs into pages of its own process, which a kill takes.
 #![allow(unsafe_code)]
 
 use std::fs;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::FsWord;
-use rustix::mm::{MapFlags, MlockFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags};
 
 use crate::base::PAGE;
 use crate::base::sync::Mutex;
@@ -187,6 +190,23 @@ impl Drop for Window {
         let unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
+}
+
+/// A word of memory that is zero in a forked child, whatever this process writes to it; `None` where the system has no such
+/// memory. It is never given back.
+pub(super) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
+    let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
+    let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, prot, flags) }.ok()?;
+    // SAFETY: the range is the mapping just made, to which nobody refers yet.
+    if unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
+        // SAFETY: as above.
+        let _ = unsafe { rustix::mm::munmap(at, PAGE) };
+        return None;
+    }
+    // SAFETY: the address is that of a page, so aligned; its zeros are a valid number, in a child, too; the mapping is never
+    // undone and reached through this reference alone.
+    Some(unsafe { &*at.cast::<AtomicU64>() })
 }
 
 /// Whether the file's file system writes space that it has promised in place, however often.

@@ -87,6 +87,10 @@ impl Device for MemDevice {
     fn path(&self) -> String {
         "(memory)".to_owned()
     }
+
+    fn available(&self) -> Option<u64> {
+        None
+    }
 }
 
 #[derive(Debug)]

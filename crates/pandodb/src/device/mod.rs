@@ -17,6 +17,7 @@ pub mod file;
 mod host;
 mod mapped;
 pub mod mem;
+mod process;
 mod reads;
 pub mod sim;
 #[cfg(test)]
@@ -63,7 +64,9 @@ use std::{fmt, io, sync::Arc, time::Duration};
 pub use buf::AlignedBuf;
 pub use counting::CountingDevice;
 pub use file::{FileDevice, Io};
+pub(crate) use host::most_memory;
 pub use mem::MemDevice;
+pub(crate) use process::Process;
 pub use reads::Reads;
 pub use sim::SimDevice;
 
@@ -118,6 +121,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>>;
     /// Monotonic time since an arbitrary start.
     fn now(&self) -> Duration;
+    /// The time since the beginning of 1970 in UTC, by a clock that may be set; `None` for a device without one. For people only:
+    /// the engine decides nothing by it.
+    fn wall_clock(&self) -> Option<Duration> {
+        None
+    }
     /// Waits.
     fn sleep(&self, time: Duration);
     /// A random number, not for cryptography.
@@ -126,6 +134,9 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>>;
     /// Where the directory is, for messages.
     fn path(&self) -> String;
+    /// Bytes that the file system has left for the store, as far as the device knows: other files may take them at any time, and
+    /// a file system may need some for itself.
+    fn available(&self) -> Option<u64>;
 }
 
 /// A read of a whole buffer, which travels with it.

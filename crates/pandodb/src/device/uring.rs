@@ -41,7 +41,7 @@ use std::time::Instant;
 use io_uring::{EnterFlags, IoUring, Probe, opcode, types};
 use parking_lot::Mutex;
 
-use super::{AlignedBuf, Done, Queue, Read};
+use super::{AlignedBuf, Done, Process, Queue, Read};
 use crate::base::PAGE;
 use crate::base::patience::{LONGEST, Patience, READ_SAVED};
 
@@ -63,7 +63,7 @@ pub(super) struct Rings {
     /// The system has refused a ring: it is not asked again.
     refused: AtomicBool,
     /// The process that may use them.
-    process: u32,
+    process: Process,
     /// Nothing if whoever waits is to sleep.
     patience: Option<Patience>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Rings {
 impl Rings {
     /// No rings yet; nothing, in a build that has none. With `watch`, who waits for a short read does not sleep.
     pub(super) fn new(watch: bool) -> Option<Arc<Rings>> {
-        let (made, refused, process) = (AtomicUsize::new(0), AtomicBool::new(false), std::process::id());
+        let (made, refused, process) = (AtomicUsize::new(0), AtomicBool::new(false), Process::current());
         let patience = watch.then(Patience::default);
         Some(Arc::new(Rings { idle: Mutex::default(), made, refused, process, patience }))
     }
@@ -95,7 +95,7 @@ impl Rings {
 
     /// A queue for reads of `file`; none if there is no ring to be had.
     pub(super) fn queue(self: &Arc<Rings>, file: &Arc<File>) -> Option<Box<dyn Queue>> {
-        if std::process::id() != self.process {
+        if !self.process.is_current() {
             return None;
         }
         let ring = self.vacant().or_else(|| self.another())?;
@@ -169,11 +169,11 @@ struct Ring {
     retired: bool,
     /// Reads that were given up, to be handed out.
     given_up: Vec<Slot>,
-    process: u32,
+    process: Process,
 }
 
 impl Ring {
-    fn new(process: u32) -> io::Result<Ring> {
+    fn new(process: Process) -> io::Result<Ring> {
         // Completions are posted when the thread that submitted enters the kernel anyway, instead of by interrupting it.
         // Kernels before 5.19 do not know that.
         let uring = IoUring::builder().setup_coop_taskrun().build(SLOTS);
@@ -349,7 +349,7 @@ impl Ring {
 impl Drop for Ring {
     fn drop(&mut self) {
         self.abandon();
-        if std::process::id() != self.process {
+        if !self.process.is_current() {
             // A forked copy: the kernel's side belongs to the parent.
             return self.lose();
         }
@@ -381,7 +381,7 @@ impl Lease {
     /// In a forked copy the kernel's side belongs to the parent: what is in flight is not ours to wait for, and is given up.
     fn mind_fork(&mut self) {
         let ring = self.ring();
-        if std::process::id() != ring.process {
+        if !ring.process.is_current() {
             ring.lose();
         }
     }

@@ -31,9 +31,10 @@ use quotient::{QuotientBuilder, QuotientMeta, QuotientPages, QuotientSort};
 pub enum Filters {
     /// A blocked Bloom filter for each run.
     Bloom,
-    /// A quotient filter for each run, as in 002 §3.3.
+    /// A quotient filter for each run.
     Quotient,
-    /// A quotient filter for each run, and a maplet for runs that stand together for long.
+    /// A quotient filter for each run, and one *maplet* for several runs that lie together for long: a filter that also says
+    /// in which of the runs a key may be.
     Maplet,
 }
 

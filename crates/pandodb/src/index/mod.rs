@@ -13,6 +13,7 @@
 //! Each folder beside this file is one index; which of them a keyspace uses is stored in the catalogue.
 
 mod graves;
+pub mod owed;
 pub mod stbe;
 
 use std::ops::ControlFlow;
@@ -20,7 +21,8 @@ use std::sync::Arc;
 
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 use crate::base::{
-    BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno,
+    BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, RunId,
+    Seqno,
 };
 use crate::memtable::Memtable;
 use crate::pool::{Block, Pool};
@@ -60,6 +62,16 @@ pub struct Core {
     pub ids: Arc<IdSource>,
     /// The store is open for writing: a damaged copy of a metadata block is written anew when it is met.
     pub mend: bool,
+    /// Where the index that is built on this adds what it owes.
+    pub share: owed::Share,
+}
+
+impl Core {
+    /// The same for the index of keyspace `id`.
+    pub fn of(&self, id: KeyspaceId) -> Core {
+        let share = owed::Share { owed: self.share.owed.clone(), id };
+        Core { share, ..self.clone() }
+    }
 }
 
 /// The source of identities that are never reused within a store.
@@ -99,13 +111,24 @@ impl Debt {
     }
 }
 
+/// How much disk is left, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What outputs may take.
+    pub bytes: u64,
+    /// What packing is to leave of it, so that a piece of a compaction still fits: packing alone would fill the disk with deletes.
+    pub spare: u64,
+    /// Background work or a delete was refused for want of disk: anything that frees some is worth its price.
+    pub urgent: bool,
+}
+
 /// What one step did.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     /// Bytes read from inputs: the measure in which debt is paid. A step that prepares the end of a run reads none.
     pub bytes: u64,
-    /// A memtable was packed and attached: the view's `through` has moved.
-    pub packed: bool,
+    /// A memtable was packed and attached, which counted as so many bytes: the view's `through` has moved.
+    pub packed: Option<u64>,
     /// There was nothing to do (or others are doing it).
     pub idle: bool,
     /// An input could not be read. It stays as it is and nothing is owed for it any more; other work goes on.
@@ -130,7 +153,9 @@ pub struct Estimate {
     pub bytes: u64,
 }
 
-/// Figures of one index.
+/// Figures of the tree of one keyspace. Those *since opening* are counters: they start at 0 with each opening of the store and
+/// never fall. All others are gauges, as of the call.
+#[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IndexStats {
     /// Levels of the tree; 1 while the root is a leaf.
@@ -353,6 +378,9 @@ pub trait Index: Send + Sync {
     /// Does up to about `budget` bytes of work. Several threads may call; each claims a job of its own. `keep` tells,
     /// when a job starts, which read points must stay exact.
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress>;
+    /// The disk is full: does one piece of work that fits into `room`, and whose inputs are given back: packs a memtable, or
+    /// compacts the keys of which the most can go. Idle if there is nothing of the kind.
+    fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress>;
     /// Nothing has been owed for a while: what is worth doing only in idle time is owed from now on, until the next memtable comes.
     fn rest(&self);
     /// Writes what of the current root is not on disk yet and describes it. The caller syncs, then records it.
@@ -361,12 +389,15 @@ pub trait Index: Send + Sync {
     fn compact(&self, range: &KeyRange) -> Result<()>;
     /// What a range holds.
     fn estimate(&self, range: &KeyRange) -> Result<Estimate>;
+    /// Messages in runs, superseded ones included, and the tombstones of single keys among them. Counted once for each root; takes no lock.
+    fn entries(&self) -> (u64, u64);
     /// Figures.
     fn stats(&self) -> IndexStats;
     /// Forgets everything: the keyspace was dropped. Pages are freed when the last reader is gone.
     fn clear(&self);
-    /// Reads and checks everything that the index reaches.
-    fn verify(&self, visit: &mut dyn Visitor) -> Result<()>;
+    /// Pins the current root, for a check of everything that it reaches. While no checkpoint runs, so that it is known which nodes
+    /// are on disk.
+    fn pin(&self) -> Verification<'_>;
     /// The whole key line in pieces, in order, for a salvage. Only in a store that is open for reading: nothing pins them.
     fn parts(&self) -> Vec<Part>;
     /// Describes the structure, for the inspector.
@@ -393,7 +424,10 @@ pub struct Part {
     pub lost: Option<Error>,
 }
 
-/// What [`Index::verify`] reports to.
+/// Reads and checks everything that a pinned root reaches. Until it is done or dropped no page of that is used for anything else.
+pub type Verification<'a> = Box<dyn FnOnce(&mut dyn Visitor) -> Result<()> + 'a>;
+
+/// What a [`Verification`] reports to.
 pub trait Visitor {
     /// Pages that the index owns.
     fn extent(&mut self, extent: Extent);

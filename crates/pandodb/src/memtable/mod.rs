@@ -54,7 +54,7 @@ use node::NONE;
 use record::{Record, Scratch};
 use tree::Tree;
 
-use crate::base::sync::{AtomicUsize, Ordering, RwLock};
+use crate::base::sync::{AtomicUsize, Once, Ordering, RwLock};
 use crate::base::{Entry, EntryBlock, FragmentSet, Fragments, KeyRange, Kind, RangeTombstone, Seqno};
 
 /// Before all versions of a key.
@@ -78,7 +78,9 @@ struct Ranges {
 #[derive(Debug)]
 pub struct Memtable {
     id: u64,
-    tree: Tree,
+    chunks: Arc<ChunkPool>,
+    /// Made by the first message: a keyspace that nobody writes to takes almost nothing.
+    tree: Once<Box<Tree>>,
     ranges: RwLock<Ranges>,
     /// Memory charged for range tombstones, to be read without the lock.
     range_bytes: AtomicUsize,
@@ -92,7 +94,7 @@ impl Memtable {
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
         let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
         let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Memtable { id, tree: Tree::new(chunks), ranges: RwLock::new(ranges), range_bytes, tombstones }
+        Memtable { id, chunks, tree: Once::new(), ranges: RwLock::new(ranges), range_bytes, tombstones }
     }
 
     /// The identity given to [`Memtable::new`].
@@ -112,7 +114,28 @@ impl Memtable {
     /// writes are checked before they get a seqno.
     pub fn insert(&self, entry: Entry<'_>) -> Option<u64> {
         assert!(entry.kind != Kind::RangeDelete, "range tombstones are kept apart: insert_range");
-        self.tree.insert(&entry)
+        self.tree_to_write().insert(&entry)
+    }
+
+    /// The tree. A reader that has to see a message finds it: the tree was there before the message was visible.
+    fn tree(&self) -> Option<&Tree> {
+        self.tree.get().map(|tree| &**tree)
+    }
+
+    #[inline]
+    fn tree_to_write(&self) -> &Tree {
+        match self.tree() {
+            Some(tree) => tree,
+            None => self.plant(),
+        }
+    }
+
+    #[cold]
+    fn plant(&self) -> &Tree {
+        // Of several threads one succeeds; what the others have made holds nothing yet. Not made under the cell's own lock, since
+        // threads may be switched there.
+        let _ = self.tree.set(Box::new(Tree::new(self.chunks.clone())));
+        self.tree.get().expect("it was set")
     }
 
     /// Adds a range tombstone; an empty range is ignored. O(log² n) amortised.
@@ -131,21 +154,22 @@ impl Memtable {
     /// Visits the messages of `key` with a seqno up to `at`, newest first, until `visit` returns false. Range tombstones
     /// are not regarded: see [`Memtable::covering`]. Nothing is latched meanwhile.
     pub fn get(&self, key: &[u8], at: Seqno, visit: &mut dyn FnMut(Entry<'_>) -> bool) {
+        let Some(tree) = self.tree() else { return };
         let mut scratch = Scratch::new();
         // Whether it was one of the key's, and `visit` wants more.
         let mut show = |at| {
-            let record = self.tree.arena.record(at);
+            let record = tree.arena.record(at);
             record.is_of(key) && visit(record.copied(&mut scratch))
         };
-        let newest = self.tree.next(Target { key, seqno: at });
+        let newest = tree.next(Target { key, seqno: at });
         if newest == NONE || !show(newest) {
             return;
         }
         // Most lookups have ended. Who wants more may want many.
-        let seqno = self.tree.arena.record(newest).seqno();
-        let mut batch = self.tree.ahead(Target { key, seqno }, true);
+        let seqno = tree.arena.record(newest).seqno();
+        let mut batch = tree.ahead(Target { key, seqno }, true);
         while batch.refs().iter().all(|&at| show(at)) && batch.fence != NONE {
-            batch = self.tree.beyond(batch.fence, false);
+            batch = tree.beyond(batch.fence, false);
         }
     }
 
@@ -196,7 +220,8 @@ impl Memtable {
     ) {
         assert!(max_entries > 0 && max_bytes > 0, "nothing appended would read as the end");
         let end = (out.len().saturating_add(max_entries), out.bytes().saturating_add(max_bytes));
-        let arena = &self.tree.arena;
+        let Some(tree) = self.tree() else { return };
+        let arena = &tree.arena;
         let mut push = |at| {
             let record = arena.record(at);
             let inside = is_inside(record, range, reverse);
@@ -205,43 +230,35 @@ impl Memtable {
             }
             inside && out.len() < end.0 && out.bytes() < end.1
         };
-        let mut batch = if reverse { self.last(range, after) } else { self.first(range, after) };
+        let mut batch = if reverse { last(tree, range, after) } else { first(tree, range, after) };
         loop {
             let refs = batch.refs();
             let go_on = if reverse { refs.iter().rev().all(|&at| push(at)) } else { refs.iter().all(|&at| push(at)) };
             if !go_on || batch.fence == NONE {
                 return;
             }
-            batch = self.tree.beyond(batch.fence, reverse);
+            batch = tree.beyond(batch.fence, reverse);
         }
     }
 
-    /// Where a forward scan of `range` goes on after `after`.
-    fn first(&self, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
-        match after {
-            Some((key, seqno)) if key >= &range.from[..] => self.tree.ahead(Target { key, seqno }, true),
-            _ => self.tree.ahead(Target { key: &range.from, seqno: NEWEST }, false),
-        }
-    }
+    /// Memory that a memtable with one message takes beside [`Memtable::bytes`]. It is within the budget, but to seal a memtable in order
+    /// to get it back would make runs of a few messages.
+    pub const LEAST_BYTES: usize = Tree::EMPTY_BYTES;
 
-    /// Where a backward scan of `range` goes on before `after`.
-    fn last(&self, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
-        match after {
-            Some((key, seqno)) if range.is_above(key) => self.tree.behind(Some(Target { key, seqno })),
-            _ if range.to.is_empty() => self.tree.behind(None),
-            _ => self.tree.behind(Some(Target { key: &range.to, seqno: NEWEST })),
-        }
-    }
-
-    /// Memory charged to the budget, in bytes: messages, nodes and range tombstones. Only writes change it, and a write
+    /// How far it is filled, in bytes: messages, the nodes that they made necessary, and range tombstones. Only writes change it, and a write
     /// of a range tombstone may make it smaller. Takes no lock.
     pub fn bytes(&self) -> usize {
-        self.tree.bytes() + self.range_bytes.load(Ordering::Relaxed)
+        self.tree().map_or(0, Tree::bytes) + self.range_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Memory that it takes, in bytes: [`Memtable::bytes`] with what an empty tree takes.
+    pub fn taken_bytes(&self) -> usize {
+        self.bytes() + self.tree().map_or(0, |_| Self::LEAST_BYTES)
     }
 
     /// The number of point messages; one whose insertion is under way may count.
     pub fn len(&self) -> usize {
-        self.tree.tally().count
+        self.tree().map_or(0, |tree| tree.tally().count)
     }
 
     /// Whether there are neither messages nor range tombstones.
@@ -261,7 +278,25 @@ impl Memtable {
 
     /// Of everything.
     fn tally(&self) -> Tally {
-        self.tree.tally().and(self.ranges.read().tally)
+        let points = self.tree().map(Tree::tally).unwrap_or_default();
+        points.and(self.ranges.read().tally)
+    }
+}
+
+/// Where a forward scan of `range` goes on after `after`.
+fn first(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
+    match after {
+        Some((key, seqno)) if key >= &range.from[..] => tree.ahead(Target { key, seqno }, true),
+        _ => tree.ahead(Target { key: &range.from, seqno: NEWEST }, false),
+    }
+}
+
+/// Where a backward scan of `range` goes on before `after`.
+fn last(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
+    match after {
+        Some((key, seqno)) if range.is_above(key) => tree.behind(Some(Target { key, seqno })),
+        _ if range.to.is_empty() => tree.behind(None),
+        _ => tree.behind(Some(Target { key: &range.to, seqno: NEWEST })),
     }
 }
 

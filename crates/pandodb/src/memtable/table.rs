@@ -7,22 +7,23 @@
 //!               └─────────▶ | · · · · |
 //! ```
 //!
-//! Who pushes takes the next number, fills its cell, and only then tells others the number: whoever knows it finds the
-//! cell filled. Nothing is freed before the table, so what was found stays; this is what spares readers of the memtable
-//! any counting of who reads what.
+//! A thread that pushes takes the next number, fills its cell, and only then tells others the number: so a thread that knows a
+//! number finds the cell filled, and the segment made. That needs a `Release` where the number is published and an `Acquire` where it
+//! is read, and both callers have them: numbers of nodes stand in their parents' children and in the anchor, numbers of chunks in
+//! references to records, and all of these are stored with `Release` and loaded with `Acquire`. `next` is not a way to learn a
+//! number, so it needs no order (unlike the pool's count of frames, `pool/hand.rs`). Nothing is freed before the table, so what was found
+//! stays; this is what spares readers of the memtable any counting of who reads what.
 
 use crate::base::sync::{AtomicUsize, EXPLORED, Once, Ordering};
 
-/// Cells of the first segment, a power of two.
-const FIRST: usize = if EXPLORED { 2 } else { 32 };
-/// Segments: as many as the memory of a machine may need.
-const SEGMENTS: usize = 25;
+/// Cells of the first segment, a power of two: few, since most of many keyspaces hold little.
+const FIRST: usize = if EXPLORED { 2 } else { 4 };
 
 type Segment<T> = Box<[Once<T>]>;
 
-/// See the module's documentation.
+/// See the module's documentation. `SEGMENTS`: as many as the memory of a machine may need.
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(super) struct Table<T, const SEGMENTS: usize> {
     segments: [Once<Segment<T>>; SEGMENTS],
     next: AtomicUsize,
 }
@@ -35,9 +36,9 @@ fn place(number: u32) -> (usize, usize) {
     (segment, shifted - (FIRST << segment))
 }
 
-impl<T> Table<T> {
+impl<T, const SEGMENTS: usize> Table<T, SEGMENTS> {
     /// An empty table.
-    pub(super) fn new() -> Table<T> {
+    pub(super) fn new() -> Self {
         Table { segments: std::array::from_fn(|_| Once::new()), next: AtomicUsize::new(0) }
     }
 
@@ -83,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_number_stands_for_what_was_pushed() {
-        let mut table = Table::new();
+        let mut table = Table::<u32, 20>::new();
         for number in 0..1000u32 {
             assert_eq!(table.push(number * 3), number);
             assert_eq!(*table.get(number / 2), number / 2 * 3);

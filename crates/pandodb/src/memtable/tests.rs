@@ -135,7 +135,7 @@ proptest! {
             logical += (key.len() + value.len()) as u64;
             model.insert((key.clone(), Reverse(seqno)), (kind, value));
         }
-        memtable.tree.check();
+        memtable.tree().unwrap().check();
         prop_assert_eq!((memtable.len(), memtable.logical_bytes()), (model.len(), logical));
         prop_assert_eq!(memtable.is_empty(), model.is_empty());
         prop_assert!(memtable.bytes() as u64 > logical);
@@ -176,8 +176,8 @@ fn large_trees_hold_their_invariants_in_every_order_of_insertion() {
         for i in 0..20_000u64 {
             put(&memtable, &[b"table/", &order(i).to_be_bytes()[..]].concat(), i + 1, &i.to_le_bytes());
         }
-        assert!((1..=3).contains(&memtable.tree.root().level));
-        memtable.tree.check();
+        assert!((1..=3).contains(&memtable.tree().unwrap().root().level));
+        memtable.tree().unwrap().check();
         for i in (0..20_000).step_by(97) {
             let found = visited(&memtable, &[b"table/", &order(i).to_be_bytes()[..]].concat(), u64::MAX, 9);
             assert_eq!(found.len(), 1);
@@ -187,7 +187,7 @@ fn large_trees_hold_their_invariants_in_every_order_of_insertion() {
     // Ascending keys leave full leaves behind.
     let memtable = memtable();
     (0..20_000u64).for_each(|i| put(&memtable, &i.to_be_bytes(), i + 1, b""));
-    assert!(memtable.tree.leaves.len() < 20_000 / 60);
+    assert!(memtable.tree().unwrap().leaves.len() < 20_000 / 60);
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn many_versions_of_one_key_span_leaves() {
     put(&memtable, b"counter", 1_000_000, b"before");
     put(&memtable, b"counter\0\0", 1_000_001, b"after");
     (1..=3000).for_each(|seqno| put(&memtable, b"counter\0", seqno, &seqno.to_le_bytes()));
-    memtable.tree.check();
+    memtable.tree().unwrap().check();
     let found = visited(&memtable, b"counter\0", 2000, usize::MAX);
     assert!(found.iter().map(|row| row.1).eq((1..=2000).rev()));
     assert_eq!(visited(&memtable, b"counter", Seqno::MAX.0, usize::MAX).len(), 1);
@@ -296,7 +296,7 @@ fn readers_see_a_prefix_of_the_writes_while_they_happen() {
             });
         }
     });
-    memtable.tree.check();
+    memtable.tree().unwrap().check();
 }
 
 /// Of one key generations go up with seqnos, wherever its leaf was split from; and what comes late has none.
@@ -317,4 +317,91 @@ fn generations_follow_a_key_through_splits() {
             assert_eq!(memtable.insert(late), None);
         }
     }
+}
+
+/// A lender that counts, and calls back while it lends.
+struct Counting {
+    lent: std::sync::atomic::AtomicUsize,
+    most: std::sync::atomic::AtomicUsize,
+    meanwhile: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for Counting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Counting")
+    }
+}
+
+impl crate::base::slab::Lender for Counting {
+    fn lend(&self, bytes: usize) {
+        let lent = self.lent.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.most.fetch_max(lent, Ordering::Relaxed);
+        (self.meanwhile)();
+    }
+
+    fn take_back(&self, bytes: usize) {
+        self.lent.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Counting {
+    fn new(meanwhile: impl Fn() + Send + Sync + 'static) -> Arc<Counting> {
+        Arc::new(Counting { lent: 0.into(), most: 0.into(), meanwhile: Box::new(meanwhile) })
+    }
+}
+
+#[test]
+fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
+    let lender = Counting::new(|| ());
+    let chunks = Arc::new(ChunkPool::new(1).borrowing(lender.clone(), 8 << 20));
+    let memtable = Memtable::new(1, chunks.clone());
+    assert_eq!((memtable.bytes(), lender.lent.load(Ordering::Relaxed)), (0, 0));
+    assert!(memtable.is_empty() && scan(&memtable, &KeyRange::all(), true, 9, 999).is_empty());
+    put(&memtable, b"key", 1, b"value");
+    let (charged, lent) = (memtable.bytes(), lender.lent.load(Ordering::Relaxed));
+    assert!(charged < 100 && lent <= 4 << 10, "one message is charged {charged} bytes and borrows {lent}");
+    // What is charged is what was borrowed, to a chunk, at every size.
+    for seqno in 2..40_000u64 {
+        put(&memtable, &seqno.to_be_bytes(), seqno, &[7; 100]);
+        if seqno.is_multiple_of(1_000) {
+            let (charged, lent) = (memtable.bytes(), lender.lent.load(Ordering::Relaxed));
+            assert!(
+                lent + (256 << 10) >= charged && lent <= charged + CHUNK_BYTES + (64 << 10),
+                "{charged} and {lent}"
+            );
+        }
+    }
+    drop(memtable);
+    drop(chunks);
+    assert_eq!(lender.lent.load(Ordering::Relaxed), 0, "all is given back");
+}
+
+/// To borrow memory evicts blocks, which takes long: meanwhile other threads write into what is left.
+#[test]
+fn nobody_waits_for_a_thread_that_borrows_memory() {
+    let place: Arc<std::sync::OnceLock<Arc<Memtable>>> = Arc::default();
+    let (seqno, held_up) = (Arc::new(std::sync::atomic::AtomicU64::new(1_000_000)), Arc::new(AtomicUsize::new(0)));
+    let lender = {
+        let (place, seqno, held_up) = (place.clone(), seqno.clone(), held_up.clone());
+        Counting::new(move || {
+            let Some(memtable) = place.get().cloned() else { return };
+            let seqno = seqno.fetch_add(1, Ordering::Relaxed);
+            let (done, wait) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                put(&memtable, b"k", seqno, b"");
+                let _ = done.send(());
+            });
+            if wait.recv_timeout(std::time::Duration::from_secs(10)).is_err() {
+                held_up.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    };
+    let chunks = Arc::new(ChunkPool::new(1).borrowing(lender.clone(), 8 << 20));
+    let memtable = Arc::new(Memtable::new(1, chunks));
+    put(&memtable, b"first", 1, b"");
+    assert!(place.set(memtable.clone()).is_ok());
+    // Too long for what is left of the chunk, of which most is free.
+    put(&memtable, b"long", 2, &[1; 600]);
+    assert_eq!(held_up.load(Ordering::Relaxed), 0, "another thread waited for a lock while memory was borrowed");
+    assert!(seqno.load(Ordering::Relaxed) > 1_000_000, "nothing was borrowed meanwhile");
 }

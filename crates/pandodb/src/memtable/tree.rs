@@ -47,6 +47,9 @@ use super::table::Table;
 use crate::base::sync::{AtomicU64, Ordering, relax};
 use crate::base::{Entry, MAX_KEY};
 
+/// Segments of the tables of nodes: a quarter of a thousand million nodes, more than records of 32 GiB need.
+const NODE_SEGMENTS: usize = 26;
+
 /// Where the root is.
 #[derive(Debug)]
 struct Anchor {
@@ -115,15 +118,18 @@ impl Batch {
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) arena: Arena,
-    pub(super) leaves: Table<Box<Slots>>,
-    pub(super) inners: Table<Box<Inner>>,
+    pub(super) leaves: Table<Box<Slots>, NODE_SEGMENTS>,
+    pub(super) inners: Table<Box<Inner>, NODE_SEGMENTS>,
     anchor: Anchor,
 }
 
 impl Tree {
+    /// Memory that an empty tree takes.
+    pub(super) const EMPTY_BYTES: usize = size_of::<Tree>() + size_of::<Slots>();
+
     pub(super) fn new(pool: Arc<ChunkPool>) -> Tree {
         let (arena, leaves) = (Arena::new(pool), Table::new());
-        arena.charge(size_of::<Slots>());
+        arena.borrow_beside(Tree::EMPTY_BYTES);
         let root = NodeNo { level: 0, number: leaves.push(Box::new(Slots::new(MAX_KEY, NONE, NONE))) };
         let anchor = Anchor { latch: Latch::new(), root: AtomicU64::new(root.pack()) };
         Tree { arena, leaves, inners: Table::new(), anchor }
@@ -245,7 +251,7 @@ impl Tree {
             Over::Anchor(held) => {
                 let root = Inner::above(stop.no.number, meta.prefix);
                 root.insert(&self.arena, 0, separator, right);
-                self.arena.charge(size_of::<Inner>());
+                self.arena.charge_beside(size_of::<Inner>());
                 let root = NodeNo { level: stop.no.level + 1, number: self.inners.push(Box::new(root)) };
                 self.anchor.root.store(root.pack(), Ordering::Release);
                 drop(held);
@@ -391,11 +397,11 @@ impl Half {
     fn push(self, tree: &Tree) -> u32 {
         match self {
             Half::Leaf(leaf) => {
-                tree.arena.charge(size_of::<Slots>());
+                tree.arena.charge_beside(size_of::<Slots>());
                 tree.leaves.push(leaf)
             }
             Half::Inner(inner) => {
-                tree.arena.charge(size_of::<Inner>());
+                tree.arena.charge_beside(size_of::<Inner>());
                 tree.inners.push(inner)
             }
         }

@@ -13,7 +13,11 @@
 
 use super::Keep;
 use super::table::Table;
-use crate::base::sync::{AtomicU32, EXPLORED, Mutex, Ordering::Relaxed, thread_number};
+use crate::base::sync::{
+    AtomicU32, EXPLORED, Mutex,
+    Ordering::{Acquire, Relaxed, Release},
+    thread_number,
+};
 
 /// Frames of a hand.
 const SPAN: u32 = if EXPLORED { 2 } else { 64 };
@@ -36,7 +40,8 @@ pub(super) struct Hands {
     spread: usize,
     /// Where the next hand begins.
     next: AtomicU32,
-    /// Frames that are there.
+    /// Frames that are there. Whoever reads a number below it finds the frame: stored with `Release` after the frame was made, and loaded with
+    /// `Acquire` where numbers are taken from it.
     used: AtomicU32,
     /// Of these, the ones without a block.
     free: Mutex<Vec<u32>>,
@@ -61,7 +66,7 @@ impl Hands {
 
     /// The next hand: its frames.
     fn take(&self) -> Hand {
-        let used = self.used.load(Relaxed);
+        let used = self.used.load(Acquire);
         let mut at = self.next.load(Relaxed);
         loop {
             let begin = if at < used { at } else { 0 };
@@ -106,7 +111,7 @@ impl Hands {
         free.pop().unwrap_or_else(|| {
             let number = self.used.load(Relaxed);
             table.prepare(number);
-            self.used.store(number + 1, Relaxed);
+            self.used.store(number + 1, Release);
             number
         })
     }

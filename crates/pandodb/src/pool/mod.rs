@@ -65,6 +65,8 @@ pub struct Pool {
     capacity: AtomicUsize,
     /// How much of that others have borrowed.
     lent: AtomicUsize,
+    /// Of this, what structures take as long as they exist.
+    held: AtomicUsize,
     tallies: [Tally; TALLIES],
     /// What frames are charged with, those included for which room is being made.
     bytes: Charged,
@@ -137,6 +139,7 @@ impl Pool {
             table: Table::new(blocks),
             capacity: AtomicUsize::new(capacity_bytes),
             lent: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
             tallies: Default::default(),
             bytes: Charged::default(),
             hands: Hands::new(),
@@ -218,6 +221,24 @@ impl Pool {
     /// Bytes that others have borrowed.
     pub fn lent(&self) -> usize {
         self.lent.load(Relaxed)
+    }
+
+    /// Lends `bytes` to a structure that is not a cache and takes them as long as it exists: an index, the description of a run. Never evicts by
+    /// itself, so it may be called under any lock; the next block that comes finds less room.
+    pub fn hold(&self, bytes: usize) {
+        self.held.fetch_add(bytes, Relaxed);
+        self.lent.fetch_add(bytes, Relaxed);
+    }
+
+    /// The structure is gone.
+    pub fn let_go(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Relaxed);
+        self.take_back(bytes);
+    }
+
+    /// Bytes that structures take as long as they exist.
+    pub fn held(&self) -> usize {
+        self.held.load(Relaxed)
     }
 
     /// Blocks that were read, of which a pool larger by a sixteenth would have had about so many.

@@ -8,8 +8,10 @@
 //! Steps of a lookup ([`Table::find`]): follow the chain; where the hash is right, guard the block, then look whose it is.
 //! **Hashes and links are hints, the block's own name is the truth**: a frame may be taken out of its chain, and be given to
 //! another block, under a reader's eyes. Then he meets another's block and goes on, or loses his way and misses; he never
-//! takes a wrong one, and whoever misses looks again under the chain's lock ([`Table::find_locked`]). So no order of memory
-//! accesses matters here but `arc_swap`'s own.
+//! takes a wrong one, and whoever misses looks again under the chain's lock ([`Table::find_locked`]). So hashes need no order of memory
+//! accesses. **Numbers of frames do**: a number is only worth something with the segment that its frame lies in. Every link is stored
+//! with `Release` and loaded with `Acquire`, also the one of a frame that is put into another chain while a reader stands at it, and so is the
+//! count of frames (`hand`). Loom's models `frames` and `links` show it.
 //!
 //! Invariants, under the lock of a chain: it holds exactly the frames whose `hash` belongs to it; a key is in it once; a frame
 //! without a hash is in no chain. What it held stays in it until the next block comes, which mostly is at once: exchanging
@@ -199,7 +201,8 @@ impl Table {
         let first = &self.chains[self.chain(hash)];
         frame.chances.store(chances, Relaxed);
         frame.hash.store(hash, Relaxed);
-        frame.next.store(first.load(Relaxed), Relaxed);
+        // A reader that stands at the frame from its former chain follows this.
+        frame.next.store(first.load(Relaxed), Release);
         first.store(number + 1, Release);
         drop(chain);
         drop(before);

@@ -21,6 +21,6 @@ mod tests;
 
 pub use fold::{FoldOutput, Stripes, fold_key, prune_tombstones};
 pub use operator::{
-    AddI64, AddU64, Append, BUILTIN_NAMES, BitOr, Max, MergeOperator, Min, Operator, PutIfAbsent, builtin,
+    AddI64, AddU64, Append, BUILTIN_NAMES, BitOr, Max, MergeOperator, Min, Operator, PutIfAbsent, builtin, in_operator,
 };
 pub use read::Gather;

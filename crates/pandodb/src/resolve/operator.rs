@@ -7,13 +7,17 @@
 //! * **deterministic**: the same answer every time, on every machine, from nothing but the arguments;
 //! * **composable**: folding some operands into a value and the rest later gives what folding all at once gives;
 //! * **associative** where [`MergeOperator::partial_merge`] answers: two neighbouring operands and their combination do the
-//!   same to every base, in every neighbourhood.
+//!   same to every base, in every neighbourhood;
+//! * **self-contained**: it calls into no store, and starts no thread that does and waits for it. It runs inside reads and inside
+//!   steps of background work that closes wait for, so a call could wait for itself: each one fails with [`Error::Reentrant`]
+//!   ([`in_operator`]).
 //!
 //! [`Operator`] is what the engine calls: it catches panics and refuses results over [`MAX_VALUE`], so that the worst a
 //! bad operator does is that its keys cannot be read. Nothing is lost, since a failed fold keeps its messages.
 //!
-//! The blind update "if absent" of 000 Table 5.1 is one of the built-in operators: [`PutIfAbsent`].
+//! Source: the upserts of 000 Table 5.1. The blind update "if absent" there is one of the built-in operators: [`PutIfAbsent`].
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{any::Any, fmt, sync::Arc};
 
@@ -24,11 +28,15 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 /// Reads and compactions fold at places and in groups that depend on how compactions happen to run, so an operator must
 /// be *total* (an answer for every base and every operand, also those of older versions), *deterministic*, *composable*
 /// (folding some operands now and the rest later gives what folding all at once gives), and *associative* where it
-/// offers [`MergeOperator::partial_merge`]. A panic in it is caught, and fails the read or compaction that called it.
+/// offers [`MergeOperator::partial_merge`]. A panic in it is caught, and fails the read or compaction that called it with
+/// [`Error::OperatorFailed`]; before that, Rust's panic hook runs as for any panic, which prints to stderr unless the
+/// program has set another.
+///
+/// It is also *self-contained*: it uses nothing but its arguments. A store that it calls, its own or another one, refuses with
+/// [`Error::Reentrant`]. A thread that it starts and waits for must not call one either: that is not noticed, and may never end.
 ///
 /// A keyspace stores the name and version of its operator; register your own with
-/// [`StoreBuilder::operator`](crate::StoreBuilder::operator) each time the store is opened. Source: the upserts of
-/// 000 Table 5.1.
+/// [`StoreBuilder::operator`](crate::StoreBuilder::operator) each time the store is opened.
 ///
 /// ```
 /// /// Keeps the longest value.
@@ -49,8 +57,9 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 /// }
 ///
 /// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("s");
 /// use pandodb::{KeyspaceOptions, Store};
-/// let store = Store::builder(dir.path().join("s")).operator(std::sync::Arc::new(Longest)).open()?;
+/// let store = Store::builder(&path).operator(Longest).open()?;
 /// let names = store.keyspace_with("names", KeyspaceOptions::new().merge(Longest))?;
 /// names.merge("id", "Al")?;
 /// names.merge("id", "Alan")?;
@@ -70,6 +79,14 @@ pub trait MergeOperator: Send + Sync + 'static {
     /// Whether `operand` may be committed; if not, why. Called before a write is accepted.
     fn validate(&self, operand: &[u8]) -> Result<(), String>;
 
+    /// Whether `value` may be put into a keyspace with this operator; if not, why. Called before a put is accepted. The
+    /// default accepts every value. [`MergeOperator::full_merge`] has to answer for refused values all the same: an older
+    /// version of the operator may have accepted them.
+    fn validate_value(&self, value: &[u8]) -> Result<(), String> {
+        let _ = value;
+        Ok(())
+    }
+
     /// The value of `key` after `operands`, oldest first and at least one, are applied to `base`, the value before them.
     /// `None`: the key has no value then.
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>>;
@@ -82,21 +99,51 @@ pub trait MergeOperator: Send + Sync + 'static {
     }
 }
 
-/// Adds 64-bit unsigned numbers, wrapping around. Operands have 8 bytes, little-endian; a base of another length counts
-/// as 0.
+/// An operator that is shared.
+impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    fn version(&self) -> u32 {
+        (**self).version()
+    }
+    fn validate(&self, operand: &[u8]) -> Result<(), String> {
+        (**self).validate(operand)
+    }
+    fn validate_value(&self, value: &[u8]) -> Result<(), String> {
+        (**self).validate_value(value)
+    }
+    fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
+        (**self).full_merge(key, base, operands)
+    }
+    fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
+        (**self).partial_merge(key, older, newer)
+    }
+}
+
+/// Adds 64-bit unsigned numbers.
+///
+/// **A sum wraps around** at 2^64 without an error: use it where that cannot happen. Operands and values have 8 bytes, little-endian (`to_le_bytes`); a put or merge of another length is refused. A base of
+/// another length, from a version that accepted it, counts as 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddU64;
 
-/// Adds 64-bit signed numbers, wrapping around. Operands have 8 bytes, little-endian, in two's complement; a base of
-/// another length counts as 0.
+/// Adds 64-bit signed numbers.
+///
+/// **A sum wraps around** at ±2^63 without an error: use it where that cannot happen. Operands and values have 8 bytes, little-endian, in two's complement (`to_le_bytes`); a put or merge of another length
+/// is refused. A base of another length, from a version that accepted it, counts as 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddI64;
 
-/// Keeps the smallest byte string (in the order of keys).
+/// Keeps the smallest byte string, in the order of keys.
+///
+/// For numbers, write them big-endian ([`to_be_bytes`](u64::to_be_bytes)).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Min;
 
-/// Keeps the largest byte string (in the order of keys).
+/// Keeps the largest byte string, in the order of keys.
+///
+/// For numbers, write them big-endian ([`to_be_bytes`](u64::to_be_bytes)).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Max;
 
@@ -140,7 +187,7 @@ fn sum<'a>(numbers: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
 }
 
 fn validate_number(operand: &[u8]) -> Result<(), String> {
-    if operand.len() == 8 { Ok(()) } else { Err(format!("an operand has 8 bytes, not {}", operand.len())) }
+    if operand.len() == 8 { Ok(()) } else { Err(format!("it must have 8 bytes, not {}", operand.len())) }
 }
 
 /// Base and operands in the order in which they were written.
@@ -154,6 +201,9 @@ impl MergeOperator for AddU64 {
     }
     fn validate(&self, operand: &[u8]) -> Result<(), String> {
         validate_number(operand)
+    }
+    fn validate_value(&self, value: &[u8]) -> Result<(), String> {
+        validate_number(value)
     }
     fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
         Some(sum(all(base, operands)))
@@ -169,6 +219,9 @@ impl MergeOperator for AddI64 {
     }
     fn validate(&self, operand: &[u8]) -> Result<(), String> {
         validate_number(operand)
+    }
+    fn validate_value(&self, value: &[u8]) -> Result<(), String> {
+        validate_number(value)
     }
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
         AddU64.full_merge(key, base, operands)
@@ -302,6 +355,13 @@ impl Operator {
         self.contain(|operator| operator.validate(operand))?.map_err(|detail| refuse(&detail))
     }
 
+    /// Whether `value` may be put: accepted by the operator. Otherwise [`Error::InvalidArgument`];
+    /// [`Error::OperatorFailed`] if the operator panics.
+    pub fn validate_value(&self, value: &[u8]) -> Result<()> {
+        let refuse = |detail: String| Error::invalid(format!("value in a keyspace with `{}`: {detail}", self.name));
+        self.contain(|operator| operator.validate_value(value))?.map_err(refuse)
+    }
+
     /// The value after `operands`, oldest first and at least one, are applied to `base`. [`Error::OperatorFailed`] if the
     /// operator panics or makes a value over [`MAX_VALUE`].
     pub fn full(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Vec<u8>>> {
@@ -330,6 +390,7 @@ impl Operator {
     /// Calls the operator. State that it shares with itself may be left half changed by a panic; that it stays total all
     /// the same is its own duty, and the engine shares none with it.
     fn contain<T>(&self, call: impl FnOnce(&dyn MergeOperator) -> T) -> Result<T> {
+        let _running = Running::begin();
         catch_unwind(AssertUnwindSafe(|| call(&*self.operator))).map_err(|panic| self.failed(panic_words(&*panic)))
     }
 
@@ -342,6 +403,33 @@ impl fmt::Debug for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Operator({} v{})", self.name, self.version)
     }
+}
+
+thread_local! {
+    /// How many operators this thread is in the middle of.
+    static RUNNING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Notes that an operator runs on this thread, until it is dropped.
+struct Running;
+
+impl Running {
+    fn begin() -> Running {
+        RUNNING.set(RUNNING.get() + 1);
+        Running
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.set(RUNNING.get() - 1);
+    }
+}
+
+/// Whether this thread is in the middle of a merge operator: then it may not use a store.
+#[inline]
+pub fn in_operator() -> bool {
+    RUNNING.get() > 0
 }
 
 /// What a panic said.

@@ -213,6 +213,6 @@ impl Drop for PageWriter {
         if let Some(pool) = &self.pool {
             self.offered.drain(..).for_each(|page| pool.forget(self.owner, page));
         }
-        self.extents.drain(..).for_each(|extent| self.data.give_back(extent));
+        self.extents.drain(..).for_each(|extent| self.data.discard(extent));
     }
 }

@@ -78,6 +78,7 @@ impl Run {
         let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages) };
         let false_positives = Counter::new(0);
         let alone = AtomicBool::new(false);
+        pool.hold(description_bytes(&meta));
         Arc::new(Run { data, pool, starts, fragments, false_positives, alone, holdings: Mutex::new(holdings), meta })
     }
 
@@ -477,8 +478,16 @@ fn keep(kind: BlockKind) -> Keep {
     if kind == BlockKind::Leaf { Keep::Short } else { Keep::Long }
 }
 
+/// About what a run takes in memory as long as it is open: its description, and the slice and the branch by which a node holds it.
+fn description_bytes(meta: &RunMeta) -> usize {
+    const BESIDE: usize = 640;
+    let keys = 3 * (meta.first_key.len() + meta.last_key.len());
+    size_of::<Run>() + BESIDE + keys + meta.extents.len() * 2 * size_of::<Extent>()
+}
+
 impl Drop for Run {
     fn drop(&mut self) {
+        self.pool.let_go(description_bytes(&self.meta));
         if self.holdings.get_mut().settled {
             self.forget();
             self.owned().into_iter().for_each(|extent| self.data.free(extent));

@@ -279,24 +279,25 @@ impl Scheduler {
         }
     }
 
-    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `most` ([`patience`]).
-    pub fn pay(&self, price: u64, most: Duration, now: Duration, clock: &dyn Fn() -> Duration) {
+    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `most` ([`patience`]). How long it waited.
+    pub fn pay(&self, price: u64, most: Duration, now: Duration, clock: &dyn Fn() -> Duration) -> Duration {
         if price == 0 {
-            return;
+            return Duration::ZERO;
         }
         let watcher = self.watcher.as_ref().filter(|_| !EXPLORED);
         let would_watch = watcher.is_some_and(Patience::is_left);
         let slack = if would_watch { pace::SLACK_WATCHING } else { pace::SLACK_ASLEEP };
-        let Some(until) = self.pace.charge(price, now, slack) else { return };
+        let Some(until) = self.pace.charge(price, now, slack) else { return Duration::ZERO };
         let until = until.min(now + most);
-        match watcher.filter(|watcher| watcher.watches() && until - now <= LONGEST) {
+        let ended = match watcher.filter(|watcher| watcher.watches() && until - now <= LONGEST) {
             Some(watcher) => self.watch(watcher, until, now, clock),
             None => self.sleep(until, now, clock),
-        }
+        };
+        ended.saturating_sub(now)
     }
 
-    /// Looks at the clock until then, or until nothing is owed.
-    fn watch(&self, watcher: &Patience, until: Duration, since: Duration, clock: &dyn Fn() -> Duration) {
+    /// Looks at the clock until then, or until nothing is owed. When it ended.
+    fn watch(&self, watcher: &Patience, until: Duration, since: Duration, clock: &dyn Fn() -> Duration) -> Duration {
         let mut now = since;
         for _ in 0..MOST_LOOKS {
             if now >= until || self.pace.is_free() || self.stop.load(Relaxed) {
@@ -310,10 +311,11 @@ impl Scheduler {
             // Shorter than it was to be where nothing is owed any more.
             _ => watcher.went_well(now.min(until).saturating_sub(since) / WORTH),
         }
+        now
     }
 
-    /// Sleeps until then, or until nothing is owed.
-    fn sleep(&self, until: Duration, mut now: Duration, clock: &dyn Fn() -> Duration) {
+    /// Sleeps until then, or until nothing is owed. When it ended, as of its last look at the clock.
+    fn sleep(&self, until: Duration, mut now: Duration, clock: &dyn Fn() -> Duration) -> Duration {
         for _ in 0..ROUNDS {
             {
                 // Who forgives holds the gate: that is not missed.
@@ -328,6 +330,7 @@ impl Scheduler {
                 break;
             }
         }
+        now
     }
 
     /// Tells the background threads to end after their current turn.

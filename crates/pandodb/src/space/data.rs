@@ -125,6 +125,8 @@ struct Space {
     /// Freed before the checkpoints that began since, oldest first; each waits for two superblocks after it.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
+    /// The file may belong to another opener.
+    closed: bool,
 }
 
 /// Figures of the data file.
@@ -259,6 +261,42 @@ impl DataFile {
         }
     }
 
+    /// Gives the space of all free pages back to the file system: after an opening, pages that nothing reaches may still occupy
+    /// some.
+    pub fn punch_free(&self) {
+        // Under the lock: nobody may allocate and write such a page in between.
+        let state = self.state.lock();
+        if state.closed {
+            return;
+        }
+        for (start, count) in state.map.free_extents() {
+            let (from, bytes) = (PageNo(start * u64::from(EXTENT_PAGES)).offset(), count * u64::from(EXTENT_PAGES));
+            if self.file.punch_hole(from, bytes * PAGE as u64).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// As [`DataFile::give_back`], for pages that were written: their space goes back to the file system. If it does not, the pages
+    /// are reused all the same.
+    ///
+    /// The file is left alone once the store is closed: handles that outlive it drop unfinished runs, and another opener may have
+    /// used their pages. Hence the punch is made under the lock that [`DataFile::close`] takes.
+    pub fn discard(&self, extent: Extent) {
+        if extent.pages > 0 {
+            let mut state = self.state.lock();
+            if !state.closed {
+                let _ = self.file.punch_hole(extent.start.offset(), extent.bytes());
+            }
+            state.map.release(extent);
+        }
+    }
+
+    /// The store is closed, and its lock is about to be released: from now on nothing is punched out of the file.
+    pub fn close(&self) {
+        self.state.lock().closed = true;
+    }
+
     /// Marks what a root reaches, on opening.
     ///
     /// # Errors
@@ -314,7 +352,11 @@ impl DataFile {
                 stop = next.end();
             }
             let (from, to) = (first.start.offset(), PageNo(stop).offset());
-            self.file.punch_hole(from, to - from).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e))?;
+            match self.file.punch_hole(from, to - from).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e)) {
+                // A hole can take space itself, where it splits an extent of the file system: the pages are reused unpunched.
+                Err(Error::DiskFull { .. }) => {}
+                punched => punched?,
+            }
         }
         let mut state = self.state.lock();
         for &extent in &released {
@@ -493,7 +535,8 @@ impl DataFile {
         if unsynced || failed.is_some() { self.sync_after(&mut failed) } else { Ok(()) }
     }
 
-    /// Makes everything written durable. A failure is final: the caller poisons the store.
+    /// Makes everything written durable. A failure is final: the caller poisons the store. So is a full disk here, which a
+    /// thin-provisioned one may find out this late: what was promised is not kept.
     ///
     /// # Errors
     /// [`Error::Io`] if the device fails, [`Error::Poisoned`] if it ever did.
@@ -505,7 +548,7 @@ impl DataFile {
         if let Some(first) = failed {
             return Err(Error::Poisoned { first: first.clone() });
         }
-        let done = self.file.sync().map_err(|e| Error::io("sync", DATA_FILE, None, &e));
+        let done = self.file.sync().map_err(|e| Error::final_io("sync", DATA_FILE, None, &e));
         done.inspect_err(|e| *failed = Some(e.to_string()))
     }
 
@@ -531,7 +574,7 @@ impl DataFile {
                 Ok(BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) })
             }
             Err(e) => {
-                self.give_back(extent);
+                self.discard(extent);
                 Err(e)
             }
         }
@@ -551,6 +594,19 @@ impl DataFile {
 mod tests {
     use super::*;
     use crate::device::sim::{Fault, FaultKind, SimDevice};
+
+    /// It was told as "free space or delete, then retry", though no sync succeeds any more.
+    #[test]
+    fn a_sync_for_which_there_is_no_space_is_final() {
+        let sim = SimDevice::new(3);
+        let data = DataFile::create(&*sim, DATA_FILE, StoreId::default()).unwrap();
+        data.write_blob(&[7; 5000]).unwrap();
+        sim.set_fault(Some(Fault::once(FaultKind::FullSync, 0)));
+        let error = data.sync().unwrap_err();
+        assert!(matches!(error, Error::Io { op: "sync", kind: std::io::ErrorKind::StorageFull, .. }), "{error}");
+        assert!(error.to_string().contains("then reopen the store"), "{error}");
+        assert!(matches!(data.sync(), Err(Error::Poisoned { .. })));
+    }
 
     /// Found by the explorer (`sync-large`, `pct:7001031:250`): a checkpoint's sync fails and takes the pages of a large value
     /// with it; the commit of that value syncs next, which succeeds and means nothing.

@@ -53,6 +53,11 @@ impl PageMap {
         }
     }
 
+    /// The ranges of wholly free extents: first and count.
+    pub fn free_extents(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.free.iter()
+    }
+
     /// Extents at the end of the map that are wholly free.
     pub fn free_tail(&self) -> u64 {
         match self.free.last() {

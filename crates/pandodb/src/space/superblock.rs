@@ -14,11 +14,14 @@
 //!  24  read-only-compatible flags u64       88  catalogue copy 1: page u64
 //!  32  incompatible flags u64               96  catalogue copy 1: pages u32, zeros u32
 //!  40  store id, 16 bytes                  128  generation that wrote the catalogue u64
-//!  56  generation u64                      136  zeros
+//!  56  generation u64                      136  time of the catalogue u64, zeros
 //!                                         4092  crc32c of bytes 0..4092
 //! ```
 //!
-//! Incompatible flags: bit 0, runs may have compressed leaves. Set by the first superblock that may reach one, and for good.
+//! The time is in seconds since 1970, 0 where it is not known. It is for people: nothing is decided by it.
+//!
+//! Incompatible flags, each set by the first superblock that needs it, and for good: bit 0, runs may have compressed leaves; bit 1, the
+//! catalogue has a cut, and keyspaces may be created by records of the log (catalogue version 2).
 
 use super::Twin;
 use super::data::MAX_BLOCK_PAGES;
@@ -31,8 +34,10 @@ const MAGIC: &[u8; 8] = b"PandoDB\0";
 pub const FORMAT_VERSION: u32 = 2;
 /// Incompatible feature: runs may have compressed leaves ([`BlockKind::CompressedLeaf`](super::BlockKind::CompressedLeaf)).
 pub const COMPRESSED_LEAVES: u64 = 1;
+/// Incompatible feature: the catalogue has a cut, and records of the log may create keyspaces.
+pub const LOGGED_KEYSPACES: u64 = 2;
 /// The incompatible features that this version knows.
-pub const KNOWN_FEATURES: u64 = COMPRESSED_LEAVES;
+pub const KNOWN_FEATURES: u64 = COMPRESSED_LEAVES | LOGGED_KEYSPACES;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
 
@@ -68,6 +73,8 @@ pub struct Superblock {
     pub catalog_len: u64,
     /// The generation of the superblock that first named this catalogue: the owner in its blocks' checksums.
     pub catalog_generation: u64,
+    /// When this catalogue was written, in seconds since 1970 by the writer's clock; 0 where that is not known.
+    pub checkpointed_at: u64,
 }
 
 impl Superblock {
@@ -98,7 +105,8 @@ impl Superblock {
         }
         out.extend_from_slice(&self.catalog_len.to_le_bytes());
         out.extend_from_slice(&self.catalog_generation.to_le_bytes());
-        debug_assert_eq!(out.len(), 136);
+        out.extend_from_slice(&self.checkpointed_at.to_le_bytes());
+        debug_assert_eq!(out.len(), 144);
         let mut page = AlignedBuf::from_bytes(&out);
         let crc = crc32c::crc32c(&page[..PAGE - 4]);
         page[PAGE - 4..].copy_from_slice(&crc.to_le_bytes());
@@ -137,6 +145,7 @@ impl Superblock {
         }
         let catalog_len = reader.u64()?;
         let catalog_generation = reader.u64()?;
+        let checkpointed_at = reader.u64()?;
         let superblock = Superblock {
             compatible,
             read_only_compatible,
@@ -150,6 +159,7 @@ impl Superblock {
             catalog,
             catalog_len,
             catalog_generation,
+            checkpointed_at,
         };
         if !superblock.is_bounded() {
             return Err(bad(56, "a count or a place that no store has come to".into()));
@@ -184,6 +194,17 @@ impl Superblock {
         })
     }
 
+    /// Whether either slot begins as superblocks do, or cannot be read: then a store was here, whatever became of it.
+    pub fn has_traces(file: &dyn File) -> bool {
+        SLOTS.iter().any(|slot| {
+            let mut page = AlignedBuf::zeroed(1);
+            match read_exact_at(file, slot.offset(), &mut page) {
+                Ok(()) => page.starts_with(MAGIC),
+                Err(e) => e.kind() != std::io::ErrorKind::UnexpectedEof,
+            }
+        })
+    }
+
     /// The slot that its generation says.
     pub(super) fn slot(&self) -> PageNo {
         SLOTS[if SeededBug::SuperblockSlotTwice.is_on() { 0 } else { (self.generation % 2) as usize }]
@@ -208,21 +229,22 @@ mod tests {
             catalog: Twin([BlockAddr { page: PageNo(40), pages: 2 }, BlockAddr { page: PageNo(90), pages: 2 }]),
             catalog_len: 5000,
             catalog_generation: 4,
+            checkpointed_at: 0x6500_0000,
         }
     }
 
     #[test]
     fn golden_bytes() {
         let page = sample().encode();
-        let hex: String = page[..136].iter().map(|b| format!("{b:02x}")).collect();
+        let hex: String = page[..144].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
             "50616e646f4442000200000000000000010000000000000002000000000000000300000000000000\
              303132333435363738396162636465668877665544332211090000000100000\
              04d000000000000000c000000000000002800000000000000020000000000000\
-             05a00000000000000020000000000000088130000000000000400000000000000"
+             05a000000000000000200000000000000881300000000000004000000000000000000006500000000"
         );
-        assert!(page[136..PAGE - 4].iter().all(|&b| b == 0));
+        assert!(page[144..PAGE - 4].iter().all(|&b| b == 0));
         assert_eq!(Superblock::decode(&page).unwrap(), sample());
     }
 

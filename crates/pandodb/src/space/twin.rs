@@ -37,7 +37,7 @@ impl Twin {
             data.seal_block(&mut buf, addr, owner, kind);
             buf = data
                 .write(addr.page, buf)
-                .inspect_err(|_| [first, second].into_iter().for_each(|e| data.give_back(e)))?;
+                .inspect_err(|_| [first, second].into_iter().for_each(|e| data.discard(e)))?;
             data.root_bytes.fetch_add(addr.bytes() as u64, Relaxed);
         }
         Ok(twin)

@@ -23,21 +23,31 @@ pub struct BackupReport {
     pub bytes: u64,
 }
 
-pub(super) fn backup(store: &Store, to: &Path) -> Result<BackupReport> {
+/// Copies the keyspaces of `only`, or all without it.
+pub(super) fn backup(store: &Store, to: &Path, only: Option<&[&str]>) -> Result<BackupReport> {
     let mut builder = StoreBuilder::new(to);
     builder.operators = store.engine.operators.clone();
     builder.config.memory_budget = (store.engine.config.memory_budget / 4).max(8 << 20);
-    backup_with(store, builder)
+    backup_with(store, builder, only)
 }
 
-pub(super) fn backup_with(store: &Store, builder: StoreBuilder) -> Result<BackupReport> {
+pub(super) fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&str]>) -> Result<BackupReport> {
+    // Before anything is created.
+    store.engine.access.check()?;
     let snapshot = store.snapshot();
+    for name in only.unwrap_or_default() {
+        // Before the target is made: a failed backup leaves nothing to clear away.
+        store.open_keyspace(name)?.ok_or_else(|| Error::NoKeyspace { name: (*name).to_owned() })?;
+    }
     let copy = builder.open()?;
     if !copy.keyspaces().is_empty() {
         return Err(Error::invalid("the target of a backup must be a new store; name a directory that does not exist"));
     }
     let mut report = BackupReport::default();
     for info in store.keyspaces() {
+        if only.is_some_and(|only| !only.contains(&info.name.as_str())) {
+            continue;
+        }
         let Some(from) = store.open_keyspace(&info.name)? else { continue };
         let mut options = KeyspaceOptions::new().index(super::IndexKind::from_name(info.index).unwrap_or_default());
         options = options.blob_threshold(from.state.blob_threshold);
@@ -62,7 +72,7 @@ fn copy_keyspace(
     snapshot: &Snapshot,
     report: &mut BackupReport,
 ) -> Result<()> {
-    let mut batch = copy.batch();
+    let mut batch = copy.batch().trusting();
     let mut held = 0;
     for entry in from.at(snapshot).iter() {
         let (key, value) = entry?;
@@ -71,7 +81,7 @@ fn copy_keyspace(
         report.records += 1;
         report.bytes += (key.len() + value.len()) as u64;
         if held >= BATCH_BYTES {
-            std::mem::replace(&mut batch, copy.batch()).commit(Durability::None)?;
+            batch.commit(Durability::None)?;
             held = 0;
         }
     }

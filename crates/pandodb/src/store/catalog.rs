@@ -4,9 +4,15 @@
 //! Persisted form, after the block header (all integers varint, strings with their length in front):
 //!
 //! ```text
-//!  version (1) | next keyspace id | user bytes | written bytes | count | for each keyspace:
-//!    id | name | index kind | operator name ("" for none) | operator version | blob threshold | through | root record
+//!  version (2; 1 is read) | next keyspace id | user bytes | written bytes | cut | count | for each keyspace:
+//!    a created keyspace (below) | through | root record
+//!
+//!  created keyspace:  id | name | index kind | operator name ("" for none) | operator version | blob threshold
 //! ```
+//!
+//! A keyspace that was created since the last checkpoint stands in the log, in a record of its own whose payload is a created
+//! keyspace ([`Identity`]). `cut` says which of those records are in the catalogue: all through that seqno. A keyspace that such
+//! a record creates and the catalogue lacks was dropped. Version 1 has no `cut`: then no record creates keyspaces.
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyspaceId, Result, RunId, Seqno};
@@ -14,7 +20,9 @@ use crate::index::RootRecord;
 use crate::space::data::DATA_FILE;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Superblock, Twin};
 
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+/// The oldest version that is read.
+const OLDEST_VERSION: u64 = 1;
 /// No store has made so many keyspaces; as many again can be made.
 const MAX_ID: u64 = 1 << 31;
 /// The longest name of a keyspace, in bytes.
@@ -29,13 +37,15 @@ pub struct Catalog {
     pub user_bytes: u64,
     /// Bytes that the store wrote for them, log and data.
     pub written_bytes: u64,
+    /// Every creation and drop through here is regarded, none after it; `None` in a catalogue of version 1.
+    pub cut: Option<Seqno>,
     /// In the order of their ids.
     pub keyspaces: Vec<KeyspaceRecord>,
 }
 
-/// One keyspace in the catalogue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyspaceRecord {
+/// What a keyspace is from its creation on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
     /// Never used again, not even once the keyspace is dropped.
     pub id: KeyspaceId,
     /// Its name.
@@ -46,8 +56,53 @@ pub struct KeyspaceRecord {
     pub operator: Option<(String, u32)>,
     /// Values above this many bytes are stored apart.
     pub blob_threshold: u64,
+}
+
+/// One keyspace in the catalogue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceRecord {
+    /// What it is.
+    pub identity: Identity,
     /// Where its index begins.
     pub root: RootRecord,
+}
+
+impl Identity {
+    /// Appends the persisted form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, self.id.0.into());
+        put_bytes(out, self.name.as_bytes());
+        put_bytes(out, self.index.as_bytes());
+        let (operator, version) = self.operator.as_ref().map_or(("", 0), |(name, version)| (name, *version));
+        put_bytes(out, operator.as_bytes());
+        put_varint(out, version.into());
+        put_varint(out, self.blob_threshold);
+    }
+
+    /// Decodes the payload of a record that creates a keyspace.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if bytes are missing or left over, or the id is out of bounds.
+    pub fn decode(bytes: &[u8]) -> Result<Identity> {
+        let mut reader = Reader::new(bytes, "created keyspace");
+        let identity = Identity::read(&mut reader)?;
+        let name = identity.name.len();
+        if !reader.is_empty() || u64::from(identity.id.0) >= MAX_ID || name == 0 || name > MAX_NAME {
+            return Err(reader.corrupt("trailing bytes, an id out of bounds, or a name that is empty or too long"));
+        }
+        Ok(identity)
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Identity> {
+        let id = KeyspaceId(reader.varint_max(u32::MAX.into())? as u32);
+        let name = string(reader)?;
+        let index = string(reader)?;
+        let operator = string(reader)?;
+        let version = reader.varint_max(u32::MAX.into())? as u32;
+        let blob_threshold = reader.varint()?;
+        let operator = (!operator.is_empty()).then_some((operator, version));
+        Ok(Identity { id, name, index, operator, blob_threshold })
+    }
 }
 
 impl Catalog {
@@ -58,15 +113,10 @@ impl Catalog {
         put_varint(&mut out, self.next_id.into());
         put_varint(&mut out, self.user_bytes);
         put_varint(&mut out, self.written_bytes);
+        put_varint(&mut out, self.cut.unwrap_or_default().0);
         put_varint(&mut out, self.keyspaces.len() as u64);
         for keyspace in &self.keyspaces {
-            put_varint(&mut out, keyspace.id.0.into());
-            put_bytes(&mut out, keyspace.name.as_bytes());
-            put_bytes(&mut out, keyspace.index.as_bytes());
-            let (operator, version) = keyspace.operator.as_ref().map_or(("", 0), |(name, version)| (name, *version));
-            put_bytes(&mut out, operator.as_bytes());
-            put_varint(&mut out, version.into());
-            put_varint(&mut out, keyspace.blob_threshold);
+            keyspace.identity.encode(&mut out);
             put_varint(&mut out, keyspace.root.through.0);
             put_bytes(&mut out, &keyspace.root.bytes);
         }
@@ -79,43 +129,35 @@ impl Catalog {
     /// [`Error::Corruption`] if bytes are missing or left over, or ids are not in order.
     pub fn decode(bytes: &[u8]) -> Result<Catalog> {
         let mut reader = Reader::new(bytes, "catalogue");
-        if reader.varint()? != VERSION {
+        let version = reader.varint()?;
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
             return Err(reader.corrupt("unknown version"));
         }
         let next_id = reader.varint_max(MAX_ID)? as u32;
         let (user_bytes, written_bytes) = (reader.varint_max(1 << 60)?, reader.varint_max(1 << 60)?);
+        let cut = if version < 2 { None } else { Some(Seqno(reader.varint_max(Seqno::BELIEVED.0)?)) };
         let count = reader.count(8)?;
         let mut keyspaces: Vec<KeyspaceRecord> = Vec::with_capacity(count);
         for _ in 0..count {
-            let id = KeyspaceId(reader.varint_max(u32::MAX.into())? as u32);
-            if id.0 >= next_id || keyspaces.last().is_some_and(|last| last.id >= id) {
+            let identity = Identity::read(&mut reader)?;
+            let id = identity.id;
+            if id.0 >= next_id || keyspaces.last().is_some_and(|last| last.identity.id >= id) {
                 return Err(reader.corrupt("keyspace ids are not in order"));
             }
-            let name = string(&mut reader)?;
-            let index = string(&mut reader)?;
-            let operator = string(&mut reader)?;
-            let version = reader.varint_max(u32::MAX.into())? as u32;
-            let blob_threshold = reader.varint()?;
             let through = Seqno(reader.varint_max(Seqno::BELIEVED.0)?);
             let bytes = reader.bytes()?.to_vec();
-            keyspaces.push(KeyspaceRecord {
-                id,
-                name,
-                index,
-                operator: (!operator.is_empty()).then_some((operator, version)),
-                blob_threshold,
-                root: RootRecord { through, bytes },
-            });
+            keyspaces.push(KeyspaceRecord { identity, root: RootRecord { through, bytes } });
         }
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
-        Ok(Catalog { next_id, user_bytes, written_bytes, keyspaces })
+        Ok(Catalog { next_id, user_bytes, written_bytes, cut, keyspaces })
     }
 
-    /// Every keyspace's runs hold everything up to here.
+    /// The log is needed above this: every keyspace's runs hold everything up to here, and every creation up to here is
+    /// regarded. `None` for a catalogue of version 1 without keyspaces.
     pub(crate) fn through(&self) -> Option<Seqno> {
-        self.keyspaces.iter().map(|keyspace| keyspace.root.through).min()
+        self.keyspaces.iter().map(|keyspace| keyspace.root.through).chain(self.cut).min()
     }
 
     /// Writes both copies: where they are, and the length of one.
@@ -157,29 +199,55 @@ fn parse(data: &DataFile, superblock: &Superblock, addr: BlockAddr, block: &[u8]
 mod tests {
     use super::*;
 
+    fn identity() -> Identity {
+        Identity {
+            id: KeyspaceId(3),
+            name: "ks".into(),
+            index: "stbe".into(),
+            operator: Some(("min".into(), 1)),
+            blob_threshold: 2048,
+        }
+    }
+
+    #[test]
+    fn golden_bytes_of_a_created_keyspace() {
+        let mut bytes = Vec::new();
+        identity().encode(&mut bytes);
+        assert_eq!(bytes, b"\x03\x02ks\x04stbe\x03min\x01\x80\x10");
+        assert_eq!(Identity::decode(&bytes).unwrap(), identity());
+        for cut in 0..bytes.len() {
+            assert!(Identity::decode(&bytes[..cut]).is_err());
+        }
+        bytes.push(0);
+        assert!(Identity::decode(&bytes).is_err(), "a byte too many");
+        let mut nameless = Vec::new();
+        Identity { name: String::new(), ..identity() }.encode(&mut nameless);
+        assert!(Identity::decode(&nameless).is_err());
+    }
+
     #[test]
     fn golden_bytes_and_round_trip() {
         let catalog = Catalog {
             next_id: 9,
             user_bytes: 5,
             written_bytes: 200,
+            cut: Some(Seqno(301)),
             keyspaces: vec![KeyspaceRecord {
-                id: KeyspaceId(3),
-                name: "ks".into(),
-                index: "stbe".into(),
-                operator: Some(("min".into(), 1)),
-                blob_threshold: 2048,
+                identity: identity(),
                 root: RootRecord { through: Seqno(300), bytes: vec![1, 2] },
             }],
         };
         let bytes = catalog.encode();
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "010905c8010103026b730473746265036d696e018010ac02020102");
+        assert_eq!(hex, "020905c801ad020103026b730473746265036d696e018010ac02020102");
         assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
         let late = Catalog { next_id: u32::MAX, ..Catalog::default() };
         assert!(Catalog::decode(&late.encode()).is_err(), "no id is left for another keyspace");
         for cut in 0..bytes.len() {
             assert!(Catalog::decode(&bytes[..cut]).is_err());
         }
+        // Version 1, as earlier builds wrote it.
+        let first = b"\x01\x09\x05\xc8\x01\x01\x03\x02ks\x04stbe\x03min\x01\x80\x10\xac\x02\x02\x01\x02";
+        assert_eq!(Catalog::decode(first).unwrap(), Catalog { cut: None, ..catalog });
     }
 }

@@ -11,19 +11,18 @@
 
 use std::sync::Arc;
 
-use super::catalog::{Catalog, KeyspaceRecord, MAX_NAME};
+use super::catalog::{Catalog, Identity, KeyspaceRecord};
+use super::commit::Settled;
 use super::engine::{DurableRoot, Engine};
-use super::keyspace::{Containers, KeyspaceState};
-use super::open::{find_operator, shape};
-use super::options::KeyspaceOptions;
-use super::watermark::Lone;
-use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
-use crate::base::{Error, KeyRange, KeyspaceId, PAGE, Result, SeededBug, Seqno};
-use crate::index::{Index, RootRecord, stbe::Stbe};
-use crate::memtable::Memtable;
-use crate::resolve::Operator;
+use super::keyspace::KeyspaceState;
+use super::open::now_in_seconds;
+use super::reserve::Purpose;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{Error, KeyRange, PAGE, Result, SeededBug, Seqno, events};
+use crate::index::RootRecord;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::space::data::DATA_FILE;
+use crate::space::superblock::LOGGED_KEYSPACES;
 use crate::wal::Log;
 
 /// Identities that may be given out between two superblocks: after a crash none of them is given out again.
@@ -42,22 +41,22 @@ impl Engine {
 
     /// A checkpoint that may use the space that is kept back: it is what gives freed space back.
     fn freeing_checkpoint(&self, root: &mut DurableRoot) -> Result<()> {
-        match self.checkpoint_locked(root) {
-            Err(Error::DiskFull { .. }) if self.reserve.release()? => self.checkpoint_locked(root),
-            result => result,
+        loop {
+            match self.checkpoint_with(root) {
+                Err(Error::DiskFull { .. }) if self.reserve.draw(Purpose::Checkpoint)? > 0 => {}
+                result => return result,
+            }
         }
     }
 
-    fn checkpoint_locked(&self, root: &mut DurableRoot) -> Result<()> {
-        self.checkpoint_with(root, None)
-    }
-
-    /// A checkpoint whose catalogue also holds a keyspace that is not published yet.
-    fn checkpoint_with(&self, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
+    /// A checkpoint; the caller holds the root.
+    pub(super) fn checkpoint_with(&self, root: &mut DurableRoot) -> Result<()> {
         let log = self.check_writable()?;
+        let _checkpoint = events::checkpoint();
+        let (began, before) = (self.device.now(), self.figures.checkpoint_bytes.load(Relaxed));
         self.core.data.begin_checkpoint();
-        let old = root.superblock.catalog;
-        if let Err(e) = self.write_root(log, root, pending) {
+        let (old, old_cut) = (root.superblock.catalog, root.catalog.cut);
+        if let Err(e) = self.write_root(log, root) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. }) {
                 self.poison(&e);
@@ -73,8 +72,14 @@ impl Engine {
             *self.trouble.lock() = Some(e);
         }
         root.older_through = through;
-        self.reserve.refill(self.core.data.stats().allocated_bytes);
+        root.older_cut = old_cut;
+        root.dropped.clear();
+        root.logged = 0;
+        self.refill();
         self.figures.checkpoints.fetch_add(1, Relaxed);
+        let root_bytes = self.figures.checkpoint_bytes.load(Relaxed) - before;
+        let took = self.device.now().saturating_sub(began);
+        events::checkpoint_taken(root.superblock.generation, root_bytes, took);
         Ok(())
     }
 
@@ -82,27 +87,34 @@ impl Engine {
     ///
     /// It does not ask whether the store was closed meanwhile: a close waits for the root, and a refusal here would count
     /// as a failure that keeps it from making everything durable.
-    fn write_root(&self, log: &Log, root: &mut DurableRoot, pending: Option<&Arc<KeyspaceState>>) -> Result<()> {
+    fn write_root(&self, log: &Log, root: &mut DurableRoot) -> Result<()> {
         let before = self.core.data.stats().root_bytes;
-        let published = self.keyspaces.read();
-        let keyspaces: Vec<Arc<KeyspaceState>> = published.values().chain(pending).cloned().collect();
-        drop(published);
+        let keyspaces = self.keyspaces.all();
         let (user_bytes, written_bytes) = self.lifetime_bytes();
         let mut catalog = Catalog {
-            next_id: root.catalog.next_id,
+            next_id: root.next_id,
             user_bytes,
             written_bytes,
+            cut: None,
             keyspaces: Vec::with_capacity(keyspaces.len()),
         };
         let mut pins = Vec::new();
-        for keyspace in keyspaces {
+        for keyspace in &keyspaces {
             let cut = keyspace.index.cut()?;
-            let mut record = keyspace.record(cut.root);
-            record.root.through = self.extend_through(&keyspace, record.root.through);
-            catalog.keyspaces.push(record);
+            catalog.keyspaces.push(keyspace.record(cut.root));
             pins.push(cut.pin);
         }
-        let last = Seqno(self.settled().next.0 - 1);
+        // Writers are held back once for all keyspaces. A memtable that is empty now was empty at the cut, or its index has moved
+        // on since; then `is_drained` says no.
+        let last = {
+            let sequencer = self.settled();
+            for (keyspace, record) in keyspaces.iter().zip(&mut catalog.keyspaces) {
+                record.root.through = extend_through(&sequencer, keyspace, record.root.through);
+            }
+            Seqno(sequencer.next.0 - 1)
+        };
+        // Nothing was created or dropped meanwhile: that takes the root.
+        catalog.cut = Some(last);
         // A commit that panicked may be in some of its memtables only: then nothing of what was cut and concluded above may
         // become durable.
         if let Some(first) = self.poison.get() {
@@ -116,9 +128,11 @@ impl Engine {
         if !SeededBug::FeatureNotNamed.is_on() {
             superblock.incompatible |= self.core.data.features();
         }
+        superblock.incompatible |= LOGGED_KEYSPACES;
         superblock.catalog = twin;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;
+        superblock.checkpointed_at = now_in_seconds(&*self.device);
         superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
         superblock.clean = false;
         let synced = if SeededBug::SuperblockBeforeData.is_on() { Ok(()) } else { self.core.data.sync() };
@@ -134,18 +148,8 @@ impl Engine {
         root.catalog = catalog;
         let bytes = self.core.data.stats().root_bytes - before + PAGE as u64;
         self.figures.checkpoint_bytes.fetch_add(bytes, Relaxed);
+        self.reserve.note_roots(bytes);
         Ok(())
-    }
-
-    /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back. What
-    /// an earlier checkpoint recorded stays true, and the log below it is gone: so the record never goes back, also when
-    /// the memtable holds something again and the index has not moved.
-    fn extend_through(&self, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
-        let sequencer = self.settled();
-        if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
-            keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
-        }
-        through.max(Seqno(keyspace.drained_through.load(Relaxed)))
     }
 
     /// Seals the memtables that keep too much log alive.
@@ -153,6 +157,10 @@ impl Engine {
         let Some(log) = &self.log else { return };
         // Two segments of each stream: the current one, and the one before it, which a checkpoint may not cover yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
+        // What waits to be packed keeps the log anyway.
+        if self.pressure.pressed.load(Relaxed) && self.debt().pack_bytes > 0 {
+            return;
+        }
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
             return;
         }
@@ -189,56 +197,8 @@ impl Engine {
 
     // ---- keyspaces ----
 
-    /// Creates a keyspace and makes it durable.
-    pub(crate) fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceState>> {
-        self.check_writable()?;
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err(Error::invalid(format!("a keyspace's name has 1 to {MAX_NAME} bytes")));
-        }
-        let mut root = self.durable_root.lock();
-        if let Some(state) = self.find_keyspace(name) {
-            return Ok(state);
-        }
-        let id = KeyspaceId(root.catalog.next_id);
-        let through = Seqno(self.settled().next.0 - 1);
-        let operator_name = options.operator.as_ref().map(|o| (o.name().to_owned(), o.version()));
-        let operator = match (&options.operator, &operator_name) {
-            // A registered operator of that name goes before the one in the options: it is what reopening will find.
-            (Some(given), Some((name, version))) => {
-                find_operator(&self.operators, name, *version).or_else(|| Some(Operator::new(given.clone())))
-            }
-            _ => None,
-        };
-        let index: Arc<dyn Index> =
-            Arc::new(Stbe::create(self.core.clone(), shape(&self.config), operator.clone(), through));
-        let state = Arc::new(KeyspaceState {
-            id,
-            name: name.to_owned(),
-            operator,
-            operator_name,
-            blob_threshold: options.blob_threshold,
-            index,
-            containers: ArcSwap::from_pointee(Containers {
-                active: Arc::new(Memtable::new(through.0, self.chunks.clone())),
-                sealed: Vec::new(),
-            }),
-            charged: Lone::default(),
-            dropped: AtomicBool::new(false),
-            drained_through: AtomicU64::new(0),
-        });
-        root.catalog.next_id += 1;
-        // No record may name the keyspace before a catalogue does, in both slots: whichever is left must know it.
-        for _ in 0..if SeededBug::KeyspaceInOneCatalogue.is_on() { 1 } else { 2 } {
-            self.checkpoint_with(&mut root, Some(&state))?;
-        }
-        let _sequencer = self.settled();
-        self.charge(&state, state.active_bytes() as u64);
-        self.keyspaces.write().insert(id, state.clone());
-        Ok(state)
-    }
-
     pub(crate) fn find_keyspace(&self, name: &str) -> Option<Arc<KeyspaceState>> {
-        self.keyspaces.read().values().find(|state| state.name == name).cloned()
+        self.keyspaces.named(name)
     }
 
     /// Drops a keyspace: its space is free two checkpoints later.
@@ -254,7 +214,7 @@ impl Engine {
             // The index knows how to give back the large values that the memtable names.
             self.seal(&sequencer, &state);
             state.dropped.store(true, Relaxed);
-            self.keyspaces.write().remove(&state.id);
+            self.keyspaces.write().remove(state.id);
             self.charge(&state, 0);
         }
         if SeededBug::DropNotDurable.is_on() {
@@ -265,10 +225,12 @@ impl Engine {
             let _sequencer = self.settled();
             state.dropped.store(false, Relaxed);
             self.charge(&state, state.active_bytes() as u64);
-            self.keyspaces.write().insert(state.id, state);
+            self.keyspaces.write().insert(state);
             return Err(e);
         }
+        root.dropped.push(name.to_owned());
         state.index.clear();
+        events::dropped(name);
         // Two more superblocks let go of its space at once.
         self.freeing_checkpoint(&mut root)?;
         self.freeing_checkpoint(&mut root)
@@ -292,17 +254,31 @@ impl Engine {
         self.damage.lock().remove(&keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Writes every memtable as a run, and waits for it.
+    /// Writes every memtable as a run, and waits for it. What is written meanwhile is not waited for.
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
-        let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
-        for keyspace in &keyspaces {
+        let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {
             let sequencer = self.settled();
-            if keyspace.check_alive().is_ok() {
-                self.seal(&sequencer, keyspace);
-            }
-        }
-        self.drain(&|| keyspaces.iter().all(|keyspace| keyspace.index.debt().pack_bytes == 0))
+            let keyspaces = self.keyspaces.read();
+            keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
+            let sealed = |keyspace: &Arc<KeyspaceState>| {
+                let through = keyspace.containers.load().sealed.last().map(|batch| batch.through);
+                through.map(|through| (keyspace.clone(), through))
+            };
+            keyspaces.values().filter_map(sealed).collect()
+        };
+        let is_packed = |(keyspace, through): &(Arc<KeyspaceState>, Seqno)| {
+            keyspace.check_alive().is_err() || keyspace.index.view().through() >= *through
+        };
+        self.drain(&|| waiting.iter().all(is_packed))
+    }
+
+    /// Packs what is in memory and takes two checkpoints, one for each superblock: then no record that was written before is
+    /// needed from the log any more, and the log that held them is gone.
+    pub(crate) fn checkpoint_all(&self) -> Result<()> {
+        self.pack()?;
+        self.checkpoint()?;
+        self.checkpoint()
     }
 
     /// Waits until no debt is left, then lets freed space go. Damage that compactions met is told once.
@@ -329,19 +305,21 @@ impl Engine {
 
     /// Waits (or works, without workers) until `done`.
     fn drain(&self, done: &dyn Fn() -> bool) -> Result<()> {
+        let (mut seen, mut rounds) = (0, 0);
         while !done() {
             self.check_writable()?;
             if self.config.background_threads == 0 {
-                let turn = self.turn_alone(BACKGROUND_STEP);
-                if turn != Turn::Stuck {
+                if matches!(self.turn_alone(BACKGROUND_STEP), Turn::Worked(_)) {
                     continue;
                 }
             } else {
                 self.scheduler.nudge();
                 self.scheduler.wait(std::time::Duration::from_millis(5));
             }
-            if let Some(error) = self.trouble.lock().clone() {
-                return Err(error);
+            match self.obstacle() {
+                Some(Error::DiskFull { .. }) if self.may_wait_on(&mut seen, &mut rounds) => {}
+                Some(error) => return Err(error),
+                None => {}
             }
         }
         Ok(())
@@ -350,27 +328,34 @@ impl Engine {
 
 impl KeyspaceState {
     fn record(&self, root: RootRecord) -> KeyspaceRecord {
-        KeyspaceRecord {
+        let identity = Identity {
             id: self.id,
             name: self.name.clone(),
             index: self.index.kind().to_owned(),
             operator: self.operator_name.clone(),
             blob_threshold: self.blob_threshold as u64,
-            root,
-        }
+        };
+        KeyspaceRecord { identity, root }
     }
+}
+
+/// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back. What
+/// an earlier checkpoint recorded stays true, and the log below it is gone: so the record never goes back, also when
+/// the memtable holds something again and the index has not moved.
+fn extend_through(sequencer: &Settled<'_>, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
+    if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
+        keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
+    }
+    through.max(Seqno(keyspace.drained_through.load(Relaxed)))
 }
 
 /// A full disk where it is no ordinary error any more.
 fn final_error(error: Error) -> Error {
     match error {
-        Error::DiskFull { op } => Error::Io {
-            op,
-            file: DATA_FILE.into(),
-            offset: None,
-            kind: std::io::ErrorKind::StorageFull,
-            message: "the disk filled up during a checkpoint".into(),
-        },
+        Error::DiskFull { op } => {
+            let full = std::io::Error::new(std::io::ErrorKind::StorageFull, "the disk filled up during a checkpoint");
+            Error::final_io(op, DATA_FILE, None, &full)
+        }
         other => other,
     }
 }

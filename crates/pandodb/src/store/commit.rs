@@ -31,6 +31,7 @@
 //! [`Watermark`]: super::watermark::Watermark
 
 use std::cell::Cell;
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::engine::{Engine, MAX_SEALED};
@@ -40,7 +41,7 @@ use crate::base::sync::{
     EXPLORED, MutexGuard,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
-use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno};
+use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno, events};
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
 use crate::wal::{Log, Ops, Room, Tag, Tags, put_op, tagged_bytes};
@@ -50,6 +51,11 @@ use crate::wal::{Log, Ops, Room, Tag, Tags, put_op, tagged_bytes};
 pub(super) const UNDER_WAY: usize = if EXPLORED { 2 } else { 64 };
 /// A memtable that names this many times its size in large values is sealed: replay has to read them back.
 const BLOB_FACTOR: u64 = 8;
+/// Of memtables that are small, one part in so many of the memory of all of them is sealed at a time.
+const SEALED_AT_ONCE: u64 = 4;
+/// The fixed memory of all active memtables ([`Memtable::LEAST_BYTES`] each) may take a quarter of the memory budget before some are
+/// sealed.
+const MANY_SHARE: u64 = 4;
 /// A thread's buffer that one large operation made longer than this is given back.
 const KEEP_BYTES: usize = 64 << 10;
 
@@ -155,6 +161,14 @@ pub(crate) struct OneOp<'a> {
 impl Engine {
     /// Applies the operations of `payload`, all or none; returns the seqno of the last one.
     pub(crate) fn commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
+        self.try_commit(payload, durability).inspect_err(|e| {
+            if let Error::DiskFull { op } = e {
+                events::disk_full(op);
+            }
+        })
+    }
+
+    fn try_commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
         let log = self.check_writable()?;
         let started = self.device.now();
         self.admit(payload.bytes, payload.frees, started)?;
@@ -234,6 +248,24 @@ impl Engine {
         Ok(place)
     }
 
+    /// Logs the creation of a keyspace, which takes a seqno like a write; returns that when it is durable.
+    pub(super) fn log_creation(&self, created: &[u8]) -> Result<Seqno> {
+        let log = self.check_writable()?;
+        let room = self.room(log, created.len(), false, Durability::Synced)?;
+        let mut place =
+            self.draw(&Payload { ops: PayloadOps::Many(&[], 1), bytes: 0, frees: false, keyspaces: &[] }, 1)?;
+        place.due = room.append_created(place.first, created).inspect_err(|e| self.poison(e))?;
+        if let Some(stream) = place.due {
+            log.write(stream, place.last).inspect_err(|e| self.poison(e))?;
+        }
+        let seqno = place.last;
+        place.finish()?;
+        if !SeededBug::CreationNotSynced.is_on() {
+            log.sync(seqno).inspect_err(|e| self.poison(e))?;
+        }
+        Ok(seqno)
+    }
+
     /// As the paper has it: the record is appended after the insertions, since it carries the generations of the leaves that
     /// they met (002 §3.6.4). The turn in the stream is held meanwhile.
     fn apply_and_log(
@@ -279,45 +311,25 @@ impl Engine {
     /// Room in the log for a record of so many bytes. A full disk shows here, before anything is accepted.
     fn room<'a>(&self, log: &'a Log, bytes: usize, frees: bool, durability: Durability) -> Result<Room<'a>> {
         let to_sync = durability == Durability::Synced;
-        if !frees && self.reserve.is_lent() {
+        if !frees && self.reserve.is_short() {
             // A close takes the sequencer, too: nothing is kept back in a store that is closed.
             let _sequencer = self.sequencer.lock();
             self.check_writable()?;
             self.keep_back()?;
         }
-        let room = match log.reserve(bytes, to_sync) {
-            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() && self.lend()? => {
-                log.reserve(bytes, to_sync)
-            }
+        let may_take = |bytes| if frees { self.check_space_to_free(bytes) } else { self.check_space(bytes) };
+        let room = match log.reserve(bytes, to_sync, &may_take) {
+            Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() => self.room_to_free(&|forced| {
+                let may_take = |bytes| if forced { Ok(()) } else { self.check_space_to_free(bytes) };
+                log.reserve(bytes, to_sync, &may_take)
+            }),
             room => room,
         };
         room.inspect_err(|e| match e {
-            Error::InvalidArgument { .. } => {}
+            Error::InvalidArgument { .. } | Error::TooManyFiles { .. } | Error::Closed => {}
             Error::DiskFull { .. } if !full_disk_is_final() => {}
             e => self.poison(e),
         })
-    }
-
-    /// Lets go of the space that is kept back; whether there was any.
-    fn lend(&self) -> Result<bool> {
-        if SeededBug::ReserveNotUsed.is_on() {
-            return Ok(false);
-        }
-        // A close takes the sequencer, too: what another process keeps back after it is not ours.
-        let _sequencer = self.sequencer.lock();
-        self.check_writable()?;
-        self.reserve.release()
-    }
-
-    /// Refuses a write that would take the space that was let go for freeing, unless as much can be kept back again.
-    pub(crate) fn keep_back(&self) -> Result<()> {
-        if self.reserve.is_lent() {
-            self.reserve.refill(self.core.data.stats().allocated_bytes);
-            if self.reserve.is_lent() {
-                return Err(Error::DiskFull { op: "reserve" });
-            }
-        }
-        Ok(())
     }
 
     /// Applies a commit's operations to the memtables, beside others; `note` is told of each, in order, where it went.
@@ -360,6 +372,19 @@ impl Engine {
         self.active_bytes.load(Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
+    /// Active memtables with something in them.
+    pub(crate) fn occupied(&self) -> u64 {
+        self.occupied.load(Relaxed).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// Whether active memtables hold as much as they may, or take too much of the budget by their number.
+    pub(crate) fn is_filled(&self) -> bool {
+        let limit = self.config.memtable() as u64;
+        let active = self.active();
+        let least = self.occupied() * Memtable::LEAST_BYTES as u64;
+        active >= limit || active + least >= limit + self.config.memory_budget as u64 / MANY_SHARE
+    }
+
     /// Charges for what a keyspace's active memtable has grown to, beside others who do the same.
     fn charge_growth(&self, keyspace: &KeyspaceState) {
         loop {
@@ -386,6 +411,11 @@ impl Engine {
         } else {
             self.active_bytes.fetch_sub(before - after, Relaxed);
         }
+        match (before, after) {
+            (0, 1..) => self.occupied.fetch_add(1, Relaxed),
+            (1.., 0) => self.occupied.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
     }
 
     // ---- sealing ----
@@ -393,6 +423,8 @@ impl Engine {
     /// Takes the sequencer and waits until everything that it gave out is applied and visible: what a cut needs, and
     /// whoever concludes from `next` or from an empty memtable. Not for a thread that has a place.
     pub(crate) fn settled(&self) -> Settled<'_> {
+        #[cfg(test)]
+        super::keyspaces::tests::SETTLED.set(super::keyspaces::tests::SETTLED.get() + 1);
         let sequencer = self.sequencer.lock();
         if !SeededBug::SealTooSoon.is_on() {
             self.watermark.wait(sequencer.ticket);
@@ -408,7 +440,7 @@ impl Engine {
         let limit = self.config.memtable() as u64;
         let active = self.active();
         let heavy = self.figures.blob_bytes.load(Relaxed) >= limit * BLOB_FACTOR;
-        if active < limit && !heavy {
+        if !heavy && !self.is_filled() {
             return None;
         }
         // Too many wait already: better a larger memtable than a longer queue, until memory speaks against it.
@@ -416,7 +448,8 @@ impl Engine {
         (!crowded).then_some(heavy)
     }
 
-    /// Seals the largest memtable when the budget of all of them is used up, or one that names too many large values.
+    /// Seals the largest memtables when the budget of all of them is used up, or all if they name too many large values. One is enough where
+    /// it is large; of many small ones as many as make room for a while, since each call walks all keyspaces.
     fn seal_if_full(&self) {
         if self.is_full().is_none() {
             return;
@@ -424,12 +457,23 @@ impl Engine {
         let sequencer = self.settled();
         // Others found the same: only the first of them seals.
         let Some(heavy) = self.is_full() else { return };
-        let keyspaces = self.keyspaces.read();
         if heavy {
-            keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
+            self.keyspaces.all().iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
             self.figures.blob_bytes.store(0, Relaxed);
-        } else if let Some(largest) = keyspaces.values().max_by_key(|keyspace| keyspace.active_bytes()) {
-            self.seal(&sequencer, largest);
+            return;
+        }
+        let least = Memtable::LEAST_BYTES as u64;
+        let sized = |keyspace: Arc<KeyspaceState>| (keyspace.active_bytes() as u64, keyspace);
+        let mut keyspaces: Vec<_> =
+            self.keyspaces.all().into_iter().map(sized).filter(|(bytes, _)| *bytes > 0).collect();
+        keyspaces.sort_by_key(|(bytes, keyspace)| (Reverse(*bytes), keyspace.id));
+        let mut sealed = 0;
+        for (bytes, keyspace) in keyspaces {
+            self.seal(&sequencer, &keyspace);
+            sealed += bytes + least;
+            if sealed >= self.config.memtable() as u64 / SEALED_AT_ONCE {
+                break;
+            }
         }
     }
 

@@ -10,20 +10,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::access::Access;
 use super::catalog::Catalog;
 use super::commit::Sequencer;
 use super::keyspace::KeyspaceState;
+use super::keyspaces::Keyspaces;
 use super::options::Config;
+use super::pressure::Pressure;
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::{ReadTally, Tallies, WriteTally};
 use super::watermark::{Lone, Watermark};
 use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, MutexGuard, OnceLock, Ordering::Relaxed, RwLock};
-use crate::base::{Error, KeyspaceId, Result, SeededBug, Seqno};
+use crate::base::{Error, KeyspaceId, Result, SeededBug, Seqno, events};
 use crate::device::{Device, JoinHandle, LockGuard};
-use crate::index::{Core, Debt};
+use crate::index::{Core, Debt, Progress};
 use crate::memtable::ChunkPool;
-use crate::resolve::MergeOperator;
+use crate::resolve::{MergeOperator, in_operator};
 use crate::sched::{self, Load, Scheduler, Turn};
 use crate::space::Superblock;
 use crate::wal::Log;
@@ -31,7 +34,8 @@ use crate::wal::Log;
 /// Sealed memtables that may wait before writers are held back hard.
 pub(super) const MAX_SEALED: u64 = 3;
 
-/// Memtables that are packed before a worker waits for the checkpoint that covers them: log, and space that was freed, are kept until then.
+/// Memtables, or as many bytes of smaller ones, that are packed before a worker waits for the checkpoint that covers them: log, and space that
+/// was freed, are kept until then.
 const MOST_UNCOVERED: u64 = 8;
 
 /// So long nothing was to be done before what is worth doing only in idle time is.
@@ -46,7 +50,7 @@ pub(crate) struct Engine {
     /// `None` in a store that was opened for reading.
     pub log: Option<Log>,
     pub snapshots: Arc<Snapshots>,
-    pub keyspaces: RwLock<BTreeMap<KeyspaceId, Arc<KeyspaceState>>>,
+    pub keyspaces: Keyspaces,
     /// The order of writes. All but commits take it with [`Engine::settled`].
     pub sequencer: Lone<Mutex<Sequencer>>,
     /// How far what the sequencer gave out is applied.
@@ -54,22 +58,21 @@ pub(crate) struct Engine {
     pub durable_root: Mutex<DurableRoot>,
     pub scheduler: Arc<Scheduler>,
     pub chunks: Arc<ChunkPool>,
-    /// Work that met a full disk was tried once more in the space of the reserve, and there has been work to do ever since.
-    pub tried_again: AtomicBool,
     pub reserve: Reserve,
+    pub pressure: Pressure,
     pub poison: OnceLock<String>,
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// Bytes in all active memtables. Those who apply commits add and subtract in any order: [`Engine::active`] reads it.
     pub active_bytes: Lone<AtomicU64>,
+    /// Active memtables with something in them, counted in the same way: [`Engine::occupied`] reads it.
+    pub occupied: Lone<AtomicU64>,
     /// Since when there has been nothing to do, and up to where was written then.
     pub idle: Mutex<Option<(Duration, Seqno)>>,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
     /// Held by who takes it.
     pub checkpointing: Mutex<()>,
-    /// The last step of background work met a full disk.
-    pub pressed: AtomicBool,
-    /// Memtables packed since the last checkpoint began.
+    /// Bytes of memtables packed since the last checkpoint began.
     pub uncovered: AtomicU64,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
@@ -78,7 +81,10 @@ pub(crate) struct Engine {
     /// The damage at which the log was cut, in a store that was opened for a salvage.
     pub log_cut: Option<Error>,
     pub figures: Figures,
-    pub closed: AtomicBool,
+    /// A close has begun: it packs what is in memory.
+    pub closing: AtomicBool,
+    /// Whether the handles may be used.
+    pub access: Access,
     /// Held shared by whoever writes to the data file without the sequencer; a close takes it before it lets go of the
     /// store's lock.
     pub gate: RwLock<()>,
@@ -88,11 +94,20 @@ pub(crate) struct Engine {
 
 /// What checkpoints know of the disk.
 pub(crate) struct DurableRoot {
-    /// The superblock that was written last.
+    /// The superblock that was written last,
     pub superblock: Superblock,
+    /// and its catalogue.
     pub catalog: Catalog,
     /// The log is needed above this by the older superblock.
     pub older_through: Seqno,
+    /// Which creations the older superblock's catalogue regards.
+    pub older_cut: Option<Seqno>,
+    /// The id of the next keyspace. Ahead of the catalogue's while a creation is in the log only.
+    pub next_id: u32,
+    /// Names that the older superblock's catalogue still holds, of keyspaces that were dropped.
+    pub dropped: Vec<String>,
+    /// Creations that are in the log only.
+    pub logged: u64,
 }
 
 /// Counters of the process.
@@ -103,6 +118,10 @@ pub(crate) struct Figures {
     pub earlier: (u64, u64),
     /// Bytes of log that a store which is only read has found.
     pub log_found: Counter,
+    /// Operations that the opening found in the log alone, and applied again.
+    pub replayed: Counter,
+    /// How long the opening took, in microseconds.
+    pub opening_us: Counter,
     pub blob_bytes: AtomicU64,
     pub checkpoint_bytes: Counter,
     pub checkpoints: Counter,
@@ -117,11 +136,9 @@ impl Engine {
 
     /// Fails if the store takes no writes.
     pub(crate) fn check_writable(&self) -> Result<&Log> {
+        self.access.check()?;
         if let Some(first) = self.poison.get() {
             return Err(Error::Poisoned { first: first.clone() });
-        }
-        if self.closed.load(Relaxed) {
-            return Err(Error::Poisoned { first: "the store was closed".into() });
         }
         self.log()
     }
@@ -136,7 +153,13 @@ impl Engine {
             Error::Poisoned { first } | Error::Indeterminate { first } => first.clone(),
             other => other.to_string(),
         };
-        let _ = self.poison.set(first);
+        self.set_poison(first);
+    }
+
+    fn set_poison(&self, first: String) {
+        if let Ok(()) = self.poison.set(first) {
+            events::poisoned(self.poison.get().map_or("", |first| first));
+        }
     }
 
     /// Makes a writer that came at `now` pay for the work that its bytes cause.
@@ -157,7 +180,8 @@ impl Engine {
         let crowd = (debt.pack_bytes / memtable).saturating_sub(MAX_SEALED - 1);
         let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable, crowd }.price(bytes);
         if self.config.background_threads > 0 {
-            self.scheduler.pay(price, sched::patience(bytes, crowd), now, &|| self.device.now());
+            let waited = self.scheduler.pay(price, sched::patience(bytes, crowd), now, &|| self.device.now());
+            events::waited(waited, debt.pack_bytes, debt.compact_bytes);
         } else {
             self.work_off(price)?;
         }
@@ -177,12 +201,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Work owed by all keyspaces.
+    /// Work owed by all keyspaces. A sum that indexes keep up to date: no lock, no walk.
+    #[inline]
     pub(crate) fn debt(&self) -> Debt {
-        self.keyspaces.read().values().fold(Debt::default(), |sum, keyspace| {
-            let debt = keyspace.index.debt();
-            Debt { pack_bytes: sum.pack_bytes + debt.pack_bytes, compact_bytes: sum.compact_bytes + debt.compact_bytes }
-        })
+        self.core.share.owed.sum()
     }
 
     /// One turn of what is not paid for: memory that rows give back, segments of the log that will be needed, and a checkpoint that is due. It does not wait for
@@ -198,7 +220,7 @@ impl Engine {
 
     /// Takes a checkpoint if one is due.
     fn take_checkpoint(&self, _one: MutexGuard<'_, ()>) -> Turn {
-        if self.poison.get().is_some() || self.closed.load(Relaxed) {
+        if self.poison.get().is_some() || self.access.is_closed() {
             return Turn::Stuck;
         }
         if !self.checkpoint_due.swap(false, Relaxed) {
@@ -214,10 +236,10 @@ impl Engine {
 
     /// Makes the segments of the log that will be needed. `false` if nothing may be written any more.
     fn prepare_log(&self) -> bool {
-        // Not while space is lent to those who free some.
+        // Not in the space that freeing work needs.
         if self.is_writable()
-            && let Some(log) = self.log.as_ref().filter(|_| !self.reserve.is_lent())
-            && let Err(e) = log.prepare()
+            && let Some(log) = self.log.as_ref().filter(|_| !self.reserve.is_short())
+            && let Err(e) = log.prepare(&|bytes| self.check_space(bytes))
         {
             self.poison(&e);
         }
@@ -225,46 +247,39 @@ impl Engine {
     }
 
     fn is_writable(&self) -> bool {
-        self.poison.get().is_none() && !self.closed.load(Relaxed)
+        self.poison.get().is_none() && !self.access.is_closed()
     }
 
     /// One turn of background work: a step of the keyspace that owes the most.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
         // What a full disk lacks may be what the next checkpoint lets go; and what it covers must not become too much. Segments
         // are needed also while a checkpoint waits for the disk.
-        let waits = self.pressed.load(Relaxed) || self.uncovered.load(Relaxed) >= MOST_UNCOVERED;
+        if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
+            return self.relieve();
+        }
+        let waits = self.uncovered.load(Relaxed) >= MOST_UNCOVERED * self.config.memtable() as u64;
         if waits && self.take_checkpoint(self.checkpointing.lock()) == Turn::Stuck || !self.prepare_log() {
             return Turn::Stuck;
         }
         self.core.rows.give_way();
-        let mut keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
-        // Memtables first, whoever they belong to: they hold memory.
-        keyspaces.sort_by_key(|keyspace| {
-            let debt = keyspace.index.debt();
-            std::cmp::Reverse((debt.pack_bytes, debt.compact_bytes))
-        });
-        for keyspace in keyspaces.iter().filter(|keyspace| keyspace.index.debt().total() > 0) {
+        // Memtables first, of whichever keyspace: they hold memory.
+        let mut rank = None;
+        while let Some(next) = self.core.share.owed.next(rank) {
+            rank = Some(next);
+            // A keyspace that is being dropped owes until it is cleared.
+            let Some(keyspace) = self.keyspaces.get(next.2) else { continue };
+            let _step = events::step(&keyspace.name);
             match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
                 Ok(progress) if progress.idle => {}
-                Ok(progress) => {
-                    if progress.packed {
-                        keyspace.retire_sealed();
-                        self.uncovered.fetch_add(1, Relaxed);
-                        self.checkpoint_due.store(true, Relaxed);
-                        self.scheduler.nudge();
-                    }
-                    if let Some(damage) = progress.damage {
-                        self.damage.lock().entry(keyspace.id).or_insert(damage);
-                    }
-                    self.trouble.lock().take();
-                    self.pressed.store(false, Relaxed);
-                    self.idle.lock().take();
-                    return Turn::Worked(progress.bytes.max(1));
-                }
+                Ok(progress) => return Turn::Worked(self.note_progress(&keyspace, progress).max(1)),
                 // What a checkpoint lets go that is under way may be all that is missing.
                 Err(Error::DiskFull { .. }) if self.checkpointing.try_lock().is_none() => {
                     drop(self.checkpointing.lock());
                     return Turn::Worked(1);
+                }
+                Err(Error::DiskFull { op }) => {
+                    self.press(op);
+                    return self.relieve();
                 }
                 Err(e) => {
                     let turn = self.note_trouble(e);
@@ -275,12 +290,31 @@ impl Engine {
                 }
             }
         }
-        self.tried_again.store(false, Relaxed);
         if self.is_at_rest() {
             self.chunks.trim();
-            keyspaces.iter().for_each(|keyspace| keyspace.index.rest());
+            self.keyspaces.all().iter().for_each(|keyspace| keyspace.index.rest());
         }
         Turn::Idle
+    }
+
+    /// A step of a keyspace's index went well: how many bytes it worked through.
+    pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
+        if let Some(bytes) = progress.packed {
+            keyspace.retire_sealed();
+            let uncovered = self.uncovered.fetch_add(bytes, Relaxed) + bytes;
+            // Many small memtables share one.
+            if uncovered >= self.config.memtable() as u64 / 4 || self.debt().pack_bytes == 0 {
+                self.checkpoint_due.store(true, Relaxed);
+                self.scheduler.nudge();
+            }
+        }
+        if let Some(damage) = progress.damage {
+            events::failed(&keyspace.name, &damage);
+            self.damage.lock().entry(keyspace.id).or_insert(damage);
+        }
+        self.trouble.lock().take();
+        self.idle.lock().take();
+        progress.bytes
     }
 
     /// Whether there has been nothing to do for a while, and nobody has written. A store without workers does what it is told.
@@ -314,49 +348,47 @@ impl Engine {
         let _gate = self.gate.read();
         let turn = std::panic::AssertUnwindSafe(|| turn(self));
         std::panic::catch_unwind(turn).unwrap_or_else(|_| {
-            let _ = self.poison.set("background work panicked; please report it with the message on stderr".into());
+            self.set_poison("background work panicked; please report it with the message on stderr".into());
             Turn::Stuck
         })
     }
 
+    /// Background work met a full disk.
+    fn press(&self, op: &str) {
+        if !self.pressure.pressed.swap(true, Relaxed) {
+            events::disk_full(op);
+        }
+    }
+
     /// A failure of background work: final if the device refused, else something to try again later.
-    fn note_trouble(&self, error: Error) -> Turn {
+    pub(super) fn note_trouble(&self, error: Error) -> Turn {
         match &error {
-            Error::DiskFull { .. } => {
-                self.pressed.store(true, Relaxed);
-                if self.core.data.has_quarantine() {
-                    self.checkpoint_due.store(true, Relaxed);
-                }
-                // Whoever fills a segment can make the next one himself.
-                if self.log.as_ref().is_some_and(Log::give_up_prepared) {
-                    return Turn::Worked(1);
-                }
-                // What is kept back for this moment lets compactions and the next checkpoint go on.
-                match self.reserve.release() {
-                    // Now there is room: whoever waits for the work is not to be told of a full disk yet. Once: work
-                    // that goes well for some steps, or a checkpoint that keeps the space back again, and the next full disk
-                    // would go round for ever.
-                    Ok(true) if !self.tried_again.swap(true, Relaxed) => return Turn::Worked(1),
-                    Ok(_) => {}
-                    Err(e) => self.poison(&e),
-                }
-            }
+            Error::DiskFull { op } => self.press(op),
             // What was just written could not be read back: it is written again.
             damage if damage.is_damage() => {}
             // Not this work failed: something else did before, or the store was closed meanwhile. To count the latter as
             // a failure would keep the close from making everything durable.
-            Error::Poisoned { .. } => {}
+            Error::Poisoned { .. } | Error::Closed => {}
             _ => self.poison(&error),
         }
         *self.trouble.lock() = Some(error);
         Turn::Stuck
     }
 
-    /// Stops the workers and closes the log at an exact end.
+    /// Packs what is in memory, so that the next opening has nothing to replay; stops the workers and closes the log at an exact
+    /// end. Reads that are under way end as `Closed`: nobody waits for them.
     pub(crate) fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Relaxed) {
-            return Ok(());
+        self.access.check()?;
+        if self.closing.swap(true, Relaxed) {
+            return Err(Error::Closed);
         }
+        let _closing = events::closing();
+        let began = self.device.now();
+        if self.log.is_some() && self.poison.get().is_none() {
+            // What does not fit on a full disk stays in the log. Other failures have poisoned the store, and are told below.
+            let _ = self.checkpoint_all();
+        }
+        self.access.close();
         self.scheduler.stop();
         let workers = std::mem::take(&mut *self.workers.lock());
         workers.into_iter().for_each(|worker| worker.join());
@@ -370,8 +402,20 @@ impl Engine {
         drop(self.durable_root.lock());
         drop(self.settled());
         let _gate = self.gate.write();
+        self.check_owed();
+        self.core.data.close();
         self.lock.lock().take();
+        events::closed(ended.is_ok(), self.device.now().saturating_sub(began));
         ended
+    }
+
+    /// At rest, the sum of what is owed is the sum over all keyspaces. The caller holds the gate alone.
+    fn check_owed(&self) {
+        if cfg!(debug_assertions) {
+            let (_root, _sequencer) = (self.durable_root.lock(), self.settled());
+            let debts = self.keyspaces.all().iter().map(|keyspace| keyspace.index.debt().total()).sum::<u64>();
+            assert_eq!(self.debt().total(), debts, "what is owed is added up as indexes change it");
+        }
     }
 }
 
@@ -389,7 +433,23 @@ impl std::ops::Deref for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // A caller who wants to know the outcome calls `Store::close`; here there is nobody to tell.
-        let _ = self.0.close();
+        let engine = self.0.clone();
+        if engine.access.is_inherited() {
+            // The parent goes on with the files. Of the memory nothing is freed: its locks may be held by threads that are not here.
+            let lock = engine.lock.try_lock().and_then(|mut lock| lock.take());
+            drop(lock);
+            std::mem::forget(engine);
+        } else if in_operator() {
+            // The operator that drops the last handle may run on a thread that the close waits for.
+            let close = engine.clone();
+            let closer = engine.device.spawn("pando-close", Box::new(move || drop(close.close())));
+            if closer.is_err() {
+                // Without a thread it stays open until the process ends, as after a kill: nothing acknowledged is lost.
+                std::mem::forget(engine);
+            }
+        } else {
+            // A caller who wants to know the outcome calls `Store::close`; here there is nobody to tell.
+            let _ = engine.close();
+        }
     }
 }

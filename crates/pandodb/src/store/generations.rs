@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use crate::base::{Error, KeyspaceId, Result, Seqno};
-use crate::wal::{Ops, Record, Tag};
+use crate::wal::{Record, Tag};
 
 /// The newest insertion of each key so far.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl Generations {
     /// `Corruption` if its generations contradict its place.
     pub(super) fn check(&mut self, record: &Record<'_>) -> Result<()> {
         let Some(tags) = record.tags else { return Ok(()) };
-        for ((op, seqno), tag) in Ops::new(record.payload).zip(record.first.0..).zip(&tags.tags) {
+        for ((op, seqno), tag) in record.ops().zip(record.first.0..).zip(&tags.tags) {
             let op = op?;
             let Some(tag) = *tag else { continue };
             let this = Newest { life: tags.life, tag, seqno: Seqno(seqno) };
@@ -60,7 +60,7 @@ impl Generations {
 mod tests {
     use super::*;
     use crate::base::Kind;
-    use crate::wal::{Tags, put_op};
+    use crate::wal::{RecordKind, Tags, put_op};
 
     /// Checks records of one key, each with a life, a memtable and the generations of its operations.
     fn check(records: &[(u32, u64, &[Option<u64>])]) -> Result<()> {
@@ -75,7 +75,15 @@ mod tests {
             let count = generations.len() as u32;
             let (found, split) = Tags::split(&payload, first, count)?;
             assert_eq!((found, &split), (&ops[..], &tags));
-            order.check(&Record { first, count, epoch: 9, durable: Seqno(0), payload: found, tags: Some(&split) })?;
+            order.check(&Record {
+                first,
+                count,
+                epoch: 9,
+                durable: Seqno(0),
+                kind: RecordKind::Ops,
+                payload: found,
+                tags: Some(&split),
+            })?;
             first = Seqno(first.0 + u64::from(count));
         }
         Ok(())

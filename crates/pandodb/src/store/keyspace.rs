@@ -1,18 +1,20 @@
 //! A keyspace: its state, and the handle through which it is written and read.
 
-use std::ops::RangeBounds;
 use std::sync::Arc;
 
+use super::at::KeyspaceAt;
 use super::commit::{OneOp, Payload, PayloadOps};
 use super::engine::{Engine, Shared};
-use super::options::Durability;
+use super::options::{Durability, KeyspaceOptions};
+use super::range::Range;
 use super::read::{self, ReadPoint};
-use super::scan::Range;
 use super::snapshot::Snapshot;
 use super::value::Value;
 use super::watermark::Lone;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
-use crate::base::{BlobRef, Error, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno};
+use crate::base::{
+    BlobRef, Error, IntoKeyRange, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno,
+};
 use crate::index::{Estimate, Index, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
@@ -79,12 +81,18 @@ impl KeyspaceState {
 }
 
 /// A handle to a keyspace: an ordered map from keys of 1 to 65,535 bytes to values of up to 64 MiB, in bytewise order.
-/// Cheap to clone, usable from any thread. A write never reads, so it never returns the old value.
+/// Cheap to clone, usable from any thread.
+///
+/// There are no transactions: between a [`Keyspace::get`] and a [`Keyspace::put`] another thread may write. To update a
+/// value by what it was, merge, or guard the key with a lock of your own ([recipe]).
+///
+/// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#read-change-write
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("demo.pando");
 /// use pandodb::{AddI64, KeyspaceOptions, Store};
-/// let store = Store::open(dir.path().join("demo.pando"))?;
+/// let store = Store::open(&path)?;
 /// let delays = store.keyspace_with("delays", KeyspaceOptions::new().merge(AddI64))?;
 /// delays.merge(b"ORD", 17i64.to_le_bytes())?; // blind: reads nothing
 /// delays.merge(b"ORD", (-2i64).to_le_bytes())?;
@@ -141,6 +149,34 @@ impl KeyspaceState {
         self.check_alive()
     }
 
+    /// Whether the merge operator accepts a value; one that is not registered is not asked.
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
+        self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
+    }
+
+    /// Refuses options that the keyspace was not created with.
+    pub(crate) fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
+        let refuse = |stored: String, wanted: String| {
+            let name = &self.name;
+            Err(Error::invalid(format!("keyspace `{name}` exists with {stored}, not with {wanted}; open it as it is")))
+        };
+        let wanted = options.operator.as_ref().map(|operator| (operator.name(), operator.version()));
+        let stored = self.operator_name.as_ref().map(|(name, version)| (name.as_str(), *version));
+        if wanted != stored || self.index.kind() != options.index.name() {
+            let words = |index: &str, operator: Option<(&str, u32)>| match operator {
+                Some((name, version)) => format!("index {index} and operator {name} (version {version})"),
+                None => format!("index {index} and no operator"),
+            };
+            return refuse(words(self.index.kind(), stored), words(options.index.name(), wanted));
+        }
+        match options.blob_threshold {
+            Some(wanted) if wanted != self.blob_threshold => {
+                refuse(format!("a blob threshold of {} bytes", self.blob_threshold), format!("one of {wanted}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn check_merge(&self, key: &[u8], operand: &[u8]) -> Result<()> {
         check_key(key)?;
         if operand.len() > MAX_OPERAND {
@@ -151,9 +187,9 @@ impl KeyspaceState {
     }
 
     /// The half-open form of a range to delete.
-    pub(crate) fn check_range<K: AsRef<[u8]>>(&self, range: &impl RangeBounds<K>) -> Result<KeyRange> {
+    pub(crate) fn check_range(&self, range: impl IntoKeyRange) -> Result<KeyRange> {
         self.check_alive()?;
-        let range = KeyRange::from_bounds(range);
+        let range = range.into_key_range();
         if range.from.len() > MAX_KEY + 1 || range.to.len() > MAX_KEY + 1 {
             return Err(Error::invalid(format!("the bounds of a range must be keys of at most {MAX_KEY} bytes")));
         }
@@ -164,9 +200,12 @@ impl KeyspaceState {
 impl Engine {
     /// Writes a large value and encodes the reference to it.
     pub(crate) fn write_blob(&self, value: &[u8]) -> Result<(BlobRef, Vec<u8>)> {
+        // Before the gate: a forked child and an operator must not wait for it.
+        self.check_writable()?;
         let _gate = self.gate.read();
         self.check_writable()?;
         self.keep_back()?;
+        self.check_space(value.len() as u64)?;
         let write = || self.core.data.write_blob(value);
         let written = match write() {
             Err(Error::DiskFull { .. }) => {
@@ -190,28 +229,18 @@ impl Engine {
     /// Gives large values back whose commit was refused before it was logged. After a failure that poisoned the store
     /// they stay: the record that names them may be in the log.
     pub(crate) fn give_back_blobs(&self, blobs: &[BlobRef]) {
-        if self.poison.get().is_none() {
-            blobs.iter().for_each(|blob| self.core.data.give_back(blob.extent()));
+        if self.poison.get().is_none() && !self.access.is_inherited() {
+            blobs.iter().for_each(|blob| self.core.data.discard(blob.extent()));
         }
     }
 }
 
+/// # Writes
+///
+/// Each is atomic and blind: it reads nothing, and so never returns the old value. The plain form has the durability of the
+/// store ([`StoreBuilder::durability`](crate::StoreBuilder::durability)), the `_with` form one of its own. To write several keys all or none, use
+/// a [`Batch`](crate::Batch).
 impl Keyspace {
-    /// The name.
-    pub fn name(&self) -> &str {
-        &self.state.name
-    }
-
-    /// The identity; never reused within a store.
-    pub fn id(&self) -> u32 {
-        self.state.id.0
-    }
-
-    /// The name of the merge operator, if the keyspace was created with one.
-    pub fn operator(&self) -> Option<&str> {
-        self.state.operator_name.as_ref().map(|(name, _)| name.as_str())
-    }
-
     fn one(&self, kind: Kind, key: &[u8], value: &[u8], bytes: u64, durability: Durability) -> Result<()> {
         let frees = matches!(kind, Kind::Delete | Kind::RangeDelete);
         let ops = PayloadOps::One(OneOp { keyspace: &self.state, kind, key, value });
@@ -219,10 +248,11 @@ impl Keyspace {
         self.engine.commit(Payload { ops, bytes, frees, keyspaces }, durability).map(|_| ())
     }
 
-    /// Sets the value of a key, with the store's durability.
+    /// Sets the value of a key.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a key or value out of bounds, [`Error::DiskFull`], [`Error::Poisoned`];
+    /// [`Error::InvalidArgument`] for a key or value out of bounds, or a value that the keyspace's merge operator refuses
+    /// ([`MergeOperator::validate_value`](crate::MergeOperator::validate_value)); [`Error::DiskFull`], [`Error::Poisoned`];
     /// [`Error::Indeterminate`] if its record, or one that was under way before it, could not be written.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.engine.config.durability)
@@ -235,6 +265,7 @@ impl Keyspace {
     pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.state.check_put(key, value)?;
+        self.state.check_value(value)?;
         let bytes = (key.len() + value.len()) as u64;
         if value.len() <= self.state.blob_threshold {
             return self.one(Kind::Put, key, value, bytes, durability);
@@ -247,30 +278,57 @@ impl Keyspace {
         result
     }
 
-    /// Removes a key, whether or not it has a value. One message; reads nothing.
+    /// Removes a key, whether or not it has a value.
     ///
     /// # Errors
     /// As [`Keyspace::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, self.engine.config.durability)
+    }
+
+    /// Removes a key, with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put_with`].
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let key = key.as_ref();
         check_key(key)?;
         self.state.check_alive()?;
-        self.one(Kind::Delete, key, &[], key.len() as u64, self.engine.config.durability)
+        self.one(Kind::Delete, key, &[], key.len() as u64, durability)
     }
 
-    /// Folds an operand into the value of a key with the keyspace's operator. Blind: reads nothing.
+    /// Folds an operand into the value of a key with the keyspace's operator.
     ///
     /// # Errors
     /// As [`Keyspace::put`]; [`Error::Unsupported`] without an operator, [`Error::InvalidArgument`] for an operand that the
     /// operator refuses, [`Error::OperatorMissing`] if it is not registered.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        self.merge_with(key, operand, self.engine.config.durability)
+    }
+
+    /// Folds an operand into the value of a key, with a durability of its own.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("s");
+    /// use pandodb::{AddU64, Durability, KeyspaceOptions, Store};
+    /// let store = Store::open(&path)?;
+    /// let paid = store.keyspace_with("paid", KeyspaceOptions::new().merge(AddU64))?;
+    /// paid.merge_with("invoice 17", 250u64.to_le_bytes(), Durability::Synced)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Keyspace::merge`]; [`Error::Indeterminate`] if the sync failed, too.
+    pub fn merge_with(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
         let (key, operand) = (key.as_ref(), operand.as_ref());
         self.state.check_merge(key, operand)?;
         let bytes = (key.len() + operand.len()) as u64;
-        self.one(Kind::Merge, key, operand, bytes, self.engine.config.durability)
+        self.one(Kind::Merge, key, operand, bytes, durability)
     }
 
-    /// Removes every key of a range. One message, however many keys there are.
+    /// Removes every key of a range. One message, however many keys there are. The range may be empty or inverted: then
+    /// nothing is removed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -284,15 +342,29 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::put`].
-    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        let range = self.state.check_range(&range)?;
+    pub fn delete_range(&self, range: impl IntoKeyRange) -> Result<()> {
+        self.delete_range_with(range, self.engine.config.durability)
+    }
+
+    /// Removes every key of a range, with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::put_with`].
+    pub fn delete_range_with(&self, range: impl IntoKeyRange, durability: Durability) -> Result<()> {
+        let range = self.state.check_range(range)?;
         if range.is_empty() {
             return self.engine.check_writable().map(|_| ());
         }
         let bytes = (range.from.len() + range.to.len()) as u64;
-        self.one(Kind::RangeDelete, &range.from, &range.to, bytes, self.engine.config.durability)
+        self.one(Kind::RangeDelete, &range.from, &range.to, bytes, durability)
     }
+}
 
+/// # Single keys
+///
+/// A read sees every write that was acknowledged before it began. To read several keys as of one moment, use
+/// [`Keyspace::multi_get`], a [`Snapshot`] or an iterator.
+impl Keyspace {
     /// The newest value of a key. About one read of a 4 KiB block if the key is cold.
     ///
     /// # Errors
@@ -317,7 +389,44 @@ impl Keyspace {
         read::contains(&self.engine, &self.state, key.as_ref(), ReadPoint::Newest)
     }
 
-    /// The keys of a range with their values, from both ends, as of now.
+    /// The smallest key that has a value, with its value. Costs what the first item of [`Keyspace::iter`] costs; that
+    /// includes a step over each deleted key before it that no compaction has removed yet. A queue that takes its head again
+    /// and again is better served by a cursor of its own ([recipe]).
+    ///
+    /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#a-queue
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
+    /// assert!(ks.first_key_value()?.is_none());
+    /// ks.put("a", "1")?;
+    /// ks.put("b", "2")?;
+    /// assert_eq!(ks.first_key_value()?.unwrap().0, "a");
+    /// assert_eq!(ks.last_key_value()?.unwrap().1, "2");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn first_key_value(&self) -> Result<Option<(Value, Value)>> {
+        self.iter().next().transpose()
+    }
+
+    /// The largest key that has a value, with its value. Costs what the last item of [`Keyspace::iter`] costs: see
+    /// [`Keyspace::first_key_value`].
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn last_key_value(&self) -> Result<Option<(Value, Value)>> {
+        self.iter().next_back().transpose()
+    }
+}
+
+/// # Ranges
+///
+/// An iterator sees the keyspace as of its creation for its whole life; [`Range`] says what it holds and costs.
+impl Keyspace {
+    /// The keys of a range with their values, from both ends.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -328,21 +437,21 @@ impl Keyspace {
     /// let mut keys = Vec::new();
     /// for entry in ks.range("a".."c").rev() {
     ///     let (key, _value) = entry?;
-    ///     keys.push(key.to_vec());
+    ///     keys.push(key);
     /// }
-    /// assert_eq!(keys, [b"b", b"a"]);
+    /// assert_eq!(keys, ["b", "a"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
-        Range::new(self, KeyRange::from_bounds(&range), None)
+    pub fn range(&self, range: impl IntoKeyRange) -> Range {
+        Range::new(self, range.into_key_range(), None)
     }
 
-    /// The keys that start with `prefix`, with their values, from both ends, as of now.
+    /// The keys that start with `prefix`, with their values, from both ends.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         Range::new(self, KeyRange::prefix(prefix.as_ref()), None)
     }
 
-    /// All keys with their values, from both ends, as of now.
+    /// All keys with their values, from both ends. `keyspace.iter().keys()` gives the keys alone.
     pub fn iter(&self) -> Range {
         Range::new(self, KeyRange::all(), None)
     }
@@ -351,22 +460,46 @@ impl Keyspace {
     pub fn at(&self, snapshot: &Snapshot) -> KeyspaceAt {
         KeyspaceAt { keyspace: self.clone(), snapshot: snapshot.clone() }
     }
+}
+
+/// # About the keyspace
+impl Keyspace {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// The identity; never reused within a store.
+    pub fn id(&self) -> u32 {
+        self.state.id.0
+    }
+
+    /// The name of the merge operator, if the keyspace was created with one.
+    pub fn operator(&self) -> Option<&str> {
+        self.state.operator_name.as_ref().map(|(name, _)| name.as_str())
+    }
 
     /// About how many keys there are. Counts messages in runs and memtables: overwritten keys count until they are
-    /// compacted. Cheap.
+    /// compacted. No I/O, and no wait for background work; the first call after the index has changed counts its runs, the others do not. 0 in
+    /// a forked child.
     pub fn approximate_len(&self) -> u64 {
+        if self.engine.access.is_inherited() {
+            return 0;
+        }
         let containers = self.state.containers.load();
-        let stats = self.state.index.stats();
+        let (entries, tombstones) = self.state.index.entries();
         let sealed: usize = containers.sealed.iter().map(|batch| batch.memtable.len()).sum();
-        stats.entries.saturating_sub(2 * stats.tombstones) + (containers.active.len() + sealed) as u64
+        entries.saturating_sub(2 * tombstones) + (containers.active.len() + sealed) as u64
     }
 
     /// About what a range holds in the index (what is still in memtables is not counted).
     ///
     /// # Errors
     /// As [`Keyspace::get`].
-    pub fn estimate<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Estimate> {
-        self.state.index.estimate(&KeyRange::from_bounds(&range))
+    pub fn estimate(&self, range: impl IntoKeyRange) -> Result<Estimate> {
+        let access = &self.engine.access;
+        access.check()?;
+        access.confirm(self.state.index.estimate(&range.into_key_range()))
     }
 
     /// Brings everything in a range into its final place: one run a leaf, no tombstones, nothing superseded that no
@@ -374,59 +507,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Corruption`], [`Error::Poisoned`].
-    pub fn compact<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
-        self.engine.compact(&self.state, &KeyRange::from_bounds(&range))
-    }
-}
-
-/// A keyspace as it was at a snapshot: the same reads, no writes. Made by [`Keyspace::at`].
-#[derive(Clone, Debug)]
-pub struct KeyspaceAt {
-    keyspace: Keyspace,
-    snapshot: Snapshot,
-}
-
-impl KeyspaceAt {
-    fn point(&self) -> ReadPoint<'_> {
-        ReadPoint::At(&self.snapshot)
-    }
-
-    /// The value of a key at the snapshot.
-    ///
-    /// # Errors
-    /// As [`Keyspace::get`]; [`Error::InvalidArgument`] if the snapshot is another store's.
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        read::get(&self.keyspace.engine, &self.keyspace.state, key.as_ref(), self.point())
-    }
-
-    /// The values of many keys at the snapshot.
-    ///
-    /// # Errors
-    /// As [`KeyspaceAt::get`].
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        read::multi_get(&self.keyspace.engine, &self.keyspace.state, keys, self.point())
-    }
-
-    /// Whether a key had a value at the snapshot.
-    ///
-    /// # Errors
-    /// As [`KeyspaceAt::get`].
-    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        read::contains(&self.keyspace.engine, &self.keyspace.state, key.as_ref(), self.point())
-    }
-
-    /// The keys of a range with their values, from both ends.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
-        Range::new(&self.keyspace, KeyRange::from_bounds(&range), Some(&self.snapshot))
-    }
-
-    /// The keys that start with `prefix`, with their values, from both ends.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(&self.keyspace, KeyRange::prefix(prefix.as_ref()), Some(&self.snapshot))
-    }
-
-    /// All keys with their values, from both ends.
-    pub fn iter(&self) -> Range {
-        Range::new(&self.keyspace, KeyRange::all(), Some(&self.snapshot))
+    pub fn compact(&self, range: impl IntoKeyRange) -> Result<()> {
+        self.engine.compact(&self.state, &range.into_key_range())
     }
 }

@@ -2,28 +2,38 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `options` | the builder, options of keyspaces, durability |
-//! | `open`, `generations`, `checkpoint`, `catalog`, `reserve` | from a directory to a running store, and back to a durable root |
+//! | `options`, `bounds` | the builder, options of keyspaces, durability; what settings may be |
+//! | `open`, `generations`, `checkpoint`, `catalog` | from a directory to a running store, and back to a durable root |
+//! | `reserve`, `pressure` | what a full disk refuses, and how space comes back |
 //! | `commit`, `watermark` | the sequencer: the life of a write; how far commits beside each other are applied |
+//! | `access` | whether the handles may be used |
 //! | `engine` | what an open store consists of, background work, poison |
 //! | `batch`, `keyspace` | the handles through which one writes |
-//! | `read`, `scan`, `value`, `snapshot` | the life of a read |
-//! | `backup`, `stats`, `check` | tools |
+//! | `read`, `at`, `range`, `scan`, `value`, `snapshot` | the life of a read |
+//! | `backup`, `stats`, `roots`, `check` | tools |
 //!
 //! Handles (`Store`, `Keyspace`, `Snapshot`) are cheap clones of an `Arc`; the last one to go closes the store.
 
+mod access;
+mod at;
 mod backup;
 mod batch;
+mod bounds;
 pub mod catalog;
 mod checkpoint;
 mod commit;
+mod create;
 pub(crate) mod engine;
 mod generations;
 pub(crate) mod keyspace;
+mod keyspaces;
 mod open;
 mod options;
+mod pressure;
+mod range;
 pub(crate) mod read;
 mod reserve;
+pub(crate) mod roots;
 mod scan;
 mod snapshot;
 mod stats;
@@ -33,24 +43,52 @@ mod watermark;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::at::KeyspaceAt;
 pub use self::backup::BackupReport;
-pub use self::batch::Batch;
-pub use self::keyspace::{Keyspace, KeyspaceAt};
+pub use self::batch::{Batch, MAX_BATCH};
+pub use self::keyspace::Keyspace;
+pub(crate) use self::options::open_directory;
 pub use self::options::{Durability, IndexKind, KeyspaceOptions, Mode, StoreBuilder};
-pub use self::scan::Range;
+pub use self::range::{Keys, Range};
 pub use self::snapshot::Snapshot;
 pub use self::stats::{BytesByCause, KeyspaceStats, Latency, MemoryStats, StoreStats};
 pub use self::value::Value;
 
 use self::engine::Shared;
-use crate::base::{Error, Result, Seqno};
+#[cfg(doc)]
+use crate::base::Error;
+use crate::base::{Result, Seqno};
 use crate::check::VerifyReport;
 
 /// An open store. Cheap to clone, usable from any thread; one process writes at a time.
 ///
+/// # Errors of every operation
+///
+/// Whatever an operation says of its own errors, each one also fails with [`Error::Closed`] on the handles of a store that one of them
+/// has closed, with [`Error::Forked`] in a forked child, and with [`Error::Reentrant`] inside a [`MergeOperator`](crate::MergeOperator).
+///
+/// # Forks
+///
+/// A store belongs to the process that opened it. In a child that was forked since, every operation on its handles fails with
+/// [`Error::Forked`], and dropping them there does nothing to the parent's store; values that were read before the fork stay valid.
+/// A child may open stores of its own. As long as it lives and has not dropped the inherited handles it keeps the lock of the
+/// parent's store, should the parent be killed; a parent that closes its store releases the lock whatever the child does. Another
+/// program that a child becomes (`exec`), as `std::process::Command` has it, inherits nothing.
+///
+/// # Limits and signals of the process
+///
+/// Where the process has too many open files, a write that needs a new one is refused with [`Error::TooManyFiles`], and the store goes
+/// on; one with 2 streams has up to 20 open. A limit on the size of files (`ulimit -f`) makes the system send SIGXFSZ, which ends the
+/// process, as it does any other that writes files: a host that would rather see an error ignores that signal, and gets
+/// [`Error::Io`], after which the store refuses writes. Nothing acknowledged is lost either way. What a mapped log means for
+/// SIGBUS stands at [`StoreBuilder::mapped_log`].
+///
+/// # Example
+///
 /// ```
 /// # let dir = tempfile::tempdir()?;
-/// let store = pandodb::Store::open(dir.path().join("demo.pando"))?;
+/// # let path = dir.path().join("demo.pando");
+/// let store = pandodb::Store::open(&path)?;
 /// let events = store.keyspace("events")?;
 /// events.put(b"2024-01-01", b"first")?;
 /// let then = store.snapshot();
@@ -84,6 +122,8 @@ pub struct KeyspaceInfo {
     pub operator: Option<String>,
     /// Whether that operator is registered; without it merges can be verified and dumped, not read.
     pub operator_registered: bool,
+    /// Values of more bytes than this are stored in extents of their own.
+    pub blob_threshold: usize,
 }
 
 impl Store {
@@ -100,7 +140,10 @@ impl Store {
         StoreBuilder::new(path.as_ref())
     }
 
-    /// The keyspace of that name, created with the default options if it does not exist.
+    /// Opens the keyspace of that name, or **creates it** with the default options if there is none. Where a missing
+    /// keyspace is a mistake, [`Store::open_keyspace`] finds it without creating it.
+    ///
+    /// An existing keyspace is opened as it was created, with its merge operator if it has one.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an impossible name; what a checkpoint can fail with, if it has to be created.
@@ -111,50 +154,60 @@ impl Store {
         self.keyspace_with(name, KeyspaceOptions::default())
     }
 
-    /// The keyspace of that name, created with `options` if it does not exist. Creating one takes two checkpoints.
+    /// Opens the keyspace of that name, which must have been created with these options, or creates it with them. Creating
+    /// one takes two checkpoints, some milliseconds.
+    ///
+    /// What must agree with an existing keyspace: the index, the name and version of the merge operator (also its absence:
+    /// `KeyspaceOptions::new()` does not open a keyspace of counters, [`Store::keyspace`] does), and the
+    /// [`KeyspaceOptions::blob_threshold`] if `options` set one.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("s");
+    /// use pandodb::{AddU64, KeyspaceOptions, Store};
+    /// let store = Store::open(&path)?;
+    /// store.keyspace_with("views", KeyspaceOptions::new().merge(AddU64))?;
+    /// assert!(store.keyspace_with("views", KeyspaceOptions::new()).is_err());
+    /// assert_eq!(store.keyspace("views")?.operator(), Some("add_u64"));
+    /// assert!(store.open_keyspace("veiws")?.is_none()); // creates nothing
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// After any of them but `InvalidArgument` the next opening may find the keyspace, empty: one of the two was taken.
-    /// As [`Store::keyspace`]; [`Error::InvalidArgument`] if it exists with another index or operator.
+    /// [`Error::InvalidArgument`] for an impossible name, or if the keyspace exists and does not agree with `options`. What
+    /// a checkpoint can fail with, if it has to be created; the next opening may then find it, empty, since one of its two
+    /// checkpoints may have been taken.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        self.engine.access.check()?;
         let state = match self.engine.find_keyspace(name) {
             Some(state) => state,
             None => self.engine.create_keyspace(name, &options)?,
         };
-        let wanted = options.operator.as_ref().map(|operator| (operator.name(), operator.version()));
-        let stored = state.operator_name.as_ref().map(|(name, version)| (name.as_str(), *version));
-        if wanted != stored || state.index.kind() != options.index.name() {
-            let words = |operator: Option<(&str, u32)>| match operator {
-                Some((name, version)) => format!("operator {name} (version {version})"),
-                None => "no operator".to_owned(),
-            };
-            return Err(Error::invalid(format!(
-                "keyspace `{name}` exists with index {} and {}, not with index {} and {}; open it as it is",
-                state.index.kind(),
-                words(stored),
-                options.index.name(),
-                words(wanted),
-            )));
-        }
+        state.check_options(&options)?;
         Ok(Keyspace { engine: self.engine.clone(), state })
     }
 
-    /// The keyspace of that name as it was created, if it exists.
+    /// The keyspace of that name as it was created; `None` if there is none. Creates nothing.
     ///
     /// # Errors
-    /// None today; a lazily opened index may have some.
+    /// [`Error::Closed`].
     pub fn open_keyspace(&self, name: &str) -> Result<Option<Keyspace>> {
+        self.engine.access.check()?;
         Ok(self.engine.find_keyspace(name).map(|state| Keyspace { engine: self.engine.clone(), state }))
     }
 
-    /// All keyspaces, in the order of their creation.
+    /// All keyspaces, in the order of their creation. None in a forked child.
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        if self.engine.access.is_inherited() {
+            return Vec::new();
+        }
         let info = |state: &Arc<keyspace::KeyspaceState>| KeyspaceInfo {
             name: state.name.clone(),
             id: state.id.0,
             index: state.index.kind(),
             operator: state.operator_name.as_ref().map(|(name, _)| name.clone()),
             operator_registered: state.operator_name.is_none() || state.operator.is_some(),
+            blob_threshold: state.blob_threshold,
         };
         self.engine.keyspaces.read().values().map(info).collect()
     }
@@ -167,7 +220,7 @@ impl Store {
         self.engine.drop_keyspace(name)
     }
 
-    /// An empty batch.
+    /// An empty batch: writes that become visible and durable together, or not at all.
     pub fn batch(&self) -> Batch {
         Batch::new(self.engine.clone())
     }
@@ -194,20 +247,31 @@ impl Store {
         }
     }
 
-    /// Writes a durable root, so that reopening replays only what comes after it. Happens by itself after each packed
-    /// memtable; call it to bound the next opening.
+    /// Moves everything that was written so far from memory and log into the data file, durably: an opening after this replays only what
+    /// was written later, and the log before it is deleted. Costs the writing of what is in memory, at most some memtables.
+    /// [`Store::close`] does the same; the store takes checkpoints by itself, too, whenever a memtable is full, but leaves what is in
+    /// memory there.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// let store = pandodb::Store::open(dir.path().join("s"))?;
+    /// store.keyspace("k")?.put("a", "b")?;
+    /// store.checkpoint()?; // from now on a crash costs the next opening nothing
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::DiskFull`] (nothing changed), [`Error::Poisoned`], [`Error::Io`].
+    /// [`Error::DiskFull`] (nothing is lost, the log keeps what it has), [`Error::Poisoned`], [`Error::Io`].
     pub fn checkpoint(&self) -> Result<()> {
-        self.engine.checkpoint()
+        self.engine.checkpoint_all()
     }
 
-    /// Writes everything that is in memory as runs, so that nothing of it is in the log alone; what that makes due may go on
-    /// behind. Happens by itself whenever a memtable is full: for benchmarks, and before a long pause.
+    /// Writes what is in memory as runs and waits for it, without a checkpoint. For benchmarks; users call
+    /// [`Store::checkpoint`].
     ///
     /// # Errors
     /// [`Error::Poisoned`], or what the packing failed with.
+    #[doc(hidden)]
     pub fn pack(&self) -> Result<()> {
         self.engine.pack()
     }
@@ -220,9 +284,9 @@ impl Store {
         self.engine.settle()
     }
 
-    /// Background work owed, in bytes.
+    /// Background work owed, in bytes. 0 in a forked child.
     pub fn debt(&self) -> u64 {
-        self.engine.debt().total()
+        if self.engine.access.is_inherited() { 0 } else { self.engine.debt().total() }
     }
 
     /// Copies the store as of now into a new store in directory `to`, while this one stays in use.
@@ -230,7 +294,27 @@ impl Store {
     /// # Errors
     /// [`Error::InvalidArgument`] if `to` is a store with keyspaces; what reading and writing can fail with.
     pub fn backup(&self, to: impl AsRef<Path>) -> Result<BackupReport> {
-        backup::backup(self, to.as_ref())
+        backup::backup(self, to.as_ref(), None)
+    }
+
+    /// As [`Store::backup`], but copies only the keyspaces with these names, all as of the same moment.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = pandodb::Store::open(dir.path().join("s"))?;
+    /// store.keyspace("users")?.put("ann", "1")?;
+    /// store.keyspace("cache")?.put("page", "…")?;
+    /// let report = store.backup_keyspaces(dir.path().join("copy"), &["users"])?;
+    /// assert_eq!((report.keyspaces, report.records), (1, 1));
+    /// assert!(store.backup_keyspaces(dir.path().join("other"), &["user"]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoKeyspace`] if one of them does not exist; nothing is created then. As [`Store::backup`].
+    pub fn backup_keyspaces(&self, to: impl AsRef<Path>, names: &[impl AsRef<str>]) -> Result<BackupReport> {
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+        backup::backup(self, to.as_ref(), Some(&names))
     }
 
     /// As [`Store::backup`], into the store that `target` opens: with its own sizes, on its own device. Operators are to be
@@ -239,7 +323,7 @@ impl Store {
     /// # Errors
     /// As [`Store::backup`].
     pub fn backup_with(&self, target: StoreBuilder) -> Result<BackupReport> {
-        backup::backup_with(self, target)
+        backup::backup_with(self, target, None)
     }
 
     /// Reads and checks everything: superblocks, catalogue, every block, every message, the allocation of every page.
@@ -248,7 +332,9 @@ impl Store {
     /// # Errors
     /// What keeps it from looking; what it finds wrong is in the report.
     pub fn verify(&self) -> Result<VerifyReport> {
-        crate::check::verify(&self.engine)
+        let access = &self.engine.access;
+        access.check()?;
+        access.confirm(crate::check::verify(&self.engine))
     }
 
     /// Figures. Cheap: no I/O but a `stat`.
@@ -256,14 +342,19 @@ impl Store {
     /// # Errors
     /// [`Error::Io`] if the data file cannot be asked for its size.
     pub fn stats(&self) -> Result<StoreStats> {
-        self.engine.stats()
+        let access = &self.engine.access;
+        access.check()?;
+        access.confirm(self.engine.stats())
     }
 
-    /// Closes the store: makes everything durable and records the exact end of the log. Other handles fail from now on.
-    /// Dropping the last handle does the same, but has nobody to tell if it fails.
+    /// Closes the store: moves what is in memory into the data file, as [`Store::checkpoint`] does, and ends the log, so that the
+    /// next opening has nothing to replay. On a full disk what does not fit stays in the log, and is replayed. Every other handle,
+    /// iterator and snapshot answers [`Error::Closed`] from then on, reads that are under way on other threads included; values
+    /// that were read before stay valid. What cannot fail goes on answering from memory: [`Store::keyspaces`], [`Store::debt`],
+    /// [`Keyspace::approximate_len`]. Dropping the last handle does the same, but reports no failure.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Indeterminate`]; [`Error::Poisoned`] after an earlier failure: what was not durable then was
+    /// [`Error::Closed`] if another handle has closed the store or is about to: that one is told how it went. [`Error::Io`], [`Error::Indeterminate`]; [`Error::Poisoned`] after an earlier failure: what was not durable then was
     /// not made durable now.
     pub fn close(self) -> Result<()> {
         self.engine.close()

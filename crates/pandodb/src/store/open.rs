@@ -13,35 +13,38 @@
 //!
 //! Bounded by the log since the last checkpoint and by the trunk, not by the data.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::Store;
-use super::catalog::{Catalog, KeyspaceRecord};
+use super::access::Access;
+use super::catalog::Catalog;
 use super::checkpoint::IDS_AHEAD;
 use super::commit::{Sequencer, UNDER_WAY};
+use super::create::{build, registered};
 use super::engine::{DurableRoot, Engine, Figures, Shared};
 use super::generations::Generations;
-use super::keyspace::{Containers, KeyspaceState};
+use super::keyspace::KeyspaceState;
+use super::keyspaces::Keyspaces;
 use super::options::{Config, Mode as Form};
-use super::reserve::Reserve;
+use super::pressure::Pressure;
+use super::reserve::{RESERVE_FILE, Reserve};
 use super::watermark::{Lone, Watermark};
-use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
-use crate::base::{
-    BlobRef, BlockAddr, Error, Extent, KeyspaceId, Kind, MAX_EPOCH, MAX_INLINE_VALUE, Result, SeededBug, Seqno, StoreId,
-};
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
+use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, Result, SeededBug, Seqno, StoreId, events};
 use crate::device::{Device, Io, LockMode};
-use crate::index::stbe::{self, Stbe};
-use crate::index::{Core, IdSource, Index};
-use crate::memtable::{CHUNK_BYTES, ChunkPool, Memtable};
+use crate::index::owed::Share;
+use crate::index::stbe;
+use crate::index::{Core, IdSource};
+use crate::memtable::{CHUNK_BYTES, ChunkPool};
 use crate::pool::Pool;
 use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::rows::RowCache;
 use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
-use crate::space::superblock::KNOWN_FEATURES;
+use crate::space::superblock::{KNOWN_FEATURES, LOGGED_KEYSPACES};
 use crate::space::{DataFile, Superblock};
-use crate::wal::{Claims, Log, LogOptions, Mode, Ops, Record, ReplayReport, Visit, replay};
+use crate::wal::{Claims, Log, LogOptions, Mode, Record, RecordKind, ReplayReport, Visit, replay};
 
 /// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
 const MAX_OLD_SEGMENTS: usize = 16;
@@ -52,25 +55,28 @@ const UNFINISHED: &str = "data.new";
 /// Opens the store on a device, creating it if the configuration says so.
 pub(crate) fn open(
     device: Arc<dyn Device>,
-    config: Config,
+    mut config: Config,
     operators: HashMap<String, Arc<dyn MergeOperator>>,
 ) -> Result<Store> {
+    let _opening = events::opening(&device.path(), config.read_only);
+    let began = device.now();
     let mode = if config.read_only { LockMode::Shared } else { LockMode::Exclusive };
     let lock = device.lock(mode).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => Error::Locked { path: device.path() },
         _ => Error::io("lock", "lock", None, &e),
     })?;
     let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
+    config.disk_bytes = device.available();
     if !names.iter().any(|name| name == DATA_FILE) {
         refuse_or_create(&*device, &config, &names)?;
     }
-    let found = Found::read(&*device, &config)?;
+    let found = Found::read(&*device, &config).map_err(|e| unless_foreign(&*device, &names, e))?;
+    // Open before the log is replayed: on a full disk that may need its space.
+    let reserve = open_reserve(&*device, &mut config, &found.data)?;
     let core = core(&config, &found);
     let shape = shape(&config);
     let chunks = chunks(&config, &core.pool);
     let keyspaces = keyspaces(&core, shape, &chunks, &operators, &found)?;
-    // Open before the log is replayed: on a full disk that may need its space.
-    let reserve = if config.read_only { Reserve::none() } else { Reserve::open(&*device, config.reserve())? };
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let mut engine = Engine {
         device: device.clone(),
@@ -78,45 +84,56 @@ pub(crate) fn open(
         operators,
         log: None,
         snapshots: Arc::default(),
-        keyspaces: RwLock::new(keyspaces),
+        keyspaces,
         sequencer: Lone(Mutex::new(Sequencer::new())),
         watermark: Watermark::new(UNDER_WAY),
-        durable_root: Mutex::new(DurableRoot {
-            older_through: found.catalog.through().unwrap_or(Seqno(0)),
-            superblock: found.superblock,
-            catalog: found.catalog,
-        }),
+        durable_root: Mutex::new(found.root()),
         scheduler: Arc::new(Scheduler::new(config.memtable() as u64).watching(config.io != Io::Sleeping)),
         chunks,
         reserve,
-        tried_again: AtomicBool::new(false),
+        pressure: Pressure::default(),
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
         active_bytes: Lone(AtomicU64::new(0)),
+        occupied: Lone(AtomicU64::new(0)),
         idle: Mutex::default(),
         checkpoint_due: AtomicBool::new(false),
         checkpointing: Mutex::new(()),
-        pressed: AtomicBool::new(false),
         uncovered: AtomicU64::new(0),
         trouble: Mutex::new(None),
         damage: Mutex::default(),
         log_cut: None,
         figures: Figures { earlier, ..Figures::default() },
-        closed: AtomicBool::new(false),
+        closing: AtomicBool::new(false),
+        access: Access::new(),
         config,
         gate: RwLock::new(()),
         lock: Mutex::new(Some(lock)),
     };
     engine.keyspaces.read().values().for_each(|keyspace| engine.charge(keyspace, keyspace.active_bytes() as u64));
-    engine.come_back()?;
+    let recovery = engine.come_back()?;
     // From here on whatever fails closes it, which ends the threads that were started.
     let engine = Shared(Arc::new(engine));
     start_threads(&engine.0)?;
+    let took = device.now().saturating_sub(began);
+    engine.figures.opening_us.store(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    events::opened(engine.keyspaces.read().len(), recovery, took);
     Ok(Store { engine: Arc::new(engine) })
 }
 
+/// The kept-back space; with it and the data file it is known how much disk the store has, which its sizes follow.
+fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Result<Reserve> {
+    if config.read_only {
+        return Ok(Reserve::none());
+    }
+    let reserve = Reserve::open(device, config.reserve())?;
+    let occupied = data.occupied()?.saturating_add(reserve.bytes());
+    config.disk_bytes = config.disk_bytes.map(|free| free.saturating_add(occupied));
+    Ok(reserve.with_shares(config.shares()))
+}
+
 /// What the indexes of a store share.
-fn core(config: &Config, found: &Found) -> Core {
+pub(super) fn core(config: &Config, found: &Found) -> Core {
     let pool = Arc::new(pool(config));
     Core {
         data: found.data.clone(),
@@ -124,6 +141,7 @@ fn core(config: &Config, found: &Found) -> Core {
         pool,
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
         mend: !config.read_only,
+        share: Share::default(),
     }
 }
 
@@ -140,12 +158,13 @@ fn keyspaces(
     chunks: &Arc<ChunkPool>,
     operators: &HashMap<String, Arc<dyn MergeOperator>>,
     found: &Found,
-) -> Result<BTreeMap<KeyspaceId, Arc<KeyspaceState>>> {
-    let mut keyspaces = BTreeMap::new();
+) -> Result<Keyspaces> {
+    let keyspaces = Keyspaces::default();
     for record in &found.catalog.keyspaces {
         let at = found.superblock.catalog.0[0].page.offset();
-        let state = open_keyspace(core, shape, chunks, operators, record).map_err(|e| e.in_file(DATA_FILE, at))?;
-        keyspaces.insert(record.id, Arc::new(state));
+        let operator = registered(operators, &record.identity);
+        let state = build(core, shape, chunks, operator, record).map_err(|e| e.in_file(DATA_FILE, at))?;
+        keyspaces.write().insert(Arc::new(state));
     }
     Ok(keyspaces)
 }
@@ -157,7 +176,7 @@ fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
 }
 
 /// The sizes of the trees of a store.
-pub(crate) fn shape(config: &Config) -> stbe::Shape {
+pub(super) fn shape(config: &Config) -> stbe::Shape {
     let memtable_bytes = config.memtable() as u64;
     let policy = match config.mode {
         Form::Product => stbe::Policy::Product,
@@ -180,7 +199,24 @@ fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> R
     if let Some(other) = names.iter().find(|name| *name != UNFINISHED) {
         return no(&format!("the directory holds other files (`{other}`); name an empty or new directory"));
     }
+    let needed = config.least_disk();
+    if let Some(available) = config.disk_bytes.filter(|&available| available < needed) {
+        return Err(Error::DiskTooSmall { path: device.path(), needed, available });
+    }
     create(device)
+}
+
+/// What reading the superblocks failed with, unless nothing in the directory is from a store: neither a superblock's beginning, nor log,
+/// nor reserve, which every store that was opened for writing has. The owner of a damaged store is not to be told that it is none.
+fn unless_foreign(device: &dyn Device, names: &[String], error: Error) -> Error {
+    let of_a_store = |name: &String| name.starts_with("wal-") || name == RESERVE_FILE;
+    let traces = || DataFile::open_raw(device, false).map_or(true, |file| Superblock::has_traces(&*file));
+    if !error.is_corruption() || names.iter().any(of_a_store) || traces() {
+        return error;
+    }
+    let detail = "its file `data` is not that of a store, and nothing else in it is; name another directory, or restore the \
+                  store from a backup if one was here";
+    Error::NotAStore { path: device.path(), detail: detail.into() }
 }
 
 /// Makes an empty store: whole, or not there.
@@ -193,11 +229,11 @@ fn create(device: &dyn Device) -> Result<()> {
     store_id.0[..8].copy_from_slice(&device.random().to_le_bytes());
     store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
     let data = DataFile::create(device, UNFINISHED, store_id)?;
-    let (catalog, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
+    let (catalog, catalog_len) = Catalog { next_id: 1, cut: Some(Seqno(0)), ..Catalog::default() }.write(&data, 1)?;
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
-        incompatible: 0,
+        incompatible: LOGGED_KEYSPACES,
         store_id,
         generation: 1,
         epoch: 0,
@@ -207,6 +243,7 @@ fn create(device: &dyn Device) -> Result<()> {
         catalog,
         catalog_len,
         catalog_generation: 1,
+        checkpointed_at: now_in_seconds(device),
     };
     // Both slots, so that a single damaged sector never makes a young store unreadable.
     data.write_superblock(&superblock)?;
@@ -216,15 +253,34 @@ fn create(device: &dyn Device) -> Result<()> {
     device.sync_dir().map_err(|e| Error::io("sync", "directory", None, &e))
 }
 
+/// What a superblock says of the time; 0 for a device that knows none.
+pub(super) fn now_in_seconds(device: &dyn Device) -> u64 {
+    device.wall_clock().map_or(0, |time| time.as_secs())
+}
+
 /// The newest whole superblock with a whole catalogue.
-struct Found {
+pub(super) struct Found {
     data: Arc<DataFile>,
-    superblock: Superblock,
-    catalog: Catalog,
+    pub(super) superblock: Superblock,
+    pub(super) catalog: Catalog,
 }
 
 impl Found {
-    fn read(device: &dyn Device, config: &Config) -> Result<Found> {
+    /// What checkpoints know of the disk when the store opens. The first superblock of this life names the same catalogue, in the other
+    /// slot.
+    fn root(self) -> DurableRoot {
+        DurableRoot {
+            older_through: self.catalog.through().unwrap_or(Seqno(0)),
+            older_cut: self.catalog.cut,
+            next_id: self.catalog.next_id,
+            dropped: Vec::new(),
+            logged: 0,
+            superblock: self.superblock,
+            catalog: self.catalog,
+        }
+    }
+
+    pub(super) fn read(device: &dyn Device, config: &Config) -> Result<Found> {
         let file = DataFile::open_raw(device, !config.read_only)?;
         let slots = Superblock::read_slots(&*file, DATA_FILE);
         let mut first_error = None;
@@ -278,38 +334,9 @@ pub(crate) fn find_operator(
     (operator.version() == version).then(|| Operator::new(operator))
 }
 
-/// A keyspace from its record in the catalogue.
-pub(crate) fn open_keyspace(
-    core: &Core,
-    shape: stbe::Shape,
-    chunks: &Arc<ChunkPool>,
-    operators: &HashMap<String, Arc<dyn MergeOperator>>,
-    record: &KeyspaceRecord,
-) -> Result<KeyspaceState> {
-    let operator = record.operator.as_ref().and_then(|(name, version)| find_operator(operators, name, *version));
-    if record.index != stbe::KIND {
-        let detail = format!("keyspace `{}` uses index `{}`, which this build lacks", record.name, record.index);
-        return Err(Error::Unsupported { detail });
-    }
-    let index: Arc<dyn Index> = Arc::new(Stbe::open(core.clone(), shape, operator.clone(), &record.root)?);
-    let active = Arc::new(Memtable::new(record.root.through.0, chunks.clone()));
-    Ok(KeyspaceState {
-        id: record.id,
-        name: record.name.clone(),
-        operator,
-        operator_name: record.operator.clone(),
-        blob_threshold: (record.blob_threshold as usize).min(MAX_INLINE_VALUE),
-        index,
-        containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
-        charged: Lone::default(),
-        dropped: AtomicBool::new(false),
-        drained_through: AtomicU64::new(0),
-    })
-}
-
 impl Engine {
     /// From the last checkpoint to where the log ends, and into a new epoch.
-    fn come_back(&mut self) -> Result<()> {
+    fn come_back(&mut self) -> Result<events::Recovery> {
         let recovered = self.recover()?;
         let last = recovered.report.last;
         // A seqno is given out once: a keyspace that holds later ones than the log would take new messages for old.
@@ -333,25 +360,28 @@ impl Engine {
                 self.shorten_log()?;
             }
         }
-        Ok(())
+        let report = &recovered.report;
+        let (segments, torn) = (report.segments.len() as u64, report.torn.is_some());
+        Ok(events::Recovery { records: report.records, bytes: report.bytes, segments, torn })
     }
 
     /// Replays the log: once to see what it names and where it ends, once to apply it. Packing a memtable in between
     /// allocates pages, so every large value of the log must have been marked before.
     fn recover(&mut self) -> Result<Recovered> {
-        let (claims, next_id) = {
+        let (claims, next_id, cut) = {
             let root = self.durable_root.lock();
             let from = root.catalog.through().unwrap_or(root.superblock.durable);
-            (Claims { from, durable: root.superblock.durable }, root.catalog.next_id)
+            (Claims { from, durable: root.superblock.durable }, root.next_id, root.catalog.cut)
         };
         let store = self.core.data.store_id();
-        let mut survey = Survey { engine: self, durable: claims.durable, next_id, order: Generations::default() };
+        let mut survey = Survey { engine: self, durable: claims.durable, cut, next_id, order: Generations::default() };
         let (look, replay_in) = match (self.config.salvage, self.config.read_only) {
             (true, _) => (Mode::Salvage, Mode::Salvage),
             (false, true) => (Mode::Read, Mode::Read),
             (false, false) => (Mode::Read, Mode::Recover),
         };
         let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record))?;
+        self.durable_root.lock().next_id = survey.next_id;
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
         let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
@@ -448,11 +478,14 @@ struct Recovered {
     first_moved: Option<Seqno>,
 }
 
-/// The first pass over the log: checks what the records name and in which order they came, and marks the pages of large values.
+/// The first pass over the log: checks what the records name and in which order they came, makes the keyspaces that they create, and
+/// marks the pages of large values.
 struct Survey<'a> {
     engine: &'a Engine,
     /// The log is known to have been durable through here.
     durable: Seqno,
+    /// The catalogue's.
+    cut: Option<Seqno>,
     next_id: u32,
     order: Generations,
 }
@@ -460,11 +493,14 @@ struct Survey<'a> {
 impl Survey<'_> {
     fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
         self.durable = self.durable.max(record.durable);
+        if record.kind == RecordKind::Created {
+            return self.engine.recover_creation(record, self.cut, &mut self.next_id);
+        }
         self.order.check(record)?;
         let (keyspaces, data) = (self.engine.keyspaces.read(), &self.engine.core.data);
         let mut blobs = Vec::new();
         // First look, then touch: a record whose large values never reached the disk ends the log as a whole.
-        for (op, seqno) in Ops::new(record.payload).zip(record.first.0..) {
+        for (op, seqno) in record.ops().zip(record.first.0..) {
             let op = op?;
             let Some(keyspace) = keyspaces.get(&op.keyspace) else {
                 if op.keyspace.0 >= self.next_id {
@@ -525,13 +561,14 @@ impl Replayer<'_> {
 
     fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
         let keyspaces = self.engine.keyspaces.read();
-        for (op, seqno) in Ops::new(record.payload).zip(record.first.0..) {
+        for (op, seqno) in record.ops().zip(record.first.0..) {
             let op = op?;
             let seqno = Seqno(seqno);
             let Some(keyspace) = keyspaces.get(&op.keyspace) else { continue };
             if seqno <= keyspace.index.view().through() && !SeededBug::ReplayIgnoresThrough.is_on() {
                 continue;
             }
+            self.engine.figures.replayed.fetch_add(1, Relaxed);
             let doubtful = seqno > self.durable && !SeededBug::LargeValueNotRescued.is_on();
             if op.kind == Kind::BlobPut && doubtful && !self.engine.config.read_only {
                 self.first_moved.get_or_insert(record.first);
@@ -561,7 +598,7 @@ impl Engine {
 
     /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
     fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
-        if self.config.read_only || self.active_bytes.load(Relaxed) < self.config.memtable() as u64 {
+        if self.config.read_only || !self.is_filled() {
             return Ok(());
         }
         self.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
@@ -570,7 +607,7 @@ impl Engine {
 
     /// Seals and packs every memtable.
     fn pack_all(&self) -> Result<()> {
-        let keyspaces: Vec<Arc<KeyspaceState>> = self.keyspaces.read().values().cloned().collect();
+        let keyspaces = self.keyspaces.all();
         {
             let sequencer = self.settled();
             keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Store;
+use super::bounds::{MIN_MEMTABLE, default_budget};
+use super::reserve::Shares;
 use crate::base::{Error, MAX_INLINE_VALUE, PAGE, Result};
 use crate::device::{Device, FileDevice, Io};
 use crate::filter::Filters;
 use crate::resolve::{MergeOperator, builtin};
 use crate::run::Compression;
-use crate::wal::MAX_STREAMS;
 
 /// When an acknowledged write survives what.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,15 +26,17 @@ pub enum Durability {
     Synced,
 }
 
-/// Which form of the structures a store uses. A store may be opened either way, whichever it was written in.
+/// Which variant of its data structures a store uses. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that
+/// compare with the published design. A store can be opened in either mode, whichever it was written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The best that we could make of each structure.
+    /// The variant that is faster in our measurements.
     #[default]
     Product,
-    /// As its source describes the structure, to be measured beside the other. Of `stbe` that is how leaves are kept (tiered),
-    /// that every arrival is compacted once, a quotient filter for each run, and a log that carries generations of the
-    /// memtable's leaves.
+    /// The variant of the published design (see the [sources]): tiered leaves, one compaction for each
+    /// arrival in a node, a quotient filter for each run, and a log that carries generations of the memtable's leaves.
+    ///
+    /// [sources]: https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md
     Paper,
 }
 
@@ -41,7 +44,8 @@ pub enum Mode {
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
-/// let store = pandodb::Store::builder(dir.path().join("events.pando"))
+/// # let path = dir.path().join("events.pando");
+/// let store = pandodb::Store::builder(&path)
 ///     .memory_budget(64 << 20)
 ///     .durability(pandodb::Durability::Synced)
 ///     .open()?;
@@ -77,15 +81,23 @@ pub(crate) struct Config {
     pub mapped_log: bool,
     pub reserve_bytes: Option<u64>,
     pub io: Io,
+    /// Bytes of disk that the store has or can still get, where the device knows: found out as it is opened.
+    pub disk_bytes: Option<u64>,
 }
 
-/// The least memory budget, in bytes.
-const MIN_BUDGET: usize = 1 << 20;
+/// A memtable takes at most one part of the disk in so many, unless the caller has set its size: the log, the space that is kept
+/// back and the least compaction are each as large as some memtables.
+const DISK_MEMTABLES: u64 = 32;
+/// The share of the reserve that checkpoints have at the least and at the most, before the size of the roots is known.
+const CHECKPOINT_SHARE: std::ops::RangeInclusive<u64> = 64 << 10..=4 << 20;
+/// Compactions on a full disk are cut into pieces of about this size, but at least of a memtable.
+const PIECE: u64 = 1 << 20;
 
 impl Config {
-    /// Bytes of a full memtable: an eighth of the budget, if nobody said otherwise.
+    /// Bytes of a full memtable: unless the caller has set it, an eighth of the budget, and less on a small disk.
     pub(crate) fn memtable(&self) -> usize {
-        self.memtable_bytes.unwrap_or(self.memory_budget / 8).max(4 << 10)
+        let of_disk = self.disk_bytes.map_or(usize::MAX, |bytes| (bytes / DISK_MEMTABLES) as usize);
+        self.memtable_bytes.unwrap_or(of_disk.min(self.memory_budget / 8)).max(MIN_MEMTABLE)
     }
 
     /// Streams of the log. Which of several a thread writes depends on what other threads there were in the process; a store
@@ -123,9 +135,27 @@ impl Config {
             .unwrap_or((self.memtable() as u64 / 4).clamp(64 << 10, 16 << 20).next_multiple_of(PAGE as u64))
     }
 
-    /// The most bytes that are kept back for deleting on a full disk.
+    /// What a full disk needs to be emptied again: a segment of the log for each stream, a packed memtable or a piece of a compaction
+    /// with its filter, and the nodes and the catalogue of a checkpoint.
+    pub(crate) fn shares(&self) -> Shares {
+        let memtable = self.memtable() as u64;
+        let piece = (4 * memtable).min(PIECE).max(memtable);
+        Shares {
+            checkpoint: (memtable / 4).clamp(*CHECKPOINT_SHARE.start(), *CHECKPOINT_SHARE.end()),
+            freeing: self.segment() * self.streams() as u64,
+            background: piece + piece / 4 + *CHECKPOINT_SHARE.start(),
+        }
+    }
+
+    /// The most bytes that are kept back for a full disk.
     pub(crate) fn reserve(&self) -> u64 {
-        self.reserve_bytes.unwrap_or(self.memtable() as u64 / 2 + self.segment() * self.streams() as u64)
+        self.reserve_bytes.unwrap_or(u64::MAX)
+    }
+
+    /// The least bytes of disk on which a new store can work: what it keeps back, its log, and some data.
+    pub(crate) fn least_disk(&self) -> u64 {
+        let log = 2 * self.segment() * self.streams() as u64;
+        self.shares().total().min(self.reserve()) + log + 2 * self.memtable() as u64
     }
 }
 
@@ -135,7 +165,7 @@ impl StoreBuilder {
             path: path.to_owned(),
             device: None,
             config: Config {
-                memory_budget: 256 << 20,
+                memory_budget: default_budget(),
                 memtable_bytes: None,
                 durability: Durability::default(),
                 background_threads: 1,
@@ -154,19 +184,24 @@ impl StoreBuilder {
                 mapped_log: true,
                 reserve_bytes: None,
                 io: Io::default(),
+                disk_bytes: None,
             },
             operators: HashMap::new(),
         }
     }
 
-    /// Bytes of memory for memtables, the buffer pool, filters, cursors and compaction together. At least 1 MiB; the
-    /// default is 256 MiB.
+    /// Bytes of memory for write buffers (memtables), the cache of blocks (the buffer pool), filters, iterators and compaction
+    /// together. At least 1 MiB, at most the memory of the machine, or what the process may map (`ulimit -v`); the limit of a
+    /// container is not looked at. The default is 256 MiB, or half of that most if it is less. How to choose it: see the [recipe].
+    ///
+    /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#memory-and-threads
     pub fn memory_budget(mut self, bytes: usize) -> Self {
         self.config.memory_budget = bytes;
         self
     }
 
-    /// Bytes of a full memtable; the default is an eighth of the memory budget.
+    /// Bytes of a full memtable, from 4 KiB to the whole memory budget; the default is an eighth of the memory budget, and at most a thirty-second of the disk space that
+    /// the store has and can still get when it is opened.
     pub fn memtable_bytes(mut self, bytes: usize) -> Self {
         self.config.memtable_bytes = Some(bytes);
         self
@@ -178,36 +213,40 @@ impl StoreBuilder {
         self
     }
 
-    /// Threads for packing and compacting, 0 to 64; the default is 1. Beside them one takes checkpoints, which mostly waits for the disk. With 0, writers do the work in small steps themselves and
-    /// the store is deterministic.
+    /// Threads for packing and compacting, 0 to 64; the default is 1. One more takes checkpoints and mostly waits for the
+    /// disk. With 0, writers do the work themselves, in small steps, and the store is deterministic.
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.config.background_threads = threads;
         self
     }
 
-    /// Which form of the structures is used; [`Mode::Product`] unless a figure of a source is to be reproduced.
+    /// Which variant of the data structures is used; leave it at [`Mode::Product`] unless you reproduce published figures.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.config.mode = mode;
         self
     }
 
-    /// Which filters new runs get, and so how lookups pass them by; the default is the mode's: [`Filters::Maplet`] in
-    /// [`Mode::Product`], [`Filters::Quotient`] in [`Mode::Paper`]. What is there already is read whatever it has.
+    /// Which filters new data gets, so that lookups skip parts of the tree that lack the key. The default depends on the
+    /// mode: [`Filters::Maplet`] in [`Mode::Product`], [`Filters::Quotient`] in [`Mode::Paper`]. Data that is there already
+    /// keeps its filters and is read with them.
     pub fn filters(mut self, filters: Filters) -> Self {
         self.config.filters = Some(filters);
         self
     }
 
-    /// How the data at the bottom of the tree is stored that is compacted from now on; the default is [`Compression::None`].
-    /// With [`Compression::Lz4`] leaves of up to 16 KiB are stored as LZ4, where that makes them a quarter shorter at least: less
-    /// disk, and fewer bytes to write and to read in long scans, for processor time in compactions and in each read of a leaf; a
-    /// cached row takes the memory of its whole leaf. What is there already is read whatever it is, and stays as it is until it is
-    /// compacted; so does what was loaded in key order, which is not compacted at all. A store that holds something compressed is not opened by
-    /// versions before this option.
+    /// How compactions store the data at the bottom of the tree; the default is [`Compression::None`]. With
+    /// [`Compression::Lz4`], leaves of up to 16 KiB are stored as LZ4 where that makes them at least a quarter shorter. That
+    /// saves disk space, and bytes read and written by compactions and long scans; it takes processor time in compactions and
+    /// for each leaf that is read, and a cached row takes the memory of its whole leaf.
+    ///
+    /// Existing data is read in either form, and keeps its form until it is compacted. Data that was loaded in the order of
+    /// keys is not compacted, so it stays uncompressed. Versions before this option do not open a store that holds compressed
+    /// leaves.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// let store = pandodb::Store::builder(dir.path().join("s")).compression(pandodb::Compression::Lz4).open()?;
+    /// # let path = dir.path().join("s");
+    /// let store = pandodb::Store::builder(&path).compression(pandodb::Compression::Lz4).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compression(mut self, compression: Compression) -> Self {
@@ -228,9 +267,10 @@ impl StoreBuilder {
         self
     }
 
-    /// Registers a merge operator of the user's. The built-in ones are always registered.
-    pub fn operator(mut self, operator: Arc<dyn MergeOperator>) -> Self {
-        self.operators.insert(operator.name().to_owned(), operator);
+    /// Registers a merge operator of your own, each time the store is opened. The built-in ones are always registered. Takes
+    /// the operator or an `Arc` of it, as [`KeyspaceOptions::merge`] does.
+    pub fn operator(mut self, operator: impl MergeOperator) -> Self {
+        self.operators.insert(operator.name().to_owned(), Arc::new(operator));
         self
     }
 
@@ -246,12 +286,14 @@ impl StoreBuilder {
         self
     }
 
-    /// Bytes that the cache of single rows has in any case, which are then not the pool's; the default is a sixteenth of the memory budget, and none
-    /// in [`Mode::Paper`]. It borrows up to half of the pool's where that saves reads. At most a quarter of the budget; 0 for none, where no row is asked for much more often than others.
+    /// Bytes of the memory budget that are reserved for the cache of single rows. The default is a sixteenth of the budget,
+    /// and 0 in [`Mode::Paper`]; at most a quarter. The cache may borrow up to half of the buffer pool's memory where that
+    /// saves reads. 0 switches it off: that is right where all keys are read about equally often.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// let store = pandodb::Store::builder(dir.path().join("s")).memory_budget(64 << 20).row_cache_bytes(8 << 20).open()?;
+    /// # let path = dir.path().join("s");
+    /// let store = pandodb::Store::builder(&path).row_cache_bytes(8 << 20).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn row_cache_bytes(mut self, bytes: usize) -> Self {
@@ -259,22 +301,23 @@ impl StoreBuilder {
         self
     }
 
-    /// Bytes of a log segment; the default is a quarter of a memtable, at most 16 MiB. A stream that fills one after the other has up to four more
-    /// on the disk that are made ahead, of 32 MiB together, but one in any case.
+    /// Bytes of a log segment, a multiple of 4,096 from 8 KiB to 16 GiB; the default is a quarter of a memtable, at most 16 MiB.
+    /// Under load, a stream has one to four empty segments on the disk that were made ahead, of 32 MiB together at most, unless one is
+    /// larger.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.config.segment_bytes = Some(bytes);
         self
     }
 
-    /// How many streams the log has, 1 to 16; the default is 2, and 1 without background threads. A thread writes to a stream
-    /// of its own, so that threads do not wait for each other's writes; threads are counted in the process, so two may share
-    /// one before all are used. What is [`Durability::Synced`] shares the
-    /// first, and its syncs; a sync is of every stream that has something new. May be another number at each opening. Each
-    /// stream that is used takes a segment of disk.
+    /// How many streams the log has, 1 to 16; the default is 2, and 1 without background threads. Threads are spread over the
+    /// streams, so that they do not wait for each other's writes. Writes that are [`Durability::Synced`] share the first
+    /// stream, and its syncs. The number may be another one at each opening. Each stream that is used takes a segment of
+    /// disk.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// let store = pandodb::Store::builder(dir.path().join("s")).log_streams(2).open()?;
+    /// # let path = dir.path().join("s");
+    /// let store = pandodb::Store::builder(&path).log_streams(2).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn log_streams(mut self, streams: usize) -> Self {
@@ -282,13 +325,17 @@ impl StoreBuilder {
         self
     }
 
-    /// Whether the log may be written through memory that is mapped to its files (the default), where the file system allows: a commit
-    /// with [`Durability::Buffered`] then takes no system call. Without it some failures of the file system that would end the
-    /// process by a signal are errors: `docs/decisions/0022-small-writes-mapped.md` says which.
+    /// Whether the log may be written through memory that is mapped to its files (the default), on file systems where that is
+    /// safe (ext4, XFS, tmpfs): a commit with [`Durability::Buffered`] then takes no system call. The price: where the file
+    /// system fails under the mapping, the process is ended by a signal (`SIGBUS`) instead of getting an error. That is when
+    /// another program cuts a file of an open store short, when the disk fills up after a `cp --reflink` of an open store's
+    /// directory on XFS, and when the file system shuts itself down. No acknowledged write is lost by it. `false` makes such
+    /// failures errors.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// let store = pandodb::Store::builder(dir.path().join("s")).mapped_log(false).open()?;
+    /// # let path = dir.path().join("s");
+    /// let store = pandodb::Store::builder(&path).mapped_log(false).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn mapped_log(mut self, mapped: bool) -> Self {
@@ -296,23 +343,30 @@ impl StoreBuilder {
         self
     }
 
-    /// The most bytes of disk that are kept back so that deletes and compactions work when the disk is full; the default
-    /// is half a memtable and a log segment for each stream.
+    /// The most bytes of disk that are kept back so that a store on a full disk can be emptied: for checkpoints, for the log of
+    /// deletes, and for packing and compaction piece by piece. By default as much as these need: a log segment for each stream,
+    /// one and a half memtables, and twice what a checkpoint writes; never more than the store itself occupies, but 1 MiB. With less than the
+    /// default, deletes on a full disk may be refused until other files make room. At most 1 TiB.
     pub fn reserve_bytes(mut self, bytes: u64) -> Self {
         self.config.reserve_bytes = Some(bytes);
         self
     }
 
-    /// How the data file is read: by default several reads at once go through io_uring where the system has it and allows it,
-    /// and one after the other elsewhere. A device of the caller's reads as it likes ([`StoreBuilder::device`]). A thread that has reads
-    /// in flight (an open range, a write that does a step of background work) may see system calls of its own that wait interrupted
-    /// (`EINTR`) when they end, as by any signal; [`Io::Sync`] spares it that. Who waits for a few pages looks for their end for up to 0.3 ms
-    /// before it sleeps, where that serves: a lookup that reads is a quarter faster and takes some 15 % more of the processor.
-    /// A writer that has to wait for background work watches the clock in the same way, with any device. [`Io::Sleeping`] switches both off.
+    /// How the data file is read. The default is [`Io::Auto`]: reads of one caller that do not depend on each other go through
+    /// io_uring together. Where the system lacks io_uring or refuses it, as most containers do, they are done one after the
+    /// other, and everything works. A device of your own ([`StoreBuilder::device`]) reads as it likes.
+    ///
+    /// *Signals.* With io_uring, a thread that has reads in flight (an open iterator, a write that does background work) may
+    /// see its own waiting system calls end with `EINTR` when a read completes. [`Io::Sync`] avoids that.
+    ///
+    /// *Processor time.* A thread that waits for a few pages polls for up to 0.3 ms before it sleeps, where that pays: a
+    /// lookup that reads is a quarter faster and takes some 15 % more of the processor. A writer that waits for background
+    /// work polls the clock in the same way, with any device. [`Io::Sleeping`] switches both off.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
-    /// let store = pandodb::Store::builder(dir.path().join("s")).io(pandodb::Io::Sync).open()?;
+    /// # let path = dir.path().join("s");
+    /// let store = pandodb::Store::builder(&path).io(pandodb::Io::Sync).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn io(mut self, io: Io) -> Self {
@@ -363,48 +417,35 @@ impl StoreBuilder {
     /// [`Error::NotAStore`] if there is none (and `create` is off) or this version cannot read it, [`Error::Corruption`] if
     /// it is damaged.
     pub fn open(self) -> Result<Store> {
-        if self.config.memory_budget < MIN_BUDGET {
-            return Err(Error::invalid(format!("the memory budget must be at least {MIN_BUDGET} bytes")));
-        }
-        if !(2..=64).contains(&self.config.fanout) {
-            return Err(Error::invalid("the fan-out must be 2 to 64"));
-        }
-        if !(2..=16).contains(&self.config.maplet_width) {
-            return Err(Error::invalid("a maplet is made of 2 to 16"));
-        }
-        if self.config.background_threads > 64 {
-            return Err(Error::invalid("at most 64 background threads"));
-        }
-        if !(1..=MAX_STREAMS).contains(&self.config.streams()) {
-            return Err(Error::invalid(format!("the log has 1 to {MAX_STREAMS} streams")));
-        }
-        let path = self.path.display().to_string();
+        self.config.check()?;
         let device: Arc<dyn Device> = match self.device {
             Some(device) => device,
             None => {
                 let create = self.config.create && !self.config.read_only;
-                let io = self.config.io;
-                let device =
-                    FileDevice::open(&self.path, create).and_then(|device| device.with_io(io)).map_err(|e| match e
-                        .kind()
-                    {
-                        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
-                            Error::NotAStore { path: path.clone(), detail: "there is no such directory".into() }
-                        }
-                        _ => Error::io("open", &path, None, &e),
-                    })?;
-                Arc::new(device)
+                Arc::new(open_directory(&self.path, create, self.config.io)?)
             }
         };
         super::open::open(device, self.config, self.operators)
     }
 }
 
+/// The directory at `path`, made if `create` says so.
+pub(crate) fn open_directory(path: &Path, create: bool, io: Io) -> Result<FileDevice> {
+    use std::io::ErrorKind::{InvalidInput, NotADirectory, NotFound};
+    let device = FileDevice::open(path, create).and_then(|device| device.with_io(io));
+    let path = || path.display().to_string().escape_debug().to_string();
+    device.map_err(|e| match e.kind() {
+        NotFound | NotADirectory => Error::NotAStore { path: path(), detail: e.to_string() },
+        InvalidInput => Error::invalid(format!("a store cannot be at `{}`: {e}; name another path", path())),
+        _ => Error::io("open", &path(), None, &e),
+    })
+}
+
 /// Which structure holds a keyspace's data.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IndexKind {
-    /// The size-tiered Bε-tree (002 ch. 3): ingest first, good at everything.
+    /// The size-tiered Bε-tree: writes are buffered in the nodes of a tree and move down in large pieces.
     #[default]
     Stbe,
 }
@@ -433,12 +474,16 @@ impl IndexKind {
 pub struct KeyspaceOptions {
     pub(crate) index: IndexKind,
     pub(crate) operator: Option<Arc<dyn MergeOperator>>,
-    pub(crate) blob_threshold: usize,
+    /// `None`: [`BLOB_THRESHOLD`] for a new keyspace, and whatever an existing one has.
+    pub(crate) blob_threshold: Option<usize>,
 }
+
+/// The threshold of a keyspace that was created without naming one.
+pub(crate) const BLOB_THRESHOLD: usize = 2 << 10;
 
 impl Default for KeyspaceOptions {
     fn default() -> KeyspaceOptions {
-        KeyspaceOptions { index: IndexKind::Stbe, operator: None, blob_threshold: 2 << 10 }
+        KeyspaceOptions { index: IndexKind::Stbe, operator: None, blob_threshold: None }
     }
 }
 
@@ -464,7 +509,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// The operator that merges fold with.
+    /// The operator that merges fold with. One of your own must also be registered with [`StoreBuilder::operator`] when the
+    /// store is opened again.
     pub fn merge(mut self, operator: impl MergeOperator) -> Self {
         self.operator = Some(Arc::new(operator));
         self
@@ -482,10 +528,11 @@ impl KeyspaceOptions {
         Ok(self)
     }
 
-    /// Values longer than this live in extents of their own, beside the tree: cheap to move, one more read to get.
-    /// At most 64 KiB.
+    /// Values longer than this are stored outside the tree: compactions do not copy them, and reading one takes one more read.
+    /// The default is 2 KiB; at most 64 KiB, which a larger number means, too. A keyspace keeps the threshold that it was
+    /// created with: opening it with another one is refused, and with none takes it as it is.
     pub fn blob_threshold(mut self, bytes: usize) -> Self {
-        self.blob_threshold = bytes.min(MAX_INLINE_VALUE);
+        self.blob_threshold = Some(bytes.min(MAX_INLINE_VALUE));
         self
     }
 }

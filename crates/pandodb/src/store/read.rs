@@ -12,7 +12,7 @@ use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
 use super::value::Value;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, Result, SeededBug, Seqno};
+use crate::base::{Error, Result, SeededBug, Seqno, events};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
 use crate::pool::Block;
@@ -60,13 +60,14 @@ impl Pinned {
     }
 }
 
-/// Does `work` in the world of a keyspace at a read point.
+/// Does `work` in the world of a keyspace at a read point. If the store is closed meanwhile, the answer is that.
 pub(crate) fn within<T>(
     engine: &Engine,
     keyspace: &KeyspaceState,
     point: ReadPoint<'_>,
     work: impl FnOnce(&World<'_>) -> Result<T>,
 ) -> Result<T> {
+    engine.access.check()?;
     let fixed = match point {
         ReadPoint::At(snapshot) if !snapshot.0.is_of(&engine.snapshots) => {
             return Err(Error::invalid("the snapshot was taken from another store"));
@@ -89,7 +90,7 @@ pub(crate) fn within<T>(
             }
         });
         if let Some(result) = result {
-            return result;
+            return engine.access.confirm(result).inspect_err(|e| events::failed(&keyspace.name, e));
         }
     }
 }

@@ -1,25 +1,72 @@
-//! The reserve: disk space that is kept back, so that deleting works when the disk is full.
+//! The reserve: disk space that is kept back, so that a store on a full disk can be emptied.
 //!
-//! A file `reserve` occupies space and holds nothing. When a write that only frees, or background work, meets a full
-//! disk, the file is cut to nothing and the work goes on in its space. A checkpoint that finds room fills it again.
+//! A file `reserve` occupies space and holds nothing. Work that meets a full disk cuts the file shorter and goes on in the
+//! space that this frees. A checkpoint that finds room makes it longer again.
+//!
+//! ```text
+//!   file   | checkpoints | deletes | background work |
+//!            ◀── may cut down to here ──┘ deletes      checkpoints may cut all of it
+//!                          ◀── may cut down to here ───┘ background work
+//! ```
+//!
+//! The order of the shares is the order of need. A checkpoint is what gives freed space back, so nothing else may take its
+//! share. Deletes need room in the log. Packing and compaction take what is above both, and give more back than they took
+//! once a checkpoint has been taken.
+//!
+//! Invariant: while the file is shorter than it should be ([`Reserve::is_short`]), ordinary writes are refused, or they
+//! would take the space that the freeing work needs.
 
 use std::sync::Arc;
 
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, SeededBug};
 use crate::device::{Device, File, OpenHow};
 
 /// The name of the file.
 pub(crate) const RESERVE_FILE: &str = "reserve";
-/// The reserve of a small store.
+/// The least that is kept back, unless the caller has set a lower limit.
 const MIN_RESERVE: u64 = 1 << 20;
+/// The least that is freed for a checkpoint, or kept back at a time.
+const LEAST_STEP: u64 = 32 << 10;
+/// The share of checkpoints does not grow beyond this with the size of the roots.
+const MAX_ROOTS: u64 = 64 << 20;
 
+/// What space of the reserve is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Trunk nodes, the catalogue.
+    Checkpoint,
+    /// A segment of the log for an operation that frees.
+    Freeing,
+    /// Packing and compaction.
+    Background,
+}
+
+/// How much each purpose needs, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shares {
+    pub checkpoint: u64,
+    pub freeing: u64,
+    pub background: u64,
+}
+
+impl Shares {
+    /// All of them.
+    pub(crate) fn total(self) -> u64 {
+        self.checkpoint + self.freeing + self.background
+    }
+}
+
+/// The kept-back space of an open store.
 pub(crate) struct Reserve {
     file: Mutex<Option<Arc<dyn File>>>,
     held: AtomicU64,
-    lent: AtomicBool,
+    short: AtomicBool,
+    shares: Shares,
     /// The most that is kept back.
     limit: u64,
+    /// Bytes that the last checkpoint wrote: the share of checkpoints grows with them.
+    roots: AtomicU64,
 }
 
 impl Reserve {
@@ -32,12 +79,25 @@ impl Reserve {
             .open(RESERVE_FILE, OpenHow { write: true, create_new, ..OpenHow::default() })
             .map_err(fail("open"))?;
         let held = file.len().map_err(fail("stat"))?;
-        Ok(Reserve { file: Mutex::new(Some(file)), held: AtomicU64::new(held), lent: AtomicBool::new(false), limit })
+        Ok(Reserve { file: Mutex::new(Some(file)), held: AtomicU64::new(held), limit, ..Reserve::none() })
+    }
+
+    /// Sets what the purposes need.
+    #[must_use]
+    pub(crate) fn with_shares(self, shares: Shares) -> Reserve {
+        Reserve { shares, ..self }
     }
 
     /// No reserve: a store that is only read.
     pub(crate) fn none() -> Reserve {
-        Reserve { file: Mutex::new(None), held: AtomicU64::new(0), lent: AtomicBool::new(false), limit: 0 }
+        Reserve {
+            file: Mutex::new(None),
+            held: AtomicU64::new(0),
+            short: AtomicBool::new(false),
+            shares: Shares::default(),
+            limit: 0,
+            roots: AtomicU64::new(0),
+        }
     }
 
     /// Bytes kept back now.
@@ -45,35 +105,90 @@ impl Reserve {
         self.held.load(Relaxed)
     }
 
-    /// Lets go of everything. Whether there was anything.
-    pub(crate) fn release(&self) -> Result<bool> {
-        let file = self.file.lock();
-        let Some(file) = file.as_ref().filter(|_| self.bytes() > 0) else { return Ok(false) };
-        file.set_len(0).map_err(|e| Error::io("truncate", RESERVE_FILE, None, &e))?;
-        self.held.store(0, Relaxed);
-        self.lent.store(true, Relaxed);
-        Ok(true)
+    /// The shares, scaled to what may be kept back at most.
+    fn scaled(&self) -> Shares {
+        let shares =
+            Shares { checkpoint: self.shares.checkpoint + 2 * self.roots.load(Relaxed).min(MAX_ROOTS), ..self.shares };
+        let total = shares.total();
+        if total <= self.limit {
+            return shares;
+        }
+        let part = |share: u64| (u128::from(share) * u128::from(self.limit) / u128::from(total)) as u64;
+        Shares {
+            checkpoint: part(shares.checkpoint),
+            freeing: part(shares.freeing),
+            background: part(shares.background),
+        }
     }
 
-    /// Whether it was let go, for work that frees space, and is not filled again: other writes must wait, or they would take
-    /// the space that freeing needs.
-    pub(crate) fn is_lent(&self) -> bool {
-        self.lent.load(Relaxed)
-    }
-
-    /// Keeps back an eighth of what the store occupies, between 1 MiB and the limit. A full disk is no failure: the next
-    /// checkpoint tries again.
-    pub(crate) fn refill(&self, store_bytes: u64) {
-        let want = (store_bytes / 8).max(MIN_RESERVE).min(self.limit);
+    /// Frees space for a purpose: background work gets all that it may use, a delete what segments of the log need, a checkpoint its share;
+    /// the latter two come back for more. How many bytes there were.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be cut.
+    pub(crate) fn draw(&self, purpose: Purpose) -> Result<u64> {
+        let shares = self.scaled();
+        let (floor, most) = match purpose {
+            Purpose::Checkpoint => (0, shares.checkpoint.max(LEAST_STEP)),
+            Purpose::Freeing => (shares.checkpoint, shares.freeing.max(1)),
+            Purpose::Background => (shares.checkpoint + shares.freeing, u64::MAX),
+        };
         let file = self.file.lock();
         let held = self.bytes();
-        let Some(file) = file.as_ref().filter(|_| want > held) else { return };
-        if file.allocate(held, want - held).is_ok() {
-            self.held.store(want, Relaxed);
-            self.lent.store(false, Relaxed);
-        } else {
-            // What a failed allocation kept all the same is given back; a file that cannot be cut is cut by `release`.
-            let _ = file.set_len(held);
+        let Some(file) = file.as_ref().filter(|_| held > floor) else { return Ok(0) };
+        let rest = floor.max(held.saturating_sub(most));
+        file.set_len(rest).map_err(|e| Error::io("truncate", RESERVE_FILE, None, &e))?;
+        self.held.store(rest, Relaxed);
+        self.short.store(true, Relaxed);
+        Ok(held - rest)
+    }
+
+    /// Whether some of it was used and is not kept back again.
+    pub(crate) fn is_short(&self) -> bool {
+        self.short.load(Relaxed)
+    }
+
+    /// A checkpoint has written so many bytes of nodes and catalogue.
+    pub(crate) fn note_roots(&self, bytes: u64) {
+        self.roots.store(bytes, Relaxed);
+    }
+
+    /// Keeps back what the shares say, but not more than the store occupies itself. Where that does not fit, first
+    /// what checkpoints and deletes need. A full disk is no failure: the next checkpoint tries again.
+    pub(crate) fn refill(&self, store_bytes: u64) {
+        let shares = self.scaled();
+        let most = store_bytes.max(MIN_RESERVE).min(self.limit);
+        let (first, all) = (shares.total() - shares.background, shares.total());
+        let file = self.file.lock();
+        let Some(file) = file.as_ref().filter(|_| !SeededBug::ReserveGivenAway.is_on()) else { return };
+        for want in [first.min(most), all.min(most)] {
+            let held = self.bytes();
+            if want <= held {
+                continue;
+            }
+            if !self.extend(&**file, want) {
+                return;
+            }
         }
+        self.short.store(false, Relaxed);
+    }
+
+    /// Makes the file `want` bytes long, or as long as the disk allows in a few steps, each half as long as the one that failed. Whether it
+    /// is as long as wanted.
+    fn extend(&self, file: &dyn File, want: u64) -> bool {
+        let mut step = want - self.bytes();
+        let least = step.min(LEAST_STEP);
+        while self.bytes() < want && step >= least {
+            let held = self.bytes();
+            let step_now = step.min(want - held);
+            if file.allocate(held, step_now).is_ok() {
+                self.held.store(held + step_now, Relaxed);
+            } else {
+                // What a failed allocation kept all the same is given back; a file that cannot be cut is cut by `draw`.
+                let _ = file.set_len(held);
+                step /= 2;
+            }
+        }
+        self.bytes() >= want
     }
 }

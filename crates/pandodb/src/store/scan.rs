@@ -1,4 +1,4 @@
-//! Range iteration from both ends.
+//! Range iteration: one end of a scan. [`Range`](super::Range) is made of two.
 //!
 //! ```text
 //!  active memtable ─┐
@@ -6,7 +6,7 @@
 //!  index cursor ────┘        a block of entries at a time from each
 //! ```
 //!
-//! Each end is a [`Side`] of its own with its own sources; they meet where the keys cross. A scan registers its read
+//! Each end is a [`Side`] with its own sources; they meet where the keys cross. A scan registers its read
 //! point like a snapshot. It pins the memtables and the view it started with, but not for ever: after [`HOLD`] it takes
 //! the newest world and seeks to where it was, so that a slow reader does not keep old runs alive.
 //!
@@ -16,11 +16,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keyspace::{Keyspace, KeyspaceState};
+use super::keyspace::KeyspaceState;
 use super::read::Pinned;
-use super::snapshot::{Registered, Snapshot};
 use super::value::Value;
-use crate::base::{BlobRef, Entry, EntryBlock, Error, Fragments, KeyRange, Kind, Result, SeededBug, Seqno};
+use crate::base::range::successor;
+use crate::base::{BlobRef, Entry, EntryBlock, Fragments, KeyRange, Kind, Result, SeededBug, Seqno};
 use crate::index::RawCursor;
 use crate::memtable::Memtable;
 use crate::resolve::Gather;
@@ -37,120 +37,17 @@ const QUICK: Duration = Duration::from_millis(1);
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 
-/// An iterator over the keys of a range with their values, from both ends, as of one moment. Made by
-/// [`Keyspace::range`], [`Keyspace::prefix`], [`Keyspace::iter`] and their like at a snapshot.
-///
-/// Items are errors where a block is damaged; the iterator ends after the first one. To go on behind it, open another range
-/// above the keys that are damaged, or [`crate::check::salvage`] the store. A seek costs about one block read
-/// for each run on the path; from then on blocks are read ahead.
-pub struct Range {
-    keyspace: Keyspace,
-    point: Option<Arc<Registered>>,
-    bounds: KeyRange,
-    front: Option<Side>,
-    back: Option<Side>,
-    values: bool,
-    finished: bool,
-    /// What made the range impossible to open; given out as its only item.
-    broken: Option<Error>,
-}
-
-impl Range {
-    pub(crate) fn new(keyspace: &Keyspace, bounds: KeyRange, snapshot: Option<&Snapshot>) -> Range {
-        let snapshots = &keyspace.engine.snapshots;
-        let mut broken = keyspace.state.check_alive().err();
-        let point = match snapshot {
-            Some(snapshot) if snapshot.0.is_of(snapshots) => Some(snapshot.0.clone()),
-            Some(_) => {
-                broken = Some(Error::invalid("the snapshot was taken from another store"));
-                None
-            }
-            None => Some(Arc::new(snapshots.register())),
-        };
-        let finished = bounds.is_empty() && broken.is_none();
-        Range { keyspace: keyspace.clone(), point, bounds, front: None, back: None, values: true, finished, broken }
-    }
-
-    /// Leaves large values unread: their items come with empty values. For walking keys.
-    pub fn keys_only(mut self) -> Range {
-        self.values = false;
-        self
-    }
-
-    fn step(&mut self, reverse: bool) -> Option<Result<(Value, Value)>> {
-        if let Some(error) = self.broken.take() {
-            self.finished = true;
-            return Some(Err(error));
-        }
-        if self.finished {
-            return None;
-        }
-        let item = self.advance(reverse);
-        match item {
-            Ok(Some(pair)) => Some(Ok(pair)),
-            Ok(None) => {
-                self.finished = true;
-                None
-            }
-            Err(e) => {
-                self.finished = true;
-                Some(Err(e))
-            }
-        }
-    }
-
-    fn advance(&mut self, reverse: bool) -> Result<Option<(Value, Value)>> {
-        let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
-        let side = if reverse { &mut self.back } else { &mut self.front };
-        let engine = &self.keyspace.engine;
-        let is_new = side.as_mut().is_some_and(|side| !side.is_old(|| engine.device.now()));
-        let side = match side {
-            Some(side) if is_new => side,
-            _ => {
-                let before = side.as_ref().filter(|_| !SeededBug::ScanStartsOver.is_on());
-                let side_bounds = before.map_or(&self.bounds, |side| &side.rest).clone();
-                side.insert(Side::open(&self.keyspace.state, point, side_bounds, reverse, engine.device.now())?)
-            }
-        };
-        let Some((key, found)) = side.next(engine, &self.keyspace.state, self.values)? else { return Ok(None) };
-        // The ends meet: each one narrows what is left for the other.
-        let other = if reverse { &self.front } else { &self.back };
-        let passed = other.as_ref().is_some_and(|other| !other.rest.contains(&key));
-        Ok((!passed || SeededBug::ScanEndsPass.is_on()).then_some((key, found)))
-    }
-}
-
-impl std::fmt::Debug for Range {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Range").field("bounds", &self.bounds).field("keyspace", &self.keyspace.name()).finish()
-    }
-}
-
-impl Iterator for Range {
-    type Item = Result<(Value, Value)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.step(false)
-    }
-}
-
-impl DoubleEndedIterator for Range {
-    fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(true)
-    }
-}
-
-impl std::iter::FusedIterator for Range {}
-
 /// One end of a scan.
-struct Side {
+pub(super) struct Side {
     world: Pinned,
     reverse: bool,
     /// Newest first.
     sources: Vec<Source>,
     tombstones: Fragments,
-    /// What this end has not returned yet.
-    rest: KeyRange,
+    /// The range that the sources and the tombstones were opened for.
+    over: KeyRange,
+    /// A pending seek; always ahead of the sources.
+    sought: Option<Vec<u8>>,
     opened: Duration,
     /// When it last asked the time, and how many keys may come before it does again.
     asked: Duration,
@@ -207,6 +104,30 @@ impl Source {
         Ok(())
     }
 
+    /// Continues at the first key that is not before `key`, which is ahead of its position: in the current block if that
+    /// reaches so far, else in a new one.
+    fn seek(&mut self, key: &[u8], reverse: bool) -> Result<()> {
+        let is_before = |at: usize| if reverse { self.block.get(at).key > key } else { self.block.get(at).key < key };
+        let len = self.block.len();
+        if self.at < len && !is_before(len - 1) {
+            let (mut low, mut high) = (self.at, len - 1);
+            while low < high {
+                let middle = low.midpoint(high);
+                if is_before(middle) { low = middle + 1 } else { high = middle }
+            }
+            self.at = low;
+            return Ok(());
+        }
+        match &mut self.from {
+            From::Memtable(_, range) if reverse => range.to = successor(key),
+            From::Memtable(_, range) => range.from = key.to_vec(),
+            From::Index(cursor) => cursor.seek(key)?,
+        }
+        // The caller may want one key: start with small blocks again.
+        (self.block, self.at, self.taken) = (Arc::default(), 0, 0);
+        Ok(())
+    }
+
     fn entry(&self) -> Option<Entry<'_>> {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
@@ -227,23 +148,41 @@ enum Found {
 }
 
 impl Side {
-    fn open(state: &Arc<KeyspaceState>, at: Seqno, rest: KeyRange, reverse: bool, now: Duration) -> Result<Side> {
+    /// Opens an end of a scan of the keys in `over`, at its first key; at its last if `reverse`.
+    pub(super) fn open(
+        state: &Arc<KeyspaceState>,
+        at: Seqno,
+        over: KeyRange,
+        reverse: bool,
+        now: Duration,
+    ) -> Result<Side> {
         let world = Pinned::at(state, at)?;
         let mut tombstones = Vec::new();
         let mut sources = Vec::new();
         for memtable in world.world().memtables() {
-            tombstones.extend(memtable.fragments().clipped(&rest));
-            sources.push(Source::new(From::Memtable(memtable.clone(), rest.clone())));
+            tombstones.extend(memtable.fragments().clipped(&over));
+            sources.push(Source::new(From::Memtable(memtable.clone(), over.clone())));
         }
-        world.view.tombstones(&rest, &mut tombstones)?;
+        world.view.tombstones(&over, &mut tombstones)?;
         tombstones.retain(|tombstone| tombstone.seqno <= at);
-        sources.push(Source::new(From::Index(world.view.clone().cursor(&rest, reverse)?)));
+        sources.push(Source::new(From::Index(world.view.clone().cursor(&over, reverse)?)));
         let tombstones = Fragments::build(&tombstones);
-        Ok(Side { world, reverse, sources, tombstones, rest, opened: now, asked: now, quick: 0 })
+        let (opened, asked) = (now, now);
+        Ok(Side { world, reverse, sources, tombstones, over, sought: None, opened, asked, quick: 0 })
+    }
+
+    /// The keys that it was opened over.
+    pub(super) fn over(&self) -> &KeyRange {
+        &self.over
+    }
+
+    /// Continues at the first key that is not before `key` in its direction. `key` is ahead of its position.
+    pub(super) fn seek_later(&mut self, key: &[u8]) {
+        self.sought = Some(key.to_vec());
     }
 
     /// Whether it has held on to its world for too long.
-    fn is_old(&mut self, now: impl Fn() -> Duration) -> bool {
+    pub(super) fn is_old(&mut self, now: impl Fn() -> Duration) -> bool {
         if let Some(quick) = self.quick.checked_sub(1) {
             self.quick = quick;
             return false;
@@ -254,18 +193,18 @@ impl Side {
     }
 
     /// The next key that has a value.
-    fn next(&mut self, engine: &Engine, state: &KeyspaceState, values: bool) -> Result<Option<(Value, Value)>> {
+    pub(super) fn next(
+        &mut self,
+        engine: &Engine,
+        state: &KeyspaceState,
+        values: bool,
+    ) -> Result<Option<(Value, Value)>> {
+        if let Some(key) = self.sought.take() {
+            self.sources.iter_mut().try_for_each(|source| source.seek(&key, self.reverse))?;
+        }
         loop {
             let Some((key, resolved)) = self.next_key()? else { return Ok(None) };
             if let Some(value) = value_of(engine, state, &key, resolved, values)? {
-                // Keys without a value leave no trace: whoever looks at the rest has been given a key before.
-                let bound = if self.reverse { &mut self.rest.to } else { &mut self.rest.from };
-                bound.clear();
-                bound.extend_from_slice(&key);
-                if !self.reverse {
-                    // The key's successor.
-                    bound.push(0);
-                }
                 return Ok(Some((key, value)));
             }
         }

@@ -9,6 +9,7 @@ use crate::base::sync::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 use crate::base::{SeededBug, Seqno};
+use crate::device::Process;
 use crate::resolve::Stripes;
 
 /// The registered read points of a store.
@@ -17,6 +18,8 @@ pub(crate) struct Snapshots {
     live: Mutex<BTreeMap<Seqno, usize>>,
     /// Everything up to here is applied and may be read.
     visible: AtomicU64,
+    /// In a forked child the list is left alone: its lock may be held by a thread that is not there.
+    made_in: Process,
 }
 
 impl Snapshots {
@@ -41,6 +44,9 @@ impl Snapshots {
     /// Registers the newest read point. The lock orders it against [`Snapshots::stripes`]: a compaction that does not
     /// know the new read point started when nothing newer than it was visible.
     pub(crate) fn register(self: &Arc<Self>) -> Registered {
+        if !self.made_in.is_current() {
+            return Registered { seqno: self.visible(), of: self.clone() };
+        }
         let mut live = self.live.lock();
         let seqno = Seqno(self.visible().0 + u64::from(SeededBug::SnapshotOffByOne.is_on()));
         *live.entry(seqno).or_default() += 1;
@@ -49,7 +55,9 @@ impl Snapshots {
 
     /// Registers a read point that is registered already.
     fn again(self: &Arc<Self>, seqno: Seqno) -> Registered {
-        *self.live.lock().entry(seqno).or_default() += 1;
+        if self.made_in.is_current() {
+            *self.live.lock().entry(seqno).or_default() += 1;
+        }
         Registered { seqno, of: self.clone() }
     }
 
@@ -93,6 +101,9 @@ impl Clone for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        if !self.of.made_in.is_current() {
+            return;
+        }
         let mut live = self.of.live.lock();
         if let Some(count) = live.get_mut(&self.seqno) {
             *count -= 1;
@@ -108,7 +119,8 @@ impl Drop for Registered {
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
-/// let store = pandodb::Store::open(dir.path().join("s"))?;
+/// # let path = dir.path().join("s");
+/// let store = pandodb::Store::open(&path)?;
 /// let ks = store.keyspace("default")?;
 /// ks.put(b"k", b"old")?;
 /// let then = store.snapshot();
@@ -116,8 +128,14 @@ impl Drop for Registered {
 /// assert_eq!(ks.at(&then).get(b"k")?.unwrap(), b"old");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Snapshot(pub(crate) Arc<Registered>);
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("seqno", &self.seqno()).finish()
+    }
+}
 
 impl Snapshot {
     /// The read point: everything up to this sequence number is visible.

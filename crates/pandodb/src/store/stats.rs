@@ -135,10 +135,12 @@ impl Tallies<WriteTally> {
     }
 }
 
-/// Latencies of one kind of operation since opening, in microseconds.
+/// Latencies of one kind of operation, in microseconds, since this opening of the store: over all of that time, not over the
+/// last minute. Percentiles are upper bounds, exact to 7 %; 0 before the first operation.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
-    /// Operations.
+    /// Operations. Counter.
     pub count: u64,
     /// Half took at most this.
     pub p50_us: f64,
@@ -148,34 +150,38 @@ pub struct Latency {
     pub p99_9_us: f64,
     /// 99.99 % took at most this.
     pub p99_99_us: f64,
-    /// The slowest.
+    /// The slowest took this. Never falls.
     pub max_us: f64,
 }
 
-/// Bytes written since opening, by cause.
+/// Bytes written by cause. All are counters since this opening of the store.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BytesByCause {
-    /// Keys and values that users wrote: what amplification is measured against.
+    /// Keys, values and operands that users wrote: what amplification is measured against.
     pub user: u64,
-    /// Log records.
+    /// Log records, with their heads and padding.
     pub log: u64,
-    /// Memtables packed into runs.
+    /// Memtables packed into runs. Falls when a keyspace is dropped, since its part goes with it.
     pub pack: u64,
-    /// Compactions.
+    /// Compactions. Falls when a keyspace is dropped, since its part goes with it.
     pub compact: u64,
     /// Trunk nodes, catalogues, superblocks.
     pub checkpoint: u64,
-    /// All writes to the data file, large values included.
+    /// All writes to the data file: `pack`, `compact`, `checkpoint` and large values. With `log` it is all that was written.
     pub data: u64,
 }
 
-/// Memory by part, in bytes, against the budget.
+/// Memory by part, in bytes, against the budget. All are gauges, as of the call.
+#[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// What was asked for.
+    /// What [`StoreBuilder::memory_budget`](crate::StoreBuilder::memory_budget) asked for. Does not change.
     pub budget: u64,
-    /// Active and sealed memtables.
+    /// Active and sealed memtables, with their nodes.
     pub memtables: u64,
+    /// Keyspaces: their indexes, and the descriptions of the runs that these hold.
+    pub keyspaces: u64,
     /// Blocks in the buffer pool (filters and inner blocks included).
     pub pool: u64,
     /// Of these, blocks that callers' values pin.
@@ -184,12 +190,13 @@ pub struct MemoryStats {
     pub rows: u64,
 }
 
-/// Figures of one keyspace.
+/// Figures of one keyspace. All are gauges, as of the call; of `index` each field says what it is.
+#[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceStats {
     /// The name.
     pub name: String,
-    /// About how many keys.
+    /// About how many keys: see [`Keyspace::approximate_len`](crate::Keyspace::approximate_len).
     pub records: u64,
     /// The index's figures.
     pub index: IndexStats,
@@ -197,59 +204,89 @@ pub struct KeyspaceStats {
     pub memtable_bytes: u64,
 }
 
-/// Figures of a store.
+/// Figures of a store, all taken by one call of [`Store::stats`](crate::Store::stats). They are read one after the other
+/// while the store is in use, so a sum may be off by what happened in between.
+///
+/// Each field is one of three kinds:
+///
+/// * **gauge**: how things are at the call; rises and falls.
+/// * **counter**: what happened since this opening of the store; starts at 0 and never falls.
+/// * **lifetime counter**: what happened since the store was created; kept in checkpoints, so a crash may take it back to
+///   the last one.
+///
+/// Sizes are in bytes. A call costs a walk over the trees' nodes in memory and one `stat` of the data file: some
+/// microseconds to some milliseconds, and no lock that writers wait for long. Once a second is fine.
+/// `examples/prometheus.rs` serves them to Prometheus.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("s");
+/// let store = pandodb::Store::open(&path)?;
+/// store.keyspace("events")?.put("k", "v")?;
+/// let stats = store.stats()?;
+/// assert_eq!((stats.written.user, stats.write_latency.count), (2, 1));
+/// assert!(stats.trouble.is_none() && stats.memory.memtables <= stats.memory.budget);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[non_exhaustive]
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoreStats {
-    /// Of each keyspace.
+    /// Of each keyspace, in the order of their creation.
     pub keyspaces: Vec<KeyspaceStats>,
-    /// Bytes of keys and values, superseded ones included.
+    /// Gauge: bytes of keys and values, superseded ones included until compactions remove them.
     pub logical_bytes: u64,
-    /// Bytes that the data file occupies on the device.
+    /// Gauge: bytes that the data file occupies on the device. Its length may be more: it has holes.
     pub disk_bytes: u64,
-    /// Bytes of retained log.
+    /// Gauge: bytes of log that are kept: for the next opening, and segments that are made ahead.
     pub log_bytes: u64,
-    /// Bytes kept back for a full disk.
+    /// Gauge: bytes kept back for a full disk.
     pub reserve_bytes: u64,
-    /// Bytes of the data file's pages that are taken, those included that were freed and wait for superblocks.
+    /// Gauge: bytes of the data file's pages that are taken, `quarantined_bytes` included.
     pub allocated_bytes: u64,
-    /// Bytes freed that wait for superblocks.
+    /// Gauge: bytes that were freed and wait for two more checkpoints to be used again.
     pub quarantined_bytes: u64,
-    /// Bytes written by cause.
+    /// Counters: bytes written by cause.
     pub written: BytesByCause,
-    /// Bytes read from the data file since opening.
+    /// Counter: bytes read from the data file.
     pub read_bytes: u64,
-    /// Reads of the data file since opening.
+    /// Counter: reads of the data file.
     pub reads: u64,
-    /// Point lookups since opening.
+    /// Counter: keys looked up, by `get`, `contains` and `multi_get`.
     pub gets: u64,
-    /// Blocks that these lookups asked the pool for, cached or not.
+    /// Counter: blocks that these lookups asked the pool for, cached or not.
     pub probed_blocks: u64,
-    /// Filters that these lookups asked.
+    /// Counter: filters that these lookups asked.
     pub filters: u64,
-    /// Leaves that they searched.
+    /// Counter: leaves that they searched.
     pub leaves: u64,
-    /// Of the point lookups, those that found their row in the row cache.
+    /// Counter: lookups that found their row in the row cache.
     pub row_hits: u64,
-    /// Runs that they searched in vain: the filter said that the key might be there.
+    /// Counter: runs that lookups searched in vain, since the filter said that the key might be there.
     pub false_positives: u64,
-    /// Work owed, in bytes.
+    /// Gauge: background work owed, in bytes. Writers wait longer the more there is.
     pub debt_bytes: u64,
-    /// Bytes of keys and values that users wrote in all lives of the store, as of the last checkpoint and this life.
+    /// Lifetime counter: bytes of keys and values that users wrote.
     pub lifetime_user_bytes: u64,
-    /// Bytes that the store wrote for them, log and data.
+    /// Lifetime counter: bytes that the store wrote for them, log and data.
     pub lifetime_written_bytes: u64,
-    /// Checkpoints since opening.
+    /// Counter: checkpoints.
     pub checkpoints: u64,
-    /// Live snapshots and open cursors.
+    /// Operations that this opening found in the log alone and applied again; fixed from then on. 0 after
+    /// [`Store::close`](crate::Store::close) or [`Store::checkpoint`](crate::Store::checkpoint).
+    pub replayed_operations: u64,
+    /// How long this opening took, in microseconds; fixed from then on.
+    pub opening_us: u64,
+    /// Gauge: live snapshots and open iterators. Versions that they see stay on disk.
     pub snapshots: u64,
-    /// Memory.
+    /// Gauges: memory.
     pub memory: MemoryStats,
-    /// Latency of commits.
+    /// Latency of commits: a put, a merge, a delete or a whole batch, with its sync if it asked for one, and with its wait for
+    /// background work.
     pub write_latency: Latency,
-    /// Latency of point lookups.
+    /// Latency of `get`.
     pub read_latency: Latency,
-    /// The failure that keeps the store from writing, or the last trouble of background work, or the damage that it met and nobody
-    /// was told of yet.
+    /// The failure that keeps the store from writing, or the last trouble of background work (cleared by the next success), or
+    /// the first damage that compactions met and no call has returned yet. `None` if all is well.
     pub trouble: Option<String>,
 }
 
@@ -285,11 +322,11 @@ impl Engine {
     /// Gathers the figures. Walks the trunks in memory; no I/O but a `stat` of the data file.
     pub(crate) fn stats(&self) -> Result<StoreStats> {
         let mut stats = StoreStats::default();
-        for keyspace in self.keyspaces.read().values() {
+        for keyspace in self.keyspaces.all() {
             let index = keyspace.index.stats();
             let containers = keyspace.containers.load();
             let tables = || containers.sealed.iter().map(|b| &b.memtable).chain([&containers.active]);
-            let memtable_bytes = tables().map(|table| table.bytes() as u64).sum();
+            let memtable_bytes = tables().map(|table| table.taken_bytes() as u64).sum();
             stats.logical_bytes += index.logical_bytes + tables().map(|table| table.logical_bytes()).sum::<u64>();
             stats.written.pack += index.packed_bytes;
             stats.written.compact += index.compacted_bytes;
@@ -320,9 +357,12 @@ impl Engine {
         stats.leaves = self.figures.reads.sum(|tally| &tally.leaves);
         stats.false_positives = self.figures.reads.sum(|tally| &tally.false_positives);
         stats.checkpoints = self.figures.checkpoints.load(Relaxed);
+        stats.replayed_operations = self.figures.replayed.load(Relaxed);
+        stats.opening_us = self.figures.opening_us.load(Relaxed);
         stats.snapshots = self.snapshots.len() as u64;
         stats.memory.budget = self.config.memory_budget as u64;
         stats.memory.pool = pool.bytes;
+        stats.memory.keyspaces = self.core.pool.held() as u64;
         let rows = self.core.rows.stats();
         stats.memory.rows = rows.bytes;
         stats.row_hits = rows.hits;

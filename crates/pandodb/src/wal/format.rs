@@ -25,18 +25,34 @@ pub(super) const RECORD_HEAD: usize = 32;
 pub const MAX_PAYLOAD: usize = 256 << 20;
 /// The longest segment file that is believed, in bytes: only a hostile or damaged directory holds a longer one.
 pub(super) const MAX_SEGMENT: u64 = 16 << 30;
-/// The version of this format,
-pub(super) const VERSION: u32 = 1;
-/// and of segments that may hold tagged records, which earlier builds would take for damage.
-pub(super) const VERSION_TAGGED: u32 = 2;
+/// The version of this format. Version 1 has records of operations only, version 2 tagged ones, too, version 3 those that create
+/// keyspaces, too: earlier builds would take a record of a kind that they do not know for damage.
+pub(super) const VERSION: u32 = 3;
+/// The oldest version that is read.
+const OLDEST_VERSION: u32 = 1;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"PandoWAL";
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 const RECORD_MAGIC: [u8; 3] = *b"REC";
-/// The operations of a batch, see [`super::ops`].
-const KIND_OPS: u8 = 1;
-/// The same with generations of leaves, see [`super::tags`].
-const KIND_TAGGED: u8 = 2;
+
+/// What the payload of a record is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// The operations of a batch, see [`super::ops`].
+    #[default]
+    Ops = 1,
+    /// The same with generations of leaves, see [`super::tags`].
+    Tagged = 2,
+    /// A keyspace that was created, as the store encodes it. Takes one seqno.
+    Created = 3,
+}
+
+impl RecordKind {
+    fn from_u8(byte: u8) -> Option<RecordKind> {
+        [RecordKind::Ops, RecordKind::Tagged, RecordKind::Created].into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
 
 /// The most streams a file name has digits for.
 const MAX_STREAM: u32 = 9_999;
@@ -92,8 +108,6 @@ pub(super) struct Header {
     /// Records of this segment are above this seqno, those of earlier segments of the stream are not. `None` if it was made
     /// ahead, while records were still written to the one before it: then its first record says so.
     pub after: Option<Seqno>,
-    /// Whether its records may be tagged.
-    pub tagged: bool,
 }
 
 impl Header {
@@ -102,7 +116,7 @@ impl Header {
     /// | offset | bytes | |
     /// | --- | --- | --- |
     /// | 0 | 8 | magic `PandoWAL` |
-    /// | 8 | 4 | format version: 1, or 2 where records may be tagged |
+    /// | 8 | 4 | format version: 3 |
     /// | 12 | 4 | stream |
     /// | 16 | 16 | store id |
     /// | 32 | 8 | segment number |
@@ -115,8 +129,7 @@ impl Header {
     pub fn encode(&self, store: StoreId) -> Vec<u8> {
         let mut block = Vec::with_capacity(HEADER_BYTES);
         block.extend_from_slice(&SEGMENT_MAGIC);
-        let version = if self.tagged { VERSION_TAGGED } else { VERSION };
-        block.extend_from_slice(&version.to_le_bytes());
+        block.extend_from_slice(&VERSION.to_le_bytes());
         block.extend_from_slice(&self.stream.to_le_bytes());
         block.extend_from_slice(&store.0);
         block.extend_from_slice(&self.number.to_le_bytes());
@@ -145,8 +158,8 @@ impl Header {
             return Err(Error::corruption("log segment header", 0, "wrong magic or checksum"));
         }
         let version = reader.u32()?;
-        if !(VERSION..=VERSION_TAGGED).contains(&version) {
-            let detail = format!("log format version {version} (this build reads up to {VERSION_TAGGED}); upgrade it");
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+            let detail = format!("log format version {version} (this build reads up to {VERSION}); upgrade it");
             return Err(Error::Unsupported { detail });
         }
         let stream = reader.u32()?;
@@ -165,7 +178,7 @@ impl Header {
             ));
         }
         let after = (after < Seqno::MAX).then_some(after);
-        Ok(Header { stream, number, epoch, start, after, tagged: version == VERSION_TAGGED })
+        Ok(Header { stream, number, epoch, start, after })
     }
 
     /// The seed of the checksums of this segment's records.
@@ -188,8 +201,8 @@ pub(super) struct Head {
     pub first: Seqno,
     /// The whole log was durable through here when the record was written.
     pub durable: Seqno,
-    /// Whether the payload has generations of leaves behind the operations.
-    pub tagged: bool,
+    /// What the payload is.
+    pub kind: RecordKind,
 }
 
 impl Head {
@@ -212,8 +225,8 @@ impl Head {
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (first, durable) = (Seqno(u64_at(16)), Seqno(u64_at(24)));
-        let tagged = bytes[15] == KIND_TAGGED;
-        let head = Head { length: u32_at(4), count: u32_at(8), first, durable, tagged };
+        let kind = RecordKind::from_u8(bytes[15])?;
+        let head = Head { length: u32_at(4), count: u32_at(8), first, durable, kind };
         let end = head.first.0.checked_add(u64::from(head.count))?;
         let bounded = head.length as usize <= MAX_PAYLOAD && head.count > 0 && end - 1 <= Seqno::MAX.0;
         (bounded && head.first > head.durable).then_some(head)
@@ -223,7 +236,7 @@ impl Head {
 /// Whether a record may start at the start of `bytes`.
 #[inline]
 pub(super) fn has_magic(bytes: &[u8]) -> bool {
-    bytes[12..15] == RECORD_MAGIC && (bytes[15] == KIND_OPS || bytes[15] == KIND_TAGGED)
+    bytes[12..15] == RECORD_MAGIC && RecordKind::from_u8(bytes[15]).is_some()
 }
 
 /// Bytes that a record with so many payload bytes takes in the file.
@@ -240,7 +253,7 @@ pub(super) fn record_bytes(payload: usize) -> u64 {
 /// | 4 | 4 | length of the payload |
 /// | 8 | 4 | count of seqnos |
 /// | 12 | 3 | magic `REC` |
-/// | 15 | 1 | kind: 1, the operations of a batch; 2, with generations of leaves |
+/// | 15 | 1 | kind: 1, the operations of a batch; 2, with generations of leaves; 3, a created keyspace |
 /// | 16 | 8 | first seqno |
 /// | 24 | 8 | seqno through which the whole log was durable |
 /// | 32 | length | payload |
@@ -254,7 +267,7 @@ pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head,
     fixed[4..8].copy_from_slice(&head.length.to_le_bytes());
     fixed[8..12].copy_from_slice(&head.count.to_le_bytes());
     fixed[12..15].copy_from_slice(&RECORD_MAGIC);
-    fixed[15] = if head.tagged { KIND_TAGGED } else { KIND_OPS };
+    fixed[15] = head.kind as u8;
     fixed[16..24].copy_from_slice(&head.first.0.to_le_bytes());
     fixed[24..32].copy_from_slice(&head.durable.0.to_le_bytes());
     out.extend_from_slice(&fixed);

@@ -3,7 +3,7 @@
 //! Modifies nothing, decides nothing, and takes no part of the log for void: it shows what is there. Damage is part of
 //! the answer, not an error.
 
-use super::format::{FileName, Header, parse_name};
+use super::format::{FileName, Header, RecordKind, parse_name};
 use super::scan::{Opened, SegmentReader, open_segment};
 use crate::base::{Error, Result, Seqno, StoreId};
 use crate::device::Device;
@@ -46,8 +46,8 @@ pub struct RecordSummary {
     pub count: u32,
     /// The log was durable through here when it was written.
     pub durable: Seqno,
-    /// Whether it carries generations of memtable leaves.
-    pub tagged: bool,
+    /// What its payload is.
+    pub kind: RecordKind,
 }
 
 /// Lists the segments of the log of `store`, by stream and number, with all that can be read of them. Takes memory for
@@ -97,7 +97,7 @@ fn read_records(reader: &mut SegmentReader, out: &mut SegmentSummary) -> Result<
             first: head.first,
             count: head.count,
             durable: head.durable,
-            tagged: head.tagged,
+            kind: head.kind,
         });
     }
     out.damage.extend(reader.take_damage());

@@ -31,15 +31,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::SegmentInfo;
-use super::format::{BLOCK, MAX_SEGMENT, segment_name};
+use super::format::{BLOCK, segment_name};
 use super::stream::{Common, Ready, Room, Stream};
-use super::{MAX_STREAMS, final_error};
+use super::{MAX_STREAMS, SEGMENT_BYTES};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, thread_number,
 };
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 use crate::space::DataFile;
+
+/// Asked before space for a segment of so many bytes is taken.
+pub type MayTake<'a> = &'a dyn Fn(u64) -> Result<()>;
+
+/// Space may be taken as long as there is some.
+pub const UNLIMITED: MayTake<'static> = &|_| Ok(());
 
 /// How the log is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +106,7 @@ impl Log {
         options: LogOptions,
     ) -> Result<Log> {
         let LogOptions { segment_bytes, streams, tagged, mapped } = options;
-        if !segment_bytes.is_multiple_of(BLOCK) || !(2 * BLOCK..=MAX_SEGMENT).contains(&segment_bytes) {
+        if !segment_bytes.is_multiple_of(BLOCK) || !SEGMENT_BYTES.contains(&segment_bytes) {
             return Err(Error::invalid(format!(
                 "segment_bytes is {segment_bytes}, must be a multiple of 4096 from 8192 to 16 GiB"
             )));
@@ -159,15 +165,17 @@ impl Log {
     /// all who wait. The record's seqno is to be drawn after this, and its append has no way to fail then but an earlier
     /// failure of the device.
     ///
+    /// `may_take` is asked before a new segment of so many bytes is begun: what it refuses with is returned.
+    ///
     /// # Errors
-    /// `DiskFull` and `InvalidArgument` have no effect; `Poisoned` after an earlier failure or a close; `Io` poisons.
-    pub fn reserve(&self, payload_bytes: usize, to_sync: bool) -> Result<Room<'_>> {
+    /// `DiskFull`, `TooManyFiles` and `InvalidArgument` have no effect; `Poisoned` after an earlier failure or a close; `Io` poisons.
+    pub fn reserve(&self, payload_bytes: usize, to_sync: bool, may_take: MayTake<'_>) -> Result<Room<'_>> {
         let stream = if to_sync { &self.streams[0] } else { self.own() };
-        match stream.reserve(&self.common, payload_bytes) {
+        match stream.reserve(&self.common, payload_bytes, may_take) {
             // Another may have room in its segment; in which one a record stands does not matter, since its seqno is drawn after this.
-            Err(full @ Error::DiskFull { .. }) => {
+            Err(full) if full.is_refusal() => {
                 let mut others = self.streams.iter().filter(|other| !std::ptr::eq(*other, stream));
-                others.find_map(|other| other.reserve(&self.common, payload_bytes).ok()).ok_or(full)
+                others.find_map(|other| other.reserve(&self.common, payload_bytes, may_take).ok()).ok_or(full)
             }
             room => room,
         }
@@ -279,7 +287,9 @@ impl Log {
                 data.sync_large_values()?;
             }
             let files = ready.iter().flat_map(|ready| &ready.files);
-            files.into_iter().try_for_each(|(name, file)| file.sync().map_err(|e| final_error("sync", name, None, &e)))
+            files
+                .into_iter()
+                .try_for_each(|(name, file)| file.sync().map_err(|e| Error::final_io("sync", name, None, &e)))
         };
         let synced = sync();
         if !SeededBug::FailedSyncForgiven.is_on() {
@@ -361,8 +371,8 @@ impl Log {
     ///
     /// # Errors
     /// `Poisoned` after a failure, also one to sync the directory here.
-    pub fn prepare(&self) -> Result<()> {
-        self.streams.iter().try_for_each(|stream| stream.prepare(&self.common))
+    pub fn prepare(&self, may_take: MayTake<'_>) -> Result<()> {
+        self.streams.iter().try_for_each(|stream| stream.prepare(&self.common, may_take))
     }
 
     /// Removes what [`Log::prepare`] has made and nobody has taken yet: the disk is full, and its space may be all that is missing. It is

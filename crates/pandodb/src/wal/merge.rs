@@ -274,11 +274,6 @@ impl Merge {
         self.segments.iter().map(|source| source.reader.header.epoch).max().unwrap_or(0)
     }
 
-    /// Whether any segment may hold tagged records.
-    pub fn tagged(&self) -> bool {
-        self.segments.iter().any(|source| source.reader.header.tagged)
-    }
-
     /// File name and offset of a place; without one, where a log would begin.
     pub fn describe(&self, place: Option<Place>) -> (String, u64) {
         match place {

@@ -62,20 +62,23 @@ pub mod tags;
 #[cfg(test)]
 mod tests;
 
-use std::io;
+use std::ops::RangeInclusive;
 
-pub use format::{MAX_PAYLOAD, segment_name};
+pub use format::{MAX_PAYLOAD, RecordKind, segment_name};
 pub use inspect::{RecordSummary, SegmentSummary, inspect};
-pub use log::{Log, LogOptions};
+pub use log::{Log, LogOptions, MayTake, UNLIMITED};
 pub use ops::{Op, Ops, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
 pub use stream::Room;
 pub use tags::{Tag, Tags, tagged_bytes};
 
-use crate::base::{Error, Seqno};
+use crate::base::Seqno;
 
 /// The most streams that are written. Names have digits for more, and replay reads those, too.
 pub const MAX_STREAMS: usize = 16;
+
+/// The bytes that a segment may have; whole pages.
+pub const SEGMENT_BYTES: RangeInclusive<u64> = 2 * format::BLOCK..=format::MAX_SEGMENT;
 
 /// A segment that is kept until a checkpoint covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +91,4 @@ pub struct SegmentInfo {
     pub last: Seqno,
     /// The length of its file in bytes.
     pub bytes: u64,
-}
-
-/// An error of the device where a full disk is no ordinary error any more: something was accepted already.
-fn final_error(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
-    Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), message: source.to_string() }
 }

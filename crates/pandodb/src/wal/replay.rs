@@ -21,8 +21,9 @@
 //! Source: design §5.3, §5.5, §5.6. The streams are merged by sequence number; 002 §3.6.4 has generation numbers of memtable
 //! leaves in its place, which a visitor may compare ([`super::tags`]).
 
-use super::format::{HEADER_BYTES, RECORD_HEAD};
+use super::format::{HEADER_BYTES, RECORD_HEAD, RecordKind};
 use super::merge::{Headless, Item, Merge, Place};
+use super::ops::Ops;
 use super::settle::{Settled, Tail, settle};
 use super::tags::Tags;
 use super::{SegmentInfo, segment_name};
@@ -58,10 +59,19 @@ pub struct Record<'a> {
     pub epoch: u32,
     /// The log was durable through here when it was written.
     pub durable: Seqno,
-    /// The operations, see [`super::ops`].
+    /// What the payload is; generations are split off already, so never [`RecordKind::Tagged`].
+    pub kind: RecordKind,
+    /// The operations, see [`super::ops`], or a created keyspace.
     pub payload: &'a [u8],
     /// Where they were inserted, if the record says so.
     pub tags: Option<&'a Tags>,
+}
+
+impl<'a> Record<'a> {
+    /// Its operations: none if it creates a keyspace.
+    pub fn ops(&self) -> Ops<'a> {
+        Ops::new(if self.kind == RecordKind::Created { &[] } else { self.payload })
+    }
 }
 
 /// What a replay found.
@@ -271,14 +281,15 @@ impl Walk {
         }
         let mut read = || {
             let (payload, tags) = match merge.payload(item) {
-                tagged if head.tagged => {
+                tagged if head.kind == RecordKind::Tagged => {
                     Tags::split(tagged, head.first, head.count).map(|(ops, tags)| (ops, Some(tags)))?
                 }
                 ops => (ops, None),
             };
             let (first, count, durable) = (head.first, head.count, head.durable);
             let epoch = merge.epoch_of(item.segment);
-            visit(&Record { first, count, epoch, durable, payload, tags: tags.as_ref() })
+            let kind = if tags.is_some() { RecordKind::Ops } else { head.kind };
+            visit(&Record { first, count, epoch, durable, kind, payload, tags: tags.as_ref() })
         };
         // Whoever cannot read a record does not know where it stands.
         let visited = read().map_err(|error| {

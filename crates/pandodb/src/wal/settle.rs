@@ -15,9 +15,9 @@
 use std::io;
 use std::sync::Arc;
 
+use super::SegmentInfo;
 use super::format::{BLOCK, HEADER_BYTES, Head, Header, MAX_SEGMENT, put_record, segment_name, unfinished_name};
 use super::merge::{Item, Merge};
-use super::{SegmentInfo, final_error};
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, read_exact_at, write_all_at};
 
@@ -92,7 +92,7 @@ fn copy(
     let mut item = tail.next(&mut merge)?;
     let first = item.map(|item| item.head().first).expect("the tail that replay found is there");
     let start = Seqno(first.0 - 1);
-    let header = Header { stream: 0, number, epoch, start, after: Some(start), tagged: merge.tagged() };
+    let header = Header { stream: 0, number, epoch, start, after: Some(start) };
     let seed = header.seed(store);
     let mut out = Output { file, name: name.to_owned(), buffer: header.encode(store), at: 0 };
     while let Some(found) = item {
@@ -113,8 +113,8 @@ fn copy(
     }
     let target = segment_name(0, number);
     // From here on the copy may count: a full disk is no longer a reason to fall back.
-    device.rename(name, &target).map_err(|e| final_error("rename", name, None, &e))?;
-    device.sync_dir().map_err(|e| final_error("sync", &device.path(), None, &e))?;
+    device.rename(name, &target).map_err(|e| Error::final_io("rename", name, None, &e))?;
+    device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))?;
     let info = SegmentInfo { stream: 0, number, last: tail.end, bytes: out.end() };
     Ok(Some(Settled::Copied { start, info }))
 }

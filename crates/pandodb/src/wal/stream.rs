@@ -24,8 +24,9 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use super::format::{BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, put_record, record_bytes, segment_name};
-use super::{SegmentInfo, final_error};
+use super::SegmentInfo;
+use super::format::{BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, RecordKind, put_record, record_bytes, segment_name};
+use super::log::MayTake;
 use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, linger};
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
@@ -52,7 +53,7 @@ pub(super) struct Common {
     /// The seqno after which the epoch begins.
     pub start: Seqno,
     pub segment_bytes: u64,
-    /// Whether records are tagged.
+    /// Whether records of operations are tagged.
     pub tagged: bool,
     /// Whether segments are opened for small writes.
     pub mapped: bool,
@@ -93,9 +94,14 @@ impl Common {
         error
     }
 
-    /// As [`Common::poison`], but a full disk is no failure.
-    fn poison_unless_full(&self, error: Error) -> Error {
-        if matches!(error, Error::DiskFull { .. }) { error } else { self.poison(error) }
+    /// As [`Common::poison`], but want of space, or of a free file, is no failure.
+    fn poison_unless_refused(&self, error: Error) -> Error {
+        if error.is_refusal() { error } else { self.poison(error) }
+    }
+
+    /// Bytes of a new segment that has to hold a record of so many.
+    fn capacity_for(&self, bytes: u64) -> u64 {
+        self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK))
     }
 
     /// Creates the next segment of a stream, with records after that seqno if it is known yet: when this returns, its file,
@@ -107,8 +113,8 @@ impl Common {
             return Err(Error::Unsupported { detail });
         }
         let name = segment_name(stream, number);
-        let capacity = self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK));
-        let header = Header { stream, number, epoch: self.epoch, start: self.start, after, tagged: self.tagged };
+        let capacity = self.capacity_for(bytes);
+        let header = Header { stream, number, epoch: self.epoch, start: self.start, after };
         match self.create_file(&name, capacity, &header) {
             Ok(file) => {
                 self.has_header.store(true, Ordering::Release);
@@ -140,7 +146,7 @@ impl Common {
         }
         // Other names may be lost with this one: whoever asked, it is final.
         let synced = self.device.sync_dir().map_err(|e| Error::io("sync", &self.device.path(), None, &e));
-        synced.map_err(|error| self.poison_unless_full(error))?;
+        synced.map_err(|error| self.poison_unless_refused(error))?;
         Ok(file)
     }
 }
@@ -270,8 +276,21 @@ impl Room<'_> {
     /// # Panics
     /// If the seqno is not above those of the stream, or the payload longer than its room.
     pub fn append(self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
+        let kind = if self.common.tagged { RecordKind::Tagged } else { RecordKind::Ops };
+        self.append_as(kind, first, count, payload, lazy)
+    }
+
+    /// The same for a record that creates a keyspace: one seqno.
+    ///
+    /// # Errors
+    /// As [`Room::append`].
+    pub fn append_created(self, first: Seqno, payload: &[u8]) -> Result<Option<u32>> {
+        self.append_as(RecordKind::Created, first, 1, payload, false)
+    }
+
+    fn append_as(self, kind: RecordKind, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
         assert!(payload.len() <= self.bytes, "{} bytes where {} have room", payload.len(), self.bytes);
-        let due = self.stream.append(self.common, first, count, payload, lazy)?;
+        let due = self.stream.append(self.common, kind, first, count, payload, lazy)?;
         Ok(due.then_some(self.stream.number))
     }
 }
@@ -304,13 +323,19 @@ impl Stream {
     }
 
     /// See [`super::Log::reserve`].
-    pub fn reserve<'a>(&'a self, common: &'a Common, bytes: usize) -> Result<Room<'a>> {
+    pub fn reserve<'a>(&'a self, common: &'a Common, bytes: usize, may_take: MayTake<'_>) -> Result<Room<'a>> {
         let turn = (!SeededBug::AppendOutOfTurn.is_on()).then(|| self.turn.lock());
-        self.make_room(common, &mut self.state.lock(), bytes)?;
+        self.make_room(common, &mut self.state.lock(), bytes, may_take)?;
         Ok(Room { common, stream: self, bytes, _turn: turn })
     }
 
-    fn make_room(&self, common: &Common, state: &mut MutexGuard<'_, State>, payload_bytes: usize) -> Result<()> {
+    fn make_room(
+        &self,
+        common: &Common,
+        state: &mut MutexGuard<'_, State>,
+        payload_bytes: usize,
+        may_take: MayTake<'_>,
+    ) -> Result<()> {
         if payload_bytes > MAX_PAYLOAD {
             let detail = format!("a batch of {payload_bytes} bytes; the log takes {MAX_PAYLOAD} in one, split it");
             return Err(Error::invalid(detail));
@@ -318,16 +343,18 @@ impl Stream {
         let bytes = record_bytes(payload_bytes);
         common.check()?;
         if state.closed {
-            return Err(Error::Poisoned { first: "the store was closed".into() });
+            return Err(Error::Closed);
         }
         state.reserved = false;
         let fits = |state: &State| state.current.as_ref().is_some_and(|segment| segment.fits(bytes));
         if !fits(state) || state.roll_wanted {
             self.wait_for_writer(common, state)?;
             let fits = fits(state);
-            match self.replace_segment(common, state, bytes) {
+            let replaced =
+                may_take(common.capacity_for(bytes)).and_then(|()| self.replace_segment(common, state, bytes));
+            match replaced {
                 // There is room where we are: a full disk can wait.
-                Err(Error::DiskFull { .. }) if fits => {}
+                Err(e) if fits && e.is_refusal() => {}
                 result => result?,
             }
         }
@@ -336,7 +363,15 @@ impl Stream {
     }
 
     /// Whether the record is to be written.
-    fn append(&self, common: &Common, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<bool> {
+    fn append(
+        &self,
+        common: &Common,
+        kind: RecordKind,
+        first: Seqno,
+        count: u32,
+        payload: &[u8],
+        lazy: bool,
+    ) -> Result<bool> {
         let mut state = self.state.lock();
         common.check()?;
         let state = &mut *state;
@@ -348,7 +383,7 @@ impl Stream {
         if SeededBug::OwnSyncClaimedForAll.is_on() && state.synced == state.appended {
             durable = Seqno(first.0 - 1);
         }
-        let head = Head { length: payload.len() as u32, count, first, durable, tagged: common.tagged };
+        let head = Head { length: payload.len() as u32, count, first, durable, kind };
         assert!(head.last() <= Seqno::MAX && head.durable < first);
         if state.buffer.is_empty() {
             state.first = first;
@@ -430,7 +465,7 @@ impl Stream {
     }
 
     /// See [`super::Log::prepare`].
-    pub fn prepare(&self, common: &Common) -> Result<()> {
+    pub fn prepare(&self, common: &Common, may_take: MayTake<'_>) -> Result<()> {
         common.check()?;
         let most = MOST_AHEAD.min(AHEAD_BYTES / common.segment_bytes).max(1);
         loop {
@@ -451,7 +486,8 @@ impl Stream {
             if making.over || self.ahead.lock().len() as u64 >= making.filled.min(most) {
                 return Ok(());
             }
-            match common.create_segment(self.number, None, 0) {
+            let made = may_take(common.segment_bytes).and_then(|()| common.create_segment(self.number, None, 0));
+            match made {
                 Ok(segment) => self.ahead.lock().push_back(segment),
                 // Nothing was lost by it: the writer will make its segment, and see.
                 Err(_) => {
@@ -492,7 +528,7 @@ impl Stream {
         segment
             .file
             .set_len(segment.capacity)
-            .map_err(|e| final_error("cut", &segment.name, Some(segment.capacity), &e))
+            .map_err(|e| Error::final_io("cut", &segment.name, Some(segment.capacity), &e))
     }
 
     /// Refuses room from now on.
@@ -513,7 +549,7 @@ impl Stream {
             return Ok(());
         }
         match self.replace_segment(common, &mut state, 0) {
-            Err(Error::DiskFull { .. }) => {
+            Err(e) if e.is_refusal() => {
                 state.roll_wanted = true;
                 Ok(())
             }
@@ -562,7 +598,7 @@ impl Stream {
         debug_assert!(!self.writing.load(Ordering::Relaxed));
         let Some((segment, at)) = Stream::place(state) else { return Ok(()) };
         let done = write_all_at(&*segment.file, at, &state.buffer)
-            .map_err(|e| final_error("write", &segment.name, Some(at), &e));
+            .map_err(|e| Error::final_io("write", &segment.name, Some(at), &e));
         let mut buffer = std::mem::take(&mut state.buffer);
         let written = done.map(|()| buffer.len());
         empty(&mut buffer);
@@ -583,7 +619,7 @@ impl Stream {
         let name = || state.current.as_ref().map_or_else(String::new, |segment| segment.name.clone());
         let written = match &result {
             Ok(Ok(())) => Ok(buffer.len()),
-            Ok(Err(e)) => Err(final_error("write", &name(), Some(at), e)),
+            Ok(Err(e)) => Err(Error::final_io("write", &name(), Some(at), e)),
             Err(_) => Err(Error::Poisoned { first: format!("the device panicked in a write to `{}`", name()) }),
         };
         empty(&mut buffer);
@@ -626,7 +662,7 @@ impl Stream {
         }
         self.remove_ahead(common, &mut making);
         let created = common.create_segment(self.number, Some(after), bytes);
-        created.map_err(|error| common.poison_unless_full(error))
+        created.map_err(|error| common.poison_unless_refused(error))
     }
 
     /// Puts a new segment with room for `bytes` in the place of the current one. `DiskFull` has no effect.
@@ -642,7 +678,7 @@ impl Stream {
                 state.unsynced.push((old.name.clone(), old.file.clone()));
             }
             if let Err(e) = old.file.set_len(len) {
-                let error = final_error("cut", &old.name, Some(len), &e);
+                let error = Error::final_io("cut", &old.name, Some(len), &e);
                 return Err(common.poison(error));
             }
         }

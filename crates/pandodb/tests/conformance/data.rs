@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice};
 use pandodb::{Durability, Error, MergeOperator};
 
 use crate::{each, keys};
@@ -51,7 +52,7 @@ fn sizes_up_to_the_limits() {
             ks.put([i as u8], vec![i as u8; size]).unwrap();
         }
         ks.put(&long, "long").unwrap();
-        ks.compact::<&[u8]>(..).unwrap();
+        ks.compact(..).unwrap();
         for (i, size) in sizes.into_iter().enumerate() {
             assert!(ks.get([i as u8]).unwrap().unwrap() == vec![i as u8; size], "{size} bytes");
         }
@@ -75,12 +76,12 @@ fn prefixes_and_range_deletes_at_the_edges() {
         assert_eq!(keys(ks.prefix(b"a\xff")), [b"a\xff".to_vec(), b"a\xff\xff".to_vec()]);
         assert_eq!(keys(ks.prefix(b"\xff")), [b"\xff".to_vec(), b"\xff\xff\x01".to_vec()]);
         assert_eq!(keys(ks.prefix(b"").rev()).len(), all.len());
-        assert_eq!(keys(ks.range::<&[u8]>(&b"b"[..]..&b"a"[..])).len(), 0);
+        assert_eq!(keys(ks.range(&b"b"[..]..&b"a"[..])).len(), 0);
         ks.delete_range(&b"a"[..]..=&b"a\xff"[..]).unwrap();
         assert_eq!(keys(ks.prefix(b"a")), [b"a\xff\xff".to_vec()]);
         ks.delete_range(&b"b"[..]..).unwrap();
         ks.put(b"c", "after").unwrap();
-        ks.compact::<&[u8]>(..).unwrap();
+        ks.compact(..).unwrap();
         assert_eq!(keys(ks.iter()), [b"\0".to_vec(), b"a\xff\xff".to_vec(), b"c".to_vec()]);
         assert_eq!(ks.approximate_len(), 3);
     });
@@ -94,7 +95,7 @@ fn snapshots_stand_still() {
         let then = store.snapshot();
         (0..300u32).step_by(2).for_each(|i| ks.put(i.to_be_bytes(), "new").unwrap());
         ks.delete_range(100u32.to_be_bytes()..200u32.to_be_bytes()).unwrap();
-        ks.compact::<&[u8]>(..).unwrap();
+        ks.compact(..).unwrap();
         assert_eq!(ks.iter().count(), 200);
         let at = ks.at(&then);
         assert!(at.iter().chain(at.iter().rev()).all(|entry| entry.unwrap().1 == "old"));
@@ -128,6 +129,107 @@ fn batches_are_whole_and_in_order() {
         batch.put(&ks, "", "refused");
         assert!(matches!(batch.commit(Durability::Buffered), Err(Error::InvalidArgument { .. })));
         assert!(!ks.contains("c").unwrap(), "nothing of a refused batch is applied");
+        assert!(batch.commit(Durability::Buffered).is_err(), "nor later");
+        batch.clear();
+        assert!(batch.is_empty() && batch.bytes() == 0);
+        batch.put(&ks, "c", "2");
+        batch.commit(Durability::Buffered).unwrap();
+        assert!(ks.get("c").unwrap().unwrap() == "2");
+    });
+}
+
+#[test]
+fn a_batch_serves_again_and_again() {
+    each(|case| {
+        let (_device, store, ks) = case.fresh();
+        let other = store.keyspace_with("other", case.options()).unwrap();
+        let mut batch = store.batch();
+        for round in 0..50u32 {
+            let into = if round % 2 == 0 { &ks } else { &other };
+            batch.put(into, round.to_be_bytes(), vec![round as u8; 5000]);
+            batch.put(into, "same", round.to_be_bytes());
+            assert_eq!(batch.len(), 2);
+            batch.commit(Durability::None).unwrap();
+            assert!(batch.is_empty());
+        }
+        batch.put(&ks, "dropped", vec![0; 5000]);
+        drop(batch);
+        assert_eq!((ks.iter().count(), other.iter().count()), (26, 26));
+        assert!(ks.get("same").unwrap().unwrap() == 48u32.to_be_bytes());
+        assert!(!ks.contains("dropped").unwrap());
+        store.settle().unwrap();
+        assert!(store.verify().unwrap().is_clean(), "pages of large values are owned by who committed them, or free");
+    });
+}
+
+#[test]
+fn a_batch_keeps_its_operations_if_nothing_was_applied_and_only_then() {
+    let sim = SimDevice::new(3);
+    let builder = pandodb::Store::builder("b").device(sim.clone()).memory_budget(1 << 20).background_threads(0);
+    let store = builder.open().unwrap();
+    let ks = store.keyspace("k").unwrap();
+    let (mut batch, mut committed) = (store.batch(), 0u32);
+    let full = loop {
+        batch.put(&ks, [b"large".as_slice(), &committed.to_be_bytes()].concat(), [1; 5000]);
+        sim.set_fault(Some(Fault::sticky(FaultKind::StorageFull, 0)));
+        batch.put(&ks, committed.to_be_bytes(), [2; 1000]);
+        match batch.commit(Durability::Buffered) {
+            Ok(()) => committed += 1,
+            Err(e) => break e,
+        }
+        sim.set_fault(None);
+        assert!(committed < 10_000, "the disk never filled up");
+    };
+    assert!(full.is_retryable() && batch.len() == 2, "{full}");
+    assert!(!ks.contains(committed.to_be_bytes()).unwrap());
+    sim.set_fault(None);
+    batch.commit(Durability::Buffered).unwrap();
+    assert!(batch.is_empty());
+    committed += 1;
+    assert_eq!(ks.iter().count(), 2 * committed as usize);
+    assert!(ks.get([b"large".as_slice(), &(committed - 1).to_be_bytes()].concat()).unwrap().unwrap() == [1; 5000]);
+    store.settle().unwrap();
+    assert!(store.verify().unwrap().is_clean());
+    batch.put(&ks, "unsure", "v");
+    sim.set_fault(Some(Fault::sticky(FaultKind::IoError(OpClass::Any), 0)));
+    assert!(batch.commit(Durability::Synced).is_err());
+    assert!(batch.is_empty(), "it may have been applied");
+}
+
+#[test]
+fn a_batch_is_bounded_and_its_error_says_so() {
+    let (_device, store, ks) = crate::CASES[1].fresh();
+    let mut batch = store.batch();
+    let value = vec![0; 64 << 10];
+    let small = store.keyspace_with("small", pandodb::KeyspaceOptions::new().blob_threshold(64 << 10)).unwrap();
+    let mut fits = 0u32;
+    while batch.bytes() + value.len() + 100 <= pandodb::MAX_BATCH {
+        batch.put(&small, fits.to_be_bytes(), &value);
+        fits += 1;
+    }
+    let before = (batch.len(), batch.bytes());
+    batch.put(&small, "one more", &value);
+    batch.put(&ks, "and", "another");
+    assert_eq!((batch.len(), batch.bytes()), before, "what is refused is not in the batch");
+    let error = batch.commit(Durability::Buffered).unwrap_err();
+    assert!(matches!(&error, Error::InvalidArgument { detail } if detail.contains("134217728 bytes")), "{error}");
+    assert!(!small.contains(0u32.to_be_bytes()).unwrap());
+}
+
+#[test]
+fn every_write_has_a_form_with_a_durability() {
+    each(|case| {
+        let (_device, store, ks) = case.fresh();
+        let counts = store.keyspace_with("c", case.options().merge(pandodb::AddU64)).unwrap();
+        for durability in [Durability::None, Durability::Buffered, Durability::Synced] {
+            ["a", "b", "c"].iter().for_each(|key| ks.put_with(key, key, durability).unwrap());
+            counts.merge_with("n", 1u64.to_le_bytes(), durability).unwrap();
+            ks.delete_with("b", durability).unwrap();
+            assert_eq!(keys(ks.iter()), [b"a", b"c"]);
+            ks.delete_range_with("b".., durability).unwrap();
+            assert_eq!(keys(ks.iter()), [b"a"]);
+        }
+        assert!(counts.get("n").unwrap().unwrap() == 3u64.to_le_bytes());
     });
 }
 
@@ -151,11 +253,24 @@ fn operators_fold_before_and_after_compactions() {
             let ks = store.keyspace_with(name, case.options().merge_named(name).unwrap()).unwrap();
             operands.iter().for_each(|operand| ks.merge("k", operand).unwrap());
             assert!(ks.get("k").unwrap().unwrap() == want, "{name}");
-            ks.compact::<&[u8]>(..).unwrap();
+            ks.compact(..).unwrap();
             assert!(ks.get("k").unwrap().unwrap() == want, "{name}, compacted");
         }
         let adder = store.open_keyspace("add_u64").unwrap().unwrap();
         assert!(matches!(adder.merge("k", "short"), Err(Error::InvalidArgument { .. })));
+        // A value that is no number would count as 0: the counter would start again without a word.
+        for name in ["add_u64", "add_i64"] {
+            let ks = store.open_keyspace(name).unwrap().unwrap();
+            let refused = ks.put("k", "100").unwrap_err();
+            assert!(matches!(&refused, Error::InvalidArgument { detail } if detail.contains("8 bytes")), "{refused}");
+            let mut batch = store.batch();
+            batch.put(&ks, "k", vec![0; 5000]);
+            assert!(matches!(batch.commit(Durability::Buffered), Err(Error::InvalidArgument { .. })));
+            ks.put("k", 100u64.to_le_bytes()).unwrap();
+            ks.merge("k", 1u64.to_le_bytes()).unwrap();
+            assert!(ks.get("k").unwrap().unwrap() == 101u64.to_le_bytes());
+        }
+        store.open_keyspace("min").unwrap().unwrap().put("k", "any string").unwrap();
         assert!(case.options().merge_named("nonsense").is_err());
     });
 }
@@ -169,6 +284,10 @@ impl MergeOperator for Joiner {
     }
     fn validate(&self, operand: &[u8]) -> Result<(), String> {
         if operand.is_empty() { Err("an operand has bytes".into()) } else { Ok(()) }
+    }
+    fn validate_value(&self, value: &[u8]) -> Result<(), String> {
+        assert!(value != b"boom", "asked for it");
+        if value.ends_with(b",") { Err("a list does not end with a comma".into()) } else { Ok(()) }
     }
     fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
         assert!(!operands.contains(&&b"boom"[..]), "asked for it");
@@ -184,9 +303,11 @@ fn a_users_operator_is_contained_and_remembered() {
         ["a", "b"].iter().for_each(|operand| ks.merge("k", operand).unwrap());
         assert!(matches!(ks.merge("k", ""), Err(Error::InvalidArgument { .. })));
         assert!(ks.get("k").unwrap().unwrap() == "a,b");
+        assert!(matches!(ks.put("k", "a,"), Err(Error::InvalidArgument { detail }) if detail.contains("comma")));
+        assert!(matches!(ks.put("k", "boom"), Err(Error::OperatorFailed { .. })));
         ks.merge("bad", "boom").unwrap();
         assert!(matches!(ks.get("bad"), Err(Error::OperatorFailed { .. })));
-        ks.compact::<&[u8]>(..).unwrap();
+        ks.compact(..).unwrap();
         assert!(matches!(ks.get("bad"), Err(Error::OperatorFailed { .. })));
         assert!(ks.get("k").unwrap().unwrap() == "a,b");
         drop(ks);

@@ -4,6 +4,7 @@
 //! fails.
 
 mod data;
+mod ranges;
 mod store;
 
 use std::sync::Arc;

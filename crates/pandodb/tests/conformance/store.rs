@@ -12,6 +12,8 @@ fn keyspaces_remember_their_options() {
         ks.merge("k", 7u64.to_le_bytes()).unwrap();
         assert!(matches!(store.keyspace_with("counts", KeyspaceOptions::new()), Err(Error::InvalidArgument { .. })));
         assert!(matches!(store.keyspace(""), Err(Error::InvalidArgument { .. })));
+        let large = || case.options().blob_threshold(100);
+        store.keyspace_with("large", large()).unwrap();
         drop(ks);
         store.close().unwrap();
         let store = case.builder(&device).open().unwrap();
@@ -21,6 +23,12 @@ fn keyspaces_remember_their_options() {
         ks.merge("k", 1u64.to_le_bytes()).unwrap();
         assert!(ks.get("k").unwrap().unwrap() == 8u64.to_le_bytes());
         assert!(store.open_keyspace("nobody").unwrap().is_none());
+        let info = store.keyspaces().into_iter().find(|info| info.name == "large").unwrap();
+        assert_eq!(info.blob_threshold, 100);
+        store.keyspace_with("large", large()).unwrap();
+        store.keyspace_with("large", case.options()).expect("none was asked for");
+        let refused = store.keyspace_with("large", case.options().blob_threshold(101)).unwrap_err();
+        assert!(matches!(&refused, Error::InvalidArgument { detail } if detail.contains("100 bytes")), "{refused}");
     });
 }
 

@@ -231,8 +231,8 @@ impl Bench {
         let done = match roll {
             0 => store.checkpoint(),
             1 => store.settle(),
-            2 => spaces.lists[0].compact::<&[u8]>(..),
-            3 => spaces.set.compact::<&[u8]>(..),
+            2 => spaces.lists[0].compact(..),
+            3 => spaces.set.compact(..),
             _ => store.persist(Durability::Synced),
         };
         match done {
@@ -385,7 +385,10 @@ impl Bench {
         for (list, element) in elements {
             batch.merge(spaces.of(*list), list_key(*list), element.to_le_bytes());
         }
-        let kind = match batch.commit(durability) {
+        let committed = batch.commit(durability);
+        // It holds the store, which an error opens again.
+        drop(batch);
+        let kind = match committed {
             Ok(()) if self.canary == Some(Canary::CommittedAnyway) && self.rng.chance(1) => OpType::Fail,
             Ok(()) => OpType::Ok,
             Err(e) if self.suffer(&e)? => OpType::Fail,
@@ -404,7 +407,9 @@ impl Bench {
             .elements
             .iter()
             .for_each(|element| batch.put(&spaces.set, set_key(*element), element.to_le_bytes()));
-        let fate = match batch.commit(durability) {
+        let committed = batch.commit(durability);
+        drop(batch);
+        let fate = match committed {
             Ok(()) => Fate::Added(self.now),
             Err(e) if self.suffer(&e)? => Fate::Refused,
             Err(_) => Fate::Unknown,

@@ -1,7 +1,8 @@
 //! The white-box checker: replays the commits in the order of their seqnos and holds every read against what it finds there.
 //!
 //! 1. Commits are brought into the order of their seqnos, looks into the order of their points.
-//! 2. The seqnos must be without overlap and without gap: nobody wrote but the history.
+//! 2. The seqnos of all commits must not overlap and must leave no gap, since only the history writes. The creation of a keyspace
+//!    takes one seqno too, so each creation explains one missing seqno.
 //! 3. Nothing may stand before what was acknowledged, or shown, before it began (*real time*), and no point inside a batch.
 //! 4. At its point, each look must see what the model holds, for every key of its domain: the newest version at or before it,
 //!    all operands once and in order, no key too many and none too few.
@@ -18,7 +19,9 @@
 
 use std::fmt;
 
-use super::log::{Action, Commit, Domain, LISTS, Log, Look, NAMES, Outcome, Read, SPACES, SUMS, Space, Write, mix};
+use super::log::{
+    Action, Commit, Creation, Domain, LISTS, Log, Look, NAMES, Outcome, Read, SPACES, SUMS, Space, Write, mix,
+};
 use super::name;
 use crate::report::ENOUGH;
 
@@ -119,14 +122,17 @@ pub struct Checker {
     model: Vec<Vec<Cell>>,
     /// Everything up to this seqno was replayed.
     at: u64,
+    /// Keyspaces whose creation has not been met in the order of seqnos yet.
+    creations: Vec<Creation>,
     /// What was wrong, at most [`ENOUGH`].
     pub findings: Vec<Finding>,
 }
 
 impl Checker {
-    /// Empty keyspaces of `keys` keys each; nothing was committed yet.
-    pub fn new(keys: u32, rules: Rules) -> Checker {
-        Checker { rules, model: vec![vec![Cell::default(); keys as usize]; SPACES], at: 0, findings: Vec::new() }
+    /// Empty keyspaces of `keys` keys each, whose creation took the seqnos up to `at`; nothing was committed yet.
+    pub fn new(keys: u32, rules: Rules, at: u64) -> Checker {
+        let model = vec![vec![Cell::default(); keys as usize]; SPACES];
+        Checker { rules, model, at, creations: Vec::new(), findings: Vec::new() }
     }
 
     /// The last seqno that was replayed.
@@ -138,6 +144,7 @@ impl Checker {
     pub fn window(&mut self, logs: &[Log]) {
         for log in logs {
             log.errors.iter().for_each(|error| self.find(Anomaly::Failed, error.clone(), Vec::new));
+            self.creations.extend_from_slice(&log.creations);
         }
         let mut commits: Vec<(u64, &Log, &Commit)> = Vec::new();
         let mut looks: Vec<Place<'_>> = Vec::new();
@@ -154,6 +161,7 @@ impl Checker {
         let mut open: Vec<Open<'_>> = Vec::new();
         for (last, log, commit) in commits {
             while let Some((log, look)) = looks.next_if(|(_, look)| look.lo < last) {
+                self.pass_creations(look.lo);
                 if self.at < look.lo && look.lo == look.hi {
                     let what = format!("{} looked at {}, inside a batch", name::look(look), look.lo);
                     self.find(Anomaly::HalfBatch, what, || name::around(logs, look.lo));
@@ -166,6 +174,7 @@ impl Checker {
             open = later.into_iter().filter_map(|open| self.retry(open)).collect();
         }
         for (log, look) in looks {
+            self.pass_creations(look.lo);
             if look.lo > self.at {
                 let what = format!("{} looked at {}, {} is the last commit", name::look(look), look.lo, self.at);
                 self.find(Anomaly::FutureSnapshot, what, Vec::new);
@@ -173,6 +182,22 @@ impl Checker {
             self.judge(logs, (log, look), u64::MAX, &mut open);
         }
         open.into_iter().for_each(|(place, _)| self.convict(logs, place));
+        self.pass_creations(u64::MAX);
+        for creation in std::mem::take(&mut self.creations) {
+            let Creation { floor, shown } = creation;
+            let what = format!("a keyspace was created after {floor}, shown at {shown}, and no seqno is left for it");
+            self.find(Anomaly::SharedSeqno, what, Vec::new);
+        }
+    }
+
+    /// Moves over the seqnos up to `to` that creations took.
+    fn pass_creations(&mut self, to: u64) {
+        while self.at < to {
+            let next = self.at + 1;
+            let Some(found) = self.creations.iter().position(|c| c.floor < next && next <= c.shown) else { return };
+            self.creations.swap_remove(found);
+            self.at = next;
+        }
     }
 
     /// Applies a commit, after looking at where it stands.
@@ -180,6 +205,7 @@ impl Checker {
         let writes = log.writes_of(commit);
         let count = writes.iter().filter(|write| write.counts()).count() as u64;
         let first = last + 1 - count;
+        self.pass_creations(first - 1);
         if first != self.at + 1 {
             let anomaly = if first <= self.at { Anomaly::SharedSeqno } else { Anomaly::LostSeqno };
             let what = format!("{} has {first} to {last}, {} came before", name::commit(commit), self.at);

@@ -11,7 +11,7 @@ use pandodb::device::sim::{CrashChoice, SimDevice};
 use pandodb::{Durability, Result};
 
 use super::client::Client;
-use super::log::{Log, NAMES, TEMP};
+use super::log::{Creation, Log, NAMES, TEMP, key};
 use super::world::{World, options, read_whole};
 
 /// Images of one window.
@@ -50,7 +50,7 @@ impl Disturber<'_> {
             3 => self.make_durable(Durability::None, || store.settle()),
             4 => {
                 let keyspace = &self.world.spaces[self.client.rng.below(3) as usize];
-                self.make_durable(Durability::None, || keyspace.compact::<&[u8]>(..))
+                self.make_durable(Durability::None, || keyspace.compact(..))
             }
             5 => self.make_durable(Durability::Buffered, || store.persist(Durability::Buffered)),
             6 => self.make_durable(Durability::Synced, || store.persist(Durability::Synced)),
@@ -58,6 +58,10 @@ impl Disturber<'_> {
             8 if self.copies > 0 => self.copy(),
             9..=11 if self.images > 0 && self.world.sim.is_some() => self.crash(),
             _ => {
+                let key = key(self.client.rng.below(self.world.plan.keys.into()) as u32);
+                if let Some(answer) = self.world.ask_orphan(&key) {
+                    self.client.log.errors.push(format!("a handle of a store that was closed answers: {answer}"));
+                }
                 self.client.run(20);
                 Ok(())
             }
@@ -79,7 +83,9 @@ impl Disturber<'_> {
         if self.client.temp.take().is_some() {
             return self.world.store.drop_keyspace(name);
         }
+        let floor = self.world.clock.now();
         self.client.temp = Some((self.world.store.keyspace_with(name, options(TEMP))?, true));
+        self.client.log.creations.push(Creation { floor, shown: self.world.visible() });
         while self.client.temp.as_ref().is_some_and(|(_, fresh)| *fresh) && self.client.log.errors.is_empty() {
             self.client.transaction();
         }

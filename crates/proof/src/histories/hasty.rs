@@ -58,4 +58,8 @@ impl Device for HastyDevice {
     fn path(&self) -> String {
         self.0.path()
     }
+
+    fn available(&self) -> Option<u64> {
+        self.0.available()
+    }
 }

@@ -231,6 +231,15 @@ pub enum Action {
     Recreate,
 }
 
+/// The creation of a keyspace. It takes one seqno; the store does not tell the caller which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Creation {
+    /// What was acknowledged, or shown to anybody, before it was asked for. Its seqno lies above.
+    pub floor: u64,
+    /// A snapshot that was taken after it. Its seqno is this one or lies below.
+    pub shown: u64,
+}
+
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Write {
@@ -268,6 +277,8 @@ pub struct Log {
     pub looks: Vec<Look>,
     /// What it committed, in its order.
     pub commits: Vec<Commit>,
+    /// The keyspaces it created, in its order.
+    pub creations: Vec<Creation>,
     /// The reads of all looks.
     pub reads: Vec<Read>,
     /// The keys of all reads of some keys.

@@ -79,7 +79,7 @@ pub fn run_plan(plan: &Plan, canary: Option<Canary>) -> Tally {
 fn record_and_check(plan: &Plan, canary: Option<Canary>, tally: &mut Tally) -> pandodb::Result<()> {
     let dir = tempfile::tempdir().expect("a directory for temporary files");
     let mut world = World::new(*plan, &dir.path().join("s"))?;
-    let mut checker = Checker::new(plan.keys, Rules::default());
+    let mut checker = Checker::new(plan.keys, Rules::default(), world.visible());
     for window in 0..plan.windows {
         let mut logs = record(&world, window, canary);
         logs.push(control(&world, window, 0)?);

@@ -2,7 +2,8 @@
 
 use super::check::{Anomaly, Checker, Rules};
 use super::log::{
-    Action, BROKEN, Domain, LISTS, Log, Outcome, ROWS, STRANGER, SUMS, Space, Write, mix, name_txn, txn, version,
+    Action, BROKEN, Creation, Domain, LISTS, Log, Outcome, ROWS, STRANGER, SUMS, Space, Write, mix, name_txn, txn,
+    version,
 };
 
 /// A history in the making: every transaction has a thread of its own.
@@ -68,7 +69,7 @@ impl Story {
     }
 
     fn found(&self, rules: Rules) -> Vec<Anomaly> {
-        let mut checker = Checker::new(16, rules);
+        let mut checker = Checker::new(16, rules, 0);
         checker.window(std::slice::from_ref(&self.log));
         checker.findings.iter().map(|finding| finding.anomaly).collect()
     }
@@ -229,7 +230,7 @@ fn overlapping_writers_are_legal_until_the_rule_is_switched_on() {
 
 #[test]
 fn a_finding_shows_the_transactions_around_it() {
-    let mut checker = Checker::new(16, Rules::default());
+    let mut checker = Checker::new(16, Rules::default(), 0);
     checker.window(std::slice::from_ref(&two_puts().get(2, &[(ROWS, 1, Some(&[of(1, 0)]))]).log));
     let [finding] = &checker.findings[..] else { panic!("one finding") };
     assert!(finding.what.contains("rows/1"), "{finding}");
@@ -239,7 +240,7 @@ fn a_finding_shows_the_transactions_around_it() {
 
 #[test]
 fn windows_go_on_from_one_another() {
-    let mut checker = Checker::new(16, Rules::default());
+    let mut checker = Checker::new(16, Rules::default(), 0);
     checker.window(std::slice::from_ref(&two_puts().log));
     let mut next = Story { last: 2, ..Story::default() };
     next.get(2, &[(ROWS, 1, Some(&[of(2, 0)]))]).commit(3, &[(ROWS, PUT, 1)]).get(3, &[(ROWS, 1, Some(&[of(2, 0)]))]);
@@ -247,4 +248,20 @@ fn windows_go_on_from_one_another() {
     assert_eq!(checker.at(), 3);
     let found: Vec<Anomaly> = checker.findings.iter().map(|finding| finding.anomaly).collect();
     assert_eq!(found, [Anomaly::StaleRead]);
+}
+
+#[test]
+fn a_creation_takes_one_seqno_where_it_happened() {
+    let story = |creations: &[(u64, u64)]| {
+        let mut story = Story::default();
+        story.commit(1, &[(ROWS, PUT, 1)]).last = 2;
+        story.commit(2, &[(ROWS, PUT, 2)]).get(3, &[(ROWS, 2, Some(&[of(2, 0)]))]);
+        story.log.creations = creations.iter().map(|&(floor, shown)| Creation { floor, shown }).collect();
+        story.found(Rules::default())
+    };
+    assert_eq!(story(&[(1, 2)]), []);
+    assert_eq!(story(&[(0, 9)]), []);
+    assert_eq!(story(&[]), [Anomaly::LostSeqno]);
+    assert_eq!(story(&[(2, 3)]), [Anomaly::LostSeqno, Anomaly::SharedSeqno], "it happened later");
+    assert_eq!(story(&[(1, 3), (1, 3)]), [Anomaly::SharedSeqno], "two do not share a seqno");
 }

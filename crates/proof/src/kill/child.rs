@@ -39,7 +39,7 @@ pub fn child(folder: &Path, seed: u64, round: u64) -> Result<()> {
         let maintenance = rng.chance(50);
         while maintenance && !stop.load(Ordering::Relaxed) && writers.iter().any(|writer| !writer.is_finished()) {
             std::thread::sleep(std::time::Duration::from_millis(5 + rng.below(20)));
-            if rng.chance(70) { store.checkpoint()? } else { spaces.rows.compact::<&[u8]>(..)? }
+            if rng.chance(70) { store.checkpoint()? } else { spaces.rows.compact(..)? }
         }
         writers.into_iter().try_for_each(|writer| writer.join().expect("a writer does not panic"))
     })

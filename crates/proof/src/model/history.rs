@@ -7,7 +7,7 @@ use pandodb::Durability;
 
 use super::config::Config;
 use super::tables::{Bounds, Rule, SLOTS, Write};
-use super::world::{Sabotage, World, Wrong};
+use super::world::{Sabotage, World, Wrong, check};
 use crate::drive::calmly;
 use crate::script::{Rng, mix};
 
@@ -93,7 +93,10 @@ impl World {
             }
             440..600 => self.read_points(slot, rng),
             600..780 => self.read_range(slot, rng),
-            780..820 => self.go_on_held(false, rng),
+            780..820 => {
+                self.ask_orphans()?;
+                self.go_on_held(false, rng)
+            }
             820..870 => {
                 if self.snapshots.len() >= 4 {
                     self.snapshots.swap_remove(rng.index(4));
@@ -119,7 +122,7 @@ impl World {
                 let bounds = self.bounds(rng);
                 Ok(self.keyspace(slot).compact(bounds)?)
             }
-            15..20 => Ok(self.keyspace(slot).compact::<Vec<u8>>(..)?),
+            15..20 => Ok(self.keyspace(slot).compact(..)?),
             20..35 => {
                 self.store.checkpoint()?;
                 self.lazy.clear();
@@ -143,8 +146,30 @@ impl World {
         }
     }
 
+    /// A value that is no number is refused where counters are, and what is in a batch with it.
+    fn refused_write(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let (key, other) = (self.config.key(rng), self.config.key(rng));
+        let (short, long) = (rng.index(8), 9 + rng.index(5000));
+        let keyspace = self.keyspace(slot);
+        let mut batch = self.store.batch();
+        batch.put(keyspace, &other, [0; 8]);
+        batch.put(keyspace, &key, rng.bytes(long));
+        for refused in [keyspace.put(&key, rng.bytes(short)), batch.commit(Durability::Buffered)] {
+            check(matches!(refused, Err(pandodb::Error::InvalidArgument { .. })), || {
+                format!("a value that is no number among counters: {refused:?}")
+            })?;
+        }
+        Ok(())
+    }
+
     /// One write by itself, or several as a batch.
     fn some_writes(&mut self, there: &[usize], count: usize, rng: &mut Rng) -> Result<(), Wrong> {
+        let counters = there.iter().copied().find(|&slot| SLOTS[slot].1 == Rule::Counter);
+        if rng.chance(3)
+            && let Some(slot) = counters
+        {
+            self.refused_write(slot, rng)?;
+        }
         let writes: Vec<Write> = (0..count)
             .map(|_| {
                 let slot = there[rng.index(there.len())];
@@ -201,7 +226,7 @@ impl World {
                     2 => 4000 + rng.index(6000),
                     _ => rng.index(self.config.value_bytes + 1),
                 };
-                let len = if rule == Rule::Counter && rng.chance(70) { 8 } else { len };
+                let len = if rule == Rule::Counter { 8 } else { len };
                 Write::Put(slot, key, rng.value(len))
             }
         }

@@ -7,7 +7,7 @@ use pandodb::{Durability, Error, Store};
 
 use super::config::Disk;
 use super::tables::{Model, SLOTS, Table};
-use super::world::{World, Wrong, check};
+use super::world::{Orphans, World, Wrong, check};
 use crate::drive::accounts;
 use crate::script::Rng;
 
@@ -41,17 +41,45 @@ impl World {
         Ok(())
     }
 
-    /// Closes the store and opens it again.
+    /// Closes the store and opens it again. Handles, snapshots and scans of the life that ends are kept; values that were read in it
+    /// stay as they are.
     pub fn close_and_reopen(&mut self) -> Result<(), Wrong> {
-        self.let_go();
-        self.keyspaces.iter_mut().for_each(|keyspace| *keyspace = None);
+        self.ask_orphans()?;
+        let orphans = Orphans {
+            store: self.store.clone(),
+            keyspaces: self.keyspaces.iter_mut().filter_map(Option::take).collect(),
+            snapshots: self.snapshots.drain(..).map(|held| held.snapshot).collect(),
+            ranges: self.ranges.drain(..).map(|held| held.range).collect(),
+        };
         self.store.clone().close()?;
-        // The lock is held by a handle that nobody uses any more: an empty device takes its place.
-        let spare = Disk::Memory(MemDevice::new());
-        let other = self.config.open(&spare)?;
-        drop(std::mem::replace(&mut self.store, other));
+        self.orphans = Some(orphans);
         self.lazy.clear();
         self.reopen()
+    }
+
+    /// Asks what is left of the life before for answers: there must be none.
+    pub fn ask_orphans(&mut self) -> Result<(), Wrong> {
+        let Some(orphans) = &mut self.orphans else { return Ok(()) };
+        let closed = |what: &str, result: pandodb::Result<()>| {
+            check(matches!(result, Err(Error::Closed)), || format!("{what} of a store that was closed: {result:?}"))
+        };
+        closed("stats", orphans.store.stats().map(drop))?;
+        closed("a batch", orphans.store.batch().commit(Durability::Buffered))?;
+        for keyspace in &orphans.keyspaces {
+            let mut keys = orphans.ranges.is_empty().then(|| keyspace.iter());
+            let keys = orphans.ranges.iter_mut().chain(&mut keys);
+            keys.filter_map(Iterator::next).try_for_each(|entry| closed("a scan", entry.map(drop)))?;
+            closed("a read", keyspace.get(b"group/00/00004").map(drop))?;
+            closed("reads", keyspace.multi_get(&[b"a", b"b"]).map(drop))?;
+            // Eight bytes: a counter takes no others.
+            closed("a write", keyspace.put(b"k", b"a number"))?;
+            for snapshot in &orphans.snapshots {
+                closed("a snapshot", keyspace.at(snapshot).get(b"group/01/00017").map(drop))?;
+                let entry = keyspace.at(snapshot).iter().next_back();
+                entry.map_or(Ok(()), |entry| closed("a scan at a snapshot", entry.map(drop)))?;
+            }
+        }
+        Ok(())
     }
 
     /// Kills the process: what was written stays, what was only in its memory goes, in whole commits from the end.

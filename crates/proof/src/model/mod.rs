@@ -3,7 +3,8 @@
 //! A history has five keyspaces: plain values, counters, lists that grow, values that live apart, and maxima. Counters are in
 //! every one: a message that is seen twice or not at all hides behind puts and shows in a sum. From a seed come the shape of
 //! the store ([`Config`]) and a list of words; each word is one action on the store and its model (`history`): writes and
-//! batches, reads of every kind at any snapshot (`reads`), closing, killing, cutting the power, backups (`lives`). What is
+//! batches, reads of every kind at any snapshot (`reads`), closing (what is left of the life
+//! before must say so), killing, cutting the power, backups (`lives`). What is
 //! read is compared with the model (`tables`) at once, and everything with everything from time to time.
 //!
 //! A unit is one history. Its steps are its words: a history without some of them is a history.

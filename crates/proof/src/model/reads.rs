@@ -1,6 +1,5 @@
 //! Reads, compared with the model: points, scans from both ends, everything at once.
 
-use std::collections::VecDeque;
 use std::ops::Bound;
 
 use pandodb::{KeyspaceAt, Range, Value};
@@ -140,13 +139,14 @@ impl World {
         let (reader, table, what) = self.reader(slot, rng);
         let (range, expect) = if rng.chance(35) {
             let prefix = self.config.prefix(rng);
-            let expect: Vec<_> = table.iter().filter(|(key, _)| key.starts_with(&prefix)).collect();
-            (reader.prefix(&prefix), expect.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect())
+            let expect = table.iter().filter(|(key, _)| key.starts_with(&prefix));
+            (reader.prefix(&prefix), expect.map(|(key, value)| (key.clone(), value.clone())).collect())
         } else {
             let bounds = self.bounds(rng);
             (reader.range(&bounds), within(&table, &bounds))
         };
-        let mut held = HeldRange { slot, range, expect: expect.into() };
+        let left = 0..expect.len();
+        let mut held = HeldRange { slot, range, all: expect, left };
         let keep = rng.chance(15);
         let limit = if keep || rng.chance(20) { rng.index(30) } else { usize::MAX };
         let done = self.go_on(&mut held, limit, rng).map_err(|Wrong(why)| Wrong(format!("scan of {what}: {why}")))?;
@@ -156,10 +156,17 @@ impl World {
         Ok(())
     }
 
-    /// Takes up to `limit` items from both ends; true at the end of the scan.
+    /// Takes up to `limit` items from both ends, and moves the ends now and then; true at the end of the scan.
     pub fn go_on(&self, held: &mut HeldRange, limit: usize, rng: &mut Rng) -> Result<bool, Wrong> {
         let backward = [0, 10, 50, 90, 100][rng.index(5)];
+        let mut seeks = if rng.chance(30) { 1 + rng.index(4) } else { 0 };
         for step in 0..limit {
+            if seeks > 0 && (held.left.is_empty() || rng.chance(10)) {
+                seeks -= 1;
+                let near = rng.chance(70).then(|| held.all.get(rng.index(held.all.len() + 1))).flatten();
+                let key = near.map_or_else(|| self.config.key(rng), |(key, _)| key.clone());
+                held.seek(rng.chance(backward), &key);
+            }
             if step == 5
                 && rng.chance(10)
                 && let super::config::Disk::Simulated(device) = &self.disk
@@ -167,11 +174,9 @@ impl World {
                 // Long enough for the scan to move on to a newer world.
                 device.advance_clock(std::time::Duration::from_secs(3));
             }
-            let (got, want) = match rng.chance(backward) {
-                true => (held.range.next_back(), held.expect.pop_back()),
-                false => (held.range.next(), held.expect.pop_front()),
-            };
-            match (got.transpose()?, want) {
+            let backward = rng.chance(backward);
+            let got = if backward { held.range.next_back() } else { held.range.next() };
+            match (got.transpose()?, held.pop(backward)) {
                 (None, None) => {
                     check(held.range.next().is_none() && held.range.next_back().is_none(), || {
                         "a scan went on after its end".into()
@@ -179,12 +184,12 @@ impl World {
                     return Ok(true);
                 }
                 (Some((key, value)), Some((want_key, want_value))) => {
-                    check(key == want_key && *value == *want_value, || {
-                        let (got, want) = (show(&value), show(&want_value));
-                        format!("item {step} is {} = {got}, not {} = {want}", show(&key), show(&want_key))
+                    check(key == want_key && *value == **want_value, || {
+                        let (got, want) = (show(&value), show(want_value));
+                        format!("item {step} is {} = {got}, not {} = {want}", show(&key), show(want_key))
                     })?;
                 }
-                (None, Some((key, _))) => return Err(Wrong(format!("item {step} is missing: {}", show(&key)))),
+                (None, Some((key, _))) => return Err(Wrong(format!("item {step} is missing: {}", show(key)))),
                 (Some((key, _)), None) => return Err(Wrong(format!("item {step} is too much: {}", show(&key)))),
             }
         }
@@ -223,7 +228,7 @@ impl World {
     fn compare(&self, reader: &Reader, model: &Model, slot: usize, when: String) -> Result<(), Wrong> {
         let table = model.table(slot).cloned().unwrap_or_default();
         let told = |Wrong(why)| Wrong(format!("all of `{}` {when}: {why}", SLOTS[slot].0));
-        let expect: VecDeque<(Vec<u8>, Bytes)> = within(&table, &prefix_bounds(b"")).into();
+        let expect: Vec<(Vec<u8>, Bytes)> = within(&table, &prefix_bounds(b""));
         for backward in [false, true] {
             let mut range = reader.iter();
             for (i, (key, value)) in (0..expect.len())
@@ -243,7 +248,7 @@ impl World {
             let more = range.next().transpose()?;
             check(more.is_none(), || format!("one key too many (backward: {backward})")).map_err(told)?;
         }
-        let keys = reader.iter().keys_only().count();
+        let keys = reader.iter().keys().count();
         check(keys == expect.len(), || format!("{keys} keys, not {}", expect.len())).map_err(told)
     }
 }

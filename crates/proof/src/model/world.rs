@@ -3,7 +3,6 @@
 //! Invariant: whatever the engine was told, the model was told in the same order. A [`Sabotage`] breaks it once, on
 //! purpose: the canary that shows that the comparisons compare.
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use pandodb::base::sync::stand_for_thread;
@@ -62,11 +61,48 @@ pub struct Held {
     pub model: Model,
 }
 
-/// A scan that is kept open across other operations, and what it still has to yield.
+/// A scan that is kept open across other operations, and what it is a scan of.
 pub struct HeldRange {
     pub slot: usize,
     pub range: Range,
-    pub expect: VecDeque<(Vec<u8>, Bytes)>,
+    pub all: Vec<(Vec<u8>, Bytes)>,
+    /// Which of these neither end has passed.
+    pub left: std::ops::Range<usize>,
+}
+
+impl HeldRange {
+    /// What the front end gives next, and what the back end.
+    pub fn pop(&mut self, backward: bool) -> Option<&(Vec<u8>, Bytes)> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let at = if backward { self.left.end - 1 } else { self.left.start };
+        if backward {
+            self.left.end -= 1
+        } else {
+            self.left.start += 1
+        }
+        Some(&self.all[at])
+    }
+
+    /// Moves an end.
+    pub fn seek(&mut self, backward: bool, key: &[u8]) {
+        if backward {
+            self.range.seek_back(key);
+            self.left.end = self.all.partition_point(|(each, _)| each.as_slice() <= key);
+        } else {
+            self.range.seek(key);
+            self.left.start = self.all.partition_point(|(each, _)| each.as_slice() < key);
+        }
+    }
+}
+
+/// What is left of a store that was closed: all of it must answer that.
+pub struct Orphans {
+    pub store: Store,
+    pub keyspaces: Vec<Keyspace>,
+    pub snapshots: Vec<Snapshot>,
+    pub ranges: Vec<Range>,
 }
 
 /// Both sides of a history.
@@ -77,6 +113,8 @@ pub struct World {
     pub model: Model,
     pub snapshots: Vec<Held>,
     pub ranges: Vec<HeldRange>,
+    /// Of the life before, if that ended by a close.
+    pub orphans: Option<Orphans>,
     /// Values that were read some time ago: they must not change in the reader's hands.
     pub values: Vec<(Value, Bytes)>,
     /// What a kill may go back to: the models before the commits that only the process knows.
@@ -103,6 +141,7 @@ impl World {
             model: Model::new(),
             snapshots: Vec::new(),
             ranges: Vec::new(),
+            orphans: None,
             values: Vec::new(),
             lazy: Vec::new(),
             sabotage,
@@ -224,6 +263,7 @@ impl World {
     pub fn let_go(&mut self) {
         self.snapshots.clear();
         self.ranges.clear();
+        self.orphans = None;
         self.values.clear();
     }
 }

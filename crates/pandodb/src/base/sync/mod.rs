@@ -47,6 +47,8 @@ pub use std::sync::atomic::AtomicU64 as Counter;
 /// Eight bytes that are written before the reference by which others find them is published: never a point.
 pub use std::sync::atomic::AtomicU64 as Word;
 pub use std::sync::atomic::Ordering;
+/// Orders this thread's own loads and stores: never a point.
+pub use std::sync::atomic::fence;
 
 /// Whether an explorer chooses who goes on: then structures are as small as they can be, so that schedules reach far.
 #[cfg(not(feature = "explore"))]

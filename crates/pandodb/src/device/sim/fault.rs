@@ -40,6 +40,9 @@ pub enum FaultKind {
     /// A sync fails with an I/O error and what it should have written is forgotten: reads see the new bytes, a crash
     /// may give the old, later syncs succeed and do not write it.
     FailedSync,
+    /// As [`FaultKind::FailedSync`], with `StorageFull`: a thin-provisioned disk, or a file system that copies on write, finds out
+    /// this late that there is no space.
+    FullSync,
     /// A read or write moves fewer bytes than asked for, at least one (whole pages on a direct file). Transfers that
     /// cannot be shorter are not counted.
     ShortTransfer,
@@ -63,7 +66,7 @@ impl FaultKind {
         let kind = operation.kind;
         match self {
             FaultKind::IoError(class) => class.holds(kind),
-            FaultKind::FailedSync => OpClass::Sync.holds(kind),
+            FaultKind::FailedSync | FaultKind::FullSync => OpClass::Sync.holds(kind),
             FaultKind::ShortTransfer => operation.divisible,
             FaultKind::Interrupted => true,
             FaultKind::LostWrite | FaultKind::MisdirectedWrite => kind == OpKind::Write,
@@ -175,6 +178,11 @@ impl Injector {
         self.struck += 1;
         Some(fault.kind)
     }
+}
+
+/// What a sync fails with.
+pub(super) fn sync_error(kind: FaultKind) -> io::Error {
+    if kind == FaultKind::FullSync { io::ErrorKind::StorageFull.into() } else { io_error() }
 }
 
 /// The error that a failing disk gives (EIO).

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::disk::{Disk, Entries, change_content, change_entries};
-use super::fault::{Fault, FaultKind, Injector, Operation, io_error};
+use super::fault::{Fault, FaultKind, Injector, Operation, io_error, sync_error};
 use super::queue::SimQueue;
 use super::{Fate, Inode, OpKind, Patch, Rng, SimDevice, SimHistory, SimImage, SimOp};
 use crate::base::PAGE;
@@ -118,6 +118,11 @@ impl Machine {
 
     pub fn set_byte_budget(&mut self, budget: Option<u64>) {
         self.byte_budget = budget;
+    }
+
+    /// What the byte budget leaves.
+    fn available(&self) -> Option<u64> {
+        Some(self.byte_budget?.saturating_sub(self.occupied()))
     }
 
     pub fn occupied(&self) -> u64 {
@@ -261,9 +266,9 @@ impl Machine {
 
     fn sync_dir(&mut self) -> io::Result<()> {
         match self.begin_entry(OpKind::SyncDir, None)? {
-            Some(FaultKind::FailedSync) => {
+            Some(kind @ (FaultKind::FailedSync | FaultKind::FullSync)) => {
                 self.commit(SimOp::SyncDirFailed);
-                Err(io_error())
+                Err(sync_error(kind))
             }
             _ => {
                 self.commit(SimOp::SyncDir);
@@ -274,9 +279,9 @@ impl Machine {
 
     fn sync(&mut self, inode: Inode) -> io::Result<()> {
         match self.begin_file(OpKind::Sync, inode, None, false)? {
-            Some(FaultKind::FailedSync) => {
+            Some(kind @ (FaultKind::FailedSync | FaultKind::FullSync)) => {
                 self.commit(SimOp::SyncFailed { inode });
-                Err(io_error())
+                Err(sync_error(kind))
             }
             _ => {
                 self.commit(SimOp::Sync { inode });
@@ -445,6 +450,10 @@ impl Device for SimDevice {
 
     fn path(&self) -> String {
         "(simulated)".to_owned()
+    }
+
+    fn available(&self) -> Option<u64> {
+        self.machine.lock().available()
     }
 }
 

@@ -176,7 +176,7 @@ fn errors_and_ends_are_told() {
 #[test]
 fn what_the_kernel_refuses_is_handed_back() {
     let Some((_, file)) = marked() else { return };
-    let mut ring = Ring::new(std::process::id()).unwrap();
+    let mut ring = Ring::new(Process::current()).unwrap();
     (0..3).for_each(|page| ring.push(read(page, 1), &file).unwrap());
     ring.enter(false);
     (3..8).for_each(|page| ring.push(read(page, 1), &file).unwrap());
@@ -204,7 +204,7 @@ fn what_the_kernel_refuses_is_handed_back() {
 #[test]
 fn what_cannot_be_waited_for_keeps_its_memory() {
     let Some((_, file)) = marked() else { return };
-    let mut ring = Ring::new(std::process::id()).unwrap();
+    let mut ring = Ring::new(Process::current()).unwrap();
     let before: Vec<_> = (0..5)
         .map(|page| {
             let read = read(page, 1);
@@ -231,13 +231,13 @@ fn a_refusal_is_remembered_and_a_fork_has_no_rings() {
     assert!(rings.queue(&file).is_none());
     drop(taken);
     assert!(rings.queue(&file).is_some(), "what is there serves on");
-    let forked = Rings { process: std::process::id() + 1, ..Arc::into_inner(Rings::new(true).unwrap()).unwrap() };
+    let forked = Rings { process: Process::current().other(), ..Arc::into_inner(Rings::new(true).unwrap()).unwrap() };
     assert!(Arc::new(forked).queue(&file).is_none());
     // One that comes from the parent does not wait for what is in flight there.
-    let mut ring = Ring::new(std::process::id()).unwrap();
+    let mut ring = Ring::new(Process::current()).unwrap();
     ring.push(read(0, 1), &file).unwrap();
     ring.enter(false);
-    ring.process += 1;
+    ring.process = ring.process.other();
     drop(ring);
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::node::{Branch, Node};
+use super::node::{Branch, Node, Stored};
 use super::read::StbeView;
 use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, Result, RunId, SeededBug, key_hash};
 use crate::index::{Core, Part, Visitor};
@@ -16,14 +16,23 @@ use crate::space::ranges::RangeSet;
 /// Bytes read ahead while every leaf is read.
 const READ_AHEAD: usize = 256 << 10;
 
-/// Reads every node, every block of every run, every large value; reports pages, blocks, live messages and problems.
-pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mut dyn Visitor) -> Result<()> {
+/// A node, and where it is on disk. A checkpoint may give it a place later, in pages that something else has left since.
+type Placed = (Arc<Node>, Option<Stored>);
+
+/// The nodes below `root` as they are now.
+pub(super) fn nodes(root: &Arc<Node>) -> Vec<Placed> {
+    let mut nodes = Vec::new();
+    root.walk(&mut |node| nodes.push((node.clone(), node.stored())));
+    nodes
+}
+
+/// Reads every node, every block of every run, every large value; reports pages, blocks, live messages and problems. The caller
+/// keeps the trunk.
+pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &RangeSet, visit: &mut dyn Visitor) -> Result<()> {
     let mut runs = HashSet::new();
     let mut named = RangeSet::default();
     let mut complete = true;
-    let mut nodes = Vec::new();
-    root.walk(&mut |node| nodes.push(node.clone()));
-    for node in &nodes {
+    for (node, stored) in nodes {
         if let Some(error) = &node.lost {
             visit.problem(error.clone());
             complete = false;
@@ -31,7 +40,7 @@ pub(super) fn verify(core: &Core, root: &Arc<Node>, blobs: &RangeSet, visit: &mu
         if let Some(problem) = node.problem() {
             visit.problem(crate::Error::corruption("trunk node", 0, problem));
         }
-        if let Some(stored) = node.stored() {
+        if let Some(stored) = stored {
             stored.twin.extents().into_iter().for_each(|extent| visit.extent(extent));
             for addr in stored.twin.0 {
                 match core.data.read_block(addr, stored.id, BlockKind::Node) {

@@ -185,7 +185,7 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
 }
 
 /// Whether the range tombstones of a branch cover a whole leaf: what is older there can go, though nothing of it was touched.
-fn wipes(branch: &Branch, leaf: &KeyRange) -> bool {
+pub(super) fn wipes(branch: &Branch, leaf: &KeyRange) -> bool {
     if branch.slice.run().meta().range_tombstones == 0 {
         return false;
     }

@@ -27,10 +27,17 @@ const FIRST_STRETCH: u64 = 16;
 
 /// Deletes from one key to another, both included.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Stretch {
+pub(super) struct Stretch {
     from: Arc<[u8]>,
     to: Arc<[u8]>,
     count: u64,
+}
+
+impl Stretch {
+    /// How many deletes it holds.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
 }
 
 /// The point deletes of a branch, in order.
@@ -47,6 +54,11 @@ impl Deletes {
         }
         let to = if range.is_above(&meta.last_key) { &meta.last_key } else { &range.to };
         Deletes([Stretch { from: slice.low().into(), to: to.as_slice().into(), count }].into())
+    }
+
+    /// Where they lie.
+    pub(super) fn stretches(&self) -> impl Iterator<Item = &Stretch> {
+        self.0.iter()
     }
 
     /// How many there are.
@@ -139,20 +151,26 @@ pub(super) fn buried_child(node: &Node) -> Option<usize> {
 }
 
 /// Deletes, shared out among the children of a node.
-struct Shares<'a> {
+pub(super) struct Shares<'a> {
     node: &'a Node,
     parts: Vec<Vec<(&'a Stretch, u64)>>,
 }
 
 impl<'a> Shares<'a> {
-    fn new(node: &'a Node) -> Shares<'a> {
+    pub(super) fn new(node: &'a Node) -> Shares<'a> {
         Shares { node, parts: vec![Vec::new(); node.children.len()] }
     }
 
-    fn add(&mut self, stretch: &'a Stretch, count: u64, lives: impl Fn(usize) -> bool) {
+    /// Adds deletes for those children that they are live for.
+    pub(super) fn add(&mut self, stretch: &'a Stretch, count: u64, lives: impl Fn(usize) -> bool) {
         let (first, last) = (self.node.child_for(&stretch.from), self.node.child_for(&stretch.to));
         let count = count / (last - first + 1) as u64;
         (first..=last).filter(|&i| count > 0 && lives(i)).for_each(|i| self.parts[i].push((stretch, count)));
+    }
+
+    /// What falls to the `i`-th child.
+    pub(super) fn of(&self, i: usize) -> &[(&'a Stretch, u64)] {
+        &self.parts[i]
     }
 
     /// The first child with a leaf of which its share hides much.

@@ -28,6 +28,7 @@ fn core(device: &MemDevice) -> Core {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(20)),
         mend: true,
+        share: Default::default(),
     }
 }
 

@@ -401,6 +401,7 @@ mod tests {
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1)),
             mend: true,
+            share: Default::default(),
         };
         let mut folding =
             Folding::new(&core, FilterBuilder::new(Filters::Bloom, 1), 0, Stripes::default(), None, false, &[]);

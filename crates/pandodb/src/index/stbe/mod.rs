@@ -34,6 +34,7 @@ mod job;
 pub mod node;
 pub mod persist;
 mod read;
+mod relieve;
 mod route;
 mod tend;
 #[cfg(test)]
@@ -47,20 +48,28 @@ use self::job::{MergeJob, Output, PackJob};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
 use self::route::{RouteJob, Routes};
-use self::tend::{TendCounters, Tender};
+use self::tend::{Pieces, TendCounters, Tender};
 use super::graves::Graves;
+use super::owed::Owing;
 use super::{
-    Core, Cut, Debt, Estimate, HEIGHTS, Index, IndexStats, IndexView, Part, Progress, RootRecord, SealedBatch, Visitor,
+    Core, Cut, Debt, Estimate, HEIGHTS, Index, IndexStats, IndexView, Part, Progress, Room, RootRecord, SealedBatch,
+    Verification,
 };
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, RunId, Seqno};
+use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, RunId, Seqno, events};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
-use crate::run::{Compression, Run, RunMeta, RunSlice};
+use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::ranges::{RangeSet, extents};
 
 pub use self::choose::Policy;
 pub use self::tend::Shape;
+
+/// About what an index takes in memory without any run, with the keyspace that it belongs to.
+const EMPTY_BYTES: usize = size_of::<Stbe>() + size_of::<StbeView>() + size_of::<Node>() + 1536;
+
+/// The identity of a tree's first branch.
+const FIRST_BRANCH: u64 = 1;
 
 /// The name in the catalogue.
 pub const KIND: &str = "stbe";
@@ -76,10 +85,8 @@ pub struct Stbe {
     published: ArcSwap<StbeView>,
     inner: Mutex<Inner>,
     queue: Mutex<VecDeque<SealedBatch>>,
-    /// Bytes of memtables that are queued or being packed.
-    pack_bytes: AtomicU64,
-    /// Bytes of compactions that wait or are under way.
-    compact_bytes: AtomicU64,
+    /// Bytes of memtables that are queued or being packed, and of compactions that wait or are under way.
+    owing: Owing,
     branch_ids: AtomicU64,
     counters: Counters,
 }
@@ -105,6 +112,10 @@ struct Inner {
     /// Inputs that could not be read; they stay as they are until the store is reopened.
     stuck: Stuck,
     next_ticket: u64,
+    /// On a full disk, everything below this key was handed down to the leaves last.
+    relieved_to: Vec<u8>,
+    /// Compactions come before the next memtable is packed.
+    sweeping: bool,
     /// The keyspace was dropped: outputs that are still under way are for nothing.
     cleared: bool,
 }
@@ -159,7 +170,7 @@ impl Stbe {
             forced: Vec::new(),
             graves: Graves::new(core.data.clone()),
         };
-        Stbe::around(core, shape, operator, trunk, 1)
+        Stbe::around(core, shape, operator, trunk, FIRST_BRANCH)
     }
 
     /// Opens the tree that a checkpoint wrote, and marks the pages that it reaches.
@@ -187,7 +198,9 @@ impl Stbe {
     fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {
         let rows = Arc::new(core.rows.of_index(trunk.through));
         let view = StbeView::of(&trunk, &rows);
+        core.pool.hold(EMPTY_BYTES);
         Stbe {
+            owing: Owing::new(core.share.clone()),
             core,
             rows,
             shape,
@@ -200,11 +213,11 @@ impl Stbe {
                 routes: Routes::default(),
                 stuck: Stuck::default(),
                 next_ticket: 0,
+                relieved_to: Vec::new(),
+                sweeping: false,
                 cleared: false,
             }),
             queue: Mutex::new(VecDeque::new()),
-            pack_bytes: AtomicU64::new(0),
-            compact_bytes: AtomicU64::new(0),
             branch_ids: AtomicU64::new(next_branch),
             counters: Counters::default(),
         }
@@ -214,23 +227,8 @@ impl Stbe {
     /// short; then compactions under way; then new ones.
     fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
-        match std::mem::replace(&mut inner.packing, Packing::Working) {
-            Packing::Parked(job) => return Ok(Some(Claim::Pack(job))),
-            Packing::Working => {}
-            Packing::Nothing => {
-                inner.packing = Packing::Nothing;
-                let batch = self.queue.lock().pop_front();
-                if let Some(batch) = batch {
-                    inner.packing = Packing::Working;
-                    let root = &inner.trunk.root;
-                    let bottom = root.is_leaf() && root.branches.is_empty();
-                    let operator = self.operator.clone();
-                    // In the root maplets are made of maplets.
-                    let filter = self.filter(2);
-                    let job = PackJob::new(&self.core, &self.rows, batch, filter, keep(), operator, bottom);
-                    return Ok(Some(Claim::Pack(Box::new(job))));
-                }
-            }
+        if let Some(job) = self.claim_pack(&mut inner, keep) {
+            return Ok(Some(Claim::Pack(job)));
         }
         if let Some(claim) = self.claim_route(&mut inner) {
             return Ok(Some(claim));
@@ -245,24 +243,7 @@ impl Stbe {
         // Leaves rewrite what they hold as it grows; above them a message is compacted once a level.
         let twice = candidate.height > 0 && candidate.branches.iter().any(|branch| !branch.fresh);
         assert!(!twice, "what was compacted on this level already is not compacted here again");
-        let ticket = inner.next_ticket;
-        inner.next_ticket += 1;
-        let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
-        // No maplet is made of what lies in leaves.
-        let filter = self.filter(u32::from(candidate.height > 0));
-        // What lies at the bottom is most of the data, and stays longest.
-        let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
-        let job = MergeJob::new(&self.core, candidate.clone(), filter, keep(), self.operator.clone());
-        let job = match job.map(|job| job.with_compression(compression)) {
-            Ok(job) => job,
-            Err((run, e)) => {
-                inner.leave(&candidate, Some(run), &e);
-                self.recount(&mut inner);
-                return Ok(Some(Claim::Damage(e)));
-            }
-        };
-        inner.merging.push(Merging { ticket, ids, live, bytes, parked: None });
-        Ok(Some(Claim::Merge(ticket, Box::new(job))))
+        Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
     }
 
     /// The compactions that could start now.
@@ -277,7 +258,7 @@ impl Stbe {
         let waiting: u64 = self.waiting(inner).iter().map(|candidate| candidate.bytes).sum();
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes).sum();
         let routes = self.route_bytes(inner);
-        self.compact_bytes.store(waiting + working + routes, Relaxed);
+        self.owing.change(|own| own.compact_bytes = waiting + working + routes);
     }
 
     fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
@@ -305,8 +286,8 @@ impl Stbe {
         if let Err(e) = attached {
             return Err(self.give_up_pack(batch, e));
         }
-        let _ = self.pack_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(batch.bytes)));
-        Ok(Progress { bytes, packed: true, ..Progress::default() })
+        self.owing.change(|own| own.pack_bytes = own.pack_bytes.saturating_sub(batch.bytes));
+        Ok(Progress { bytes, packed: Some(batch.bytes), ..Progress::default() })
     }
 
     /// Lets go of the large values that only a memtable of a dropped keyspace names.
@@ -357,6 +338,8 @@ impl Stbe {
         inner.packing = Packing::Nothing;
         inner.routes.rest(false);
         self.publish(&mut inner, trunk, &output.dropped_blobs);
+        drop(inner);
+        events::packed(batch.bytes, output_bytes(&output));
         Ok(())
     }
 
@@ -377,8 +360,7 @@ impl Stbe {
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 merging.parked = Some(job);
                 // What is owed is an estimate, and something is owed until the job is done: who waits for it asks for debt.
-                let _ =
-                    self.compact_bytes.fetch_update(Relaxed, Relaxed, |owed| Some(owed.saturating_sub(bytes).max(1)));
+                self.owing.change(|own| own.compact_bytes = own.compact_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(Progress { bytes, ..Progress::default() });
         }
@@ -442,6 +424,8 @@ impl Stbe {
             self.counters.wasted_bytes.fetch_add(output_bytes(&output), Relaxed);
         }
         self.publish(&mut inner, trunk, &output.dropped_blobs);
+        drop(inner);
+        events::compacted(candidate.height, candidate.branches.len(), candidate.bytes, output_bytes(&output));
         Ok(())
     }
 
@@ -456,14 +440,22 @@ impl Stbe {
     }
 
     fn tend(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
-        let busy: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
-        let forced: Vec<KeyRange> = trunk.forced.iter().map(|request| request.range.clone()).collect();
+        self.tend_with(inner, trunk, None)
+    }
+
+    /// As [`Stbe::tend`]; what lies in the range of `pieces` is handed down to its leaf, which is cut.
+    fn tend_with(&self, inner: &Inner, trunk: &mut Trunk, pieces: Option<&Pieces>) -> Result<()> {
+        let cut = pieces.iter().map(|pieces| pieces.range.clone());
+        let busy = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned());
+        let busy: Vec<KeyRange> = busy.chain(cut.clone()).collect();
+        let forced: Vec<KeyRange> = trunk.forced.iter().map(|request| request.range.clone()).chain(cut).collect();
         let tender = Tender {
             shape: self.shape,
             ids: &self.branch_ids,
             counters: &self.counters.tend,
             busy: &busy,
             forced: &forced,
+            pieces,
         };
         match tender.tend_root(&trunk.root) {
             Ok(root) => trunk.root = root,
@@ -487,6 +479,12 @@ impl Stbe {
         self.published.store(Arc::new(StbeView::of(&inner.trunk, &self.rows)));
         inner.routes.resume();
         self.recount(inner);
+    }
+}
+
+impl Drop for Stbe {
+    fn drop(&mut self) {
+        self.core.pool.let_go(EMPTY_BYTES);
     }
 }
 
@@ -524,7 +522,7 @@ impl Index for Stbe {
     }
 
     fn ingest(&self, batch: SealedBatch) {
-        self.pack_bytes.fetch_add(batch.bytes, Relaxed);
+        self.owing.change(|own| own.pack_bytes += batch.bytes);
         self.queue.lock().push_back(batch);
     }
 
@@ -537,7 +535,7 @@ impl Index for Stbe {
     }
 
     fn debt(&self) -> Debt {
-        Debt { pack_bytes: self.pack_bytes.load(Relaxed), compact_bytes: self.compact_bytes.load(Relaxed) }
+        self.owing.debt()
     }
 
     fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
@@ -548,6 +546,10 @@ impl Index for Stbe {
             Some(Claim::Damage(e)) => left_alone(e),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
+    }
+
+    fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        self.relieve_in(room, keep)
     }
 
     fn rest(&self) {
@@ -562,7 +564,12 @@ impl Index for Stbe {
             let inner = self.inner.lock();
             (inner.trunk.clone(), self.branch_ids.load(Relaxed))
         };
-        let bytes = persist::store(&self.core, &trunk.root, &trunk.blobs, next_branch)?;
+        // Nothing was ever in it: then nothing has to be written or read for it.
+        let untouched = next_branch == FIRST_BRANCH && trunk.root.stored().is_none() && trunk.blobs.is_empty();
+        let bytes = match untouched {
+            true => Vec::new(),
+            false => persist::store(&self.core, &trunk.root, &trunk.blobs, next_branch)?,
+        };
         let pin = Arc::new(StbeView::of(&trunk, &self.rows));
         Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin })
     }
@@ -581,6 +588,10 @@ impl Index for Stbe {
 
     fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
         self.published.load().estimate(range)
+    }
+
+    fn entries(&self) -> (u64, u64) {
+        self.published.load().entries()
     }
 
     fn stats(&self) -> IndexStats {
@@ -609,7 +620,7 @@ impl Index for Stbe {
         let mut inner = self.inner.lock();
         inner.cleared = true;
         let mut unpacked: Vec<SealedBatch> = self.queue.lock().drain(..).collect();
-        self.pack_bytes.store(0, Relaxed);
+        self.owing.end();
         inner.merging.retain(|merging| merging.parked.is_none());
         inner.routes.clear();
         match std::mem::replace(&mut inner.packing, Packing::Nothing) {
@@ -625,9 +636,14 @@ impl Index for Stbe {
         self.publish(&mut inner, trunk, &blobs);
     }
 
-    fn verify(&self, visit: &mut dyn Visitor) -> Result<()> {
+    fn pin(&self) -> Verification<'_> {
         let trunk = self.inner.lock().trunk.clone();
-        check::verify(&self.core, &trunk.root, &trunk.blobs, visit)
+        let nodes = check::nodes(&trunk.root);
+        Box::new(move |visit| {
+            // The whole of it is kept: its graves hold the large values that compactions drop meanwhile.
+            let trunk = &trunk;
+            check::verify(&self.core, &nodes, &trunk.blobs, visit)
+        })
     }
 
     fn parts(&self) -> Vec<Part> {

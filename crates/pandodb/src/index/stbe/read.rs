@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::cursor::StbeCursor;
 use super::node::{Branch, Child, Node, Route};
 use super::{Graves, Trunk};
+use crate::base::sync::Once;
 use crate::base::{BlockAddr, KeyRange, RangeTombstone, Result, RunId, Seqno};
 use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
 use crate::pool::Block;
@@ -25,6 +26,8 @@ pub struct StbeView {
     horizon: Seqno,
     /// Bytes of large values.
     blob_bytes: u64,
+    /// Messages and point tombstones, once they were asked for.
+    counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
     /// Held, not read: large values that later swaps drop outlive this view.
     _graves: Arc<Graves>,
@@ -38,6 +41,7 @@ impl StbeView {
             through: trunk.through,
             horizon: trunk.horizon,
             blob_bytes: trunk.blobs.iter().map(|(_, pages)| pages * crate::base::PAGE as u64).sum(),
+            counted: Once::new(),
             _graves: trunk.graves.clone(),
         }
     }
@@ -89,27 +93,43 @@ impl StbeView {
         });
         stats.disk_bytes += self.blob_bytes;
         stats.max_runs_on_path = runs_on_path(&self.root);
-        for part in live_parts(&self.root) {
+        for_live_parts(&self.root, &mut |part| {
             let meta = part.slice.run().meta();
-            let all = (meta.puts + meta.deletes + meta.merges + meta.blob_puts).max(1);
-            // Runs count themselves as a whole; a clipped one is taken to be like the rest of it.
-            let share = |count: u64| (u128::from(count) * u128::from(part.entries) / u128::from(all)) as u64;
             stats.entries += part.entries;
-            stats.tombstones += share(meta.deletes);
-            stats.logical_bytes += share(meta.key_bytes + meta.value_bytes + meta.blob_bytes);
-        }
+            stats.tombstones += part.share(meta.deletes);
+            stats.logical_bytes += part.share(meta.key_bytes + meta.value_bytes + meta.blob_bytes);
+        });
         stats
+    }
+
+    /// Messages in runs and the point tombstones among them: counted once for each view.
+    pub(super) fn entries(&self) -> (u64, u64) {
+        *self.counted.get_or_init(|| {
+            let (mut entries, mut tombstones) = (0, 0);
+            for_live_parts(&self.root, &mut |part| {
+                entries += part.entries;
+                tombstones += part.share(part.slice.run().meta().deletes);
+            });
+            (entries, tombstones)
+        })
     }
 }
 
 /// A branch, with the messages of it that are live in its node.
-struct LivePart {
-    slice: Arc<crate::run::RunSlice>,
+struct LivePart<'a> {
+    slice: &'a crate::run::RunSlice,
     entries: u64,
 }
 
-fn live_parts(root: &Arc<Node>) -> Vec<LivePart> {
-    let mut parts = Vec::new();
+impl LivePart<'_> {
+    /// The part of `count` of the run's messages: a clipped run is taken to be like the rest of it.
+    fn share(&self, count: u64) -> u64 {
+        let all = self.slice.run().meta().entries().max(1);
+        (u128::from(count) * u128::from(self.entries) / u128::from(all)) as u64
+    }
+}
+
+fn for_live_parts(root: &Arc<Node>, visit: &mut dyn FnMut(LivePart<'_>)) {
     root.walk(&mut |node| {
         for (i, branch) in node.branches.iter().enumerate() {
             let all = branch.slice.entries();
@@ -123,10 +143,9 @@ fn live_parts(root: &Arc<Node>) -> Vec<LivePart> {
                     .sum();
                 (u128::from(all) * u128::from(live) / u128::from(total)) as u64
             };
-            parts.push(LivePart { slice: branch.slice.clone(), entries });
+            visit(LivePart { slice: &branch.slice, entries });
         }
     });
-    parts
 }
 
 /// The most branches that one key can meet from `node` down.

@@ -19,7 +19,7 @@
 
 use std::sync::Arc;
 
-use super::choose::{Policy, is_wasteful, may_stay_apart};
+use super::choose::{Policy, is_wasteful, may_stay_apart, wipes};
 use super::deletes::buried_child;
 use super::node::{Branch, BranchId, Child, Node, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
@@ -27,6 +27,8 @@ use crate::base::{KeyRange, Result, SeededBug};
 use crate::filter::Filters;
 use crate::run::Compression;
 
+/// Runs with more range tombstones than this are not searched for one that covers a child: their tombstones are small ones.
+const MOST_TOMBSTONES: u64 = 256;
 /// More passes than a trunk has levels.
 const MAX_PASSES: usize = 64;
 
@@ -72,6 +74,15 @@ pub struct TendCounters {
     pub merges: Counter,
 }
 
+/// A leaf that is to be cut into pieces of about so many bytes, whatever its size: with little disk left.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    /// The keys of the leaf.
+    pub range: KeyRange,
+    /// Bytes of a piece.
+    pub bytes: u64,
+}
+
 /// One pass over a trunk.
 pub struct Tender<'a> {
     /// The sizes.
@@ -84,6 +95,8 @@ pub struct Tender<'a> {
     pub busy: &'a [KeyRange],
     /// Ranges in which everything goes down to the leaves.
     pub forced: &'a [KeyRange],
+    /// What is to be cut.
+    pub pieces: Option<&'a Pieces>,
 }
 
 impl Tender<'_> {
@@ -164,7 +177,8 @@ impl Tender<'_> {
             let many = node.live(child).len() > self.shape.flush_branches();
             live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
         });
-        crowded.or_else(|| buried_child(node).filter(|_| self.shape.policy == Policy::Product))
+        let product = self.shape.policy == Policy::Product;
+        crowded.or_else(|| product.then(|| wiped_child(node).or_else(|| buried_child(node))).flatten())
     }
 
     /// Hands all branches that are live for the `i`-th child to it.
@@ -186,9 +200,11 @@ impl Tender<'_> {
     /// Splits a leaf that is far too large, or too large with nothing left to compact, by clipping its runs.
     fn split_leaf(&self, leaf: Arc<Node>) -> Result<Vec<Arc<Node>>> {
         let bytes = leaf.own_bytes();
-        let target = self.shape.leaf_bytes;
+        let pieces = self.pieces.filter(|pieces| pieces.range.covers(&leaf.range));
+        let target = pieces.map_or(self.shape.leaf_bytes, |pieces| pieces.bytes.min(self.shape.leaf_bytes));
         let settled = || may_stay_apart(&leaf.branches, self.shape.policy) && !is_wasteful(&leaf.branches);
-        if bytes <= 3 * target && !(bytes > target + target / 2 && settled()) {
+        let may_wait = pieces.is_none() && bytes <= 3 * target;
+        if bytes <= target + target / 2 || may_wait && !settled() {
             return Ok(vec![leaf]);
         }
         let keys = quantiles(&leaf, bytes.div_ceil(target))?;
@@ -282,6 +298,18 @@ impl Tender<'_> {
         node.children.extend(b.children.iter().map(|c| Child { node: c.node.clone(), next: c.next + shift }));
         node
     }
+}
+
+/// The first child whose keys a range tombstone covers, all of them, that waits for it: what lies below can go at once.
+fn wiped_child(node: &Node) -> Option<usize> {
+    let few = |branch: &&Branch| (1..=MOST_TOMBSTONES).contains(&branch.slice.run().meta().range_tombstones);
+    if !node.branches.iter().any(|branch| few(&branch)) {
+        return None;
+    }
+    (0..node.children.len()).find(|&i| {
+        let child = &node.children[i];
+        node.live(child).iter().filter(few).any(|branch| branch.weights[i] > 0 && wipes(branch, &child.node.range))
+    })
 }
 
 /// The part of an inner node that holds its children `from..to`: branches clipped, liveness copied.

@@ -106,7 +106,7 @@ fn run(key: Key) {
             scope.spawn(move || read(memtable, plan, key, seed));
         }
     });
-    memtable.tree.check();
+    memtable.tree().unwrap().check();
     assert_eq!(memtable.len(), plan.rows.len());
     assert_eq!(memtable.seqno_range(), Some((Seqno(1), Seqno(WRITERS * TURNS))));
     let sizes = plan.rows.keys().map(|place| place.0.len() + value(place.1.0).len());
@@ -185,5 +185,5 @@ fn a_visit_may_insert() {
         true
     });
     assert!((200..=400).contains(&seen) && memtable.len() == 200 + seen);
-    memtable.tree.check();
+    memtable.tree().unwrap().check();
 }

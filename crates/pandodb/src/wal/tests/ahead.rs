@@ -20,12 +20,12 @@ fn names(device: &dyn Device) -> Vec<String> {
 fn a_writer_takes_the_segment_that_was_made_ahead() {
     let device = MemDevice::new();
     let log = fresh(&device);
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert!(names(&*device).is_empty(), "a store that writes nothing has no log");
     put(&log, 1, 10, false).unwrap();
     put(&log, 2, 100, false).unwrap();
-    log.prepare().unwrap();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device), [segment_name(0, 1), segment_name(0, 2)], "one, and no more");
     put(&log, 3, 5000, false).unwrap();
     put(&log, 4, 10_000, false).unwrap();
@@ -33,7 +33,7 @@ fn a_writer_takes_the_segment_that_was_made_ahead() {
     assert_eq!(inspect(&*device, STORE).unwrap()[1].records[0].first, Seqno(4));
     log.sync(Seqno(4)).unwrap();
     assert_eq!(log.discard_through(Seqno(3)).unwrap(), 1);
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(log.discard_through(Seqno(4)).unwrap(), 0, "never the current one, nor the next");
     drop(log);
     let (_, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4) }, SMALL).unwrap();
@@ -46,11 +46,11 @@ fn it_is_wanted_once_a_quarter_of_the_current_one_is_used() {
     let device = MemDevice::new();
     let log = reopen(&device, Claims::default(), 64 << 10).unwrap().0;
     put(&log, 1, 8000, false).unwrap();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert!(!log.wants_segment() && names(&*device).len() == 1);
     put(&log, 2, 8000, false).unwrap();
     assert!(log.wants_segment() && !log.wants_segment(), "said once");
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 2);
 }
 
@@ -59,7 +59,7 @@ fn one_that_is_too_small_gives_way() {
     let device = MemDevice::new();
     let log = fresh(&device);
     put(&log, 1, 10_000, false).unwrap();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     put(&log, 2, 50_000, false).unwrap();
     assert_eq!(names(&*device), [segment_name(0, 1), segment_name(0, 3)]);
     drop(log);
@@ -72,11 +72,11 @@ fn a_clean_end_leaves_none() {
     let device = MemDevice::new();
     let log = fresh(&device);
     put(&log, 1, 10_000, false).unwrap();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     log.sync(Seqno(1)).unwrap();
     log.trim().unwrap();
     log.close();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device), [segment_name(0, 1)]);
 }
 
@@ -86,13 +86,13 @@ fn a_full_disk_is_met_by_the_writer() {
     sim.set_byte_budget(Some(SMALL + 100));
     let log = fresh(&sim);
     put(&log, 1, 10_000, false).unwrap();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*sim), [segment_name(0, 1)], "nothing is left of the attempt");
     sim.set_byte_budget(None);
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*sim).len(), 1, "it is tried once for each segment");
     sim.set_byte_budget(Some(SMALL + 100));
-    assert!(matches!(log.reserve(10_000, false), Err(Error::DiskFull { .. })));
+    assert!(matches!(log.reserve(10_000, false, UNLIMITED), Err(Error::DiskFull { .. })));
     sim.set_byte_budget(None);
     put(&log, 2, 10_000, false).unwrap();
     log.sync(Seqno(2)).unwrap();
@@ -109,7 +109,7 @@ fn a_failure_is_no_failure_of_the_log() {
             put(&log, 1, 10_000, false).unwrap();
             log.sync(Seqno(1)).unwrap();
             sim.set_fault(Some(Fault::once(kind, nth)));
-            let prepared = log.prepare();
+            let prepared = log.prepare(UNLIMITED);
             let struck = sim.faults_struck();
             sim.set_fault(None);
             let last = if prepared.is_ok() {
@@ -118,7 +118,7 @@ fn a_failure_is_no_failure_of_the_log() {
                 2
             } else {
                 final_ones += 1;
-                assert!(matches!(log.reserve(1, false), Err(Error::Poisoned { .. })), "{kind:?} at {nth}");
+                assert!(matches!(log.reserve(1, false, UNLIMITED), Err(Error::Poisoned { .. })), "{kind:?} at {nth}");
                 1
             };
             let left = SimDevice::from_image(&sim.durable_image(), 1);
@@ -139,26 +139,26 @@ fn who_fills_one_after_the_other_has_four_ahead() {
     let mut ahead = Vec::new();
     for seqno in 1..=6 {
         put(&log, seqno, 10_000, false).unwrap();
-        log.prepare().unwrap();
-        log.prepare().unwrap();
+        log.prepare(UNLIMITED).unwrap();
+        log.prepare(UNLIMITED).unwrap();
         ahead.push(names(&*device).len() - seqno as usize);
     }
     assert_eq!(ahead, [1, 2, 3, 4, 4, 4]);
     // Who has run dry is not to have fewer for it.
     (7..=11).for_each(|seqno| put(&log, seqno, 10_000, false).unwrap());
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11 + 4);
     assert!(log.give_up_prepared() && !log.give_up_prepared());
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11, "not for the same segment again");
     put(&log, 12, 10_000, false).unwrap();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     put(&log, 13, 50_000, false).unwrap();
     assert_eq!(names(&*device).len(), 13, "what is too small for it is gone: it has a number above theirs");
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 13, "a segment for a long record says nothing of the next");
     put(&log, 14, 10_000, false).unwrap();
-    log.prepare().unwrap();
+    log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 15, "and the count begins anew");
     drop(log);
     let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
@@ -171,7 +171,7 @@ fn long_segments_are_not_piled_up() {
     let log = reopen(&device, Claims::default(), 16 << 20).unwrap().0;
     for seqno in 1..=4 {
         put(&log, seqno, 9 << 20, false).unwrap();
-        log.prepare().unwrap();
+        log.prepare(UNLIMITED).unwrap();
     }
     assert_eq!(names(&*device).len(), 4 + 2, "32 MiB of them");
 }
@@ -180,7 +180,7 @@ fn long_segments_are_not_piled_up() {
 #[test]
 fn the_first_record_says_where_the_segment_before_ends() {
     let device = MemDevice::new();
-    let header = |number, after| Header { stream: 0, number, epoch: 1, start: Seqno(0), after, tagged: false };
+    let header = |number, after| Header { stream: 0, number, epoch: 1, start: Seqno(0), after };
     let mut damaged = handmade(header(1, Some(Seqno(0))), &[(1, 1, 0), (2, 1, 0)]);
     damaged[20] ^= 1;
     create(&*device, &segment_name(0, 1), &damaged);
@@ -205,7 +205,7 @@ fn writers_and_those_who_prepare_keep_the_order_of_segments() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                log.prepare().unwrap();
+                log.prepare(UNLIMITED).unwrap();
             }
         });
         for seqno in 1..=2000 {

@@ -2,25 +2,21 @@
 
 use proptest::prelude::*;
 
-use super::super::format::{FileName, Head, Header, parse_name, put_record, record_is_intact, unfinished_name};
+use super::super::format::{
+    FileName, Head, Header, RecordKind, parse_name, put_record, record_is_intact, unfinished_name,
+};
 use super::super::ops::{Ops, put_op};
 use super::super::tags::{Tag, Tags, tagged_bytes};
 use super::{STORE, segment_name};
 use crate::base::{Error, KeyspaceId, Kind, MAX_KEY, Seqno, StoreId};
 
-const HEADER: Header = Header {
-    stream: 2,
-    number: 0x0102_0304,
-    epoch: 7,
-    start: Seqno(0x1122),
-    after: Some(Seqno(0x3344)),
-    tagged: false,
-};
+const HEADER: Header =
+    Header { stream: 2, number: 0x0102_0304, epoch: 7, start: Seqno(0x1122), after: Some(Seqno(0x3344)) };
 
 #[test]
 fn golden_header() {
     let block = HEADER.encode(STORE);
-    let mut golden = b"PandoWAL\x01\0\0\0\x02\0\0\0the store of log\x04\x03\x02\x01\0\0\0\0\x07\0\0\0\0\0\0\0".to_vec();
+    let mut golden = b"PandoWAL\x03\0\0\0\x02\0\0\0the store of log\x04\x03\x02\x01\0\0\0\0\x07\0\0\0\0\0\0\0".to_vec();
     golden.extend_from_slice(b"\x22\x11\0\0\0\0\0\0\x44\x33\0\0\0\0\0\0");
     golden.resize(4092, 0);
     golden.extend_from_slice(&GOLDEN_HEADER_CRC.to_le_bytes());
@@ -38,12 +34,12 @@ fn golden_header() {
     }
 }
 /// Computed apart from this program, as are the others.
-const GOLDEN_HEADER_CRC: u32 = 0xccbd_a001;
+const GOLDEN_HEADER_CRC: u32 = 0xd6c2_1fb6;
 
 #[test]
 fn golden_record() {
     let mut out = Vec::new();
-    let head = Head { length: 5, count: 3, first: Seqno(0x0a0b), durable: Seqno(0x090a), tagged: false };
+    let head = Head { length: 5, count: 3, first: Seqno(0x0a0b), durable: Seqno(0x090a), kind: RecordKind::Ops };
     put_record(&mut out, HEADER.seed(STORE), 8192, &head, b"hello");
     let mut golden = GOLDEN_RECORD_CRC.to_le_bytes().to_vec();
     golden.extend_from_slice(b"\x05\0\0\0\x03\0\0\0REC\x01\x0b\x0a\0\0\0\0\0\0\x0a\x09\0\0\0\0\0\0hello\0\0\0");
@@ -63,22 +59,26 @@ fn golden_record() {
 }
 const GOLDEN_RECORD_CRC: u32 = 0xf709_4ed9;
 
-/// What carries generations is marked in its segment, which earlier builds refuse, and in itself.
+/// Segments of earlier versions are read, one of a later version is refused by name.
+#[test]
+fn golden_versions() {
+    let name = FileName { stream: 2, number: 0x0102_0304, unfinished: false };
+    let mut golden = HEADER.encode(STORE);
+    for (version, crc) in GOLDEN_CRCS {
+        golden[8] = version;
+        golden[4092..].copy_from_slice(&crc.to_le_bytes());
+        let decoded = Header::decode(&golden, STORE, name);
+        match version {
+            1..=3 => assert_eq!(decoded.unwrap(), HEADER),
+            _ => assert!(matches!(decoded, Err(Error::Unsupported { .. }))),
+        }
+    }
+}
+const GOLDEN_CRCS: [(u8, u32); 4] = [(1, 0xccbd_a001), (2, 0x590b_fb15), (3, GOLDEN_HEADER_CRC), (4, 0x778b_3bcc)];
+
+/// What carries generations says so in itself.
 #[test]
 fn golden_tagged() {
-    let header = Header { tagged: true, ..HEADER };
-    let block = header.encode(STORE);
-    let mut golden = HEADER.encode(STORE);
-    golden[8] = 2;
-    golden[4092..].copy_from_slice(&GOLDEN_TAGGED_HEADER_CRC.to_le_bytes());
-    assert!(block == golden);
-    let name = FileName { stream: 2, number: 0x0102_0304, unfinished: false };
-    assert_eq!(Header::decode(&block, STORE, name).unwrap(), header);
-    golden[8] = 3;
-    let crc = crc32c::crc32c(&golden[..4092]).to_le_bytes();
-    golden[4092..].copy_from_slice(&crc);
-    assert!(matches!(Header::decode(&golden, STORE, name), Err(Error::Unsupported { .. })));
-
     let tag = |memtable, generation| Some(Tag { memtable: Seqno(memtable), generation });
     let tags = Tags { life: 7, tags: vec![tag(0x0a00, 300), None, tag(0, 0)] };
     let payload = tags.encode(Seqno(0x0a0b), b"hello");
@@ -90,15 +90,31 @@ fn golden_tagged() {
         assert!(Tags::split(&payload[..len], Seqno(0x0a0b), 3).unwrap_err().is_corruption(), "cut to {len}");
     }
     let mut out = Vec::new();
-    let head = Head { length: payload.len() as u32, count: 3, first: Seqno(0x0a0b), durable: Seqno(9), tagged: true };
+    let head = Head {
+        length: payload.len() as u32,
+        count: 3,
+        first: Seqno(0x0a0b),
+        durable: Seqno(9),
+        kind: RecordKind::Tagged,
+    };
     put_record(&mut out, 1, 4096, &head, &payload);
     assert_eq!((&out[12..16], Head::decode(&out)), (&b"REC\x02"[..], Some(head)));
 }
-const GOLDEN_TAGGED_HEADER_CRC: u32 = 0x590b_fb15;
+
+/// A created keyspace stands in a record of a kind of its own.
+#[test]
+fn golden_created() {
+    let mut out = Vec::new();
+    let head = Head { length: 2, count: 1, first: Seqno(0x0a0b), durable: Seqno(9), kind: RecordKind::Created };
+    put_record(&mut out, 1, 4096, &head, b"ks");
+    assert_eq!((&out[12..16], Head::decode(&out)), (&b"REC\x03"[..], Some(head)));
+    out[15] = 4;
+    assert_eq!(Head::decode(&out), None, "no record is of a kind that is not known");
+}
 
 #[test]
 fn a_head_out_of_bounds_is_none() {
-    let head = Head { length: 0, count: 1, first: Seqno(9), durable: Seqno(8), tagged: false };
+    let head = Head { length: 0, count: 1, first: Seqno(9), durable: Seqno(8), kind: RecordKind::Ops };
     let mut good = Vec::new();
     put_record(&mut good, 1, 4096, &head, b"");
     assert_eq!(Head::decode(&good), Some(head));
@@ -106,7 +122,7 @@ fn a_head_out_of_bounds_is_none() {
         (4, &[0xff; 4][..]),             // longer than any payload
         (8, &[0; 4][..]),                // no seqnos
         (12, b"rec"),                    // magic
-        (15, &[3][..]),                  // kind
+        (15, &[4][..]),                  // kind
         (16, &[8, 0, 0, 0, 0, 0, 0, 0]), // durable before it was written
         (16, &[0xff; 8][..]),            // seqnos that overflow
     ] {

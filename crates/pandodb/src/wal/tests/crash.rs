@@ -82,7 +82,7 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
         }
         sim.mark(promise.mark());
         if seqno % ahead == 0 {
-            log.prepare()?;
+            log.prepare(UNLIMITED)?;
         }
     }
     Ok(())
@@ -218,7 +218,7 @@ fn every_fault_is_final_and_loses_nothing() {
             let removing = matches!(error, Error::Io { op: "remove", .. });
             let poisoned = |result: Result<()>| removing || matches!(result, Err(Error::Poisoned { .. }));
             assert!(
-                poisoned(log.reserve(1, false).map(drop)) && poisoned(log.flush()) && poisoned(log.roll()),
+                poisoned(log.reserve(1, false, UNLIMITED).map(drop)) && poisoned(log.flush()) && poisoned(log.roll()),
                 "{kind:?} {nth}"
             );
             drop(log);
@@ -274,7 +274,7 @@ fn waiters_of_a_failed_sync_learn_that_it_is_indeterminate() {
     assert!(matches!(log.sync(Seqno(3)), Err(Error::Indeterminate { .. })));
     assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })), "and it is not tried again");
     assert!(log.sync(Seqno(1)).is_ok(), "what is durable stays durable");
-    assert!(matches!(log.reserve(0, false), Err(Error::Poisoned { .. })));
+    assert!(matches!(log.reserve(0, false, UNLIMITED), Err(Error::Poisoned { .. })));
     assert_eq!(sim.faults_struck(), 1);
 }
 
@@ -283,11 +283,11 @@ fn a_full_disk_shows_in_the_reservation() {
     let sim = SimDevice::new(3);
     sim.set_byte_budget(Some(0));
     let (log, _) = reopen(&sim, Claims::default(), SMALL).unwrap();
-    assert!(matches!(log.reserve(10, false), Err(Error::DiskFull { .. })));
+    assert!(matches!(log.reserve(10, false, UNLIMITED), Err(Error::DiskFull { .. })));
     sim.set_byte_budget(Some(SMALL));
     put(&log, 1, 2000, false).unwrap();
     for _ in 0..3 {
-        assert!(matches!(log.reserve(5000, false), Err(Error::DiskFull { .. })));
+        assert!(matches!(log.reserve(5000, false, UNLIMITED), Err(Error::DiskFull { .. })));
         assert_eq!(sim.list().unwrap(), [segment_name(0, 2)], "nothing is left of the attempt");
     }
     log.roll().unwrap();

@@ -10,8 +10,8 @@ mod write;
 
 use std::sync::Arc;
 
-use super::format::{BLOCK, Head, Header, put_record};
-use super::{Claims, Log, LogOptions, Mode, Record, ReplayReport, Visit, inspect, replay, segment_name};
+use super::format::{BLOCK, Head, Header, RecordKind, put_record};
+use super::{Claims, Log, LogOptions, Mode, Record, ReplayReport, UNLIMITED, Visit, inspect, replay, segment_name};
 use crate::base::{Error, Result, Seqno, StoreId};
 use crate::device::{Device, OpenHow, read_exact_at, write_all_at};
 
@@ -62,7 +62,7 @@ fn put(log: &Log, seqno: u64, len: usize, lazy: bool) -> Result<()> {
 /// Appends a record, and writes it if it is due; unless lazy, with all before it.
 fn append(log: &Log, seqno: u64, count: u32, len: usize, lazy: bool) -> Result<()> {
     let last = Seqno(seqno + u64::from(count) - 1);
-    let due = log.reserve(len, false)?.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
+    let due = log.reserve(len, false, UNLIMITED)?.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
     due.map_or(Ok(()), |stream| log.write(stream, last))?;
     if lazy { Ok(()) } else { log.write_before(last) }
 }
@@ -101,7 +101,7 @@ fn handmade(header: Header, records: &[(u64, u32, u64)]) -> Vec<u8> {
     assert_eq!(out.len() as u64, BLOCK);
     for &(first, count, durable) in records {
         let bytes = payload(first, 20);
-        let head = Head { length: 20, count, first: Seqno(first), durable: Seqno(durable), tagged: header.tagged };
+        let head = Head { length: 20, count, first: Seqno(first), durable: Seqno(durable), kind: RecordKind::Ops };
         let offset = out.len() as u64;
         put_record(&mut out, header.seed(STORE), offset, &head, &bytes);
     }

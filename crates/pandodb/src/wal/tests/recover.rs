@@ -186,7 +186,7 @@ fn read_only_modifies_nothing() {
 }
 
 fn header(stream: u32, number: u64, epoch: u32, start: u64, after: u64) -> Header {
-    Header { stream, number, epoch, start: Seqno(start), after: Some(Seqno(after)), tagged: false }
+    Header { stream, number, epoch, start: Seqno(start), after: Some(Seqno(after)) }
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn a_closed_log_makes_no_room() {
     log.close();
     for writer in [0, 1] {
         stand_for_thread(writer);
-        assert!(matches!(log.reserve(1, false), Err(Error::Poisoned { .. })));
+        assert!(matches!(log.reserve(1, false, UNLIMITED), Err(Error::Closed)));
     }
     assert_eq!(device.list().unwrap().len(), 1);
 }
@@ -152,7 +152,7 @@ fn threads_share_syncs_and_streams() {
             let (log, sequencer) = (&log, &sequencer);
             scope.spawn(move || {
                 for i in 0..300 {
-                    let room = log.reserve(50, false).unwrap();
+                    let room = log.reserve(50, false, UNLIMITED).unwrap();
                     let seqno = {
                         let mut next = sequencer.lock();
                         *next += 1;

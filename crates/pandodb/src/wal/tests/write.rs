@@ -93,7 +93,7 @@ fn a_large_record_gets_its_own_segment() {
     let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
     assert_eq!(found.iter().map(|b| b.payload.len()).collect::<Vec<_>>(), [10, 100_000, 10]);
     let (_, log) = fresh(SMALL);
-    assert!(matches!(log.reserve(super::super::MAX_PAYLOAD + 1, false), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(log.reserve(super::super::MAX_PAYLOAD + 1, false, UNLIMITED), Err(Error::InvalidArgument { .. })));
     put(&log, 1, 10, false).unwrap();
 }
 
@@ -109,7 +109,7 @@ fn segments_are_rolled_cut_and_discarded() {
     log.roll().unwrap();
     assert_eq!(device.list().unwrap().len(), 2, "an empty segment is not rolled");
     put(&log, 2, 100, true).unwrap();
-    let room = log.reserve(100, false).unwrap();
+    let room = log.reserve(100, false, UNLIMITED).unwrap();
     log.roll().unwrap();
     let due = room.append(Seqno(3), 1, &payload(3, 100), false).unwrap();
     log.write(due.unwrap(), Seqno(3)).unwrap();
@@ -140,7 +140,7 @@ fn a_segment_that_could_not_be_made_is_no_header_of_this_life() {
     }
     let log = open(2);
     sim.set_byte_budget(Some(100));
-    assert!(matches!(log.reserve(100, false), Err(Error::DiskFull { .. })));
+    assert!(matches!(log.reserve(100, false, UNLIMITED), Err(Error::DiskFull { .. })));
     assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1, "the last segment is the only witness of a later life");
     sim.set_byte_budget(None);
     put(&log, 3, 100, false).unwrap();
@@ -186,7 +186,7 @@ fn writes_of_many_threads_are_shared() {
                         let mut next = sequencer.lock();
                         *next += 1;
                         let seqno = *next - 1;
-                        let room = log.reserve(50, false).unwrap();
+                        let room = log.reserve(50, false, UNLIMITED).unwrap();
                         (seqno, room.append(Seqno(seqno), 1, &payload(seqno, 50), i % 7 == 3).unwrap())
                     };
                     if let Some(stream) = due {
@@ -217,11 +217,12 @@ fn a_failed_write_fails_all_who_share_it() {
     let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();
     put(&log, 1, 50, false).unwrap();
     for seqno in [2, 3] {
-        let due = log.reserve(50, false).unwrap().append(Seqno(seqno), 1, &payload(seqno, 50), false).unwrap();
+        let due =
+            log.reserve(50, false, UNLIMITED).unwrap().append(Seqno(seqno), 1, &payload(seqno, 50), false).unwrap();
         assert_eq!(due, Some(0));
     }
     sim.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Write), 0)));
-    let room = log.reserve(50, false).unwrap();
+    let room = log.reserve(50, false, UNLIMITED).unwrap();
     assert!(matches!(log.write(0, Seqno(3)), Err(Error::Io { .. })));
     assert!(matches!(log.write(0, Seqno(2)), Err(Error::Indeterminate { .. })));
     assert!(log.write(0, Seqno(1)).is_ok(), "what was written stays so");
@@ -236,7 +237,7 @@ fn a_sync_of_what_could_not_be_appended_is_an_error() {
     let options = LogOptions { segment_bytes: 64 << 10, ..LogOptions::default() };
     let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();
     put(&log, 1, 50, false).unwrap();
-    let room = log.reserve(50, false).unwrap();
+    let room = log.reserve(50, false, UNLIMITED).unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
     assert!(matches!(log.sync(Seqno(1)), Err(Error::Indeterminate { .. })));
     assert!(matches!(room.append(Seqno(2), 1, &payload(2, 50), false), Err(Error::Poisoned { .. })));

@@ -13,7 +13,7 @@ struct Said {
     problems: Vec<crate::Error>,
 }
 
-impl Visitor for Said {
+impl crate::index::Visitor for Said {
     fn extent(&mut self, extent: Extent) {
         self.extents += u64::from(extent.pages);
     }
@@ -63,7 +63,7 @@ fn maplets_come_and_go_and_answer_for_their_runs() {
             if round % 10 == 9 {
                 bench.check();
                 let mut said = Said::default();
-                bench.tree.verify(&mut said).unwrap();
+                bench.tree.pin()(&mut said).unwrap();
                 assert!(said.problems.is_empty(), "{:?}", said.problems);
             }
         }
@@ -75,7 +75,7 @@ fn maplets_come_and_go_and_answer_for_their_runs() {
             bench.core.data.finish_checkpoint().unwrap();
         }
         let mut said = Said::default();
-        bench.tree.verify(&mut said).unwrap();
+        bench.tree.pin()(&mut said).unwrap();
         assert_eq!(
             (said.extents, bench.core.data.stats().allocated_bytes),
             (0, empty),
@@ -171,10 +171,11 @@ fn an_unreadable_maplet_costs_time_only() {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
         mend: true,
+        share: Default::default(),
     };
     bench.tree = Stbe::open(core, SHAPE, Some(operator()), &cut.root).unwrap();
     let mut said = Said::default();
-    bench.tree.verify(&mut said).unwrap();
+    bench.tree.pin()(&mut said).unwrap();
     assert!(said.problems.iter().any(|error| error.is_corruption()), "verification sees it");
     let (model, at) = (bench.model.clone(), Seqno(bench.seqno));
     for key in model.keys().take(500) {
@@ -242,7 +243,8 @@ fn a_run_that_stands_in_a_node_twice_has_one_value() {
     let root = bench.tree.inner.lock().trunk.root.clone();
     assert!(root.branches.iter().all(|branch| branch.route.is_some()));
     let counters = TendCounters::default();
-    let tender = Tender { shape: SHAPE, ids: &bench.tree.branch_ids, counters: &counters, busy: &[], forced: &[] };
+    let tender =
+        Tender { shape: SHAPE, ids: &bench.tree.branch_ids, counters: &counters, busy: &[], forced: &[], pieces: None };
     let mut joined = tender.join(&part_of(&root, 0, 1).unwrap(), &part_of(&root, 1, 2).unwrap());
     assert!(joined.branches.len() == 4 && joined.maplets().count() == 1);
     all[2..].iter().for_each(|slice| add(&bench, &mut joined, slice));

@@ -1,0 +1,46 @@
+//! `keyspace create` and `keyspace drop`.
+
+use pandodb::KeyspaceOptions;
+
+use super::{Access, existing, open};
+use crate::{
+    args::{KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs},
+    failure::{Failure, Outcome},
+};
+
+/// Does what was asked for.
+pub fn run(command: &KeyspaceCommand) -> Outcome {
+    match command {
+        KeyspaceCommand::Create(args) => create(args),
+        KeyspaceCommand::Drop(args) => drop_it(args),
+    }
+}
+
+/// Creates a keyspace. One that is there already is misuse: it may have another operator, and it may hold data.
+fn create(args: &KeyspaceCreateArgs) -> Outcome {
+    let mut options = KeyspaceOptions::new();
+    if let Some(index) = args.index {
+        options = options.index(index);
+    }
+    if let Some(operator) = &args.merge {
+        options = options.merge_named(operator)?;
+    }
+    let (store, name) = (open(&args.store, Access::Create)?, &args.name);
+    if let Some(there) = store.open_keyspace(name)? {
+        let operator = there.operator().map_or("no merge operator".into(), |name| format!("operator {name}"));
+        return Err(Failure::Misuse(format!(
+            "keyspace `{name}` is there already, with {operator}; use it, or drop it first with `pando keyspace drop`"
+        )));
+    }
+    store.keyspace_with(name, options)?;
+    Ok(store.close()?)
+}
+
+/// Drops a keyspace and waits until its space is given back.
+fn drop_it(args: &KeyspaceDropArgs) -> Outcome {
+    let store = open(&args.store, Access::Write)?;
+    drop(existing(&store, &args.name)?);
+    store.drop_keyspace(&args.name)?;
+    store.settle()?;
+    Ok(store.close()?)
+}

@@ -1,0 +1,118 @@
+//! Ctrl-C during a long write: it ends between two commits, the store is closed, and what is in it is said.
+//!
+//! ```text
+//! SIGINT, SIGTERM ─▶ a thread of its own ─▶ `asked` ─▶ the command sees it before its next record, stops, closes, says so
+//!                       └─ not seen within a second (the command waits for input, or for background work): the thread makes
+//!                          what is committed durable, says so, and ends the process
+//! a second signal ─▶ the process ends at once
+//! ```
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use pandodb::{Durability, Store};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    failure::{Failure, Outcome},
+    output,
+};
+
+/// How long the command has to see that it was asked to stop.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Whether somebody asked to stop, and how far the command is.
+#[derive(Clone, Debug, Default)]
+pub struct Interrupts(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    asked: AtomicBool,
+    seen: AtomicBool,
+    records: AtomicU64,
+    line: AtomicU64,
+}
+
+impl Interrupts {
+    /// Listens from now on. If the command does not see a signal in time, what `store` has committed is made durable on
+    /// another thread, and the process ends.
+    ///
+    /// # Errors
+    /// If the system refuses the handler or the thread.
+    pub fn listen(store: Store) -> Outcome<Interrupts> {
+        let failed = |e: io::Error| Failure::io("listening for Ctrl-C", &e);
+        let interrupts = Interrupts::default();
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+        let mine = interrupts.clone();
+        let body = move || {
+            let mut store = Some(store);
+            for _ in signals.forever() {
+                if mine.0.asked.swap(true, SeqCst) {
+                    std::process::exit(Failure::INTERRUPTED.into());
+                }
+                if let Some(store) = store.take() {
+                    let mine = mine.clone();
+                    thread::spawn(move || mine.end_unless_seen(store));
+                }
+            }
+        };
+        thread::Builder::new().name("signals".into()).spawn(body).map_err(failed)?;
+        Ok(interrupts)
+    }
+
+    /// Whether the command should stop now. If so, the caller closes the store and returns [`Interrupts::failure`].
+    pub fn asked(&self) -> bool {
+        let asked = self.0.asked.load(SeqCst);
+        if asked {
+            self.0.seen.store(true, SeqCst);
+        }
+        asked
+    }
+
+    /// So many records are committed, the last of them from this line of the input.
+    pub fn committed(&self, records: u64, line: u64) {
+        self.0.records.store(records, SeqCst);
+        self.0.line.store(line, SeqCst);
+    }
+
+    /// How the command ends.
+    pub fn failure(&self) -> Failure {
+        let (records, line) = (self.0.records.load(SeqCst), self.0.line.load(SeqCst));
+        Failure::Interrupted(match records {
+            0 => "interrupted before the first record was committed; nothing of the input is in the store".into(),
+            _ => {
+                let records = output::count(records);
+                format!(
+                    "interrupted: {records} records, up to line {line} of the input, are committed and in the store; \
+                     load the lines after it to go on"
+                )
+            }
+        })
+    }
+
+    fn end_unless_seen(&self, store: Store) {
+        let asked = Instant::now();
+        while asked.elapsed() < PATIENCE {
+            if self.0.seen.load(SeqCst) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        let failure = match store.persist(Durability::Synced) {
+            Ok(()) => self.failure(),
+            Err(e) => Failure::from(e).context("interrupted"),
+        };
+        failure.report();
+        std::process::exit(failure.code().into());
+    }
+}

@@ -1,0 +1,108 @@
+//! The buffer pool's frames and chains, from the engine's own files, and what is claimed of their orderings.
+//!
+//! A frame lies in a segment that is made when its number is first given out. A thread that learns the number has to find the
+//! segment: through the count of frames, which evictions read without a lock, and through the links of chains.
+
+#[path = "../../../pandodb/src/pool/block.rs"]
+mod block;
+#[path = "../../../pandodb/src/pool/hand.rs"]
+mod hand;
+#[path = "../../../pandodb/src/pool/key.rs"]
+mod key;
+#[path = "../../../pandodb/src/pool/table.rs"]
+mod table;
+
+use std::sync::Arc;
+
+use loom::sync::atomic::AtomicU32;
+use loom::sync::atomic::Ordering::Relaxed;
+use loom::thread::spawn;
+
+use self::block::{Body, Home};
+use self::hand::Hands;
+use self::key::FrameKey;
+use self::table::Table;
+use crate::base::{PAGE, PageNo, RunId};
+
+/// As the pool has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    Short,
+    Long,
+}
+
+impl Keep {
+    fn chances(self) -> u8 {
+        match self {
+            Keep::Short => 1,
+            Keep::Long => 4,
+        }
+    }
+}
+
+/// Frames of the first segment in a build for an explorer.
+const FIRST: u32 = 4;
+
+/// A table whose first segment is full: the next frame makes the second one.
+fn full() -> Arc<(Table, Hands)> {
+    let (table, hands) = (Table::new(2), Hands::new());
+    (0..FIRST).for_each(|number| assert_eq!(hands.frame(&table), number));
+    Arc::new((table, hands))
+}
+
+/// An eviction meets every frame that is counted, also one that another thread has just made. The mistake: its number is passed on
+/// without an order.
+///
+/// The reader is the thread that is spawned: `loom` remembers one access of each atomic, and the maker's own load of the count, just before
+/// its store, would be that one.
+pub fn frames(mistake: bool) {
+    let pool = full();
+    let told = Arc::new(AtomicU32::new(0));
+    let reader = {
+        let (pool, told) = (pool.clone(), told.clone());
+        spawn(move || {
+            if mistake {
+                assert!(pool.0.pass(told.load(Relaxed)).is_none(), "no frame has a block");
+            } else {
+                assert!(!pool.1.evict(&pool.0, |_, _, _| true), "no frame has a block");
+            }
+        })
+    };
+    told.store(pool.1.frame(&pool.0), Relaxed);
+    reader.join().expect("joined");
+}
+
+/// A reader that stands at a frame follows its link into the chain in which the frame is by then, and finds the frame there.
+/// The mistake: it is told of the last frame's number without an order.
+pub fn links(mistake: bool) {
+    let pool = full();
+    let home = Arc::new(Home::new(0));
+    // Two keys of one chain, one of the other.
+    let of_chain = |chain: u64| {
+        let keys = (0..).map(|page| FrameKey::new(RunId(1), PageNo(page)));
+        keys.filter(move |key| key.hash() & 1 == chain)
+    };
+    let (first, wanted) = (of_chain(0).next().expect("endless"), of_chain(0).nth(1).expect("endless"));
+    let mut others = of_chain(1);
+    let (beyond, moved) = (others.next().expect("endless"), others.next().expect("endless"));
+    let body = |key| Body::new(key, Keep::Short, &[0; PAGE], home.clone());
+    let (at_first, at_beyond, at_moved) = (body(first), body(beyond), body(moved));
+    assert!(pool.0.link(0, first.hash(), &at_first, 0).is_ok());
+    let told = Arc::new(AtomicU32::new(0));
+    let reader = {
+        let (pool, told) = (pool.clone(), told.clone());
+        spawn(move || {
+            if mistake {
+                let _ = pool.0.pass(told.load(Relaxed));
+            } else {
+                assert!(pool.0.find(wanted, wanted.hash()).is_none(), "it was never there");
+            }
+        })
+    };
+    let number = pool.1.frame(&pool.0);
+    told.store(number, Relaxed);
+    assert!(pool.0.link(number, beyond.hash(), &at_beyond, 0).is_ok());
+    assert_eq!(pool.0.remove(first, first.hash()).map(|(number, _)| number), Some(0));
+    assert!(pool.0.link(0, moved.hash(), &at_moved, 0).is_ok());
+    reader.join().expect("joined");
+}

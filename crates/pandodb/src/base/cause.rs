@@ -1,0 +1,68 @@
+//! What stands behind an [`Error::Io`](super::Error::Io): the operating system's error, made cheap to clone.
+
+use std::sync::Arc;
+use std::{fmt, io, ops::Deref};
+
+/// The operating system's error behind an [`Error::Io`](crate::Error::Io): an [`io::Error`] that can be cloned, with its
+/// kind and its number. Two are equal if kind, number and text are.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("missing").join("s");
+/// use std::error::Error;
+/// let error = pandodb::Store::open(path).unwrap_err();
+/// if let pandodb::Error::Io { source, .. } = &error {
+///     println!("{:?} {:?}", source.kind(), source.raw_os_error());
+/// }
+/// # let _ = error.source();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct IoCause(Arc<io::Error>);
+
+impl IoCause {
+    /// Copies what the system said: errors of the system as they are, others by kind and text.
+    pub(crate) fn of(error: &io::Error) -> IoCause {
+        let copy = match error.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None if error.get_ref().is_none() => error.kind().into(),
+            None => io::Error::new(error.kind(), error.to_string()),
+        };
+        IoCause(Arc::new(copy))
+    }
+}
+
+impl From<io::Error> for IoCause {
+    fn from(error: io::Error) -> IoCause {
+        IoCause(Arc::new(error))
+    }
+}
+
+impl Deref for IoCause {
+    type Target = io::Error;
+
+    fn deref(&self) -> &io::Error {
+        &self.0
+    }
+}
+
+impl PartialEq for IoCause {
+    fn eq(&self, other: &IoCause) -> bool {
+        let alike = (self.kind(), self.raw_os_error()) == (other.kind(), other.raw_os_error());
+        alike && self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for IoCause {}
+
+impl fmt::Display for IoCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for IoCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}

@@ -1,0 +1,165 @@
+//! Spans and events for a subscriber of `tracing`, with the feature `tracing`. Without it every function here is empty.
+//!
+//! All have the target `pandodb`. A span covers an operation in progress; an event reports a finished operation or a failure:
+//!
+//! | level | spans | events |
+//! | --- | --- | --- |
+//! | error | | the store refuses writes from then on |
+//! | warn | | stored bytes that cannot be had; a full disk |
+//! | info | opening, closing | the figures of recovery; closed; a keyspace was created or dropped |
+//! | debug | checkpoint | checkpoint taken; memtable packed; compaction finished; a writer waited for [`STALL`] or longer |
+//! | trace | a step of background work | |
+//!
+//! Rules: in the path of a put or get, only a stall and an error emit an event. Fields are numbers and names, with their
+//! unit in their name; no field holds a key or a value. No other file depends on the feature.
+
+use std::time::Duration;
+
+use super::Error;
+
+/// The shortest wait of a writer that is reported.
+pub const STALL: Duration = Duration::from_millis(1);
+
+macro_rules! event {
+    ($level:ident, $message:literal $(, $field:ident = $value:expr)* $(,)?) => {{
+        #[cfg(feature = "tracing")]
+        tracing::event!(target: "pandodb", tracing::Level::$level, $($field = $value,)* $message);
+        #[cfg(not(feature = "tracing"))]
+        { $(let _ = $value;)* }
+    }};
+}
+
+macro_rules! span {
+    ($level:ident, $name:literal $(, $field:ident = $value:expr)* $(,)?) => {{
+        #[cfg(feature = "tracing")]
+        { Scope(tracing::span!(target: "pandodb", tracing::Level::$level, $name, $($field = $value,)*).entered()) }
+        #[cfg(not(feature = "tracing"))]
+        { $(let _ = $value;)* Scope() }
+    }};
+}
+
+/// A span that is entered on this thread until it is dropped.
+#[must_use]
+pub struct Scope(
+    #[cfg(feature = "tracing")]
+    #[expect(dead_code, reason = "it is dropped")]
+    tracing::span::EnteredSpan,
+);
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A store is being opened.
+pub fn opening(path: &str, read_only: bool) -> Scope {
+    span!(INFO, "open", path = path, read_only = read_only)
+}
+
+/// Figures of recovery, for [`opened`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recovery {
+    /// Records of the log that were visited.
+    pub records: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Segments that held them.
+    pub segments: u64,
+    /// The end of the log was torn, as after a crash in the middle of a write.
+    pub torn: bool,
+}
+
+/// A store is open.
+pub fn opened(keyspaces: usize, recovery: Recovery, took: Duration) {
+    event!(
+        INFO,
+        "opened",
+        keyspaces = keyspaces as u64,
+        replayed_records = recovery.records,
+        replayed_bytes = recovery.bytes,
+        log_segments = recovery.segments,
+        torn_tail = recovery.torn,
+        took_us = micros(took),
+    );
+}
+
+/// A store is being closed.
+pub fn closing() -> Scope {
+    span!(INFO, "close")
+}
+
+/// A store was closed. `clean`: every acknowledged write is durable, and the end of the log is recorded.
+pub fn closed(clean: bool, took: Duration) {
+    event!(INFO, "closed", clean = clean, took_us = micros(took));
+}
+
+/// A keyspace was created.
+pub fn created(name: &str) {
+    event!(INFO, "keyspace created", keyspace = name);
+}
+
+/// A keyspace was dropped.
+pub fn dropped(name: &str) {
+    event!(INFO, "keyspace dropped", keyspace = name);
+}
+
+/// A checkpoint is being taken.
+pub fn checkpoint() -> Scope {
+    span!(DEBUG, "checkpoint")
+}
+
+/// A checkpoint was taken; `root_bytes` were written for it.
+pub fn checkpoint_taken(generation: u64, root_bytes: u64, took: Duration) {
+    event!(DEBUG, "checkpoint taken", generation = generation, root_bytes = root_bytes, took_us = micros(took));
+}
+
+/// A step of background work for a keyspace.
+pub fn step(keyspace: &str) -> Scope {
+    span!(TRACE, "step", keyspace = keyspace)
+}
+
+/// A memtable was written as a run.
+pub fn packed(memtable_bytes: u64, run_bytes: u64) {
+    event!(DEBUG, "memtable packed", memtable_bytes = memtable_bytes, run_bytes = run_bytes);
+}
+
+/// A compaction replaced its inputs by one run, or by none if nothing survived.
+pub fn compacted(height: u32, inputs: usize, input_bytes: u64, output_bytes: u64) {
+    event!(
+        DEBUG,
+        "compaction finished",
+        height = u64::from(height),
+        inputs = inputs as u64,
+        input_bytes = input_bytes,
+        output_bytes = output_bytes,
+    );
+}
+
+/// A writer waited for background work.
+pub fn waited(time: Duration, pack_bytes: u64, compact_bytes: u64) {
+    if time >= STALL {
+        event!(
+            DEBUG,
+            "writer stalled",
+            waited_us = micros(time),
+            pack_debt_bytes = pack_bytes,
+            compact_debt_bytes = compact_bytes,
+        );
+    }
+}
+
+/// A write was refused, or background work could not go on.
+pub fn disk_full(what: &str) {
+    event!(WARN, "disk full", what = what);
+}
+
+/// The store refuses writes from now on.
+pub fn poisoned(first: &str) {
+    event!(ERROR, "the store refuses writes", first = first);
+}
+
+/// An operation failed. Reports the error if it is damage.
+pub fn failed(keyspace: &str, error: &Error) {
+    if error.is_damage() {
+        event!(WARN, "damage", keyspace = keyspace, error = error.to_string().as_str());
+    }
+}

@@ -1,0 +1,181 @@
+//! `glance`: the figures of a store that another process may have open for writing.
+//!
+//! ```text
+//! newest superblock ─▶ catalogue ─▶ trunk nodes, which describe their runs        no lock, no log, no write
+//!        ▲                 │ a checksum does not fit
+//!        └── again ────────┘ and the superblock has moved on: the writer has used the pages for something else
+//! ```
+//!
+//! Pages that a superblock reaches are used again only after two further superblocks (`docs/decisions/0004-quarantine.md`),
+//! and each block's checksum covers its owner, which is never used twice. So what passes its checks belongs to the
+//! superblock that was read, and a writer that overtakes the reader is noticed. Damage that is there while no checkpoint
+//! comes is real and is reported.
+//!
+//! Cost: the reads of a trunk, a few kilobytes for each gigabyte of data. Nothing tells the writer that it is looked at.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::base::{Error, Result};
+use crate::device::file::FileDevice;
+use crate::device::{Device, File, OpenHow};
+use crate::index::{Debt, IndexStats};
+use crate::resolve::builtin;
+use crate::space::data::DATA_FILE;
+use crate::space::{DataFile, Superblock};
+use crate::store::KeyspaceInfo;
+use crate::store::roots::Roots;
+
+/// How often a reader lets itself be overtaken. Each time the writer has taken two checkpoints within one read of the trunk.
+const TRIES: u32 = 20;
+
+/// What [`glance`] has found: a store as of its last checkpoint. What was written since is in its log and not counted.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Glance {
+    /// Counts the superblocks of the store; each checkpoint writes one.
+    pub generation: u64,
+    /// When that checkpoint was taken, by the writer's clock; `None` for a device without one, and for a store whose last
+    /// checkpoint was taken by a version that did not record it.
+    pub checkpointed_at: Option<SystemTime>,
+    /// The store was closed and not opened for writing since.
+    pub clean: bool,
+    /// The keyspaces, in the order of their creation.
+    pub keyspaces: Vec<GlancedKeyspace>,
+    /// Bytes of keys and values in runs, superseded ones included.
+    pub logical_bytes: u64,
+    /// Bytes that the data file occupies on the device now.
+    pub disk_bytes: u64,
+    /// Bytes that the log's files occupy on the device now.
+    pub log_bytes: u64,
+    /// Bytes of keys and values that users have ever written.
+    pub lifetime_user_bytes: u64,
+    /// Bytes that the store has written for them, log and data.
+    pub lifetime_written_bytes: u64,
+}
+
+/// A keyspace in a [`Glance`].
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct GlancedKeyspace {
+    /// Its name and options. `operator_registered` says whether the operator is a built-in one.
+    pub info: KeyspaceInfo,
+    /// About how many keys.
+    pub records: u64,
+    /// Figures of its index. What counts events since an opening is 0, and debt is not known.
+    pub index: IndexStats,
+}
+
+/// Looks at the store in a directory without opening it: as of its last checkpoint, beside a writer in another process (or
+/// in this one), which does not notice. Takes no lock, reads no log, writes nothing.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("s");
+/// let store = pandodb::Store::open(&path)?;
+/// let keyspace = store.keyspace("events")?;
+/// (0..1000u32).try_for_each(|i| keyspace.put(i.to_be_bytes(), [7; 100]))?;
+/// store.pack()?;
+/// store.checkpoint()?;
+///
+/// let seen = pandodb::check::glance(&path)?; // the store is open for writing all the while
+/// assert_eq!((seen.keyspaces[0].info.name.as_str(), seen.keyspaces[0].records), ("events", 1000));
+/// assert!(seen.checkpointed_at.is_some_and(|at| at.elapsed().is_ok_and(|age| age.as_secs() < 3600)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// [`Error::NotAStore`] if there is none; [`Error::Corruption`] for damage on the way to the runs; [`Error::Locked`] if the
+/// writer's checkpoints have overtaken every one of 20 tries.
+pub fn glance(path: impl AsRef<Path>) -> Result<Glance> {
+    let path = path.as_ref();
+    let device = FileDevice::open(path, false).map_err(|_| Error::NotAStore {
+        path: path.display().to_string(),
+        detail: "there is no such directory".into(),
+    })?;
+    glance_device(Arc::new(device))
+}
+
+/// As [`glance`], on any device.
+///
+/// # Errors
+/// As [`glance`].
+pub fn glance_device(device: Arc<dyn Device>) -> Result<Glance> {
+    let roots = roots(&*device)?;
+    if let Some(error) = roots.loss() {
+        return Err(error);
+    }
+    let file = DataFile::open_raw(&*device, false)?;
+    let seconds = roots.superblock.checkpointed_at;
+    let mut seen = Glance {
+        generation: roots.superblock.generation,
+        checkpointed_at: UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).filter(|_| seconds > 0),
+        clean: roots.superblock.clean,
+        keyspaces: Vec::with_capacity(roots.indexes.len()),
+        logical_bytes: 0,
+        disk_bytes: file.occupied().map_err(|e| Error::io("stat", DATA_FILE, None, &e))?,
+        log_bytes: log_bytes(&*device)?,
+        lifetime_user_bytes: roots.catalog.user_bytes,
+        lifetime_written_bytes: roots.catalog.written_bytes,
+    };
+    for (record, index) in roots.catalog.keyspaces.iter().zip(&roots.indexes) {
+        let operator = record.identity.operator.as_ref().map(|(name, _)| name.clone());
+        let info = KeyspaceInfo {
+            name: record.identity.name.clone(),
+            id: record.identity.id.0,
+            index: index.kind(),
+            operator_registered: operator.as_ref().is_none_or(|name| builtin(name).is_some()),
+            operator,
+            blob_threshold: usize::try_from(record.identity.blob_threshold).unwrap_or(usize::MAX),
+        };
+        let index = IndexStats { debt: Debt::default(), ..index.stats() };
+        seen.logical_bytes += index.logical_bytes;
+        // Each delete in a run stands for itself and for the message that it hides.
+        let records = index.entries.saturating_sub(2 * index.tombstones);
+        seen.keyspaces.push(GlancedKeyspace { info, records, index });
+    }
+    Ok(seen)
+}
+
+/// The roots of the newest superblock, read again for as long as a writer overtakes the reading. What is damaged while no
+/// superblock comes is left as it is found.
+pub(super) fn roots(device: &dyn Device) -> Result<Roots> {
+    let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
+    if !names.iter().any(|name| name == DATA_FILE) {
+        return Err(Error::NotAStore { path: device.path(), detail: "there is no data file".into() });
+    }
+    let file = DataFile::open_raw(device, false)?;
+    for _ in 0..TRIES {
+        let before = newest(&*file);
+        let roots = Roots::read(device);
+        let is_damaged = match &roots {
+            Ok(roots) => roots.loss().is_some(),
+            Err(e) => e.is_damage(),
+        };
+        if !is_damaged || newest(&*file) == before {
+            return roots;
+        }
+    }
+    Err(Error::Locked { path: device.path() })
+}
+
+/// The generation of the newest whole superblock.
+fn newest(file: &dyn File) -> Option<u64> {
+    let slots = Superblock::read_slots(file, DATA_FILE);
+    slots.into_iter().filter_map(Result::ok).map(|superblock| superblock.generation).max()
+}
+
+/// Bytes that the log occupies. Segments come and go meanwhile: one that is gone counts nothing.
+fn log_bytes(device: &dyn Device) -> Result<u64> {
+    let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
+    let mut bytes = 0;
+    for name in names.iter().filter(|name| name.starts_with("wal-")) {
+        match device.open(name, OpenHow::default()).and_then(|file| file.occupied()) {
+            Ok(size) => bytes += size,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(Error::io("stat", name, None, &e)),
+        }
+    }
+    Ok(bytes)
+}

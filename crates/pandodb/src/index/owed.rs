@@ -1,0 +1,162 @@
+//! The work that all indexes of a store owe, as one sum and as one order: a write asks for the sum, a worker for the index that
+//! owes most, and neither walks the keyspaces.
+//!
+//! ```text
+//!   index of keyspace 3:  Owing { pack 9, compact 0 } ─┐        pack    Σ    one atomic each, read by every write
+//!   index of keyspace 7:  Owing { pack 0, compact 5 } ─┼─▶ Owed compact Σ
+//!   index of keyspace 8:  Owing { pack 0, compact 0 }  │        order: 3, 7  the indexes that owe something, most first
+//! ```
+//!
+//! 1. Each index changes its own debt under a lock of its own ([`Owing::change`]) and adds the difference to the sums before it
+//!    releases that lock, so that a sum lacks at most the changes that are under way.
+//! 2. [`Owed::next`] walks the order: bytes to pack first, then bytes to compact, then the smaller keyspace id.
+//! 3. An index that was cleared owes nothing any more, whatever its unfinished jobs still report ([`Owing::end`]).
+//!
+//! Invariant: while no change is under way, the sums equal the sums over all `Owing`s that have not ended, and the order holds
+//! exactly those of them that owe something.
+//!
+//! Locks: an `Owing`'s, and under it that of the order. Nothing else is locked inside.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::Debt;
+use crate::base::KeyspaceId;
+use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
+
+/// A place in the order of indexes that owe something.
+pub type Rank = (Reverse<u64>, Reverse<u64>, KeyspaceId);
+
+fn rank(debt: Debt, id: KeyspaceId) -> Rank {
+    (Reverse(debt.pack_bytes), Reverse(debt.compact_bytes), id)
+}
+
+/// What all indexes of a store owe together.
+#[derive(Debug, Default)]
+pub struct Owed {
+    pack: AtomicU64,
+    compact: AtomicU64,
+    order: Mutex<BTreeSet<Rank>>,
+}
+
+impl Owed {
+    /// The sum over all indexes. Two loads, no lock.
+    #[inline]
+    pub fn sum(&self) -> Debt {
+        Debt { pack_bytes: self.pack.load(Relaxed), compact_bytes: self.compact.load(Relaxed) }
+    }
+
+    /// The index that owes most of those behind `after` in the order; `None` at its end. O(log n).
+    pub fn next(&self, after: Option<Rank>) -> Option<Rank> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.order.lock().range((from, Bound::Unbounded)).next().copied()
+    }
+}
+
+/// Which index of which store: what a [`super::Core`] hands to the index that is built on it.
+#[derive(Clone, Debug, Default)]
+pub struct Share {
+    /// The sums of the store.
+    pub owed: Arc<Owed>,
+    /// The keyspace of the index.
+    pub id: KeyspaceId,
+}
+
+/// What one index owes.
+#[derive(Debug)]
+pub struct Owing {
+    share: Share,
+    own: Mutex<Own>,
+}
+
+#[derive(Debug, Default)]
+struct Own {
+    debt: Debt,
+    ended: bool,
+}
+
+impl Owing {
+    /// An index that owes nothing yet.
+    pub fn new(share: Share) -> Owing {
+        Owing { share, own: Mutex::default() }
+    }
+
+    /// What this index owes.
+    pub fn debt(&self) -> Debt {
+        self.own.lock().debt
+    }
+
+    /// Changes what this index owes, and the sums with it. Without effect after [`Owing::end`].
+    pub fn change(&self, change: impl FnOnce(&mut Debt)) {
+        let mut own = self.own.lock();
+        let before = own.debt;
+        if !own.ended {
+            change(&mut own.debt);
+            self.account(before, own.debt);
+        }
+    }
+
+    /// The index is cleared: it owes nothing, and never will.
+    pub fn end(&self) {
+        let mut own = self.own.lock();
+        let before = std::mem::take(&mut own.debt);
+        own.ended = true;
+        self.account(before, Debt::default());
+    }
+
+    /// Moves the sums and the order from one debt of this index to the next; its lock is held.
+    fn account(&self, before: Debt, after: Debt) {
+        if before == after {
+            return;
+        }
+        let Share { owed, id } = &self.share;
+        // Wrapping: a sum never falls below zero, since what this index subtracts it has added under the same lock.
+        owed.pack.fetch_add(after.pack_bytes.wrapping_sub(before.pack_bytes), Relaxed);
+        owed.compact.fetch_add(after.compact_bytes.wrapping_sub(before.compact_bytes), Relaxed);
+        let mut order = owed.order.lock();
+        order.remove(&rank(before, *id));
+        if after.total() > 0 {
+            order.insert(rank(after, *id));
+        }
+    }
+}
+
+impl Drop for Owing {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn debt(pack_bytes: u64, compact_bytes: u64) -> Debt {
+        Debt { pack_bytes, compact_bytes }
+    }
+
+    #[test]
+    fn sums_and_order_follow_every_change() {
+        let owed = Arc::new(Owed::default());
+        let owing = |id| Owing::new(Share { owed: owed.clone(), id: KeyspaceId(id) });
+        let (first, second, third) = (owing(1), owing(2), owing(3));
+        first.change(|own| own.compact_bytes = 50);
+        second.change(|own| own.pack_bytes = 7);
+        third.change(|own| *own = debt(7, 1));
+        assert_eq!(owed.sum(), debt(14, 51));
+        let ids = || {
+            let walk = std::iter::successors(owed.next(None), |rank| owed.next(Some(*rank)));
+            walk.map(|(_, _, id)| id.0).collect::<Vec<_>>()
+        };
+        assert_eq!(ids(), [3, 2, 1], "memtables first, then what compactions owe");
+        third.change(|own| *own = Debt::default());
+        assert_eq!((owed.sum(), ids()), (debt(7, 50), vec![2, 1]));
+        second.end();
+        second.change(|own| own.pack_bytes = 100);
+        assert_eq!((owed.sum(), ids()), (debt(0, 50), vec![1]), "an index that has ended owes nothing");
+        drop(first);
+        assert_eq!((owed.sum(), ids()), (Debt::default(), vec![]));
+    }
+}

@@ -1,0 +1,337 @@
+//! Work on a full disk: what gives the most space back for the least space.
+//!
+//! ```text
+//!   a memtable that waits, if a piece still fits beside it ─▶ packed to its end: the log behind it goes
+//!   else, where it is urgent, the next leaf in key order that holds anything deleted; where it is not, the leaf of which the most is
+//!        dead, if that is a sixteenth of it
+//!   else a compaction that is owed, if it fits beside the space that deletes will need
+//!        does not fit, or something waits for the leaf further up?  ─▶ that is handed down, and the leaf cut into leaves
+//!        that fit  ─▶ one of these is compacted, and published
+//! ```
+//!
+//! The leaves come in key order, because a node lets go of the pages of a branch only at its ends
+//! ([`Node::trim`]): a leaf in the middle would free nothing.
+//!
+//! An ordinary compaction holds its inputs until all of its output is written. Here its range is cut first: a split of a leaf
+//! costs nothing but trunk nodes, and then each part is compacted, and its inputs freed, by itself. Small neighbours are
+//! merged again by later passes over the trunk.
+//!
+//! Outputs that are half done are given up: their space is worth more elsewhere.
+//!
+//! What it says of dead data is an estimate. A leaf that was compacted is one run that is not fresh, so nothing in it counts
+//! as dead a second time, whatever snapshots keep in it: the work comes to an end.
+
+use std::sync::Arc;
+
+use super::choose::{Candidate, Stuck, wipes};
+use super::deletes::{Shares, Stretch, entries};
+use super::job::{MergeJob, PackJob};
+use super::node::{Branch, Node};
+use super::tend::Pieces;
+use super::{Claim, Inner, Packing, Stbe, left_alone};
+use crate::base::{Error, KeyRange, PAGE, Result};
+use crate::index::{Progress, Room};
+use crate::resolve::Stripes;
+use crate::run::Compression;
+
+/// A compaction needs a sixteenth more than its inputs: filter, inner blocks, pages that are not full.
+const OVERHEAD: u64 = 16;
+/// A leaf is compacted for what is dead in it if that is one part in so many.
+const WORTH: u64 = 16;
+
+/// Once compactions have priority over packing, they keep it until this many packed memtables would fit on the disk.
+const MEMTABLES_A_SWEEP: u64 = 3;
+/// Leaves that are cut before a thread that looks for a compaction gives up.
+const MOST_CUTS: u32 = 64;
+
+/// What to do next.
+enum Relief {
+    /// Compact this: it fits.
+    Merge(Box<Candidate>),
+    /// Flush every branch that waits for this leaf to it, and split the leaf into pieces.
+    Cut(Arc<Node>),
+}
+
+/// A leaf and how much of it is dead.
+struct Leaf {
+    node: Arc<Node>,
+    dead: u64,
+    bytes: u64,
+    /// Something waits for it further up.
+    waits: bool,
+}
+
+impl Stbe {
+    /// See [`crate::index::Index::relieve`].
+    pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        self.give_up_parked();
+        if self.sweeps(room) {
+            match self.merge_within(Room { urgent: true, ..room }, keep) {
+                Ok(progress) if progress.idle => {}
+                Err(Error::DiskFull { .. }) => {}
+                result => return result,
+            }
+            self.inner.lock().sweeping = false;
+        }
+        match self.pack_one(keep) {
+            Ok(None) => self.merge_within(room, keep),
+            Ok(Some(progress)) => Ok(progress),
+            Err(full @ Error::DiskFull { .. }) => match self.merge_within(Room { urgent: true, ..room }, keep)? {
+                progress if progress.idle => Err(full),
+                progress => Ok(progress),
+            },
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether compactions come before the next memtable is packed. Several memtables of deletes are packed one after the other for as
+    /// long as the room for a compaction stays free: the more deletes reach a leaf, the more its compaction frees. Then leaves are
+    /// compacted until there is room for several memtables again, or nothing is dead any more.
+    fn sweeps(&self, room: Room) -> bool {
+        let waits = self.owing.debt().pack_bytes.min(self.shape.memtable_bytes);
+        let packed = waits + waits / 4;
+        let mut inner = self.inner.lock();
+        let least = if inner.sweeping { MEMTABLES_A_SWEEP * packed + 2 * room.spare } else { packed + room.spare };
+        inner.sweeping = waits > 0 && room.bytes < least;
+        inner.sweeping
+    }
+
+    /// One compaction in so much room, or in less where that is not true.
+    fn merge_within(&self, mut room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        loop {
+            match self.merge_one(room, keep) {
+                Err(Error::DiskFull { .. }) if room.bytes > room.spare => {
+                    room.bytes = (room.bytes / 2).max(room.spare);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Packs the oldest memtable that waits, to its end; `None` if there is none, or another thread packs.
+    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
+        let mut done = 0;
+        loop {
+            let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
+            let progress = self.step_pack(job, u64::MAX)?;
+            done += progress.bytes;
+            // A memtable of a keyspace that was dropped is forgotten.
+            if progress.packed.is_some() || self.inner.lock().cleared {
+                return Ok(Some(Progress { bytes: done, ..progress }));
+            }
+        }
+    }
+
+    /// Gives up the compactions under way that no thread works on, with what they have written.
+    fn give_up_parked(&self) {
+        let mut inner = self.inner.lock();
+        inner.merging.retain(|merging| merging.parked.is_none());
+        self.recount(&mut inner);
+    }
+
+    /// One compaction that fits in `room`, from its beginning to its end.
+    fn merge_one(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let (ticket, mut job) = match self.claim_relief(room, keep)? {
+            Some(Claim::Merge(ticket, job)) => (ticket, job),
+            Some(Claim::Damage(e)) => return left_alone(e),
+            _ => return Ok(Progress { idle: true, ..Progress::default() }),
+        };
+        let mut done = 0;
+        loop {
+            let progress = self.step_merge(ticket, job, u64::MAX)?;
+            done += progress.bytes;
+            let mut inner = self.inner.lock();
+            let parked = inner.merging.iter_mut().find(|merging| merging.ticket == ticket);
+            match parked.and_then(|merging| merging.parked.take()) {
+                Some(parked) => job = parked,
+                None => return Ok(Progress { bytes: done, ..progress }),
+            }
+        }
+    }
+
+    /// Begins the compaction that frees most; cuts leaves until one fits.
+    fn claim_relief(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
+        let mut inner = self.inner.lock();
+        for _ in 0..MOST_CUTS {
+            let candidate = match self.relief(&inner, room) {
+                None => return Ok(None),
+                Some(Relief::Merge(candidate)) => Some(*candidate),
+                // The nodes that describe pieces smaller than `spare` would take too much space themselves.
+                Some(Relief::Cut(leaf)) if room.bytes < room.spare && !fits(leaf.own_bytes(), room.bytes) => break,
+                Some(Relief::Cut(leaf)) => {
+                    self.cut_leaf(&mut inner, leaf.range.clone(), (room.bytes / 2).max(room.spare))?;
+                    let piece = leaf_of(&inner.trunk.root, &leaf.range.from);
+                    leaf_candidate(&piece, &inner.stuck)
+                        .filter(|candidate| candidate.branches.len() > 1 && fits(candidate.bytes, room.bytes))
+                }
+            };
+            if let Some(candidate) = candidate {
+                inner.relieved_to.clone_from(&candidate.live[candidate.live.len() - 1].to);
+                return Ok(Some(self.begin_merge(&mut inner, candidate, keep)));
+            }
+        }
+        // Something is owed, and does not fit.
+        Err(Error::DiskFull { op: "compaction" })
+    }
+
+    /// The next piece of work in so much room.
+    fn relief(&self, inner: &Inner, room: Room) -> Option<Relief> {
+        // What may be used without touching the space that deletes will need: the inputs of a compaction may stay for a while, for
+        // readers or for a node further up.
+        let beside = room.bytes.saturating_sub(2 * room.spare);
+        let for_dead = if room.urgent { room.bytes } else { beside };
+        let mut leaves = Vec::new();
+        score(&inner.trunk.root, &[], false, &inner.stuck, &mut leaves);
+        leaves.retain(|leaf| !inner.is_busy(&leaf.node.range));
+        let of_leaf = |leaf: &Leaf| match leaf_candidate(&leaf.node, &inner.stuck) {
+            Some(candidate) if !leaf.waits && fits(candidate.bytes, for_dead) => Relief::Merge(Box::new(candidate)),
+            _ => Relief::Cut(leaf.node.clone()),
+        };
+        if room.urgent {
+            let mut dead = leaves.iter().filter(|leaf| leaf.dead > 0).peekable();
+            let first = dead.peek().copied();
+            let next = dead.find(|leaf| leaf.node.range.from >= inner.relieved_to).or(first);
+            if let Some(leaf) = next {
+                return Some(of_leaf(leaf));
+            }
+        } else {
+            let share = |leaf: &&Leaf| u128::from(leaf.dead) * 1024 / u128::from(leaf.bytes.max(1));
+            let worth = leaves.iter().filter(|leaf| !leaf.waits && leaf.dead * WORTH >= leaf.bytes.max(1));
+            if let Some(leaf) = worth.max_by_key(share) {
+                return Some(of_leaf(leaf));
+            }
+        }
+        // A compaction that drops nothing never uses the space that deletes will need, however urgent space is.
+        if beside < room.spare {
+            return None;
+        }
+        // Above the leaves a compaction frees nothing of an input that another child has got already.
+        let owed = self.waiting(inner);
+        let small = |candidate: &&Candidate| candidate.height == 0 && fits(candidate.bytes, beside);
+        if let Some(candidate) = owed.iter().find(small) {
+            return Some(Relief::Merge(Box::new(candidate.clone())));
+        }
+        let root = &inner.trunk.root;
+        owed.first().map(|candidate| Relief::Cut(leaf_of(root, &candidate.live[0].from)))
+    }
+
+    /// Hands what waits for a leaf down to it, and cuts it into pieces of about so many bytes.
+    fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
+        let mut trunk = inner.trunk.clone();
+        inner.relieved_to.clone_from(&range.to);
+        self.tend_with(inner, &mut trunk, Some(&Pieces { range, bytes }))?;
+        self.publish(inner, trunk, &[]);
+        Ok(())
+    }
+
+    /// Takes the oldest memtable, or the one that was being packed.
+    pub(super) fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
+        match std::mem::replace(&mut inner.packing, Packing::Working) {
+            Packing::Parked(job) => return Some(job),
+            Packing::Working => return None,
+            Packing::Nothing => inner.packing = Packing::Nothing,
+        }
+        let batch = self.queue.lock().pop_front()?;
+        inner.packing = Packing::Working;
+        let root = &inner.trunk.root;
+        let bottom = root.is_leaf() && root.branches.is_empty();
+        // In the root maplets are made of maplets.
+        let filter = self.filter(2);
+        let job = PackJob::new(&self.core, &self.rows, batch, filter, keep(), self.operator.clone(), bottom);
+        Some(Box::new(job))
+    }
+
+    /// Begins a compaction.
+    pub(super) fn begin_merge(&self, inner: &mut Inner, candidate: Candidate, keep: &dyn Fn() -> Stripes) -> Claim {
+        let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
+        // No maplet is made of what lies in leaves.
+        let filter = self.filter(u32::from(candidate.height > 0));
+        // What lies at the bottom is most of the data, and stays longest.
+        let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
+        let job = MergeJob::new(&self.core, candidate.clone(), filter, keep(), self.operator.clone());
+        match job.map(|job| job.with_compression(compression)) {
+            Ok(job) => {
+                let ticket = inner.next_ticket;
+                inner.next_ticket += 1;
+                inner.merging.push(super::Merging { ticket, ids, live, bytes, parked: None });
+                Claim::Merge(ticket, Box::new(job))
+            }
+            Err((run, e)) => {
+                inner.leave(&candidate, Some(run), &e);
+                self.recount(inner);
+                Claim::Damage(e)
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Whether a compaction is under way among these keys.
+    fn is_busy(&self, range: &KeyRange) -> bool {
+        self.merging.iter().any(|merging| merging.live.iter().any(|live| live.overlaps(range)))
+    }
+}
+
+/// Whether a compaction of so many bytes can be done in so much room.
+fn fits(bytes: u64, room: u64) -> bool {
+    bytes + bytes / OVERHEAD + 4 * PAGE as u64 <= room
+}
+
+/// The leaf that holds a key.
+fn leaf_of(root: &Arc<Node>, key: &[u8]) -> Arc<Node> {
+    let mut node = root;
+    while !node.is_leaf() {
+        node = &node.children[node.child_for(key)].node;
+    }
+    node.clone()
+}
+
+/// Everything of a leaf that can be read, as one compaction.
+fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
+    let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
+    let branches = leaf.branches[begin..].to_vec();
+    let bytes = branches.iter().map(|branch| branch.bytes).sum();
+    let live = vec![leaf.range.clone()];
+    (!branches.is_empty()).then_some(Candidate { branches, live, height: 0, bottom: begin == 0, bytes, forced: false })
+}
+
+/// Lists the leaves under `node`, for which `above` and more than that waits if `waits`.
+fn score(node: &Arc<Node>, above: &[(&Stretch, u64)], waits: bool, stuck: &Stuck, out: &mut Vec<Leaf>) {
+    if node.is_leaf() {
+        let (bytes, entries) = (node.own_bytes(), entries(node).max(1));
+        let from_above: u64 = above.iter().map(|(_, count)| count).sum();
+        let dead = dead_in(node, from_above, bytes, entries, stuck);
+        out.push(Leaf { node: node.clone(), dead, bytes, waits });
+        return;
+    }
+    let mut shares = Shares::new(node);
+    above.iter().for_each(|&(stretch, count)| shares.add(stretch, count, |_| true));
+    for (place, branch) in (0..).zip(&node.branches) {
+        let lives = |i: usize| node.children[i].next <= place && branch.weights[i] > 0;
+        branch.deletes.stretches().for_each(|stretch| shares.add(stretch, stretch.count(), lives));
+    }
+    for (i, child) in node.children.iter().enumerate() {
+        let wiped = node.live(child).iter().any(|branch| branch.weights[i] > 0 && wipes(branch, &child.node.range));
+        let waits = waits || node.live_branches(i) > 0;
+        let first = out.len();
+        score(&child.node, shares.of(i), waits, stuck, out);
+        if wiped {
+            out[first..].iter_mut().for_each(|leaf| leaf.dead = leaf.bytes);
+        }
+    }
+}
+
+/// Bytes of a leaf that a compaction would probably drop.
+fn dead_in(leaf: &Node, from_above: u64, bytes: u64, entries: u64, stuck: &Stuck) -> u64 {
+    if leaf.branches.iter().any(|branch| stuck.holds(branch)) {
+        return 0;
+    }
+    let Some((oldest, newer)) = leaf.branches.split_first() else { return from_above };
+    if newer.iter().any(|branch| wipes(branch, &leaf.range)) {
+        return bytes;
+    }
+    let deletes = |branch: &Branch| branch.deletes.count();
+    let own = newer.iter().map(deletes).sum::<u64>() + if oldest.fresh { deletes(oldest) } else { 0 };
+    let hidden = u128::from(own + from_above) * u128::from(bytes) / u128::from(entries);
+    u64::try_from(hidden).unwrap_or(u64::MAX).min(bytes)
+}

@@ -1,0 +1,105 @@
+//! The bounds of a store's settings, checked before anything is touched: a setting that makes no sense is an error that names it,
+//! never an abort of the process for want of memory, and never silently another one.
+//!
+//! | setting | from | to |
+//! | --- | --- | --- |
+//! | `memory_budget` | 1 MiB | the memory of the machine, or of what the process may map (`ulimit -v`) |
+//! | `memtable_bytes` | 4 KiB | the memory budget |
+//! | `row_cache_bytes` | 0 | a quarter of the memory budget |
+//! | `segment_bytes` | 8 KiB, whole pages | 16 GiB |
+//! | `reserve_bytes` | 0 | 1 TiB |
+//! | `background_threads` | 0 | 64 |
+//! | `log_streams` | 1 | 16 |
+//! | `fanout` | 2 | 64 |
+//! | `maplet_width` | 2 | 16 |
+//!
+//! A store takes a small part of its budget when it opens, the rest as it is used. That part is asked for once before, and given
+//! back ([`probe`]): what the system refuses there is an error, too. Limits of a container are not looked at: they may change while
+//! the store is open, and the system tells of them only by ending a process.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use super::options::Config;
+use crate::base::{Error, PAGE, Result};
+use crate::device::most_memory;
+use crate::wal::{MAX_STREAMS, SEGMENT_BYTES};
+
+/// The least memory budget, in bytes.
+const MIN_BUDGET: usize = 1 << 20;
+/// The budget of a store that was not given one, in bytes, on a machine with twice as much memory.
+const DEFAULT_BUDGET: usize = 256 << 20;
+/// The smallest memtable, in bytes.
+pub(super) const MIN_MEMTABLE: usize = 4 << 10;
+/// The most that may be kept back, in bytes.
+const MAX_RESERVE: u64 = 1 << 40;
+/// Of its budget a store takes less than one byte in so many when it opens: chains of the pool, marks of what left the caches,
+/// tables of rows.
+const AT_ONCE: usize = 32;
+
+/// The memory budget of who does not choose one.
+pub(super) fn default_budget() -> usize {
+    DEFAULT_BUDGET.min(most_memory() / 2).max(MIN_BUDGET)
+}
+
+fn bounded<T: PartialOrd + Display>(setting: &str, value: T, bounds: RangeInclusive<T>, words: &str) -> Result<()> {
+    if bounds.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = bounds.into_inner();
+    Err(Error::invalid(format!("`{setting}` is {value}; it must be {least} to {most}{words}")))
+}
+
+impl Config {
+    /// Checks all settings.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the setting, its value and its bounds.
+    pub(super) fn check(&self) -> Result<()> {
+        let budget = self.memory_budget;
+        bounded(
+            "memory_budget",
+            budget,
+            MIN_BUDGET..=most_memory(),
+            " bytes, which is what this process may use here",
+        )?;
+        let memtable = self.memtable_bytes.unwrap_or(MIN_MEMTABLE);
+        bounded("memtable_bytes", memtable, MIN_MEMTABLE..=budget, " bytes, which is the memory budget")?;
+        let rows = self.row_cache_bytes.unwrap_or(0);
+        bounded("row_cache_bytes", rows, 0..=budget / 4, " bytes, which is a quarter of the memory budget")?;
+        bounded("segment_bytes", self.segment(), SEGMENT_BYTES, " bytes")?;
+        if !self.segment().is_multiple_of(PAGE as u64) {
+            return Err(Error::invalid(format!(
+                "`segment_bytes` is {}; it must be a multiple of {PAGE}",
+                self.segment()
+            )));
+        }
+        bounded("reserve_bytes", self.reserve_bytes.unwrap_or(0), 0..=MAX_RESERVE, " bytes")?;
+        bounded("background_threads", self.background_threads, 0..=64, "")?;
+        bounded("log_streams", self.streams(), 1..=MAX_STREAMS, "")?;
+        bounded("fanout", self.fanout, 2..=64, "")?;
+        bounded("maplet_width", self.maplet_width, 2..=16, "")?;
+        probe(budget / AT_ONCE)
+    }
+}
+
+/// Asks the system once for the memory that opening takes, and gives it back.
+fn probe(bytes: usize) -> Result<()> {
+    Vec::<u8>::new().try_reserve_exact(bytes).map_err(|e| {
+        let detail =
+            format!("`memory_budget`: {bytes} bytes of it are needed at once, and the system refuses them ({e})");
+        Error::invalid(format!("{detail}; choose a smaller budget, or raise the limit of memory (`ulimit -v`)"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_the_system_does_not_have_is_an_error() {
+        assert!(probe(1 << 20).is_ok());
+        let error = probe(isize::MAX as usize).unwrap_err().to_string();
+        assert!(error.contains("memory_budget") && error.contains("ulimit"), "{error}");
+    }
+}

@@ -1,0 +1,156 @@
+//! Creating keyspaces: a record in the log, so that the cost of a creation does not depend on how many keyspaces there are.
+//!
+//! ```text
+//!   create ─▶ record "created: id, name, options" ─▶ log synced ─▶ published ─▶ returned
+//!                                                                     │
+//!   later:    checkpoint ─▶ catalogue with a `cut`: every creation and drop through that seqno is in it
+//!
+//!   recovery: catalogue ─▶ log in the order of seqnos: a creation above the cut makes the keyspace; one at or below it is in
+//!             the catalogue, or its keyspace was dropped
+//! ```
+//!
+//! 1. The record takes a seqno like any write. A write to the keyspace has a higher one, since the keyspace is published only
+//!    when the record is durable; recovery takes a contiguous prefix of seqnos, so it knows every keyspace that a record names.
+//! 2. Creations, drops and checkpoints exclude each other (`durable_root`). So a catalogue holds exactly the creations up to its
+//!    cut, and the `through` of each of its keyspaces is at most the cut.
+//! 3. The log is kept above the smallest `through` of both superblocks' catalogues, which is at most the smaller cut: a creation
+//!    that one of the two lacks is in the log.
+//! 4. A name is free again for a creation when *both* catalogues have forgotten its former keyspace. Otherwise recovery from the
+//!    older one would find the name taken.
+//!
+//! Checkpoints are taken as often as they are for other reasons, and once for about each fifth of the keyspaces that was created, so
+//! that n creations cost O(n).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::catalog::{Identity, KeyspaceRecord, MAX_NAME};
+use super::engine::Engine;
+use super::keyspace::{Containers, KeyspaceState};
+use super::open::{find_operator, shape};
+use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
+use super::watermark::Lone;
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::base::{Error, KeyspaceId, MAX_INLINE_VALUE, Result, SeededBug, Seqno, events};
+use crate::index::stbe::{self, Stbe};
+use crate::index::{Core, Index, RootRecord};
+use crate::memtable::{ChunkPool, Memtable};
+use crate::resolve::{MergeOperator, Operator};
+use crate::wal::{Record, Visit};
+
+/// Creations after which a checkpoint is due, beside a quarter of the keyspaces.
+const MOST_LOGGED: u64 = 64;
+
+impl Engine {
+    /// Creates a keyspace and makes it durable, or returns the one of that name.
+    pub(crate) fn create_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<KeyspaceState>> {
+        self.check_writable()?;
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Error::invalid(format!("a keyspace's name has 1 to {MAX_NAME} bytes")));
+        }
+        let mut root = self.durable_root.lock();
+        if let Some(state) = self.keyspaces.named(name) {
+            return Ok(state);
+        }
+        // Whichever catalogue is left must have a cut, and not have the name.
+        while root.older_cut.is_none() || root.dropped.iter().any(|dropped| dropped == name) {
+            self.checkpoint_with(&mut root)?;
+        }
+        if self.reserve.bytes() == 0 {
+            // A young store has taken no checkpoint that would have kept space back.
+            self.refill();
+        }
+        let identity = Identity {
+            id: KeyspaceId(root.next_id),
+            name: name.to_owned(),
+            index: options.index.name().to_owned(),
+            operator: options.operator.as_ref().map(|operator| (operator.name().to_owned(), operator.version())),
+            blob_threshold: options.blob_threshold.unwrap_or(BLOB_THRESHOLD) as u64,
+        };
+        let mut payload = Vec::new();
+        identity.encode(&mut payload);
+        let through = self.log_creation(&payload)?;
+        root.next_id += 1;
+        root.logged += 1;
+        // A registered operator of that name goes before the one in the options: it is what reopening will find.
+        let given = || options.operator.clone().map(Operator::new);
+        let operator = registered(&self.operators, &identity).or_else(given);
+        let record = KeyspaceRecord { identity, root: RootRecord { through, bytes: Vec::new() } };
+        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record)?);
+        let keyspaces = {
+            let _sequencer = self.settled();
+            self.charge(&state, state.active_bytes() as u64);
+            let mut table = self.keyspaces.write();
+            table.insert(state.clone());
+            table.len() as u64
+        };
+        events::created(name);
+        if root.logged > MOST_LOGGED + keyspaces / 4 {
+            self.checkpoint_due.store(true, Relaxed);
+            self.scheduler.nudge();
+            if self.config.background_threads == 0 {
+                // The creation counts, whatever becomes of this.
+                let _ = self.checkpoint_with(&mut root);
+            }
+        }
+        Ok(state)
+    }
+
+    /// A record of the log that creates a keyspace, met by recovery. `cut` is the catalogue's, `next_id` the id of the next keyspace.
+    pub(super) fn recover_creation(&self, record: &Record<'_>, cut: Option<Seqno>, next_id: &mut u32) -> Result<Visit> {
+        let identity = Identity::decode(record.payload)?;
+        let again = SeededBug::CreatedAgain.is_on() && self.keyspaces.get(identity.id).is_none();
+        if cut.is_some_and(|cut| record.first <= cut) && !again {
+            return Ok(Visit::Continue);
+        }
+        let is_next = identity.id.0 == *next_id && self.keyspaces.named(&identity.name).is_none();
+        if record.count != 1 || cut.is_none() || !(is_next || again) {
+            let detail = format!(
+                "seqno {} creates keyspace {} `{}`, which cannot be the next one, {next_id}",
+                record.first, identity.id, identity.name
+            );
+            return Err(Error::corruption("log record", 0, detail));
+        }
+        *next_id = (*next_id).max(identity.id.0 + 1);
+        let operator = registered(&self.operators, &identity);
+        let record = KeyspaceRecord { identity, root: RootRecord { through: record.first, bytes: Vec::new() } };
+        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record)?);
+        self.charge(&state, state.active_bytes() as u64);
+        self.keyspaces.write().insert(state);
+        Ok(Visit::Continue)
+    }
+}
+
+/// The registered operator of a keyspace, if it has one.
+pub(super) fn registered(operators: &HashMap<String, Arc<dyn MergeOperator>>, identity: &Identity) -> Option<Operator> {
+    identity.operator.as_ref().and_then(|(name, version)| find_operator(operators, name, *version))
+}
+
+/// A keyspace from its record, with an empty memtable.
+pub(super) fn build(
+    core: &Core,
+    shape: stbe::Shape,
+    chunks: &Arc<ChunkPool>,
+    operator: Option<Operator>,
+    record: &KeyspaceRecord,
+) -> Result<KeyspaceState> {
+    let Identity { id, name, index, operator: operator_name, blob_threshold } = &record.identity;
+    if index != stbe::KIND {
+        let detail = format!("keyspace `{name}` uses index `{index}`, which this build lacks");
+        return Err(Error::Unsupported { detail });
+    }
+    let index: Arc<dyn Index> = Arc::new(Stbe::open(core.of(*id), shape, operator.clone(), &record.root)?);
+    let active = Arc::new(Memtable::new(record.root.through.0, chunks.clone()));
+    Ok(KeyspaceState {
+        id: *id,
+        name: name.clone(),
+        operator,
+        operator_name: operator_name.clone(),
+        blob_threshold: (*blob_threshold as usize).min(MAX_INLINE_VALUE),
+        index,
+        containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
+        charged: Lone::default(),
+        dropped: AtomicBool::new(false),
+        drained_through: AtomicU64::new(0),
+    })
+}

@@ -1,0 +1,153 @@
+//! The table of open keyspaces, by id and by name, behind one lock.
+//!
+//! A write does not take this lock: it holds its keyspace already, and what all of them owe together is a sum
+//! ([`crate::index::owed`]). Whoever walks the table clones the `Arc`s first and releases the lock, so that a walk never holds
+//! back a creation, and through it the next reader of the table.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::keyspace::KeyspaceState;
+use crate::base::KeyspaceId;
+use crate::base::sync::RwLock;
+
+/// The open keyspaces of a store.
+#[derive(Default)]
+pub(crate) struct Keyspaces(RwLock<Table>);
+
+/// What the lock guards.
+#[derive(Default)]
+pub(crate) struct Table {
+    by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
+    by_name: HashMap<String, KeyspaceId>,
+}
+
+impl Keyspaces {
+    /// The table, shared.
+    pub(crate) fn read(&self) -> impl Deref<Target = Table> + '_ {
+        #[cfg(test)]
+        tests::READS.set(tests::READS.get() + 1);
+        self.0.read()
+    }
+
+    /// The table, alone: under `durable_root`, and `sequencer` in a store that is being written.
+    pub(crate) fn write(&self) -> impl DerefMut<Target = Table> + '_ {
+        self.0.write()
+    }
+
+    /// All keyspaces in the order of their ids.
+    pub(crate) fn all(&self) -> Vec<Arc<KeyspaceState>> {
+        self.read().by_id.values().cloned().collect()
+    }
+
+    /// The keyspace of an id.
+    pub(crate) fn get(&self, id: KeyspaceId) -> Option<Arc<KeyspaceState>> {
+        self.read().by_id.get(&id).cloned()
+    }
+
+    /// The keyspace of a name.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<KeyspaceState>> {
+        let table = self.read();
+        table.by_name.get(name).and_then(|id| table.by_id.get(id)).cloned()
+    }
+}
+
+impl Table {
+    /// Adds a keyspace whose id and name nobody has.
+    pub(crate) fn insert(&mut self, state: Arc<KeyspaceState>) {
+        self.by_name.insert(state.name.clone(), state.id);
+        self.by_id.insert(state.id, state);
+    }
+
+    /// Removes a keyspace.
+    pub(crate) fn remove(&mut self, id: KeyspaceId) {
+        if let Some(state) = self.by_id.remove(&id) {
+            self.by_name.remove(&state.name);
+        }
+    }
+}
+
+impl Deref for Table {
+    type Target = BTreeMap<KeyspaceId, Arc<KeyspaceState>>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.by_id
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    use super::super::Store;
+    use crate::device::MemDevice;
+    use crate::index::Debt;
+
+    thread_local! {
+        /// How often this thread has read the table.
+        pub(in super::super) static READS: Cell<u64> = const { Cell::new(0) };
+        /// How often this thread has held all writers back.
+        pub(in super::super) static SETTLED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn store(keyspaces: usize, memory_budget: usize) -> Store {
+        let builder = Store::builder("many").device(MemDevice::new());
+        let store = builder.background_threads(0).memory_budget(memory_budget).open().expect("a new store");
+        (0..keyspaces).for_each(|i| drop(store.keyspace(&format!("keyspace {i}")).expect("a new keyspace")));
+        store
+    }
+
+    /// How often the table is read by so many puts into the first of so many keyspaces.
+    fn reads_of(keyspaces: usize, puts: u32) -> u64 {
+        let store = store(keyspaces, 64 << 20);
+        let keyspace = store.keyspace("keyspace 0").expect("it is there");
+        let before = READS.get();
+        (0..puts).for_each(|i| keyspace.put(i.to_be_bytes(), "value").expect("written"));
+        READS.get() - before
+    }
+
+    #[test]
+    fn a_put_reads_no_table_however_many_keyspaces_there_are() {
+        assert_eq!((reads_of(1, 200), reads_of(500, 200)), (0, 0));
+    }
+
+    #[test]
+    fn a_checkpoint_holds_writers_back_as_often_whatever_the_number_of_keyspaces() {
+        let settled = |keyspaces| {
+            let store = store(keyspaces, 64 << 20);
+            let before = SETTLED.get();
+            store.engine.checkpoint().expect("taken");
+            SETTLED.get() - before
+        };
+        assert_eq!((settled(1), settled(100)), (1, 1));
+    }
+
+    #[test]
+    fn the_sum_of_what_is_owed_equals_a_walk() {
+        let store = store(40, 1 << 20);
+        let walk = || {
+            store.engine.keyspaces.all().iter().fold(Debt::default(), |sum, keyspace| {
+                let debt = keyspace.index.debt();
+                Debt {
+                    pack_bytes: sum.pack_bytes + debt.pack_bytes,
+                    compact_bytes: sum.compact_bytes + debt.compact_bytes,
+                }
+            })
+        };
+        let mut owed = 0;
+        for round in 0..4_000u32 {
+            let name = format!("keyspace {}", round % 40);
+            let keyspace = store.keyspace(&name).expect("it is there");
+            keyspace.put(round.to_be_bytes(), [7; 300]).expect("written");
+            assert_eq!(store.engine.debt(), walk(), "round {round}");
+            owed += u64::from(walk().total() > 0);
+            if round % 1_000 == 999 {
+                store.drop_keyspace(&name).expect("dropped");
+                drop(store.keyspace(&name).expect("created again"));
+                assert_eq!(store.engine.debt(), walk(), "after the drop of {name}");
+            }
+        }
+        assert!(owed > 100, "a test that owes nothing shows nothing: {owed}");
+    }
+}

@@ -1,0 +1,287 @@
+//! A full disk: which writes are refused, and how the store gets space back.
+//!
+//! ```text
+//!  ordinary write ── new segment of the log, large value ──▶ does what is not packed yet still fit? ──no──▶ DiskFull
+//!  delete ────────── new segment of the log ──full──▶ waits for the turns below ──no progress──▶ its share of the reserve ──▶ DiskFull
+//!
+//!  background work ──full──▶ *pressed*: turns by one thread, until the reserve is whole again
+//!     1. checkpoints, while something that was freed waits for them; they may use the whole reserve, and refill it
+//!     2. the rest of the background share of the reserve is freed, and if that is not enough the share of deletes; a memtable is
+//!        packed, or a piece of the tree compacted that fits ([`Index::relieve`])
+//!     3. nothing to do, and a delete waits for room in the log: memtables are sealed
+//! ```
+//!
+//! Invariants: ordinary writes take no space while the reserve is short, so what freeing work frees stays with it. Every turn
+//! that reports work has packed, compacted, sealed or released something, so turns come to an end.
+//!
+//! [`Index::relieve`]: crate::index::Index::relieve
+
+use super::engine::Engine;
+use super::reserve::Purpose;
+use crate::base::sync::{AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
+use crate::base::{Error, PAGE, Result, SeededBug};
+use crate::index::Room;
+use crate::sched::{BACKGROUND_STEP, Turn};
+use crate::wal::{self, Log};
+
+/// How often a delete waits for background work before it is refused, and how long each time.
+const ROUNDS: u32 = 400;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+/// Rounds without any progress after which a delete takes from what is kept back.
+const IDLE: u32 = 4;
+/// Rounds without any progress after which `checkpoint`, `settle` and `compact` give up on a full disk.
+const WAITS: u32 = 20;
+
+/// What is known of a full disk.
+#[derive(Default)]
+pub(crate) struct Pressure {
+    /// Background work has met a full disk, and the space that it used since is not kept back again.
+    pub pressed: AtomicBool,
+    /// Held by the thread that works on a full disk.
+    relieving: Mutex<()>,
+    /// Since the disk was full, packing or compacting succeeded.
+    relieved: AtomicBool,
+    /// Free pages that earlier lives had written were given back to the file system.
+    punched: AtomicBool,
+    /// A delete waits for room in the log.
+    starved: AtomicBool,
+    /// Compactions are owed, and none of them fits.
+    stalled: AtomicBool,
+    /// How often something was packed, compacted or given back on a full disk.
+    steps: AtomicU64,
+}
+
+/// What the smallest run takes of the disk: a leaf, a search block and a filter.
+const LEAST_RUN: u64 = 3 * PAGE as u64;
+
+impl Engine {
+    /// Refuses to take so many bytes of disk for an ordinary write if what was written before would then not fit when it is
+    /// packed.
+    pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
+        let Some(available) = self.device.available() else { return Ok(()) };
+        let unpacked = self.active() + self.debt().pack_bytes;
+        let runs = self.occupied() * LEAST_RUN;
+        let needed = bytes + unpacked + unpacked / 8 + runs + self.config.shares().checkpoint;
+        if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
+    }
+
+    /// Makes an operation that frees wait while compactions need what is left of the disk: they give back more than its log.
+    pub(super) fn check_space_to_free(&self, bytes: u64) -> Result<()> {
+        let least = bytes + self.config.shares().background / 2;
+        let waits = self.pressure.pressed.load(Relaxed) && self.device.available().is_some_and(|room| room < least);
+        if waits { Err(Error::DiskFull { op: "log" }) } else { Ok(()) }
+    }
+
+    /// Whether so little disk is left that background work has to be done in pieces.
+    pub(super) fn is_tight(&self) -> bool {
+        let largest = 4 * self.config.memtable() as u64 * self.config.leaf_memtables;
+        self.device.available().is_some_and(|available| available < largest + self.config.shares().background)
+    }
+
+    /// Refuses an ordinary write while the reserve is short, unless it can be made whole.
+    pub(crate) fn keep_back(&self) -> Result<()> {
+        if self.reserve.is_short() {
+            self.refill();
+            if self.reserve.is_short() {
+                return Err(Error::DiskFull { op: "reserve" });
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps back what the reserve should hold, if there is room.
+    pub(super) fn refill(&self) {
+        let log = self.log.as_ref().map_or(0, Log::retained_bytes);
+        self.reserve.refill(self.core.data.stats().allocated_bytes + log);
+    }
+
+    /// Frees space of the reserve; how many bytes.
+    pub(super) fn draw_reserve(&self, purpose: Purpose) -> Result<u64> {
+        // A close takes the sequencer, too: what another process keeps back after it is not ours.
+        let _sequencer = self.sequencer.lock();
+        self.check_writable()?;
+        self.reserve.draw(purpose)
+    }
+
+    /// Room in the log for an operation that frees, which did not get any: from what background work gives back, and from the reserve
+    /// once that work makes no progress. `reserve` asks the log for the room; with `true` it does so even if compactions need the space.
+    pub(super) fn room_to_free<'a>(&self, reserve: &dyn Fn(bool) -> Result<wal::Room<'a>>) -> Result<wal::Room<'a>> {
+        if SeededBug::ReserveNotUsed.is_on() {
+            return Err(Error::DiskFull { op: "reserve" });
+        }
+        let room = |forced| match reserve(forced) {
+            Err(Error::DiskFull { .. }) => None,
+            room => Some(room),
+        };
+        self.trouble.lock().take();
+        let (mut seen, mut idle) = (self.pressure.steps.load(Relaxed), 0);
+        for _ in 0..ROUNDS {
+            self.pressure.starved.store(true, Relaxed);
+            self.pressure.pressed.store(true, Relaxed);
+            let stuck = if self.config.background_threads == 0 {
+                self.turn_alone(BACKGROUND_STEP) == Turn::Stuck
+            } else {
+                self.scheduler.nudge();
+                self.scheduler.wait(PAUSE);
+                self.trouble.lock().is_some()
+            };
+            if let Some(room) = room(false) {
+                return room;
+            }
+            // While compactions gain space, what is kept back for deletes is not to become more for them to do.
+            let steps = self.pressure.steps.load(Relaxed);
+            idle = if steps == seen { idle + 1 } else { 0 };
+            seen = steps;
+            if stuck || idle >= IDLE {
+                if self.draw_reserve(Purpose::Freeing)? > 0
+                    && let Some(room) = room(true)
+                {
+                    return room;
+                }
+                if stuck {
+                    break;
+                }
+            }
+        }
+        reserve(true)
+    }
+
+    /// Why background work does not go on, if it does not.
+    pub(super) fn obstacle(&self) -> Option<Error> {
+        let stalled = || self.pressure.stalled.load(Relaxed).then_some(Error::DiskFull { op: "compaction" });
+        self.trouble.lock().clone().or_else(stalled)
+    }
+
+    /// Whether a thread that waits for background work on a full disk should go on waiting: the work makes progress, or has not been
+    /// without any for long. The thread keeps `seen` (the steps at its last call) and `rounds` (its calls since the last progress).
+    pub(super) fn may_wait_on(&self, seen: &mut u64, rounds: &mut u32) -> bool {
+        let steps = self.pressure.steps.load(Relaxed);
+        *rounds = if steps == *seen { *rounds + 1 } else { 0 };
+        *seen = steps;
+        if *rounds > WAITS {
+            return false;
+        }
+        self.trouble.lock().take();
+        self.pressure.stalled.store(false, Relaxed);
+        self.pressure.pressed.store(true, Relaxed);
+        self.scheduler.nudge();
+        true
+    }
+
+    /// One turn of background work on a full disk.
+    pub(super) fn relieve(&self) -> Turn {
+        let turn = self.relieve_turn();
+        if matches!(turn, Turn::Worked(_)) {
+            self.pressure.stalled.store(false, Relaxed);
+            self.pressure.steps.fetch_add(1, Relaxed);
+        }
+        turn
+    }
+
+    fn relieve_turn(&self) -> Turn {
+        let Some(_one) = self.pressure.relieving.try_lock() else { return Turn::Stuck };
+        self.log.as_ref().map(Log::give_up_prepared);
+        if !self.pressure.punched.swap(true, Relaxed) {
+            self.core.data.punch_free();
+        }
+        let released = match self.release_freed() {
+            Ok(released) => released,
+            Err(e) => return self.note_trouble(e),
+        };
+        // What checkpoints and deletes need comes before any other work.
+        if self.reserve.is_short() {
+            self.refill();
+        }
+        if !self.reserve.is_short() && self.pressure.relieved.swap(false, Relaxed) {
+            self.pressure.pressed.store(false, Relaxed);
+            self.trouble.lock().take();
+        }
+        match self.relieve_one() {
+            Ok(Some(bytes)) => Turn::Worked(bytes.max(1)),
+            Ok(None) if self.seal_for_starved() || released => Turn::Worked(1),
+            Ok(None) => {
+                self.pressure.pressed.store(false, Relaxed);
+                self.trouble.lock().take();
+                // A compaction that does not fit stays owed until something is deleted. Threads that wait for it get an error.
+                self.pressure.stalled.store(self.debt().total() > 0, Relaxed);
+                Turn::Idle
+            }
+            Err(Error::DiskFull { .. }) if released || self.seal_for_starved() => Turn::Worked(1),
+            Err(e) => self.note_trouble(e),
+        }
+    }
+
+    /// Takes the checkpoints for which freed pages and log that is not needed any more wait. Whether anything was given back.
+    fn release_freed(&self) -> Result<bool> {
+        let taken = || self.core.data.stats().allocated_bytes + self.log.as_ref().map_or(0, Log::retained_bytes);
+        let before = taken();
+        let due = self.checkpoint_due.swap(false, Relaxed);
+        for round in 0..2 {
+            if self.core.data.has_quarantine() || due {
+                let _one = self.checkpointing.lock();
+                self.uncovered.store(0, Relaxed);
+                self.checkpoint().inspect_err(|_| self.checkpoint_due.store(round == 0 && due, Relaxed))?;
+            }
+        }
+        Ok(taken() < before)
+    }
+
+    /// One piece of work, in the background share of the reserve if it does not fit beside it. How many bytes it worked
+    /// through; `None` if there is nothing to do.
+    fn relieve_one(&self) -> Result<Option<u64>> {
+        let background = self.config.shares().background;
+        let available = || self.device.available().unwrap_or(background);
+        let urgent = self.pressure.pressed.load(Relaxed);
+        // What was kept back can be had, also where the file system does not count it as available (as ext4 does for root).
+        let mut drawn = 0;
+        if urgent && available() < background / 2 {
+            drawn += self.draw_reserve(Purpose::Background)?;
+        }
+        let mut result = self.relieve_in(Room { bytes: available().max(drawn), spare: background / 2, urgent });
+        // In the share of deletes too, if need be: what is done under pressure gives back more than it takes.
+        for purpose in [Purpose::Background, Purpose::Freeing] {
+            if !matches!(result, Err(Error::DiskFull { .. })) {
+                break;
+            }
+            let more = self.draw_reserve(purpose)?;
+            if more > 0 {
+                drawn += more;
+                self.pressure.pressed.store(true, Relaxed);
+                result = self.relieve_in(Room { bytes: available().max(drawn), spare: background / 2, urgent: true });
+            }
+        }
+        result
+    }
+
+    /// The same in so much room, of the keyspace whose memtables take the most memory, or else of one that can give space back.
+    fn relieve_in(&self, room: Room) -> Result<Option<u64>> {
+        let mut keyspaces = self.keyspaces.all();
+        keyspaces.sort_by_key(|keyspace| std::cmp::Reverse(keyspace.index.debt().pack_bytes));
+        let mut full = None;
+        for keyspace in &keyspaces {
+            match keyspace.index.relieve(room, &|| self.snapshots.stripes()) {
+                Ok(progress) if progress.idle => {}
+                Ok(progress) => {
+                    self.pressure.relieved.store(true, Relaxed);
+                    return Ok(Some(self.note_progress(keyspace, progress)));
+                }
+                Err(e @ Error::DiskFull { .. }) => full = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        full.map_or(Ok(None), Err)
+    }
+
+    /// A delete waits for room in the log, which memtables hold: seals them. Whether there was anything to seal.
+    fn seal_for_starved(&self) -> bool {
+        let worth = self.active() >= self.config.memtable() as u64 / 8 && self.debt().pack_bytes == 0;
+        if !worth || !self.pressure.starved.swap(false, Relaxed) {
+            return false;
+        }
+        let sequencer = self.settled();
+        let keyspaces = self.keyspaces.all();
+        let filled: Vec<_> = keyspaces.iter().filter(|keyspace| keyspace.active_bytes() > 0).collect();
+        filled.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
+        !filled.is_empty()
+    }
+}

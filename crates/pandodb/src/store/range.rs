@@ -1,0 +1,298 @@
+//! The iterators of the public API: [`Range`] with keys and values, [`Keys`] with keys alone.
+//!
+//! Both ends share one piece of state, `rest`: the keys that neither end has passed. An end reads through a [`Side`] of
+//! its own, which is opened over `rest` when it is first needed, and again when it has become old.
+//!
+//! ```text
+//!  bounds  |------------------------------------------|      what the caller asked for
+//!  rest            |--------------------|                    next() gives its first key, next_back() its last
+//!                  ^ seek moves this    ^ seek_back moves this, both within bounds
+//! ```
+//!
+//! Invariants: `rest` lies within `bounds`. Each side was opened over a range that covers `rest`, and is positioned at its
+//! end of `rest`, or has a pending seek to it.
+
+use std::sync::Arc;
+
+use super::keyspace::Keyspace;
+use super::scan::Side;
+use super::snapshot::{Registered, Snapshot};
+use super::value::Value;
+use crate::base::range::successor;
+use crate::base::{Error, KeyRange, Result, SeededBug, events};
+
+/// An iterator over the keys of a range with their values, from both ends. Made by [`Keyspace::range`],
+/// [`Keyspace::prefix`], [`Keyspace::iter`] and their like at a snapshot.
+///
+/// **What it sees.** The keyspace as of its creation (or as of the snapshot), for its whole life, like a snapshot of its
+/// own. Writes while it is open are fine, also by the same thread and also to the keys that it walks over; it does not
+/// see them. Versions that it needs stay on disk until it is dropped.
+///
+/// **What it holds.** It keeps the store open, and so locked against other processes, until it is dropped. It can be sent
+/// to another thread.
+///
+/// **Errors.** An item is an error where a block is damaged, and the iterator ends after it. To continue behind the damage,
+/// [`Range::seek`] to a key above it, or [`crate::check::salvage`] the store.
+///
+/// **Cost.** The first item of an end, and each [`Range::seek`] to a key that is not in memory, costs about one block read
+/// for each run on the path; from then on blocks are read ahead. Deleted keys that no compaction has removed yet are
+/// passed one by one.
+pub struct Range {
+    keyspace: Keyspace,
+    /// Registered for the life of the iterator; `None` if it could not be opened.
+    point: Option<Arc<Registered>>,
+    bounds: KeyRange,
+    /// The keys that neither end has passed yet.
+    rest: KeyRange,
+    front: Option<Side>,
+    back: Option<Side>,
+    values: bool,
+    finished: bool,
+    /// The reason why the range could not be opened: its only item.
+    broken: Option<Error>,
+}
+
+impl Range {
+    pub(crate) fn new(keyspace: &Keyspace, bounds: KeyRange, snapshot: Option<&Snapshot>) -> Range {
+        let snapshots = &keyspace.engine.snapshots;
+        let mut broken = keyspace.engine.access.check().and_then(|()| keyspace.state.check_alive()).err();
+        let point = match snapshot {
+            Some(snapshot) if snapshot.0.is_of(snapshots) => Some(snapshot.0.clone()),
+            Some(_) => {
+                broken = Some(Error::invalid("the snapshot was taken from another store"));
+                None
+            }
+            None => Some(Arc::new(snapshots.register())),
+        };
+        let finished = bounds.is_empty() && broken.is_none();
+        let (keyspace, rest) = (keyspace.clone(), bounds.clone());
+        Range { keyspace, point, bounds, rest, front: None, back: None, values: true, finished, broken }
+    }
+
+    /// The same keys without their values, from both ends. Does not read large values, except where a merge is newer than
+    /// the large value: then the operator decides whether the key has a value.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
+    /// ks.put("a", "1")?;
+    /// ks.put("b", vec![0; 1 << 20])?;
+    /// let keys: Vec<_> = ks.iter().keys().collect::<Result<_, _>>()?;
+    /// assert_eq!(keys, ["a", "b"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn keys(mut self) -> Keys {
+        self.values = false;
+        Keys(self)
+    }
+
+    /// Moves the front end: [`Iterator::next`] continues at the first key that is not before `key`. The front end may move
+    /// forwards or backwards, within the range that the iterator was made for.
+    ///
+    /// The back end does not move. The iterator always has the keys between its two ends left: if an end moves back over
+    /// keys that it has yielded, it yields them again; if it moves beyond the other end, no key is left. The iterator keeps
+    /// its view of the keyspace, and continues even if it had ended.
+    ///
+    /// The call itself reads nothing. The next item costs a search in blocks that are in memory, or as much as the first
+    /// item of an iterator.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
+    /// for key in ["ant/1", "ant/2", "bee/1", "cat/1", "cat/2"] {
+    ///     ks.put(key, "")?;
+    /// }
+    /// // The kinds, without a look at what each has.
+    /// let mut kinds = Vec::new();
+    /// let mut keys = ks.iter().keys();
+    /// while let Some(key) = keys.next().transpose()? {
+    ///     let kind = key.split(|&byte| byte == b'/').next().unwrap().to_vec();
+    ///     keys.seek([kind.as_slice(), b"0"].concat()); // '0' follows '/'
+    ///     kinds.push(kind);
+    /// }
+    /// assert_eq!(kinds, [b"ant", b"bee", b"cat"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        let key = key.as_ref();
+        let from = key.max(&self.bounds.from).to_vec();
+        if from > self.rest.from
+            && let Some(front) = &mut self.front
+        {
+            front.seek_later(key);
+        }
+        let wider = from < self.rest.from;
+        self.rest.from = from;
+        self.reopen(wider.then_some(false));
+    }
+
+    /// Moves the back end: [`DoubleEndedIterator::next_back`] continues at the last key that is not after `key`. As
+    /// [`Range::seek`], with the ends exchanged.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
+    /// for key in ["a", "c", "e"] {
+    ///     ks.put(key, "")?;
+    /// }
+    /// let mut range = ks.iter();
+    /// range.seek_back("d");
+    /// assert_eq!(range.next_back().unwrap()?.0, "c");
+    /// range.seek_back("z"); // and up again
+    /// assert_eq!(range.next_back().unwrap()?.0, "e");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+        let key = key.as_ref();
+        let after = successor(key);
+        let to = if self.bounds.is_above(&after) { after } else { self.bounds.to.clone() };
+        let narrower = self.rest.is_above(&to) && !to.is_empty();
+        if narrower && let Some(back) = &mut self.back {
+            back.seek_later(key);
+        }
+        let wider = !narrower && to != self.rest.to;
+        self.rest.to = to;
+        self.reopen(wider.then_some(true));
+    }
+
+    /// Called when an end was moved; `wider` names the end that was moved outwards, if any (`true`: the back one). Closes the
+    /// side of that end, whose exhausted sources are gone, and the other side if `rest` exceeds the range that it was opened
+    /// over.
+    fn reopen(&mut self, wider: Option<bool>) {
+        self.finished = self.bounds.is_empty() || self.point.is_none() && self.broken.is_none();
+        let Some(reverse) = wider.filter(|_| !self.keyspace.engine.access.is_inherited()) else { return };
+        let (own, other) = if reverse { (&mut self.back, &mut self.front) } else { (&mut self.front, &mut self.back) };
+        *own = None;
+        if other.as_ref().is_some_and(|side| !side.over().covers(&self.rest)) {
+            *other = None;
+        }
+    }
+
+    fn step(&mut self, reverse: bool) -> Option<Result<(Value, Value)>> {
+        if let Some(error) = self.broken.take() {
+            self.finished = true;
+            return Some(Err(error));
+        }
+        if self.finished {
+            return None;
+        }
+        if let Err(e) = self.keyspace.engine.access.check() {
+            // The sides stay: to drop them takes locks, which a forked child must not do.
+            self.finished = true;
+            return Some(Err(e));
+        }
+        let item = self.advance(reverse);
+        let item = self.keyspace.engine.access.confirm(item).transpose();
+        if !matches!(item, Some(Ok(_))) {
+            // A side may have consumed a key beyond the other end, or have failed in the middle of a key.
+            self.finished = true;
+            (self.front, self.back) = (None, None);
+        }
+        if let Some(Err(e)) = &item {
+            events::failed(self.keyspace.name(), e);
+        }
+        item
+    }
+
+    fn advance(&mut self, reverse: bool) -> Result<Option<(Value, Value)>> {
+        let may_pass = SeededBug::ScanEndsPass.is_on();
+        if self.rest.is_empty() && !may_pass {
+            return Ok(None);
+        }
+        let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
+        let side = if reverse { &mut self.back } else { &mut self.front };
+        let (engine, state) = (&self.keyspace.engine, &self.keyspace.state);
+        let is_new = side.as_mut().is_some_and(|side| !side.is_old(|| engine.device.now()));
+        let side = match side {
+            Some(side) if is_new => side,
+            _ => {
+                let starts_over = side.is_some() && SeededBug::ScanStartsOver.is_on();
+                let over = if starts_over { &self.bounds } else { &self.rest };
+                side.insert(Side::open(state, point, over.clone(), reverse, engine.device.now())?)
+            }
+        };
+        let Some((key, found)) = side.next(engine, state, self.values)? else { return Ok(None) };
+        // Each end limits the other.
+        let passed = if reverse { *key < *self.rest.from } else { !self.rest.is_above(&key) };
+        if passed && !may_pass {
+            return Ok(None);
+        }
+        // Keys without a value do not move the end: a side that is opened again passes them again.
+        let bound = if reverse { &mut self.rest.to } else { &mut self.rest.from };
+        bound.clear();
+        bound.extend_from_slice(&key);
+        if !reverse {
+            // The key's successor.
+            bound.push(0);
+        }
+        Ok(Some((key, found)))
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        if self.keyspace.engine.access.is_inherited() {
+            // To free what it pins takes locks, which a thread may hold that is not in this process.
+            std::mem::forget((self.front.take(), self.back.take()));
+        }
+    }
+}
+
+impl std::fmt::Debug for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Range").field("bounds", &self.bounds).field("keyspace", &self.keyspace.name()).finish()
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<(Value, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(false)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(true)
+    }
+}
+
+impl std::iter::FusedIterator for Range {}
+
+/// An iterator over the keys of a range, from both ends. Made by [`Range::keys`]; sees, holds and costs what a [`Range`]
+/// does.
+#[derive(Debug)]
+pub struct Keys(Range);
+
+impl Keys {
+    /// As [`Range::seek`].
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        self.0.seek(key);
+    }
+
+    /// As [`Range::seek_back`].
+    pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
+        self.0.seek_back(key);
+    }
+}
+
+fn key_of(item: Result<(Value, Value)>) -> Result<Value> {
+    item.map(|(key, _)| key)
+}
+
+impl Iterator for Keys {
+    type Item = Result<Value>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(key_of)
+    }
+}
+
+impl DoubleEndedIterator for Keys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.next_back().map(key_of)
+    }
+}
+
+impl std::iter::FusedIterator for Keys {}

@@ -1,0 +1,87 @@
+//! Settings out of bounds are errors that name them, before anything is touched: not aborts, and not other settings in silence.
+
+use std::path::Path;
+use std::{env, fs, process};
+
+use pandodb::{Error, Store, StoreBuilder};
+
+/// Set in the process that [`a_budget_above_the_limit_of_the_process_is_an_error`] starts.
+const LIMITED: &str = "PANDODB_TEST_LIMITED";
+
+type Setting = fn(StoreBuilder) -> StoreBuilder;
+
+fn refused(path: &Path, name: &str, value: &str, setting: Setting) {
+    let error = setting(Store::builder(path).background_threads(0)).open().expect_err(name);
+    assert!(matches!(error, Error::InvalidArgument { .. }), "{name} {value}: {error}");
+    let words = error.to_string();
+    assert!(words.contains(&format!("`{name}` is {value}")) && words.contains("must be"), "{words}");
+    assert!(!path.exists(), "{name} {value}: nothing is touched");
+}
+
+#[test]
+fn every_setting_has_an_upper_and_a_lower_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let max = &usize::MAX.to_string();
+    refused(&path, "memory_budget", "0", |b| b.memory_budget(0));
+    refused(&path, "memory_budget", "1048575", |b| b.memory_budget((1 << 20) - 1));
+    refused(&path, "memory_budget", max, |b| b.memory_budget(usize::MAX));
+    refused(&path, "memory_budget", "1125899906842624", |b| b.memory_budget(1 << 50));
+    // A terabyte: no machine that this is tested on.
+    refused(&path, "memory_budget", "1099511627776", |b| b.memory_budget(1 << 40));
+    refused(&path, "memtable_bytes", "4095", |b| b.memtable_bytes(4095));
+    refused(&path, "memtable_bytes", "67108865", |b| b.memory_budget(64 << 20).memtable_bytes((64 << 20) + 1));
+    refused(&path, "memtable_bytes", max, |b| b.memtable_bytes(usize::MAX));
+    refused(&path, "row_cache_bytes", "16777217", |b| b.memory_budget(64 << 20).row_cache_bytes((16 << 20) + 1));
+    refused(&path, "row_cache_bytes", max, |b| b.row_cache_bytes(usize::MAX));
+    refused(&path, "segment_bytes", "0", |b| b.segment_bytes(0));
+    refused(&path, "segment_bytes", "4096", |b| b.segment_bytes(4096));
+    refused(&path, "segment_bytes", "10000", |b| b.segment_bytes(10_000));
+    refused(&path, "segment_bytes", &u64::MAX.to_string(), |b| b.segment_bytes(u64::MAX));
+    refused(&path, "reserve_bytes", &u64::MAX.to_string(), |b| b.reserve_bytes(u64::MAX));
+    refused(&path, "background_threads", "65", |b| b.background_threads(65));
+    refused(&path, "log_streams", "0", |b| b.log_streams(0));
+    refused(&path, "log_streams", max, |b| b.log_streams(usize::MAX));
+    refused(&path, "fanout", "1", |b| b.fanout(1));
+    refused(&path, "fanout", max, |b| b.fanout(usize::MAX));
+    refused(&path, "maplet_width", "17", |b| b.maplet_width(17));
+    refused(&path, "maplet_width", "0", |b| b.maplet_width(0));
+}
+
+#[test]
+fn the_bounds_themselves_are_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings: [Setting; 6] = [
+        |b| b.memory_budget(1 << 20).memtable_bytes(4096).segment_bytes(8192).row_cache_bytes(0).reserve_bytes(0),
+        |b| b.memory_budget(1 << 20).memtable_bytes(1 << 20).row_cache_bytes(1 << 18),
+        |b| b.reserve_bytes(1 << 40),
+        |b| b.background_threads(64).log_streams(16),
+        |b| b.fanout(2).maplet_width(2).log_streams(1),
+        |b| b.fanout(64).maplet_width(16),
+    ];
+    for (i, setting) in settings.into_iter().enumerate() {
+        let store = setting(Store::builder(dir.path().join(i.to_string()))).open().unwrap();
+        let keyspace = store.keyspace("k").unwrap();
+        (0..200u32).for_each(|i| keyspace.put(i.to_be_bytes(), [1; 100]).unwrap());
+        store.settle().unwrap();
+        assert_eq!(keyspace.iter().count(), 200, "setting {i}");
+    }
+}
+
+/// In a process that may map a gigabyte: budgets that the machine has, and the process may not use.
+#[test]
+fn a_budget_above_the_limit_of_the_process_is_an_error() {
+    if let Some(path) = env::var_os(LIMITED) {
+        let path = Path::new(&path);
+        refused(path, "memory_budget", "2147483648", |b| b.memory_budget(2 << 30));
+        drop(Store::open(path).unwrap());
+        return fs::write(path.with_extension("done"), "").unwrap();
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let mut child = process::Command::new("sh");
+    child.args(["-c", "ulimit -v 1048576 && exec \"$0\" --exact a_budget_above_the_limit_of_the_process_is_an_error"]);
+    child.arg(env::current_exe().unwrap()).env(LIMITED, &path);
+    assert!(child.status().unwrap().success());
+    assert!(path.with_extension("done").exists(), "the child did nothing");
+}

@@ -1,0 +1,159 @@
+//! Errors say what happened, to which object, and what to do next; and what the host can mend is not final.
+
+use std::path::Path;
+use std::{env, fs, io, process};
+
+use pandodb::check::{Inspect, inspect};
+use pandodb::device::SimDevice;
+use pandodb::device::sim::{Fault, FaultKind};
+use pandodb::{Durability, Error, Store};
+
+/// Set in the process that [`a_process_without_free_files_is_refused_and_goes_on`] starts.
+const FEW_FILES: &str = "PANDODB_TEST_FEW_FILES";
+
+fn small(path: &Path) -> pandodb::StoreBuilder {
+    Store::builder(path).memory_budget(2 << 20)
+}
+
+#[test]
+fn a_path_that_cannot_be_a_store_says_what_is_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "something else").unwrap();
+    let detail = |path: &Path, builder: fn(&Path) -> pandodb::StoreBuilder| match builder(path).open().unwrap_err() {
+        Error::NotAStore { path: named, detail } => {
+            assert_eq!(named, path.display().to_string());
+            detail
+        }
+        other => panic!("{other}"),
+    };
+    assert_eq!(detail(&file, small), "it is a file, not a directory");
+    assert_eq!(detail(&file, |path| small(path).read_only(true)), "it is a file, not a directory");
+    assert!(detail(&file.join("below"), small).contains("`, on the way to it, is a file"));
+    assert!(detail(&dir.path().join("no/such"), small).contains("make that first"));
+    assert_eq!(detail(&dir.path().join("no"), |path| small(path).create(false)), "there is no such directory");
+    let inspected = inspect(&file, Inspect::Superblock).unwrap_err().to_string();
+    assert!(inspected.ends_with("it is a file, not a directory"), "{inspected}");
+    let store = small(&dir.path().join("s")).open().unwrap();
+    let backup = store.backup(&file).unwrap_err().to_string();
+    assert!(backup.ends_with("it is a file, not a directory"), "{backup}");
+    assert_eq!(fs::read(&file).unwrap(), b"something else");
+    let nul = small(Path::new("a\0b")).open().unwrap_err();
+    assert!(matches!(nul, Error::InvalidArgument { .. }), "{nul}");
+    assert!(nul.to_string().contains("NUL byte") && !nul.to_string().contains('\0'), "{nul}");
+}
+
+/// Every refusal of the system had the same advice: "check the device, then reopen the store".
+#[test]
+fn a_refusal_of_the_system_comes_with_advice_that_fits() {
+    let says = |kind: io::ErrorKind, op, words: &str| {
+        let error = Error::io(op, "s", None, &kind.into());
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(error.to_string(), format!("{}; {}", error.what(), error.advice().unwrap()));
+    };
+    says(io::ErrorKind::PermissionDenied, "open", "grant the user of this process the right");
+    says(io::ErrorKind::ReadOnlyFilesystem, "lock", "mounted read-only");
+    says(io::ErrorKind::InvalidFilename, "open", "name another path");
+    says(io::ErrorKind::FileTooLarge, "allocate", "ulimit -f");
+    says(io::ErrorKind::Other, "open", "check the device");
+    says(io::ErrorKind::InvalidInput, "write", "check the device");
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_not_called_a_damaged_store() {
+    let dir = tempfile::tempdir().unwrap();
+    for content in [&b""[..], b"a table", &[7; 300_000]] {
+        let path = dir.path().join(content.len().to_string());
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("data"), content).unwrap();
+        for read_only in [false, true] {
+            let error = small(&path).read_only(read_only).open().unwrap_err();
+            assert!(matches!(error, Error::NotAStore { .. }), "{error}");
+        }
+        assert_eq!(fs::read(path.join("data")).unwrap(), content);
+    }
+}
+
+#[test]
+fn a_damaged_store_is_never_called_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    small(&path).open().unwrap().keyspace("k").unwrap().put("x", "y").unwrap();
+    let whole = fs::read(path.join("data")).unwrap();
+    let damaged = |what: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = whole.clone();
+        change(&mut bytes);
+        fs::write(path.join("data"), bytes).unwrap();
+        let error = small(&path).open().unwrap_err();
+        assert!(error.is_corruption(), "{what}: {error}");
+    };
+    let both = |bytes: &mut Vec<u8>, byte: usize, value: u8| {
+        [0, 32 * 4096].into_iter().for_each(|slot| bytes[slot + byte] = value)
+    };
+    damaged("both superblocks zeroed", &|bytes| bytes[..33 * 4096].fill(0));
+    damaged("no file to speak of", &|bytes| bytes.truncate(0));
+    // Without its other files, too, as long as a superblock begins like one.
+    for entry in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
+        if entry.file_name().unwrap() != "data" {
+            fs::remove_file(entry).unwrap();
+        }
+    }
+    damaged("both superblocks have a flipped bit", &|bytes| both(bytes, 200, 77));
+    damaged("one magic number is left", &|bytes| {
+        both(bytes, 200, 77);
+        bytes[..4096].fill(0);
+    });
+}
+
+/// It poisoned the store, though nothing had been written.
+#[test]
+fn a_process_without_free_files_is_refused_and_goes_on() {
+    if let Some(path) = env::var_os(FEW_FILES) {
+        return with_few_files(Path::new(&path));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let mut child = process::Command::new("sh");
+    child.args(["-c", "ulimit -n 64 && exec \"$0\" --exact a_process_without_free_files_is_refused_and_goes_on"]);
+    child.arg(env::current_exe().unwrap()).env(FEW_FILES, &path);
+    assert!(child.status().unwrap().success());
+    assert_eq!(small(&path).open().unwrap().keyspace("k").unwrap().iter().count(), 2000);
+}
+
+fn with_few_files(path: &Path) {
+    let store = small(path).segment_bytes(64 << 10).background_threads(1).open().unwrap();
+    let keyspace = store.keyspace("k").unwrap();
+    let (mut refused, mut taken) = (0, Vec::new());
+    for i in 0..2000u32 {
+        if i % 500 == 0 {
+            taken.extend(std::iter::from_fn(|| fs::File::open("/dev/null").ok()));
+        }
+        if let Err(error) = keyspace.put_with(i.to_be_bytes(), [1; 200], Durability::Buffered) {
+            refused += 1;
+            assert!(matches!(error, Error::TooManyFiles { limit: "the process", .. }), "{error}");
+            assert!(error.to_string().contains("ulimit -n"), "{error}");
+            assert!(keyspace.get(i.to_be_bytes()).unwrap().is_none(), "a refused write leaves nothing");
+            taken.clear();
+            keyspace.put(i.to_be_bytes(), [1; 200]).unwrap();
+        }
+    }
+    assert!(refused > 0, "there were files enough");
+    taken.clear();
+    store.settle().unwrap();
+    store.close().unwrap();
+}
+
+/// A disk that finds out in a sync that it is full has not kept its promise: no later sync succeeds.
+#[test]
+fn a_full_disk_in_a_sync_is_final() {
+    let device = SimDevice::new(5);
+    let store = Store::builder("s").device(device.clone()).memory_budget(1 << 20).background_threads(0).open().unwrap();
+    let keyspace = store.keyspace("k").unwrap();
+    keyspace.put_with("a", "b", Durability::Synced).unwrap();
+    device.set_fault(Some(Fault::once(FaultKind::FullSync, 0)));
+    let error = keyspace.put_with("large", vec![1; 10_000], Durability::Synced).unwrap_err();
+    assert!(!matches!(error, Error::DiskFull { .. }), "{error}");
+    assert!(error.to_string().contains("reopen the store"), "{error}");
+    assert!(matches!(keyspace.put("c", "d"), Err(Error::Poisoned { .. })));
+    assert_eq!(keyspace.get("a").unwrap().unwrap(), "b");
+}

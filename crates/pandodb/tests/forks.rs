@@ -1,0 +1,267 @@
+//! A process that forks with an open store: the store stays the parent's. In the child every operation is refused with
+//! [`Error::Forked`], nothing hangs on a lock that another thread held, and dropping the handles does the parent no harm.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use fork::{Fork, fork, waitpid_nohang};
+use pandodb::device::MemDevice;
+use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store, Value};
+
+/// So long a child may take before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn open(path: &Path) -> Store {
+    Store::builder(path).memory_budget(2 << 20).open().expect("the store opens")
+}
+
+/// A forked process.
+struct Child {
+    pid: i32,
+}
+
+impl Child {
+    /// Waits for its end, and fails the test if it says that something was wrong.
+    fn join(self) {
+        let begun = Instant::now();
+        loop {
+            match waitpid_nohang(self.pid).expect("a child to wait for") {
+                Some(status) => return assert_eq!(status, 0, "what the child says stands above"),
+                None if begun.elapsed() > PATIENCE => panic!("the child hangs"),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+}
+
+/// Forks; the child does `body` with its copy of `handles`, which it owns, and ends.
+fn in_child<T>(handles: T, body: impl FnOnce(T)) -> (Child, T) {
+    match fork().expect("forked") {
+        Fork::Parent(pid) => (Child { pid }, handles),
+        Fork::Child => {
+            let ended = catch_unwind(AssertUnwindSafe(|| body(handles)));
+            std::process::exit(i32::from(ended.is_err()));
+        }
+    }
+}
+
+fn refused<T>(what: &str, result: Result<T>) {
+    match result {
+        Err(Error::Forked) => {}
+        Err(other) => panic!("{what} in the child: {other}"),
+        Ok(_) => panic!("{what} in the child has an answer"),
+    }
+}
+
+/// Handles of every kind.
+struct Handles {
+    store: Store,
+    keyspace: Keyspace,
+    counters: Keyspace,
+    snapshot: Snapshot,
+    batch: Batch,
+    begun: Range,
+    value: Value,
+}
+
+impl Handles {
+    fn of(store: Store) -> Handles {
+        let keyspace = store.keyspace("k").expect("a keyspace");
+        let counters = store.keyspace_with("c", KeyspaceOptions::new().merge(AddI64)).expect("a keyspace");
+        let mut begun = keyspace.iter();
+        begun.by_ref().take(3).for_each(|entry| drop(entry.expect("an entry")));
+        let mut batch = store.batch();
+        batch.put(&keyspace, "from the batch", vec![1; 50_000]);
+        let value = keyspace.get("7").expect("read").expect("it is there");
+        Handles { snapshot: store.snapshot(), store, keyspace, counters, batch, begun, value }
+    }
+
+    /// In the child: everything is refused. All handles end here.
+    fn are_refused(self) {
+        let Handles { store, keyspace, counters, snapshot, mut batch, mut begun, value } = self;
+        assert_eq!(value, "seven", "a value is memory");
+        refused("get", keyspace.get("7"));
+        refused("contains", keyspace.contains("7"));
+        refused("multi_get", keyspace.multi_get(&["7", "8"]));
+        refused("a begun iterator", begun.next().expect("an item"));
+        begun.seek("row 5");
+        refused("a begun iterator after a seek", begun.next().expect("an item"));
+        begun.seek("");
+        begun.seek_back("row 3");
+        refused("a begun iterator from its other end", begun.next_back().expect("an item"));
+        refused("a new iterator", keyspace.iter().next_back().expect("an item"));
+        refused("a snapshot's get", keyspace.at(&snapshot).get("7"));
+        refused("a snapshot's iterator", keyspace.at(&store.snapshot()).iter().next().expect("an item"));
+        refused("put", keyspace.put("x", "y"));
+        refused("a large put", keyspace.put("x", vec![1; 100_000]));
+        refused("delete", keyspace.delete("x"));
+        refused("delete_range", keyspace.delete_range("a".."b"));
+        refused("merge", counters.merge("x", 1i64.to_le_bytes()));
+        refused("a batch", batch.commit(Durability::Synced));
+        refused("compact", keyspace.compact(..));
+        refused("persist", store.persist(Durability::Synced));
+        refused("checkpoint", store.checkpoint());
+        refused("pack", store.pack());
+        refused("settle", store.settle());
+        refused("stats", store.stats());
+        refused("verify", store.verify());
+        refused("keyspace", store.keyspace("new"));
+        refused("drop_keyspace", store.drop_keyspace("k"));
+        refused("backup", store.backup_with(Store::builder("copy").device(MemDevice::new())));
+        assert_eq!((store.keyspaces().len(), store.debt(), keyspace.approximate_len()), (0, 0, 0));
+        refused("close", store.clone().close());
+    }
+}
+
+/// A store with a few rows in a run, and one in the memtable.
+fn filled(path: &Path) -> Store {
+    let store = open(path);
+    let keyspace = store.keyspace("k").unwrap();
+    (0..2000).for_each(|i| keyspace.put(format!("row {i}"), vec![i as u8; 100]).unwrap());
+    store.settle().unwrap();
+    keyspace.put("7", "seven").unwrap();
+    store
+}
+
+#[test]
+fn the_child_is_refused_and_the_parent_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (child, parent) = in_child(Handles::of(filled(&path)), Handles::are_refused);
+    child.join();
+    // The lock is still the parent's.
+    assert!(matches!(Store::open(&path), Err(Error::Locked { .. })));
+    let Handles { store, keyspace, mut batch, begun, snapshot, .. } = parent;
+    assert_eq!(begun.count(), 1998);
+    keyspace.put("after", "the fork").unwrap();
+    batch.commit(Durability::Synced).unwrap();
+    assert!(keyspace.at(&snapshot).get("after").unwrap().is_none());
+    store.settle().unwrap();
+    assert!(store.verify().unwrap().is_clean());
+    store.close().unwrap();
+    let store = open(&path);
+    let keyspace = store.keyspace("k").unwrap();
+    assert_eq!(keyspace.get("after").unwrap().unwrap(), "the fork");
+    assert_eq!(keyspace.iter().count(), 2003);
+}
+
+/// Nothing was written since the opening, so both would make the log's first file: the parent was poisoned by it.
+#[test]
+fn the_first_write_after_a_fork_is_the_parents() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    drop(filled(&path));
+    let store = open(&path);
+    let keyspace = store.keyspace("k").unwrap();
+    let (child, keyspace) = in_child(keyspace, |keyspace| {
+        (0..50).for_each(|i| refused("put", keyspace.put(format!("child {i}"), "lost")));
+        drop(keyspace);
+    });
+    child.join();
+    (0..50).for_each(|i| keyspace.put(format!("parent {i}"), "kept").unwrap());
+    store.close().unwrap();
+    assert_eq!(open(&path).keyspace("k").unwrap().prefix("parent").count(), 50);
+}
+
+#[test]
+fn a_parent_that_closes_its_store_need_not_wait_for_the_child() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, done) = (dir.path().join("s"), dir.path().join("done"));
+    let (child, store) = in_child(filled(&path), |store| {
+        wait_for(&done);
+        // The parent has closed the store and opened it again meanwhile.
+        refused("stats", store.stats());
+        drop(store);
+    });
+    store.close().unwrap();
+    let again = open(&path);
+    again.keyspace("k").unwrap().put("x", "y").unwrap();
+    fs::write(&done, "").unwrap();
+    child.join();
+    assert!(matches!(Store::open(&path), Err(Error::Locked { .. })), "the child has not unlocked the second opening");
+    assert!(again.verify().unwrap().is_clean());
+}
+
+#[test]
+fn a_child_has_stores_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, other) = (dir.path().join("s"), dir.path().join("other"));
+    let (child, store) = in_child(filled(&path), |store| {
+        let own = filled(&other);
+        assert_eq!(own.keyspace("k").unwrap().iter().count(), 2001);
+        refused("stats", store.stats());
+        // And a child of its own, which has neither.
+        let (grandchild, own) = in_child(own, |own| {
+            refused("stats of the grandparent's store", store.stats());
+            refused("stats of the parent's store", own.stats());
+        });
+        grandchild.join();
+        own.keyspace("k").unwrap().put("x", "y").unwrap();
+        own.close().unwrap();
+    });
+    child.join();
+    assert_eq!(open(&other).keyspace("k").unwrap().get("x").unwrap().unwrap(), "y");
+    assert!(store.verify().unwrap().is_clean());
+}
+
+/// A child that has dropped what it inherited does not keep the lock of a parent that was killed.
+#[test]
+fn the_store_of_a_killed_parent_can_be_opened_beside_its_child() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, dropped, done) = (dir.path().join("s"), dir.path().join("dropped"), dir.path().join("done"));
+    let (parent, ()) = in_child((), |()| {
+        let (_child, store) = in_child(filled(&path), |store| {
+            drop(store);
+            fs::write(&dropped, "").unwrap();
+            wait_for(&done);
+        });
+        wait_for(&dropped);
+        // As a kill: nothing is closed.
+        std::mem::forget(store);
+        std::process::exit(0);
+    });
+    parent.join();
+    assert_eq!(open(&path).keyspace("k").unwrap().iter().count(), 2001);
+    fs::write(&done, "").unwrap();
+}
+
+fn wait_for(path: &Path) {
+    let begun = Instant::now();
+    while !path.exists() {
+        assert!(begun.elapsed() < PATIENCE, "{} does not come", path.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Threads that hold locks of the engine at the moment of a fork are not in the child, which must not wait for them.
+#[test]
+fn a_child_waits_for_no_thread_of_the_parent() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = filled(&dir.path().join("s"));
+    let keyspace = store.keyspace("k").unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    keyspace.put("busy", [1; 300]).unwrap();
+                    let snapshot = store.snapshot();
+                    keyspace.at(&snapshot).iter().take(50).for_each(|entry| drop(entry.unwrap()));
+                    drop(store.stats());
+                }
+            });
+        }
+        let judged = catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..60 {
+                let handles = Handles::of(store.clone());
+                in_child(handles, Handles::are_refused).0.join();
+            }
+        }));
+        done.store(true, Relaxed);
+        judged.unwrap();
+    });
+    assert!(store.verify().unwrap().is_clean());
+}

@@ -1,0 +1,11 @@
+//! `verify` beside writers reports what is wrong and nothing else.
+
+use pandodb_proof::{Kind, run_until};
+
+#[test]
+fn a_verification_beside_writers_finds_damage_and_nothing_else() {
+    let tally = run_until(Kind::Verify, 0.., 250);
+    println!("{} rounds: {}", tally.runs, tally.words());
+    tally.none();
+    assert!(tally.counted("keyspaces dropped") > 8 && tally.counted("damaged blocks") > 2, "{}", tally.words());
+}

@@ -106,6 +106,8 @@ pub struct DataFile {
     written_bytes: Counter,
     /// Of these, bytes of [`Twin`](super::Twin)s: what roots are made of.
     pub(super) root_bytes: Counter,
+    /// Bytes of twins that roots reach.
+    pub(super) twin_bytes: Counter,
     /// A compressed leaf was written in this life of the store.
     compressed: AtomicBool,
     /// Large values were written since the last sync.
@@ -146,6 +148,8 @@ pub struct SpaceStats {
     pub written_bytes: u64,
     /// Of these, bytes of trunk nodes and catalogues.
     pub root_bytes: u64,
+    /// Bytes that trunk nodes and catalogues take now, both copies, without those that were let go.
+    pub twin_bytes: u64,
 }
 
 impl DataFile {
@@ -187,6 +191,7 @@ impl DataFile {
             reads: Counter::new(0),
             written_bytes: Counter::new(0),
             root_bytes: Counter::new(0),
+            twin_bytes: Counter::new(0),
             compressed: AtomicBool::new(false),
             blobs_unsynced: AtomicBool::new(false),
             failed_sync: Mutex::new(None),
@@ -406,6 +411,7 @@ impl DataFile {
             reads: self.reads.load(Relaxed),
             written_bytes: self.written_bytes.load(Relaxed),
             root_bytes: self.root_bytes.load(Relaxed),
+            twin_bytes: self.twin_bytes.load(Relaxed),
         }
     }
 

@@ -40,6 +40,7 @@ impl Twin {
                 .inspect_err(|_| [first, second].into_iter().for_each(|e| data.discard(e)))?;
             data.root_bytes.fetch_add(addr.bytes() as u64, Relaxed);
         }
+        data.twin_bytes.fetch_add(twin.bytes(), Relaxed);
         Ok(twin)
     }
 
@@ -75,8 +76,14 @@ impl Twin {
         self.0.map(|addr| Extent { start: addr.page, pages: addr.pages })
     }
 
+    /// What both copies take of the disk.
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|addr| addr.bytes() as u64).sum()
+    }
+
     /// Lets go of both copies; see [`DataFile::free`].
     pub fn free(&self, data: &DataFile) {
+        data.twin_bytes.fetch_sub(self.bytes(), Relaxed);
         self.extents().into_iter().for_each(|extent| data.free(extent));
     }
 
@@ -85,7 +92,9 @@ impl Twin {
     /// # Errors
     /// [`crate::Error::Corruption`] if the pages are beyond the file or belong to something else.
     pub fn mark(&self, data: &DataFile) -> Result<()> {
-        self.extents().into_iter().try_for_each(|extent| data.mark(extent))
+        self.extents().into_iter().try_for_each(|extent| data.mark(extent))?;
+        data.twin_bytes.fetch_add(self.bytes(), Relaxed);
+        Ok(())
     }
 }
 

@@ -148,7 +148,6 @@ impl Engine {
         root.catalog = catalog;
         let bytes = self.core.data.stats().root_bytes - before + PAGE as u64;
         self.figures.checkpoint_bytes.fetch_add(bytes, Relaxed);
-        self.reserve.note_roots(bytes);
         Ok(())
     }
 

@@ -92,7 +92,9 @@ impl Engine {
     /// Keeps back what the reserve should hold, if there is room.
     pub(super) fn refill(&self) {
         let log = self.log.as_ref().map_or(0, Log::retained_bytes);
-        self.reserve.refill(self.core.data.stats().allocated_bytes + log);
+        let space = self.core.data.stats();
+        self.reserve.note_roots(space.twin_bytes);
+        self.reserve.refill(space.allocated_bytes + log);
     }
 
     /// Frees space of the reserve; how many bytes.

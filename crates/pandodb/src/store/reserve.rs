@@ -65,7 +65,7 @@ pub(crate) struct Reserve {
     shares: Shares,
     /// The most that is kept back.
     limit: u64,
-    /// Bytes that the last checkpoint wrote: the share of checkpoints grows with them.
+    /// Bytes that nodes and catalogue take: the share of checkpoints grows with them.
     roots: AtomicU64,
 }
 
@@ -148,7 +148,7 @@ impl Reserve {
         self.short.load(Relaxed)
     }
 
-    /// A checkpoint has written so many bytes of nodes and catalogue.
+    /// Nodes and catalogue take so many bytes. One checkpoint may have to write all of them anew, and more if nodes were split.
     pub(crate) fn note_roots(&self, bytes: u64) {
         self.roots.store(bytes, Relaxed);
     }

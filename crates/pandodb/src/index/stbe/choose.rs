@@ -11,7 +11,7 @@
 //!   if the leaf began there.
 //! * Runs of which no two have a key in common stay side by side, in a leaf or above, unless they are too many, or, in a leaf,
 //!   hold much that is of no use: a reader asks one of them.
-//! * A leaf that a range tombstone covers is compacted at once: what is older there goes.
+//! * A leaf of which range tombstones cover a quarter, run by run, is compacted at once: what is older there goes.
 //! * In paper mode ([`Policy::Paper`]) leaves are tiered: eight compacted runs and one more make one; nothing else does.
 //! * A lone run is not rewritten, unless it arrived like this and is mostly deletes, or a caller asked for its range
 //!   ([`super::Stbe`] keeps those as `forced`).
@@ -144,7 +144,8 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
             let buried = begin == 0 && policy == Policy::Product && is_buried(leaf);
             let heavy = weighs || buried || old > LEAF_RUNS;
             let useless = begin == 0 && is_wasteful(branches);
-            let wiped = branches[1..].iter().any(|branch| wipes(branch, &leaf.range));
+            let wiped = wiped_bytes(branches);
+            let wiped = wiped > 0 && wiped * WASTE >= total;
             if forced || wiped || (heavy && (useless || !may_stay_apart(branches, policy))) {
                 return Some(candidate(0, total));
             }
@@ -184,15 +185,15 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     branches.len() > 1 && useless * WASTE >= all
 }
 
-/// Whether the range tombstones of a branch cover a whole leaf: what is older there can go, though nothing of it was touched.
-pub(super) fn wipes(branch: &Branch, leaf: &KeyRange) -> bool {
+/// Whether the range tombstones of a branch cover a range: what is older there can go, though nothing of it was touched.
+pub(super) fn wipes(branch: &Branch, range: &KeyRange) -> bool {
     if branch.slice.run().meta().range_tombstones == 0 {
         return false;
     }
     // What cannot be read wipes nothing.
-    let mut tombstones = branch.slice.tombstones(leaf).unwrap_or_default();
+    let mut tombstones = branch.slice.tombstones(range).unwrap_or_default();
     tombstones.sort_by(|a, b| a.range.from.cmp(&b.range.from));
-    let mut rest = leaf.clone();
+    let mut rest = range.clone();
     for tombstone in tombstones {
         if tombstone.range.from > rest.from {
             return false;
@@ -203,6 +204,16 @@ pub(super) fn wipes(branch: &Branch, leaf: &KeyRange) -> bool {
         rest.from = rest.from.max(tombstone.range.to);
     }
     false
+}
+
+/// Bytes of the branches of a leaf, oldest first, of which a newer one wipes everything. Each branch is asked for its own range and
+/// not for that of the leaf: a leaf that was merged holds what came from each of the old ones, and their tombstones cover no more.
+pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
+    if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {
+        return 0;
+    }
+    let is_wiped = |at: usize| branches[at + 1..].iter().any(|newer| wipes(newer, branches[at].slice.range()));
+    (0..branches.len()).filter(|&at| is_wiped(at)).map(|at| branches[at].bytes).sum()
 }
 
 /// Whether nothing is won by making one run of these: there are few, and no key is in two of them, as in a load in key

@@ -23,7 +23,7 @@
 
 use std::sync::Arc;
 
-use super::choose::{Candidate, Stuck, wipes};
+use super::choose::{Candidate, Stuck, wiped_bytes, wipes};
 use super::deletes::{Shares, Stretch, entries};
 use super::job::{MergeJob, PackJob};
 use super::node::{Branch, Node};
@@ -327,11 +327,8 @@ fn dead_in(leaf: &Node, from_above: u64, bytes: u64, entries: u64, stuck: &Stuck
         return 0;
     }
     let Some((oldest, newer)) = leaf.branches.split_first() else { return from_above };
-    if newer.iter().any(|branch| wipes(branch, &leaf.range)) {
-        return bytes;
-    }
     let deletes = |branch: &Branch| branch.deletes.count();
     let own = newer.iter().map(deletes).sum::<u64>() + if oldest.fresh { deletes(oldest) } else { 0 };
     let hidden = u128::from(own + from_above) * u128::from(bytes) / u128::from(entries);
-    u64::try_from(hidden).unwrap_or(u64::MAX).min(bytes)
+    u64::try_from(hidden).unwrap_or(u64::MAX).max(wiped_bytes(&leaf.branches)).min(bytes)
 }

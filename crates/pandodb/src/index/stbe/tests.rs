@@ -543,6 +543,29 @@ fn what_one_child_has_compacted_is_freed_while_others_wait_for_it() {
 }
 
 #[test]
+fn nothing_of_a_tree_is_left_when_a_range_tombstone_covers_all_of_it() {
+    for seed in 0..20 {
+        let mut bench = Bench::new(seed);
+        for _ in 0..30 + seed {
+            bench.put(700, 40_000);
+        }
+        bench.drain();
+        // Some still wait above the leaves, and leaves are merged before the tombstone has reached all of them.
+        (0..seed % 4).for_each(|_| bench.put(700, 40_000));
+        bench.pack_all();
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        bench.seqno += 1;
+        memtable.insert_range(&RangeTombstone { range: KeyRange::all(), seqno: Seqno(bench.seqno) });
+        bench.model.clear();
+        bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+        bench.drain();
+        let stats = bench.tree.stats();
+        assert_eq!(stats.entries, 0, "seed {seed}: {stats:?}");
+        bench.check();
+    }
+}
+
+#[test]
 fn what_is_deleted_in_key_order_goes() {
     let mut bench = Bench::new(1);
     // Something is there already, so that no memtable is packed at the bottom.

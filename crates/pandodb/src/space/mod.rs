@@ -22,10 +22,12 @@
 
 pub mod data;
 pub mod map;
+pub mod prefetch;
 pub mod ranges;
 pub mod superblock;
 pub mod twin;
 
 pub use data::{BLOCK_HEADER, BlockKind, DataFile};
+pub use prefetch::Prefetch;
 pub use superblock::Superblock;
 pub use twin::Twin;

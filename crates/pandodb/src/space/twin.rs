@@ -13,6 +13,7 @@
 //! and not touched. If it fails or is torn, the copy stays damaged.
 
 use super::data::{BLOCK_HEADER, BlockKind, DataFile};
+use super::prefetch::Prefetch;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Extent, PAGE, Result, RunId};
 use crate::device::AlignedBuf;
@@ -48,8 +49,8 @@ impl Twin {
     ///
     /// # Errors
     /// What is wrong with the first copy, if the second is damaged, too.
-    pub fn read(&self, data: &DataFile, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
-        let copy = |addr| data.read_block(addr, owner, kind);
+    pub fn read(&self, blocks: &mut Prefetch, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+        let mut copy = |addr| blocks.read_block(addr, owner, kind);
         copy(self.0[0]).or_else(|first| copy(self.0[1]).map_err(|_| first))
     }
 
@@ -57,8 +58,8 @@ impl Twin {
     ///
     /// # Errors
     /// As [`Twin::read`]. A copy that cannot be written stays as it is: nothing depends on it yet.
-    pub fn mend(&self, data: &DataFile, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
-        let [first, second] = self.0.map(|addr| data.read_block(addr, owner, kind));
+    pub fn mend(&self, blocks: &mut Prefetch, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+        let [first, second] = self.0.map(|addr| blocks.read_block(addr, owner, kind));
         let (whole, damaged) = match (first, second) {
             (Ok(buf), Ok(_)) => return Ok(buf),
             (Ok(buf), Err(_)) => (buf, self.0[1]),
@@ -66,6 +67,7 @@ impl Twin {
             (Err(first), Err(_)) => return Err(first),
         };
         let mut copy = AlignedBuf::from_bytes(&whole);
+        let data = blocks.data();
         data.seal_block(&mut copy, damaged, owner, kind);
         let _ = data.write(damaged.page, copy);
         Ok(whole)
@@ -134,17 +136,19 @@ mod tests {
         for hit in 0..2 {
             let (data, twin) = sample(5_000);
             damage(&data, twin.0[hit]);
-            let read = |data: &DataFile| {
-                twin.read(data, OWNER, BlockKind::Node).map(|buf| buf[BLOCK_HEADER..][..5_000].to_vec())
-            };
-            assert_eq!(read(&data).unwrap(), [9; 5_000]);
-            assert_eq!(&twin.mend(&data, OWNER, BlockKind::Node).unwrap()[BLOCK_HEADER..][..5_000], [9; 5_000]);
+            let blocks = &mut Prefetch::new(data.clone());
+            let body = |buf: AlignedBuf| buf[BLOCK_HEADER..][..5_000].to_vec();
+            assert_eq!(twin.read(blocks, OWNER, BlockKind::Node).map(body).unwrap(), [9; 5_000]);
+            assert_eq!(twin.mend(blocks, OWNER, BlockKind::Node).map(body).unwrap(), [9; 5_000]);
             damage(&data, twin.0[1 - hit]);
-            assert_eq!(read(&data).unwrap(), [9; 5_000], "the mended copy serves");
-            damage(&data, twin.0[hit]);
-            assert!(
-                twin.read(&data, OWNER, BlockKind::Node).is_err() && twin.mend(&data, OWNER, BlockKind::Node).is_err()
+            assert_eq!(
+                twin.read(blocks, OWNER, BlockKind::Node).map(body).unwrap(),
+                [9; 5_000],
+                "the mended copy serves"
             );
+            damage(&data, twin.0[hit]);
+            assert!(twin.read(blocks, OWNER, BlockKind::Node).is_err());
+            assert!(twin.mend(blocks, OWNER, BlockKind::Node).is_err());
         }
     }
 

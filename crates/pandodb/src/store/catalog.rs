@@ -14,11 +14,13 @@
 //! keyspace ([`Identity`]). `cut` says which of those records are in the catalogue: all through that seqno. A keyspace that such
 //! a record creates and the catalogue lacks was dropped. Version 1 has no `cut`: then no record creates keyspaces.
 
+use std::sync::Arc;
+
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyspaceId, Result, RunId, Seqno};
 use crate::index::RootRecord;
 use crate::space::data::DATA_FILE;
-use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Superblock, Twin};
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch, Superblock, Twin};
 
 const VERSION: u64 = 2;
 /// The oldest version that is read.
@@ -169,8 +171,12 @@ impl Catalog {
 
     /// Reads the catalogue that a superblock names: the first copy that is whole. A damaged one is written anew with the
     /// next checkpoint, since each writes the catalogue.
-    pub(crate) fn read(data: &DataFile, superblock: &Superblock) -> Result<Catalog> {
-        let buf = superblock.catalog.read(data, superblock.catalog_owner(), BlockKind::Catalog)?;
+    pub(crate) fn read(data: &Arc<DataFile>, superblock: &Superblock) -> Result<Catalog> {
+        let buf = superblock.catalog.read(
+            &mut Prefetch::new(data.clone()),
+            superblock.catalog_owner(),
+            BlockKind::Catalog,
+        )?;
         parse(data, superblock, superblock.catalog.0[0], &buf)
     }
 

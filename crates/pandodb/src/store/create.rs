@@ -36,6 +36,7 @@ use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, Index, RootRecord};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::resolve::{MergeOperator, Operator};
+use crate::space::Prefetch;
 use crate::wal::{Record, Visit};
 
 /// Creations after which a checkpoint is due, beside a quarter of the keyspaces.
@@ -76,7 +77,8 @@ impl Engine {
         let given = || options.operator.clone().map(Operator::new);
         let operator = registered(&self.operators, &identity).or_else(given);
         let record = KeyspaceRecord { identity, root: RootRecord { through, bytes: Vec::new() } };
-        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record)?);
+        let mut prefetch = Prefetch::new(self.core.data.clone());
+        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record, &mut prefetch)?);
         let keyspaces = {
             let _sequencer = self.settled();
             self.charge(&state, state.active_bytes() as u64);
@@ -114,7 +116,8 @@ impl Engine {
         *next_id = (*next_id).max(identity.id.0 + 1);
         let operator = registered(&self.operators, &identity);
         let record = KeyspaceRecord { identity, root: RootRecord { through: record.first, bytes: Vec::new() } };
-        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record)?);
+        let mut prefetch = Prefetch::new(self.core.data.clone());
+        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record, &mut prefetch)?);
         self.charge(&state, state.active_bytes() as u64);
         self.keyspaces.write().insert(state);
         Ok(Visit::Continue)
@@ -133,13 +136,14 @@ pub(super) fn build(
     chunks: &Arc<ChunkPool>,
     operator: Option<Operator>,
     record: &KeyspaceRecord,
+    prefetch: &mut Prefetch,
 ) -> Result<KeyspaceState> {
     let Identity { id, name, index, operator: operator_name, blob_threshold } = &record.identity;
     if index != stbe::KIND {
         let detail = format!("keyspace `{name}` uses index `{index}`, which this build lacks");
         return Err(Error::Unsupported { detail });
     }
-    let index: Arc<dyn Index> = Arc::new(Stbe::open(core.of(*id), shape, operator.clone(), &record.root)?);
+    let index: Arc<dyn Index> = Arc::new(Stbe::open(core.of(*id), shape, operator.clone(), &record.root, prefetch)?);
     let active = Arc::new(Memtable::new(record.root.through.0, chunks.clone()));
     Ok(KeyspaceState {
         id: *id,

@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 
 use super::Store;
 use super::access::Access;
-use super::catalog::Catalog;
+use super::catalog::{Catalog, KeyspaceRecord};
 use super::checkpoint::IDS_AHEAD;
 use super::commit::{Sequencer, UNDER_WAY};
 use super::create::{build, registered};
@@ -30,11 +30,11 @@ use super::options::{Config, Mode as Form};
 use super::pressure::Pressure;
 use super::reserve::{RESERVE_FILE, Reserve};
 use super::watermark::{Lone, Watermark};
-use crate::base::sync::{AtomicBool, AtomicU64, Mutex, OnceLock, Ordering::Relaxed, RwLock};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, Result, SeededBug, Seqno, StoreId, events};
 use crate::device::{Device, Io, LockMode};
 use crate::index::owed::Share;
-use crate::index::stbe;
+use crate::index::stbe::{self, Stbe};
 use crate::index::{Core, IdSource};
 use crate::memtable::{CHUNK_BYTES, ChunkPool};
 use crate::pool::Pool;
@@ -43,11 +43,16 @@ use crate::rows::RowCache;
 use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
 use crate::space::superblock::{KNOWN_FEATURES, LOGGED_KEYSPACES};
-use crate::space::{DataFile, Superblock};
+use crate::space::{DataFile, Prefetch, Superblock};
 use crate::wal::{Claims, Log, LogOptions, Mode, Record, RecordKind, ReplayReport, Visit, replay};
 
 /// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
 const MAX_OLD_SEGMENTS: usize = 16;
+
+/// Keyspaces of which the first blocks are read together.
+const KEYSPACES_TOGETHER: usize = 64;
+/// Threads that help to read keyspaces, at most.
+const MOST_HELPERS: usize = 3;
 
 /// The data file while a store is being created.
 const UNFINISHED: &str = "data.new";
@@ -76,7 +81,7 @@ pub(crate) fn open(
     let core = core(&config, &found);
     let shape = shape(&config);
     let chunks = chunks(&config, &core.pool);
-    let keyspaces = keyspaces(&core, shape, &chunks, &operators, &found)?;
+    let keyspaces = keyspaces(&config, &core, shape, &chunks, &operators, &found)?;
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let mut engine = Engine {
         device: device.clone(),
@@ -151,8 +156,10 @@ fn pool(config: &Config) -> Pool {
     if config.background_threads == 0 { pool.with_one_hand() } else { pool }
 }
 
-/// The keyspaces of the catalogue.
+/// The keyspaces of the catalogue. Where there are many, the first reads of several are on their way together, and several threads
+/// decode what they bring.
 fn keyspaces(
+    config: &Config,
     core: &Core,
     shape: stbe::Shape,
     chunks: &Arc<ChunkPool>,
@@ -160,12 +167,31 @@ fn keyspaces(
     found: &Found,
 ) -> Result<Keyspaces> {
     let keyspaces = Keyspaces::default();
-    for record in &found.catalog.keyspaces {
-        let at = found.superblock.catalog.0[0].page.offset();
-        let operator = registered(operators, &record.identity);
-        let state = build(core, shape, chunks, operator, record).map_err(|e| e.in_file(DATA_FILE, at))?;
-        keyspaces.write().insert(Arc::new(state));
-    }
+    let groups: Vec<&[KeyspaceRecord]> = found.catalog.keyspaces.chunks(KEYSPACES_TOGETHER).collect();
+    let next = AtomicUsize::new(0);
+    let read_groups = || -> Result<()> {
+        let mut prefetch = Prefetch::new(core.data.clone());
+        while let Some(group) = groups.get(next.fetch_add(1, Relaxed)) {
+            let first: Vec<BlockAddr> =
+                group.iter().flat_map(|record| Stbe::first_blocks(core, &record.root)).collect();
+            prefetch.ask(&first);
+            for record in *group {
+                let at = found.superblock.catalog.0[0].page.offset();
+                let operator = registered(operators, &record.identity);
+                let state = build(core, shape, chunks, operator, record, &mut prefetch);
+                keyspaces.write().insert(Arc::new(state.map_err(|e| e.in_file(DATA_FILE, at))?));
+            }
+        }
+        Ok(())
+    };
+    // A store without threads of its own is to do the same each time.
+    let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(read_groups)).collect();
+        let mine = read_groups();
+        let others = helpers.into_iter().map(|helper| helper.join().expect("decoding does not panic"));
+        others.fold(mine, Result::and)
+    })?;
     Ok(keyspaces)
 }
 

@@ -13,8 +13,8 @@ use crate::base::{Error, Result};
 use crate::device::Device;
 use crate::index::Index;
 use crate::index::stbe::{self, Stbe};
-use crate::space::Superblock;
 use crate::space::data::DATA_FILE;
+use crate::space::{Prefetch, Superblock};
 
 /// Memory for the blocks that are looked at, in bytes.
 const MEMORY: usize = 64 << 20;
@@ -37,6 +37,7 @@ impl Roots {
         let found = Found::read(device, &config)?;
         let (core, shape) = (core(&config, &found), shape(&config));
         let at = found.superblock.catalog.0[0].page.offset();
+        let mut prefetch = Prefetch::new(core.data.clone());
         let mut indexes: Vec<Arc<dyn Index>> = Vec::with_capacity(found.catalog.keyspaces.len());
         for record in &found.catalog.keyspaces {
             if record.identity.index != stbe::KIND {
@@ -46,7 +47,8 @@ impl Roots {
                 );
                 return Err(Error::Unsupported { detail });
             }
-            let index = Stbe::open(core.clone(), shape, None, &record.root).map_err(|e| e.in_file(DATA_FILE, at))?;
+            let index = Stbe::open(core.clone(), shape, None, &record.root, &mut prefetch);
+            let index = index.map_err(|e| e.in_file(DATA_FILE, at))?;
             indexes.push(Arc::new(index));
         }
         Ok(Roots { superblock: found.superblock, catalog: found.catalog, indexes })

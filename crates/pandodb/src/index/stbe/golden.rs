@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::deletes::Deletes;
 use super::node::{Branch, BranchId, Child, Node, Route};
 use super::persist;
-use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, RunId, Seqno, StoreId, key_hash};
+use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, Result, RunId, Seqno, StoreId, key_hash};
 use crate::device::mem::MemDevice;
 use crate::device::{Device, OpenHow};
 use crate::filter::{FilterBuilder, Filters};
@@ -16,7 +16,7 @@ use crate::run::maplet::{MapletWriter, Member, ask, page_for};
 use crate::run::{Run, RunBuilder, RunSlice};
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
-use crate::space::{BLOCK_HEADER, BlockKind, DataFile};
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch};
 
 const STORE: StoreId = StoreId([7; 16]);
 
@@ -109,6 +109,10 @@ fn left_body() -> String {
     ["000168", "00", "0100", "0801", RUN, "000168000101"].concat()
 }
 
+fn load(core: &Core, record: &RootRecord) -> Result<persist::Loaded> {
+    persist::load(core, record, &mut Prefetch::new(core.data.clone()))
+}
+
 #[test]
 fn root_record_and_nodes() {
     let core = core(&MemDevice::new());
@@ -134,14 +138,14 @@ fn a_stored_trunk_comes_back_and_is_not_written_again() {
     let record = persist::store(&core, &root, &RangeSet::default(), 9).unwrap();
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let again = Core { data, ..core };
-    let loaded = persist::load(&again, &RootRecord { through: Seqno(4), bytes: record.clone() }).unwrap();
+    let loaded = load(&again, &RootRecord { through: Seqno(4), bytes: record.clone() }).unwrap();
     assert_eq!(loaded.next_branch, 9);
     assert!(loaded.blobs.is_empty());
     // Without a maplet a node is as it was in version 2.
     let older =
         Core { data: DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap(), ..again.clone() };
     let bytes = [&[2], &record[1..]].concat();
-    assert_eq!(persist::load(&older, &RootRecord { through: Seqno(4), bytes }).unwrap().next_branch, 9);
+    assert_eq!(load(&older, &RootRecord { through: Seqno(4), bytes }).unwrap().next_branch, 9);
     let shape = |node: &Node| {
         let branches: Vec<_> = node.branches.iter().map(|b| (b.id, b.fresh, b.weights.to_vec())).collect();
         (node.range.clone(), node.height, branches)
@@ -199,7 +203,7 @@ fn a_routed_branch_comes_back_with_its_maplet() {
     let record = persist::store(&core, &root, &RangeSet::default(), 9).unwrap();
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let again = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
-    let loaded = persist::load(&again, &RootRecord { through: Seqno(4), bytes: record }).unwrap();
+    let loaded = load(&again, &RootRecord { through: Seqno(4), bytes: record }).unwrap();
     // After the slice: the maplet's id, its one extent, no leaves, no root, height 0, filter of one page and of kind 2 from
     // position 0 with 19 bits, no tombstones, no keys, seqnos, counters with 599 entries, since two keys have the same
     // fingerprint and value; then the value.
@@ -228,7 +232,7 @@ fn a_hostile_trunk_is_refused() {
         let bytes = persist::store(&core, root, &RangeSet::default(), next_branch).unwrap();
         let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
         let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
-        persist::load(&fresh, &RootRecord { through: Seqno(4), bytes }).map(|loaded| loaded.next_branch)
+        load(&fresh, &RootRecord { through: Seqno(4), bytes }).map(|loaded| loaded.next_branch)
     };
     assert_eq!(load(&trunk(&core), 9).unwrap(), 9);
     assert!(load(&trunk(&core), 8).unwrap_err().is_corruption(), "branch 8 is there already");
@@ -248,7 +252,7 @@ fn a_copy_outside_the_file_is_not_mended() {
     let before = device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap();
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
-    let error = persist::load(&fresh, &RootRecord { through: Seqno(4), bytes }).err().expect("a copy is missing");
+    let error = load(&fresh, &RootRecord { through: Seqno(4), bytes }).err().expect("a copy is missing");
     assert!(error.is_corruption(), "{error}");
     assert_eq!(device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap(), before, "nothing was written");
 }

@@ -60,6 +60,7 @@ use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, RunId, Seqno, event
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
 use crate::run::{Run, RunMeta, RunSlice};
+use crate::space::Prefetch;
 use crate::space::ranges::{RangeSet, extents};
 
 pub use self::choose::Policy;
@@ -177,11 +178,17 @@ impl Stbe {
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if a node or the record itself is damaged.
-    pub fn open(core: Core, shape: Shape, operator: Option<Operator>, record: &RootRecord) -> Result<Stbe> {
+    pub fn open(
+        core: Core,
+        shape: Shape,
+        operator: Option<Operator>,
+        record: &RootRecord,
+        prefetch: &mut Prefetch,
+    ) -> Result<Stbe> {
         if record.bytes.is_empty() {
             return Ok(Stbe::create(core, shape, operator, record.through));
         }
-        let loaded = persist::load(&core, record)?;
+        let loaded = persist::load(&core, record, prefetch)?;
         let trunk = Trunk {
             root: loaded.root,
             through: record.through,
@@ -193,6 +200,11 @@ impl Stbe {
         let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
         stbe.recount(&mut stbe.inner.lock());
         Ok(stbe)
+    }
+
+    /// The blocks with which [`Stbe::open`] begins: whoever opens many trees asks for those of all together.
+    pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
+        persist::first_blocks(core, record)
     }
 
     fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {

@@ -29,7 +29,7 @@ use crate::index::{Core, RootRecord};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
-use crate::space::{BLOCK_HEADER, BlockKind, Twin};
+use crate::space::{BLOCK_HEADER, BlockKind, Prefetch, Twin};
 
 const VERSION: u64 = 3;
 /// The oldest that is read: nothing was routed then.
@@ -141,13 +141,28 @@ pub struct Loaded {
     pub next_branch: u64,
 }
 
-/// Reads the trunk that a root record names and marks every page that it reaches.
-pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
+/// Where a root record says that the root is, and a reader of what follows.
+fn root_of(record: &RootRecord) -> Result<(Stored, Reader<'_>)> {
     let mut reader = Reader::new(&record.bytes, "root record");
     if !(OLDEST_VERSION..=VERSION).contains(&reader.varint()?) {
         return Err(reader.corrupt("unknown version"));
     }
-    let stored = get_stored(&mut reader)?;
+    Ok((get_stored(&mut reader)?, reader))
+}
+
+/// The blocks with which loading a trunk begins. A record that is not whole has none.
+pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
+    root_of(record).map_or(Vec::new(), |(stored, _)| copies(core, stored).collect())
+}
+
+/// The copies of a node that are read: both where a damaged one is to be mended.
+fn copies(core: &Core, stored: Stored) -> impl Iterator<Item = BlockAddr> {
+    stored.twin.0.into_iter().take(if core.mend { 2 } else { 1 })
+}
+
+/// Reads the trunk that a root record names and marks every page that it reaches.
+pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
+    let (stored, mut reader) = root_of(record)?;
     let next_branch = reader.varint_max(MAX_BRANCH)?;
     let mut blobs = RangeSet::default();
     let mut end = 0u64;
@@ -163,7 +178,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));
     }
-    let mut loader = Loader { core, next_branch, runs: HashMap::new(), routes: HashMap::new() };
+    let mut loader = Loader { core, prefetch, next_branch, runs: HashMap::new(), routes: HashMap::new() };
     let root = match loader.node(stored, None, &KeyRange::all()) {
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
@@ -179,6 +194,7 @@ pub fn load(core: &Core, record: &RootRecord) -> Result<Loaded> {
 
 struct Loader<'a> {
     core: &'a Core,
+    prefetch: &'a mut Prefetch,
     next_branch: u64,
     runs: HashMap<RunId, Arc<Run>>,
     /// Which run a maplet's value stands for.
@@ -195,7 +211,7 @@ impl Loader<'_> {
         let read = if self.core.mend { Twin::mend } else { Twin::read };
         // First marked, then mended: what is written must lie in the file and belong to nobody else.
         stored.twin.mark(data)?;
-        let buf = read(&stored.twin, data, stored.id, BlockKind::Node)?;
+        let buf = read(&stored.twin, self.prefetch, stored.id, BlockKind::Node)?;
         let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
         let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
         let mut reader = Reader::new(body, BlockKind::Node.name());
@@ -248,16 +264,19 @@ impl Loader<'_> {
             node.branches.push(Branch { id, fresh: flags & FRESH != 0, slice, bytes, weights, deletes, route });
         }
         let mut children = Vec::new();
-        for _ in 0..child_count {
-            let next = reader.varint_max(branch_count as u64)?;
-            let stored = get_stored(reader)?;
+        let below = (0..child_count)
+            .map(|_| Ok((reader.varint_max(branch_count as u64)?, get_stored(reader)?)))
+            .collect::<Result<Vec<(u64, Stored)>>>()?;
+        if !reader.is_empty() {
+            return Err(reader.corrupt("trailing bytes"));
+        }
+        let blocks: Vec<BlockAddr> = below.iter().flat_map(|(_, stored)| copies(self.core, *stored)).collect();
+        self.prefetch.ask(&blocks);
+        for (next, stored) in below {
             match self.node(stored, Some(own - 1), &node.range) {
                 Err(e) if self.may_lose(&e) => children.push((next, Err(e))),
                 child => children.push((next, Ok(child?))),
             }
-        }
-        if !reader.is_empty() {
-            return Err(reader.corrupt("trailing bytes"));
         }
         adopt(&mut node, children);
         Ok(node)

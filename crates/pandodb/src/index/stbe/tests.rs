@@ -66,6 +66,11 @@ fn core(device: &MemDevice) -> Core {
     }
 }
 
+fn open_again(core: Core, operator: Option<Operator>, record: &RootRecord) -> Result<Stbe> {
+    let mut prefetch = Prefetch::new(core.data.clone());
+    Stbe::open(core, SHAPE, operator, record, &mut prefetch)
+}
+
 impl Bench {
     fn new(seed: u64) -> Bench {
         let device = MemDevice::new();
@@ -396,7 +401,7 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
         mend: true,
         share: Default::default(),
     };
-    let reopened = Stbe::open(core, SHAPE, Some(operator()), &cut.root).unwrap();
+    let reopened = open_again(core, Some(operator()), &cut.root).unwrap();
     reopened.describe(&mut after);
     assert_eq!(before, after);
     assert_eq!(scan(&reopened, Seqno(bench.seqno), false), bench.model.clone().into_iter().collect::<Vec<_>>());
@@ -414,7 +419,7 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
             mend: true,
             share: Default::default(),
         };
-        if let Err(e) = Stbe::open(core, SHAPE, None, &record) {
+        if let Err(e) = open_again(core, None, &record) {
             assert!(e.is_corruption(), "{e}");
         }
     }

@@ -173,7 +173,7 @@ fn an_unreadable_maplet_costs_time_only() {
         mend: true,
         share: Default::default(),
     };
-    bench.tree = Stbe::open(core, SHAPE, Some(operator()), &cut.root).unwrap();
+    bench.tree = open_again(core, Some(operator()), &cut.root).unwrap();
     let mut said = Said::default();
     bench.tree.pin()(&mut said).unwrap();
     assert!(said.problems.iter().any(|error| error.is_corruption()), "verification sees it");

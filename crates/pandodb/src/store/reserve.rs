@@ -31,6 +31,12 @@ const LEAST_STEP: u64 = 32 << 10;
 /// The share of checkpoints does not grow beyond this with the size of the roots.
 const MAX_ROOTS: u64 = 64 << 20;
 
+/// The share of background work is this part of what the store takes, at least. It is where deletes are packed: the more of them reach a
+/// leaf before it is compacted, the more that frees.
+const PART_FOR_WORK: u64 = 32;
+/// But not more than this for its size.
+const MAX_FOR_WORK: u64 = 64 << 20;
+
 /// What space of the reserve is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -67,6 +73,8 @@ pub(crate) struct Reserve {
     limit: u64,
     /// Bytes that nodes and catalogue take: the share of checkpoints grows with them.
     roots: AtomicU64,
+    /// Bytes that the store takes: the share of background work grows with them.
+    store: AtomicU64,
 }
 
 impl Reserve {
@@ -97,6 +105,7 @@ impl Reserve {
             shares: Shares::default(),
             limit: 0,
             roots: AtomicU64::new(0),
+            store: AtomicU64::new(0),
         }
     }
 
@@ -107,8 +116,12 @@ impl Reserve {
 
     /// The shares, scaled to what may be kept back at most.
     fn scaled(&self) -> Shares {
-        let shares =
-            Shares { checkpoint: self.shares.checkpoint + 2 * self.roots.load(Relaxed).min(MAX_ROOTS), ..self.shares };
+        let for_work = (self.store.load(Relaxed) / PART_FOR_WORK).min(MAX_FOR_WORK);
+        let shares = Shares {
+            checkpoint: self.shares.checkpoint + 2 * self.roots.load(Relaxed).min(MAX_ROOTS),
+            background: self.shares.background.max(for_work),
+            ..self.shares
+        };
         let total = shares.total();
         if total <= self.limit {
             return shares;
@@ -156,6 +169,7 @@ impl Reserve {
     /// Keeps back what the shares say, but not more than the store occupies itself. Where that does not fit, first
     /// what checkpoints and deletes need. A full disk is no failure: the next checkpoint tries again.
     pub(crate) fn refill(&self, store_bytes: u64) {
+        self.store.store(store_bytes, Relaxed);
         let shares = self.scaled();
         let most = store_bytes.max(MIN_RESERVE).min(self.limit);
         let (first, all) = (shares.total() - shares.background, shares.total());

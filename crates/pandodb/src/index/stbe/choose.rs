@@ -20,7 +20,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::deletes::{WASTE, entries};
-use super::node::{Branch, BranchId, Node};
+use super::node::{Branch, BranchId, Node, Trim};
 use crate::base::{KeyRange, RunId, SeededBug};
 use crate::run::RunSlice;
 
@@ -55,6 +55,8 @@ pub struct Candidate {
     pub bytes: u64,
     /// Only a caller's request makes it worth doing.
     pub forced: bool,
+    /// What the nodes above let go of when it is done.
+    pub trim: Trim,
 }
 
 impl Candidate {
@@ -131,6 +133,7 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
         bottom: begin + from == 0 || SeededBug::TombstoneDroppedAboveOlder.is_on(),
         bytes,
         forced,
+        trim: Trim::Ends,
     };
     match branches.len() {
         0 => None,
@@ -259,7 +262,15 @@ fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidat
             let bytes: u64 =
                 branches.iter().map(|branch| live_children.iter().map(|&i| branch.weights[i]).sum::<u64>()).sum();
             if bytes > 0 {
-                found.push(Candidate { branches, live, height: node.height, bottom: false, bytes, forced: false });
+                found.push(Candidate {
+                    branches,
+                    live,
+                    height: node.height,
+                    bottom: false,
+                    bytes,
+                    forced: false,
+                    trim: Trim::Ends,
+                });
             }
         }
         from = to.max(from + 1);

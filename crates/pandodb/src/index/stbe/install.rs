@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::choose::Candidate;
 use super::deletes::Deletes;
-use super::node::{Branch, BranchId, Node};
+use super::node::{Branch, BranchId, Node, Trim};
 use crate::base::{Result, SeededBug};
 use crate::run::RunSlice;
 
@@ -66,7 +66,12 @@ impl Install<'_> {
             let draft = draft.get_or_insert_with(|| node.edit());
             self.splice(draft, at, count)?;
             // A child that was given the inputs meanwhile needs nothing of the output here.
-            draft.trim()?;
+            draft.trim(self.candidate.trim)?;
+        } else if self.candidate.trim == Trim::Holes
+            && let Some(draft) = &mut draft
+        {
+            // What the inputs held is free once no node above holds it for others.
+            draft.trim(Trim::Holes)?;
         }
         Ok(draft)
     }

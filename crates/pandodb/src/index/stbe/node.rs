@@ -14,6 +14,7 @@
 //! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; no `next` lies beyond
 //! the end; a leaf has no children; every branch's clip lies inside the range, and covers each child that waits for it.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::deletes::Deletes;
@@ -64,6 +65,15 @@ pub struct Branch {
     pub deletes: Deletes,
     /// Who is asked before the run is; if nobody, its own filter.
     pub route: Option<Route>,
+}
+
+/// What a node lets go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trim {
+    /// Branches that no child waits for, and the ends of others.
+    Ends,
+    /// Also what lies between children that wait: where disk space is short. It makes more branches, each of which costs readers a look.
+    Holes,
 }
 
 /// A child of an inner node.
@@ -189,11 +199,12 @@ impl Node {
     }
 
     /// Moves children past branches that hold nothing for them, and lets go of what no child waits for: branches, and the
-    /// ends of branches. Without the first, a child that nothing is ever flushed to would keep all of them.
+    /// ends of branches, and with [`Trim::Holes`] what lies between. Without the first, a child that nothing is ever flushed to would
+    /// keep all of them.
     ///
     /// # Errors
     /// As [`RunSlice::clip`]. It asks for inner blocks at borders of children, as the flushes to them do.
-    pub fn trim(&mut self) -> Result<()> {
+    pub fn trim(&mut self, how: Trim) -> Result<()> {
         if self.is_leaf() {
             return Ok(());
         }
@@ -207,7 +218,10 @@ impl Node {
         let mut kept_before = Vec::with_capacity(branches.len() + 1);
         for (place, branch) in branches.into_iter().enumerate() {
             kept_before.push(self.end());
-            let kept = self.narrowed(branch, place)?;
+            let kept = match how {
+                Trim::Ends => self.narrowed(branch, place)?.into_iter().collect(),
+                Trim::Holes => self.pieces(branch, place)?,
+            };
             self.branches.extend(kept);
         }
         kept_before.push(self.end());
@@ -220,6 +234,47 @@ impl Node {
     /// Whether the `i`-th child has still to be given something of the branch at that place.
     fn waits(&self, i: usize, branch: &Branch, place: usize) -> bool {
         self.children[i].next <= place as u64 && branch.weights[i] > 0
+    }
+
+    /// The branch at that place, cut into one for each stretch of children that wait for it: neither has what a child between them has
+    /// got. They keep its identity and stand together, so that a compaction under way finds its inputs. The branch as
+    /// [`Node::narrowed`] leaves it if nothing is won by more.
+    fn pieces(&self, branch: Branch, place: usize) -> Result<Vec<Branch>> {
+        let mut stretches: Vec<Range<usize>> = Vec::new();
+        let mut goes_on = false;
+        for (i, weight) in branch.weights.iter().enumerate() {
+            if self.waits(i, &branch, place) {
+                match stretches.last_mut().filter(|_| goes_on) {
+                    Some(stretch) => stretch.end = i + 1,
+                    None => stretches.push(i..i + 1),
+                }
+                goes_on = true;
+            } else if *weight > 0 {
+                goes_on = false;
+            }
+        }
+        let Some(hull) = self.narrowed(branch, place)? else { return Ok(Vec::new()) };
+        if stretches.len() < 2 {
+            return Ok(vec![hull]);
+        }
+        let mut pieces = Vec::with_capacity(stretches.len());
+        for Range { start, end } in stretches {
+            let keys = KeyRange::new(
+                self.children[start].node.range.from.clone(),
+                self.children[end - 1].node.range.to.clone(),
+            );
+            let slice = match hull.slice.clip(&keys) {
+                Err(e) if e.is_damage() => return Ok(vec![hull]),
+                slice => slice?,
+            };
+            let inside = |(i, &weight): (usize, &u64)| if (start..end).contains(&i) { weight } else { 0 };
+            let weights: Arc<[u64]> = hull.weights.iter().enumerate().map(inside).collect();
+            let deletes = hull.deletes.share(start..end, |key| self.child_for(key));
+            let bytes = weights.iter().sum();
+            pieces.extend(slice.map(|slice| Branch { slice, bytes, weights, deletes, ..hull.clone() }));
+        }
+        let pages: u64 = pieces.iter().map(|piece| piece.slice.held_pages()).sum();
+        Ok(if pages < hull.slice.held_pages() { pieces } else { vec![hull] })
     }
 
     /// The branch at that place, clipped to the children that wait for it and those between them; `None` if nobody does.

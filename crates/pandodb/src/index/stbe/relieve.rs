@@ -26,7 +26,7 @@ use std::sync::Arc;
 use super::choose::{Candidate, Stuck, wiped_bytes, wipes};
 use super::deletes::{Shares, Stretch, entries};
 use super::job::{MergeJob, PackJob};
-use super::node::{Branch, Node};
+use super::node::{Branch, Node, Trim};
 use super::tend::Pieces;
 use super::{Claim, Inner, Packing, Stbe, left_alone};
 use crate::base::{Error, KeyRange, PAGE, Result};
@@ -209,7 +209,7 @@ impl Stbe {
         let owed = self.waiting(inner);
         let small = |candidate: &&Candidate| candidate.height == 0 && fits(candidate.bytes, beside);
         if let Some(candidate) = owed.iter().find(small) {
-            return Some(Relief::Merge(Box::new(candidate.clone())));
+            return Some(Relief::Merge(Box::new(Candidate { trim: Trim::Holes, ..candidate.clone() })));
         }
         let root = &inner.trunk.root;
         owed.first().map(|candidate| Relief::Cut(leaf_of(root, &candidate.live[0].from)))
@@ -292,7 +292,15 @@ fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
     let branches = leaf.branches[begin..].to_vec();
     let bytes = branches.iter().map(|branch| branch.bytes).sum();
     let live = vec![leaf.range.clone()];
-    (!branches.is_empty()).then_some(Candidate { branches, live, height: 0, bottom: begin == 0, bytes, forced: false })
+    (!branches.is_empty()).then_some(Candidate {
+        branches,
+        live,
+        height: 0,
+        bottom: begin == 0,
+        bytes,
+        forced: false,
+        trim: Trim::Holes,
+    })
 }
 
 /// Lists the leaves under `node`, for which `above` and more than that waits if `waits`.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::choose::{Policy, is_wasteful, may_stay_apart, wipes};
 use super::deletes::buried_child;
-use super::node::{Branch, BranchId, Child, Node, share};
+use super::node::{Branch, BranchId, Child, Node, Trim, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
 use crate::filter::Filters;
@@ -95,7 +95,7 @@ pub struct Tender<'a> {
     pub busy: &'a [KeyRange],
     /// Ranges in which everything goes down to the leaves.
     pub forced: &'a [KeyRange],
-    /// What is to be cut.
+    /// What is to be cut. Disk space is short then.
     pub pieces: Option<&'a Pieces>,
 }
 
@@ -160,7 +160,7 @@ impl Tender<'_> {
             self.merge_children(draft.get_or_insert_with(|| node.edit()), i)?;
         }
         let Some(mut draft) = draft else { return Ok(vec![node.clone()]) };
-        draft.trim()?;
+        draft.trim(if self.pieces.is_some() { Trim::Holes } else { Trim::Ends })?;
         self.split_inner(Arc::new(draft))
     }
 
@@ -336,7 +336,7 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
             Child { node: child.node.clone(), next: next.saturating_sub(again) }
         })
         .collect();
-    part.trim()?;
+    part.trim(Trim::Ends)?;
     Ok(part)
 }
 

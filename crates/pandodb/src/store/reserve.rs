@@ -33,7 +33,7 @@ const MAX_ROOTS: u64 = 64 << 20;
 
 /// The share of background work is this part of what the store takes, at least. It is where deletes are packed: the more of them reach a
 /// leaf before it is compacted, the more that frees.
-const PART_FOR_WORK: u64 = 32;
+const PART_FOR_WORK: u64 = 16;
 /// But not more than this for its size.
 const MAX_FOR_WORK: u64 = 64 << 20;
 
@@ -116,9 +116,11 @@ impl Reserve {
 
     /// The shares, scaled to what may be kept back at most.
     fn scaled(&self) -> Shares {
+        // All nodes and the catalogue anew, and what splits add.
+        let roots = self.roots.load(Relaxed).min(MAX_ROOTS);
         let for_work = (self.store.load(Relaxed) / PART_FOR_WORK).min(MAX_FOR_WORK);
         let shares = Shares {
-            checkpoint: self.shares.checkpoint + 2 * self.roots.load(Relaxed).min(MAX_ROOTS),
+            checkpoint: self.shares.checkpoint + roots + roots / 4,
             background: self.shares.background.max(for_work),
             ..self.shares
         };

@@ -113,7 +113,7 @@ struct Inner {
     /// Inputs that could not be read; they stay as they are until the store is reopened.
     stuck: Stuck,
     next_ticket: u64,
-    /// On a full disk, everything below this key was handed down to the leaves last.
+    /// On a full disk, the leaves below this key had their turn last.
     relieved_to: Vec<u8>,
     /// Compactions come before the next memtable is packed.
     sweeping: bool,

@@ -9,8 +9,11 @@
 //!        that fit  ─▶ one of these is compacted, and published
 //! ```
 //!
-//! The leaves come in key order, because a node lets go of the pages of a branch only at its ends
-//! ([`Node::trim`]): a leaf in the middle would free nothing.
+//! Every leaf has its turn: the longer ago that was, the more deletes have reached it since. When its compaction is published, the
+//! nodes above let go of what they held of its inputs ([`Trim::Holes`]), so all that it no longer needs is free.
+//!
+//! Deletes that are packed take space first: their entries, and in every node that they are handed to a line for each run. So
+//! compactions go before packing when room is short, and then go on until not much of any leaf is dead ([`Stbe::sweeps`]).
 //!
 //! An ordinary compaction holds its inputs until all of its output is written. Here its range is cut first: a split of a leaf
 //! costs nothing but trunk nodes, and then each part is compacted, and its inputs freed, by itself. Small neighbours are
@@ -39,10 +42,29 @@ const OVERHEAD: u64 = 16;
 /// A leaf is compacted for what is dead in it if that is one part in so many.
 const WORTH: u64 = 16;
 
+/// Once compactions have priority over packing, they go on as long as one part in so many of some leaf is dead.
+const SWEPT: u64 = 8;
 /// Once compactions have priority over packing, they keep it until this many packed memtables would fit on the disk.
 const MEMTABLES_A_SWEEP: u64 = 3;
 /// Leaves that are cut before a thread that looks for a compaction gives up.
 const MOST_CUTS: u32 = 64;
+
+/// What a compaction is to be worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aim {
+    /// Whatever frees anything; else what is owed.
+    Anything,
+    /// Leaves of which much is dead, nothing else.
+    Sweep,
+    /// What frees enough for what it costs; else what is owed.
+    Owed,
+}
+
+impl Aim {
+    fn of(room: Room) -> Aim {
+        if room.urgent { Aim::Anything } else { Aim::Owed }
+    }
+}
 
 /// What to do next.
 enum Relief {
@@ -65,8 +87,8 @@ impl Stbe {
     /// See [`crate::index::Index::relieve`].
     pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         self.give_up_parked();
-        if self.sweeps(room) {
-            match self.merge_within(Room { urgent: true, ..room }, keep) {
+        if let Some(aim) = self.sweeps(room) {
+            match self.merge_within(room, aim, keep) {
                 Ok(progress) if progress.idle => {}
                 Err(Error::DiskFull { .. }) => {}
                 result => return result,
@@ -74,9 +96,9 @@ impl Stbe {
             self.inner.lock().sweeping = false;
         }
         match self.pack_one(keep) {
-            Ok(None) => self.merge_within(room, keep),
+            Ok(None) => self.merge_within(room, Aim::of(room), keep),
             Ok(Some(progress)) => Ok(progress),
-            Err(full @ Error::DiskFull { .. }) => match self.merge_within(Room { urgent: true, ..room }, keep)? {
+            Err(full @ Error::DiskFull { .. }) => match self.merge_within(room, Aim::Anything, keep)? {
                 progress if progress.idle => Err(full),
                 progress => Ok(progress),
             },
@@ -84,22 +106,28 @@ impl Stbe {
         }
     }
 
-    /// Whether compactions come before the next memtable is packed. Several memtables of deletes are packed one after the other for as
-    /// long as the room for a compaction stays free: the more deletes reach a leaf, the more its compaction frees. Then leaves are
-    /// compacted until there is room for several memtables again, or nothing is dead any more.
-    fn sweeps(&self, room: Room) -> bool {
+    /// Whether compactions come before the next memtable is packed, and which. Several memtables of deletes are packed one after the
+    /// other for as long as the room for a compaction stays free: the more deletes reach a leaf, the more its compaction frees. Then
+    /// leaves are compacted until there is room for several memtables again, and on until not much of any leaf is dead: what was freed by
+    /// one leaf at a time would be used up by the deletes that are packed between.
+    fn sweeps(&self, room: Room) -> Option<Aim> {
         let waits = self.owing.debt().pack_bytes.min(self.shape.memtable_bytes);
         let packed = waits + waits / 4;
         let mut inner = self.inner.lock();
         let least = if inner.sweeping { MEMTABLES_A_SWEEP * packed + 2 * room.spare } else { packed + room.spare };
-        inner.sweeping = waits > 0 && room.bytes < least;
-        inner.sweeping
+        let is_short = waits > 0 && room.bytes < least;
+        inner.sweeping |= is_short;
+        match (is_short, inner.sweeping) {
+            (true, _) => Some(Aim::Anything),
+            (false, true) => Some(Aim::Sweep),
+            (false, false) => None,
+        }
     }
 
     /// One compaction in so much room, or in less where that is not true.
-    fn merge_within(&self, mut room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+    fn merge_within(&self, mut room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         loop {
-            match self.merge_one(room, keep) {
+            match self.merge_one(room, aim, keep) {
                 Err(Error::DiskFull { .. }) if room.bytes > room.spare => {
                     room.bytes = (room.bytes / 2).max(room.spare);
                 }
@@ -130,8 +158,8 @@ impl Stbe {
     }
 
     /// One compaction that fits in `room`, from its beginning to its end.
-    fn merge_one(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        let (ticket, mut job) = match self.claim_relief(room, keep)? {
+    fn merge_one(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let (ticket, mut job) = match self.claim_relief(room, aim, keep)? {
             Some(Claim::Merge(ticket, job)) => (ticket, job),
             Some(Claim::Damage(e)) => return left_alone(e),
             _ => return Ok(Progress { idle: true, ..Progress::default() }),
@@ -150,13 +178,13 @@ impl Stbe {
     }
 
     /// Begins the compaction that frees most; cuts leaves until one fits.
-    fn claim_relief(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
+    fn claim_relief(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         for _ in 0..MOST_CUTS {
-            let candidate = match self.relief(&inner, room) {
+            let candidate = match self.relief(&inner, room, aim) {
                 None => return Ok(None),
                 Some(Relief::Merge(candidate)) => Some(*candidate),
-                // The nodes that describe pieces smaller than `spare` would take too much space themselves.
+                // The nodes that describe smaller pieces would take too much space themselves.
                 Some(Relief::Cut(leaf)) if room.bytes < room.spare && !fits(leaf.own_bytes(), room.bytes) => break,
                 Some(Relief::Cut(leaf)) => {
                     self.cut_leaf(&mut inner, leaf.range.clone(), (room.bytes / 2).max(room.spare))?;
@@ -175,11 +203,11 @@ impl Stbe {
     }
 
     /// The next piece of work in so much room.
-    fn relief(&self, inner: &Inner, room: Room) -> Option<Relief> {
+    fn relief(&self, inner: &Inner, room: Room, aim: Aim) -> Option<Relief> {
         // What may be used without touching the space that deletes will need: the inputs of a compaction may stay for a while, for
         // readers or for a node further up.
         let beside = room.bytes.saturating_sub(2 * room.spare);
-        let for_dead = if room.urgent { room.bytes } else { beside };
+        let for_dead = if aim == Aim::Owed { beside } else { room.bytes };
         let mut leaves = Vec::new();
         score(&inner.trunk.root, &[], false, &inner.stuck, &mut leaves);
         leaves.retain(|leaf| !inner.is_busy(&leaf.node.range));
@@ -187,19 +215,26 @@ impl Stbe {
             Some(candidate) if !leaf.waits && fits(candidate.bytes, for_dead) => Relief::Merge(Box::new(candidate)),
             _ => Relief::Cut(leaf.node.clone()),
         };
-        if room.urgent {
-            let mut dead = leaves.iter().filter(|leaf| leaf.dead > 0).peekable();
-            let first = dead.peek().copied();
-            let next = dead.find(|leaf| leaf.node.range.from >= inner.relieved_to).or(first);
-            if let Some(leaf) = next {
-                return Some(of_leaf(leaf));
-            }
+        let least = match aim {
+            Aim::Anything => u64::MAX,
+            Aim::Sweep => SWEPT,
+            Aim::Owed => WORTH,
+        };
+        // Whoever has time lets what waits for a leaf come down by itself.
+        let may = |leaf: &&Leaf| aim != Aim::Owed || !leaf.waits;
+        let worth = |leaf: &&Leaf| leaf.dead > 0 && leaf.dead.saturating_mul(least) >= leaf.bytes;
+        let mut worthy = leaves.iter().filter(may).filter(worth).peekable();
+        let chosen = if aim == Aim::Owed {
+            worthy.max_by_key(|leaf| u128::from(leaf.dead) * 1024 / u128::from(leaf.bytes.max(1)))
         } else {
-            let share = |leaf: &&Leaf| u128::from(leaf.dead) * 1024 / u128::from(leaf.bytes.max(1));
-            let worth = leaves.iter().filter(|leaf| !leaf.waits && leaf.dead * WORTH >= leaf.bytes.max(1));
-            if let Some(leaf) = worth.max_by_key(share) {
-                return Some(of_leaf(leaf));
-            }
+            let first = worthy.peek().copied();
+            worthy.find(|leaf| leaf.node.range.from >= inner.relieved_to).or(first)
+        };
+        if let Some(leaf) = chosen {
+            return Some(of_leaf(leaf));
+        }
+        if aim == Aim::Sweep {
+            return None;
         }
         // A compaction that drops nothing never uses the space that deletes will need, however urgent space is.
         if beside < room.spare {

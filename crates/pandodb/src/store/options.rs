@@ -344,9 +344,10 @@ impl StoreBuilder {
     }
 
     /// The most bytes of disk that are kept back so that a store on a full disk can be emptied: for checkpoints, for the log of
-    /// deletes, and for packing and compaction piece by piece. By default as much as these need: a log segment for each stream,
-    /// one and a half memtables, and twice what a checkpoint writes; never more than the store itself occupies, but 1 MiB. With less than the
-    /// default, deletes on a full disk may be refused until other files make room. At most 1 TiB.
+    /// deletes, and for packing and compaction piece by piece. By default as much as these need: a log segment for each stream; a
+    /// sixteenth of the store, at most 64 MiB, but at least one and a quarter memtables, or five small ones; and one and a quarter times
+    /// what the nodes of the trees take. It is never more than the store itself occupies, or 1 MiB if that is more. With less than
+    /// the default, deletes on a full disk may be refused until other files make room. At most 1 TiB.
     pub fn reserve_bytes(mut self, bytes: u64) -> Self {
         self.config.reserve_bytes = Some(bytes);
         self

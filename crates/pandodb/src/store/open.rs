@@ -82,6 +82,7 @@ pub(crate) fn open(
     let shape = shape(&config);
     let chunks = chunks(&config, &core.pool);
     let keyspaces = keyspaces(&config, &core, shape, &chunks, &operators, &found)?;
+    reserve.note_store(&core.data.stats());
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let mut engine = Engine {
         device: device.clone(),
@@ -169,29 +170,44 @@ fn keyspaces(
     let keyspaces = Keyspaces::default();
     let groups: Vec<&[KeyspaceRecord]> = found.catalog.keyspaces.chunks(KEYSPACES_TOGETHER).collect();
     let next = AtomicUsize::new(0);
-    let read_groups = || -> Result<()> {
-        let mut prefetch = Prefetch::new(core.data.clone());
-        while let Some(group) = groups.get(next.fetch_add(1, Relaxed)) {
-            let first: Vec<BlockAddr> =
-                group.iter().flat_map(|record| Stbe::first_blocks(core, &record.root)).collect();
-            prefetch.ask(&first);
-            for record in *group {
-                let at = found.superblock.catalog.0[0].page.offset();
-                let operator = registered(operators, &record.identity);
-                let state = build(core, shape, chunks, operator, record, &mut prefetch);
-                keyspaces.write().insert(Arc::new(state.map_err(|e| e.in_file(DATA_FILE, at))?));
-            }
+    // The error of the first group that has one: all groups before it were begun earlier.
+    let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
+    let read_group = |group: &[KeyspaceRecord], prefetch: &mut Prefetch| -> Result<()> {
+        let first: Vec<BlockAddr> = group.iter().flat_map(|record| Stbe::first_blocks(core, &record.root)).collect();
+        prefetch.ask(&first);
+        for record in group {
+            let at = found.superblock.catalog.0[0].page.offset();
+            let operator = registered(operators, &record.identity);
+            let state = build(core, shape, chunks, operator, record, prefetch);
+            keyspaces.write().insert(Arc::new(state.map_err(|e| e.in_file(DATA_FILE, at))?));
         }
         Ok(())
+    };
+    let read_groups = || {
+        let mut prefetch = Prefetch::new(core.data.clone());
+        while failed.lock().is_none() {
+            let number = next.fetch_add(1, Relaxed);
+            let Some(group) = groups.get(number) else { break };
+            if let Err(e) = read_group(group, &mut prefetch) {
+                let mut failed = failed.lock();
+                if failed.as_ref().is_none_or(|(first, _)| number < *first) {
+                    *failed = Some((number, e));
+                }
+            }
+        }
     };
     // A store without threads of its own is to do the same each time.
     let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
     std::thread::scope(|scope| {
-        let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(read_groups)).collect();
-        let mine = read_groups();
-        let others = helpers.into_iter().map(|helper| helper.join().expect("decoding does not panic"));
-        others.fold(mine, Result::and)
-    })?;
+        for _ in 0..helpers {
+            // Where the system refuses a thread, fewer read.
+            let _ = std::thread::Builder::new().name("pando-open".into()).spawn_scoped(scope, read_groups);
+        }
+        read_groups();
+    });
+    if let Some((_, error)) = failed.into_inner() {
+        return Err(error);
+    }
     Ok(keyspaces)
 }
 

@@ -93,7 +93,7 @@ impl Engine {
     pub(super) fn refill(&self) {
         let log = self.log.as_ref().map_or(0, Log::retained_bytes);
         let space = self.core.data.stats();
-        self.reserve.note_roots(space.twin_bytes);
+        self.reserve.note_store(&space);
         self.reserve.refill(space.allocated_bytes + log);
     }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{Error, Result, SeededBug};
 use crate::device::{Device, File, OpenHow};
+use crate::space::data::SpaceStats;
 
 /// The name of the file.
 pub(crate) const RESERVE_FILE: &str = "reserve";
@@ -163,15 +164,15 @@ impl Reserve {
         self.short.load(Relaxed)
     }
 
-    /// Nodes and catalogue take so many bytes. One checkpoint may have to write all of them anew, and more if nodes were split.
-    pub(crate) fn note_roots(&self, bytes: u64) {
-        self.roots.store(bytes, Relaxed);
+    /// Tells how much nodes and catalogue take, and the whole store: the shares follow from both.
+    pub(crate) fn note_store(&self, space: &SpaceStats) {
+        self.roots.store(space.twin_bytes, Relaxed);
+        self.store.store(space.allocated_bytes, Relaxed);
     }
 
     /// Keeps back what the shares say, but not more than the store occupies itself. Where that does not fit, first
     /// what checkpoints and deletes need. A full disk is no failure: the next checkpoint tries again.
     pub(crate) fn refill(&self, store_bytes: u64) {
-        self.store.store(store_bytes, Relaxed);
         let shares = self.scaled();
         let most = store_bytes.max(MIN_RESERVE).min(self.limit);
         let (first, all) = (shares.total() - shares.background, shares.total());

@@ -11,7 +11,7 @@
 //!   if the leaf began there.
 //! * Runs of which no two have a key in common stay side by side, in a leaf or above, unless they are too many, or, in a leaf,
 //!   hold much that is of no use: a reader asks one of them.
-//! * A leaf of which range tombstones cover a quarter, run by run, is compacted at once: what is older there goes.
+//! * A leaf is compacted at once when range tombstones cover a quarter of it: runs of which a newer run deletes all count.
 //! * In paper mode ([`Policy::Paper`]) leaves are tiered: eight compacted runs and one more make one; nothing else does.
 //! * A lone run is not rewritten, unless it arrived like this and is mostly deletes, or a caller asked for its range
 //!   ([`super::Stbe`] keeps those as `forced`).
@@ -97,6 +97,11 @@ impl Stuck {
     /// Inputs of a compaction that met damage.
     pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
         self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
+    }
+
+    /// Whether the branch is to be left as it is, or another piece of it in the same node: an output replaces all pieces.
+    fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
+        !self.0.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
     }
 
     /// Whether the branch is to be left as it is.
@@ -242,7 +247,7 @@ fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidat
         let mut to = from;
         while to < node.branches.len()
             && node.branches[to].fresh
-            && !stuck.holds(&node.branches[to])
+            && !stuck.holds_part_of(&node.branches[to], node)
             && (to == from || !node.children.iter().any(|child| child.next == to as u64))
         {
             to += 1;

@@ -70,7 +70,7 @@ impl Install<'_> {
         } else if self.candidate.trim == Trim::Holes
             && let Some(draft) = &mut draft
         {
-            // What the inputs held is free once no node above holds it for others.
+            // The pages of the inputs are freed only when the nodes above do not hold them for other children.
             draft.trim(Trim::Holes)?;
         }
         Ok(draft)

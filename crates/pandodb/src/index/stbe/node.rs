@@ -236,9 +236,9 @@ impl Node {
         self.children[i].next <= place as u64 && branch.weights[i] > 0
     }
 
-    /// The branch at that place, cut into one for each stretch of children that wait for it: neither has what a child between them has
-    /// got. They keep its identity and stand together, so that a compaction under way finds its inputs. The branch as
-    /// [`Node::narrowed`] leaves it if nothing is won by more.
+    /// The branch at that place, cut into pieces: one for each stretch of children that wait for it. Children between two stretches have
+    /// been given their part, and no piece holds it. The pieces keep the identity of the branch and stand next to each other in the list,
+    /// so that a compaction under way finds its inputs. If pieces hold as many pages, the branch stays whole, as [`Node::narrowed`] leaves it.
     fn pieces(&self, branch: Branch, place: usize) -> Result<Vec<Branch>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
         let mut goes_on = false;

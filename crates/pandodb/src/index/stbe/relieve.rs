@@ -247,7 +247,9 @@ impl Stbe {
             return Some(Relief::Merge(Box::new(Candidate { trim: Trim::Holes, ..candidate.clone() })));
         }
         let root = &inner.trunk.root;
-        owed.first().map(|candidate| Relief::Cut(leaf_of(root, &candidate.live[0].from)))
+        // A leaf in which another thread compacts is left to it: what comes down now would be compacted twice.
+        let ranges = owed.iter().flat_map(|candidate| &candidate.live);
+        ranges.map(|range| leaf_of(root, &range.from)).find(|leaf| !inner.is_busy(&leaf.range)).map(Relief::Cut)
     }
 
     /// Hands what waits for a leaf down to it, and cuts it into pieces of about so many bytes.
@@ -283,6 +285,8 @@ impl Stbe {
         let filter = self.filter(u32::from(candidate.height > 0));
         // What lies at the bottom is most of the data, and stays longest.
         let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
+        let conflicts = inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live));
+        assert!(!conflicts, "two compactions of the same messages");
         let job = MergeJob::new(&self.core, candidate.clone(), filter, keep(), self.operator.clone());
         match job.map(|job| job.with_compression(compression)) {
             Ok(job) => {

@@ -30,7 +30,7 @@ use super::options::{Config, Mode as Form};
 use super::pressure::Pressure;
 use super::reserve::{RESERVE_FILE, Reserve};
 use super::watermark::{Lone, Watermark};
-use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering::Relaxed, RwLock};
+use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering::Relaxed, RwLock, with_helpers};
 use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, Result, SeededBug, Seqno, StoreId, events};
 use crate::device::{Device, Io, LockMode};
 use crate::index::owed::Share;
@@ -198,13 +198,7 @@ fn keyspaces(
     };
     // A store without threads of its own is to do the same each time.
     let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
-    std::thread::scope(|scope| {
-        for _ in 0..helpers {
-            // Where the system refuses a thread, fewer read.
-            let _ = std::thread::Builder::new().name("pando-open".into()).spawn_scoped(scope, read_groups);
-        }
-        read_groups();
-    });
+    with_helpers(helpers, read_groups);
     if let Some((_, error)) = failed.into_inner() {
         return Err(error);
     }

@@ -63,6 +63,18 @@ pub fn relax(turn: u32) {
     if turn < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
+/// Runs `work` in this thread and in up to so many others, and returns when all have ended. Where the system refuses a thread, fewer
+/// run it, so `work` must do everything even if only the caller runs it. A panic in one of them goes on in the caller. Under an explorer
+/// only the caller runs it.
+pub fn with_helpers(helpers: usize, work: impl Fn() + Sync) {
+    std::thread::scope(|scope| {
+        for _ in 0..if EXPLORED { 0 } else { helpers } {
+            let _ = std::thread::Builder::new().name("pando-helper".into()).spawn_scoped(scope, &work);
+        }
+        work();
+    });
+}
+
 #[cfg(not(feature = "explore"))]
 thread_local! {
     static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };

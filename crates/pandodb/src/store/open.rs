@@ -199,10 +199,8 @@ fn keyspaces(
     // A store without threads of its own is to do the same each time.
     let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
     with_helpers(helpers, read_groups);
-    if let Some((_, error)) = failed.into_inner() {
-        return Err(error);
-    }
-    Ok(keyspaces)
+    let first_error = failed.lock().take();
+    first_error.map_or(Ok(keyspaces), |(_, error)| Err(error))
 }
 
 /// The memory of a store's memtables.

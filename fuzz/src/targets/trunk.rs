@@ -22,7 +22,7 @@ use pandodb::run::maplet::{MapletWriter, Member};
 use pandodb::run::{Compression, Run, RunBuilder, RunSlice};
 use pandodb::space::data::DATA_FILE;
 use pandodb::space::ranges::RangeSet;
-use pandodb::space::{BlockKind, DataFile};
+use pandodb::space::{BlockKind, DataFile, Prefetch};
 
 use crate::bytes::{Bytes, Rng};
 use crate::repair::{self, PAGE};
@@ -128,7 +128,7 @@ fn base() -> (SimImage, Vec<u8>) {
     let mut bodies = Vec::new();
     for node in root.children.iter().map(|child| &child.node).chain([&root]) {
         let stored = node.stored().expect("just written");
-        let block = stored.twin.read(&core.data, stored.id, BlockKind::Node).expect("reads");
+        let block = stored.twin.read(&mut Prefetch::new(core.data.clone()), stored.id, BlockKind::Node).expect("reads");
         let len = u32::from_le_bytes(block[16..20].try_into().expect("4 bytes")) as usize;
         bodies.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), block[20..20 + len].to_vec()));
     }
@@ -222,7 +222,7 @@ fn shapes(root: &Arc<Node>) -> Vec<Said> {
 
 fn load(image: &SimImage, record: &RootRecord) {
     let core = core(image).expect("the file is there");
-    let loaded = match persist::load(&core, record) {
+    let loaded = match persist::load(&core, record, &mut Prefetch::new(core.data.clone())) {
         Err(error) => return crate::assert_corruption(&error),
         Ok(loaded) => loaded,
     };
@@ -238,7 +238,8 @@ fn load(image: &SimImage, record: &RootRecord) {
     let bytes = persist::store(&core, &loaded.root, &loaded.blobs, loaded.next_branch).expect("nothing to write");
     assert_eq!(core.data.stats().written_bytes, written, "what is on disk was written again");
     let fresh = self::core(image).expect("the file is there");
-    let again = persist::load(&fresh, &RootRecord { through: THROUGH, bytes }).expect("what was encoded");
+    let again = persist::load(&fresh, &RootRecord { through: THROUGH, bytes }, &mut Prefetch::new(fresh.data.clone()))
+        .expect("what was encoded");
     assert_eq!(shapes(&again.root), shapes(&loaded.root));
     assert_eq!((again.next_branch, again.blobs), (loaded.next_branch, loaded.blobs));
 }
@@ -264,7 +265,8 @@ fn use_it(image: &SimImage, record: &RootRecord) {
     let compression = Compression::None;
     let shape =
         Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2, compression };
-    let index = match Stbe::open(core, shape, None, record) {
+    let mut prefetch = Prefetch::new(core.data.clone());
+    let index = match Stbe::open(core, shape, None, record, &mut prefetch) {
         // Of the record itself: its caller knows where it stands.
         Err(error) => return crate::assert_corruption(&error),
         Ok(index) => index,

@@ -136,6 +136,9 @@ pub struct Line {
     pub space_amplification: f64,
     /// The most memory that the process held during the workload.
     pub peak_rss_bytes: u64,
+    /// Of these, what is the lab's own: what the process held before the store was opened, and the latencies of its threads.
+    #[serde(default)]
+    pub lab_bytes: u64,
     /// Processor seconds (user and system, background included) for a million operations.
     pub cpu_s_per_million: f64,
     /// What the system counted for the process: `read_bytes`, `write_bytes`, `syscr`, `syscw`.

@@ -221,6 +221,7 @@ pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Res
         store: plan.directory.join(opener.name()),
         engine: None,
         world,
+        lab_bytes: 0,
     };
     for workload in &plan.workloads {
         let failed = |source| Stopped { workload: workload.name, engine: opener.name(), source };
@@ -239,6 +240,8 @@ struct Bench<'a> {
     store: PathBuf,
     engine: Option<Box<dyn Engine>>,
     world: World,
+    /// What the process held before the first store was opened.
+    lab_bytes: u64,
 }
 
 /// Figures that only grow, before and after.
@@ -338,6 +341,7 @@ impl Bench<'_> {
         line.read_bytes_per_op = ratio(read, line.ops);
         line.space_amplification = ratio(system::disk_bytes(&self.store)?, self.world.live_bytes(&self.shape));
         line.peak_rss_bytes = system::peak_rss_bytes();
+        line.lab_bytes = self.lab_bytes + measured.clients.iter().map(|client| client.recorder.bytes()).sum::<u64>();
         line.cpu_s_per_million = reading.processor.as_secs_f64() * 1e6 / line.ops.max(1) as f64;
         (line.process_io, line.inside) = (reading.process, reading.inside);
         observer.ends(&line);
@@ -373,6 +377,10 @@ impl Bench<'_> {
         std::fs::create_dir_all(&self.store).map_err(failed)?;
         std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
         self.world = World::new(self.plan.records);
+        // The first one: later ones find what the allocator kept of an earlier store.
+        if self.lab_bytes == 0 {
+            self.lab_bytes = system::rss_bytes();
+        }
         self.engine = Some(self.opener.open(&self.store, &self.plan.setup)?);
         Ok(())
     }

@@ -54,6 +54,15 @@ impl Latencies {
         self.0.add(&other.0).expect("the same bounds");
     }
 
+    /// Bytes of the pages that have a count.
+    fn touched_bytes(&self) -> u64 {
+        const PAGE: usize = 4096;
+        let counts = self.0.iter_all().enumerate().filter(|(_, step)| step.count_at_value() > 0);
+        let mut pages: Vec<usize> = counts.map(|(at, _)| at / (PAGE / size_of::<u64>())).collect();
+        pages.dedup();
+        (pages.len() * PAGE) as u64
+    }
+
     /// The figures; all zero if nothing was measured.
     pub fn figures(&self) -> LatencyFigures {
         if self.0.is_empty() {
@@ -107,6 +116,12 @@ impl Recorder {
         }
     }
 
+    /// Bytes of memory that it takes, at least: a thread's latencies are some hundred KiB.
+    pub fn bytes(&self) -> u64 {
+        let buckets = self.buckets.len() * size_of::<(u64, u64)>();
+        self.by_class.iter().map(Latencies::touched_bytes).sum::<u64>() + buckets as u64
+    }
+
     /// Of all operations.
     pub fn all(&self) -> LatencyFigures {
         let mut all = Latencies::default();
@@ -142,6 +157,7 @@ mod tests {
             one.record(OpClass::Write, Duration::from_millis(i), Duration::from_micros(i));
         }
         two.record(OpClass::Read, Duration::from_millis(2500), Duration::from_secs(2));
+        assert!(two.bytes() >= 4096 && two.bytes() < 16 << 10, "a page of counts, and buckets: {}", two.bytes());
         one.add(&two);
         let all = one.all();
         assert_eq!((all.count, one.ops().iter().sum::<u64>(), one.ops().len()), (1001, 1001, 26));

@@ -44,6 +44,14 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         zeros
     }
 
+    /// Room for so many values, zeros, in a mapping of its own however few they are.
+    ///
+    /// # Panics
+    /// If there is no memory left.
+    pub fn mapped(len: usize) -> LargeVec<T> {
+        LargeVec { few: Vec::new(), many: Some(mapped(len)), len }
+    }
+
     /// Adds a value at the end. Past [`LARGE`] bytes all are copied each time that they have doubled.
     ///
     /// # Panics
@@ -64,6 +72,21 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         larger[..self.len].copy_from_slice(self);
         larger[self.len] = value;
         (self.few, self.many) = (Vec::new(), Some(larger));
+    }
+
+    /// Values that its mapping has room for; 0 without one.
+    pub fn room(&self) -> usize {
+        self.many.as_ref().map_or(0, |many| many.len())
+    }
+
+    /// Makes it `len` values long, where its mapping has room for them: those that are new are zeros, or what stood there before.
+    /// Whether it had.
+    pub fn stretch(&mut self, len: usize) -> bool {
+        let fits = self.many.is_some() && len <= self.room();
+        if fits {
+            self.len = len;
+        }
+        fits
     }
 
     /// Keeps the first `len` values, if there are more.
@@ -145,6 +168,17 @@ mod tests {
             large.truncate(0);
             assert!(large.is_empty());
         }
+    }
+
+    #[test]
+    fn a_mapping_is_stretched_as_far_as_it_goes() {
+        let mut mapped = LargeVec::<u64>::mapped(PAGE);
+        assert!(mapped.len() == PAGE && mapped.iter().all(|value| *value == 0));
+        mapped.fill(7);
+        mapped.truncate(3);
+        assert!(mapped.stretch(PAGE) && mapped[..] == [7; PAGE]);
+        assert!(!mapped.stretch(PAGE + 1) && mapped.len() == PAGE, "no room");
+        assert!(!LargeVec::<u64>::zeroed(3).stretch(2), "no mapping");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
+use parking_lot::Mutex;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::base::{LargeVec, PAGE};
@@ -20,9 +21,9 @@ pub struct AlignedBuf {
 
 /// Where they are.
 enum Pages {
-    /// Up to 64 of them: kept by the thread for the next one.
+    /// Up to 4 of them: kept by the thread for the next one.
     Few(Vec<Page>),
-    /// More, in memory that goes back to the system.
+    /// More, in a mapping of their own: up to 64 are kept for any thread, and longer ones go back to the system.
     Many(LargeVec<Page>),
 }
 
@@ -53,16 +54,24 @@ impl DerefMut for Pages {
     }
 }
 
-/// Sizes of the buffers that a thread keeps to be used again: 1, 2, 4, … 64 pages. Small ones come by the hundred thousand, and an allocator that
-/// has to align them leaves most of a page of nothing beside each. Between large ones it puts what lives longer, and then their space is not
-/// used again as a whole: that cost scans of two threads 18 to 90 MiB (decision 0030).
+/// Buffers that are kept have 1, 2, 4, … 64 pages. Small ones come by the hundred thousand, and an allocator that has to align them
+/// leaves most of a page of nothing beside each. Between large ones it puts what lives longer, and then their space is not
+/// used again as a whole: that cost scans of two threads 18 to 90 MiB, and each background thread 10 (decisions 0030 and 0056).
 const SIZES: usize = 7;
-/// Spare buffers of each size: as many as a thread has reads in flight, of the small ones.
-const SPARES: [usize; SIZES] = [32, 16, 8, 4, 4, 2, 2];
+/// The first so many sizes are kept by each thread: as many as it has reads in flight.
+const SMALL: usize = 3;
+const SPARES: [usize; SMALL] = [32, 4, 2];
+/// How many of each size the process keeps, however many threads it has.
+const SHARED: usize = 6;
 
 thread_local! {
-    static SPARE: RefCell<[Vec<Vec<Page>>; SIZES]> = const { RefCell::new([const { Vec::new() }; SIZES]) };
+    static SPARE: RefCell<[Vec<Vec<Page>>; SMALL]> = const { RefCell::new([const { Vec::new() }; SMALL]) };
 }
+
+/// The larger sizes. Each place has a lock that nobody ever waits for: a child that was forked while another thread held one may
+/// still use the others.
+static SHARED_SPARE: [[Mutex<Option<LargeVec<Page>>>; SHARED]; SIZES - SMALL] =
+    [const { [const { Mutex::new(None) }; SHARED] }; SIZES - SMALL];
 
 /// The size that so many pages fit into: 2 to its power.
 fn size_of(pages: usize) -> Option<usize> {
@@ -72,17 +81,52 @@ fn size_of(pages: usize) -> Option<usize> {
 
 impl Drop for AlignedBuf {
     fn drop(&mut self) {
-        let Pages::Few(pages) = std::mem::take(&mut self.pages) else { return };
-        let room = pages.capacity();
-        let Some(size) = size_of(room).filter(|size| room == 1 << size) else { return };
-        // At the end of a thread there is nothing left to keep it in.
-        let _ = SPARE.try_with(|spares| {
-            let spares = &mut spares.borrow_mut()[size];
-            if spares.len() < SPARES[size] {
-                spares.push(pages);
-            }
-        });
+        match std::mem::take(&mut self.pages) {
+            Pages::Few(pages) => keep(pages),
+            Pages::Many(pages) => share(pages),
+        }
     }
+}
+
+/// Keeps a small buffer for this thread's next one, if it has not enough of that size.
+fn keep(pages: Vec<Page>) {
+    let room = pages.capacity();
+    let Some(size) = size_of(room).filter(|size| room == 1 << size && *size < SMALL) else { return };
+    // At the end of a thread there is nothing left to keep it in.
+    let _ = SPARE.try_with(|spares| {
+        let spares = &mut spares.borrow_mut()[size];
+        if spares.len() < SPARES[size] {
+            spares.push(pages);
+        }
+    });
+}
+
+/// Keeps a larger buffer for whoever needs one next, if there is a place for it.
+fn share(mut pages: LargeVec<Page>) {
+    let room = pages.room();
+    let Some(size) = size_of(room).filter(|size| room == 1 << size && *size >= SMALL) else { return };
+    for place in &SHARED_SPARE[size - SMALL] {
+        if let Some(mut place) = place.try_lock()
+            && place.is_none()
+        {
+            pages.stretch(room);
+            *place = Some(pages);
+            return;
+        }
+    }
+}
+
+/// A buffer that was kept, of the size that so many pages fit into, and that long.
+fn kept(pages: usize) -> Option<AlignedBuf> {
+    let size = size_of(pages)?;
+    if size < SMALL {
+        let mut spare = SPARE.try_with(|spares| spares.borrow_mut()[size].pop()).ok()??;
+        spare.resize(pages, Page([0; PAGE]));
+        return Some(AlignedBuf { pages: Pages::Few(spare) });
+    }
+    let mut spare = SHARED_SPARE[size - SMALL].iter().find_map(|place| place.try_lock()?.take())?;
+    spare.truncate(pages);
+    Some(AlignedBuf { pages: Pages::Many(spare) })
 }
 
 impl AlignedBuf {
@@ -91,7 +135,9 @@ impl AlignedBuf {
     /// # Panics
     /// If the allocator has no memory left; callers bound `pages` before they believe it.
     pub fn zeroed(pages: usize) -> AlignedBuf {
-        AlignedBuf::spare(pages, Vec::clear).unwrap_or_else(|| AlignedBuf::new(pages))
+        let Some(mut buf) = kept(pages) else { return AlignedBuf::new(pages) };
+        buf.fill(0);
+        buf
     }
 
     /// A buffer of `pages` pages to read into: what is in it is what was in some buffer before.
@@ -99,25 +145,24 @@ impl AlignedBuf {
     /// # Panics
     /// As [`AlignedBuf::zeroed`].
     pub fn to_read(pages: usize) -> AlignedBuf {
-        AlignedBuf::spare(pages, |_| ()).unwrap_or_else(|| AlignedBuf::new(pages))
+        kept(pages).unwrap_or_else(|| AlignedBuf::new(pages))
     }
 
     fn new(pages: usize) -> AlignedBuf {
-        let Some(size) = size_of(pages) else {
-            return AlignedBuf { pages: Pages::Many(LargeVec::zeroed(pages)) };
+        let pages = match size_of(pages) {
+            Some(size) if size < SMALL => {
+                let mut new = Page::new_vec_zeroed(1 << size).expect("out of memory");
+                new.truncate(pages);
+                Pages::Few(new)
+            }
+            Some(size) => {
+                let mut new = LargeVec::mapped(1 << size);
+                new.truncate(pages);
+                Pages::Many(new)
+            }
+            None => Pages::Many(LargeVec::zeroed(pages)),
         };
-        let mut new = Page::new_vec_zeroed(1 << size).expect("out of memory");
-        new.truncate(pages);
-        AlignedBuf { pages: Pages::Few(new) }
-    }
-
-    /// One that this thread has kept, prepared and filled up with zeros.
-    fn spare(pages: usize, prepare: impl FnOnce(&mut Vec<Page>)) -> Option<AlignedBuf> {
-        let size = size_of(pages)?;
-        let mut spare = SPARE.try_with(|spares| spares.borrow_mut()[size].pop()).ok()??;
-        prepare(&mut spare);
-        spare.resize(pages, Page([0; PAGE]));
-        Some(AlignedBuf { pages: Pages::Few(spare) })
+        AlignedBuf { pages }
     }
 
     /// A copy of `bytes`, padded with zeros to whole pages.
@@ -186,13 +231,31 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_keeps_few_buffers() {
-        let kept = || SPARE.with(|spares| spares.borrow().iter().flatten().map(Vec::capacity).sum::<usize>());
+    fn few_buffers_are_kept() {
         let most: usize = SPARES.iter().enumerate().map(|(size, count)| count << size).sum();
         for pages in 1..=80 {
             drop((0..40).map(|_| AlignedBuf::zeroed(pages)).collect::<Vec<_>>());
         }
-        assert_eq!(kept(), most);
-        assert!(most * PAGE < 2 << 20);
+        let kept: usize = SPARE.with(|spares| spares.borrow().iter().flatten().map(Vec::capacity).sum());
+        assert_eq!(kept, most);
+        assert!(most * PAGE < 256 << 10);
+        // Other tests may be taking some.
+        let places = SHARED_SPARE.iter().flatten().filter_map(|place| place.try_lock()?.as_ref().map(LargeVec::room));
+        let shared: usize = places.sum();
+        assert!(shared * PAGE <= SHARED * (8 + 16 + 32 + 64) * PAGE && SHARED * 120 * PAGE < 3 << 20, "{shared}");
+    }
+
+    #[test]
+    fn a_large_buffer_is_kept_for_another_thread() {
+        // Other tests take and give buffers at the same time.
+        let is_kept = || {
+            let mut first = AlignedBuf::zeroed(13);
+            first.fill(7);
+            std::thread::spawn(move || drop(first)).join().unwrap();
+            let all: Vec<AlignedBuf> = (0..=SHARED).map(|_| AlignedBuf::to_read(13)).collect();
+            assert!(all.iter().all(|buf| buf.len() == 13 * PAGE));
+            all.iter().any(|buf| buf.iter().all(|byte| *byte == 7))
+        };
+        assert!((0..100).any(|_| is_kept()), "it was always let go of");
     }
 }

@@ -31,6 +31,7 @@
 //! Source: design §4 (hot-record cache); the queue with a second chance is CLOCK by another name (002 §3.6.1).
 
 mod balance;
+mod segment;
 mod shard;
 #[cfg(test)]
 mod tests;
@@ -38,15 +39,18 @@ mod tests;
 use std::sync::Arc;
 
 use self::balance::{Balance, PIECES};
-use self::shard::Shard;
+use self::shard::{Shard, segment_bytes};
 use crate::base::sync::{AtomicU64, Mutex, Ordering};
-use crate::base::{Ghosts, SeededBug, Seqno};
+use crate::base::{Ghosts, SeededBug, Seqno, Slab};
 use crate::pool::Pool;
 
 /// The most shards.
 const SHARDS: usize = 16;
 /// A shard below this is not worth a lock of its own.
 const LEAST_SHARD: usize = 64 << 10;
+
+/// Segments that are kept in memory between two uses.
+const SPARE: usize = 4;
 
 /// Of the rows that leave, one in so many is remembered, which are about so long.
 const WATCHED: usize = 8;
@@ -122,7 +126,10 @@ impl RowCache {
         let ghosts = Arc::new(Ghosts::new(span, ROW, sample));
         let shards = (capacity_bytes / LEAST_SHARD).clamp(1, SHARDS);
         let shards = 1 << shards.ilog2();
-        let shard = || Locked(Mutex::new(Shard::new(capacity_bytes / shards, ghosts.clone())));
+        // Rows borrow half of what they share with the pool, at most.
+        let segment = segment_bytes(capacity_bytes / shards);
+        let slab = Slab::new(segment, (capacity_bytes + shared / 2) / segment + SHARDS, SPARE);
+        let shard = || Locked(Mutex::new(Shard::new(capacity_bytes / shards, slab.clone(), ghosts.clone())));
         Arc::new(RowCache {
             shards: (0..shards).map(|_| shard()).collect(),
             off: capacity_bytes == 0,

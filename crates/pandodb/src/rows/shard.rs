@@ -9,13 +9,15 @@
 //!
 //! A row that is replaced or removed leaves the table; its bytes stay until its segment is the oldest and gives way. Then the rows of
 //! it that were asked for since they came are written once more at the front, up to half a segment of them, and the others are
-//! gone. So there is no list to keep and nothing to allocate for a row.
+//! gone. So there is no list to keep and nothing to allocate for a row. Segments are pieces of a slab: the system has their memory back
+//! when rows make way for memtables.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Change;
-use crate::base::{Ghosts, Seqno};
+use super::segment::Segment;
+use crate::base::{Ghosts, PAGE, Seqno, Slab};
 
 /// Before each row: hash u32, length of the key u16 and of the value u16, index u32, asked u8 and three unused, seqno u64.
 const HEAD: usize = 24;
@@ -24,7 +26,7 @@ const STEP: usize = 8;
 /// A segment of a large shard, in bytes,
 const SEGMENT: usize = 64 << 10;
 /// and of a small one; also what a shard is least good for.
-const LEAST_SEGMENT: usize = 4 << 10;
+const LEAST_SEGMENT: usize = PAGE;
 /// Segments of a shard.
 const SEGMENTS: usize = 16;
 /// A longer row is better off in its leaf.
@@ -36,7 +38,9 @@ const NONE: u32 = 0;
 #[derive(Debug)]
 pub(super) struct Shard {
     /// Oldest first.
-    segments: VecDeque<Vec<u8>>,
+    segments: VecDeque<Segment>,
+    /// Where they come from: that of all shards.
+    slab: Arc<Slab<u8>>,
     /// The number of the oldest segment; they are numbered as they come.
     first: u32,
     segment_bytes: usize,
@@ -57,6 +61,11 @@ pub(super) struct Shard {
 /// Marks of a shard of so many bytes: four times as many as rows of middling length; a sixteenth to an eighth of the bytes.
 fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
+}
+
+/// Bytes of a segment of a shard that is made for so many bytes: whole pages.
+pub(super) fn segment_bytes(capacity: usize) -> usize {
+    (capacity / SEGMENTS).clamp(LEAST_SEGMENT, SEGMENT) / PAGE * PAGE
 }
 
 /// What stands before a row.
@@ -84,13 +93,13 @@ impl Head {
         }
     }
 
-    fn write(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.hash.to_le_bytes());
-        out.extend_from_slice(&(self.key as u16).to_le_bytes());
-        out.extend_from_slice(&(self.value as u16).to_le_bytes());
-        out.extend_from_slice(&self.index.to_le_bytes());
-        out.extend_from_slice(&[u8::from(self.asked), 0, 0, 0]);
-        out.extend_from_slice(&self.seqno.0.to_le_bytes());
+    fn write(&self, out: &mut Segment) {
+        out.append(&self.hash.to_le_bytes());
+        out.append(&(self.key as u16).to_le_bytes());
+        out.append(&(self.value as u16).to_le_bytes());
+        out.append(&self.index.to_le_bytes());
+        out.append(&[u8::from(self.asked), 0, 0, 0]);
+        out.append(&self.seqno.0.to_le_bytes());
     }
 
     /// Bytes of the whole row.
@@ -100,11 +109,13 @@ impl Head {
 }
 
 impl Shard {
-    pub(super) fn new(capacity_bytes: usize, ghosts: Arc<Ghosts>) -> Shard {
-        let segment_bytes = (capacity_bytes / SEGMENTS).clamp(LEAST_SEGMENT, SEGMENT);
+    /// A shard of so many bytes at first, whose segments are the pieces of `slab`, each [`segment_bytes`] long.
+    pub(super) fn new(capacity_bytes: usize, slab: Arc<Slab<u8>>, ghosts: Arc<Ghosts>) -> Shard {
+        let segment_bytes = segment_bytes(capacity_bytes);
         let capacity = if capacity_bytes < SEGMENTS * LEAST_SEGMENT / 4 { 0 } else { capacity_bytes };
         Shard {
             segments: VecDeque::new(),
+            slab,
             first: 0,
             segment_bytes,
             capacity,
@@ -335,21 +346,21 @@ impl Shard {
         let segment = self.segments.back_mut().expect("room was made");
         let place = number * steps + (segment.len() / STEP) as u32;
         head.write(segment);
-        segment.extend_from_slice(key);
-        segment.extend_from_slice(value);
-        segment.resize(segment.len().next_multiple_of(STEP), 0);
+        segment.append(key);
+        segment.append(value);
+        segment.append(&[0; STEP][..segment.len().next_multiple_of(STEP) - segment.len()]);
         place
     }
 
     fn make_room(&mut self, bytes: usize) {
-        let fits = |segment: &Vec<u8>| segment.len() + bytes <= self.segment_bytes;
+        let fits = |segment: &Segment| segment.len() + bytes <= self.segment_bytes;
         if self.segments.back().is_some_and(fits) {
             return;
         }
         // The table of many short rows takes more than was thought.
         self.shrink();
         if self.bytes() + self.segment_bytes <= self.capacity || self.segments.is_empty() {
-            self.segments.push_back(Vec::with_capacity(self.segment_bytes));
+            self.segments.push_back(Segment::new(&self.slab));
         } else {
             self.turn(self.segment_bytes / 2);
         }
@@ -380,7 +391,7 @@ impl Shard {
         }
         let old = self.segments.pop_front().expect("there are segments");
         self.first = (self.first + 1) % modulus;
-        self.segments.push_back(Vec::with_capacity(self.segment_bytes));
+        self.segments.push_back(Segment::new(&self.slab));
         for (at, head) in again {
             let (key, value) = old[at + HEAD..][..head.key + head.value].split_at(head.key);
             let head = Head { asked: false, ..head };

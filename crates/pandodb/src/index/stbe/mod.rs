@@ -117,6 +117,8 @@ struct Inner {
     relieved_to: Vec<u8>,
     /// Compactions come before the next memtable is packed.
     sweeping: bool,
+    /// Bytes that were compacted on a full disk since a memtable was packed, or a caller asked for a compaction.
+    swept: u64,
     /// The keyspace was dropped: outputs that are still under way are for nothing.
     cleared: bool,
 }
@@ -227,6 +229,7 @@ impl Stbe {
                 next_ticket: 0,
                 relieved_to: Vec::new(),
                 sweeping: false,
+                swept: 0,
                 cleared: false,
             }),
             queue: Mutex::new(VecDeque::new()),
@@ -590,6 +593,7 @@ impl Index for Stbe {
         let mut inner = self.inner.lock();
         // Who asks gets an answer: what was left alone is tried again.
         inner.stuck = Stuck::default();
+        inner.swept = 0;
         inner.routes.forgive();
         let mut trunk = inner.trunk.clone();
         trunk.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });

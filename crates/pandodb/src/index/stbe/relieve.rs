@@ -21,8 +21,9 @@
 //!
 //! Outputs that are half done are given up: their space is worth more elsewhere.
 //!
-//! What it says of dead data is an estimate. A leaf that was compacted is one run that is not fresh, so nothing in it counts
-//! as dead a second time, whatever snapshots keep in it: the work comes to an end.
+//! What it says of dead data is an estimate, which may be wrong: a leaf that is merged with its neighbour holds runs again that hide
+//! nothing, and what a snapshot keeps is dead to it. So it ends by count ([`Inner::is_swept`]): once twice the bytes of the tree were
+//! compacted and no memtable was packed meanwhile, compacting more would free nothing more.
 
 use std::sync::Arc;
 
@@ -46,6 +47,8 @@ const WORTH: u64 = 16;
 const SWEPT: u64 = 8;
 /// Once compactions have priority over packing, they keep it until this many packed memtables would fit on the disk.
 const MEMTABLES_A_SWEEP: u64 = 3;
+/// So many times the bytes of the tree are compacted for one memtable.
+const MOST_SWEPT: u64 = 2;
 /// Leaves that are cut before a thread that looks for a compaction gives up.
 const MOST_CUTS: u32 = 64;
 
@@ -96,8 +99,10 @@ impl Stbe {
             self.inner.lock().sweeping = false;
         }
         match self.pack_one(keep) {
+            Ok(None) if self.inner.lock().is_swept() => Ok(Progress { idle: true, ..Progress::default() }),
             Ok(None) => self.merge_within(room, Aim::of(room), keep),
             Ok(Some(progress)) => Ok(progress),
+            Err(full @ Error::DiskFull { .. }) if self.inner.lock().is_swept() => Err(full),
             Err(full @ Error::DiskFull { .. }) => match self.merge_within(room, Aim::Anything, keep)? {
                 progress if progress.idle => Err(full),
                 progress => Ok(progress),
@@ -114,6 +119,9 @@ impl Stbe {
         let waits = self.owing.debt().pack_bytes.min(self.shape.memtable_bytes);
         let packed = waits + waits / 4;
         let mut inner = self.inner.lock();
+        if inner.is_swept() {
+            return None;
+        }
         let least = if inner.sweeping { MEMTABLES_A_SWEEP * packed + 2 * room.spare } else { packed + room.spare };
         let is_short = waits > 0 && room.bytes < least;
         inner.sweeping |= is_short;
@@ -144,7 +152,9 @@ impl Stbe {
             let progress = self.step_pack(job, u64::MAX)?;
             done += progress.bytes;
             // A memtable of a keyspace that was dropped is forgotten.
-            if progress.packed.is_some() || self.inner.lock().cleared {
+            let mut inner = self.inner.lock();
+            if progress.packed.is_some() || inner.cleared {
+                inner.swept = 0;
                 return Ok(Some(Progress { bytes: done, ..progress }));
             }
         }
@@ -172,7 +182,10 @@ impl Stbe {
             let parked = inner.merging.iter_mut().find(|merging| merging.ticket == ticket);
             match parked.and_then(|merging| merging.parked.take()) {
                 Some(parked) => job = parked,
-                None => return Ok(Progress { bytes: done, ..progress }),
+                None => {
+                    inner.swept += done;
+                    return Ok(Progress { bytes: done, ..progress });
+                }
             }
         }
     }
@@ -305,6 +318,16 @@ impl Stbe {
 }
 
 impl Inner {
+    /// Whether so much was compacted since a memtable was packed that every leaf has had its turn.
+    fn is_swept(&self) -> bool {
+        if self.swept == 0 {
+            return false;
+        }
+        let mut bytes = 0;
+        self.trunk.root.walk(&mut |node| bytes += node.own_bytes());
+        self.swept > MOST_SWEPT * bytes
+    }
+
     /// Whether a compaction is under way among these keys.
     fn is_busy(&self, range: &KeyRange) -> bool {
         self.merging.iter().any(|merging| merging.live.iter().any(|live| live.overlaps(range)))

@@ -341,7 +341,8 @@ impl Bench<'_> {
         line.read_bytes_per_op = ratio(read, line.ops);
         line.space_amplification = ratio(system::disk_bytes(&self.store)?, self.world.live_bytes(&self.shape));
         line.peak_rss_bytes = system::peak_rss_bytes();
-        line.lab_bytes = self.lab_bytes + measured.clients.iter().map(|client| client.recorder.bytes()).sum::<u64>();
+        let recorders = measured.clients.iter().map(|client| &client.recorder).chain([&recorder]);
+        line.lab_bytes = self.lab_bytes + recorders.map(Recorder::bytes).sum::<u64>();
         line.cpu_s_per_million = reading.processor.as_secs_f64() * 1e6 / line.ops.max(1) as f64;
         (line.process_io, line.inside) = (reading.process, reading.inside);
         observer.ends(&line);

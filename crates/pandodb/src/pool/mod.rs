@@ -265,6 +265,11 @@ impl Pool {
         }
     }
 
+    /// What it was made for, in bytes, whatever of that is lent now.
+    pub fn size(&self) -> usize {
+        self.capacity.load(Relaxed)
+    }
+
     /// What blocks may be charged with now, in bytes: what is not lent, but a quarter of the whole at least.
     fn capacity(&self) -> usize {
         let whole = self.capacity.load(Relaxed);

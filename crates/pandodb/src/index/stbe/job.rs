@@ -30,10 +30,11 @@ use super::node::Branch;
 /// The least and the most bytes that a compaction reads ahead from each input: inputs are many, this bounds its memory, and
 /// how much one step may read.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
-/// It reads a sixty-fourth of its bytes ahead, within these bounds, and of all inputs together no more than so much, but the
-/// least of each. Where the device reads while its caller does something else, up to as much again is on its way.
+/// It reads a sixty-fourth of its bytes ahead, within these bounds, and of all inputs together no more than so much, nor than this
+/// part of the pool, but the least of each. Where the device reads while its caller does something else, up to as much again is on its way.
 const READ_AHEAD_SHARE: u64 = 64;
 const READ_AHEAD_IN_ALL: u64 = 2 << 20;
+const READ_AHEAD_OF_POOL: u64 = 24;
 /// Bytes taken from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
@@ -262,7 +263,9 @@ pub struct MergeJob {
     /// Cursors of the next merge, the first ones opened already.
     inputs: Vec<RunCursor>,
     opened: usize,
-    /// Bytes that each of them reads at a time, but for the first time.
+    /// Bytes that all of them together may read ahead,
+    read_ahead: u64,
+    /// and that each of them reads at a time, but for the first time.
     chunk: usize,
     merge: Option<MergeCursor>,
     /// The next of the candidate's live ranges.
@@ -297,6 +300,7 @@ impl MergeJob {
             folding,
             inputs: Vec::new(),
             opened: 0,
+            read_ahead: READ_AHEAD_IN_ALL.min(core.pool.size() as u64 / READ_AHEAD_OF_POOL),
             chunk: 0,
             merge: None,
             range: 0,
@@ -343,7 +347,7 @@ impl MergeJob {
         self.opened = 0;
         let branches = self.candidate.branches.iter().filter(|branch| branch.slice.range().overlaps(range));
         let count = branches.clone().count();
-        let most = (READ_AHEAD_IN_ALL / count.max(1) as u64).min(*READ_AHEAD.end()).max(*READ_AHEAD.start());
+        let most = (self.read_ahead / count.max(1) as u64).min(*READ_AHEAD.end()).max(*READ_AHEAD.start());
         self.chunk = (self.candidate.bytes / READ_AHEAD_SHARE).clamp(*READ_AHEAD.start(), most) as usize;
         let (first, chunk) = (|i| self.chunk * (i + 1) / count, self.chunk);
         let cursor = |(i, branch): (usize, &Branch)| {

@@ -84,23 +84,46 @@ fn compaction_ends_where_a_snapshot_or_a_large_value_keeps_messages_alive() {
 }
 
 #[test]
+fn a_close_and_a_checkpoint_leave_nothing_to_replay() {
+    let dir = tempfile::tempdir().unwrap();
+    let opens_after = |how: &str, end: &dyn Fn(&Store)| {
+        let (path, after) = (dir.path().join(how), dir.path().join(format!("after {how}")));
+        let store = small(&path, 1);
+        for name in ["one", "two", "three"] {
+            let keyspace = store.keyspace(name).unwrap();
+            (0..1000).for_each(|i: u32| keyspace.put(i.to_be_bytes(), vec![7; 100]).unwrap());
+        }
+        store.keyspace("empty").unwrap();
+        end(&store);
+        killed_copy(&path, &after);
+        let store = small(&after, 1);
+        let rows = |name: &str| store.open_keyspace(name).unwrap().unwrap().iter().count();
+        assert_eq!(["one", "two", "three", "empty"].map(rows), [1000, 1000, 1000, 0], "{how}");
+        store.stats().unwrap().replayed_operations
+    };
+    assert_eq!(opens_after("close", &|store| store.clone().close().unwrap()), 0);
+    assert_eq!(opens_after("checkpoint", &|store| store.checkpoint().unwrap()), 0);
+    assert!(opens_after("kill", &|_| ()) > 0, "the count counts");
+}
+
+#[test]
 fn replay_into_a_smaller_budget_spares_the_large_values_that_later_records_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let big = |i: u32| (format!("big{i:08}"), vec![i as u8; 10_000]);
-    {
-        let store = Store::builder(&path).memory_budget(64 << 20).open().unwrap();
-        let keyspace = store.keyspace("k").unwrap();
-        for i in 0..4000u32 {
-            keyspace.put(format!("small{i:08}"), vec![i as u8; 500]).unwrap();
-            if i % 40 == 0 {
-                let (key, value) = big(i);
-                keyspace.put(key, value).unwrap();
-            }
+    let store = Store::builder(&path).memory_budget(64 << 20).open().unwrap();
+    let keyspace = store.keyspace("k").unwrap();
+    for i in 0..4000u32 {
+        keyspace.put(format!("small{i:08}"), vec![i as u8; 500]).unwrap();
+        if i % 40 == 0 {
+            let (key, value) = big(i);
+            keyspace.put(key, value).unwrap();
         }
-        store.close().unwrap();
     }
-    let store = Store::builder(&path).memory_budget(4 << 20).memtable_bytes(256 << 10).open().unwrap();
+    let killed = dir.path().join("killed");
+    killed_copy(&path, &killed);
+    let store = Store::builder(&killed).memory_budget(4 << 20).memtable_bytes(256 << 10).open().unwrap();
+    assert!(store.stats().unwrap().replayed_operations > 4000, "all of it was in the log");
     let keyspace = store.keyspace("k").unwrap();
     for i in (0..4000).step_by(40) {
         let (key, value) = big(i);

@@ -146,7 +146,7 @@ impl Store {
     /// An existing keyspace is opened as it was created, with its merge operator if it has one.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an impossible name; what a checkpoint can fail with, if it has to be created.
+    /// [`Error::InvalidArgument`] for an impossible name; what a write can fail with, if it has to be created.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         if let Some(keyspace) = self.open_keyspace(name)? {
             return Ok(keyspace);
@@ -154,8 +154,8 @@ impl Store {
         self.keyspace_with(name, KeyspaceOptions::default())
     }
 
-    /// Opens the keyspace of that name, which must have been created with these options, or creates it with them. Creating
-    /// one takes two checkpoints, some milliseconds.
+    /// Opens the keyspace of that name, which must have been created with these options, or creates it with them. A creation
+    /// is a record of the log, synced before this returns.
     ///
     /// What must agree with an existing keyspace: the index, the name and version of the merge operator (also its absence:
     /// `KeyspaceOptions::new()` does not open a keyspace of counters, [`Store::keyspace`] does), and the
@@ -175,8 +175,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for an impossible name, or if the keyspace exists and does not agree with `options`. What
-    /// a checkpoint can fail with, if it has to be created; the next opening may then find it, empty, since one of its two
-    /// checkpoints may have been taken.
+    /// a write can fail with, if it has to be created; the next opening may then find it, empty.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         self.engine.access.check()?;
         let state = match self.engine.find_keyspace(name) {

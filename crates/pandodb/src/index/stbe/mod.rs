@@ -119,6 +119,8 @@ struct Inner {
     sweeping: bool,
     /// Bytes that were compacted on a full disk since a memtable was packed, or a caller asked for a compaction.
     swept: u64,
+    /// How much that may become.
+    most_swept: u64,
     /// The keyspace was dropped: outputs that are still under way are for nothing.
     cleared: bool,
 }
@@ -230,6 +232,7 @@ impl Stbe {
                 relieved_to: Vec::new(),
                 sweeping: false,
                 swept: 0,
+                most_swept: 0,
                 cleared: false,
             }),
             queue: Mutex::new(VecDeque::new()),

@@ -22,8 +22,8 @@
 //! Outputs that are half done are given up: their space is worth more elsewhere.
 //!
 //! What it says of dead data is an estimate, which may be wrong: a leaf that is merged with its neighbour holds runs again that hide
-//! nothing, and what a snapshot keeps is dead to it. So it ends by count ([`Inner::is_swept`]): once twice the bytes of the tree were
-//! compacted and no memtable was packed meanwhile, compacting more would free nothing more.
+//! nothing, and what a snapshot keeps is dead to it. So a memtable that waits has its turn, or its error, by count
+//! ([`Inner::is_swept`]): once four times the bytes of the tree were compacted, compacting more would free nothing more.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ const SWEPT: u64 = 8;
 /// Once compactions have priority over packing, they keep it until this many packed memtables would fit on the disk.
 const MEMTABLES_A_SWEEP: u64 = 3;
 /// So many times the bytes of the tree are compacted for one memtable.
-const MOST_SWEPT: u64 = 2;
+const MOST_SWEPT: u64 = 4;
 /// Leaves that are cut before a thread that looks for a compaction gives up.
 const MOST_CUTS: u32 = 64;
 
@@ -99,7 +99,6 @@ impl Stbe {
             self.inner.lock().sweeping = false;
         }
         match self.pack_one(keep) {
-            Ok(None) if self.inner.lock().is_swept() => Ok(Progress { idle: true, ..Progress::default() }),
             Ok(None) => self.merge_within(room, Aim::of(room), keep),
             Ok(Some(progress)) => Ok(progress),
             Err(full @ Error::DiskFull { .. }) if self.inner.lock().is_swept() => Err(full),
@@ -183,6 +182,9 @@ impl Stbe {
             match parked.and_then(|merging| merging.parked.take()) {
                 Some(parked) => job = parked,
                 None => {
+                    if inner.swept == 0 {
+                        inner.most_swept = MOST_SWEPT * (done + inner.bytes());
+                    }
                     inner.swept += done;
                     return Ok(Progress { bytes: done, ..progress });
                 }
@@ -320,12 +322,14 @@ impl Stbe {
 impl Inner {
     /// Whether so much was compacted since a memtable was packed that every leaf has had its turn.
     fn is_swept(&self) -> bool {
-        if self.swept == 0 {
-            return false;
-        }
+        self.swept > self.most_swept
+    }
+
+    /// Bytes of the tree, about: what waits for several children counts once for all of them.
+    fn bytes(&self) -> u64 {
         let mut bytes = 0;
         self.trunk.root.walk(&mut |node| bytes += node.own_bytes());
-        self.swept > MOST_SWEPT * bytes
+        bytes
     }
 
     /// Whether a compaction is under way among these keys.

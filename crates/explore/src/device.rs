@@ -140,6 +140,10 @@ impl File for ExploredFile {
         self.file.punch_hole(offset, len)
     }
 
+    fn hole_unit(&self) -> u64 {
+        self.file.hole_unit()
+    }
+
     /// Two points: what others do between the start of a sync and its end is not covered by it.
     fn sync(&self) -> io::Result<()> {
         self.point.pass();

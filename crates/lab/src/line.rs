@@ -136,7 +136,8 @@ pub struct Line {
     pub space_amplification: f64,
     /// The most memory that the process held during the workload.
     pub peak_rss_bytes: u64,
-    /// Of these, what is the lab's own: what the process held before the store was opened, and the latencies of its threads.
+    /// The lab's own part of `peak_rss_bytes`: the resident size before the store was opened, plus the latency recorders of all
+    /// client threads. 0 in files of earlier versions.
     #[serde(default)]
     pub lab_bytes: u64,
     /// Processor seconds (user and system, background included) for a million operations.

@@ -8,8 +8,8 @@
 //! ```
 //! use pandodb::{AddI64, Durability, KeyspaceOptions, Store};
 //!
-//! # let dir = tempfile::tempdir()?;
-//! # let path = dir.path().join("demo.pando");
+//! let dir = tempfile::tempdir()?;
+//! let path = dir.path().join("demo.pando");
 //! let store = Store::open(&path)?; // a directory
 //! let events = store.keyspace("events")?;
 //! let delays = store.keyspace_with("delays", KeyspaceOptions::new().merge(AddI64))?;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::{env, fs, process};
 
+use pandodb::device::Device;
 use pandodb::{Error, Store, StoreBuilder};
 
 /// Set in the process that [`a_budget_above_the_limit_of_the_process_is_an_error`] starts.
@@ -66,6 +67,38 @@ fn the_bounds_themselves_are_accepted() {
         store.settle().unwrap();
         assert_eq!(keyspace.iter().count(), 200, "setting {i}");
     }
+}
+
+/// A memtable is a thirty-second of the disk at most, so that the default budget works on 200 MB; where even the least sizes do not
+/// fit, nothing is created.
+#[test]
+fn a_small_disk_has_small_memtables_or_is_refused_with_what_it_needs() {
+    let on = |disk: u64, budget: usize| {
+        let device = pandodb::device::SimDevice::new(1);
+        device.set_byte_budget(Some(disk));
+        let store = Store::builder("sim").device(device.clone()).background_threads(0).memory_budget(budget).open();
+        (device, store)
+    };
+    let (device, refused) = on(64 << 10, 16 << 20);
+    let Err(Error::DiskTooSmall { needed, available, .. }) = refused else { panic!("{refused:?}") };
+    assert!(available == 64 << 10 && needed > available && needed < 16 << 20, "{needed} and {available}");
+    assert_eq!((device.list().unwrap(), device.occupied()), (vec![], 0));
+    let (_, store) = on(needed, 16 << 20);
+    store.unwrap().keyspace("k").unwrap().put("a", "b").unwrap();
+    // The bytes that are written before the first memtable is full.
+    let first_full = |disk: u64| {
+        let (_device, store) = on(disk, 256 << 20);
+        let store = store.unwrap();
+        let keyspace = store.keyspace("k").unwrap();
+        let full = |i: &u64| {
+            keyspace.put(i.to_be_bytes(), [7; 1000]).unwrap();
+            store.debt() > 0
+        };
+        (0..64_000).find(full).map(|puts| puts * 1000)
+    };
+    let bytes = first_full(100 << 20).expect("a memtable was full");
+    assert!(bytes < (100 << 20) / 32, "{bytes}");
+    assert!(first_full(1 << 30).expect("a memtable was full") > 4 * bytes);
 }
 
 /// In a process that may map a gigabyte: budgets that the machine has, and the process may not use.

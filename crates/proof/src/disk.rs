@@ -10,7 +10,7 @@
 //! The steps run on any device: on the simulator, where a run follows from its seed ([`run`]), and in a directory of a real
 //! file system ([`run_in`]), which the caller has made small.
 //!
-//! What counts as *stuck*: a freeing operation that is refused 250 times in a row, a `checkpoint` or `settle` that
+//! While deletes run, the memtables that wait for space stay within the memory budget. What counts as *stuck*: a freeing operation that is refused 250 times in a row, a `checkpoint` or `settle` that
 //! fails once everything is freed, or space that does not come back.
 
 use std::path::Path;
@@ -27,6 +27,8 @@ use crate::script::{Rng, mix};
 const PATIENCE: u32 = 250;
 /// The pause between them, on a real disk.
 const PAUSE: Duration = Duration::from_millis(20);
+/// Deletes after which the memory is looked at.
+const LOOK: usize = 1000;
 /// Refusals after which an insistent writer takes the disk for full.
 const REFUSALS: u32 = 60;
 /// The keyspace of values.
@@ -329,10 +331,22 @@ impl Run<'_> {
                     let keyspace = if is_row { &rows } else { &sums };
                     self.insist("delete", &|| keyspace.delete(&key))
                         .map_err(|e| format!("delete {at} of {count}: {e}"))?;
+                    if at % LOOK == 0 {
+                        self.check_memory()?;
+                    }
                 }
             }
         }
         self.model = Model::default();
+        Ok(())
+    }
+
+    /// What is not packed, for want of space, must not take more memory than the store may.
+    fn check_memory(&self) -> Result<(), String> {
+        let memory = during("statistics", self.store().stats())?.memory;
+        if memory.memtables > memory.budget {
+            return Err(format!("memtables take {} of a budget of {} bytes", memory.memtables, memory.budget));
+        }
         Ok(())
     }
 
@@ -411,19 +425,22 @@ pub fn run_in(dir: &Path, plan: Plan, options: &dyn Fn(StoreBuilder) -> StoreBui
     go(plan, &open, &|| std::thread::sleep(PAUSE), &|_| ())
 }
 
-/// The size of the simulated disk of a seed, and the memory budget.
-fn sizes(seed: u64) -> (u64, usize) {
+/// The size of the simulated disk of a seed, the memory budget, and the pieces in which holes give space back.
+fn sizes(seed: u64) -> (u64, usize, u64) {
     let mut rng = Rng(seed ^ 0x7369_7a65);
     let disk = (3 << 20) + rng.below(5 << 20);
-    (disk, [1 << 20, 4 << 20, 16 << 20][rng.index(3)])
+    let budget = [1 << 20, 4 << 20, 16 << 20][rng.index(3)];
+    // Two of three like most file systems, one like a copy-on-write one, in proportion to the disk.
+    (disk, budget, [4 << 10, 4 << 10, 16 << 10][rng.index(3)])
 }
 
 /// The unit of a seed: one simulated disk.
 pub fn run(unit: &Unit) -> Tally {
     let plan = Plan::of(unit.seed);
-    let (bytes, budget) = sizes(unit.seed);
+    let (bytes, budget, hole_unit) = sizes(unit.seed);
     let device = SimDevice::new(unit.seed);
     device.set_byte_budget(Some(bytes));
+    device.set_hole_unit(hole_unit);
     let open = || Store::builder("sim").device(device.clone()).background_threads(0).memory_budget(budget).open();
     let mut tally = Tally { runs: 1, ..Tally::default() };
     // On every other disk a file that is not the store's takes all that is left, as soon as the store is full.
@@ -437,7 +454,8 @@ pub fn run(unit: &Unit) -> Tally {
             tally.count("records", seen.records);
             tally.count("refused and tried again", seen.retried);
         }
-        Err(e) => tally.fail(unit.seed, format!("a disk of {bytes} bytes, budget {budget}, {plan:?}: {e}")),
+        Err(e) => tally
+            .fail(unit.seed, format!("a disk of {bytes} bytes, budget {budget}, holes of {hole_unit}, {plan:?}: {e}")),
     }
     tally
 }

@@ -127,6 +127,10 @@ impl File for LyingFile {
         self.file.punch_hole(offset, len)
     }
 
+    fn hole_unit(&self) -> u64 {
+        self.file.hole_unit()
+    }
+
     fn sync(&self) -> io::Result<()> {
         let lying = match self.lie {
             Lie::Never => false,

@@ -205,6 +205,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(OpenedFromIsOverwritten, Crash, ANY, "a crash inside recovery tears the only superblock"),
         hunt(ReserveNotUsed, Disk, ANY, "a delete on a full disk is refused"),
         hunt(FullDiskPoisons, Faults, FULL, "a full disk is for ever"),
+        hunt(WipedForSnapshots, Model, DEEP, "a snapshot misses what was deleted after it"),
         hunt(ReserveGivenAway, Disk, (0, 2), "a full disk cannot be emptied"),
         hunt(VerifyPinsInTurn, Verify, ANY, "pages of a sound store have two owners"),
         hunt(VerifySkipsFilters, Corrupt, CLOSED, "pages are taken that verify has not looked at"),

@@ -13,7 +13,9 @@ fn every_kind_of_fault_is_survived() {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }
     // An hour found that a keyspace whose drop has failed can be opened, which promises nothing.
-    for seed in [100_279, 100_281, 100_287] {
+    // A sync of the directory for which there was no space was taken for an ordinary refusal, though it had forgotten a removal: the
+    // next segment of that name was not there after a power cut.
+    for seed in [100_279, 100_281, 100_287, 375, 591] {
         tally.add(run(Kind::Faults, &Unit::of(seed)));
     }
     println!("{} runs: {}", tally.runs, tally.words());

@@ -240,7 +240,7 @@ struct Bench<'a> {
     store: PathBuf,
     engine: Option<Box<dyn Engine>>,
     world: World,
-    /// What the process held before the first store was opened.
+    /// The resident size of the process, in bytes, before the first store was opened.
     lab_bytes: u64,
 }
 
@@ -378,7 +378,7 @@ impl Bench<'_> {
         std::fs::create_dir_all(&self.store).map_err(failed)?;
         std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
         self.world = World::new(self.plan.records);
-        // The first one: later ones find what the allocator kept of an earlier store.
+        // Measured before the first store only: later the allocator may still hold memory of an earlier store.
         if self.lab_bytes == 0 {
             self.lab_bytes = system::rss_bytes();
         }

@@ -42,7 +42,7 @@ impl Default for Latencies {
     fn default() -> Latencies {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let mut counts = Histogram::new_with_bounds(1, HOUR_NS, 3).expect("constant bounds that the crate accepts");
-        // Writes each count: what memory the lab takes does not depend on which latencies there will be.
+        // Touches all pages of the counts now, so that the resident size does not depend on the latencies that are recorded later.
         counts.reset();
         Latencies(counts)
     }
@@ -57,7 +57,7 @@ impl Latencies {
         self.0.add(&other.0).expect("the same bounds");
     }
 
-    /// Bytes of its counts, all of which are in memory.
+    /// Bytes of the counts. All of them are resident.
     fn bytes(&self) -> u64 {
         (self.0.distinct_values() * size_of::<u64>()) as u64
     }
@@ -115,7 +115,7 @@ impl Recorder {
         }
     }
 
-    /// Bytes of memory that it takes: a thread's latencies are some 800 KiB.
+    /// Bytes of memory that the recorder takes: about 800 KiB.
     pub fn bytes(&self) -> u64 {
         let buckets = self.buckets.len() * size_of::<(u64, u64)>();
         self.by_class.iter().map(Latencies::bytes).sum::<u64>() + buckets as u64

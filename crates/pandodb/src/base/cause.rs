@@ -7,8 +7,8 @@ use std::{fmt, io, ops::Deref};
 /// kind and its number. Two are equal if kind, number and text are.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("missing").join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("missing").join("s");
 /// use std::error::Error;
 /// let error = pandodb::Store::open(path).unwrap_err();
 /// if let pandodb::Error::Io { source, .. } = &error {

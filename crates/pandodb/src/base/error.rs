@@ -23,8 +23,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// [`source`](std::error::Error::source). Errors are equal if they say the same.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// use pandodb::{Error, Store};
 /// let store = Store::open(&path)?;
 /// let error = Store::open(&path).unwrap_err();

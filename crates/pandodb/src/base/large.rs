@@ -44,7 +44,7 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         zeros
     }
 
-    /// Room for so many values, zeros, in a mapping of its own however few they are.
+    /// `len` zeros in a mapping of their own, even if `len` is below [`LARGE`].
     ///
     /// # Panics
     /// If there is no memory left.
@@ -74,13 +74,13 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         (self.few, self.many) = (Vec::new(), Some(larger));
     }
 
-    /// Values that its mapping has room for; 0 without one.
+    /// The capacity of the mapping, in values; 0 if the vector has no mapping.
     pub fn room(&self) -> usize {
         self.many.as_ref().map_or(0, |many| many.len())
     }
 
-    /// Makes it `len` values long, where its mapping has room for them: those that are new are zeros, or what stood there before.
-    /// Whether it had.
+    /// Sets the length to `len` values, if the mapping has that capacity; returns whether it has. Values past the old length are
+    /// zeros or what an earlier, longer content left there.
     pub fn stretch(&mut self, len: usize) -> bool {
         let fits = self.many.is_some() && len <= self.room();
         if fits {

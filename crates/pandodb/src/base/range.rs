@@ -128,7 +128,7 @@ impl KeyRange {
 ///     keyspace.range(range).try_fold(0, |count, entry| entry.map(|_| count + 1))
 /// }
 ///
-/// # let dir = tempfile::tempdir()?;
+/// let dir = tempfile::tempdir()?;
 /// # let store = pandodb::Store::open(dir.path().join("s"))?;
 /// let keyspace = store.keyspace("k")?;
 /// for key in ["a", "b", "c"] {

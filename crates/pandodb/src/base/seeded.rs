@@ -198,6 +198,8 @@ bugs! {
     ReserveNotUsed,
     /// Nothing is kept back: ordinary writes get all of the disk.
     ReserveGivenAway,
+    /// What a range delete covers is dropped from the trunk while a snapshot still reads it.
+    WipedForSnapshots,
     /// A full disk that refuses a write makes the store refuse everything.
     FullDiskPoisons,
 

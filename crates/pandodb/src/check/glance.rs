@@ -71,8 +71,8 @@ pub struct GlancedKeyspace {
 /// in this one), which does not notice. Takes no lock, reads no log, writes nothing.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// let store = pandodb::Store::open(&path)?;
 /// let keyspace = store.keyspace("events")?;
 /// (0..1000u32).try_for_each(|i| keyspace.put(i.to_be_bytes(), [7; 100]))?;

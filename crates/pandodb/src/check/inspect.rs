@@ -37,8 +37,8 @@ pub enum Inspect {
 /// lock, so that it works beside a writer: catalogue, trunk and runs are shown as of the last checkpoint.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// pandodb::Store::open(&path)?.close()?;
 /// let text = pandodb::check::inspect(&path, pandodb::check::Inspect::Superblock)?;
 /// assert!(text.contains("generation"), "{text}");

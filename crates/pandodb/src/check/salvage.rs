@@ -85,8 +85,8 @@ impl SalvageReport {
 /// older ones say, counted in [`Salvaged::stale`], and still reported as lost: deleted keys may come back.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("saved");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("saved");
 /// # let damaged = dir.path().join("damaged");
 /// # pandodb::Store::open(&damaged)?.keyspace("k")?.put("a", "b")?;
 /// let out = pandodb::Store::open(&path)?;

@@ -21,9 +21,10 @@ pub struct AlignedBuf {
 
 /// Where they are.
 enum Pages {
-    /// Up to 4 of them: kept by the thread for the next one.
+    /// 1 to 4 pages, from the allocator. When the buffer is dropped, its thread may keep them for the next buffer.
     Few(Vec<Page>),
-    /// More, in a mapping of their own: up to 64 are kept for any thread, and longer ones go back to the system.
+    /// More pages, in a mapping of their own. When the buffer is dropped, up to 64 pages may be kept for any thread; longer
+    /// buffers are unmapped.
     Many(LargeVec<Page>),
 }
 
@@ -58,18 +59,19 @@ impl DerefMut for Pages {
 /// leaves most of a page of nothing beside each. Between large ones it puts what lives longer, and then their space is not
 /// used again as a whole: that cost scans of two threads 18 to 90 MiB, and each background thread 10 (decisions 0030 and 0056).
 const SIZES: usize = 7;
-/// The first so many sizes are kept by each thread: as many as it has reads in flight.
+/// Buffers of the first 3 sizes (1, 2 and 4 pages) are kept by each thread.
 const SMALL: usize = 3;
+/// Buffers of each small size that a thread keeps. It may have 32 reads of 1 page in flight.
 const SPARES: [usize; SMALL] = [32, 4, 2];
-/// How many of each size the process keeps, however many threads it has.
+/// Buffers of each larger size that the process keeps for all of its threads together.
 const SHARED: usize = 6;
 
 thread_local! {
     static SPARE: RefCell<[Vec<Vec<Page>>; SMALL]> = const { RefCell::new([const { Vec::new() }; SMALL]) };
 }
 
-/// The larger sizes. Each place has a lock that nobody ever waits for: a child that was forked while another thread held one may
-/// still use the others.
+/// The kept buffers of the larger sizes. Threads only try these locks and never block on them: in a forked child, a lock that
+/// another thread held at the fork is never released, and the child then uses the other locks.
 static SHARED_SPARE: [[Mutex<Option<LargeVec<Page>>>; SHARED]; SIZES - SMALL] =
     [const { [const { Mutex::new(None) }; SHARED] }; SIZES - SMALL];
 
@@ -101,7 +103,7 @@ fn keep(pages: Vec<Page>) {
     });
 }
 
-/// Keeps a larger buffer for whoever needs one next, if there is a place for it.
+/// Keeps a larger buffer for the next thread that needs one of its size, if fewer than [`SHARED`] are kept; else unmaps it.
 fn share(mut pages: LargeVec<Page>) {
     let room = pages.room();
     let Some(size) = size_of(room).filter(|size| room == 1 << size && *size >= SMALL) else { return };
@@ -116,7 +118,7 @@ fn share(mut pages: LargeVec<Page>) {
     }
 }
 
-/// A buffer that was kept, of the size that so many pages fit into, and that long.
+/// A kept buffer that has capacity for `pages` pages, cut to that length; `None` if none is kept.
 fn kept(pages: usize) -> Option<AlignedBuf> {
     let size = size_of(pages)?;
     if size < SMALL {

@@ -273,6 +273,10 @@ impl File for CountingFile {
         self.inner.punch_hole(offset, len)
     }
 
+    fn hole_unit(&self) -> u64 {
+        self.inner.hole_unit()
+    }
+
     fn sync(&self) -> io::Result<()> {
         self.inner.sync()?;
         self.counter.tally.by_class[self.counter.class as usize].syncs.fetch_add(1, Ordering::Relaxed);

@@ -61,6 +61,8 @@ mod uring {
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
+use crate::base::PAGE;
+
 pub use buf::AlignedBuf;
 pub use counting::CountingDevice;
 pub use file::{FileDevice, Io};
@@ -172,6 +174,9 @@ pub trait Queue: Send + fmt::Debug {
     fn wait(&mut self) -> Option<Done>;
 }
 
+/// Cutting a file that [`File::allocate`] has occupied frees space in units of this many bytes, or smaller ones.
+pub const ALLOCATED_UNIT: u64 = 128 << 10;
+
 /// An open file.
 pub trait File: Send + Sync + fmt::Debug {
     /// Reads up to `buf.len()` bytes; returns how many. 0 means the end of the file.
@@ -189,6 +194,13 @@ pub trait File: Send + Sync + fmt::Debug {
     /// Gives the space of the range back; it reads as zeros then, and the length stays. Where the file system cannot,
     /// this does nothing and the old bytes stay: ask for it only where nobody reads again before writing.
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// The granularity of holes in bytes: a page for most file systems. Only pieces of this size, counted from the start of the file,
+    /// free disk space, and only if they are punched whole. A free page of a piece of which others are in use keeps its space, and
+    /// is better left as it is, to be written over. A power of two, at most [`ALLOCATED_UNIT`]. The same for all files of a
+    /// device. A device that wraps another passes its answer on.
+    fn hole_unit(&self) -> u64 {
+        PAGE as u64
+    }
     /// Makes data (and the length) durable.
     fn sync(&self) -> io::Result<()>;
     /// Bytes that the file occupies on the device.

@@ -265,7 +265,7 @@ impl Pool {
         }
     }
 
-    /// What it was made for, in bytes, whatever of that is lent now.
+    /// The pool's capacity in bytes, including what it has lent to memtables, rows and keyspaces.
     pub fn size(&self) -> usize {
         self.capacity.load(Relaxed)
     }

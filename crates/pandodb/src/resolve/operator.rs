@@ -56,8 +56,8 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 ///     }
 /// }
 ///
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// use pandodb::{KeyspaceOptions, Store};
 /// let store = Store::builder(&path).operator(Longest).open()?;
 /// let names = store.keyspace_with("names", KeyspaceOptions::new().merge(Longest))?;

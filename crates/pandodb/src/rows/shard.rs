@@ -9,8 +9,8 @@
 //!
 //! A row that is replaced or removed leaves the table; its bytes stay until its segment is the oldest and gives way. Then the rows of
 //! it that were asked for since they came are written once more at the front, up to half a segment of them, and the others are
-//! gone. So there is no list to keep and nothing to allocate for a row. Segments are pieces of a slab: the system has their memory back
-//! when rows make way for memtables.
+//! gone. So there is no list to keep and nothing to allocate for a row. Segments are pieces of a slab: when rows are evicted for
+//! memtables, their memory is returned to the operating system.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
 }
 
-/// Bytes of a segment of a shard that is made for so many bytes: whole pages.
+/// Bytes of a segment in a shard of `capacity` bytes: a multiple of the page size.
 pub(super) fn segment_bytes(capacity: usize) -> usize {
     (capacity / SEGMENTS).clamp(LEAST_SEGMENT, SEGMENT) / PAGE * PAGE
 }
@@ -109,7 +109,8 @@ impl Head {
 }
 
 impl Shard {
-    /// A shard of so many bytes at first, whose segments are the pieces of `slab`, each [`segment_bytes`] long.
+    /// A shard with a capacity of `capacity_bytes`, which [`Shard::resize`] may change. Its segments are pieces of `slab`, whose pieces
+    /// must be [`segment_bytes`]`(capacity_bytes)` long.
     pub(super) fn new(capacity_bytes: usize, slab: Arc<Slab<u8>>, ghosts: Arc<Ghosts>) -> Shard {
         let segment_bytes = segment_bytes(capacity_bytes);
         let capacity = if capacity_bytes < SEGMENTS * LEAST_SEGMENT / 4 { 0 } else { capacity_bytes };

@@ -17,6 +17,7 @@
 //! everything read is bounded by the file before it is believed.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::map::PageMap;
@@ -116,6 +117,8 @@ pub struct DataFile {
     /// the disk, and the system tells only one of those who sync at the same time: a later one would succeed and mean
     /// nothing. So syncs come one after another, and after a failure none succeeds.
     failed_sync: Mutex<Option<String>>,
+    /// The pages of [`File::hole_unit`]: only units that are wholly free are punched.
+    hole_pages: u32,
 }
 
 /// What the map's lock guards.
@@ -182,7 +185,11 @@ impl DataFile {
             assert!(state.map.take(Extent { start: slot, pages: 1 }));
         }
         let pages = state.map.extents() * u64::from(EXTENT_PAGES);
+        let unit = file.hole_unit();
+        let fits = unit.is_power_of_two() && (PAGE as u64..=extent_bytes).contains(&unit);
+        assert!(fits, "holes of {unit} bytes");
         Ok(Arc::new(DataFile {
+            hole_pages: (unit / PAGE as u64) as u32,
             file,
             store_id,
             pages: AtomicU64::new(pages),
@@ -259,10 +266,22 @@ impl DataFile {
         state.dropped.push(extent);
     }
 
-    /// Lets go of pages that nothing durable ever reached: a build that was given up, a tail that was not needed.
+    /// Lets go of pages that nothing durable ever reached, and that were not written: a tail that was not needed.
     pub fn give_back(&self, extent: Extent) {
         if extent.pages > 0 {
-            self.state.lock().map.release(extent);
+            let mut state = self.state.lock();
+            state.map.release(extent);
+            if self.hole_pages > 1 {
+                // Pages of the same unit that were freed before may now be punched.
+                self.punch_around(&state, extent);
+            }
+        }
+    }
+
+    /// Punches out the units around these pages that are wholly free. If that fails they are reused all the same.
+    fn punch_around(&self, state: &Space, extent: Extent) {
+        for hole in joined(state.map.freed_by(extent, self.hole_pages)).filter(|_| !state.closed) {
+            let _ = self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset());
         }
     }
 
@@ -282,7 +301,7 @@ impl DataFile {
         }
     }
 
-    /// As [`DataFile::give_back`], for pages that were written: their space goes back to the file system. If it does not, the pages
+    /// As [`DataFile::give_back`], for a build that was given up, whose pages were written: their space goes back to the file system. If it does not, the pages
     /// are reused all the same.
     ///
     /// The file is left alone once the store is closed: handles that outlive it drop unfinished runs, and another opener may have
@@ -290,10 +309,8 @@ impl DataFile {
     pub fn discard(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
-            if !state.closed {
-                let _ = self.file.punch_hole(extent.start.offset(), extent.bytes());
-            }
             state.map.release(extent);
+            self.punch_around(&state, extent);
         }
     }
 
@@ -342,22 +359,23 @@ impl DataFile {
     /// out of the file and cuts off a long free tail.
     pub fn finish_checkpoint(&self) -> Result<()> {
         let mut released = Vec::new();
+        let (pages, holes);
         {
             let mut state = self.state.lock();
             while state.quarantine.len() > usize::from(!SeededBug::FreedOneSuperblockEarly.is_on()) {
                 released.append(&mut state.quarantine.pop_front().expect("not empty"));
             }
+            pages = released.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
+            holes = state.map.take_rest(&mut released, self.hole_pages);
         }
-        released.sort_unstable();
         // Punched while they still count as taken: afterwards they might be allocated and written in between.
-        let mut rest = released.iter().peekable();
-        while let Some(first) = rest.next() {
-            let mut stop = first.end();
-            while let Some(next) = rest.next_if(|next| next.start.0 == stop) {
-                stop = next.end();
-            }
-            let (from, to) = (first.start.offset(), PageNo(stop).offset());
-            match self.file.punch_hole(from, to - from).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e)) {
+        for hole in joined(holes.into_iter()) {
+            let from = hole.start.offset();
+            match self
+                .file
+                .punch_hole(from, hole.end.offset() - from)
+                .map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e))
+            {
                 // A hole can take space itself, where it splits an extent of the file system: the pages are reused unpunched.
                 Err(Error::DiskFull { .. }) => {}
                 punched => punched?,
@@ -366,8 +384,8 @@ impl DataFile {
         let mut state = self.state.lock();
         for &extent in &released {
             state.map.release(extent);
-            state.quarantined_pages -= u64::from(extent.pages);
         }
+        state.quarantined_pages -= pages;
         let tail = state.map.free_tail();
         let extents = state.map.extents();
         // A tail shorter than the growth step would only be asked for again.
@@ -596,6 +614,19 @@ impl DataFile {
     }
 }
 
+/// Joins extents, which ascend, where they touch.
+fn joined(extents: impl Iterator<Item = Extent>) -> impl Iterator<Item = Range<PageNo>> {
+    let mut extents = extents.peekable();
+    std::iter::from_fn(move || {
+        let first = extents.next()?;
+        let mut end = first.end();
+        while let Some(next) = extents.next_if(|next| next.start.0 == end) {
+            end = next.end();
+        }
+        Some(first.start..PageNo(end))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -612,6 +643,50 @@ mod tests {
         assert!(matches!(error, Error::Io { op: "sync", kind: std::io::ErrorKind::StorageFull, .. }), "{error}");
         assert!(error.to_string().contains("then reopen the store"), "{error}");
         assert!(matches!(data.sync(), Err(Error::Poisoned { .. })));
+    }
+
+    /// On btrfs a hole in a part of what one call has written gives nothing back, and what is written there takes new space.
+    #[test]
+    fn what_is_free_of_a_unit_in_use_is_left_to_be_written_over() {
+        let sim = SimDevice::new(1);
+        sim.set_hole_unit(8 * PAGE as u64);
+        let data = DataFile::create(&*sim, DATA_FILE, StoreId::default()).unwrap();
+        let write = |pages: u32| {
+            let extent = data.alloc(pages).unwrap();
+            data.write(extent.start, AlignedBuf::zeroed(pages as usize)).unwrap();
+            extent
+        };
+        let checkpoints = || {
+            for _ in 0..2 {
+                data.begin_checkpoint();
+                data.finish_checkpoint().unwrap();
+            }
+        };
+        let whole = write(EXTENT_PAGES);
+        let page = |at: u64| Extent { start: PageNo(whole.start.0 + at), pages: 1 };
+        assert_eq!(sim.occupied(), whole.bytes());
+        // Every second page of the first two units.
+        (0..8).for_each(|i| data.free(page(2 * i)));
+        checkpoints();
+        assert_eq!(sim.occupied(), whole.bytes(), "nothing was punched");
+        let again: Vec<Extent> = (0..8).map(|_| data.alloc(1).unwrap()).collect();
+        assert!(
+            again.iter().all(|extent| extent.end() <= whole.start.0 + 16 || extent.start < whole.start),
+            "{again:?}"
+        );
+        again.iter().filter(|extent| extent.start >= whole.start).for_each(|extent| {
+            data.write(extent.start, AlignedBuf::zeroed(1)).unwrap();
+        });
+        assert_eq!(sim.occupied(), whole.bytes(), "in their old place");
+        again.into_iter().for_each(|extent| data.free(extent));
+        (0..8).for_each(|i| data.free(page(2 * i + 1)));
+        checkpoints();
+        assert_eq!(sim.occupied(), whole.bytes() / 2, "two units went as a whole");
+        // Given up: the rest of the unit waits for the last page.
+        data.discard(Extent { start: PageNo(whole.start.0 + 16), pages: 12 });
+        assert_eq!(sim.occupied(), whole.bytes() / 4);
+        data.discard(Extent { start: PageNo(whole.start.0 + 28), pages: 4 });
+        assert_eq!(sim.occupied(), 0);
     }
 
     /// Found by the explorer (`sync-large`, `pct:7001031:250`): a checkpoint's sync fails and takes the pages of a large value

@@ -3,7 +3,7 @@
 //! One `u32` for each extent of 32 pages, plus two indexes derived from it: the ranges of wholly free extents, for
 //! large requests, and the partly taken ones (slabs), for small requests. Pure bookkeeping, no I/O.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::ranges::RangeSet;
@@ -139,6 +139,44 @@ impl PageMap {
         self.taken_pages -= u64::from(extent.pages);
     }
 
+    /// For ranges of taken pages that are about to be released: finds the units (of `unit` pages) that the release makes wholly free,
+    /// takes their free pages until then, and adds those to `released`. Returns the units, ascending.
+    pub fn take_rest(&mut self, released: &mut Vec<Extent>, unit: u32) -> Vec<Extent> {
+        if unit == 1 {
+            released.sort_unstable();
+            return released.clone();
+        }
+        let mut going = BTreeMap::<u64, u32>::new();
+        for (at, from, count) in released.iter().flat_map(|&extent| pieces(extent)) {
+            *going.entry(at).or_default() |= mask(from, count);
+        }
+        let page = |at: u64, bit: u32| PageNo(at * u64::from(EXTENT_PAGES) + u64::from(bit));
+        let mut whole = Vec::new();
+        for (at, bits) in going {
+            for first in (0..EXTENT_PAGES).step_by(unit as usize) {
+                let going = bits & mask(first, unit);
+                if going == 0 || self.words[at as usize] & mask(first, unit) != going {
+                    continue;
+                }
+                whole.push(Extent { start: page(at, first), pages: unit });
+                for bit in (first..first + unit).filter(|bit| going & mask(*bit, 1) == 0) {
+                    let extent = Extent { start: page(at, bit), pages: 1 };
+                    assert!(self.take(extent));
+                    released.push(extent);
+                }
+            }
+        }
+        whole
+    }
+
+    /// Of the units that hold a page of `extent`, those that are wholly free, ascending.
+    pub fn freed_by(&self, extent: Extent, unit: u32) -> impl Iterator<Item = Extent> {
+        let size = u64::from(unit);
+        let units = extent.start.0 / size..extent.end().div_ceil(size);
+        let units = units.map(move |at| Extent { start: PageNo(at * size), pages: unit });
+        units.filter(|&unit| pieces(unit).all(|(at, from, count)| self.words[at as usize] & mask(from, count) == 0))
+    }
+
     /// Whether every page of `extent` is taken.
     pub fn is_taken(&self, extent: Extent) -> bool {
         extent.end() <= self.extents() * u64::from(EXTENT_PAGES)
@@ -245,6 +283,30 @@ mod tests {
         assert_eq!((map.taken_pages(), map.free_tail()), (0, map.extents()));
         map.shrink(map.extents() - 1);
         check(&map);
+    }
+
+    #[test]
+    fn a_unit_of_which_the_last_page_goes_is_taken_whole() {
+        let mut map = PageMap::default();
+        map.grow(8);
+        for taken in [extent(0, 40), extent(64, 4), extent(100, 96)] {
+            assert!(map.take(taken));
+        }
+        // Extents: 0 full, 1 and 2 in part, 3 in part, 4 and 5 full, 6 in part.
+        let mut released = vec![extent(30, 10), extent(64, 4), extent(100, 64)];
+        assert_eq!(map.take_rest(&mut released, 32), [extent(32, 32), extent(64, 32), extent(96, 32), extent(128, 32)]);
+        assert!(map.is_taken(extent(32, 128)), "no page of them is allocated before the release");
+        released.iter().for_each(|&extent| map.release(extent));
+        assert_eq!((map.taken_pages(), map.is_taken(extent(0, 30)), map.is_taken(extent(164, 32))), (62, true, true));
+        check(&map);
+        let freed = |start, pages, unit| map.freed_by(extent(start, pages), unit).collect::<Vec<_>>();
+        assert_eq!(freed(28, 10, 32), [extent(32, 32)]);
+        assert_eq!(freed(150, 20, 32), [extent(128, 32)]);
+        assert_eq!(freed(28, 10, 4), [extent(32, 4), extent(36, 4)]);
+        assert_eq!(freed(0, 3, 1), []);
+        let mut released = vec![extent(5, 12)];
+        assert_eq!(map.take_rest(&mut released, 8), [extent(8, 8)], "of the first and the last unit others are taken");
+        assert_eq!(released, [extent(5, 12)]);
     }
 
     #[test]

@@ -24,8 +24,8 @@ const KEEP_BYTES: usize = 1 << 20;
 /// until it is dropped.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// use pandodb::{AddU64, Durability, KeyspaceOptions, Store};
 /// let store = Store::open(&path)?;
 /// let events = store.keyspace("events")?;

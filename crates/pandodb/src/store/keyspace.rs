@@ -89,8 +89,8 @@ impl KeyspaceState {
 /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#read-change-write
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("demo.pando");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("demo.pando");
 /// use pandodb::{AddI64, KeyspaceOptions, Store};
 /// let store = Store::open(&path)?;
 /// let delays = store.keyspace_with("delays", KeyspaceOptions::new().merge(AddI64))?;
@@ -309,8 +309,8 @@ impl Keyspace {
     /// Folds an operand into the value of a key, with a durability of its own.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("s");
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
     /// use pandodb::{AddU64, Durability, KeyspaceOptions, Store};
     /// let store = Store::open(&path)?;
     /// let paid = store.keyspace_with("paid", KeyspaceOptions::new().merge(AddU64))?;
@@ -331,7 +331,7 @@ impl Keyspace {
     /// nothing is removed.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
     /// ks.put("2024-01", "a")?;
     /// ks.put("2025-01", "b")?;
@@ -396,7 +396,7 @@ impl Keyspace {
     /// [recipe]: https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md#a-queue
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
     /// assert!(ks.first_key_value()?.is_none());
     /// ks.put("a", "1")?;
@@ -429,7 +429,7 @@ impl Keyspace {
     /// The keys of a range with their values, from both ends.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
     /// for key in ["a", "b", "c"] {
     ///     ks.put(key, "x")?;

@@ -86,8 +86,8 @@ use crate::check::VerifyReport;
 /// # Example
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("demo.pando");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("demo.pando");
 /// let store = pandodb::Store::open(&path)?;
 /// let events = store.keyspace("events")?;
 /// events.put(b"2024-01-01", b"first")?;
@@ -162,8 +162,8 @@ impl Store {
     /// [`KeyspaceOptions::blob_threshold`] if `options` set one.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("s");
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
     /// use pandodb::{AddU64, KeyspaceOptions, Store};
     /// let store = Store::open(&path)?;
     /// store.keyspace_with("views", KeyspaceOptions::new().merge(AddU64))?;
@@ -252,7 +252,7 @@ impl Store {
     /// memory there.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// let store = pandodb::Store::open(dir.path().join("s"))?;
     /// store.keyspace("k")?.put("a", "b")?;
     /// store.checkpoint()?; // from now on a crash costs the next opening nothing
@@ -299,7 +299,7 @@ impl Store {
     /// As [`Store::backup`], but copies only the keyspaces with these names, all as of the same moment.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// # let store = pandodb::Store::open(dir.path().join("s"))?;
     /// store.keyspace("users")?.put("ann", "1")?;
     /// store.keyspace("cache")?.put("page", "…")?;

@@ -408,14 +408,17 @@ impl Engine {
             (Claims { from, durable: root.superblock.durable }, root.next_id, root.catalog.cut)
         };
         let store = self.core.data.store_id();
-        let mut survey = Survey { engine: self, durable: claims.durable, cut, next_id, order: Generations::default() };
+        let order = Generations::default();
+        let mut survey = Survey { engine: self, durable: claims.durable, cut, next_id, order, damaged: None };
         let (look, replay_in) = match (self.config.salvage, self.config.read_only) {
             (true, _) => (Mode::Salvage, Mode::Salvage),
             (false, true) => (Mode::Read, Mode::Read),
             (false, false) => (Mode::Read, Mode::Recover),
         };
-        let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record))?;
-        self.durable_root.lock().next_id = survey.next_id;
+        let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record));
+        let (next_id, damaged) = (survey.next_id, survey.damaged.take());
+        let seen = seen.map_err(|e| damaged.filter(|_| e.is_corruption()).unwrap_or(e))?;
+        self.durable_root.lock().next_id = next_id;
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
         let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
@@ -522,6 +525,9 @@ struct Survey<'a> {
     cut: Option<Seqno>,
     next_id: u32,
     order: Generations,
+    /// The error of an unreadable large value before which the log was cut. Reported if later records show that the value had been
+    /// durable.
+    damaged: Option<Error>,
 }
 
 impl Survey<'_> {
@@ -550,7 +556,11 @@ impl Survey<'_> {
             if Seqno(seqno) > self.durable
                 && let Err(e) = data.read_blob(&blob)
             {
-                return if e.is_corruption() { Ok(Visit::Stop) } else { Err(e) };
+                if !e.is_corruption() {
+                    return Err(e);
+                }
+                self.damaged = Some(e);
+                return Ok(Visit::Stop);
             }
             blobs.push(blob);
         }

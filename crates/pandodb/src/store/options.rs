@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::Store;
 use super::bounds::{MIN_MEMTABLE, default_budget};
-use super::reserve::Shares;
+use super::reserve::{LEAST_IN_UNITS, Shares};
 use crate::base::{Error, MAX_INLINE_VALUE, PAGE, Result};
-use crate::device::{Device, FileDevice, Io};
+use crate::device::{ALLOCATED_UNIT, Device, FileDevice, Io};
 use crate::filter::Filters;
 use crate::resolve::{MergeOperator, builtin};
 use crate::run::Compression;
@@ -43,8 +43,8 @@ pub enum Mode {
 /// How to open a store. Made by [`Store::builder`].
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("events.pando");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("events.pando");
 /// let store = pandodb::Store::builder(&path)
 ///     .memory_budget(64 << 20)
 ///     .durability(pandodb::Durability::Synced)
@@ -152,10 +152,25 @@ impl Config {
         self.reserve_bytes.unwrap_or(u64::MAX)
     }
 
-    /// The least bytes of disk on which a new store can work: what it keeps back, its log, and some data.
+    /// The least bytes of disk on which a new store can work: what it keeps back, its log, and some data. The need grows with the
+    /// disk, so it is raised until disk and need agree.
     pub(crate) fn least_disk(&self) -> u64 {
+        let mut config = self.clone();
+        while config.disk_bytes.is_some_and(|disk| disk < config.need()) {
+            config.disk_bytes = Some(config.need());
+        }
+        config.need()
+    }
+
+    /// What a new store needs on a disk of the size that this one has.
+    fn need(&self) -> u64 {
         let log = 2 * self.segment() * self.streams() as u64;
-        self.shares().total().min(self.reserve()) + log + 2 * self.memtable() as u64
+        let shares = self.shares();
+        let unit = if self.reserve() < LEAST_IN_UNITS { 1 } else { ALLOCATED_UNIT };
+        let whole = |share: u64| share.next_multiple_of(unit);
+        let kept = whole(shares.checkpoint) + whole(shares.freeing) + whole(shares.background);
+        // Ordinary writes leave room for a checkpoint beside what is kept back.
+        kept.min(self.reserve()) + shares.checkpoint + log + 2 * self.memtable() as u64
     }
 }
 
@@ -244,8 +259,8 @@ impl StoreBuilder {
     /// leaves.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("s");
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
     /// let store = pandodb::Store::builder(&path).compression(pandodb::Compression::Lz4).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -291,8 +306,8 @@ impl StoreBuilder {
     /// saves reads. 0 switches it off: that is right where all keys are read about equally often.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("s");
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
     /// let store = pandodb::Store::builder(&path).row_cache_bytes(8 << 20).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -315,8 +330,8 @@ impl StoreBuilder {
     /// disk.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("s");
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
     /// let store = pandodb::Store::builder(&path).log_streams(2).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -333,8 +348,8 @@ impl StoreBuilder {
     /// failures errors.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("s");
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
     /// let store = pandodb::Store::builder(&path).mapped_log(false).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -365,8 +380,8 @@ impl StoreBuilder {
     /// work polls the clock in the same way, with any device. [`Io::Sleeping`] switches both off.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
-    /// # let path = dir.path().join("s");
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("s");
     /// let store = pandodb::Store::builder(&path).io(pandodb::Io::Sync).open()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -51,6 +51,9 @@ pub(crate) struct Pressure {
     steps: AtomicU64,
 }
 
+/// Memtables that may wait on a full disk before an operation that frees waits for one to be packed.
+const MOST_WAITING: u64 = 2;
+
 /// What the smallest run takes of the disk: a leaf, a search block and a filter.
 const LEAST_RUN: u64 = 3 * PAGE as u64;
 
@@ -65,11 +68,18 @@ impl Engine {
         if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
     }
 
-    /// Makes an operation that frees wait while compactions need what is left of the disk: they give back more than its log.
+    /// Makes an operation that frees wait while compactions need what is left of the disk: they give back more than its log. And while
+    /// memtables wait to be packed: otherwise deletes fill the freed disk space with log, and the memory with memtables.
     pub(super) fn check_space_to_free(&self, bytes: u64) -> Result<()> {
         let least = bytes + self.config.shares().background / 2;
-        let waits = self.pressure.pressed.load(Relaxed) && self.device.available().is_some_and(|room| room < least);
+        let is_short = || self.device.available().is_some_and(|room| room < least);
+        let waits = self.pressure.pressed.load(Relaxed) && (self.is_behind() || is_short());
         if waits { Err(Error::DiskFull { op: "log" }) } else { Ok(()) }
+    }
+
+    /// Whether more memtables wait to be packed than a full disk should keep waiting.
+    fn is_behind(&self) -> bool {
+        self.debt().pack_bytes > MOST_WAITING * self.config.memtable() as u64
     }
 
     /// Whether so little disk is left that background work has to be done in pieces.
@@ -134,7 +144,8 @@ impl Engine {
             let steps = self.pressure.steps.load(Relaxed);
             idle = if steps == seen { idle + 1 } else { 0 };
             seen = steps;
-            if stuck || idle >= IDLE {
+            // Packing a memtable takes longer than some rounds.
+            if stuck || idle >= IDLE && !self.is_behind() {
                 if self.draw_reserve(Purpose::Freeing)? > 0
                     && let Some(room) = room(true)
                 {

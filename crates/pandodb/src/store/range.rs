@@ -73,7 +73,7 @@ impl Range {
     /// the large value: then the operator decides whether the key has a value.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
     /// ks.put("a", "1")?;
     /// ks.put("b", vec![0; 1 << 20])?;
@@ -97,7 +97,7 @@ impl Range {
     /// item of an iterator.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
     /// for key in ["ant/1", "ant/2", "bee/1", "cat/1", "cat/2"] {
     ///     ks.put(key, "")?;
@@ -130,7 +130,7 @@ impl Range {
     /// [`Range::seek`], with the ends exchanged.
     ///
     /// ```
-    /// # let dir = tempfile::tempdir()?;
+    /// let dir = tempfile::tempdir()?;
     /// # let ks = pandodb::Store::open(dir.path().join("s"))?.keyspace("k")?;
     /// for key in ["a", "c", "e"] {
     ///     ks.put(key, "")?;

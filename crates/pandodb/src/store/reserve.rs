@@ -13,6 +13,9 @@
 //! share. Deletes need room in the log. Packing and compaction take what is above both, and give more back than they took
 //! once a checkpoint has been taken.
 //!
+//! The shares are multiples of [`ALLOCATED_UNIT`], so that truncating the file really frees what was cut off; not where the caller
+//! lets the store keep back less than 2 MiB.
+//!
 //! Invariant: while the file is shorter than it should be ([`Reserve::is_short`]), ordinary writes are refused, or they
 //! would take the space that the freeing work needs.
 
@@ -20,7 +23,7 @@ use std::sync::Arc;
 
 use crate::base::sync::{AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{Error, Result, SeededBug};
-use crate::device::{Device, File, OpenHow};
+use crate::device::{ALLOCATED_UNIT, Device, File, OpenHow};
 use crate::space::data::SpaceStats;
 
 /// The name of the file.
@@ -29,6 +32,8 @@ pub(crate) const RESERVE_FILE: &str = "reserve";
 const MIN_RESERVE: u64 = 1 << 20;
 /// The least that is freed for a checkpoint, or kept back at a time.
 const LEAST_STEP: u64 = 32 << 10;
+/// Where less may be kept back, the shares are not rounded to units of the file system.
+pub(crate) const LEAST_IN_UNITS: u64 = 16 * ALLOCATED_UNIT;
 /// The share of checkpoints does not grow beyond this with the size of the roots.
 const MAX_ROOTS: u64 = 64 << 20;
 
@@ -115,26 +120,31 @@ impl Reserve {
         self.held.load(Relaxed)
     }
 
+    /// The unit of the shares in bytes: [`ALLOCATED_UNIT`], or 1 if the limit is so low that whole units would leave a purpose without a
+    /// share.
+    fn unit(&self) -> u64 {
+        if self.limit < LEAST_IN_UNITS { 1 } else { ALLOCATED_UNIT }
+    }
+
     /// The shares, scaled to what may be kept back at most.
     fn scaled(&self) -> Shares {
         // All nodes and the catalogue anew, and what splits add.
         let roots = self.roots.load(Relaxed).min(MAX_ROOTS);
         let for_work = (self.store.load(Relaxed) / PART_FOR_WORK).min(MAX_FOR_WORK);
+        let unit = self.unit();
         let shares = Shares {
-            checkpoint: self.shares.checkpoint + roots + roots / 4,
-            background: self.shares.background.max(for_work),
-            ..self.shares
+            checkpoint: (self.shares.checkpoint + roots + roots / 4).next_multiple_of(unit),
+            freeing: self.shares.freeing.next_multiple_of(unit),
+            background: self.shares.background.max(for_work).next_multiple_of(unit),
         };
         let total = shares.total();
         if total <= self.limit {
             return shares;
         }
         let part = |share: u64| (u128::from(share) * u128::from(self.limit) / u128::from(total)) as u64;
-        Shares {
-            checkpoint: part(shares.checkpoint),
-            freeing: part(shares.freeing),
-            background: part(shares.background),
-        }
+        let checkpoint = part(shares.checkpoint).next_multiple_of(unit);
+        let freeing = part(shares.freeing).next_multiple_of(unit);
+        Shares { checkpoint, freeing, background: self.limit.saturating_sub(checkpoint + freeing) }
     }
 
     /// Frees space for a purpose: background work gets all that it may use, a delete what segments of the log need, a checkpoint its share;
@@ -152,7 +162,7 @@ impl Reserve {
         let file = self.file.lock();
         let held = self.bytes();
         let Some(file) = file.as_ref().filter(|_| held > floor) else { return Ok(0) };
-        let rest = floor.max(held.saturating_sub(most));
+        let rest = floor.max(held.saturating_sub(most) / self.unit() * self.unit());
         file.set_len(rest).map_err(|e| Error::io("truncate", RESERVE_FILE, None, &e))?;
         self.held.store(rest, Relaxed);
         self.short.store(true, Relaxed);

@@ -118,8 +118,8 @@ impl Drop for Registered {
 /// but versions that it sees are kept on disk until it is dropped.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// let store = pandodb::Store::open(&path)?;
 /// let ks = store.keyspace("default")?;
 /// ks.put(b"k", b"old")?;

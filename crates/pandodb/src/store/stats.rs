@@ -219,8 +219,8 @@ pub struct KeyspaceStats {
 /// `examples/prometheus.rs` serves them to Prometheus.
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// let store = pandodb::Store::open(&path)?;
 /// store.keyspace("events")?.put("k", "v")?;
 /// let stats = store.stats()?;

@@ -23,8 +23,8 @@ use crate::pool::{Block, Pool};
 /// ([`Value::to_vec`]).
 ///
 /// ```
-/// # let dir = tempfile::tempdir()?;
-/// # let path = dir.path().join("s");
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join("s");
 /// let store = pandodb::Store::open(&path)?;
 /// let ks = store.keyspace("default")?;
 /// ks.put(b"k", b"v")?;

@@ -144,9 +144,9 @@ impl Common {
         if header.after.is_none() && SeededBug::SegmentAheadNotSynced.is_on() {
             return Ok(file);
         }
-        // Other names may be lost with this one: whoever asked, it is final.
-        let synced = self.device.sync_dir().map_err(|e| Error::io("sync", &self.device.path(), None, &e));
-        synced.map_err(|error| self.poison_unless_refused(error))?;
+        // Other names, and removals, may be lost with this one, also where only space was missing: whoever asked, it is final.
+        let synced = self.device.sync_dir();
+        synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
         Ok(file)
     }
 }

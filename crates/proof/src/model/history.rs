@@ -239,13 +239,15 @@ impl World {
         }
         let bounds: Bounds = self.bounds(rng);
         let table = self.model.table(slot).expect("it is there");
-        if rng.chance(90)
+        if rng.chance(70)
             && let Some((from, _)) = table.range(self.config.key(rng)..).next()
             && let Some((to, _)) = table.range(from.clone()..).nth(1 + rng.index(20))
         {
             let bounds = (std::ops::Bound::Included(from.clone()), std::ops::Bound::Excluded(to.clone()));
             return Write::DeleteRange(slot, bounds);
         }
+        // All of it, so that trees are wiped while snapshots look on.
+        let bounds = if rng.chance(40) { (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded) } else { bounds };
         Write::DeleteRange(slot, bounds)
     }
 }

@@ -63,9 +63,9 @@ pub fn relax(turn: u32) {
     if turn < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
-/// Runs `work` in this thread and in up to so many others, and returns when all have ended. Where the system refuses a thread, fewer
-/// run it, so `work` must do everything even if only the caller runs it. A panic in one of them goes on in the caller. Under an explorer
-/// only the caller runs it.
+/// Runs `work` in the calling thread and in up to `helpers` other threads, and returns when all of them have ended. If the system
+/// refuses to start a thread, fewer threads run `work`, so `work` must do all of the job even if only the caller runs it. A panic
+/// in a helper thread panics in the caller, too. Under an explorer only the caller runs `work`.
 pub fn with_helpers(helpers: usize, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         for _ in 0..if EXPLORED { 0 } else { helpers } {

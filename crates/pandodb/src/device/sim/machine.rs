@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::disk::{Disk, Entries, change_content, change_entries};
 use super::fault::{Fault, FaultKind, Injector, Operation, io_error, sync_error};
 use super::queue::SimQueue;
+use super::stranded::Stranded;
 use super::{Fate, Inode, OpKind, Patch, Rng, SimDevice, SimHistory, SimImage, SimOp};
 use crate::base::PAGE;
 use crate::device::content::Content;
@@ -46,6 +47,8 @@ pub(super) struct Machine {
     recording: Option<(Disk, Vec<SimOp>)>,
     injector: Injector,
     byte_budget: Option<u64>,
+    /// Space that holes have not given back.
+    stranded: Stranded,
     counts: [u64; OpKind::ALL.len()],
     inodes_given: u64,
     clock: Duration,
@@ -71,6 +74,7 @@ impl Machine {
             recording: None,
             injector: Injector::default(),
             byte_budget: None,
+            stranded: Stranded::new(PAGE as u64),
             counts: [0; OpKind::ALL.len()],
             inodes_given: files.len() as u64,
             clock: Duration::ZERO,
@@ -126,7 +130,15 @@ impl Machine {
     }
 
     pub fn occupied(&self) -> u64 {
-        self.files.values().map(|file| file.content.occupied()).sum()
+        self.files.values().map(|file| file.content.occupied()).sum::<u64>() + self.stranded.bytes()
+    }
+
+    pub fn set_hole_unit(&mut self, bytes: u64) {
+        self.stranded = Stranded::new(bytes);
+    }
+
+    pub fn hole_unit(&self) -> u64 {
+        self.stranded.unit()
     }
 
     pub fn advance_clock(&mut self, time: Duration) {
@@ -151,6 +163,11 @@ impl Machine {
             | SimOp::Allocate { inode, .. }
             | SimOp::Punch { inode, .. } => {
                 let file = self.files.get_mut(inode).expect("an open file is kept");
+                match &op {
+                    SimOp::Punch { offset, len, .. } => self.stranded.leave(*inode, &file.content, *offset, *len),
+                    SimOp::SetLen { len, .. } => self.stranded.leave(*inode, &file.content, *len, u64::MAX - len),
+                    _ => {}
+                }
                 change_content(&mut file.content, &op, Fate::Keep);
             }
             SimOp::Sync { .. } | SimOp::SyncFailed { .. } | SimOp::SyncDir | SimOp::SyncDirFailed | SimOp::Mark(_) => {}
@@ -220,6 +237,7 @@ impl Machine {
         let open = self.files.get(&inode).is_some_and(|file| file.handles > 0);
         if !named && !open {
             self.files.remove(&inode);
+            self.stranded.forget(inode);
         }
     }
 
@@ -525,6 +543,10 @@ impl File for SimFile {
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         self.writable()?;
         self.machine.lock().punch(self.inode, offset, len)
+    }
+
+    fn hole_unit(&self) -> u64 {
+        self.machine.lock().hole_unit()
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -66,6 +66,7 @@ mod image;
 mod machine;
 mod op;
 mod queue;
+mod stranded;
 #[cfg(test)]
 mod tests;
 
@@ -169,7 +170,14 @@ impl SimDevice {
         self.machine.lock().set_byte_budget(budget);
     }
 
-    /// Bytes of space that all files occupy, removed ones that are still open included.
+    /// Gives space back as a copy-on-write file system does: a hole in a piece of `bytes` bytes (whole pages), of which other pages
+    /// are in use, gives back nothing before those are punched or cut off, too; and what is written there takes new space.
+    /// The default is one page. Set it before there are files.
+    pub fn set_hole_unit(&self, bytes: u64) {
+        self.machine.lock().set_hole_unit(bytes);
+    }
+
+    /// Bytes of space that all files occupy, what holes have not given back and removed ones that are still open included.
     pub fn occupied(&self) -> u64 {
         self.machine.lock().occupied()
     }

@@ -332,6 +332,33 @@ fn the_disk_can_be_full() {
 }
 
 #[test]
+fn a_hole_may_give_back_nothing_until_its_piece_is_empty() {
+    let sim = SimDevice::new(1);
+    sim.set_hole_unit(4 * PAGE_BYTES);
+    let file = sim.open("a", CREATE).unwrap();
+    assert_eq!(file.hole_unit(), 4 * PAGE_BYTES);
+    write_all_at(&*file, 0, &[1; 10 * PAGE]).unwrap();
+    let pages = || sim.occupied() / PAGE_BYTES;
+    file.punch_hole(PAGE_BYTES, PAGE_BYTES).unwrap();
+    file.punch_hole(PAGE_BYTES, PAGE_BYTES).unwrap();
+    assert_eq!(pages(), 10, "others of the piece are in use");
+    sim.set_byte_budget(Some(10 * PAGE_BYTES));
+    assert_eq!(kind(file.write_at(PAGE_BYTES, &[1; PAGE])), ErrorKind::StorageFull, "the old place is not to be had");
+    sim.set_byte_budget(None);
+    write_all_at(&*file, PAGE_BYTES, &[2; PAGE]).unwrap();
+    assert_eq!(pages(), 11);
+    file.punch_hole(0, 5 * PAGE_BYTES).unwrap();
+    assert_eq!(pages(), 6, "a whole piece, and a page of the next that stays");
+    file.set_len(9 * PAGE_BYTES).unwrap();
+    assert_eq!(pages(), 6);
+    file.set_len(8 * PAGE_BYTES).unwrap();
+    assert_eq!(pages(), 4);
+    sim.remove("a").unwrap();
+    drop(file);
+    assert_eq!(pages(), 0);
+}
+
+#[test]
 fn images_hash_by_what_a_reader_sees() {
     let (sim, file) = with_file("a");
     write_all_at(&*file, 0, &[1; 3 * PAGE]).unwrap();

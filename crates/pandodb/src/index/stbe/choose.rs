@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use super::deletes::{WASTE, entries};
 use super::node::{Branch, BranchId, Node, Trim};
-use crate::base::{KeyRange, RunId, SeededBug};
+use crate::base::{KeyRange, RunId, SeededBug, Seqno};
 use crate::run::RunSlice;
 
 /// Compacted runs that a leaf may hold before everything becomes one, whatever it weighs. What has newly arrived does not
@@ -113,16 +113,39 @@ impl Stuck {
 /// Everything that waits to be compacted under `root`, the most urgent first.
 pub fn candidates(root: &Arc<Node>, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Vec<Candidate> {
     let mut found = Vec::new();
-    root.walk(&mut |node| {
+    let plain = forced.is_empty() && stuck.0.is_empty();
+    let mut look = |node: &Arc<Node>| {
+        let before = found.len();
         if node.is_leaf() {
             found.extend(in_leaf(node, policy, forced, stuck));
         } else if !Arc::ptr_eq(node, root) {
             in_inner(node, policy, stuck, &mut found);
         }
-    });
+        found.len() > before
+    };
+    // The root's own branches are never candidates, so it is not marked as resting: under a new root it is an ordinary node.
+    look(root);
+    root.children.iter().for_each(|child| _ = visit(&child.node, plain, &mut look));
     // Long lists first: they cost readers the most. Among equals the lower node, whose flushes come from above.
     found.sort_by_key(|candidate| (std::cmp::Reverse(candidate.branches.len()), candidate.height));
     found
+}
+
+/// Visits a node and what is below it; whether there is a candidate. A node that had none in an earlier visit without requests and damage
+/// (`plain`) has none now, since nodes never change.
+fn visit(node: &Arc<Node>, plain: bool, look: &mut dyn FnMut(&Arc<Node>) -> bool) -> bool {
+    if plain && node.rests.get().is_some() {
+        return false;
+    }
+    let mut waits = look(node);
+    for child in &node.children {
+        waits |= visit(&child.node, plain, look);
+    }
+    if plain && !waits {
+        // Another thread may have been first; it has found the same.
+        let _ = node.rests.set(());
+    }
+    waits
 }
 
 fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
@@ -195,23 +218,29 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
 
 /// Whether the range tombstones of a branch cover a range: what is older there can go, though nothing of it was touched.
 pub(super) fn wipes(branch: &Branch, range: &KeyRange) -> bool {
+    wiped_by(branch, range).is_some()
+}
+
+/// The least and the largest seqno of range tombstones of a branch that together cover these keys, if there are such.
+pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqno)> {
     if branch.slice.run().meta().range_tombstones == 0 {
-        return false;
+        return None;
     }
     // What cannot be read wipes nothing.
     let mut tombstones = branch.slice.tombstones(range).unwrap_or_default();
     tombstones.sort_by(|a, b| a.range.from.cmp(&b.range.from));
-    let mut rest = range.clone();
+    let (mut rest, mut least, mut largest) = (range.clone(), Seqno::MAX, Seqno(0));
     for tombstone in tombstones {
         if tombstone.range.from > rest.from {
-            return false;
+            return None;
         }
+        (least, largest) = (least.min(tombstone.seqno), largest.max(tombstone.seqno));
         if tombstone.range.covers(&rest) {
-            return true;
+            return Some((least, largest));
         }
         rest.from = rest.from.max(tombstone.range.to);
     }
-    false
+    None
 }
 
 /// Bytes of the branches of a leaf, oldest first, of which a newer one wipes everything. Each branch is asked for its own range and
@@ -220,8 +249,12 @@ pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {
         return 0;
     }
-    let is_wiped = |at: usize| branches[at + 1..].iter().any(|newer| wipes(newer, branches[at].slice.range()));
-    (0..branches.len()).filter(|&at| is_wiped(at)).map(|at| branches[at].bytes).sum()
+    let is_wiped = |at: usize| {
+        let range = branches[at].slice.range();
+        branches[at + 1..].iter().any(|newer| newer.slice.range().covers(range) && wipes(newer, range))
+    };
+    // Runs of range tombstones only have no bytes, and there may be thousands after a large range delete.
+    (0..branches.len()).filter(|&at| branches[at].bytes > 0 && is_wiped(at)).map(|at| branches[at].bytes).sum()
 }
 
 /// Whether nothing is won by making one run of these: there are few, and no key is in two of them, as in a load in key

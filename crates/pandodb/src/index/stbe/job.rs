@@ -30,10 +30,12 @@ use super::node::Branch;
 /// The least and the most bytes that a compaction reads ahead from each input: inputs are many, this bounds its memory, and
 /// how much one step may read.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
-/// It reads a sixty-fourth of its bytes ahead, within these bounds, and of all inputs together no more than so much, nor than this
-/// part of the pool, but the least of each. Where the device reads while its caller does something else, up to as much again is on its way.
+/// From each input a compaction reads ahead 1/64 of the bytes of all its inputs, within the bounds above.
 const READ_AHEAD_SHARE: u64 = 64;
+/// The most bytes that a compaction reads ahead from all inputs together, unless the least of each input is more. If the device reads
+/// asynchronously, as many bytes again may be in flight.
 const READ_AHEAD_IN_ALL: u64 = 2 << 20;
+/// That limit is also at most 1/24 of the pool, so that a compaction's buffers fit in a small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
 /// Bytes taken from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
@@ -263,9 +265,9 @@ pub struct MergeJob {
     /// Cursors of the next merge, the first ones opened already.
     inputs: Vec<RunCursor>,
     opened: usize,
-    /// Bytes that all of them together may read ahead,
+    /// Bytes that all inputs together may read ahead.
     read_ahead: u64,
-    /// and that each of them reads at a time, but for the first time.
+    /// Bytes that each input reads at a time; its first read may be shorter.
     chunk: usize,
     merge: Option<MergeCursor>,
     /// The next of the candidate's live ranges.

@@ -117,10 +117,12 @@ struct Inner {
     relieved_to: Vec<u8>,
     /// Compactions come before the next memtable is packed.
     sweeping: bool,
-    /// Bytes that were compacted on a full disk since a memtable was packed, or a caller asked for a compaction.
+    /// Bytes compacted on a full disk since the last memtable was packed or the last call of `compact`.
     swept: u64,
-    /// How much that may become.
+    /// The limit of `swept`: above it, a waiting memtable is packed before any further compaction.
     most_swept: u64,
+    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read point or above.
+    keep: Stripes,
     /// The keyspace was dropped: outputs that are still under way are for nothing.
     cleared: bool,
 }
@@ -232,6 +234,7 @@ impl Stbe {
                 relieved_to: Vec::new(),
                 sweeping: false,
                 swept: 0,
+                keep: Stripes::default(),
                 most_swept: 0,
                 cleared: false,
             }),
@@ -273,8 +276,9 @@ impl Stbe {
 
     /// Recomputes the compaction debt after a root swap.
     fn recount(&self, inner: &mut Inner) {
-        let waiting: u64 = self.waiting(inner).iter().map(|candidate| candidate.bytes).sum();
-        let working: u64 = inner.merging.iter().map(|merging| merging.bytes).sum();
+        // A run that has range tombstones only has no bytes, and is work all the same.
+        let waiting: u64 = self.waiting(inner).iter().map(|candidate| candidate.bytes.max(1)).sum();
+        let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
         let routes = self.route_bytes(inner);
         self.owing.change(|own| own.compact_bytes = waiting + working + routes);
     }
@@ -464,17 +468,21 @@ impl Stbe {
     /// As [`Stbe::tend`]; what lies in the range of `pieces` is handed down to its leaf, which is cut.
     fn tend_with(&self, inner: &Inner, trunk: &mut Trunk, pieces: Option<&Pieces>) -> Result<()> {
         let cut = pieces.iter().map(|pieces| pieces.range.clone());
-        let busy = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned());
-        let busy: Vec<KeyRange> = busy.chain(cut.clone()).collect();
+        let merging: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
+        let busy: Vec<KeyRange> = merging.iter().cloned().chain(cut.clone()).collect();
         let forced: Vec<KeyRange> = trunk.forced.iter().map(|request| request.range.clone()).chain(cut).collect();
         let tender = Tender {
             shape: self.shape,
             ids: &self.branch_ids,
             counters: &self.counters.tend,
             busy: &busy,
+            merging: &merging,
+            keep: &inner.keep,
             forced: &forced,
             pieces,
         };
+        // A flush may drop data that a reader with an older read point needs; the raised horizon makes it start again.
+        trunk.horizon = trunk.horizon.max(inner.keep.horizon);
         match tender.tend_root(&trunk.root) {
             Ok(root) => trunk.root = root,
             // A damaged block of some old run keeps the trunk from being reshaped, not new data from being attached: the

@@ -107,6 +107,8 @@ pub struct Node {
     /// Why neither copy of the node could be read: then it holds nothing and nothing is known of it but its range. Only in
     /// a store that is open for reading.
     pub lost: Option<Error>,
+    /// Set once it is known that nothing here and below waits to be compacted ([`super::choose::candidates`]).
+    pub(super) rests: OnceLock<()>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
 
@@ -114,7 +116,7 @@ impl Node {
     /// A node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
         let (branches, children) = (Vec::new(), Vec::new());
-        Node { range, height, branches, children, lost: None, stored: OnceLock::new() }
+        Node { range, height, branches, children, lost: None, rests: OnceLock::new(), stored: OnceLock::new() }
     }
 
     /// A node that cannot be read.
@@ -132,6 +134,7 @@ impl Node {
             branches: self.branches.clone(),
             children: self.children.clone(),
             lost: self.lost.clone(),
+            rests: OnceLock::new(),
             stored: OnceLock::new(),
         }
     }

@@ -21,9 +21,10 @@
 //!
 //! Outputs that are half done are given up: their space is worth more elsewhere.
 //!
-//! What it says of dead data is an estimate, which may be wrong: a leaf that is merged with its neighbour holds runs again that hide
-//! nothing, and what a snapshot keeps is dead to it. So a memtable that waits has its turn, or its error, by count
-//! ([`Inner::is_swept`]): once four times the bytes of the tree were compacted, compacting more would free nothing more.
+//! How much of a leaf is dead is an estimate, and it may be too high: deletes of a leaf that was compacted count again after the leaf is
+//! merged with its neighbour, and entries that a snapshot still needs count as dead. Without a limit, compactions that free nothing
+//! could keep a memtable from being packed for ever. So once 4 times the bytes of the tree were compacted, a memtable that waits is
+//! packed, or its caller gets the error ([`Inner::is_swept`]).
 
 use std::sync::Arc;
 
@@ -47,8 +48,8 @@ const WORTH: u64 = 16;
 const SWEPT: u64 = 8;
 /// Once compactions have priority over packing, they keep it until this many packed memtables would fit on the disk.
 const MEMTABLES_A_SWEEP: u64 = 3;
-/// So many times the bytes of the tree are compacted for one memtable.
-const MOST_SWEPT: u64 = 4;
+/// Compactions go before a memtable that waits until they have read this many times the bytes of the tree.
+pub(super) const MOST_SWEPT: u64 = 4;
 /// Leaves that are cut before a thread that looks for a compaction gives up.
 const MOST_CUTS: u32 = 64;
 
@@ -289,7 +290,9 @@ impl Stbe {
         let bottom = root.is_leaf() && root.branches.is_empty();
         // In the root maplets are made of maplets.
         let filter = self.filter(2);
-        let job = PackJob::new(&self.core, &self.rows, batch, filter, keep(), self.operator.clone(), bottom);
+        inner.keep = keep();
+        let job =
+            PackJob::new(&self.core, &self.rows, batch, filter, inner.keep.clone(), self.operator.clone(), bottom);
         Some(Box::new(job))
     }
 
@@ -302,7 +305,8 @@ impl Stbe {
         let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
         let conflicts = inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live));
         assert!(!conflicts, "two compactions of the same messages");
-        let job = MergeJob::new(&self.core, candidate.clone(), filter, keep(), self.operator.clone());
+        inner.keep = keep();
+        let job = MergeJob::new(&self.core, candidate.clone(), filter, inner.keep.clone(), self.operator.clone());
         match job.map(|job| job.with_compression(compression)) {
             Ok(job) => {
                 let ticket = inner.next_ticket;
@@ -320,12 +324,12 @@ impl Stbe {
 }
 
 impl Inner {
-    /// Whether so much was compacted since a memtable was packed that every leaf has had its turn.
+    /// Whether compactions have reached their limit, so that a memtable that waits is packed next.
     fn is_swept(&self) -> bool {
         self.swept > self.most_swept
     }
 
-    /// Bytes of the tree, about: what waits for several children counts once for all of them.
+    /// Bytes of all branches of all nodes. A branch of an inner node counts once, however many children it is live for.
     fn bytes(&self) -> u64 {
         let mut bytes = 0;
         self.trunk.root.walk(&mut |node| bytes += node.own_bytes());

@@ -155,7 +155,7 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     };
     let at = (0..=units.len().checked_sub(width)?).find(|&at| {
         let chosen = &chunks[at..at + width];
-        rule.wants(&units[at..at + width]) && overlap(chosen) && (!rule.idle || are_whole(node, chosen))
+        rule.wants(&units[at..at + width]) && overlap(chosen) && are_whole(node, chosen)
     })?;
     let units = units.into_iter().skip(at).take(width).collect();
     Some(Group { units, height: node.height, range: node.range.clone() })

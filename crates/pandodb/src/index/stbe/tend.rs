@@ -3,7 +3,9 @@
 //! Steps for an inner node, on the way down and back:
 //! 1. *Flush* while a trigger holds: more than `F` memtables of live data (pick the child with the most), or a child
 //!    with more than `3F` live branches, or deletes that hide much of a leaf below ([`super::deletes`]). A flush hands
-//!    references: the child's list grows, the parent's `next` moves.
+//!    references: the child's list grows, the parent's `next` moves. If one of them deletes all keys of the child, and every
+//!    reader sees that, what is older is not handed on but dropped, and so is what the child has: space comes back
+//!    without a compaction ([`Tender::wiped`]).
 //! 2. Tend the children, those that just received included, so that references run as far down as they will go before
 //!    anything is compacted (*flush-then-compact*).
 //! 3. *Merge* neighbours of which one became too small (an inner node of fewer than `F/2` children, which takes some from its
@@ -19,12 +21,13 @@
 
 use std::sync::Arc;
 
-use super::choose::{Policy, is_wasteful, may_stay_apart, wipes};
+use super::choose::{Policy, is_wasteful, may_stay_apart, wiped_by, wipes};
 use super::deletes::buried_child;
 use super::node::{Branch, BranchId, Child, Node, Trim, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
 use crate::filter::Filters;
+use crate::resolve::Stripes;
 use crate::run::Compression;
 
 /// Runs with more range tombstones than this are not searched for one that covers a child: their tombstones are small ones.
@@ -93,6 +96,10 @@ pub struct Tender<'a> {
     pub counters: &'a TendCounters,
     /// Ranges in which a compaction is under way: nodes there are not merged, since a merge renames branches.
     pub busy: &'a [KeyRange],
+    /// Ranges of the compactions under way: their inputs must not be dropped, since the results will replace them.
+    pub merging: &'a [KeyRange],
+    /// Read points: a range delete that is newer than one of them must not drop data.
+    pub keep: &'a Stripes,
     /// Ranges in which everything goes down to the leaves.
     pub forced: &'a [KeyRange],
     /// What is to be cut. Disk space is short then.
@@ -185,7 +192,12 @@ impl Tender<'_> {
     fn flush(&self, node: &mut Node, i: usize) -> Result<()> {
         let child = &node.children[i];
         let mut taker = child.node.edit();
-        let skipped = usize::from(SeededBug::FlushSkipsBranch.is_on() && node.live_branches(i) > 1);
+        let mut skipped = usize::from(SeededBug::FlushSkipsBranch.is_on() && node.live_branches(i) > 1);
+        if let Some(wiped) = self.wiped(node, i) {
+            skipped = wiped;
+            taker.branches.clear();
+            taker.children.iter_mut().for_each(|child| child.next = 0);
+        }
         for branch in node.live(child).iter().filter(|branch| branch.weights[i] > 0).skip(skipped) {
             let Some(slice) = branch.slice.clip(&taker.range)? else { continue };
             let handed = taker.branch(branch.id, true, slice, branch.weights[i])?;
@@ -195,6 +207,28 @@ impl Tender<'_> {
         node.children[i] = Child { node: Arc::new(taker), next: node.end() };
         self.counters.flushes.fetch_add(1, Relaxed);
         Ok(())
+    }
+
+    /// If a branch that waits for the `i`-th child has range tombstones over the child's whole range, its place among the branches that
+    /// wait: those before it, and the child's own, can be dropped. Not where large values would have to be freed: that is left to
+    /// a compaction, which finds them.
+    fn wiped(&self, node: &Node, i: usize) -> Option<usize> {
+        let child = &node.children[i];
+        let range = &child.node.range;
+        if self.shape.policy == Policy::Paper || self.merging.iter().any(|merging| merging.overlaps(range)) {
+            return None;
+        }
+        let handed: Vec<&Branch> = node.live(child).iter().filter(|branch| branch.weights[i] > 0).collect();
+        let (at, least) = (0..handed.len()).rev().filter(|&at| few_tombstones(handed[at])).find_map(|at| {
+            let (least, largest) = wiped_by(handed[at], range)?;
+            let is_seen = self.keep.stripe_of(largest) == 0 || SeededBug::WipedForSnapshots.is_on();
+            is_seen.then_some((at, least))
+        })?;
+        let goes = |branch: &Branch| {
+            let meta = branch.slice.run().meta();
+            meta.blob_puts == 0 && meta.max_seqno < least
+        };
+        (handed[..at].iter().all(|branch| goes(branch)) && child.node.branches.iter().all(goes)).then_some(at)
     }
 
     /// Splits a leaf that is far too large, or too large with nothing left to compact, by clipping its runs.
@@ -300,15 +334,22 @@ impl Tender<'_> {
     }
 }
 
+/// Whether a branch has range tombstones, and so few that one of them may cover much.
+fn few_tombstones(branch: &Branch) -> bool {
+    (1..=MOST_TOMBSTONES).contains(&branch.slice.run().meta().range_tombstones)
+}
+
 /// The first child whose keys a range tombstone covers, all of them, that waits for it: what lies below can go at once.
 fn wiped_child(node: &Node) -> Option<usize> {
-    let few = |branch: &&Branch| (1..=MOST_TOMBSTONES).contains(&branch.slice.run().meta().range_tombstones);
-    if !node.branches.iter().any(|branch| few(&branch)) {
+    if !node.branches.iter().any(few_tombstones) {
         return None;
     }
     (0..node.children.len()).find(|&i| {
         let child = &node.children[i];
-        node.live(child).iter().filter(few).any(|branch| branch.weights[i] > 0 && wipes(branch, &child.node.range))
+        node.live(child)
+            .iter()
+            .filter(|branch| few_tombstones(branch))
+            .any(|branch| branch.weights[i] > 0 && wipes(branch, &child.node.range))
     })
 }
 

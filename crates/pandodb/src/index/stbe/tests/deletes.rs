@@ -1,5 +1,6 @@
 //! Deletes weigh what they hide: they go down to the leaves, and what they hid is gone, whoever deletes how.
 
+use super::super::relieve::MOST_SWEPT;
 use super::*;
 
 fn key(n: u64) -> Vec<u8> {
@@ -137,4 +138,75 @@ fn a_tally_knows_where_deletes_are() {
         assert!(parts[0].abs_diff(count / 2) <= count / 16 + 16, "{parts:?} of {count}");
         assert!(parts[1].abs_diff(count - count / 2) <= count / 16 + 16, "{parts:?} of {count}");
     }
+}
+
+/// A range delete that covers whole subtrees drops them when its memtable is packed: nothing of them is compacted for it.
+#[test]
+fn what_a_range_delete_covers_goes_without_a_compaction() {
+    for with_snapshot in [false, true] {
+        let mut bench = Bench::loaded(5);
+        if with_snapshot {
+            bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+        }
+        let all = KeyRange::all();
+        let taken = |bench: &Bench| bench.core.data.stats().allocated_bytes - bench.core.data.stats().quarantined_bytes;
+        let (met, before, compactions) = (bench.met(&all), taken(&bench), bench.tree.stats().compactions);
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        bench.seqno += 1;
+        memtable.insert_range(&RangeTombstone { range: all.clone(), seqno: Seqno(bench.seqno) });
+        bench.model.clear();
+        bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+        // A job that begins while the memtable is packed knows of later readers, and of none before them.
+        let stripes = bench.stripes();
+        let job = bench.tree.claim_pack(&mut bench.tree.inner.lock(), &|| stripes.clone()).unwrap();
+        let later = Seqno(bench.seqno + 10);
+        bench.tree.inner.lock().keep.horizon = later;
+        assert!(bench.tree.step_pack(job, u64::MAX).unwrap().packed.is_some());
+        assert_eq!(bench.tree.view().horizon(), later, "a reader with an older read point starts again");
+        assert_eq!(bench.tree.stats().compactions, compactions);
+        if with_snapshot {
+            assert_eq!(bench.met(&all), met, "the snapshot reads it");
+        } else {
+            assert_eq!(bench.met(&all), 0);
+            assert!(taken(&bench) < before / 2, "of {before} bytes {} are still taken", taken(&bench));
+        }
+        bench.seqno = later.0;
+        bench.check();
+        bench.drain();
+        bench.check();
+    }
+}
+
+/// On a full disk compactions go before a memtable that waits, for what they free; but not for ever, should that be nothing.
+#[test]
+fn a_memtable_that_waits_on_a_full_disk_has_its_turn() {
+    let mut bench = Bench::loaded(1);
+    bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
+    for part in 0..50 {
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        for n in 0..800 {
+            bench.seqno += 1;
+            let key = key((part + n * 50) * 12_347 % 40_000);
+            memtable.insert(Entry { key: &key, seqno: Seqno(bench.seqno), kind: Kind::Delete, value: &[] });
+        }
+        bench.model.clear();
+        bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
+        if part < 49 {
+            bench.pack_all();
+        }
+    }
+    let stripes = bench.stripes();
+    // One more memtable would leave less than a piece takes.
+    let room = Room { bytes: 60 << 10, spare: 52 << 10, urgent: true };
+    let turn = |bench: &Bench| bench.tree.relieve(room, &|| stripes.clone()).unwrap();
+    for _ in 0..10 {
+        let progress = turn(&bench);
+        assert!(progress.packed.is_none() && progress.bytes > 0, "a compaction comes first");
+    }
+    let limit = bench.tree.inner.lock().most_swept;
+    assert!(limit >= MOST_SWEPT * bench.tree.stats().disk_bytes / 2, "{limit}");
+    bench.tree.inner.lock().swept = limit + 1;
+    assert!(turn(&bench).packed.is_some(), "then the memtable");
+    assert_eq!(bench.tree.inner.lock().swept, 0, "and compactions may again");
+    bench.check();
 }

@@ -36,7 +36,8 @@ fn maplets(tree: &Stbe) -> Vec<Arc<Run>> {
 fn routed(seed: u64) -> Bench {
     let mut bench = Bench::new(seed);
     while maplets(&bench.tree).is_empty() || bench.tree.stats().levels < 3 {
-        bench.feed(700, 30_000, 3);
+        // Without range deletes, which would keep the tree small.
+        bench.put(700, 30_000);
         bench.drain();
     }
     bench
@@ -243,8 +244,16 @@ fn a_run_that_stands_in_a_node_twice_has_one_value() {
     let root = bench.tree.inner.lock().trunk.root.clone();
     assert!(root.branches.iter().all(|branch| branch.route.is_some()));
     let counters = TendCounters::default();
-    let tender =
-        Tender { shape: SHAPE, ids: &bench.tree.branch_ids, counters: &counters, busy: &[], forced: &[], pieces: None };
+    let tender = Tender {
+        shape: SHAPE,
+        ids: &bench.tree.branch_ids,
+        counters: &counters,
+        busy: &[],
+        merging: &[],
+        keep: &Stripes::default(),
+        forced: &[],
+        pieces: None,
+    };
     let mut joined = tender.join(&part_of(&root, 0, 1).unwrap(), &part_of(&root, 1, 2).unwrap());
     assert!(joined.branches.len() == 4 && joined.maplets().count() == 1);
     all[2..].iter().for_each(|slice| add(&bench, &mut joined, slice));

@@ -1,0 +1,66 @@
+//! Space that holes have not given back.
+//!
+//! A copy-on-write file system keeps what was written by one call together, and gives its space back when no part of it is in use
+//! any more. Here a piece of a fixed size, counted from the start of the file, stands for such a call.
+//!
+//! ```text
+//!   piece     [ a  b  c  d ]      4 pages in use
+//!   punch b   [ a  .  c  d ]      4 pages of space, 1 of them stranded
+//!   write b   [ a  b' c  d ]      5 pages of space, 1 of them stranded
+//!   punch all [ .  .  .  . ]      none
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::Inode;
+use crate::base::PAGE;
+use crate::device::content::Content;
+
+/// What is stranded in each piece of each file.
+pub(super) struct Stranded {
+    unit: u64,
+    /// In bytes; no piece with none.
+    bytes: BTreeMap<(Inode, u64), u64>,
+}
+
+impl Stranded {
+    /// `unit` is the size of a piece in bytes. With pieces of one page nothing is ever stranded.
+    pub fn new(unit: u64) -> Stranded {
+        assert!(unit > 0 && unit.is_multiple_of(PAGE as u64), "pieces of {unit} bytes");
+        Stranded { unit, bytes: BTreeMap::new() }
+    }
+
+    pub fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// In all files together.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.values().sum()
+    }
+
+    /// The whole pages of this range are about to leave a file, which still has them.
+    pub fn leave(&mut self, inode: Inode, content: &Content, offset: u64, len: u64) {
+        let page = PAGE as u64;
+        let end = offset.saturating_add(len).min(content.len().next_multiple_of(page)) / page * page;
+        let start = offset.next_multiple_of(page);
+        if self.unit == page || start >= end {
+            return;
+        }
+        let occupied = |from: u64, to: u64| to - from - content.missing(from, to - from);
+        for piece in start / self.unit..end.div_ceil(self.unit) {
+            let (from, to) = (piece * self.unit, (piece + 1) * self.unit);
+            let going = occupied(start.max(from), end.min(to));
+            if going == occupied(from, to) {
+                self.bytes.remove(&(inode, piece));
+            } else if going > 0 {
+                *self.bytes.entry((inode, piece)).or_default() += going;
+            }
+        }
+    }
+
+    /// A file is gone.
+    pub fn forget(&mut self, inode: Inode) {
+        self.bytes.retain(|(of, _), _| *of != inode);
+    }
+}

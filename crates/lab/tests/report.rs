@@ -56,6 +56,19 @@ fn around<'a>(text: &'a str, word: &str) -> &'a str {
     &text[from..to]
 }
 
+/// The table of costs was wider than the page with one engine: its eleven columns fit while no word is long.
+#[test]
+fn no_word_in_the_table_of_costs_is_long() {
+    let html = report::html(&[small("a", "pando", 9e3), small("a", "pando", 8e3)]);
+    let costs = html.split("aria-label=\"Costs\"").nth(1).expect("a table of costs");
+    let costs = costs.split_once("</table>").expect("it ends").0;
+    let texts: Vec<&str> = costs.split('>').filter_map(|part| part.split('<').next()).collect();
+    assert!(texts.iter().any(|text| text.contains("acknowledged")), "{texts:?}");
+    for text in texts {
+        assert!(text.split(' ').all(|word| word.chars().count() <= 14), "{text}");
+    }
+}
+
 #[test]
 fn the_sample_has_everything() {
     let lines = sample::sample(60);

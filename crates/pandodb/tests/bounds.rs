@@ -118,3 +118,17 @@ fn a_budget_above_the_limit_of_the_process_is_an_error() {
     assert!(child.status().unwrap().success());
     assert!(path.with_extension("done").exists(), "the child did nothing");
 }
+
+/// With the default budget nothing could be deleted any more on a disk of 48 MB.
+#[test]
+fn a_small_full_disk_can_be_emptied_with_the_default_budget() {
+    let device = pandodb::device::SimDevice::new(1);
+    device.set_byte_budget(Some(48 << 20));
+    let store = Store::builder("sim").device(device).background_threads(0).memory_budget(256 << 20).open().unwrap();
+    let keyspace = store.keyspace("k").unwrap();
+    let full = (0..100_000u64).find(|i| keyspace.put(i.to_be_bytes(), [7; 1000]).is_err()).expect("the disk is full");
+    assert!(full > 10_000, "{full}");
+    (0..full).for_each(|i| keyspace.delete(i.to_be_bytes()).unwrap());
+    keyspace.compact(..).unwrap();
+    keyspace.put("again", [7; 1000]).unwrap();
+}

@@ -122,6 +122,7 @@ proptest! {
         let memtable = memtable();
         let mut model = Model::new();
         let mut keys: Vec<Vec<u8>> = keys.into_iter().filter(|key| !only_long || key.len() > 12).collect();
+        prop_assume!(!keys.is_empty());
         match order {
             0 => {}
             1 => keys.sort(),

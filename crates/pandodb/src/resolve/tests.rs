@@ -377,6 +377,7 @@ fn the_built_in_operators_do_what_their_names_say() {
     let number = |n: i64| n.to_le_bytes();
     assert_eq!(full("add_i64", Some(&number(5)), &[&number(-7), &number(1)]), number(-1));
     assert_eq!(full("add_u64", Some(&[0xff; 8]), &[&number(2)]), number(1), "wraps");
+    assert_eq!(full("add_i64", Some(&number(i64::MAX)), &[&number(1)]), number(i64::MIN), "wraps");
     assert_eq!(full("add_u64", Some(b"three"), &[&number(2)]), number(2), "not a number: 0");
     assert_eq!(full("min", Some(b"b"), &[b"ab", b"c"]), b"ab");
     assert_eq!(full("max", Some(b"b"), &[b"bb", b"a"]), b"bb");

@@ -8,6 +8,7 @@
 //!
 //! Locks: `holdings`, for bookkeeping only; then the map of the data file, never the other way round.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::compressed::{is_compressed, unpack};
@@ -356,24 +357,11 @@ impl Run {
         self.descend(|inner| inner.search(key))
     }
 
-    /// The position of the leaf that may hold `key`: 0 below all keys, [`RunMeta::leaf_pages`] above all. Reads inner
-    /// blocks through the pool.
-    pub fn position(&self, key: &[u8]) -> Result<u64> {
-        if key <= self.meta.first_key.as_slice() || self.meta.leaf_pages == 0 {
-            Ok(0)
-        } else if key > self.meta.last_key.as_slice() {
-            Ok(self.meta.leaf_pages)
-        } else {
-            Ok(self.leaf_of(key)?.position)
-        }
-    }
-
-    /// At most `parts − 1` keys strictly inside `range`, ascending, that cut what the run holds there into parts of
-    /// about the same size. Fewer where leaves are few. Reads inner blocks through the pool.
-    pub fn split_keys(&self, range: &KeyRange, parts: usize) -> Result<Vec<Vec<u8>>> {
+    /// At most `parts − 1` keys strictly inside `range`, ascending, that cut the leaf pages from one position to another, those of the
+    /// range, into parts of about the same size. Fewer where leaves are few. Reads inner blocks through the pool.
+    pub(super) fn split_keys(&self, range: &KeyRange, pages: Range<u64>, parts: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
-        let from = self.position(&range.from)?;
-        let to = if range.to.is_empty() { self.meta.leaf_pages } else { self.position(&range.to)? };
+        let Range { start: from, end: to } = pages;
         for part in 1..parts as u64 {
             let target = from + (u128::from(to.saturating_sub(from)) * u128::from(part) / parts as u128) as u64;
             if target <= from {

@@ -102,6 +102,10 @@ impl RunSlice {
             let covered = self.run.fragments().map_or(true, |fragments| !fragments.clipped(range).is_empty());
             return Ok(covered.then(Span::default));
         }
+        // Then every part has the same leaf. Where memory is short this saves a read for each of many short runs.
+        if self.held_pages() == 1 {
+            return Ok(Some(self.span));
+        }
         let (first, end, live_end) = match self.bounds(range) {
             // Where the leaves of a part are cannot be known if the blocks above them cannot be read: then it spans what the
             // whole slice does, and weighs next to nothing. That keeps pages longer, keeps the trunk in order beside a
@@ -151,6 +155,17 @@ impl RunSlice {
     pub fn estimate(&self, range: &KeyRange) -> Result<(u64, u64)> {
         let span = self.measure(&self.range.intersect(range))?;
         Ok(span.map_or((0, 0), |span| (span.live * PAGE as u64, self.entries_in(span.live))))
+    }
+
+    /// At most `parts − 1` keys strictly inside the slice, ascending, that cut it into parts of about the same size. Fewer where leaves
+    /// are few; of a single leaf none, and then nothing is read.
+    ///
+    /// # Errors
+    /// I/O errors and [`crate::Error::Corruption`].
+    pub fn split_keys(&self, parts: usize) -> Result<Vec<Vec<u8>>> {
+        let Span { first, live, .. } = self.span;
+        let parts = parts.min(usize::try_from(live).unwrap_or(usize::MAX));
+        self.run.split_keys(&self.range, first..first + live, parts)
     }
 
     fn entries_in(&self, pages: u64) -> u64 {

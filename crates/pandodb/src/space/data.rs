@@ -130,6 +130,8 @@ struct Space {
     /// Freed before the checkpoints that began since, oldest first; each waits for two superblocks after it.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
+    /// What was taken when the replay began, until the first checkpoint begins: the superblocks and the log reach nothing else.
+    before_replay: Option<PageMap>,
     /// The file may belong to another opener.
     closed: bool,
 }
@@ -262,6 +264,9 @@ impl DataFile {
         if SeededBug::FreedAtOnce.is_on() {
             return state.map.release(extent);
         }
+        if state.before_replay.as_ref().is_some_and(|before| before.is_free(extent)) {
+            return state.map.release(extent);
+        }
         state.quarantined_pages += u64::from(extent.pages);
         state.dropped.push(extent);
     }
@@ -341,9 +346,18 @@ impl DataFile {
         ))
     }
 
+    /// All that the superblocks and the log reach is taken now. What is taken and freed from now on, before the first checkpoint,
+    /// nothing durable has ever reached: it is used again at once, so that the replay of a long log does not take several times
+    /// its length of disk.
+    pub fn begin_replay(&self) {
+        let mut state = self.state.lock();
+        state.before_replay = Some(state.map.clone());
+    }
+
     /// A checkpoint begins: what was freed until now is out of reach of the superblock that it will write.
     pub fn begin_checkpoint(&self) {
         let mut state = self.state.lock();
+        state.before_replay = None;
         let dropped = std::mem::take(&mut state.dropped);
         state.quarantine.push_back(dropped);
     }

@@ -14,7 +14,7 @@ const SLAB_TRIES: usize = 64;
 
 /// Which pages are taken. Invariant: `free` holds exactly the maximal ranges of extents whose word is 0, `partial`
 /// exactly the extents whose word is neither 0 nor full.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PageMap {
     words: Vec<u32>,
     free: RangeSet,
@@ -184,6 +184,12 @@ impl PageMap {
                 let bits = mask(from, count);
                 self.words[at as usize] & bits == bits
             })
+    }
+
+    /// Whether no page of `extent` is taken. What lies behind the map is free.
+    pub fn is_free(&self, extent: Extent) -> bool {
+        pieces(extent)
+            .all(|(at, from, count)| self.words.get(at as usize).is_none_or(|word| word & mask(from, count) == 0))
     }
 
     fn set_word(&mut self, at: u64, before: u32, after: u32) {

@@ -41,6 +41,12 @@ impl Keyspaces {
         self.read().by_id.values().cloned().collect()
     }
 
+    /// Notes if somebody holds the table: a walk must not.
+    #[cfg(test)]
+    pub(crate) fn note_if_held(&self) {
+        tests::HELD.set(tests::HELD.get() + u64::from(self.0.try_write().is_none()));
+    }
+
     /// The keyspace of an id.
     pub(crate) fn get(&self, id: KeyspaceId) -> Option<Arc<KeyspaceState>> {
         self.read().by_id.get(&id).cloned()
@@ -87,6 +93,8 @@ pub(super) mod tests {
     thread_local! {
         /// How often this thread has read the table.
         pub(in super::super) static READS: Cell<u64> = const { Cell::new(0) };
+        /// How often this thread has come to a keyspace in a walk while the table was held.
+        pub(super) static HELD: Cell<u64> = const { Cell::new(0) };
         /// How often this thread has held all writers back.
         pub(in super::super) static SETTLED: Cell<u64> = const { Cell::new(0) };
     }
@@ -110,6 +118,17 @@ pub(super) mod tests {
     #[test]
     fn a_put_reads_no_table_however_many_keyspaces_there_are() {
         assert_eq!((reads_of(1, 200), reads_of(500, 200)), (0, 0));
+    }
+
+    #[test]
+    fn statistics_are_gathered_without_the_table() {
+        let store = store(3, 64 << 20);
+        assert_eq!(store.engine.stats().expect("told").keyspaces.len(), 3);
+        assert_eq!(HELD.get(), 0);
+        let held = store.engine.keyspaces.read();
+        store.engine.keyspaces.note_if_held();
+        drop(held);
+        assert_eq!(HELD.get(), 1, "a held table is noticed");
     }
 
     #[test]

@@ -40,7 +40,7 @@ use crate::memtable::{CHUNK_BYTES, ChunkPool};
 use crate::pool::Pool;
 use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::rows::RowCache;
-use crate::sched::{BACKGROUND_STEP, Scheduler, Turn};
+use crate::sched::{BACKGROUND_STEP, SPREAD, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
 use crate::space::superblock::{KNOWN_FEATURES, LOGGED_KEYSPACES};
 use crate::space::{DataFile, Prefetch, Superblock};
@@ -419,6 +419,7 @@ impl Engine {
         let (next_id, damaged) = (survey.next_id, survey.damaged.take());
         let seen = seen.map_err(|e| damaged.filter(|_| e.is_corruption()).unwrap_or(e))?;
         self.durable_root.lock().next_id = next_id;
+        self.core.data.begin_replay();
         let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
         let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
@@ -646,7 +647,27 @@ impl Engine {
             return Ok(());
         }
         self.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
-        self.pack_or_keep()
+        self.pack_or_keep()?;
+        self.compact_in_replay()
+    }
+
+    /// Compacts until no more is owed than a writer leaves. A log of thousands of memtables, written under a larger budget, would
+    /// otherwise leave as many runs in each leaf of the tree, and each flush would search all of them.
+    fn compact_in_replay(&self) -> Result<()> {
+        let most = SPREAD * self.config.memtable() as u64;
+        for keyspace in self.keyspaces.all() {
+            while keyspace.index.debt().compact_bytes > most {
+                match keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes()) {
+                    Ok(progress) if progress.idle => break,
+                    Ok(progress) => drop(self.note_progress(&keyspace, progress)),
+                    // The store opens all the same; background work will find the same, and tell.
+                    Err(Error::DiskFull { .. }) => return Ok(()),
+                    Err(e) if e.is_damage() => return Ok(()),
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Seals and packs every memtable.

@@ -323,6 +323,8 @@ impl Engine {
     pub(crate) fn stats(&self) -> Result<StoreStats> {
         let mut stats = StoreStats::default();
         for keyspace in self.keyspaces.all() {
+            #[cfg(test)]
+            self.keyspaces.note_if_held();
             let index = keyspace.index.stats();
             let containers = keyspace.containers.load();
             let tables = || containers.sealed.iter().map(|b| &b.memtable).chain([&containers.active]);

@@ -93,6 +93,7 @@ fn snapshots_stand_still() {
         let (_device, store, ks) = case.fresh();
         (0..300u32).for_each(|i| ks.put(i.to_be_bytes(), "old").unwrap());
         let then = store.snapshot();
+        assert_eq!(format!("{then:?}"), format!("Snapshot {{ seqno: {} }}", then.seqno()));
         (0..300u32).step_by(2).for_each(|i| ks.put(i.to_be_bytes(), "new").unwrap());
         ks.delete_range(100u32.to_be_bytes()..200u32.to_be_bytes()).unwrap();
         ks.compact(..).unwrap();

@@ -326,7 +326,7 @@ impl MergeJob {
                 if self.inputs.is_empty() && !self.next_range() {
                     return Ok((done, self.folding.prepare(budget - done)?));
                 }
-                done += self.open_next()?;
+                done += self.open_some(budget - done)?;
                 continue;
             };
             while done < budget {
@@ -359,26 +359,34 @@ impl MergeJob {
         !self.inputs.is_empty() || self.next_range()
     }
 
-    /// Opens one input more, which reads its first chunk, if it is one of those that the merge needs at once; with the last
-    /// one the merge begins. Returns what was read, about.
-    fn open_next(&mut self) -> Result<u64> {
+    /// Opens inputs for about so many bytes, one at least, if the merge needs them at once: their first chunks are read beside each
+    /// other. After the last ones the merge begins. Returns what was read, about.
+    fn open_some(&mut self, budget: u64) -> Result<u64> {
         let from = &self.candidate.live[self.range - 1].from;
-        let count = self.inputs.len();
-        if let Some(cursor) = self.inputs.get_mut(self.opened) {
-            self.opened += 1;
-            let run = cursor.slice().run().meta().id;
-            if cursor.outlook().is_none_or(|key| key > from.as_slice()) {
-                return Ok(0);
-            }
-            cursor.open().inspect_err(|_| self.failed = Some(run))?;
-            return Ok((self.chunk * self.opened / count) as u64);
+        let (start, count) = (self.opened, self.inputs.len());
+        if start == count {
+            let merge = MergeCursor::new(std::mem::take(&mut self.inputs), false);
+            self.merge = Some(merge.map_err(|(run, e)| {
+                self.failed = Some(run);
+                e
+            })?);
+            return Ok(0);
         }
-        let merge = MergeCursor::new(std::mem::take(&mut self.inputs), false);
-        self.merge = Some(merge.map_err(|(run, e)| {
-            self.failed = Some(run);
+        let mut bytes = 0;
+        while self.opened < count && bytes < budget {
+            self.opened += 1;
+            bytes += (self.chunk * self.opened / count) as u64;
+        }
+        let some = &mut self.inputs[start..self.opened];
+        // What begins later is opened when the merge comes to it.
+        if !some.iter().any(|cursor| cursor.outlook().is_some_and(|key| key <= from.as_slice())) {
+            return Ok(0);
+        }
+        RunCursor::open_all(some).map_err(|(i, e)| {
+            self.failed = Some(some[i].slice().run().meta().id);
             e
-        })?);
-        Ok(0)
+        })?;
+        Ok(bytes)
     }
 
     /// Completes the run.

@@ -27,7 +27,7 @@ pub struct StbeView {
     /// Bytes of large values.
     blob_bytes: u64,
     /// Messages and point tombstones, once they were asked for.
-    counted: Once<(u64, u64)>,
+    pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
     /// Held, not read: large values that later swaps drop outlive this view.
     _graves: Arc<Graves>,

@@ -386,7 +386,7 @@ fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
     let mut marks: Vec<(Vec<u8>, u64)> = Vec::new();
     for branch in &leaf.branches {
         // A run whose upper blocks cannot be read has no say.
-        let keys = match branch.slice.run().split_keys(branch.slice.range(), parts as usize * 16) {
+        let keys = match branch.slice.split_keys(parts as usize * 16) {
             Err(e) if e.is_damage() => Vec::new(),
             keys => keys?,
         };

@@ -320,6 +320,10 @@ fn entries_are_counted_without_the_trunks_lock() {
         let _held = bench.tree.inner.lock();
         assert_eq!(bench.tree.entries(), (stats.entries, stats.tombstones));
     }
+    bench.feed(700, 40_000, 0);
+    bench.pack_all();
+    bench.tree.published.load().counted.set((7, 7)).expect("nobody has asked this view");
+    assert_eq!(bench.tree.entries(), (7, 7), "a view counts once");
 }
 
 #[test]

@@ -15,9 +15,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use zerocopy::FromZeros;
+
 use super::Change;
 use super::segment::Segment;
-use crate::base::{Ghosts, PAGE, Seqno, Slab};
+use crate::base::{Ghosts, LargeVec, PAGE, Seqno, Slab};
 
 /// Before each row: hash u32, length of the key u16 and of the value u16, index u32, asked u8 and three unused, seqno u64.
 const HEAD: usize = 24;
@@ -31,6 +33,8 @@ const LEAST_SEGMENT: usize = PAGE;
 const SEGMENTS: usize = 16;
 /// A longer row is better off in its leaf.
 const MAX_ROW: usize = 2 << 10;
+/// Bytes from which on the table and the marks have mappings of their own.
+const MAPPED: usize = 4 * PAGE;
 /// The table's entry for no row.
 const NONE: u32 = 0;
 
@@ -46,12 +50,12 @@ pub(super) struct Shard {
     segment_bytes: usize,
     capacity: usize,
     /// Place + 1 of a row, by hash; as many as a power of two.
-    table: Vec<u32>,
+    table: LargeVec<u32>,
     rows: usize,
     /// Of these, by index.
     by_index: Vec<u32>,
     /// Marks of hashes, as many as a power of two.
-    seen: Vec<u16>,
+    seen: LargeVec<u16>,
     /// What had to leave.
     ghosts: Arc<Ghosts>,
     pub(super) hits: u64,
@@ -61,6 +65,12 @@ pub(super) struct Shard {
 /// Marks of a shard of so many bytes: four times as many as rows of middling length; a sixteenth to an eighth of the bytes.
 fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
+}
+
+/// So many zeros, in a mapping of their own unless they are few: whichever client's thread happens to resize the shards allocates for all
+/// of them, and its allocator would keep all of that. With 16 threads it was 80 MiB (decision 0056).
+fn zeros<T: FromZeros + Copy>(len: usize) -> LargeVec<T> {
+    if len * size_of::<T>() >= MAPPED { LargeVec::mapped(len) } else { LargeVec::zeroed(len) }
 }
 
 /// Bytes of a segment in a shard of `capacity` bytes: a multiple of the page size.
@@ -120,10 +130,10 @@ impl Shard {
             first: 0,
             segment_bytes,
             capacity,
-            table: Vec::new(),
+            table: LargeVec::new(),
             rows: 0,
             by_index: Vec::new(),
-            seen: vec![0; marks(capacity)],
+            seen: zeros(marks(capacity)),
             ghosts,
             hits: 0,
             misses: 0,
@@ -138,7 +148,7 @@ impl Shard {
         self.capacity = capacity_bytes.max(SEGMENTS * LEAST_SEGMENT / 4);
         if self.seen.len() != marks(self.capacity) {
             // What was looked for once has to be looked for once more.
-            self.seen = vec![0; marks(self.capacity)];
+            self.seen = zeros(marks(self.capacity));
         }
         self.shrink();
     }
@@ -314,8 +324,8 @@ impl Shard {
 
     /// Moves all rows to a table of so many slots, a power of two.
     fn rebuild(&mut self, slots: usize) {
-        let old = std::mem::replace(&mut self.table, vec![NONE; slots]);
-        for place in old.into_iter().filter(|&place| place != NONE) {
+        let old = std::mem::replace(&mut self.table, zeros(slots));
+        for place in old.iter().copied().filter(|&place| place != NONE) {
             let hash = Head::read(self.row(place - 1)).hash;
             self.settle(hash, place);
         }

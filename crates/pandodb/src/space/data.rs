@@ -130,7 +130,7 @@ struct Space {
     /// Freed before the checkpoints that began since, oldest first; each waits for two superblocks after it.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
-    /// What was taken when the replay began, until the first checkpoint begins: the superblocks and the log reach nothing else.
+    /// During a replay, what was taken when it began: the superblocks and the log reach nothing else.
     before_replay: Option<PageMap>,
     /// The file may belong to another opener.
     closed: bool,
@@ -346,18 +346,21 @@ impl DataFile {
         ))
     }
 
-    /// All that the superblocks and the log reach is taken now. What is taken and freed from now on, before the first checkpoint,
-    /// nothing durable has ever reached: it is used again at once, so that the replay of a long log does not take several times
-    /// its length of disk.
+    /// A replay begins: all that the superblocks and the log reach is taken. What is taken and freed while it lasts, nothing durable
+    /// reaches: it is used again at once, so that the replay of a long log does not need several times its length of disk.
     pub fn begin_replay(&self) {
         let mut state = self.state.lock();
         state.before_replay = Some(state.map.clone());
     }
 
+    /// The replay is over. From now on the log may name what is freed.
+    pub fn end_replay(&self) {
+        self.state.lock().before_replay = None;
+    }
+
     /// A checkpoint begins: what was freed until now is out of reach of the superblock that it will write.
     pub fn begin_checkpoint(&self) {
         let mut state = self.state.lock();
-        state.before_replay = None;
         let dropped = std::mem::take(&mut state.dropped);
         state.quarantine.push_back(dropped);
     }

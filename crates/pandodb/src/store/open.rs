@@ -424,6 +424,7 @@ impl Engine {
         let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
+        self.core.data.end_replay();
         if report.last != seen.last {
             let detail = format!("the log ended at seqno {} and a moment later at {}", seen.last, report.last);
             return Err(Error::corruption("log", report.last.0, detail));

@@ -56,7 +56,7 @@ fn around<'a>(text: &'a str, word: &str) -> &'a str {
     &text[from..to]
 }
 
-/// The table of costs was wider than the page with one engine: its eleven columns fit while no word is long.
+/// The table of costs was wider than the page with one engine: its eleven columns fit only if no word is longer than 14 characters.
 #[test]
 fn no_word_in_the_table_of_costs_is_long() {
     let html = report::html(&[small("a", "pando", 9e3), small("a", "pando", 8e3)]);

@@ -105,10 +105,13 @@ fn a_damaged_store_is_never_called_something_else() {
     });
 }
 
-/// These end in "check the device, then reopen the store" no more. Nothing can be made in `/sys`, not even by root.
+/// Such errors used to advise to check the device. Nothing can be made in `/sys`, not even by root.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_place_where_nothing_may_be_made_is_told_apart_from_a_broken_device() {
+    if !Path::new("/sys/kernel").exists() {
+        return;
+    }
     let error = small(Path::new("/sys/pandodb-test")).open().unwrap_err().to_string();
     assert!(error.contains("grant the user") || error.contains("mounted read-only"), "{error}");
     assert!(!error.contains("check the device"), "{error}");

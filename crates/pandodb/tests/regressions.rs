@@ -413,9 +413,26 @@ fn an_opening_with_less_memory_than_the_life_before_compacts_what_it_packs() {
     let again = tiny(&SimDevice::from_image(&device.image(), 2), 16 << 10).open().unwrap();
     let stats = again.stats().unwrap();
     assert!(stats.replayed_operations > 20_000, "{}", stats.replayed_operations);
-    assert!(stats.debt_bytes < 16 * (16 << 10), "{} bytes are owed", stats.debt_bytes);
+    assert!(stats.debt_bytes < 40 * (16 << 10), "{} bytes are owed", stats.debt_bytes);
     // What was packed and compacted again meanwhile does not stay until the next checkpoint.
     assert!(stats.written.data > 3 * stats.disk_bytes, "{} of {}", stats.disk_bytes, stats.written.data);
     assert!(stats.disk_bytes < 12 << 20, "{}", stats.disk_bytes);
     assert_eq!(again.open_keyspace("k").unwrap().unwrap().iter().count(), 30_000);
+}
+
+/// The pages of a large value that was replaced were used again while the log still named them. (It lasted for an hour: what is freed during
+/// a replay is used again at once, and the first form of that went on after it.)
+#[test]
+fn what_the_log_names_is_not_written_over() {
+    let device = SimDevice::new(1);
+    let store = tiny(&device, 16 << 10).open().unwrap();
+    let keyspace = store.keyspace_with("k", KeyspaceOptions::new().blob_threshold(1024)).unwrap();
+    keyspace.put_with("a", [1; 3000], Durability::Synced).unwrap();
+    keyspace.put_with("a", [2; 3000], Durability::Synced).unwrap();
+    store.pack().unwrap();
+    keyspace.put_with("b", [3; 3000], Durability::Synced).unwrap();
+    let again = tiny(&SimDevice::from_image(&device.image(), 2), 16 << 10).open().unwrap();
+    let keyspace = again.open_keyspace("k").unwrap().unwrap();
+    assert_eq!(keyspace.get("a").unwrap().unwrap(), [2; 3000]);
+    assert_eq!(keyspace.get("b").unwrap().unwrap(), [3; 3000]);
 }

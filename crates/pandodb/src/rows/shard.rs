@@ -67,8 +67,8 @@ fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
 }
 
-/// So many zeros, in a mapping of their own unless they are few: whichever client's thread happens to resize the shards allocates for all
-/// of them, and its allocator would keep all of that. With 16 threads it was 80 MiB (decision 0056).
+/// So many zeros, in a mapping of their own unless they are few. One client thread resizes all shards; memory from the allocator would
+/// stay in that thread's arena after it is freed (decision 0056).
 fn zeros<T: FromZeros + Copy>(len: usize) -> LargeVec<T> {
     if len * size_of::<T>() >= MAPPED { LargeVec::mapped(len) } else { LargeVec::zeroed(len) }
 }

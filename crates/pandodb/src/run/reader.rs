@@ -357,8 +357,8 @@ impl Run {
         self.descend(|inner| inner.search(key))
     }
 
-    /// At most `parts − 1` keys strictly inside `range`, ascending, that cut the leaf pages from one position to another, those of the
-    /// range, into parts of about the same size. Fewer where leaves are few. Reads inner blocks through the pool.
+    /// At most `parts − 1` ascending keys strictly inside `range` that divide `pages`, the positions of its leaves, into parts of about
+    /// equal size. Fewer where leaves are few. Reads inner blocks through the pool.
     pub(super) fn split_keys(&self, range: &KeyRange, pages: Range<u64>, parts: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let Range { start: from, end: to } = pages;

@@ -102,7 +102,8 @@ impl RunSlice {
             let covered = self.run.fragments().map_or(true, |fragments| !fragments.clipped(range).is_empty());
             return Ok(covered.then(Span::default));
         }
-        // Then every part has the same leaf. Where memory is short this saves a read for each of many short runs.
+        // A slice of one page has one leaf, so each part of it has that leaf. This saves reading the inner block above it, which a small
+        // pool would not have for many short runs.
         if self.held_pages() == 1 {
             return Ok(Some(self.span));
         }

@@ -130,7 +130,7 @@ struct Space {
     /// Freed before the checkpoints that began since, oldest first; each waits for two superblocks after it.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
-    /// During a replay, what was taken when it began: the superblocks and the log reach nothing else.
+    /// During a replay, what was taken when it began: the opened superblock and the log name nothing else.
     before_replay: Option<PageMap>,
     /// The file may belong to another opener.
     closed: bool,
@@ -346,8 +346,9 @@ impl DataFile {
         ))
     }
 
-    /// A replay begins: all that the superblocks and the log reach is taken. What is taken and freed while it lasts, nothing durable
-    /// reaches: it is used again at once, so that the replay of a long log does not need several times its length of disk.
+    /// A replay begins: what the opened superblock and the log name is marked as taken. Until [`DataFile::end_replay`], a page that is
+    /// allocated and freed is used again at once, since nothing durable names it: else the replay of a long log would need several times
+    /// its length of disk.
     pub fn begin_replay(&self) {
         let mut state = self.state.lock();
         state.before_replay = Some(state.map.clone());

@@ -186,7 +186,7 @@ impl PageMap {
             })
     }
 
-    /// Whether no page of `extent` is taken. What lies behind the map is free.
+    /// Whether no page of `extent` is taken. Pages past the end of the map count as free.
     pub fn is_free(&self, extent: Extent) -> bool {
         pieces(extent)
             .all(|(at, from, count)| self.words.get(at as usize).is_none_or(|word| word & mask(from, count) == 0))

@@ -419,8 +419,18 @@ impl Engine {
         let (next_id, damaged) = (survey.next_id, survey.damaged.take());
         let seen = seen.map_err(|e| damaged.filter(|_| e.is_corruption()).unwrap_or(e))?;
         self.durable_root.lock().next_id = next_id;
-        self.core.data.begin_replay();
-        let mut replayer = Replayer { engine: self, durable: seen.durable, moved: Vec::new(), first_moved: None };
+        if !self.config.read_only {
+            self.core.data.begin_replay();
+        }
+        let mut replayer = Replayer {
+            engine: self,
+            durable: seen.durable,
+            moved: Vec::new(),
+            first_moved: None,
+            owed: self.debt().compact_bytes,
+            log_bytes: seen.bytes,
+            is_full: false,
+        };
         let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
             if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
         })?;
@@ -583,6 +593,12 @@ struct Replayer<'a> {
     durable: Seqno,
     moved: Vec<Extent>,
     first_moved: Option<Seqno>,
+    /// Bytes that waited to be compacted before the replay.
+    owed: u64,
+    /// Bytes of all records.
+    log_bytes: u64,
+    /// A compaction has met a full disk: no other one is tried.
+    is_full: bool,
 }
 
 impl Replayer<'_> {
@@ -626,8 +642,44 @@ impl Replayer<'_> {
         }
         drop(keyspaces);
         self.engine.snapshots.set_visible(Seqno(record.first.0 + u64::from(record.count) - 1));
-        self.engine.make_room_in_replay(record)?;
+        self.make_room(record)?;
         Ok(Visit::Continue)
+    }
+
+    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
+    fn make_room(&mut self, record: &Record<'_>) -> Result<()> {
+        let engine = self.engine;
+        if engine.config.read_only || !engine.is_filled() {
+            return Ok(());
+        }
+        engine.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
+        engine.pack_or_keep()?;
+        self.compact()
+    }
+
+    /// Compacts what this replay has made, above what writers may owe: a log of thousands of memtables, written under a larger budget, would
+    /// otherwise leave as many runs in each leaf of the tree, and the nodes with them would not fit into memory.
+    ///
+    /// What the life before owed is left to background work, and no memtable pays for more than four times [`SPREAD`] of its size: an opening
+    /// stays proportional to the log. On a disk that may be too small for both, packing the log comes first.
+    fn compact(&mut self) -> Result<()> {
+        let engine = self.engine;
+        let most = SPREAD * engine.config.memtable() as u64;
+        let is_short = || engine.device.available().is_some_and(|room| room < 2 * self.log_bytes);
+        let mut worked = 0;
+        for keyspace in engine.keyspaces.all() {
+            while engine.debt().compact_bytes > self.owed + most && worked < 4 * most && !self.is_full && !is_short() {
+                match keyspace.index.step(BACKGROUND_STEP, &|| engine.snapshots.stripes()) {
+                    Ok(progress) if progress.idle => break,
+                    Ok(progress) => worked += engine.note_progress(&keyspace, progress).max(1),
+                    // The store opens all the same; background work will find the same, and tell.
+                    Err(Error::DiskFull { .. }) => self.is_full = true,
+                    Err(e) if e.is_damage() => break,
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -640,35 +692,6 @@ impl Engine {
             Err(Error::DiskFull { .. }) => Ok(()),
             other => other,
         }
-    }
-
-    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
-    fn make_room_in_replay(&self, record: &Record<'_>) -> Result<()> {
-        if self.config.read_only || !self.is_filled() {
-            return Ok(());
-        }
-        self.sequencer.lock().next = Seqno(record.first.0 + u64::from(record.count));
-        self.pack_or_keep()?;
-        self.compact_in_replay()
-    }
-
-    /// Compacts until no more is owed than a writer leaves. A log of thousands of memtables, written under a larger budget, would
-    /// otherwise leave as many runs in each leaf of the tree, and each flush would search all of them.
-    fn compact_in_replay(&self) -> Result<()> {
-        let most = SPREAD * self.config.memtable() as u64;
-        for keyspace in self.keyspaces.all() {
-            while keyspace.index.debt().compact_bytes > most {
-                match keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes()) {
-                    Ok(progress) if progress.idle => break,
-                    Ok(progress) => drop(self.note_progress(&keyspace, progress)),
-                    // The store opens all the same; background work will find the same, and tell.
-                    Err(Error::DiskFull { .. }) => return Ok(()),
-                    Err(e) if e.is_damage() => return Ok(()),
-                    Err(e) => return Err(e),
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Seals and packs every memtable.

@@ -359,8 +359,8 @@ impl MergeJob {
         !self.inputs.is_empty() || self.next_range()
     }
 
-    /// Opens inputs for about so many bytes, one at least, if the merge needs them at once: their first chunks are read beside each
-    /// other. After the last ones the merge begins. Returns what was read, about.
+    /// Takes the next inputs, at least one, until their first chunks come to about `budget` bytes. Those needed for the first key are
+    /// read at the same time; the others stay pending. Once all are taken, the merge begins. Returns about how many bytes were read.
     fn open_some(&mut self, budget: u64) -> Result<u64> {
         let from = &self.candidate.live[self.range - 1].from;
         let (start, count) = (self.opened, self.inputs.len());

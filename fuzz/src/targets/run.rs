@@ -199,8 +199,9 @@ impl Found {
         let middle = &asked[asked.len() / 2].0;
         let range = KeyRange::new(middle.clone(), Vec::new());
         slice.estimate(&range)?;
-        slice.run().split_keys(&range, 4)?;
+        slice.split_keys(4)?;
         if let Some(part) = slice.clip(&range)? {
+            part.split_keys(4)?;
             scan(&part, false, ReadAhead::Scan)?;
         }
         Ok(Found { forward, backward, streamed, gets })

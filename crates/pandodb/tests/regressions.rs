@@ -420,8 +420,8 @@ fn an_opening_with_less_memory_than_the_life_before_compacts_what_it_packs() {
     assert_eq!(again.open_keyspace("k").unwrap().unwrap().iter().count(), 30_000);
 }
 
-/// The pages of a large value that was replaced were used again while the log still named them. (It lasted for an hour: what is freed during
-/// a replay is used again at once, and the first form of that went on after it.)
+/// The pages of a large value that was replaced were used again while the log still named them: pages that are freed during a replay are
+/// used again at once, and so were those that were freed after it.
 #[test]
 fn what_the_log_names_is_not_written_over() {
     let device = SimDevice::new(1);

@@ -67,8 +67,8 @@ fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
 }
 
-/// So many zeros, in a mapping of their own unless they are few. One client thread resizes all shards; memory from the allocator would
-/// stay in that thread's arena after it is freed (decision 0056).
+/// A vector of `len` zeros; from [`MAPPED`] bytes on it has a mapping of its own. One client thread resizes the tables of all shards: if
+/// the allocator held them, their memory would stay in that thread's arena after it is freed (decision 0056).
 fn zeros<T: FromZeros + Copy>(len: usize) -> LargeVec<T> {
     if len * size_of::<T>() >= MAPPED { LargeVec::mapped(len) } else { LargeVec::zeroed(len) }
 }

@@ -13,7 +13,8 @@
 //! The pages are those that the block has on disk. A leaf that was compressed is longer in memory, and still says how long it
 //! is here ([`stored_pages`]).
 //!
-//! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks;
+//! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks, except a page
+//! that was allocated and freed within one replay of the log;
 //! everything read is bounded by the file before it is believed.
 
 use std::collections::VecDeque;

@@ -144,8 +144,8 @@ impl Common {
         if header.after.is_none() && SeededBug::SegmentAheadNotSynced.is_on() {
             return Ok(file);
         }
-        // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So it is final,
-        // whoever asked.
+        // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So the
+        // error is final, both for a writer and for background work.
         let synced = self.device.sync_dir();
         synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
         Ok(file)

@@ -322,7 +322,7 @@ fn entries_are_counted_without_the_trunks_lock() {
     }
     bench.feed(700, 40_000, 0);
     bench.pack_all();
-    bench.tree.published.load().counted.set((7, 7)).expect("nobody has asked this view");
+    bench.tree.published.load().counted.set((7, 7)).expect("the view has not been counted yet");
     assert_eq!(bench.tree.entries(), (7, 7), "a view counts once");
 }
 

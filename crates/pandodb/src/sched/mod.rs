@@ -12,8 +12,9 @@
 //! * **A level rate.** A writer pays in time, at the workers' usual pace ([`Pace`]), not in work that it sees done: a worker that pauses for a
 //!   sync or is taken off its core stops nobody. And the debt of a compaction, which comes at once, is paid over [`SPREAD`] memtables.
 //! * **No timer.** A writer that has to wait for some microseconds watches the clock instead of sleeping, where that serves ([`Patience`]).
-//! * **A bounded wait.** A small write waits a moment at most, a large one some more; what it still owes, the next one pays. While memtables
-//!   pile up both the price and the wait double for each of them: their memory is bounded by nothing else.
+//! * **A bounded wait.** A small write waits a millisecond at most, a large one one for every 2 KiB; what it still owes, the next one pays. While
+//!   memtables pile up both the price and the wait double for each of them: their memory is bounded by nothing else. While compactions
+//!   pile up only the wait doubles: on a slow disk a writer would otherwise outrun them, and each reader would search all that they owe.
 //! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`], and pays in work ([`Account`]): deterministic.
 //! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a memtable: a store of a few
 //!   kilobytes parks its compactions between writes as a large one does.
@@ -35,9 +36,9 @@ use crate::base::sync::{
 /// The unit of a writer's patience.
 const MOMENT: Duration = Duration::from_millis(1);
 /// A write waits one moment for so many bytes begun,
-const MOMENT_BYTES: u64 = 16 << 10;
+const MOMENT_BYTES: u64 = 2 << 10;
 /// and not more than so many.
-const MAX_MOMENTS: u64 = 5;
+const MAX_MOMENTS: u64 = 64;
 /// Doublings of that.
 const MOST_CROWD: u64 = 8;
 /// A watch of the clock counts as so much of itself saved: while others want the core, so much of the time that is watched may be lost to them
@@ -57,6 +58,10 @@ const SLACK: u64 = 8 << 20;
 const REST: Duration = Duration::from_millis(100);
 /// The debt of compactions falls to a third within the writes of so many memtables.
 pub const SPREAD: u64 = 8;
+/// Memtables of compactions that are usually owed at most.
+const USUAL: u64 = 16 * SPREAD;
+/// For so many more of them the longest wait doubles.
+const PILE: u64 = 8 * SPREAD;
 
 /// What a writer is up against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +89,14 @@ impl Load {
         let room = u128::from(self.room.saturating_sub(self.memtable / 16).max(self.memtable / 64).max(1));
         let pack = u128::from(bytes) * u128::from(self.pack) / room;
         u64::try_from((compact + pack) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
+    }
+
+    /// How long a write of so many bytes waits at most: more for a large one, or it would outrun the work; and twice as long for each
+    /// memtable that waits to be packed beyond what is usual, or for so many memtables of compactions.
+    pub fn patience(&self, bytes: u64) -> Duration {
+        let piles = (self.compact / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
+        let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
+        MOMENT * moments as u32
     }
 }
 
@@ -279,7 +292,7 @@ impl Scheduler {
         }
     }
 
-    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `most` ([`patience`]). How long it waited.
+    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `most` ([`Load::patience`]). How long it waited.
     pub fn pay(&self, price: u64, most: Duration, now: Duration, clock: &dyn Fn() -> Duration) -> Duration {
         if price == 0 {
             return Duration::ZERO;
@@ -343,13 +356,6 @@ impl Scheduler {
     }
 }
 
-/// How long a write of so many bytes waits at most. More for a large one, or it would outrun the work; and twice as long for each memtable
-/// in `crowd`, those that wait to be packed beyond what is usual: they hold memory.
-pub fn patience(bytes: u64, crowd: u64) -> Duration {
-    let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << crowd.min(MOST_CROWD);
-    MOMENT * moments as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -376,9 +382,47 @@ mod tests {
 
     #[test]
     fn a_small_write_waits_once_and_none_for_long() {
-        let moments = |bytes, crowd| patience(bytes, crowd).as_millis() as u64;
-        assert_eq!([0, 100, 16 << 10, 40 << 10, 1 << 30].map(|bytes| moments(bytes, 0)), [1, 1, 2, 3, MAX_MOMENTS]);
-        assert_eq!([0, 1, 3, 100].map(|crowd| moments(100, crowd)), [1, 2, 8, 1 << MOST_CROWD]);
+        let free = Load { pack: 0, compact: 0, room: MIB, memtable: MIB, crowd: 0 };
+        let moments = |load: Load, bytes| load.patience(bytes).as_millis() as u64;
+        assert_eq!([0, 100, 2 << 10, 5 << 10, 1 << 30].map(|bytes| moments(free, bytes)), [1, 1, 2, 3, MAX_MOMENTS]);
+        let crowded = |crowd| moments(Load { crowd, ..free }, 100);
+        assert_eq!([0, 1, 3, 100].map(crowded), [1, 2, 8, 1 << MOST_CROWD]);
+        let piled = |memtables| moments(Load { compact: memtables * MIB, ..free }, 100);
+        assert_eq!([USUAL, USUAL + PILE, USUAL + 3 * PILE, 1 << 30].map(piled), [1, 2, 8, 1 << MOST_CROWD]);
+    }
+
+    /// A writer that does nothing but write, and workers that do so many bytes a second; each byte is compacted ten times. The most that is
+    /// ever owed, in memtables.
+    fn most_owed_of_one_that_writes(write: u64, rate: u64, memtable: u64) -> u64 {
+        let pace = Pace::default();
+        let (mut now, mut owed, mut most) = (Duration::from_secs(1), 0, 0);
+        for _ in 0..1000 * memtable / write {
+            let load = Load { pack: 0, compact: owed, room: memtable, memtable, crowd: 0 };
+            let until = pace
+                .charge(load.price(write), now, pace::SLACK_ASLEEP)
+                .map(|until| until.min(now + load.patience(write)));
+            let then = until.unwrap_or(now) + Duration::from_micros(20);
+            let done = (rate as f64 * (then - now).as_secs_f64()) as u64;
+            owed = (owed + 10 * write).saturating_sub(done);
+            most = most.max(owed / memtable);
+            now = then;
+            pace.work(done, now);
+        }
+        most
+    }
+
+    #[test]
+    fn nobody_outruns_a_slow_disk() {
+        // Nobody waits for more than a second, so larger writes do outrun two megabytes a second.
+        let k = 1 << 10;
+        for (write, memtable) in
+            [(128, 64 * k), (4 * k, 64 * k), (32 * k, 64 * k), (32 * k, 2 * MIB), (128 * k, 2 * MIB)]
+        {
+            for rate in [2 * MIB, 20 * MIB, 200 * MIB] {
+                let most = most_owed_of_one_that_writes(write, rate, memtable);
+                assert!(most <= 512, "{most} memtables of {memtable} bytes, writes of {write}, {rate} bytes a second");
+            }
+        }
     }
 
     /// A scheduler that owes enough for every write to wait, and a clock that goes on by so much with each look.

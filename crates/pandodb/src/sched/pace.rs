@@ -37,7 +37,15 @@ pub struct Pace {
     rate: AtomicU64,
     /// Up to when what was written is paid for, in nanoseconds of the device's clock.
     paid_until: AtomicU64,
-    window: Mutex<Option<Window>>,
+    measured: Mutex<Measured>,
+}
+
+/// What the pace was measured by.
+#[derive(Debug, Default)]
+struct Measured {
+    window: Option<Window>,
+    /// How long was measured so far, up to [`MEMORY`]: what was only assumed before the first measurement does not count in the mean.
+    known: Duration,
 }
 
 /// Work that is being measured.
@@ -49,7 +57,7 @@ struct Window {
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { rate: AtomicU64::new(UNKNOWN), paid_until: AtomicU64::new(0), window: Mutex::new(None) }
+        Pace { rate: AtomicU64::new(UNKNOWN), paid_until: AtomicU64::new(0), measured: Mutex::default() }
     }
 }
 
@@ -74,10 +82,10 @@ impl Pace {
 
     /// Work was done, and has just ended.
     pub fn work(&self, bytes: u64, now: Duration) {
-        let mut window = self.window.lock();
+        let mut measured = self.measured.lock();
         // When the first piece after a rest began is not known: it only starts the clock.
-        let Some(seen) = window.as_mut() else {
-            *window = Some(Window { since: now, bytes: 0 });
+        let Some(seen) = measured.window.as_mut() else {
+            measured.window = Some(Window { since: now, bytes: 0 });
             return;
         };
         seen.bytes += bytes;
@@ -85,17 +93,19 @@ impl Pace {
         if took < WINDOW {
             return;
         }
-        let measured = u128::from(seen.bytes) * 1_000_000_000 / took.as_nanos();
-        let (weight, memory) = (took.min(MOST_TOOK).as_nanos(), MEMORY.as_nanos());
+        let rate_now = u128::from(seen.bytes) * 1_000_000_000 / took.as_nanos();
+        let took = took.min(MOST_TOOK);
+        let (weight, memory) = (took.as_nanos(), measured.known.as_nanos());
         let before = u128::from(self.rate.load(Relaxed));
-        let rate = (before * memory + measured * weight) / (memory + weight);
+        let rate = (before * memory + rate_now * weight) / (memory + weight);
         self.rate.store(u64::try_from(rate).unwrap_or(u64::MAX).max(LEAST), Relaxed);
-        *window = Some(Window { since: now, bytes: 0 });
+        *measured =
+            Measured { window: Some(Window { since: now, bytes: 0 }), known: MEMORY.min(measured.known + took) };
     }
 
     /// There is no work: what comes is not measured against this time, and nothing is owed.
     pub fn rest(&self) {
-        self.window.lock().take();
+        self.measured.lock().window.take();
         self.paid_until.store(0, Relaxed);
     }
 
@@ -177,6 +187,14 @@ mod tests {
         pace.rest();
         work(4_000_000, 4_000_050, 10_000);
         assert!(pace.rate() > 9_000_000);
+    }
+
+    #[test]
+    fn what_was_assumed_at_first_does_not_count_once_something_is_measured() {
+        let pace = Pace::default();
+        assert_eq!(pace.rate(), UNKNOWN);
+        (0..200).for_each(|t| pace.work(2000, ms(t)));
+        assert!(pace.rate() < 2_100_000, "{}", pace.rate());
     }
 
     #[test]

@@ -178,9 +178,10 @@ impl Engine {
         }
         let room = memtable.saturating_sub(self.active());
         let crowd = (debt.pack_bytes / memtable).saturating_sub(MAX_SEALED - 1);
-        let price = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable, crowd }.price(bytes);
+        let load = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable, crowd };
+        let price = load.price(bytes);
         if self.config.background_threads > 0 {
-            let waited = self.scheduler.pay(price, sched::patience(bytes, crowd), now, &|| self.device.now());
+            let waited = self.scheduler.pay(price, load.patience(bytes), now, &|| self.device.now());
             events::waited(waited, debt.pack_bytes, debt.compact_bytes);
         } else {
             self.work_off(price)?;

@@ -284,7 +284,7 @@ fn create(device: &dyn Device) -> Result<()> {
     superblock.generation = 2;
     data.write_superblock(&superblock)?;
     device.rename(UNFINISHED, DATA_FILE).map_err(fail("rename"))?;
-    device.sync_dir().map_err(|e| Error::io("sync", "directory", None, &e))
+    device.sync_dir().map_err(|e| Error::final_io("sync", "directory", None, &e))
 }
 
 /// What a superblock says of the time; 0 for a device that knows none.

@@ -180,7 +180,7 @@ fn remove(device: &dyn Device, names: &[String]) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
-    device.sync_dir().map_err(|e| Error::io("sync", &device.path(), None, &e))
+    device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))
 }
 
 /// Who says that the log was durable.

@@ -157,7 +157,7 @@ fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
         rewrite_range(device, &source.reader.name, from, to.min(source.reader.len))?;
     }
     // The segments' directory entries may never have been synced either, if the sync of the directory had failed.
-    device.sync_dir().map_err(|e| Error::io("sync", &device.path(), None, &e))
+    device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))
 }
 
 fn rewrite_range(device: &dyn Device, name: &str, from: u64, to: u64) -> Result<()> {

@@ -1,6 +1,7 @@
 //! What was written is what is read: cursors, seeks, probes, merges, against a sorted list.
 
 use super::*;
+use crate::base::PAGE;
 use crate::filter::{FilterBuilder, Filters};
 use crate::space::{BLOCK_HEADER, BlockKind};
 
@@ -203,6 +204,25 @@ fn split_keys_cut_a_range_into_equal_parts() {
     }
     let point = slice.clip(&KeyRange::point(&messages[7].key)).unwrap().unwrap();
     assert!(point.split_keys(8).unwrap().len() <= 1);
+}
+
+#[test]
+fn a_slice_of_one_page_is_cut_without_a_read() {
+    // Nothing above the leaves stays in memory.
+    let bench = Bench { pool: Arc::new(Pool::new(PAGE)), ..Bench::new() };
+    let messages: Vec<_> = (0..20_000u64).map(|i| put(format!("key{i:021}").as_bytes(), i + 1, vec![7; 100])).collect();
+    let slice = bench.run(1, &messages);
+    let range =
+        |from: u64, to: u64| KeyRange::new(format!("key{from:021}").as_bytes(), format!("key{to:021}").as_bytes());
+    let page = slice.clip(&range(9_003, 9_006)).unwrap().unwrap();
+    assert_eq!(page.held_pages(), 1);
+    let before = bench.data.stats().reads;
+    let part = page.clip(&range(9_004, 9_005)).unwrap().unwrap();
+    assert!(part.split_keys(8).unwrap().is_empty());
+    assert_eq!(bench.data.stats().reads, before);
+    // A slice of more pages does read.
+    assert!(slice.clip(&range(9_000, 12_000)).unwrap().is_some());
+    assert!(bench.data.stats().reads > before);
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub struct Shared<'a> {
 }
 
 /// What one thread has to say in the end.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outcome {
     /// Latencies.
     pub recorder: Recorder,
@@ -48,6 +48,13 @@ pub struct Outcome {
     pub end: Duration,
 }
 
+impl Outcome {
+    fn of(recorder: Recorder) -> Outcome {
+        let (ops, checked, wrong, found, user_bytes, born, end) = Default::default();
+        Outcome { recorder, ops, checked, wrong, found, user_bytes, born, end }
+    }
+}
+
 /// A thread's buffers and findings.
 pub struct Client<'a> {
     shared: &'a Shared<'a>,
@@ -62,10 +69,10 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// A thread's client; `turn`: its place among the threads, from 0 to 1.
-    pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>, turn: f64) -> Client<'a> {
+    /// A thread's client, with an empty recorder; `turn`: its place among the threads, from 0 to 1.
+    pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>, turn: f64, recorder: Recorder) -> Client<'a> {
         let (key, end, value, keys) = Default::default();
-        Client { shared, session, key, end, value, keys, turn, out: Outcome::default() }
+        Client { shared, session, key, end, value, keys, turn, out: Outcome::of(recorder) }
     }
 
     /// Does all operations of the stream, or those until it is told to stop.

@@ -20,6 +20,7 @@ pub mod system;
 mod tests;
 mod watch;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -222,6 +223,7 @@ pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Res
         engine: None,
         world,
         lab_bytes: 0,
+        recorders: RefCell::default(),
     };
     for workload in &plan.workloads {
         let failed = |source| Stopped { workload: workload.name, engine: opener.name(), source };
@@ -242,6 +244,8 @@ struct Bench<'a> {
     world: World,
     /// The resident size of the process, in bytes, before the first store was opened.
     lab_bytes: u64,
+    /// Empty recorders of clients that have ended. Were they freed, the allocator would keep their memory, and it would count as the store's.
+    recorders: RefCell<Vec<Recorder>>,
 }
 
 /// Figures that only grow, before and after.
@@ -314,6 +318,7 @@ impl Bench<'_> {
             let warm = self.play(workload, engine, !self.plan.seed, seconds, &mut |_| {})?;
             engine.settle()?;
             self.keep_account(workload, &warm);
+            self.keep_recorders(warm);
         }
         let engine = self.engine.as_deref().expect("prepared");
         observer.starts(workload);
@@ -345,8 +350,17 @@ impl Bench<'_> {
         line.lab_bytes = self.lab_bytes + recorders.map(Recorder::bytes).sum::<u64>();
         line.cpu_s_per_million = reading.processor.as_secs_f64() * 1e6 / line.ops.max(1) as f64;
         (line.process_io, line.inside) = (reading.process, reading.inside);
+        self.keep_recorders(measured);
         observer.ends(&line);
         Ok(())
+    }
+
+    /// Keeps the recorders of clients that have ended for the next ones.
+    fn keep_recorders(&self, measured: Measured) {
+        self.recorders.borrow_mut().extend(measured.clients.into_iter().map(|mut client| {
+            client.recorder.clear();
+            client.recorder
+        }));
     }
 
     /// Sees to it that the store holds what the workload needs, and that the caches are as asked for.
@@ -430,9 +444,11 @@ impl Bench<'_> {
                 .map(|thread| {
                     let (shared, mut stream) = (&shared, Stream::new(stream_plan(thread)));
                     let turn = thread as f64 / threads as f64;
+                    let recorder = self.recorders.borrow_mut().pop().unwrap_or_default();
                     scope.spawn(move || {
+                        let session = engine.session();
                         let result =
-                            engine.session().and_then(|session| Client::new(shared, session, turn).run(&mut stream));
+                            session.and_then(|session| Client::new(shared, session, turn, recorder).run(&mut stream));
                         if result.is_err() {
                             shared.stop.store(true, Relaxed);
                         }

@@ -1,8 +1,9 @@
-//! Full disks can be emptied again, on the first simulated disks of `pando sim disk`.
+//! Full disks can be emptied again: the first simulated disks of `pando sim disk`. Their stores have no background threads; stores that have
+//! them are filled on real file systems by `scripts/full-disk`.
 
 use pandodb_proof::{Kind, run_until};
 
-/// How many disks.
+/// Number of simulated disks.
 const DISKS: u64 = 40;
 
 #[test]
@@ -10,6 +11,6 @@ fn full_disks_can_be_emptied() {
     let tally = run_until(Kind::Disk, 0.., DISKS);
     println!("{} disks: {}", tally.runs, tally.words());
     tally.none();
-    // Each is written until it refuses.
+    // Each disk is filled until a write is refused.
     assert!(tally.runs == DISKS && tally.counted("records") > 20_000 * DISKS, "too little for a full disk");
 }

@@ -244,7 +244,8 @@ struct Bench<'a> {
     world: World,
     /// The resident size of the process, in bytes, before the first store was opened.
     lab_bytes: u64,
-    /// Empty recorders of clients that have ended. Were they freed, the allocator would keep their memory, and it would count as the store's.
+    /// Empty recorders of clients that have ended. If they were freed, the allocator would keep the memory, and the
+    /// lab would count it as the store's.
     recorders: RefCell<Vec<Recorder>>,
 }
 

@@ -115,7 +115,7 @@ impl Recorder {
         }
     }
 
-    /// Forgets what was measured, and keeps the memory.
+    /// Clears all measurements without freeing memory.
     pub fn clear(&mut self) {
         self.by_class.iter_mut().for_each(|class| class.0.reset());
         self.buckets.clear();

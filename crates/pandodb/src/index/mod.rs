@@ -95,19 +95,21 @@ impl IdSource {
     }
 }
 
-/// Work that accepted writes have caused and that is not done yet.
+/// Work that is not done yet: what accepted writes have caused, and what callers have asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
     /// Bytes of memtables that wait to be packed into runs.
     pub pack_bytes: u64,
     /// Bytes of runs that wait to be compacted, at least once.
     pub compact_bytes: u64,
+    /// The same, where a caller asked for it ([`Index::compact`]): no write has caused this work, so none pays for it.
+    pub requested_bytes: u64,
 }
 
 impl Debt {
     /// All of it, in bytes.
     pub fn total(self) -> u64 {
-        self.pack_bytes + self.compact_bytes
+        self.pack_bytes + self.compact_bytes + self.requested_bytes
     }
 }
 

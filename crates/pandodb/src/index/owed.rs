@@ -30,7 +30,7 @@ use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 pub type Rank = (Reverse<u64>, Reverse<u64>, KeyspaceId);
 
 fn rank(debt: Debt, id: KeyspaceId) -> Rank {
-    (Reverse(debt.pack_bytes), Reverse(debt.compact_bytes), id)
+    (Reverse(debt.pack_bytes), Reverse(debt.compact_bytes + debt.requested_bytes), id)
 }
 
 /// What all indexes of a store owe together.
@@ -38,14 +38,19 @@ fn rank(debt: Debt, id: KeyspaceId) -> Rank {
 pub struct Owed {
     pack: AtomicU64,
     compact: AtomicU64,
+    requested: AtomicU64,
     order: Mutex<BTreeSet<Rank>>,
 }
 
 impl Owed {
-    /// The sum over all indexes. Two loads, no lock.
+    /// The sum over all indexes. Three loads, no lock.
     #[inline]
     pub fn sum(&self) -> Debt {
-        Debt { pack_bytes: self.pack.load(Relaxed), compact_bytes: self.compact.load(Relaxed) }
+        Debt {
+            pack_bytes: self.pack.load(Relaxed),
+            compact_bytes: self.compact.load(Relaxed),
+            requested_bytes: self.requested.load(Relaxed),
+        }
     }
 
     /// The index that owes most of those behind `after` in the order; `None` at its end. O(log n).
@@ -115,6 +120,7 @@ impl Owing {
         // Wrapping: a sum never falls below zero, since what this index subtracts it has added under the same lock.
         owed.pack.fetch_add(after.pack_bytes.wrapping_sub(before.pack_bytes), Relaxed);
         owed.compact.fetch_add(after.compact_bytes.wrapping_sub(before.compact_bytes), Relaxed);
+        owed.requested.fetch_add(after.requested_bytes.wrapping_sub(before.requested_bytes), Relaxed);
         let mut order = owed.order.lock();
         order.remove(&rank(before, *id));
         if after.total() > 0 {
@@ -134,7 +140,7 @@ mod tests {
     use super::*;
 
     fn debt(pack_bytes: u64, compact_bytes: u64) -> Debt {
-        Debt { pack_bytes, compact_bytes }
+        Debt { pack_bytes, compact_bytes, requested_bytes: 0 }
     }
 
     #[test]

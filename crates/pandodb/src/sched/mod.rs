@@ -12,9 +12,11 @@
 //! * **A level rate.** A writer pays in time, at the workers' usual pace ([`Pace`]), not in work that it sees done: a worker that pauses for a
 //!   sync or is taken off its core stops nobody. And the debt of a compaction, which comes at once, is paid over [`SPREAD`] memtables.
 //! * **No timer.** A writer that has to wait for some microseconds watches the clock instead of sleeping, where that serves ([`Patience`]).
-//! * **A bounded wait.** A small write waits a millisecond at most, a large one one for every 2 KiB; what it still owes, the next one pays. While
-//!   memtables pile up both the price and the wait double for each of them: their memory is bounded by nothing else. While compactions
-//!   pile up only the wait doubles: on a slow disk a writer would otherwise outrun them, and each reader would search all that they owe.
+//! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB that it begins, and at most 64 ms; what it still owes, the next one pays.
+//!   While memtables pile up, the price and the longest wait double for each of them: their memory is bounded by nothing else. Beyond 128
+//!   memtables of compaction debt the longest wait doubles, too: otherwise a writer outruns a slow disk, and each read searches all runs that
+//!   were not compacted. No wait is longer than a second.
+//! * **No price for the work of others**: compactions that do not fit on a full disk, and those that a caller asked for, cost writers nothing.
 //! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`], and pays in work ([`Account`]): deterministic.
 //! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a memtable: a store of a few
 //!   kilobytes parks its compactions between writes as a large one does.
@@ -35,11 +37,11 @@ use crate::base::sync::{
 
 /// The unit of a writer's patience.
 const MOMENT: Duration = Duration::from_millis(1);
-/// A write waits one moment for so many bytes begun,
+/// A write waits at most one moment for each piece of this size that it begins, in bytes,
 const MOMENT_BYTES: u64 = 2 << 10;
-/// and not more than so many.
+/// and at most this number of moments.
 const MAX_MOMENTS: u64 = 64;
-/// Doublings of that.
+/// The longest wait doubles at most this number of times.
 const MOST_CROWD: u64 = 8;
 /// A watch of the clock counts as so much of itself saved: while others want the core, so much of the time that is watched may be lost to them
 /// before writers sleep.
@@ -58,9 +60,9 @@ const SLACK: u64 = 8 << 20;
 const REST: Duration = Duration::from_millis(100);
 /// The debt of compactions falls to a third within the writes of so many memtables.
 pub const SPREAD: u64 = 8;
-/// Memtables of compactions that are usually owed at most.
+/// Compaction debt that is usual, in memtables.
 const USUAL: u64 = 16 * SPREAD;
-/// For so many more of them the longest wait doubles.
+/// The longest wait doubles with each further compaction debt of this size, in memtables.
 const PILE: u64 = 8 * SPREAD;
 
 /// What a writer is up against.
@@ -91,8 +93,9 @@ impl Load {
         u64::try_from((compact + pack) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
     }
 
-    /// How long a write of so many bytes waits at most: more for a large one, or it would outrun the work; and twice as long for each
-    /// memtable that waits to be packed beyond what is usual, or for so many memtables of compactions.
+    /// The longest wait of a write of `bytes` bytes. It grows with the size, or a writer of batches would outrun the workers. It doubles
+    /// for each memtable that waits to be packed beyond what is usual, or for each [`PILE`] of compaction debt beyond [`USUAL`], whichever is
+    /// more.
     pub fn patience(&self, bytes: u64) -> Duration {
         let piles = (self.compact / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
         let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
@@ -171,6 +174,8 @@ pub struct Scheduler {
     done: Condvar,
     /// Wakes writers: nothing is owed.
     free: Condvar,
+    /// How often the debt of writers was forgiven.
+    forgiven: AtomicU64,
     /// Workers that have found work since they rested.
     busy: AtomicU64,
     /// Of writers who pay, if they are to watch the clock for it.
@@ -190,6 +195,7 @@ impl Scheduler {
             work: Condvar::new(),
             done: Condvar::new(),
             free: Condvar::new(),
+            forgiven: AtomicU64::new(0),
             busy: AtomicU64::new(0),
             watcher: None,
             stop: AtomicBool::new(false),
@@ -243,6 +249,7 @@ impl Scheduler {
         let _gate = self.gate.lock();
         if self.busy.load(Relaxed) == 0 {
             self.pace.rest();
+            self.forgiven.fetch_add(1, Relaxed);
             self.free.notify_all();
         }
     }
@@ -300,20 +307,29 @@ impl Scheduler {
         let watcher = self.watcher.as_ref().filter(|_| !EXPLORED);
         let would_watch = watcher.is_some_and(Patience::is_left);
         let slack = if would_watch { pace::SLACK_WATCHING } else { pace::SLACK_ASLEEP };
+        let forgiven = self.forgiven.load(Relaxed);
         let Some(until) = self.pace.charge(price, now, slack) else { return Duration::ZERO };
         let until = until.min(now + most);
+        let is_over = || self.forgiven.load(Relaxed) != forgiven || self.stop.load(Relaxed);
         let ended = match watcher.filter(|watcher| watcher.watches() && until - now <= LONGEST) {
-            Some(watcher) => self.watch(watcher, until, now, clock),
-            None => self.sleep(until, now, clock),
+            Some(watcher) => self.watch(watcher, until, now, clock, &is_over),
+            None => self.sleep(until, now, clock, &is_over),
         };
         ended.saturating_sub(now)
     }
 
-    /// Looks at the clock until then, or until nothing is owed. When it ended.
-    fn watch(&self, watcher: &Patience, until: Duration, since: Duration, clock: &dyn Fn() -> Duration) -> Duration {
+    /// Looks at the clock until then, or until `is_over`. When it ended.
+    fn watch(
+        &self,
+        watcher: &Patience,
+        until: Duration,
+        since: Duration,
+        clock: &dyn Fn() -> Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Duration {
         let mut now = since;
         for _ in 0..MOST_LOOKS {
-            if now >= until || self.pace.is_free() || self.stop.load(Relaxed) {
+            if now >= until || is_over() {
                 break;
             }
             std::hint::spin_loop();
@@ -327,13 +343,19 @@ impl Scheduler {
         now
     }
 
-    /// Sleeps until then, or until nothing is owed. When it ended, as of its last look at the clock.
-    fn sleep(&self, until: Duration, mut now: Duration, clock: &dyn Fn() -> Duration) -> Duration {
+    /// Sleeps until then, or until `is_over`. When it ended, as of its last look at the clock.
+    fn sleep(
+        &self,
+        until: Duration,
+        mut now: Duration,
+        clock: &dyn Fn() -> Duration,
+        is_over: &dyn Fn() -> bool,
+    ) -> Duration {
         for _ in 0..ROUNDS {
             {
                 // Who forgives holds the gate: that is not missed.
                 let mut gate = self.gate.lock();
-                if self.pace.is_free() || self.stop.load(Relaxed) {
+                if is_over() {
                     break;
                 }
                 self.free.wait_for(&mut gate, until.saturating_sub(now));
@@ -391,9 +413,9 @@ mod tests {
         assert_eq!([USUAL, USUAL + PILE, USUAL + 3 * PILE, 1 << 30].map(piled), [1, 2, 8, 1 << MOST_CROWD]);
     }
 
-    /// A writer that does nothing but write, and workers that do so many bytes a second; each byte is compacted ten times. The most that is
-    /// ever owed, in memtables.
-    fn most_owed_of_one_that_writes(write: u64, rate: u64, memtable: u64) -> u64 {
+    /// Simulates a thread that writes `write` bytes at a time without a pause, and workers that compact `rate` bytes a second; each byte is
+    /// compacted ten times. Returns the largest debt, in memtables.
+    fn largest_debt(write: u64, rate: u64, memtable: u64) -> u64 {
         let pace = Pace::default();
         let (mut now, mut owed, mut most) = (Duration::from_secs(1), 0, 0);
         for _ in 0..1000 * memtable / write {
@@ -412,14 +434,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_outruns_a_slow_disk() {
-        // Nobody waits for more than a second, so larger writes do outrun two megabytes a second.
+    fn one_writer_of_batches_does_not_outrun_a_slow_disk() {
+        // No write waits for more than a second, so larger ones do outrun 2 MiB a second.
         let k = 1 << 10;
         for (write, memtable) in
             [(128, 64 * k), (4 * k, 64 * k), (32 * k, 64 * k), (32 * k, 2 * MIB), (128 * k, 2 * MIB)]
         {
             for rate in [2 * MIB, 20 * MIB, 200 * MIB] {
-                let most = most_owed_of_one_that_writes(write, rate, memtable);
+                let most = largest_debt(write, rate, memtable);
                 assert!(most <= 512, "{most} memtables of {memtable} bytes, writes of {write}, {rate} bytes a second");
             }
         }
@@ -479,8 +501,12 @@ mod tests {
         // What takes longer is slept for: a few rounds of a timer.
         scheduler.pay(256 * MIB * 400 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
         assert_eq!(looks.swap(0, Relaxed), u64::from(ROUNDS));
-        // After ten looks nothing is owed any more, or the store closes.
-        for ends in [|it: &Scheduler| it.pace.rest(), |it: &Scheduler| it.stop()] {
+        // After ten looks nothing is owed any more, though another writer owes at once, or the store closes.
+        let forgive = |it: &Scheduler| {
+            it.forgive();
+            it.pace.charge(256 * MIB, Duration::from_secs(1), pace::SLACK_ASLEEP);
+        };
+        for ends in [forgive, Scheduler::stop] {
             let (scheduler, _) = owing(Duration::ZERO);
             let clock = || {
                 if looks.fetch_add(1, Relaxed) == 9 {

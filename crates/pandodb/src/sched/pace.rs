@@ -8,6 +8,7 @@
 //!
 //! The pace is a mean over some seconds, pauses included: so it hardly changes while a worker waits for the disk, and neither do writers. What
 //! was written meanwhile makes the debt grow, and the price with it: that is how a pace which was believed too high corrects itself.
+//! The first measurement, of a tenth of a second, replaces an assumed pace, so a pause within it does make writers wait.
 
 use std::time::Duration;
 
@@ -40,11 +41,11 @@ pub struct Pace {
     measured: Mutex<Measured>,
 }
 
-/// What the pace was measured by.
+/// State of the measurement of the pace.
 #[derive(Debug, Default)]
 struct Measured {
     window: Option<Window>,
-    /// How long was measured so far, up to [`MEMORY`]: what was only assumed before the first measurement does not count in the mean.
+    /// Total time measured, at most [`MEMORY`]: the weight of the pace before in the mean.
     known: Duration,
 }
 
@@ -107,11 +108,6 @@ impl Pace {
     pub fn rest(&self) {
         self.measured.lock().window.take();
         self.paid_until.store(0, Relaxed);
-    }
-
-    /// Whether nothing is owed.
-    pub fn is_free(&self) -> bool {
-        self.paid_until.load(Relaxed) == 0
     }
 
     /// Bytes of background work a second.
@@ -190,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_assumed_at_first_does_not_count_once_something_is_measured() {
+    fn the_first_measurement_replaces_the_assumed_pace() {
         let pace = Pace::default();
         assert_eq!(pace.rate(), UNKNOWN);
         (0..200).for_each(|t| pace.work(2000, ms(t)));

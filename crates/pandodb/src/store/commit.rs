@@ -142,6 +142,16 @@ pub(crate) struct Payload<'a> {
     pub keyspaces: &'a [Arc<KeyspaceState>],
 }
 
+impl Payload<'_> {
+    /// About the bytes that it adds to memtables. Of a large value that is a reference: what is written to its place on disk is never compacted.
+    fn memory_bytes(&self) -> u64 {
+        match &self.ops {
+            PayloadOps::One(op) => (op.key.len() + op.value.len()) as u64,
+            PayloadOps::Many(record, _) => record.len() as u64,
+        }
+    }
+}
+
 /// The operations of a commit.
 pub(crate) enum PayloadOps<'a> {
     /// One, not encoded yet.
@@ -171,7 +181,7 @@ impl Engine {
     fn try_commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
         let log = self.check_writable()?;
         let started = self.device.now();
-        self.admit(payload.bytes, payload.frees, started)?;
+        self.admit(payload.memory_bytes(), payload.frees, started)?;
         let last = match &payload.ops {
             PayloadOps::One(op) => {
                 // A thread that is ending may have no buffer any more.

@@ -178,7 +178,12 @@ impl Engine {
         }
         let room = memtable.saturating_sub(self.active());
         let crowd = (debt.pack_bytes / memtable).saturating_sub(MAX_SEALED - 1);
-        let load = Load { pack: debt.pack_bytes, compact: debt.compact_bytes, room, memtable, crowd };
+        // An ordinary write on a full disk is refused, and pays for nothing.
+        if !frees && self.reserve.is_short() {
+            return Ok(());
+        }
+        let compact = if self.is_stalled() { 0 } else { debt.compact_bytes };
+        let load = Load { pack: debt.pack_bytes, compact, room, memtable, crowd };
         let price = load.price(bytes);
         if self.config.background_threads > 0 {
             let waited = self.scheduler.pay(price, load.patience(bytes), now, &|| self.device.now());

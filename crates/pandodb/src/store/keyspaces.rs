@@ -87,6 +87,7 @@ pub(super) mod tests {
     use std::cell::Cell;
 
     use super::super::Store;
+    use crate::base::KeyRange;
     use crate::device::MemDevice;
     use crate::index::Debt;
 
@@ -144,6 +145,37 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn writers_do_not_pay_for_a_compaction_that_was_asked_for() {
+        let store = store(1, 1 << 20);
+        let keyspace = store.keyspace("keyspace 0").expect("it is there");
+        (0..4_000u32).for_each(|i| keyspace.put(i.to_be_bytes(), [7; 300]).expect("written"));
+        (0..40u32).for_each(|i| keyspace.delete((i * 100).to_be_bytes()).expect("deleted"));
+        store.settle().expect("settled");
+        assert_eq!(store.engine.debt(), Debt::default());
+        keyspace.state.index.compact(&KeyRange::all()).expect("asked for");
+        let debt = store.engine.debt();
+        assert!(debt.requested_bytes > 1 << 20 && debt.compact_bytes == 0, "{debt:?}");
+        assert_eq!(debt.total(), debt.requested_bytes);
+        store.settle().expect("settled");
+        assert_eq!(store.engine.debt(), Debt::default());
+    }
+
+    #[test]
+    fn a_large_value_pays_for_the_bytes_of_its_reference() {
+        let store = store(1, 1 << 20);
+        let keyspace = store.keyspace("keyspace 0").expect("it is there");
+        let mut i = 0u32;
+        while store.engine.debt().compact_bytes < 1 << 20 {
+            i += 1;
+            keyspace.put(i.wrapping_mul(0x9e37_79b9).to_be_bytes(), [7; 300]).expect("written");
+        }
+        let before = store.engine.debt().total();
+        keyspace.put("large", vec![7; 4 << 20]).expect("written");
+        let done = before.saturating_sub(store.engine.debt().total());
+        assert!(done < 64 << 10, "the writer has done {done} bytes of {before} that were owed");
+    }
+
+    #[test]
     fn the_sum_of_what_is_owed_equals_a_walk() {
         let store = store(40, 1 << 20);
         let walk = || {
@@ -152,6 +184,7 @@ pub(super) mod tests {
                 Debt {
                     pack_bytes: sum.pack_bytes + debt.pack_bytes,
                     compact_bytes: sum.compact_bytes + debt.compact_bytes,
+                    requested_bytes: sum.requested_bytes + debt.requested_bytes,
                 }
             })
         };

@@ -159,9 +159,14 @@ impl Engine {
         reserve(true)
     }
 
+    /// Whether compactions are owed, and none of them fits: a writer does not wait for them.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.pressure.stalled.load(Relaxed)
+    }
+
     /// Why background work does not go on, if it does not.
     pub(super) fn obstacle(&self) -> Option<Error> {
-        let stalled = || self.pressure.stalled.load(Relaxed).then_some(Error::DiskFull { op: "compaction" });
+        let stalled = || self.is_stalled().then_some(Error::DiskFull { op: "compaction" });
         self.trouble.lock().clone().or_else(stalled)
     }
 

@@ -109,7 +109,7 @@ fn copy(
     }
     out.write()?;
     if !SeededBug::TailCopyNotSynced.is_on() {
-        out.file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
+        out.file.sync().map_err(|e| Error::final_io("sync", name, None, &e))?;
     }
     let target = segment_name(0, number);
     // From here on the copy may count: a full disk is no longer a reason to fall back.
@@ -171,5 +171,5 @@ fn rewrite_range(device: &dyn Device, name: &str, from: u64, to: u64) -> Result<
         write_all_at(&*file, at, part).map_err(|e| Error::io("write", name, Some(at), &e))?;
         at += part.len() as u64;
     }
-    file.sync().map_err(|e| Error::io("sync", name, None, &e))
+    file.sync().map_err(|e| Error::final_io("sync", name, None, &e))
 }

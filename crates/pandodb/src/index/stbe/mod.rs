@@ -277,10 +277,16 @@ impl Stbe {
     /// Recomputes the compaction debt after a root swap.
     fn recount(&self, inner: &mut Inner) {
         // A run that has range tombstones only has no bytes, and is work all the same.
-        let waiting: u64 = self.waiting(inner).iter().map(|candidate| candidate.bytes.max(1)).sum();
+        let (mut waiting, mut requested) = (0, 0);
+        for candidate in self.waiting(inner) {
+            *(if candidate.forced { &mut requested } else { &mut waiting }) += candidate.bytes.max(1);
+        }
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
         let routes = self.route_bytes(inner);
-        self.owing.change(|own| own.compact_bytes = waiting + working + routes);
+        self.owing.change(|own| {
+            own.compact_bytes = waiting + working + routes;
+            own.requested_bytes = requested;
+        });
     }
 
     fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {

@@ -139,7 +139,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(VoidEpochReplayed, Crash, ANY, "after a recovery was crashed a seqno comes twice"),
         hunt(TailTrusted, Faults, FORGOTTEN, "what a reopened store has shown is gone after a power cut"),
         hunt(TailCopyNotSynced, Crash, ANY, "a crash inside recovery loses the tail"),
-        hunt(LogDiscardedEarly, Corrupt, (47, 8), "the older superblock does not serve: its log is gone"),
+        hunt(LogDiscardedEarly, Corrupt, (31, 8), "the older superblock does not serve: its log is gone"),
         hunt(RecordUnchecked, Crash, (1, 1), "a torn record is replayed"),
         hunt(SyncForgetsStreams, Crash, ANY, "a power cut after an acknowledgement loses what another stream held"),
         hunt(LazyLeftBehind, Crash, ANY, "a kill loses a buffered commit with a lazy one before it"),

@@ -5,6 +5,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid_nohang};
@@ -16,6 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(path: &Path) -> Store {
     Store::builder(path).memory_budget(2 << 20).open().expect("the store opens")
+}
+
+/// Held by each test: they run one after the other. The crate `parking_lot` keeps threads that wait in tables of the process. If a thread is
+/// changing such a table at the moment of a fork, the table stays locked in the child, and stores that the child opens wait for ever
+/// (`docs/decisions/0042`).
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A forked process.
@@ -118,7 +128,15 @@ impl Handles {
 
 /// A store with a few rows in a run, and one in the memtable.
 fn filled(path: &Path) -> Store {
-    let store = open(path);
+    fill(open(path))
+}
+
+/// The same without background threads, so that none is at work when the process forks: see [`ALONE`].
+fn filled_at_rest(path: &Path) -> Store {
+    fill(Store::builder(path).memory_budget(2 << 20).background_threads(0).open().expect("the store opens"))
+}
+
+fn fill(store: Store) -> Store {
     let keyspace = store.keyspace("k").unwrap();
     (0..2000).for_each(|i| keyspace.put(format!("row {i}"), vec![i as u8; 100]).unwrap());
     store.settle().unwrap();
@@ -128,6 +146,7 @@ fn filled(path: &Path) -> Store {
 
 #[test]
 fn the_child_is_refused_and_the_parent_goes_on() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let (child, parent) = in_child(Handles::of(filled(&path)), Handles::are_refused);
@@ -151,6 +170,7 @@ fn the_child_is_refused_and_the_parent_goes_on() {
 /// Nothing was written since the opening, so both would make the log's first file: the parent was poisoned by it.
 #[test]
 fn the_first_write_after_a_fork_is_the_parents() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     drop(filled(&path));
@@ -168,6 +188,7 @@ fn the_first_write_after_a_fork_is_the_parents() {
 
 #[test]
 fn a_parent_that_closes_its_store_need_not_wait_for_the_child() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (path, done) = (dir.path().join("s"), dir.path().join("done"));
     let (child, store) = in_child(filled(&path), |store| {
@@ -187,9 +208,10 @@ fn a_parent_that_closes_its_store_need_not_wait_for_the_child() {
 
 #[test]
 fn a_child_has_stores_of_its_own() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (path, other) = (dir.path().join("s"), dir.path().join("other"));
-    let (child, store) = in_child(filled(&path), |store| {
+    let (child, store) = in_child(filled_at_rest(&path), |store| {
         let own = filled(&other);
         assert_eq!(own.keyspace("k").unwrap().iter().count(), 2001);
         refused("stats", store.stats());
@@ -210,6 +232,7 @@ fn a_child_has_stores_of_its_own() {
 /// A child that has dropped what it inherited does not keep the lock of a parent that was killed.
 #[test]
 fn the_store_of_a_killed_parent_can_be_opened_beside_its_child() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (path, dropped, done) = (dir.path().join("s"), dir.path().join("dropped"), dir.path().join("done"));
     let (parent, ()) = in_child((), |()| {
@@ -239,6 +262,7 @@ fn wait_for(path: &Path) {
 /// Threads that hold locks of the engine at the moment of a fork are not in the child, which must not wait for them.
 #[test]
 fn a_child_waits_for_no_thread_of_the_parent() {
+    let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let store = filled(&dir.path().join("s"));
     let keyspace = store.keyspace("k").unwrap();

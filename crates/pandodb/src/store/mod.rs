@@ -71,7 +71,8 @@ use crate::check::VerifyReport;
 ///
 /// A store belongs to the process that opened it. In a child that was forked since, every operation on its handles fails with
 /// [`Error::Forked`], and dropping them there does nothing to the parent's store; values that were read before the fork stay valid.
-/// A child may open stores of its own. As long as it lives and has not dropped the inherited handles it keeps the lock of the
+/// A child may open stores of its own, but only if no store was busy in the parent at the moment of the fork: otherwise they may wait for
+/// ever for a lock that a thread of the parent held. To be safe, fork before you open the first store. As long as it lives and has not dropped the inherited handles it keeps the lock of the
 /// parent's store, should the parent be killed; a parent that closes its store releases the lock whatever the child does. Another
 /// program that a child becomes (`exec`), as `std::process::Command` has it, inherits nothing.
 ///

@@ -16,9 +16,11 @@
 //! * A lone run is not rewritten, unless it arrived like this and is mostly deletes, or a caller asked for its range
 //!   ([`super::Stbe`] keeps those as `forced`).
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::Merging;
 use super::deletes::{WASTE, entries};
 use super::node::{Branch, BranchId, Node, Trim};
 use crate::base::{KeyRange, RunId, SeededBug, Seqno};
@@ -65,6 +67,15 @@ impl Candidate {
         self.branches.iter().map(|branch| branch.id).collect()
     }
 
+    fn urgency(&self) -> Urgency {
+        (self.branches.len(), Reverse(self.height))
+    }
+
+    /// Bytes that it counts as: a run that has range tombstones only has none, and is work all the same.
+    fn weight(&self) -> u64 {
+        self.bytes.max(1)
+    }
+
     /// Whether two compactions would read the same message.
     pub fn conflicts(&self, ids: &[BranchId], live: &[KeyRange]) -> bool {
         self.branches.iter().any(|branch| ids.contains(&branch.id))
@@ -99,53 +110,161 @@ impl Stuck {
         self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
     }
 
+    /// Nothing was damaged so far.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether the branch is to be left as it is, or another piece of it in the same node: an output replaces all pieces.
     fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
-        !self.0.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
+        !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
     }
 
     /// Whether the branch is to be left as it is.
     pub fn holds(&self, branch: &Branch) -> bool {
-        !self.0.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
+        !self.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
     }
 }
 
-/// Everything that waits to be compacted under `root`, the most urgent first.
-pub fn candidates(root: &Arc<Node>, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Vec<Candidate> {
-    let mut found = Vec::new();
-    let plain = forced.is_empty() && stuck.0.is_empty();
-    let mut look = |node: &Arc<Node>| {
-        let before = found.len();
-        if node.is_leaf() {
-            found.extend(in_leaf(node, policy, forced, stuck));
-        } else if !Arc::ptr_eq(node, root) {
-            in_inner(node, policy, stuck, &mut found);
+/// The compactions that can be chosen from.
+///
+/// Every swap of the root asks how many bytes wait, and every worker for the most urgent compaction. Both answers come from sums that
+/// nodes keep ([`Waits`]), so that only new nodes and the way to the answer are looked at, not the whole trunk.
+pub struct Choice<'a> {
+    /// Where the trunk begins.
+    pub root: &'a Arc<Node>,
+    /// The same for all calls with nodes of one trunk.
+    pub policy: Policy,
+    /// Requests of callers.
+    pub forced: &'a [Forced],
+    /// What is left as it is.
+    pub stuck: &'a Stuck,
+    /// Compactions under way: what conflicts with them cannot be chosen.
+    pub merging: &'a [Merging],
+}
+
+/// What waits to be compacted in a node and below it, if there are no requests and no damage. Nodes never change, so neither does this.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Waits {
+    /// Bytes of all candidates, each at least one.
+    bytes: u64,
+    /// The most urgent one.
+    first: Option<Urgency>,
+}
+
+/// Long lists of branches come first: they cost readers the most. Among equals the lower node, whose flushes come from above.
+type Urgency = (usize, Reverse<u32>);
+
+impl Choice<'_> {
+    /// Everything that can be chosen, the most urgent first.
+    pub fn all(&self) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        self.root.walk(&mut |node| found.extend(self.of_node(node)));
+        found.sort_by_key(|candidate| Reverse(candidate.urgency()));
+        found
+    }
+
+    /// The most urgent one.
+    pub fn first(&self) -> Option<Candidate> {
+        if !self.is_plain() {
+            return self.all().into_iter().next();
         }
-        found.len() > before
-    };
-    // The root's own branches are never candidates, so it is not marked as resting: under a new root it is an ordinary node.
-    look(root);
-    root.children.iter().for_each(|child| _ = visit(&child.node, plain, &mut look));
-    // Long lists first: they cost readers the most. Among equals the lower node, whose flushes come from above.
-    found.sort_by_key(|candidate| (std::cmp::Reverse(candidate.branches.len()), candidate.height));
-    found
-}
+        let mut best = None;
+        self.look(self.root, &mut best);
+        debug_assert_eq!(
+            best.as_ref().map(Candidate::ids),
+            self.all().first().map(Candidate::ids),
+            "the best on the way and the best of all"
+        );
+        best
+    }
 
-/// Visits a node and what is below it; whether there is a candidate. A node that had none in an earlier visit without requests and damage
-/// (`plain`) has none now, since nodes never change.
-fn visit(node: &Arc<Node>, plain: bool, look: &mut dyn FnMut(&Arc<Node>) -> bool) -> bool {
-    if plain && node.rests.get().is_some() {
-        return false;
+    /// Bytes that wait, without and with a caller's request; each candidate counts at least one, since runs of range tombstones have
+    /// no bytes and are work all the same.
+    pub fn bytes(&self) -> (u64, u64) {
+        if self.is_plain() {
+            let all = self.waits(self.root).bytes;
+            let waiting = all - self.taken(self.root);
+            debug_assert_eq!(waiting, self.sums().0, "sums of nodes and a walk");
+            return (waiting, 0);
+        }
+        self.sums()
     }
-    let mut waits = look(node);
-    for child in &node.children {
-        waits |= visit(&child.node, plain, look);
+
+    fn sums(&self) -> (u64, u64) {
+        self.all().iter().fold((0, 0), |(waiting, requested), candidate| match candidate.forced {
+            false => (waiting + candidate.weight(), requested),
+            true => (waiting, requested + candidate.weight()),
+        })
     }
-    if plain && !waits {
-        // Another thread may have been first; it has found the same.
-        let _ = node.rests.set(());
+
+    /// Nothing but the nodes says what waits.
+    fn is_plain(&self) -> bool {
+        self.forced.is_empty() && self.stuck.is_empty()
     }
-    waits
+
+    /// The candidates of one node; those that conflict with a compaction under way are left out.
+    fn of_node(&self, node: &Arc<Node>) -> Vec<Candidate> {
+        let mut found = self.in_node(node);
+        found.retain(|candidate| !self.is_taken(candidate));
+        found
+    }
+
+    fn in_node(&self, node: &Arc<Node>) -> Vec<Candidate> {
+        let mut found = Vec::new();
+        if node.is_leaf() {
+            found.extend(in_leaf(node, self.policy, self.forced, self.stuck));
+        } else if !Arc::ptr_eq(node, self.root) {
+            in_inner(node, self.policy, self.stuck, &mut found);
+        }
+        found
+    }
+
+    fn is_taken(&self, candidate: &Candidate) -> bool {
+        self.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
+    }
+
+    /// What waits in a node and below it, whatever is under way.
+    fn waits(&self, node: &Arc<Node>) -> Waits {
+        let count = || {
+            let mut waits = Waits::default();
+            for candidate in self.in_node(node) {
+                waits.bytes += candidate.weight();
+                waits.first = waits.first.max(Some(candidate.urgency()));
+            }
+            for child in node.children.iter().map(|child| self.waits(&child.node)) {
+                waits.bytes += child.bytes;
+                waits.first = waits.first.max(child.first);
+            }
+            waits
+        };
+        // A root's own branches are no candidates. Under a new root it is an ordinary node.
+        if Arc::ptr_eq(node, self.root) { count() } else { *node.waits.get_or_init(count) }
+    }
+
+    /// Bytes of the candidates that conflict with compactions under way.
+    fn taken(&self, node: &Arc<Node>) -> u64 {
+        let overlaps = |merging: &Merging| merging.live.iter().any(|live| live.overlaps(&node.range));
+        if !self.merging.iter().any(overlaps) || self.waits(node).bytes == 0 {
+            return 0;
+        }
+        let own: u64 =
+            self.in_node(node).iter().filter(|candidate| self.is_taken(candidate)).map(Candidate::weight).sum();
+        own + node.children.iter().map(|child| self.taken(&child.node)).sum::<u64>()
+    }
+
+    /// Replaces `best` if something more urgent can be chosen in a node or below it.
+    fn look(&self, node: &Arc<Node>, best: &mut Option<Candidate>) {
+        if self.waits(node).first <= best.as_ref().map(Candidate::urgency) {
+            return;
+        }
+        for candidate in self.of_node(node) {
+            if best.as_ref().is_none_or(|best| candidate.urgency() > best.urgency()) {
+                *best = Some(candidate);
+            }
+        }
+        node.children.iter().for_each(|child| self.look(&child.node, best));
+    }
 }
 
 fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {

@@ -43,7 +43,7 @@ mod tests;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use self::choose::{Candidate, Forced, Stuck, candidates};
+use self::choose::{Candidate, Choice, Forced, Stuck};
 use self::job::{MergeJob, Output, PackJob};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
@@ -258,7 +258,7 @@ impl Stbe {
             let job = merging.parked.take().expect("just seen");
             return Ok(Some(Claim::Merge(merging.ticket, job)));
         }
-        let Some(candidate) = self.waiting(&inner).into_iter().next() else {
+        let Some(candidate) = self.choice(&inner).first() else {
             return Ok(None);
         };
         // Leaves rewrite what they hold as it grows; above them a message is compacted once a level.
@@ -268,19 +268,14 @@ impl Stbe {
     }
 
     /// The compactions that could start now.
-    fn waiting(&self, inner: &Inner) -> Vec<Candidate> {
-        let mut found = candidates(&inner.trunk.root, self.shape.policy, &inner.trunk.forced, &inner.stuck);
-        found.retain(|candidate| !inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live)));
-        found
+    fn choice<'a>(&self, inner: &'a Inner) -> Choice<'a> {
+        let Trunk { root, forced, .. } = &inner.trunk;
+        Choice { root, policy: self.shape.policy, forced, stuck: &inner.stuck, merging: &inner.merging }
     }
 
     /// Recomputes the compaction debt after a root swap.
     fn recount(&self, inner: &mut Inner) {
-        // A run that has range tombstones only has no bytes, and is work all the same.
-        let (mut waiting, mut requested) = (0, 0);
-        for candidate in self.waiting(inner) {
-            *(if candidate.forced { &mut requested } else { &mut waiting }) += candidate.bytes.max(1);
-        }
+        let (waiting, requested) = self.choice(inner).bytes();
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
         let routes = self.route_bytes(inner);
         self.owing.change(|own| {
@@ -502,8 +497,9 @@ impl Stbe {
     /// Makes a new trunk the current one: the one place where readers' world changes. Large values in `dropped` are freed
     /// when the last view before it is gone.
     fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
-        let found = || candidates(&trunk.root, self.shape.policy, &trunk.forced, &inner.stuck);
-        if !trunk.forced.is_empty() && !found().iter().any(|c| c.forced) {
+        let Trunk { root, forced, .. } = &trunk;
+        let all = Choice { root, policy: self.shape.policy, forced, stuck: &inner.stuck, merging: &[] };
+        if !forced.is_empty() && all.bytes().1 == 0 {
             trunk.forced.clear();
         }
         trunk.graves = inner.trunk.graves.succeed(dropped);
@@ -640,11 +636,15 @@ impl Index for Stbe {
         stats.splits = self.counters.tend.splits.load(Relaxed);
         stats.merges = self.counters.tend.merges.load(Relaxed);
         stats.debt = self.debt();
-        let (inner, mut damaged) = (self.inner.lock(), HashSet::new());
-        inner.trunk.root.walk(&mut |node| {
-            let stuck = node.branches.iter().filter(|branch| inner.stuck.holds(branch));
-            damaged.extend(stuck.map(|branch| branch.slice.run().meta().id));
-        });
+        let inner = self.inner.lock();
+        let mut damaged = HashSet::new();
+        // A walk under the lock, which workers wait for: not without need.
+        if !inner.stuck.is_empty() {
+            inner.trunk.root.walk(&mut |node| {
+                let stuck = node.branches.iter().filter(|branch| inner.stuck.holds(branch));
+                damaged.extend(stuck.map(|branch| branch.slice.run().meta().id));
+            });
+        }
         stats.damaged_runs = damaged.len() as u64;
         stats
     }

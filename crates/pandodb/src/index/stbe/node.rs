@@ -17,6 +17,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::choose::Waits;
 use super::deletes::Deletes;
 use crate::base::sync::OnceLock;
 use crate::base::{Error, KeyRange, Result, RunId, SeededBug};
@@ -107,8 +108,8 @@ pub struct Node {
     /// Why neither copy of the node could be read: then it holds nothing and nothing is known of it but its range. Only in
     /// a store that is open for reading.
     pub lost: Option<Error>,
-    /// Set once it is known that nothing here and below waits to be compacted ([`super::choose::candidates`]).
-    pub(super) rests: OnceLock<()>,
+    /// What waits here and below, once that was asked.
+    pub(super) waits: OnceLock<Waits>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
 
@@ -116,7 +117,7 @@ impl Node {
     /// A node that is not on disk.
     pub fn new(range: KeyRange, height: u32) -> Node {
         let (branches, children) = (Vec::new(), Vec::new());
-        Node { range, height, branches, children, lost: None, rests: OnceLock::new(), stored: OnceLock::new() }
+        Node { range, height, branches, children, lost: None, waits: OnceLock::new(), stored: OnceLock::new() }
     }
 
     /// A node that cannot be read.
@@ -134,7 +135,7 @@ impl Node {
             branches: self.branches.clone(),
             children: self.children.clone(),
             lost: self.lost.clone(),
-            rests: OnceLock::new(),
+            waits: OnceLock::new(),
             stored: OnceLock::new(),
         }
     }

@@ -257,7 +257,7 @@ impl Stbe {
             return None;
         }
         // Above the leaves a compaction frees nothing of an input that another child has got already.
-        let owed = self.waiting(inner);
+        let owed = self.choice(inner).all();
         let small = |candidate: &&Candidate| candidate.height == 0 && fits(candidate.bytes, beside);
         if let Some(candidate) = owed.iter().find(small) {
             return Some(Relief::Merge(Box::new(Candidate { trim: Trim::Holes, ..candidate.clone() })));

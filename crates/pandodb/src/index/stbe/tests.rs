@@ -463,8 +463,11 @@ fn small_batches_do_not_rewrite_a_leaf() {
     for (i, branch) in leaf.branches.iter_mut().enumerate() {
         (branch.bytes, branch.fresh) = if i == 0 { (100_000, false) } else { (200, true) };
     }
-    let choose =
-        |leaf: &Node| candidates(&Arc::new(leaf.edit()), Policy::Product, &[], &Stuck::default()).pop().expect("one");
+    let stuck = Stuck::default();
+    let choose = |leaf: &Node| {
+        let root = &Arc::new(leaf.edit());
+        Choice { root, policy: Policy::Product, forced: &[], stuck: &stuck, merging: &[] }.first().expect("one")
+    };
     assert_eq!(choose(&leaf).ids(), leaf.branches[1..].iter().map(|branch| branch.id).collect::<Vec<_>>());
     // What was compacted here before is no longer among itself, and so many of it are worth the whole leaf.
     leaf.branches.iter_mut().for_each(|branch| branch.fresh = false);

@@ -108,7 +108,7 @@ impl PageWriter {
     fn extend(&mut self, pages: u32) -> Result<()> {
         let left = self.expected_pages.saturating_sub(self.placed_pages + u64::from(self.free_pages));
         let step = left.clamp(u64::from(EXTENT_PAGES), u64::from(STEP_PAGES)) as u32;
-        let extent = self.data.alloc(step.max(pages).next_multiple_of(EXTENT_PAGES))?;
+        let extent = self.data.alloc_some(pages, step.max(pages).next_multiple_of(EXTENT_PAGES))?;
         match self.extents.last_mut() {
             Some(last) if last.end() == extent.start.0 => {
                 last.pages += extent.pages;

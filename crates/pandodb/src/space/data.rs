@@ -120,6 +120,8 @@ pub struct DataFile {
     failed_sync: Mutex<Option<String>>,
     /// The pages of [`File::hole_unit`]: only units that are wholly free are punched.
     hole_pages: u32,
+    /// Set while disk space is short: what is written takes free pages that still occupy space first.
+    fills_gaps: AtomicBool,
 }
 
 /// What the map's lock guards.
@@ -205,6 +207,7 @@ impl DataFile {
             compressed: AtomicBool::new(false),
             blobs_unsynced: AtomicBool::new(false),
             failed_sync: Mutex::new(None),
+            fills_gaps: AtomicBool::new(false),
         }))
     }
 
@@ -233,6 +236,33 @@ impl DataFile {
             u64::from(pages.div_ceil(EXTENT_PAGES)) - state.map.free_tail().min(u64::from(pages / EXTENT_PAGES));
         self.grow(&mut state, missing)?;
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
+    }
+
+    /// As [`DataFile::alloc`] of `pages`, or fewer, at least `least`, where that fills a gap ([`DataFile::fill_gaps`]).
+    ///
+    /// # Errors
+    /// As [`DataFile::alloc`].
+    pub fn alloc_some(&self, least: u32, pages: u32) -> Result<Extent> {
+        if self.fills_gaps.load(Relaxed)
+            && let Some(gap) = self.state.lock().map.alloc_gap(least, pages, self.hole_pages)
+        {
+            return Ok(gap);
+        }
+        self.alloc(pages)
+    }
+
+    /// From now on, whether runs go into gaps first: free pages that still occupy disk space, since others of their unit
+    /// ([`File::hole_unit`]) are in use. Runs get many short extents by that, so it is for a disk that is almost full.
+    pub fn fill_gaps(&self, fill: bool) {
+        self.fills_gaps.store(fill && self.hole_pages > 1, Relaxed);
+    }
+
+    /// Bytes of all gaps.
+    pub fn gap_bytes(&self) -> u64 {
+        if self.hole_pages == 1 {
+            return 0;
+        }
+        self.state.lock().map.gap_pages(self.hole_pages) * PAGE as u64
     }
 
     /// As [`DataFile::alloc`], at least an extent away from `other`; anywhere if the disk has no room for that.

@@ -11,6 +11,8 @@ use crate::base::{EXTENT_PAGES, Extent, PageNo};
 
 /// Slabs tried for a small request before a fresh extent is opened.
 const SLAB_TRIES: usize = 64;
+/// Partly taken extents that are searched for a gap.
+const GAP_TRIES: usize = 1024;
 
 /// Which pages are taken. Invariant: `free` holds exactly the maximal ranges of extents whose word is 0, `partial`
 /// exactly the extents whose word is neither 0 nor full.
@@ -20,12 +22,21 @@ pub struct PageMap {
     free: RangeSet,
     partial: BTreeSet<u64>,
     taken_pages: u64,
+    /// The extent in which the last gap was taken: the search for the next one begins here.
+    last_gap: u64,
 }
 
 /// The bits of an extent's word from `from` on, `count` of them.
 fn mask(from: u32, count: u32) -> u32 {
     debug_assert!(from + count <= EXTENT_PAGES && count > 0);
     (u32::MAX >> (EXTENT_PAGES - count)) << from
+}
+
+/// The bits of the free pages of those units (of `unit` pages) that hold a taken page.
+fn gaps(word: u32, unit: u32) -> u32 {
+    let in_use =
+        (0..EXTENT_PAGES).step_by(unit as usize).map(|first| mask(first, unit)).filter(|bits| word & bits != 0);
+    in_use.fold(0, |all, bits| all | bits) & !word
 }
 
 /// The first bit at which `count` zero bits in a row start.
@@ -107,6 +118,27 @@ impl PageMap {
         let extent = Extent { start: PageNo(start * u64::from(EXTENT_PAGES)), pages };
         assert!(self.take(extent));
         Some(extent)
+    }
+
+    /// Takes a gap: at least `least` contiguous free pages, and at most `most`, of units (of `unit` pages) that are in use. `None` if the
+    /// extents that are looked at have none.
+    pub fn alloc_gap(&mut self, least: u32, most: u32, unit: u32) -> Option<Extent> {
+        let in_turn = self.partial.range(self.last_gap..).chain(self.partial.range(..self.last_gap));
+        let (at, from, pages) = in_turn.take(GAP_TRIES).find_map(|&at| {
+            let gaps = gaps(self.words[at as usize], unit);
+            let longest =
+                (least..=most.min(EXTENT_PAGES)).rev().find_map(|pages| Some((find_gap(!gaps, pages)?, pages)));
+            longest.map(|(from, pages)| (at, from, pages))
+        })?;
+        self.last_gap = at;
+        let extent = Extent { start: PageNo(at * u64::from(EXTENT_PAGES) + u64::from(from)), pages };
+        assert!(self.take(extent));
+        Some(extent)
+    }
+
+    /// Free pages of units (of `unit` pages) that are in use.
+    pub fn gap_pages(&self, unit: u32) -> u64 {
+        self.partial.iter().map(|&at| u64::from(gaps(self.words[at as usize], unit).count_ones())).sum()
     }
 
     /// Marks pages as taken. `false`, and nothing changes, if one of them is already taken or beyond the map.
@@ -288,6 +320,26 @@ mod tests {
         held.drain(..).for_each(|e| map.release(e));
         assert_eq!((map.taken_pages(), map.free_tail()), (0, map.extents()));
         map.shrink(map.extents() - 1);
+        check(&map);
+    }
+
+    #[test]
+    fn gaps_of_units_in_use_are_taken_and_no_other_pages() {
+        let mut map = PageMap::default();
+        map.grow(3);
+        // The first extent: units of 8 pages with 6, 0, 8 and 1 taken; the last: with 4 in the middle.
+        [extent(0, 6), extent(16, 8), extent(31, 1), extent(34, 4)]
+            .into_iter()
+            .for_each(|taken| assert!(map.take(taken)));
+        assert_eq!(map.gap_pages(8), 2 + 7 + 4);
+        assert_eq!(map.gap_pages(1), 0, "a page is free or in use");
+        assert_eq!(map.alloc_gap(3, 5, 8), Some(extent(24, 5)), "the longest that is wanted");
+        assert_eq!(map.alloc_gap(3, 5, 8), None, "2 pages here and there");
+        assert_eq!(map.alloc_gap(1, 9, 8), Some(extent(6, 2)));
+        assert_eq!(map.alloc_gap(2, 9, 8), Some(extent(29, 2)));
+        assert_eq!(map.alloc_gap(1, 9, 8), Some(extent(32, 2)), "the next extent");
+        assert_eq!(map.alloc_gap(1, 9, 8), Some(extent(38, 2)));
+        assert_eq!((map.alloc_gap(1, 9, 8), map.gap_pages(8)), (None, 0), "whole units stay free");
         check(&map);
     }
 

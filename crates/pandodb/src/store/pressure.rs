@@ -198,6 +198,7 @@ impl Engine {
 
     fn relieve_turn(&self) -> Turn {
         let Some(_one) = self.pressure.relieving.try_lock() else { return Turn::Stuck };
+        self.core.data.fill_gaps(true);
         self.log.as_ref().map(Log::give_up_prepared);
         if !self.pressure.punched.swap(true, Relaxed) {
             self.core.data.punch_free();
@@ -248,7 +249,7 @@ impl Engine {
     /// through; `None` if there is nothing to do.
     fn relieve_one(&self) -> Result<Option<u64>> {
         let background = self.config.shares().background;
-        let available = || self.device.available().unwrap_or(background);
+        let available = || self.device.available().unwrap_or(background) + self.core.data.gap_bytes();
         let urgent = self.pressure.pressed.load(Relaxed);
         // What was kept back can be had, also where the file system does not count it as available (as ext4 does for root).
         let mut drawn = 0;

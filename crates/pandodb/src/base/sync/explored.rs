@@ -263,6 +263,18 @@ impl<T> OnceLock<T> {
         self.value.set(value)
     }
 
+    /// What it was set to; if it is empty, what `value` returns. Threads do not wait for each other here: several may call `value`,
+    /// and the first to finish sets the cell.
+    pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
+        self.point.pass();
+        if let Some(set) = self.value.get() {
+            return set;
+        }
+        let value = value();
+        self.point.pass();
+        self.value.get_or_init(|| value)
+    }
+
     /// Empties it.
     pub fn take(&mut self) -> Option<T> {
         self.value.take()

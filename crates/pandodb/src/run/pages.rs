@@ -20,6 +20,8 @@ use crate::space::{BlockKind, DataFile};
 
 /// The most that is allocated ahead, and written at a time: 1 MiB.
 const STEP_PAGES: u32 = 256;
+/// Extents of a run that may be short, on a full disk.
+const MOST_SHORT: usize = 64;
 /// A run is written in so many pieces at least, as far as whole extents allow: who merges in steps writes in steps, too.
 const LEAST_WRITES: u64 = 8;
 
@@ -108,7 +110,10 @@ impl PageWriter {
     fn extend(&mut self, pages: u32) -> Result<()> {
         let left = self.expected_pages.saturating_sub(self.placed_pages + u64::from(self.free_pages));
         let step = left.clamp(u64::from(EXTENT_PAGES), u64::from(STEP_PAGES)) as u32;
-        let extent = self.data.alloc_some(pages, step.max(pages).next_multiple_of(EXTENT_PAGES))?;
+        let step = step.max(pages).next_multiple_of(EXTENT_PAGES);
+        // Each node that reaches the run stores all of its extents.
+        let least = if self.extents.len() < MOST_SHORT { pages } else { step };
+        let extent = self.data.alloc_some(least, step)?;
         match self.extents.last_mut() {
             Some(last) if last.end() == extent.start.0 => {
                 last.pages += extent.pages;

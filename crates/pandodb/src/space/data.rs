@@ -238,21 +238,21 @@ impl DataFile {
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
-    /// As [`DataFile::alloc`] of `pages`, or fewer, at least `least`, where that fills a gap ([`DataFile::fill_gaps`]).
+    /// Allocates `pages`, or between `least` and `pages` if gap filling is on ([`DataFile::fill_gaps`]) and a gap is found.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
     pub fn alloc_some(&self, least: u32, pages: u32) -> Result<Extent> {
         if self.fills_gaps.load(Relaxed)
-            && let Some(gap) = self.state.lock().map.alloc_gap(least, pages, self.hole_pages)
+            && let Some(gap) = self.state.lock().map.alloc_gap(least, pages)
         {
             return Ok(gap);
         }
         self.alloc(pages)
     }
 
-    /// From now on, whether runs go into gaps first: free pages that still occupy disk space, since others of their unit
-    /// ([`File::hole_unit`]) are in use. Runs get many short extents by that, so it is for a disk that is almost full.
+    /// Turns gap filling on or off. A gap is a free page that was written and still occupies disk space, since other pages of its unit
+    /// ([`File::hole_unit`]) are in use. Runs that fill gaps consist of many short extents, so it is for a disk that is full.
     pub fn fill_gaps(&self, fill: bool) {
         self.fills_gaps.store(fill && self.hole_pages > 1, Relaxed);
     }
@@ -262,7 +262,7 @@ impl DataFile {
         if self.hole_pages == 1 {
             return 0;
         }
-        self.state.lock().map.gap_pages(self.hole_pages) * PAGE as u64
+        self.state.lock().map.gap_pages() * PAGE as u64
     }
 
     /// As [`DataFile::alloc`], at least an extent away from `other`; anywhere if the disk has no room for that.
@@ -306,18 +306,24 @@ impl DataFile {
     pub fn give_back(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
-            state.map.release(extent);
+            state.map.release_unwritten(extent);
             if self.hole_pages > 1 {
                 // Pages of the same unit that were freed before may now be punched.
-                self.punch_around(&state, extent);
+                self.punch_around(&mut state, extent);
             }
         }
     }
 
     /// Punches out the units around these pages that are wholly free. If that fails they are reused all the same.
-    fn punch_around(&self, state: &Space, extent: Extent) {
-        for hole in joined(state.map.freed_by(extent, self.hole_pages)).filter(|_| !state.closed) {
-            let _ = self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset());
+    fn punch_around(&self, state: &mut Space, extent: Extent) {
+        if state.closed {
+            return;
+        }
+        let holes: Vec<_> = joined(state.map.freed_by(extent, self.hole_pages)).collect();
+        for hole in holes {
+            if self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset()).is_ok() {
+                state.map.punched(hole);
+            }
         }
     }
 
@@ -325,15 +331,17 @@ impl DataFile {
     /// some.
     pub fn punch_free(&self) {
         // Under the lock: nobody may allocate and write such a page in between.
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         if state.closed {
             return;
         }
-        for (start, count) in state.map.free_extents() {
-            let (from, bytes) = (PageNo(start * u64::from(EXTENT_PAGES)).offset(), count * u64::from(EXTENT_PAGES));
-            if self.file.punch_hole(from, bytes * PAGE as u64).is_err() {
+        let page = |extent: u64| PageNo(extent * u64::from(EXTENT_PAGES));
+        let holes: Vec<_> = state.map.free_extents().map(|(start, count)| page(start)..page(start + count)).collect();
+        for hole in holes {
+            if self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset()).is_err() {
                 return;
             }
+            state.map.punched(hole);
         }
     }
 
@@ -346,7 +354,7 @@ impl DataFile {
         if extent.pages > 0 {
             let mut state = self.state.lock();
             state.map.release(extent);
-            self.punch_around(&state, extent);
+            self.punch_around(&mut state, extent);
         }
     }
 
@@ -418,6 +426,7 @@ impl DataFile {
             holes = state.map.take_rest(&mut released, self.hole_pages);
         }
         // Punched while they still count as taken: afterwards they might be allocated and written in between.
+        let mut punched = Vec::new();
         for hole in joined(holes.into_iter()) {
             let from = hole.start.offset();
             match self
@@ -427,13 +436,14 @@ impl DataFile {
             {
                 // A hole can take space itself, where it splits an extent of the file system: the pages are reused unpunched.
                 Err(Error::DiskFull { .. }) => {}
-                punched => punched?,
+                result => result.map(|()| punched.push(hole))?,
             }
         }
         let mut state = self.state.lock();
         for &extent in &released {
             state.map.release(extent);
         }
+        punched.into_iter().for_each(|hole| state.map.punched(hole));
         state.quarantined_pages -= pages;
         let tail = state.map.free_tail();
         let extents = state.map.extents();

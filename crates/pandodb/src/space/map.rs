@@ -11,7 +11,7 @@ use crate::base::{EXTENT_PAGES, Extent, PageNo};
 
 /// Slabs tried for a small request before a fresh extent is opened.
 const SLAB_TRIES: usize = 64;
-/// Partly taken extents that are searched for a gap.
+/// At most this number of partly taken extents is searched for a gap.
 const GAP_TRIES: usize = 1024;
 
 /// Which pages are taken. Invariant: `free` holds exactly the maximal ranges of extents whose word is 0, `partial`
@@ -19,6 +19,9 @@ const GAP_TRIES: usize = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct PageMap {
     words: Vec<u32>,
+    /// Pages that were written and not punched since, as far as this life of the store knows: while they are free, they are gaps. A bit of a page
+    /// that is taken says nothing.
+    written: Vec<u32>,
     free: RangeSet,
     partial: BTreeSet<u64>,
     taken_pages: u64,
@@ -30,13 +33,6 @@ pub struct PageMap {
 fn mask(from: u32, count: u32) -> u32 {
     debug_assert!(from + count <= EXTENT_PAGES && count > 0);
     (u32::MAX >> (EXTENT_PAGES - count)) << from
-}
-
-/// The bits of the free pages of those units (of `unit` pages) that hold a taken page.
-fn gaps(word: u32, unit: u32) -> u32 {
-    let in_use =
-        (0..EXTENT_PAGES).step_by(unit as usize).map(|first| mask(first, unit)).filter(|bits| word & bits != 0);
-    in_use.fold(0, |all, bits| all | bits) & !word
 }
 
 /// The first bit at which `count` zero bits in a row start.
@@ -60,6 +56,7 @@ impl PageMap {
         let old = self.extents();
         if extents > old {
             self.words.resize(extents as usize, 0);
+            self.written.resize(extents as usize, 0);
             self.free.insert(old, extents - old);
         }
     }
@@ -83,6 +80,7 @@ impl PageMap {
         if extents > 0 {
             self.free.remove(self.extents() - extents, extents);
             self.words.truncate(self.words.len() - extents as usize);
+            self.written.truncate(self.words.len());
         }
     }
 
@@ -120,25 +118,45 @@ impl PageMap {
         Some(extent)
     }
 
-    /// Takes a gap: at least `least` contiguous free pages, and at most `most`, of units (of `unit` pages) that are in use. `None` if the
-    /// extents that are looked at have none.
-    pub fn alloc_gap(&mut self, least: u32, most: u32, unit: u32) -> Option<Extent> {
+    /// Takes a gap: at least `least` contiguous free pages that occupy space, and at most `most`. `None` if the extents that are looked
+    /// at have none.
+    pub fn alloc_gap(&mut self, least: u32, most: u32) -> Option<Extent> {
+        if least >= EXTENT_PAGES {
+            return None;
+        }
         let in_turn = self.partial.range(self.last_gap..).chain(self.partial.range(..self.last_gap));
-        let (at, from, pages) = in_turn.take(GAP_TRIES).find_map(|&at| {
-            let gaps = gaps(self.words[at as usize], unit);
-            let longest =
-                (least..=most.min(EXTENT_PAGES)).rev().find_map(|pages| Some((find_gap(!gaps, pages)?, pages)));
+        let mut last = self.last_gap;
+        let found = in_turn.take(GAP_TRIES).find_map(|&at| {
+            last = at;
+            let gaps = self.gaps(at);
+            let most = most.min(gaps.count_ones());
+            let longest = (least..=most).rev().find_map(|pages| Some((find_gap(!gaps, pages)?, pages)));
             longest.map(|(from, pages)| (at, from, pages))
-        })?;
-        self.last_gap = at;
+        });
+        // The next search goes on where this one ended, also if it found nothing.
+        self.last_gap = last;
+        let (at, from, pages) = found?;
         let extent = Extent { start: PageNo(at * u64::from(EXTENT_PAGES) + u64::from(from)), pages };
         assert!(self.take(extent));
         Some(extent)
     }
 
-    /// Free pages of units (of `unit` pages) that are in use.
-    pub fn gap_pages(&self, unit: u32) -> u64 {
-        self.partial.iter().map(|&at| u64::from(gaps(self.words[at as usize], unit).count_ones())).sum()
+    /// Free pages that occupy space, in partly taken extents.
+    pub fn gap_pages(&self) -> u64 {
+        self.partial.iter().map(|&at| u64::from(self.gaps(at).count_ones())).sum()
+    }
+
+    fn gaps(&self, at: u64) -> u32 {
+        self.written[at as usize] & !self.words[at as usize]
+    }
+
+    /// These pages were punched out of the file: they occupy no space.
+    pub fn punched(&mut self, pages: Range<PageNo>) {
+        let size = u64::from(EXTENT_PAGES);
+        for at in pages.start.0 / size..pages.end.0.div_ceil(size) {
+            let (from, to) = (pages.start.0.max(at * size), pages.end.0.min((at + 1) * size));
+            self.written[at as usize] &= !mask((from - at * size) as u32, (to - from) as u32);
+        }
     }
 
     /// Marks pages as taken. `false`, and nothing changes, if one of them is already taken or beyond the map.
@@ -157,11 +175,17 @@ impl PageMap {
         true
     }
 
-    /// Marks pages as free.
+    /// Marks pages as free that were written.
     ///
     /// # Panics
     /// If one of them is not taken: freeing twice would hand the same page to two owners.
     pub fn release(&mut self, extent: Extent) {
+        self.release_unwritten(extent);
+        pieces(extent).for_each(|(at, from, count)| self.written[at as usize] |= mask(from, count));
+    }
+
+    /// As [`PageMap::release`], of pages that their owner did not write. What they held before may still occupy space.
+    pub fn release_unwritten(&mut self, extent: Extent) {
         for (at, from, count) in pieces(extent) {
             let before = self.words[at as usize];
             let bits = mask(from, count);
@@ -324,23 +348,28 @@ mod tests {
     }
 
     #[test]
-    fn gaps_of_units_in_use_are_taken_and_no_other_pages() {
+    fn alloc_gap_takes_only_what_occupies_space() {
         let mut map = PageMap::default();
         map.grow(3);
-        // The first extent: units of 8 pages with 6, 0, 8 and 1 taken; the last: with 4 in the middle.
-        [extent(0, 6), extent(16, 8), extent(31, 1), extent(34, 4)]
-            .into_iter()
-            .for_each(|taken| assert!(map.take(taken)));
-        assert_eq!(map.gap_pages(8), 2 + 7 + 4);
-        assert_eq!(map.gap_pages(1), 0, "a page is free or in use");
-        assert_eq!(map.alloc_gap(3, 5, 8), Some(extent(24, 5)), "the longest that is wanted");
-        assert_eq!(map.alloc_gap(3, 5, 8), None, "2 pages here and there");
-        assert_eq!(map.alloc_gap(1, 9, 8), Some(extent(6, 2)));
-        assert_eq!(map.alloc_gap(2, 9, 8), Some(extent(29, 2)));
-        assert_eq!(map.alloc_gap(1, 9, 8), Some(extent(32, 2)), "the next extent");
-        assert_eq!(map.alloc_gap(1, 9, 8), Some(extent(38, 2)));
-        assert_eq!((map.alloc_gap(1, 9, 8), map.gap_pages(8)), (None, 0), "whole units stay free");
+        [extent(0, 30), extent(34, 4), extent(40, 4)].into_iter().for_each(|taken| assert!(map.take(taken)));
+        assert_eq!((map.gap_pages(), map.alloc_gap(1, 9)), (0, None), "nothing that is free was ever written");
+        [extent(4, 6), extent(20, 2), extent(36, 2)].into_iter().for_each(|freed| map.release(freed));
+        assert_eq!(map.gap_pages(), 10);
+        assert_eq!(map.alloc_gap(3, 5), Some(extent(4, 5)), "the longest that is wanted");
+        assert_eq!(map.alloc_gap(3, 5), None, "2 pages here and there");
+        assert_eq!(map.alloc_gap(1, 9), Some(extent(36, 2)), "the search goes on where it ended");
+        assert_eq!(map.alloc_gap(2, 9), Some(extent(20, 2)));
+        map.release_unwritten(extent(20, 2));
+        assert_eq!(map.gap_pages(), 3, "what the pages held before still occupies space");
+        map.punched(PageNo(16)..PageNo(24));
+        assert_eq!((map.alloc_gap(1, 9), map.alloc_gap(1, 9), map.gap_pages()), (Some(extent(9, 1)), None, 0));
         check(&map);
+        // The whole range is free, and what was cut off is forgotten.
+        [extent(0, 20), extent(22, 8), extent(34, 4), extent(40, 4)].into_iter().for_each(|freed| map.release(freed));
+        map.shrink(3);
+        map.grow(3);
+        assert!(map.take(extent(0, 1)));
+        assert_eq!(map.gap_pages(), 0);
     }
 
     #[test]

@@ -263,7 +263,6 @@ impl Engine {
         if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
             return self.relieve();
         }
-        self.core.data.fill_gaps(false);
         let waits = self.uncovered.load(Relaxed) >= MOST_UNCOVERED * self.config.memtable() as u64;
         if waits && self.take_checkpoint(self.checkpointing.lock()) == Turn::Stuck || !self.prepare_log() {
             return Turn::Stuck;

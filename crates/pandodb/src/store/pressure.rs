@@ -198,7 +198,13 @@ impl Engine {
 
     fn relieve_turn(&self) -> Turn {
         let Some(_one) = self.pressure.relieving.try_lock() else { return Turn::Stuck };
-        self.core.data.fill_gaps(true);
+        let turn = self.relieve_alone();
+        self.core.data.fill_gaps(false);
+        turn
+    }
+
+    /// A turn of the one thread that works on a full disk.
+    fn relieve_alone(&self) -> Turn {
         self.log.as_ref().map(Log::give_up_prepared);
         if !self.pressure.punched.swap(true, Relaxed) {
             self.core.data.punch_free();
@@ -250,13 +256,19 @@ impl Engine {
     fn relieve_one(&self) -> Result<Option<u64>> {
         let background = self.config.shares().background;
         let available = || self.device.available().unwrap_or(background) + self.core.data.gap_bytes();
+        // Gaps are no room for what has time: runs in them consist of many short extents.
+        let room = |drawn: u64, urgent: bool| {
+            self.core.data.fill_gaps(urgent);
+            let available = if urgent { available() } else { self.device.available().unwrap_or(background) };
+            Room { bytes: available.max(drawn), spare: background / 2, urgent }
+        };
         let urgent = self.pressure.pressed.load(Relaxed);
         // What was kept back can be had, also where the file system does not count it as available (as ext4 does for root).
         let mut drawn = 0;
         if urgent && available() < background / 2 {
             drawn += self.draw_reserve(Purpose::Background)?;
         }
-        let mut result = self.relieve_in(Room { bytes: available().max(drawn), spare: background / 2, urgent });
+        let mut result = self.relieve_in(room(drawn, urgent));
         // In the share of deletes too, if need be: what is done under pressure gives back more than it takes.
         for purpose in [Purpose::Background, Purpose::Freeing] {
             if !matches!(result, Err(Error::DiskFull { .. })) {
@@ -266,7 +278,7 @@ impl Engine {
             if more > 0 {
                 drawn += more;
                 self.pressure.pressed.store(true, Relaxed);
-                result = self.relieve_in(Room { bytes: available().max(drawn), spare: background / 2, urgent: true });
+                result = self.relieve_in(room(drawn, true));
             }
         }
         result

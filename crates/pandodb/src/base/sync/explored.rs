@@ -263,8 +263,8 @@ impl<T> OnceLock<T> {
         self.value.set(value)
     }
 
-    /// What it was set to; if it is empty, what `value` returns. Threads do not wait for each other here: several may call `value`,
-    /// and the first to finish sets the cell.
+    /// Returns the cell's value; sets it to the result of `value` first if it is empty. Unlike the standard type, several threads may call
+    /// `value` at once; the first to finish sets the cell.
     pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
         self.point.pass();
         if let Some(set) = self.value.get() {

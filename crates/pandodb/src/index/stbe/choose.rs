@@ -110,7 +110,7 @@ impl Stuck {
         self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
     }
 
-    /// Nothing was damaged so far.
+    /// Whether no damaged input is recorded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -129,21 +129,21 @@ impl Stuck {
 /// The compactions that can be chosen from.
 ///
 /// Every swap of the root asks how many bytes wait, and every worker for the most urgent compaction. Both answers come from sums that
-/// nodes keep ([`Waits`]), so that only new nodes and the way to the answer are looked at, not the whole trunk.
+/// nodes keep ([`Waits`]), so that only new nodes and the path to the chosen compaction are visited, not the whole trunk.
 pub struct Choice<'a> {
-    /// Where the trunk begins.
+    /// The trunk's root.
     pub root: &'a Arc<Node>,
-    /// The same for all calls with nodes of one trunk.
+    /// Compaction policy. Must not change between calls on one trunk: nodes cache results that were computed with it.
     pub policy: Policy,
     /// Requests of callers.
     pub forced: &'a [Forced],
-    /// What is left as it is.
+    /// Branches that could not be read; they are excluded.
     pub stuck: &'a Stuck,
     /// Compactions under way: what conflicts with them cannot be chosen.
     pub merging: &'a [Merging],
 }
 
-/// What waits to be compacted in a node and below it, if there are no requests and no damage. Nodes never change, so neither does this.
+/// What waits to be compacted in a node and below it, if there are no requests and no damage. Nodes are immutable, so the cached value stays valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
     /// Bytes of all candidates, each at least one.
@@ -198,7 +198,7 @@ impl Choice<'_> {
         })
     }
 
-    /// Nothing but the nodes says what waits.
+    /// Whether the cached sums apply: no request and no damage.
     fn is_plain(&self) -> bool {
         self.forced.is_empty() && self.stuck.is_empty()
     }

@@ -638,7 +638,7 @@ impl Index for Stbe {
         stats.debt = self.debt();
         let inner = self.inner.lock();
         let mut damaged = HashSet::new();
-        // A walk under the lock, which workers wait for: not without need.
+        // Skip the walk if nothing is damaged: workers wait for this lock.
         if !inner.stuck.is_empty() {
             inner.trunk.root.walk(&mut |node| {
                 let stuck = node.branches.iter().filter(|branch| inner.stuck.holds(branch));

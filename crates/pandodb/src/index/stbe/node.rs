@@ -108,7 +108,7 @@ pub struct Node {
     /// Why neither copy of the node could be read: then it holds nothing and nothing is known of it but its range. Only in
     /// a store that is open for reading.
     pub lost: Option<Error>,
-    /// What waits here and below, once that was asked.
+    /// Cached compaction debt of this subtree; set on first use.
     pub(super) waits: OnceLock<Waits>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }

@@ -21,7 +21,7 @@ mod sim;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use pandodb::{Durability, IndexKind};
+use pandodb::{Durability, IndexKind, IndexOptions};
 
 use crate::{
     failure::{Failure, Outcome},
@@ -47,8 +47,8 @@ pub use self::{
 };
 pub use self::{
     keys::{
-        CountArgs, DeleteArgs, GetArgs, KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs, MergeArgs, PutArgs,
-        ScanArgs,
+        CountArgs, DeleteArgs, GetArgs, KeyspaceAlterArgs, KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs,
+        MergeArgs, PutArgs, ScanArgs,
     },
     sim::{SimArgs, SimChildArgs},
 };
@@ -206,7 +206,7 @@ pub struct LoadArgs {
     pub key: Vec<String>,
     /// The index of the keyspace, if it is created.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
-    pub index: Option<IndexKind>,
+    pub index: Option<IndexOptions>,
     /// Merge the values with this operator instead of putting them.
     #[arg(long, value_name = "OPERATOR")]
     pub merge: Option<String>,
@@ -422,8 +422,12 @@ impl From<DurabilityName> for Durability {
     }
 }
 
-pub(crate) fn parse_index(name: &str) -> Result<IndexKind, String> {
-    IndexKind::from_name(name).ok_or_else(|| format!("there is no index `{name}`; stbe is the default"))
+pub(crate) fn parse_kind(name: &str) -> Result<IndexKind, String> {
+    IndexKind::named(name).map_err(|e| e.what())
+}
+
+pub(crate) fn parse_index(text: &str) -> Result<IndexOptions, String> {
+    text.parse::<IndexOptions>().map_err(|e| e.what())
 }
 
 /// Reads the process's arguments.

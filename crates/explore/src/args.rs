@@ -1,5 +1,7 @@
 //! The command line.
 
+use pandodb::IndexKind;
+
 use crate::explore::Plan;
 use crate::scenarios::{self, Scenario, Twist};
 
@@ -14,6 +16,7 @@ pub const HELP: &str = "Explores schedules of PandoDB.
   --canaries      run the mistakes, which must be found
   --again PLAN    one batch, as a failure names it: random:SEED:LENGTH
   --replay TEXT   one execution by its schedule, as it was printed; `-` reads it from standard input
+  --index NAME    with --replay: the index that the failure named
   --canary        with --again or --replay: with the mistake
   --list          the scenarios and what each claims";
 
@@ -45,6 +48,8 @@ pub struct Args {
     pub seed: u64,
     /// Whether to report in JSON.
     pub json: bool,
+    /// With `--replay`: the index of the stores.
+    pub index: IndexKind,
     /// Whether a single batch runs with the mistake.
     canary: bool,
 }
@@ -65,6 +70,7 @@ pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
         seconds: 240,
         seed: 7,
         json: false,
+        index: IndexKind::default(),
         canary: false,
     };
     let mut words = words;
@@ -75,6 +81,7 @@ pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--seconds" => args.seconds = number(&value()?)?,
             "--seed" => args.seed = number(&value()?)?,
             "--scenario" => args.scenarios.push(scenario(&value()?)?),
+            "--index" => args.index = IndexKind::named(&value()?).map_err(|e| e.to_string())?,
             "--json" => args.json = true,
             "--canary" => args.canary = true,
             "--canaries" => args.action = Action::Canaries,

@@ -7,11 +7,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::{PoisonError, RwLock, mpsc};
 
+use pandodb::IndexKind;
 use pandodb::base::seeded::activate;
 use pandodb::device::sim::SimImage;
 use shuttle::scheduler::{DfsScheduler, PctScheduler, RandomScheduler, ReplayScheduler, Scheduler};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
+use crate::indexes;
 use crate::scenarios::{Scenario, Twist};
 
 /// Points that an execution may pass: far more than any needs, so one that passes them all goes round in circles.
@@ -97,16 +99,16 @@ fn config() -> Config {
 
 /// Runs a batch; stops at its first failure.
 pub fn run(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
-    match plan.strategy {
+    indexes::with(indexes::of(plan.seed), || match plan.strategy {
         Strategy::Random => drive(scenario, twist, RandomScheduler::new_from_seed(plan.seed, plan.length)),
         Strategy::Pct => drive(scenario, twist, PctScheduler::new_from_seed(plan.seed, PCT_DEPTH, plan.length)),
         Strategy::Dfs => drive(scenario, twist, DfsScheduler::new(Some(plan.length), true)),
-    }
+    })
 }
 
-/// Runs one execution by a schedule that `shuttle` printed.
-pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str) -> Outcome {
-    drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim()))
+/// Runs one execution by a schedule that `shuttle` printed, with the index that its batch used.
+pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str, index: IndexKind) -> Outcome {
+    indexes::with(index, || drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim())))
 }
 
 /// The engine's mistakes are switched on for the whole process: who wants one is alone meanwhile.

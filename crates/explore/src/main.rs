@@ -14,6 +14,7 @@
 mod args;
 mod device;
 mod explore;
+mod indexes;
 mod scenarios;
 #[cfg(test)]
 mod tests;
@@ -47,7 +48,10 @@ fn main() -> ExitCode {
             scenarios::all().iter().for_each(|scenario| println!("{:12} {}", scenario.name, scenario.claim));
             true
         }
-        Action::Replay(schedule) => report(&args, None, replay(args.scenarios[0], args.twist(), schedule)),
+        Action::Replay(schedule) => {
+            let outcome = replay(args.scenarios[0], args.twist(), schedule, args.index);
+            report(&args, None, outcome)
+        }
         Action::Again(plan) => report(&args, Some(*plan), run(args.scenarios[0], args.twist(), *plan)),
         Action::Canaries => canaries(&args),
         Action::Explore => explore(&args),
@@ -91,7 +95,8 @@ impl Tally {
         *self.runs.entry((scenario.name, plan.strategy)).or_default() += runs;
         if let Some(failure) = outcome.failure {
             eprintln!("FAILED {}: {failure}\n  again: {}", scenario.name, again(scenario, plan));
-            eprintln!("  or with the schedule printed above: --scenario {} --replay <schedule>", scenario.name);
+            let (name, index) = (scenario.name, indexes::of(plan.seed));
+            eprintln!("  or with the schedule printed above: --scenario {name} --index {index} --replay <schedule>");
             self.failures.push((scenario.name, again(scenario, plan)));
         }
     }

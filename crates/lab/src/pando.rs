@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pandodb::device::counting::{Counts, FileClass};
 use pandodb::device::{CountingDevice, Device, FileDevice};
 use pandodb::{
-    AddU64, Durability, IndexKind, Io, Keyspace, KeyspaceOptions, MergeOperator, Store, StoreBuilder, StoreStats,
+    AddU64, Durability, IndexOptions, Io, Keyspace, KeyspaceOptions, MergeOperator, Store, StoreBuilder, StoreStats,
 };
 
 use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
@@ -17,7 +17,7 @@ const KEYSPACE: &str = "bench";
 /// Opens PandoDB with an index.
 #[derive(Clone)]
 pub struct Pando {
-    index: IndexKind,
+    index: IndexOptions,
     device: Option<Arc<dyn Device>>,
     durability: Durability,
     io: Io,
@@ -26,7 +26,8 @@ pub struct Pando {
 
 impl Pando {
     /// PandoDB in the plan's directory, with its defaults.
-    pub fn new(index: IndexKind) -> Pando {
+    pub fn new(index: impl Into<IndexOptions>) -> Pando {
+        let index = index.into();
         Pando { index, device: None, durability: Durability::Buffered, io: Io::Auto, tune: Arc::new(|builder| builder) }
     }
 
@@ -75,10 +76,13 @@ impl Pando {
             builder = builder.background_threads(0);
         }
         let builder = (self.tune)(builder).operator(AddAmongRows);
-        let settings = builder.settings();
+        let mut settings = builder.settings();
         let store = builder.open()?;
-        let options = KeyspaceOptions::new().index(self.index).merge(AddAmongRows);
+        let options = KeyspaceOptions::new().index(self.index.clone()).merge(AddAmongRows);
         let keyspace = store.keyspace_with(KEYSPACE, options)?;
+        let stored = store.keyspaces().into_iter().find(|info| info.name == KEYSPACE).expect("just opened").index;
+        settings.retain(|(name, _)| *name != "index");
+        settings.push(("index", stored.to_string()));
         let mut configuration = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
         configuration.extend(settings.into_iter().map(|(name, value)| (name.to_owned(), value)));
         Ok(PandoEngine { store, keyspace, device, configuration })
@@ -106,7 +110,7 @@ impl MergeOperator for AddAmongRows {
 
 impl Opener for Pando {
     fn name(&self) -> String {
-        format!("pando-{}", self.index.name())
+        format!("pando-{}", self.index)
     }
 
     fn engine(&self) -> String {
@@ -114,7 +118,7 @@ impl Opener for Pando {
     }
 
     fn index(&self) -> String {
-        self.index.name().to_owned()
+        self.index.to_string()
     }
 
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>> {

@@ -129,16 +129,17 @@ pub use device::Io;
 #[doc(inline)]
 pub use filter::Filters;
 #[doc(inline)]
-pub use index::{Debt, Estimate, IndexStats};
+pub use index::{
+    ColaOptions, Debt, Estimate, IndexKind, IndexOptions, IndexStats, Mode, OptionSpec, StbeOptions, Values,
+};
 #[doc(inline)]
 pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfAbsent};
 #[doc(inline)]
 pub use run::Compression;
 #[doc(inline)]
 pub use store::{
-    BackupReport, Batch, BytesByCause, Durability, IndexKind, Keys, Keyspace, KeyspaceAt, KeyspaceInfo,
-    KeyspaceOptions, KeyspaceStats, Latency, MAX_BATCH, MemoryStats, Mode, Range, Snapshot, Store, StoreBuilder,
-    StoreStats, Value,
+    BackupReport, Batch, BytesByCause, Durability, Keys, Keyspace, KeyspaceAt, KeyspaceInfo, KeyspaceOptions,
+    KeyspaceStats, Latency, MAX_BATCH, MemoryStats, Range, Snapshot, Store, StoreBuilder, StoreStats, Value,
 };
 
 /// The README's example compiles.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs, process};
 
 use pandodb::device::Device;
-use pandodb::{Error, Store, StoreBuilder};
+use pandodb::{Error, StbeOptions, Store, StoreBuilder};
 
 /// Set in the process that [`a_budget_above_the_limit_of_the_process_is_an_error`] starts.
 const LIMITED: &str = "PANDODB_TEST_LIMITED";
@@ -43,10 +43,10 @@ fn every_setting_has_an_upper_and_a_lower_bound() {
     refused(&path, "background_threads", "65", |b| b.background_threads(65));
     refused(&path, "log_streams", "0", |b| b.log_streams(0));
     refused(&path, "log_streams", max, |b| b.log_streams(usize::MAX));
-    refused(&path, "fanout", "1", |b| b.fanout(1));
-    refused(&path, "fanout", max, |b| b.fanout(usize::MAX));
-    refused(&path, "maplet_width", "17", |b| b.maplet_width(17));
-    refused(&path, "maplet_width", "0", |b| b.maplet_width(0));
+    refused(&path, "fanout", "1", |b| b.index(StbeOptions::new().fanout(1)));
+    refused(&path, "fanout", max, |b| b.index(StbeOptions::new().fanout(usize::MAX)));
+    refused(&path, "maplet_width", "17", |b| b.index(StbeOptions::new().maplet_width(17)));
+    refused(&path, "maplet_width", "0", |b| b.index(StbeOptions::new().maplet_width(0)));
 }
 
 #[test]
@@ -57,8 +57,8 @@ fn the_bounds_themselves_are_accepted() {
         |b| b.memory_budget(1 << 20).memtable_bytes(1 << 20).row_cache_bytes(1 << 18),
         |b| b.reserve_bytes(1 << 40),
         |b| b.background_threads(64).log_streams(16),
-        |b| b.fanout(2).maplet_width(2).log_streams(1),
-        |b| b.fanout(64).maplet_width(16),
+        |b| b.index(StbeOptions::new().fanout(2).maplet_width(2)).log_streams(1),
+        |b| b.index(StbeOptions::new().fanout(64).maplet_width(16)),
     ];
     for (i, setting) in settings.into_iter().enumerate() {
         let store = setting(Store::builder(dir.path().join(i.to_string()))).open().unwrap();

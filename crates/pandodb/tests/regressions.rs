@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pandodb::device::sim::SimImage;
 use pandodb::device::{MemDevice, SimDevice};
-use pandodb::{Append, Durability, KeyspaceOptions, Store, StoreBuilder};
+use pandodb::{Append, Durability, KeyspaceOptions, StbeOptions, Store, StoreBuilder};
 
 fn small(path: &Path, threads: usize) -> Store {
     Store::builder(path).memory_budget(8 << 20).memtable_bytes(256 << 10).background_threads(threads).open().unwrap()
@@ -245,7 +245,7 @@ fn a_scan_of_a_dropped_keyspace_says_so() {
 
 fn tiny(device: &Arc<SimDevice>, memtable_bytes: usize) -> StoreBuilder {
     let builder = Store::builder("regress").device(device.clone()).background_threads(0);
-    builder.memory_budget(1 << 20).memtable_bytes(memtable_bytes).fanout(2)
+    builder.memory_budget(1 << 20).memtable_bytes(memtable_bytes).index(StbeOptions::new().fanout(2))
 }
 
 /// A checkpoint recorded that a keyspace held nothing back, and let go of the log; the next one, with the keyspace

@@ -17,9 +17,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use pandodb::device::sim::SimDevice;
-use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Store, StoreBuilder};
+use pandodb::{AddI64, Batch, Durability, Error, IndexOptions, Keyspace, KeyspaceOptions, Store, StoreBuilder};
 
 use crate::drive::calmly;
+use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::{Rng, mix};
 
@@ -421,7 +422,8 @@ fn go(
 /// # Errors
 /// What was stuck, lost or wrong.
 pub fn run_in(dir: &Path, plan: Plan, options: &dyn Fn(StoreBuilder) -> StoreBuilder) -> Result<Seen, String> {
-    let open = || options(Store::builder(dir.join("store"))).open();
+    let index = IndexOptions::from(indexes::only().unwrap_or_default());
+    let open = || options(Store::builder(dir.join("store"))).index(index.clone()).open();
     go(plan, &open, &|| std::thread::sleep(PAUSE), &|_| ())
 }
 
@@ -441,7 +443,11 @@ pub fn run(unit: &Unit) -> Tally {
     let device = SimDevice::new(unit.seed);
     device.set_byte_budget(Some(bytes));
     device.set_hole_unit(hole_unit);
-    let open = || Store::builder("sim").device(device.clone()).background_threads(0).memory_budget(budget).open();
+    let index = indexes::options(unit.seed);
+    let open = || {
+        let builder = Store::builder("sim").device(device.clone()).background_threads(0).memory_budget(budget);
+        builder.index(index.clone()).open()
+    };
     let mut tally = Tally { runs: 1, ..Tally::default() };
     // On every other disk a file that is not the store's takes all that is left, as soon as the store is full.
     let squeeze = |on| {
@@ -454,8 +460,11 @@ pub fn run(unit: &Unit) -> Tally {
             tally.count("records", seen.records);
             tally.count("refused and tried again", seen.retried);
         }
-        Err(e) => tally
-            .fail(unit.seed, format!("a disk of {bytes} bytes, budget {budget}, holes of {hole_unit}, {plan:?}: {e}")),
+        Err(e) => tally.fail(
+            unit.seed,
+            format!("a disk of {bytes} bytes, budget {budget}, holes of {hole_unit}, {index}, {plan:?}: {e}"),
+        ),
     }
+    indexes::count(index.kind(), &mut tally);
     tally
 }

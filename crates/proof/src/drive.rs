@@ -8,9 +8,11 @@ use pandodb::base::sync::stand_for_thread;
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{
-    AddI64, Compression, Durability, Keyspace, KeyspaceOptions, Mode, Result, Snapshot, Store, StoreBuilder,
+    AddI64, Compression, Durability, IndexKind, IndexOptions, Keyspace, KeyspaceOptions, Mode, Result, Snapshot, Store,
+    StoreBuilder,
 };
 
+use crate::indexes;
 use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step, mix};
 
 /// The sizes of a store.
@@ -24,11 +26,11 @@ pub struct Sizes {
     pub reserve: u64,
     /// Streams of the log, and writers that take turns.
     pub streams: usize,
-    /// The fan-out of the trunk.
-    pub fanout: usize,
-    /// Which form of the structures.
+    /// The seed that the index of new keyspaces is drawn from; without it, the default index in a small form.
+    pub index: Option<u64>,
+    /// Which form of the structures and of the log.
     pub mode: Mode,
-    /// How the bottom of the tree is stored.
+    /// How the bottom of the structure is stored.
     pub compression: Compression,
 }
 
@@ -44,7 +46,7 @@ impl Sizes {
         segment: 8 << 10,
         reserve: 16 << 10,
         streams: 2,
-        fanout: 3,
+        index: None,
         mode: Mode::Product,
         compression: Compression::None,
     };
@@ -62,10 +64,23 @@ impl Sizes {
         Sizes { streams: 1 + (mix(number ^ 0x0073_7472_6561_6d73) % 3) as usize, ..self }
     }
 
-    /// The same, compressed or not, by a number.
+    /// The same with an index that is drawn from a seed, compressed or not.
     #[must_use]
-    pub fn with_compression(self, number: u64) -> Sizes {
-        Sizes { compression: compression(number), ..self }
+    pub fn drawn(self, seed: u64) -> Sizes {
+        Sizes { index: Some(seed), compression: compression(seed), ..self }
+    }
+
+    /// The type of index of new keyspaces.
+    pub fn kind(&self) -> IndexKind {
+        self.index().kind()
+    }
+
+    /// The index of new keyspaces.
+    fn index(&self) -> IndexOptions {
+        match self.index {
+            Some(seed) => indexes::options(seed),
+            None => indexes::small(indexes::only().unwrap_or_default()),
+        }
     }
 
     /// How a store of these sizes on a device is opened, without threads.
@@ -78,8 +93,7 @@ impl Sizes {
             .segment_bytes(self.segment)
             .log_streams(self.streams)
             .reserve_bytes(self.reserve)
-            .fanout(self.fanout)
-            .maplet_width(2)
+            .index(self.index())
             .mode(self.mode)
             .compression(self.compression)
     }
@@ -167,6 +181,7 @@ pub struct Driver {
     /// The store, as it is now.
     pub store: Store,
     sizes: Sizes,
+    index: IndexOptions,
     device: Arc<dyn Device>,
     snapshots: VecDeque<(Snapshot, State)>,
     commits: u64,
@@ -178,7 +193,16 @@ impl Driver {
     /// # Errors
     /// What opening fails with.
     pub fn open(sizes: Sizes, device: Arc<dyn Device>) -> Result<Driver> {
-        Ok(Driver { store: sizes.open(device.clone())?, sizes, device, snapshots: VecDeque::new(), commits: 0 })
+        Driver::open_with(sizes, device, sizes.index())
+    }
+
+    /// The same with this index for new keyspaces.
+    ///
+    /// # Errors
+    /// What opening fails with.
+    pub fn open_with(sizes: Sizes, device: Arc<dyn Device>, index: IndexOptions) -> Result<Driver> {
+        let store = sizes.builder(device.clone()).index(index.clone()).open()?;
+        Ok(Driver { store, sizes, index, device, snapshots: VecDeque::new(), commits: 0 })
     }
 
     /// Does one step; `before` is the state that it meets.
@@ -211,7 +235,7 @@ impl Driver {
     fn reopen(&mut self) -> Result<()> {
         self.snapshots.clear();
         self.store.clone().close()?;
-        self.store = self.sizes.open(self.device.clone())?;
+        self.store = self.sizes.builder(self.device.clone()).index(self.index.clone()).open()?;
         Ok(())
     }
 

@@ -18,6 +18,7 @@ use pandodb::{Compression, Durability, Error};
 
 use crate::drive::{Driver, Sizes, calmly, compression, contents};
 use crate::full;
+use crate::indexes;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 use crate::script::{Mix, ROWS, Script, State, Step};
@@ -125,7 +126,7 @@ fn refused(step: &Step, error: &Error) -> bool {
 fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<(Outcome, Option<Driver>), String> {
     device.set_fault(Some(fault.clone()));
     let mut out = Outcome { states: vec![State::default()], ..Outcome::default() };
-    let Ok(mut driver) = Driver::open(Sizes::TINY.with_compression(script.seed), device.clone()) else {
+    let Ok(mut driver) = Driver::open(Sizes::TINY.drawn(script.seed), device.clone()) else {
         out.struck = device.faults_struck();
         device.set_fault(None);
         return Ok((out, None));
@@ -282,5 +283,6 @@ pub fn run(unit: &Unit) -> Tally {
         tally
     };
     tally.failures.iter_mut().for_each(|failure| failure.seed = unit.seed);
+    indexes::count(indexes::kind(number), &mut tally);
     tally
 }

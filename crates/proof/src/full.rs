@@ -61,8 +61,7 @@ fn made(sizes: Sizes, mut budget: u64) -> Result<(Arc<SimDevice>, u64, Store), S
 }
 
 /// Fills a disk of `budget` bytes, frees, goes on, reopens. `by_drop`: frees by dropping a keyspace.
-fn fill_and_free(budget: u64, by_drop: bool) -> Result<(), String> {
-    let sizes = Sizes { reserve: RESERVE, ..Sizes::TINY };
+fn fill_and_free(sizes: Sizes, budget: u64, by_drop: bool) -> Result<(), String> {
     let (device, budget, store) = made(sizes, budget)?;
     let mut state = State::default();
     let name = if by_drop { TEMP } else { ROWS };
@@ -117,12 +116,14 @@ fn kill_when_full(sizes: Sizes, budget: u64) -> Result<(), String> {
 pub fn run(number: u64) -> Tally {
     let mut tally = Tally::default();
     let mut rng = Rng(number);
-    let (tiny, loggy) = (Sizes { reserve: RESERVE, ..Sizes::TINY }, Sizes { reserve: RESERVE, ..Sizes::LOGGY });
+    let index = Some(number);
+    let tiny = Sizes { reserve: RESERVE, index, ..Sizes::TINY };
+    let loggy = Sizes { reserve: RESERVE, index, ..Sizes::LOGGY };
     for round in 0..12 {
         let budget = (480 << 10) + rng.below(1_000_000);
         let (what, outcome) = match round % 4 {
-            0 => ("fill, delete, go on", calmly(|| fill_and_free(budget, false))),
-            1 => ("fill, drop a keyspace, go on", calmly(|| fill_and_free(budget, true))),
+            0 => ("fill, delete, go on", calmly(|| fill_and_free(tiny, budget, false))),
+            1 => ("fill, drop a keyspace, go on", calmly(|| fill_and_free(tiny, budget, true))),
             2 => ("fill, kill, open", calmly(|| kill_when_full(tiny, budget))),
             _ => ("fill with a long log, kill, open", calmly(|| kill_when_full(loggy, budget))),
         };

@@ -5,24 +5,26 @@
 //! | `closed` | a settled tree, a large value, a few commits in the log, closed |
 //! | `killed` | the same kind of store, killed: the log has an open end |
 //! | `deep` | more keys and levels, range deletes and merges on several of them, closed |
+//! | `levels` | the same in an index of levels, closed |
 //!
-//! `golden/NAME-v2.bin` is a whole directory, holes left out (integers u32, little-endian):
+//! `golden/NAME-v3.bin` is a whole directory, holes left out (integers u32, little-endian):
 //!
 //! ```text
 //!  for each file: name length | name | file length | span count | (offset | length | bytes)…
 //! ```
 //!
-//! `golden/NAME-v2.txt` lists what it holds: keyspace, key, length of the value, xxh3 of the value; then, behind `#`, the
+//! `golden/NAME-v3.txt` lists what it holds: keyspace, key, length of the value, xxh3 of the value; then, behind `#`, the
 //! [`digest`] of every state that it went through. [`write()`] makes both anew. Do so only with a new format version, under a new
 //! name.
 
 use std::io;
 use std::path::Path;
 
-use pandodb::Durability;
 use pandodb::device::sim::{SimDevice, SimImage};
+use pandodb::{Durability, IndexKind, IndexOptions};
 
 use crate::drive::{Driver, Sizes, contents};
+use crate::indexes;
 use crate::script::{Mix, Op, ROWS, Script, State, Step, key};
 
 /// Zeros that end a span.
@@ -33,22 +35,38 @@ const GAP: usize = 16;
 pub struct Golden {
     /// Its name.
     pub name: &'static str,
+    /// The index of its keyspaces.
+    pub index: &'static str,
     bytes: &'static [u8],
     listing: &'static str,
 }
 
 macro_rules! golden {
-    ($name:literal) => {
+    ($name:literal, $index:literal) => {
         Golden {
             name: $name,
-            bytes: include_bytes!(concat!("../golden/", $name, "-v2.bin")),
-            listing: include_str!(concat!("../golden/", $name, "-v2.txt")),
+            index: $index,
+            bytes: include_bytes!(concat!("../golden/", $name, "-v3.bin")),
+            listing: include_str!(concat!("../golden/", $name, "-v3.txt")),
         }
     };
 }
 
+/// A store of format version 2, which no release has written: it is refused by name.
+pub const REFUSED: &[u8] = include_bytes!("../golden/closed-v2.bin");
+
 /// Every store that is checked in.
-pub const GOLDEN: [Golden; 3] = [golden!("closed"), golden!("killed"), golden!("deep")];
+pub const GOLDEN: [Golden; 4] = [
+    golden!("closed", "stbe:fanout=3,maplet_width=2"),
+    golden!("killed", "stbe:fanout=3,maplet_width=2"),
+    golden!("deep", "stbe:fanout=3,maplet_width=2"),
+    golden!("levels", "cola:growth=2"),
+];
+
+/// Those that are checked in of the index that was chosen for all units, or all.
+pub fn chosen() -> impl Iterator<Item = &'static Golden> {
+    GOLDEN.iter().filter(|golden| indexes::only().is_none_or(|kind| golden.kind() == kind))
+}
 
 impl Golden {
     /// The directory.
@@ -65,6 +83,11 @@ impl Golden {
     pub fn states(&self) -> Vec<u64> {
         let lines = self.listing.lines().filter_map(|line| line.strip_prefix('#'));
         lines.map(|hex| u64::from_str_radix(hex, 16).expect("a digest")).collect()
+    }
+
+    /// The type of index of its keyspaces.
+    pub fn kind(&self) -> IndexKind {
+        self.index.parse::<IndexOptions>().expect("options of an index").kind()
     }
 
     /// Whether it was closed before it was put away.
@@ -98,7 +121,7 @@ pub fn digest(state: &State) -> u64 {
 /// The script of a store. Each ends with a large value, a settled tree and a few commits in the log alone.
 fn script(name: &str) -> Script {
     let (seed, mix) = match name {
-        "deep" => (3, Mix { steps: 90, blobs: 4, lazy: 20, buffered: 60, keys: 120 }),
+        "deep" | "levels" => (3, Mix { steps: 90, blobs: 4, lazy: 20, buffered: 60, keys: 120 }),
         "killed" => (2, Mix { steps: 40, blobs: 8, lazy: 20, buffered: 50, keys: 24 }),
         _ => (1, Mix { steps: 40, blobs: 8, lazy: 20, buffered: 50, keys: 24 }),
     };
@@ -119,7 +142,8 @@ fn script(name: &str) -> Script {
 /// If the store does not do what the script says.
 pub fn write(golden: &Golden, folder: &Path) -> io::Result<()> {
     let device = SimDevice::new(1);
-    let mut driver = Driver::open(Sizes::TINY, device.clone()).expect("opens");
+    let index: IndexOptions = golden.index.parse().expect("options of an index");
+    let mut driver = Driver::open_with(Sizes::TINY, device.clone(), index).expect("opens");
     let (script, mut state) = (script(golden.name), State::default());
     for step in &script.steps {
         driver.step(step, &state).expect("no fault");
@@ -135,8 +159,8 @@ pub fn write(golden: &Golden, folder: &Path) -> io::Result<()> {
     assert!(left == state || !golden.is_closed());
     let states: String = script.states().iter().map(|state| format!("#{:016x}\n", digest(state))).collect();
     std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join(format!("{}-v2.bin", golden.name)), encode(&image))?;
-    std::fs::write(folder.join(format!("{}-v2.txt", golden.name)), list(&left) + &states)
+    std::fs::write(folder.join(format!("{}-v3.bin", golden.name)), encode(&image))?;
+    std::fs::write(folder.join(format!("{}-v3.txt", golden.name)), list(&left) + &states)
 }
 
 fn put(out: &mut Vec<u8>, number: usize) {
@@ -173,7 +197,8 @@ fn encode(image: &SimImage) -> Vec<u8> {
     out
 }
 
-fn decode(bytes: &[u8]) -> SimImage {
+/// The directory of a golden store's bytes.
+pub fn decode(bytes: &[u8]) -> SimImage {
     let mut rest = bytes;
     let mut take = |n: usize| {
         let (head, tail) = rest.split_at_checked(n).expect("the golden file is whole");

@@ -37,6 +37,7 @@ pub mod faults;
 pub mod full;
 pub mod golden;
 pub mod histories;
+pub mod indexes;
 pub mod kill;
 pub mod liar;
 pub mod minimise;

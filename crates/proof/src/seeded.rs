@@ -85,8 +85,6 @@ const fn hunt(bug: SeededBug, kind: Kind, (from, every): (u64, u64), sign: &'sta
 const ANY: (u64, u64) = (0, 1);
 /// Of [`Kind::Corrupt`]: stores of the seed's own, closed,
 const CLOSED: (u64, u64) = (6, 8);
-/// killed,
-const KILLED: (u64, u64) = (7, 8);
 /// or the log of a golden store: stores that are closed today have none.
 const GOLDEN_LOG: (u64, u64) = (597, 1);
 /// Of [`Kind::Faults`]: one sync fails,
@@ -139,7 +137,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(VoidEpochReplayed, Crash, ANY, "after a recovery was crashed a seqno comes twice"),
         hunt(TailTrusted, Faults, FORGOTTEN, "what a reopened store has shown is gone after a power cut"),
         hunt(TailCopyNotSynced, Crash, ANY, "a crash inside recovery loses the tail"),
-        hunt(LogDiscardedEarly, Corrupt, (31, 8), "the older superblock does not serve: its log is gone"),
+        hunt(LogDiscardedEarly, Corrupt, (527, 8), "the older superblock does not serve: its log is gone"),
         hunt(RecordUnchecked, Crash, (1, 1), "a torn record is replayed"),
         hunt(SyncForgetsStreams, Crash, ANY, "a power cut after an acknowledgement loses what another stream held"),
         hunt(LazyLeftBehind, Crash, ANY, "a kill loses a buffered commit with a lazy one before it"),
@@ -151,7 +149,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(
             FreedOneSuperblockEarly,
             Corrupt,
-            KILLED,
+            (367, 8),
             "the older superblock does not serve: its pages are written over",
         ),
         hunt(SuperblockBeforeData, Crash, ANY, "a crash leaves a root whose nodes never arrived"),
@@ -207,6 +205,12 @@ pub const HUNTS: &[Hunt] = {
         hunt(FullDiskPoisons, Faults, FULL, "a full disk is for ever"),
         hunt(WipedForSnapshots, Model, DEEP, "a snapshot misses what was deleted after it"),
         hunt(ReserveGivenAway, Disk, (0, 2), "a full disk cannot be emptied"),
+        hunt(LevelTombstoneDropped, Model, ANY, "a deleted key is back"),
+        hunt(LevelInputKept, Model, ANY, "a counter has operands twice"),
+        hunt(LevelPartMissed, Model, ANY, "a get does not find a key of a layer with several parts"),
+        hunt(LevelWipedForSnapshots, Model, ANY, "a snapshot misses what was deleted after it"),
+        hunt(LevelMovesOverlap, Model, ANY, "a lookup finds one of two parts with common keys"),
+        hunt(LevelNotWritten, Crash, ANY, "what the newest layer held is gone after a crash"),
         hunt(VerifyPinsInTurn, Verify, ANY, "pages of a sound store have two owners"),
         hunt(VerifySkipsFilters, Corrupt, CLOSED, "pages are taken that verify has not looked at"),
         hunt(VerifySkipsLargeValues, Corrupt, CLOSED, "pages are taken that verify has not looked at"),

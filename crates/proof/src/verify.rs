@@ -19,6 +19,7 @@ use pandodb::device::{Device, MemDevice, OpenHow};
 use pandodb::{Durability, Error, Keyspace, Result, Store};
 
 use crate::drive::{Sizes, calmly, options};
+use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::{Rng, SUMS};
 
@@ -44,6 +45,7 @@ pub fn run(unit: &Unit) -> Tally {
         Ok(Err(e)) => tally.fail(unit.seed, format!("the store failed although nothing was broken: {e}")),
         Err(panic) => tally.fail(unit.seed, panic),
     }
+    indexes::count(indexes::kind(unit.seed), &mut tally);
     tally
 }
 
@@ -54,7 +56,7 @@ fn key(number: u64) -> Vec<u8> {
 /// A store with all keyspaces, the quiet one in its final place.
 fn open(seed: u64, device: Arc<MemDevice>) -> Result<Store> {
     let workers = 1 + (seed % 2) as usize;
-    let store = Sizes::TINY.with_compression(seed).builder(device).background_threads(workers).open()?;
+    let store = Sizes::TINY.drawn(seed).builder(device).background_threads(workers).open()?;
     for name in SHARED {
         store.keyspace_with(name, options(name))?;
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use pandodb::Error;
 use pandodb::device::sim::SimDevice;
 use pandodb_proof::drive::{Sizes, contents};
-use pandodb_proof::golden::{GOLDEN, list, write};
+use pandodb_proof::golden::{GOLDEN, REFUSED, decode, list, write};
 
 #[test]
 fn the_golden_stores_open() {
@@ -30,6 +30,16 @@ fn the_golden_stores_open() {
         assert!(report.is_clean(), "{name}: {report:?}");
         assert!(report.nodes > 0 && report.runs > 0 && report.blobs > 0, "{name}: {report:?}");
     }
+}
+
+#[test]
+fn a_store_of_another_format_version_is_refused_by_name() {
+    let image = decode(REFUSED);
+    let before = image.file("data").expect("it is there");
+    let device = SimDevice::from_image(&image, 1);
+    let error = Sizes::TINY.open(device.clone()).expect_err("it is refused");
+    assert!(error.code() == "unsupported" && error.to_string().contains("version 2"), "{error}");
+    assert_eq!(device.image().file("data").expect("it is there"), before, "nothing was written");
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub struct Rival {
 /// All engines that are compiled in.
 pub fn rivals() -> Vec<Rival> {
     vec![
-        Rival { opener: Box::new(Pando::new(IndexKind::Stbe)), promise: Promise::FULL },
+        Rival { opener: Box::new(Pando::new(IndexKind::default())), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]
         Rival { opener: Box::new(rocksdb::Rocks::level()), promise: Promise::FULL },
         #[cfg(feature = "rocksdb")]

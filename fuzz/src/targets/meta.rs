@@ -6,7 +6,7 @@
 //! contradict each other; every error is corruption.
 
 use pandodb::base::codec::Reader;
-use pandodb::base::{BlockAddr, Extent, PageNo, RunId, Seqno};
+use pandodb::base::{BlockAddr, Extent, OwnerId, PageNo, Seqno};
 use pandodb::filter::{FilterKind, FilterMeta};
 use pandodb::run::RunMeta;
 
@@ -43,7 +43,7 @@ fn encoded(meta: &RunMeta) -> Vec<u8> {
 fn seeds() -> Vec<Vec<u8>> {
     let addr = |page, pages| BlockAddr { page: PageNo(page), pages };
     let small = RunMeta {
-        id: RunId(5),
+        id: OwnerId(5),
         extents: vec![Extent { start: PageNo(64), pages: 2 }],
         leaf_pages: 1,
         root: addr(64, 1),
@@ -72,7 +72,7 @@ fn seeds() -> Vec<Vec<u8>> {
         ..small.clone()
     };
     let only_ranges = RunMeta {
-        id: RunId(6),
+        id: OwnerId(6),
         extents: vec![Extent { start: PageNo(64), pages: 2 }],
         tombstones: vec![addr(64, 1)],
         range_tombstones: 1,
@@ -83,6 +83,6 @@ fn seeds() -> Vec<Vec<u8>> {
     let quotient = FilterMeta { kind: FilterKind::Quotient { bits: 18 }, ..large.filter };
     let quotient = RunMeta { filter: quotient, ..large.clone() };
     let filter = FilterMeta { kind: FilterKind::Maplet { bits: 20 }, pages: 12, first: 0 };
-    let maplet = RunMeta { id: RunId(9), extents: large.extents.clone(), filter, keys: 4_000, ..RunMeta::default() };
+    let maplet = RunMeta { id: OwnerId(9), extents: large.extents.clone(), filter, keys: 4_000, ..RunMeta::default() };
     [small, large, only_ranges, quotient, maplet].iter().map(encoded).collect()
 }

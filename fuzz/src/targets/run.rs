@@ -9,7 +9,7 @@
 use std::sync::{Arc, LazyLock};
 
 use pandodb::KeyRange;
-use pandodb::base::{BlockAddr, Entry, Kind, PageNo, RangeTombstone, Result, RunId, Seqno, StoreId, key_hash};
+use pandodb::base::{BlockAddr, Entry, Kind, OwnerId, PageNo, RangeTombstone, Result, Seqno, StoreId, key_hash};
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::pool::Pool;
@@ -28,7 +28,7 @@ use crate::{Target, assert_named, mutate};
 pub const TARGET: Target = Target { name: "run", max_len: 256, memory: 64 << 20, run, mutate: mutate::plain, seeds };
 
 const STORE: StoreId = StoreId([0x5A; 16]);
-const ID: RunId = RunId(3);
+const ID: OwnerId = OwnerId(3);
 
 type Owned = (Vec<u8>, Seqno, Kind, Vec<u8>);
 
@@ -174,7 +174,7 @@ fn footer_addr(image: &SimImage, meta: &RunMeta) -> BlockAddr {
     let addr_of = |pages: u32| BlockAddr { page: PageNo(end - u64::from(pages)), pages };
     let is_footer = |addr: &BlockAddr| {
         let header = image.read(DATA_FILE, addr.page.offset()..addr.page.offset() + 12);
-        header[4] == BlockKind::Footer as u8 && header[8..] == addr.pages.to_le_bytes()
+        header[4] == BlockKind::RunFooter as u8 && header[8..] == addr.pages.to_le_bytes()
     };
     (1..9).map(addr_of).find(is_footer).expect("a run ends with its footer")
 }

@@ -155,6 +155,7 @@ fn assert_damage(error: &Error) {
         Error::Corruption { file, .. } => assert!(!file.is_empty(), "no file is named: {error}"),
         Error::Poisoned { first } => assert!(!first.contains("panicked"), "{error}"),
         Error::NotAStore { .. }
+        | Error::UnknownIndex { .. }
         | Error::Unsupported { .. }
         | Error::OperatorMissing { .. }
         | Error::OperatorFailed { .. }

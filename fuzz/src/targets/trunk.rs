@@ -9,10 +9,13 @@
 use std::sync::{Arc, LazyLock};
 
 use pandodb::base::codec::put_varint;
-use pandodb::base::{Entry, EntryBlock, Error, Extent, KeyRange, Kind, RangeTombstone, Result, RunId, Seqno, StoreId};
+use pandodb::base::{
+    Entry, EntryBlock, Error, Extent, KeyRange, Kind, OwnerId, RangeTombstone, Result, Seqno, StoreId,
+};
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::filter::{FilterBuilder, Filters};
-use pandodb::index::stbe::node::{Branch, BranchId, Child, Node, Route};
+use pandodb::index::runs::Route;
+use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
 use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
 use pandodb::pool::Pool;
@@ -56,7 +59,7 @@ fn core(image: &SimImage) -> Result<Core> {
 
 fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&str, &str)>) -> Arc<RunSlice> {
     let filter = FilterBuilder::new(Filters::Maplet, 2);
-    let mut builder = RunBuilder::new(core.data.clone(), RunId(id), 0).with_filter(filter);
+    let mut builder = RunBuilder::new(core.data.clone(), OwnerId(id), 0).with_filter(filter);
     for i in keys {
         let (key, value) = (format!("key{:04}", i * 13), vec![i as u8; 60]);
         let entry = Entry { key: key.as_bytes(), seqno: Seqno(id * 100 + i), kind: Kind::Put, value: &value };
@@ -73,7 +76,7 @@ fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&
 fn maplet_of(core: &Core, runs: [&Arc<RunSlice>; 2]) -> Arc<Run> {
     let member = |(value, slice): (u8, &Arc<RunSlice>)| Member { run: slice.run().clone(), values: vec![Some(value)] };
     let members = (0..).zip(runs).map(member).collect();
-    let mut writer = MapletWriter::new(core.data.clone(), RunId(4), members, 0).expect("sound filters");
+    let mut writer = MapletWriter::new(core.data.clone(), OwnerId(4), members, 0).expect("sound filters");
     while !writer.step(1).expect("written").1 {}
     let meta = writer.finish().expect("written").expect("not empty");
     Run::open(core.data.clone(), core.pool.clone(), meta).expect("opens")
@@ -128,7 +131,8 @@ fn base() -> (SimImage, Vec<u8>) {
     let mut bodies = Vec::new();
     for node in root.children.iter().map(|child| &child.node).chain([&root]) {
         let stored = node.stored().expect("just written");
-        let block = stored.twin.read(&mut Prefetch::new(core.data.clone()), stored.id, BlockKind::Node).expect("reads");
+        let block =
+            stored.twin.read(&mut Prefetch::new(core.data.clone()), stored.id, BlockKind::TrunkNode).expect("reads");
         let len = u32::from_le_bytes(block[16..20].try_into().expect("4 bytes")) as usize;
         bodies.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), block[20..20 + len].to_vec()));
     }
@@ -191,7 +195,7 @@ fn run(data: &[u8]) {
         let id = FIRST_ID + i as u64;
         let mut block = vec![0; PAGE];
         let body = &body[..body.len().min(PAGE - 20)];
-        block[4] = BlockKind::Node as u8;
+        block[4] = BlockKind::TrunkNode as u8;
         block[8..12].copy_from_slice(&1u32.to_le_bytes());
         block[16..20].copy_from_slice(&(body.len() as u32).to_le_bytes());
         block[20..20 + body.len()].copy_from_slice(body);
@@ -207,7 +211,7 @@ fn run(data: &[u8]) {
 }
 
 /// What a node says, its places left out.
-type Said = (KeyRange, u32, Vec<(BranchId, bool, RunId, KeyRange, Vec<u64>)>, Vec<u64>);
+type Said = (KeyRange, u32, Vec<(BranchId, bool, OwnerId, KeyRange, Vec<u64>)>, Vec<u64>);
 
 fn shapes(root: &Arc<Node>) -> Vec<Said> {
     let mut shapes = Vec::new();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pandodb::{Compression, Filters, IndexKind, Io};
+use pandodb::{Compression, Filters, IndexOptions, Io};
 use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
@@ -35,8 +35,8 @@ pub struct BenchArgs {
     #[arg(long)]
     pub list: bool,
     /// The index that is measured.
-    #[arg(long, value_name = "INDEX", default_value = "stbe", value_parser = super::parse_index)]
-    pub index: IndexKind,
+    #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_index)]
+    pub index: IndexOptions,
     /// The best we can, or the structure as its source describes it.
     #[arg(long, value_enum, default_value_t = ModeName::Product)]
     pub mode: ModeName,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use pandodb::IndexKind;
+use pandodb::IndexOptions;
 
 use super::{Bytes, DurabilityName, KeyspaceArgs, RangeArgs, StoreArgs, parse_index};
 use crate::{kv, operand::ValueForm};
@@ -148,6 +148,8 @@ pub struct CountArgs {
 pub enum KeyspaceCommand {
     /// Create an empty keyspace, and the store if it is not there.
     Create(KeyspaceCreateArgs),
+    /// Change options of a keyspace's index; they hold from the next command on.
+    Alter(KeyspaceAlterArgs),
     /// Drop a keyspace with everything in it, and give its space back.
     Drop(KeyspaceDropArgs),
 }
@@ -164,7 +166,19 @@ pub struct KeyspaceCreateArgs {
     pub merge: Option<String>,
     /// Its index.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
-    pub index: Option<IndexKind>,
+    pub index: Option<IndexOptions>,
+}
+
+/// `pando keyspace alter`
+#[derive(Debug, Args)]
+pub struct KeyspaceAlterArgs {
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Its name.
+    pub name: String,
+    /// The options, as in compression=lz4; those that are not named stay as they are.
+    #[arg(required = true, value_name = "NAME=VALUE")]
+    pub options: Vec<String>,
 }
 
 /// `pando keyspace drop`

@@ -18,7 +18,7 @@ their ratio must stay in a band and must not grow with N. Ends with exit code 3 
 #[command(after_long_help = THEORY_HELP)]
 pub struct TheoryArgs {
     /// The index that is measured.
-    #[arg(long, value_name = "INDEX", default_value = "stbe", value_parser = super::parse_index)]
+    #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
     pub index: IndexKind,
     /// The smallest number of records.
     #[arg(long, value_name = "N", default_value_t = 1 << 15, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
@@ -53,7 +53,7 @@ pub struct TheoryArgs {
 #[derive(Debug, Args)]
 pub struct OrderArgs {
     /// The index that is measured.
-    #[arg(long, value_name = "INDEX", default_value = "stbe", value_parser = super::parse_index)]
+    #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
     pub index: IndexKind,
     /// Records of each workload.
     #[arg(long, value_name = "N", default_value_t = 1 << 19, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
@@ -73,7 +73,7 @@ pub struct OrderArgs {
 #[derive(Debug, Args)]
 pub struct SortArgs {
     /// The index that is loaded for comparison.
-    #[arg(long, value_name = "INDEX", default_value = "stbe", value_parser = super::parse_index)]
+    #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
     pub index: IndexKind,
     /// Records.
     #[arg(long, value_name = "N", default_value_t = 1 << 22, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]

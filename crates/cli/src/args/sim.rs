@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use pandodb::IndexKind;
 use pandodb_proof::Kind;
 
 use super::parse_size;
@@ -58,6 +59,9 @@ pub struct SimArgs {
     /// With `--dir`: the store's memory budget, such as 16MiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dir")]
     pub memory_budget: Option<usize>,
+    /// Use only this type of index; without it, each seed draws one.
+    #[arg(long, value_name = "INDEX", value_parser = super::parse_kind)]
+    pub index: Option<IndexKind>,
     /// Print a line of JSON for each kind.
     #[arg(long)]
     pub json: bool,
@@ -112,4 +116,7 @@ pub struct SimChildArgs {
     pub seed: u64,
     /// How many children there were before.
     pub round: u64,
+    /// The only type of index that is used.
+    #[arg(value_parser = super::parse_kind)]
+    pub index: Option<IndexKind>,
 }

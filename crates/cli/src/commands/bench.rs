@@ -63,7 +63,7 @@ fn measure(args: &BenchArgs) -> Outcome {
     };
     let mut show =
         Show { bar: output::spinner("starting"), out, json: args.json, wrong: 0, failed: None, headed: false };
-    let opener = Pando::new(args.index).io(args.io.into());
+    let opener = Pando::new(args.index.clone()).io(args.io.into());
     let (filters, compression) = (args.filters, args.compression);
     let opener = opener.tuned(move |builder| {
         let builder = builder.compression(compression.into());

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! \!pando-dump TAB 1                                  the form's version
-//! \!keyspace TAB name TAB index=stbe TAB operator=add_i64        (no operator: left out)
+//! \!keyspace TAB name TAB index=stbe:fanout=4,mode=product TAB large_values_over=2048 TAB operator=add_i64
+//!                                                     (no operator: left out)
 //! key TAB value                                       the kv form; merges as the values that they amount to
 //! …
 //! \!end TAB records                                   of this keyspace
@@ -64,6 +65,7 @@ pub fn run(args: &DumpArgs) -> Outcome {
 
 fn write_header(out: &mut Out, info: &KeyspaceInfo) -> Outcome {
     let mut line = format!("{KEYSPACE}\t{}\tindex={}", kv::escaped(info.name.as_bytes()), info.index);
+    line.push_str(&format!("\tlarge_values_over={}", info.blob_threshold));
     if let Some(operator) = &info.operator {
         line.push_str("\toperator=");
         line.push_str(&kv::escaped(operator.as_bytes()));

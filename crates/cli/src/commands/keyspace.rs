@@ -1,10 +1,10 @@
-//! `keyspace create` and `keyspace drop`.
+//! `keyspace create`, `keyspace alter` and `keyspace drop`.
 
-use pandodb::KeyspaceOptions;
+use pandodb::{IndexOptions, KeyspaceOptions};
 
 use super::{Access, existing, open};
 use crate::{
-    args::{KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs},
+    args::{KeyspaceAlterArgs, KeyspaceCommand, KeyspaceCreateArgs, KeyspaceDropArgs},
     failure::{Failure, Outcome},
 };
 
@@ -12,6 +12,7 @@ use crate::{
 pub fn run(command: &KeyspaceCommand) -> Outcome {
     match command {
         KeyspaceCommand::Create(args) => create(args),
+        KeyspaceCommand::Alter(args) => alter(args),
         KeyspaceCommand::Drop(args) => drop_it(args),
     }
 }
@@ -19,8 +20,8 @@ pub fn run(command: &KeyspaceCommand) -> Outcome {
 /// Creates a keyspace. One that is there already is misuse: it may have another operator, and it may hold data.
 fn create(args: &KeyspaceCreateArgs) -> Outcome {
     let mut options = KeyspaceOptions::new();
-    if let Some(index) = args.index {
-        options = options.index(index);
+    if let Some(index) = &args.index {
+        options = options.index(index.clone());
     }
     if let Some(operator) = &args.merge {
         options = options.merge_named(operator)?;
@@ -33,6 +34,22 @@ fn create(args: &KeyspaceCreateArgs) -> Outcome {
         )));
     }
     store.keyspace_with(name, options)?;
+    Ok(store.close()?)
+}
+
+/// Changes options of a keyspace's index.
+fn alter(args: &KeyspaceAlterArgs) -> Outcome {
+    let store = open(&args.store, Access::Write)?;
+    drop(existing(&store, &args.name)?);
+    let info = store.keyspaces().into_iter().find(|info| info.name == args.name);
+    let mut changes = IndexOptions::from(info.map_or_else(Default::default, |info| info.index.kind()));
+    for option in &args.options {
+        let (name, value) = option.split_once('=').ok_or_else(|| {
+            Failure::Misuse(format!("`{option}` is no option; write name=value, as in compression=lz4"))
+        })?;
+        changes = changes.with(name, value)?;
+    }
+    store.alter_keyspace(&args.name, changes)?;
     Ok(store.close()?)
 }
 

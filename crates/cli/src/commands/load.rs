@@ -108,8 +108,8 @@ fn keyspace(store: &Store, args: &LoadArgs) -> Outcome<Keyspace> {
         return Ok(store.keyspace(&args.at.keyspace)?);
     }
     let mut options = KeyspaceOptions::new();
-    if let Some(index) = args.index {
-        options = options.index(index);
+    if let Some(index) = &args.index {
+        options = options.index(index.clone());
     }
     // Naming only the index must not ask a keyspace that is there for another operator than it has.
     let there = store.open_keyspace(&args.at.keyspace)?;

@@ -5,7 +5,7 @@
 
 use std::{io::BufRead, time::Instant};
 
-use pandodb::{Durability, IndexKind, Keyspace, KeyspaceOptions, Store};
+use pandodb::{Durability, IndexOptions, Keyspace, KeyspaceOptions, Store};
 use serde::Serialize;
 
 use super::{Access, dump, open, open_input, require_keyspaces};
@@ -131,8 +131,12 @@ fn describe(header: &[u8]) -> Outcome<(String, KeyspaceOptions)> {
     for field in fields {
         let field = field?;
         options = match field.split_once('=') {
-            Some(("index", index)) => options.index(index_kind(index)?),
+            Some(("index", index)) => options.index(index.parse::<IndexOptions>()?),
             Some(("operator", operator)) => options.merge_named(operator)?,
+            Some(("large_values_over", bytes)) => {
+                let bytes = bytes.parse().map_err(|_| damaged(format!("`{bytes}` is no number of bytes")))?;
+                options.blob_threshold(bytes)
+            }
             _ => return Err(Failure::Misuse(format!("`{field}` is unknown here; use a newer pando"))),
         };
     }
@@ -159,11 +163,6 @@ fn pass_over(reader: &mut Reader<impl BufRead>) -> Outcome {
         }
         records += 1;
     }
-}
-
-fn index_kind(name: &str) -> Outcome<IndexKind> {
-    let unknown = || Failure::Misuse(format!("this pando has no index `{name}`; use a newer one"));
-    IndexKind::from_name(name).ok_or_else(unknown)
 }
 
 /// Puts the records of one keyspace; gives their number.

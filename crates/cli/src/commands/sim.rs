@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use pandodb::StoreBuilder;
+use pandodb::{IndexKind, StoreBuilder};
 use pandodb_proof::report::Column;
 use pandodb_proof::soak::{self, Soak, Total, Until};
-use pandodb_proof::{Kind, Tally, Unit, crash, disk};
+use pandodb_proof::{Kind, Tally, Unit, crash, disk, indexes};
 use serde::Serialize;
 
 use crate::args::{SimArgs, SimChildArgs};
@@ -67,6 +67,9 @@ pub fn run(args: &SimArgs) -> Outcome {
     if args.seconds.is_some_and(|seconds| !(0.0..1e9).contains(&seconds)) {
         return Err(Failure::Misuse("--seconds must be a number of seconds, such as 60".into()));
     }
+    if let Some(kind) = args.index {
+        indexes::use_only(kind);
+    }
     if let Some(dir) = &args.dir {
         return run_on_disk(args, dir);
     }
@@ -104,6 +107,12 @@ fn run_on_disk(args: &SimArgs, dir: &Path) -> Outcome {
 fn complete(total: &Total, kind: Kind) -> Outcome {
     let (units, inside) = (total.next - total.seed, total.tally.counted("crashes inside recovery"));
     let short = |what: String| Err(Failure::Corruption(format!("{}: {what}", kind.name())));
+    let least = |index: &IndexKind| {
+        indexes::only().is_none() && total.tally.counted(&indexes::counter(*index)) * 10 < total.tally.runs
+    };
+    if let Some(index) = IndexKind::all().find(least) {
+        return short(format!("less than a tenth of the {} were on {index}", kind.what()));
+    }
     match kind {
         Kind::Crash if units < crash::units_of_three_letters() => short(format!("{units} units miss short histories")),
         Kind::Crash if inside < 25_000 => short(format!("only {inside} crashes inside recovery")),
@@ -190,5 +199,8 @@ fn print(total: &Total, kind: Kind, json: bool) -> Outcome {
 /// # Errors
 /// What the store fails with.
 pub fn child(args: &SimChildArgs) -> Outcome {
+    if let Some(kind) = args.index {
+        indexes::use_only(kind);
+    }
     Ok(pandodb_proof::kill::child(&args.store, args.seed, args.round)?)
 }

@@ -3,6 +3,7 @@
 //! Where another process has the store open for writing, both show it as of its last checkpoint ([`pandodb::check::glance`]): no lock,
 //! no log, and the writer does not notice.
 
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use pandodb::{IndexStats, KeyspaceInfo, StoreStats, check::Glance};
@@ -331,11 +332,30 @@ fn keyspace_table(keyspaces: &[KeyspaceFigures]) -> String {
 struct Listed {
     name: String,
     id: u64,
+    /// The type of its index.
     index: &'static str,
+    mode: &'static str,
+    /// The options that are not the default.
+    options: BTreeMap<&'static str, String>,
     operator: Option<String>,
+    large_values_over: usize,
 }
 
-/// Lists the keyspaces: name, index and operator.
+impl From<KeyspaceInfo> for Listed {
+    fn from(info: KeyspaceInfo) -> Listed {
+        Listed {
+            name: info.name,
+            id: u64::from(info.id),
+            index: info.index.kind().name(),
+            mode: info.index.mode().unwrap_or_default().name(),
+            options: info.index.chosen().collect(),
+            operator: info.operator,
+            large_values_over: info.blob_threshold,
+        }
+    }
+}
+
+/// Lists the keyspaces: name, index with its mode and options, operator.
 pub fn keyspaces(args: &ReportArgs) -> Outcome {
     let glanced = |seen: Glance| {
         // On stderr, so that the list reads the same in both cases.
@@ -343,17 +363,19 @@ pub fn keyspaces(args: &ReportArgs) -> Outcome {
         seen.keyspaces.into_iter().map(|k| k.info).collect()
     };
     let infos: Vec<KeyspaceInfo> = open_or_glance(&args.store, |store| Ok(store.keyspaces()), glanced)?;
-    let listed: Vec<Listed> = (infos.into_iter())
-        .map(|k| Listed { name: k.name, id: u64::from(k.id), index: k.index, operator: k.operator })
-        .collect();
+    let listed: Vec<Listed> = infos.into_iter().map(Listed::from).collect();
     if args.json {
         return output::json(&listed);
     }
     let rows: Vec<Vec<String>> = (listed.into_iter())
         .map(|k| {
             let operator = k.operator.unwrap_or_else(|| "-".into());
-            vec![crate::kv::escaped(k.name.as_bytes()), k.id.to_string(), k.index.into(), operator]
+            let options: Vec<String> = k.options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let options = if options.is_empty() { "defaults".to_owned() } else { options.join(",") };
+            let large = output::bytes(k.large_values_over as u64);
+            let name = crate::kv::escaped(k.name.as_bytes());
+            vec![name, k.id.to_string(), k.index.into(), k.mode.into(), options, operator, large]
         })
         .collect();
-    output::line(output::table(&["keyspace", "id", "index", "operator"], &rows))
+    output::line(output::table(&["keyspace", "id", "index", "mode", "options", "operator", "large over"], &rows))
 }

@@ -123,7 +123,10 @@ fn any_bytes_survive_load_scan_dump_and_restore() {
     place.pando("merge", &["n", "-17", "--keyspace", "é \\!", "--merge", "add_i64"]).ok();
     place.pando("merge", &["n", "-25", "--keyspace", "é \\!"]).ok();
     let dump = place.pando("dump", &[]).ok();
-    assert!(dump.contains("\\!keyspace\té \\\\!\tindex=stbe\toperator=add_i64\n"), "{dump}");
+    assert!(
+        dump.contains("\\!keyspace\té \\\\!\tindex=stbe:mode=product\tlarge_values_over=2048\toperator=add_i64\n"),
+        "{dump}"
+    );
     let copy = place.path("copy");
     run_on(&copy, "restore", &[], dump.as_bytes()).ok();
     assert_eq!(run_on(&copy, "dump", &[], b"").ok(), dump);

@@ -118,3 +118,33 @@ fn shells_get_their_completions() {
     }
     assert!(run(&["completions", "csh"], b"").fails(2).contains("bash"));
 }
+
+#[test]
+fn options_of_an_index_are_set_shown_altered_and_survive_dump_restore_and_backup() {
+    let place = Place::new();
+    let store = place.path("s");
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let keyspace = |verb: &str, args: &[&str]| run(&[&["keyspace", verb, &text(&store)], args].concat(), b"");
+    keyspace("create", &["events", "--index", "stbe:fanout=4,mode=paper"]).ok();
+    assert!(keyspace("create", &["x", "--index", "stbe:fanout=99"]).fails(2).contains("2 to 64"));
+    assert!(keyspace("create", &["x", "--index", "stbe:width=9"]).fails(2).contains("maplet_width"));
+    keyspace("alter", &["events", "compression=lz4", "fanout=8"]).ok();
+    assert!(keyspace("alter", &["events", "compression"]).fails(2).contains("name=value"));
+    assert!(keyspace("alter", &["event", "fanout=8"]).fails(1).contains("event"));
+    place.pando("put", &["k", "v", "--keyspace", "events"]).ok();
+
+    let shown = |store: &std::path::Path| run_on(store, "keyspaces", &["--json"], b"").json()[0].clone();
+    let info = shown(&store);
+    assert_eq!((info["index"].as_str(), info["mode"].as_str()), (Some("stbe"), Some("paper")), "{info}");
+    assert_eq!(info["options"], serde_json::json!({ "compression": "lz4" }), "fanout is the default again");
+    assert!(place.pando("keyspaces", &[]).ok().contains("compression=lz4"));
+
+    let (restored, copied) = (place.path("restored"), place.path("copied"));
+    let dump = place.pando("dump", &[]).ok();
+    run_on(&restored, "restore", &[], dump.as_bytes()).ok();
+    place.pando("backup", &[&text(&copied)]).ok();
+    for other in [restored, copied] {
+        let there = shown(&other);
+        assert!(there["options"] == info["options"] && there["mode"] == info["mode"], "{there}");
+    }
+}

@@ -22,7 +22,7 @@ use self::block::{Body, Home};
 use self::hand::Hands;
 use self::key::FrameKey;
 use self::table::Table;
-use crate::base::{PAGE, PageNo, RunId};
+use crate::base::{OwnerId, PAGE, PageNo};
 
 /// As the pool has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub fn links(mistake: bool) {
     let home = Arc::new(Home::new(0));
     // Two keys of one chain, one of the other.
     let of_chain = |chain: u64| {
-        let keys = (0..).map(|page| FrameKey::new(RunId(1), PageNo(page)));
+        let keys = (0..).map(|page| FrameKey::new(OwnerId(1), PageNo(page)));
         keys.filter(move |key| key.hash() & 1 == chain)
     };
     let (first, wanted) = (of_chain(0).next().expect("endless"), of_chain(0).nth(1).expect("endless"));

@@ -20,14 +20,14 @@ mod swap;
 mod sync;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pandodb::base::SeededBug;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Mode, Result, Store, StoreBuilder};
 
 use crate::device::ExploredDevice;
-use crate::explore;
+use crate::{explore, indexes};
 
 /// Whether a scenario is run as it is meant, or with a mistake that the explorer has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,8 @@ pub struct Scenario {
     /// So few points that schedules are also tried depth first.
     pub tiny: bool,
     prepare: fn() -> SimImage,
-    prepared: OnceLock<SimImage>,
+    /// By the index of the store.
+    prepared: Mutex<BTreeMap<&'static str, SimImage>>,
     /// One execution.
     pub body: fn(&SimImage, Twist),
     /// The mistake that the engine makes under [`Twist::Canary`]; without one, the body's claim is wrong there.
@@ -57,7 +58,14 @@ pub struct Scenario {
 impl Scenario {
     /// The files it starts from.
     pub fn start(&self) -> SimImage {
-        self.prepared.get_or_init(|| explore::alone(self.prepare)).clone()
+        let kind = indexes::current();
+        let known = self.prepared.lock().expect("sound").get(kind.name()).cloned();
+        known.unwrap_or_else(|| {
+            let prepare = self.prepare;
+            let made = explore::alone(move || indexes::with(kind, prepare));
+            self.prepared.lock().expect("sound").insert(kind.name(), made.clone());
+            made
+        })
     }
 
     /// A scenario of a test's own, without a store.
@@ -68,7 +76,7 @@ impl Scenario {
             claim: "",
             tiny: false,
             prepare: SimImage::default,
-            prepared: OnceLock::new(),
+            prepared: Mutex::default(),
             body,
             bug: None,
         }
@@ -84,7 +92,7 @@ pub fn all() -> &'static [Scenario] {
             claim,
             tiny,
             prepare,
-            prepared: OnceLock::new(),
+            prepared: Mutex::default(),
             body,
             bug,
         };
@@ -152,7 +160,7 @@ fn builder(sim: &Arc<SimDevice>, workers: usize) -> StoreBuilder {
         .segment_bytes(64 << 10)
         .reserve_bytes(8 << 10)
         .log_streams(1)
-        .fanout(2)
+        .index(indexes::options())
 }
 
 /// Opens the store of a device with so many workers.

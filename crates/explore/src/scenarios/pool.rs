@@ -1,6 +1,6 @@
 //! The buffer pool by itself, far too small for what is asked of it.
 
-use pandodb::base::{BlockAddr, PAGE, PageNo, RunId};
+use pandodb::base::{BlockAddr, OwnerId, PAGE, PageNo};
 use pandodb::device::AlignedBuf;
 use pandodb::device::sim::SimImage;
 use pandodb::pool::{Block, Keep, Pool};
@@ -44,7 +44,7 @@ fn get(pool: &Pool, owner: u64, page: u64) -> Block {
         shuttle::thread::yield_now();
         Ok(made(owner, page))
     };
-    pool.get(RunId(owner), addr(page), Keep::Short, load).expect("loaded")
+    pool.get(OwnerId(owner), addr(page), Keep::Short, load).expect("loaded")
 }
 
 fn charged(pool: &Pool) -> (u64, u64) {
@@ -64,7 +64,7 @@ pub fn pool(_: &SimImage, twist: Twist) {
                 let pin = get(pool, owner, page).pin();
                 assert!(pin.iter().all(|&byte| u64::from(byte) == owner * PAGES + page), "another's contents");
                 if page % 7 == 0 {
-                    pool.forget(RunId(owner), PageNo(page));
+                    pool.forget(OwnerId(owner), PageNo(page));
                 }
                 let bound = if twist == Twist::Canary { 8 } else { 9 + READERS };
                 assert!(pool.stats().bytes <= bound * COST as u64, "over the capacity by more than is on its way");
@@ -95,7 +95,7 @@ pub fn reuse(_: &SimImage, _: Twist) {
         let pool = &pool;
         body(move || {
             for page in pages {
-                let found = pool.peek(RunId(1), PageNo(page));
+                let found = pool.peek(OwnerId(1), PageNo(page));
                 assert!(
                     found.is_none_or(|block| block.iter().all(|&byte| u64::from(byte) == PAGES + page)),
                     "another's"
@@ -105,9 +105,9 @@ pub fn reuse(_: &SimImage, _: Twist) {
     };
     let exchange = || {
         for page in [1, 2, 3] {
-            pool.forget(RunId(1), PageNo(page));
+            pool.forget(OwnerId(1), PageNo(page));
             // At once: whoever waits for a device would have the others go first.
-            drop(pool.insert(RunId(1), addr(page + 1), Keep::Short, &made(1, page + 1)));
+            drop(pool.insert(OwnerId(1), addr(page + 1), Keep::Short, &made(1, page + 1)));
         }
     };
     threads([ask([1, 2, 3]), ask([1, 1, 4]), body(exchange)]);
@@ -120,7 +120,7 @@ pub fn hot(_: &SimImage, _: Twist) {
     const HOT: u64 = 2;
     let pool = Pool::new(8 * COST);
     (0..8).for_each(|page| drop(get(&pool, 1, page)));
-    let ask = || drop(pool.peek(RunId(1), PageNo(HOT)).expect("it is asked for all the time"));
+    let ask = || drop(pool.peek(OwnerId(1), PageNo(HOT)).expect("it is asked for all the time"));
     ask();
     let fill = |pages: std::ops::Range<u64>| {
         let pool = &pool;

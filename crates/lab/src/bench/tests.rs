@@ -33,7 +33,7 @@ fn every_workload_is_measured_and_answered_right() {
     let dir = tempfile::tempdir().unwrap();
     for cache in [Cache::AsIs, Cache::Cold] {
         let plan = Plan { cache, ..plan(dir.path(), "all") };
-        let lines = lines(&plan, &Pando::new(IndexKind::Stbe));
+        let lines = lines(&plan, &Pando::new(IndexKind::default()));
         assert_eq!(lines.len(), ALL.len());
         for (line, workload) in lines.iter().zip(ALL) {
             let what = format!("{line:?}");
@@ -62,7 +62,7 @@ fn the_same_seed_costs_the_same_on_the_device() {
         let dir = tempfile::tempdir().unwrap();
         let setup = Setup { memory_budget: 1 << 20, mode: Mode::Product, deterministic: true };
         let plan = Plan { seed, threads: 1, setup, ..plan(dir.path(), "load,a,e,merge,delete,delete-scan") };
-        let lines = lines(&plan, &Pando::new(IndexKind::Stbe));
+        let lines = lines(&plan, &Pando::new(IndexKind::default()));
         lines.into_iter().map(|line| (line.stream, line.inside.counters)).collect::<Vec<_>>()
     };
     let once = run(7);
@@ -87,7 +87,7 @@ fn an_open_loop_counts_waiting() {
 fn a_workload_ends_when_its_time_is_up() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { seconds: Some(0.3), ops: Some(1_000_000_000), ..plan(dir.path(), "load,c") };
-    let lines = lines(&plan, &Pando::new(IndexKind::Stbe));
+    let lines = lines(&plan, &Pando::new(IndexKind::default()));
     assert_eq!(lines[0].ops, 3000, "a load is whole");
     assert!((0.25..3.0).contains(&lines[1].seconds) && lines[1].ops > 0, "{}", lines[1].seconds);
 }
@@ -127,7 +127,7 @@ fn what_is_deleted_and_still_there_is_noticed() {
 fn events_that_do_not_expire_are_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { threads: 1, ..plan(dir.path(), "expiry") };
-    let line = &lines(&plan, &Pando::new(IndexKind::Stbe))[0];
+    let line = &lines(&plan, &Pando::new(IndexKind::default()))[0];
     assert_eq!((line.wrong_answers, line.checked_answers), (0, 1), "{line:?}");
     let keeper = Slow { nap: Duration::ZERO, keeps: true, ..Slow::default() };
     assert_eq!(lines(&plan, &keeper)[0].wrong_answers, 1);
@@ -180,7 +180,7 @@ fn what_cannot_be_done_is_refused_first() {
         assert!(refused.contains(word), "{refused}");
     }
     let one = Plan { records: 1, ops: Some(3), ..plan };
-    lines(&Plan { workloads: ALL.to_vec().leak().iter().collect(), ..one }, &Pando::new(IndexKind::Stbe));
+    lines(&Plan { workloads: ALL.to_vec().leak().iter().collect(), ..one }, &Pando::new(IndexKind::default()));
 }
 
 /// A map that takes its time.

@@ -163,7 +163,7 @@ pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut 
     };
     let mut lines = Vec::new();
     for step in steps.iter().filter(|_| !given.only) {
-        let opener = Pando::new(IndexKind::Stbe).durability(step.durability);
+        let opener = Pando::new(IndexKind::default()).durability(step.durability);
         let mut both = Both { lines: Vec::new(), observer };
         bench::run(&step.plan, &opener, &mut both)?;
         lines.append(&mut both.lines);

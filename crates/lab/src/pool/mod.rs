@@ -25,7 +25,7 @@ mod store;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use pandodb::base::{BlockAddr, PAGE, PageNo, RunId};
+use pandodb::base::{BlockAddr, OwnerId, PAGE, PageNo};
 use pandodb::device::AlignedBuf;
 use pandodb::pool::{Keep, Pool};
 use rand::SeedableRng;
@@ -118,7 +118,7 @@ fn fill(page: u64) -> Vec<u64> {
 impl Cache for Pool {
     fn get(&self, _: usize, page: u64) -> bool {
         let (addr, mut missed) = (BlockAddr { page: PageNo(page), pages: 1 }, false);
-        let block = Pool::get(self, RunId(1), addr, Keep::Short, || {
+        let block = Pool::get(self, OwnerId(1), addr, Keep::Short, || {
             missed = true;
             let (mut buf, word) = (AlignedBuf::zeroed(1), word(page).to_le_bytes());
             buf.as_chunks_mut::<8>().0.fill(word);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use pandodb::device::counting::{Access, FileClass};
 use pandodb::device::{CountingDevice, Device, MemDevice, OpenHow};
 use pandodb::space::{BLOCK_HEADER, BlockKind};
-use pandodb::{IndexKind, IndexStats};
+use pandodb::{IndexKind, IndexStats, StbeOptions};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
@@ -107,7 +107,8 @@ impl Config {
         let (memtable, fanout) = (self.memtable_bytes, self.fanout);
         let device: Arc<dyn Device> = device.clone();
         let pando = Pando::new(self.index).on(device);
-        let pando = pando.tuned(move |builder| builder.memtable_bytes(memtable).fanout(fanout));
+        let pando =
+            pando.tuned(move |builder| builder.memtable_bytes(memtable).index(StbeOptions::new().fanout(fanout)));
         let setup = Setup { memory_budget, mode: Mode::Product, deterministic: true };
         pando.open_itself(Path::new("theory"), &setup)
     }
@@ -369,9 +370,9 @@ fn gets(
     let of = |kind: BlockKind| each(kinds.iter().filter(|&&found| found == kind as u8).count() as u64);
     Ok(Reads {
         reads: each(accesses.len() as u64),
-        leaf: of(BlockKind::Leaf),
-        inner: of(BlockKind::Inner),
-        filter: of(BlockKind::Filter),
+        leaf: of(BlockKind::RunLeaf),
+        inner: of(BlockKind::RunInner),
+        filter: of(BlockKind::RunFilter),
         probed: each(engine.store.stats()?.probed_blocks - before),
         transfers: BLOCKS.map(|block| each(transfers(&accesses, Memory { block, bytes: block }).reads)),
         affine: Affine::default().cost(&accesses) / config.lookups.max(1) as f64,

@@ -11,6 +11,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use pandodb::StbeOptions;
 use pandodb::device::counting::{Access, FileClass};
 use pandodb::device::{Device, MemDevice};
 use serde::{Deserialize, Serialize};
@@ -129,7 +130,7 @@ pub fn measure(config: &Config, workload: &str, records: u64) -> Result<Order> {
     let device: Arc<dyn Device> = MemDevice::new();
     let (memtable, fanout) = (config.memtable_bytes, config.fanout);
     let pando = Pando::new(config.index).on(device);
-    let pando = pando.tuned(move |builder| builder.memtable_bytes(memtable).fanout(fanout));
+    let pando = pando.tuned(move |builder| builder.memtable_bytes(memtable).index(StbeOptions::new().fanout(fanout)));
     let setup = Setup { memory_budget: config.memory_budget, mode: Mode::Product, deterministic: true };
     let engine = pando.open_itself(Path::new("order"), &setup)?;
     engine.device.log_accesses();

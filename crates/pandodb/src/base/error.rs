@@ -112,6 +112,15 @@ pub enum Error {
         /// Which argument, and what it must be.
         detail: String,
     },
+    /// This build has no index of that name.
+    UnknownIndex {
+        /// The name.
+        index: String,
+        /// The keyspace that is stored in one, where the name was found in a store.
+        keyspace: Option<String>,
+        /// The indexes that there are.
+        known: String,
+    },
     /// This index, keyspace or build does not offer the operation.
     Unsupported {
         /// The operation and who lacks it.
@@ -223,6 +232,35 @@ impl Error {
 }
 
 impl Error {
+    /// A name for the kind of error that no later version changes: for logs, metrics and programs in other languages.
+    ///
+    /// ```
+    /// assert_eq!(pandodb::Error::Closed.code(), "closed");
+    /// ```
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Io { .. } => "io",
+            Error::Corruption { .. } => "corruption",
+            Error::Poisoned { .. } => "poisoned",
+            Error::Indeterminate { .. } => "indeterminate",
+            Error::DiskFull { .. } => "disk_full",
+            Error::DiskTooSmall { .. } => "disk_too_small",
+            Error::TooManyFiles { .. } => "too_many_files",
+            Error::Locked { .. } => "locked",
+            Error::NotAStore { .. } => "not_a_store",
+            Error::InvalidArgument { .. } => "invalid_argument",
+            Error::UnknownIndex { .. } => "unknown_index",
+            Error::Unsupported { .. } => "unsupported",
+            Error::OperatorMissing { .. } => "operator_missing",
+            Error::OperatorFailed { .. } => "operator_failed",
+            Error::NoKeyspace { .. } => "no_keyspace",
+            Error::ReadOnly => "read_only",
+            Error::Forked => "forked",
+            Error::Reentrant => "reentrant",
+            Error::Closed => "closed",
+        }
+    }
+
     /// What happened, and to what, without what can be done: for lists of errors that share that advice.
     ///
     /// ```
@@ -252,6 +290,12 @@ impl Error {
             Error::Locked { path } => format!("`{path}` is open elsewhere"),
             Error::NotAStore { path, detail } => format!("`{path}` is not a store that can be opened: {detail}"),
             Error::InvalidArgument { detail } => format!("invalid argument: {detail}"),
+            Error::UnknownIndex { index, keyspace: Some(keyspace), known } => {
+                format!("keyspace `{keyspace}` is stored in index `{index}`, which this version lacks: it has {known}")
+            }
+            Error::UnknownIndex { index, keyspace: None, known } => {
+                format!("there is no index `{index}`; this version has {known}")
+            }
             Error::Unsupported { detail } => format!("unsupported: {detail}"),
             Error::OperatorMissing { keyspace, operator } => {
                 format!("keyspace `{keyspace}` merges with `{operator}`, which is not registered")
@@ -280,6 +324,7 @@ impl Error {
             Error::DiskTooSmall { .. } => "use a smaller memory budget, or another disk",
             Error::TooManyFiles { .. } => "close some, or raise the limit (`ulimit -n`, `fs.file-max`), then retry",
             Error::Locked { .. } => "close the other opener first",
+            Error::UnknownIndex { keyspace: Some(_), .. } => "open the store with the version that wrote it",
             Error::OperatorMissing { .. } => "register it when opening the store",
             Error::OperatorFailed { .. } => "fix the operator and retry",
             Error::NoKeyspace { .. } => "list them with `keyspaces`",
@@ -287,7 +332,10 @@ impl Error {
             Error::Forked => "use it in the process that opened it, or close it there and open it here",
             Error::Reentrant => "an operator may use nothing but its arguments: take the call out of it",
             Error::Closed => "open it again",
-            Error::NotAStore { .. } | Error::InvalidArgument { .. } | Error::Unsupported { .. } => return None,
+            Error::NotAStore { .. }
+            | Error::InvalidArgument { .. }
+            | Error::UnknownIndex { .. }
+            | Error::Unsupported { .. } => return None,
         })
     }
 }

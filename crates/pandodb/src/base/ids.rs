@@ -31,8 +31,10 @@ id! {
     KeyspaceId(u32)
 }
 id! {
-    /// The identity of a run (and, from the same counter, of a trunk node). Never reused within a store.
-    RunId(u64)
+    /// The identity of whatever owns blocks of the data file: a run, a node of a tree, the catalogue of a generation. The checksum of a
+    /// block covers it, so a block that another owner left behind never passes. Runs and nodes draw theirs from one counter and never
+    /// reuse one within a store.
+    OwnerId(u64)
 }
 id! {
     /// A 4 KiB page of the data file; its byte offset is `4096 ×` the number.

@@ -27,7 +27,7 @@ pub use cause::IoCause;
 pub use error::{Error, Result};
 pub use fragments::{FragmentSet, FragmentSweep, Fragments};
 pub use ghosts::Ghosts;
-pub use ids::{BlockAddr, Extent, KeyspaceId, PageNo, RunId, Seqno, StoreId};
+pub use ids::{BlockAddr, Extent, KeyspaceId, OwnerId, PageNo, Seqno, StoreId};
 pub use large::LargeVec;
 pub use message::{BlobRef, Entry, Kind, RangeTombstone};
 pub use range::{IntoKeyRange, KeyRange};

@@ -203,6 +203,20 @@ bugs! {
     /// A full disk that refuses a write makes the store refuse everything.
     FullDiskPoisons,
 
+    // ---- the lookahead array ----
+    /// A compaction drops tombstones although an older level still holds what they hide.
+    LevelTombstoneDropped,
+    /// A compaction leaves what it read in the newest of its inputs, so that its messages are there twice.
+    LevelInputKept,
+    /// A lookup takes the part before the one that holds its key.
+    LevelPartMissed,
+    /// What a range tombstone covers is dropped when it arrives, although a snapshot still sees it.
+    LevelWipedForSnapshots,
+    /// Layers with common keys become one layer as they are: a lookup finds one of the parts only.
+    LevelMovesOverlap,
+    /// A checkpoint writes the table without its newest layer.
+    LevelNotWritten,
+
     // ---- verification ----
     /// `verify` pins each index when it comes to it: what one has let go of meanwhile is another's.
     VerifyPinsInTurn,

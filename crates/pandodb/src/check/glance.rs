@@ -124,7 +124,7 @@ pub fn glance_device(device: Arc<dyn Device>) -> Result<Glance> {
         let info = KeyspaceInfo {
             name: record.identity.name.clone(),
             id: record.identity.id.0,
-            index: index.kind(),
+            index: record.identity.index.clone(),
             operator_registered: operator.as_ref().is_none_or(|name| builtin(name).is_some()),
             operator,
             blob_threshold: usize::try_from(record.identity.blob_threshold).unwrap_or(usize::MAX),

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::glance;
-use crate::base::{BlockAddr, Error, PAGE, PageNo, Result, RunId};
+use crate::base::{BlockAddr, Error, OwnerId, PAGE, PageNo, Result};
 use crate::device::{Device, File, Io};
 use crate::run::{Inner, Leaf, RunMeta, unpack};
 use crate::space::data::{BLOCK_HEADER, DATA_FILE, MAX_BLOCK_PAGES};
@@ -165,7 +165,7 @@ fn trunk(roots: &Roots, out: &mut String) {
 }
 
 fn run(roots: &Roots, id: u64, out: &mut String) -> Result<()> {
-    match roots.indexes.iter().find_map(|index| index.run(RunId(id))) {
+    match roots.indexes.iter().find_map(|index| index.run(OwnerId(id))) {
         Some(meta) => {
             describe_run(&meta, out);
             Ok(())
@@ -211,8 +211,8 @@ fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
     }
     let bytes = data.read(BlockAddr { page: PageNo(page), pages })?;
     match kind {
-        BlockKind::Leaf => leaf(&bytes, out),
-        BlockKind::CompressedLeaf => {
+        BlockKind::RunLeaf => leaf(&bytes, out),
+        BlockKind::RunCompressedLeaf => {
             let mut unpacked = Vec::new();
             match unpack(&bytes, &mut unpacked) {
                 Ok(()) => {
@@ -224,7 +224,7 @@ fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
                 }
             }
         }
-        BlockKind::Inner => match Inner::check(&bytes) {
+        BlockKind::RunInner => match Inner::check(&bytes) {
             Ok(inner) => describe_inner(&inner, out),
             Err(flaw) => {
                 let _ = writeln!(out, "  damaged: {flaw}");

@@ -22,13 +22,13 @@
 use std::sync::Arc;
 
 use crate::base::{Entry, EntryBlock, Error, Fragments, KeyRange, Result, Seqno};
-use crate::index::{Base, Lookup, Part};
+use crate::index::{Base, Lookup, SalvagePart};
 use crate::memtable::Memtable;
 use crate::run::{Piece, Salvager};
 use crate::store::engine::Engine;
 use crate::store::keyspace::KeyspaceState;
 use crate::store::read::{Pinned, answer};
-use crate::store::{Batch, Durability, IndexKind, Keyspace, KeyspaceOptions, Store, StoreBuilder, Value};
+use crate::store::{Batch, Durability, Keyspace, KeyspaceOptions, Store, StoreBuilder, Value};
 
 /// Bytes that are committed to the copy at a time.
 const BATCH_BYTES: usize = 1 << 20;
@@ -132,7 +132,7 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
 
 /// The options of the copy of a keyspace. Without its operator it becomes one without: merged keys are lost.
 fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
-    let mut options = KeyspaceOptions::new().index(IndexKind::from_name(keyspace.index.kind()).unwrap_or_default());
+    let mut options = KeyspaceOptions::new().index(keyspace.options());
     options = options.blob_threshold(keyspace.blob_threshold);
     options.operator = keyspace.operator.as_ref().map(|operator| operator.inner().clone());
     options
@@ -244,7 +244,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Copies a piece of the key line.
-    fn part(&mut self, memtables: &[Arc<Memtable>], part: Part) -> Result<()> {
+    fn part(&mut self, memtables: &[Arc<Memtable>], part: SalvagePart) -> Result<()> {
         let mut sources = self.open(memtables, part);
         let mut lost = Vec::new();
         loop {
@@ -268,7 +268,7 @@ impl Work<'_> {
     }
 
     /// Everything that a lookup in this piece would ask, the newest first.
-    fn open(&mut self, memtables: &[Arc<Memtable>], part: Part) -> Vec<Source> {
+    fn open(&mut self, memtables: &[Arc<Memtable>], part: SalvagePart) -> Vec<Source> {
         let mut sources = Vec::new();
         for memtable in memtables {
             let feed = Feed::Memtable(memtable.clone(), part.range.clone(), None);

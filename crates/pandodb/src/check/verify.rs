@@ -49,7 +49,7 @@ pub struct VerifyReport {
     pub entries: u64,
     /// Runs.
     pub runs: u64,
-    /// Copies of trunk nodes: two of each.
+    /// Copies of the blocks that say which runs an index consists of (nodes of a trunk, tables of levels): two of each.
     pub nodes: u64,
     /// Large values.
     pub blobs: u64,
@@ -90,10 +90,10 @@ impl Visitor for Verifier<'_> {
         self.report.blocks += 1;
         self.report.bytes += bytes;
         match kind {
-            BlockKind::Node => self.report.nodes += 1,
-            BlockKind::Footer => self.report.runs += 1,
+            kind if kind.is_node() => self.report.nodes += 1,
+            BlockKind::RunFooter => self.report.runs += 1,
             BlockKind::Blob => self.report.blobs += 1,
-            BlockKind::CompressedLeaf => self.features |= COMPRESSED_LEAVES,
+            BlockKind::RunCompressedLeaf => self.features |= COMPRESSED_LEAVES,
             _ => {}
         }
     }

@@ -10,18 +10,29 @@
 //! * a newer container holds, for each key, only higher seqnos, so "newest to oldest until a base" is right;
 //! * what a durable root reaches is never overwritten; dropping the last `Arc` to a run or node frees it.
 //!
-//! Each folder beside this file is one index; which of them a keyspace uses is stored in the catalogue.
+//! Each folder beside this file is one index, listed in [`types`]; which of them a keyspace uses is stored in the catalogue.
 
+pub mod cola;
 mod graves;
+pub mod options;
 pub mod owed;
+pub mod runs;
 pub mod stbe;
+#[cfg(test)]
+mod testing;
+pub mod types;
+
+pub use self::cola::ColaOptions;
+pub use self::options::{IndexOptions, OptionSpec, Settings, Values};
+pub use self::stbe::StbeOptions;
+pub use self::types::{IndexKind, IndexType, Mode, Order};
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::base::sync::{AtomicU64, Ordering::Relaxed};
 use crate::base::{
-    BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, KeyspaceId, Kind, RangeTombstone, Result, RunId,
+    BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, KeyspaceId, Kind, OwnerId, RangeTombstone, Result,
     Seqno,
 };
 use crate::memtable::Memtable;
@@ -85,8 +96,8 @@ impl IdSource {
     }
 
     /// An identity that nobody had before.
-    pub fn next(&self) -> RunId {
-        RunId(self.0.fetch_add(1, Relaxed))
+    pub fn next(&self) -> OwnerId {
+        OwnerId(self.0.fetch_add(1, Relaxed))
     }
 
     /// The identity that will be given out next: what a superblock records.
@@ -367,8 +378,8 @@ pub trait IndexView: Send + Sync {
 
 /// One structure that holds a keyspace's data.
 pub trait Index: Send + Sync {
-    /// The name that the catalogue stores.
-    fn kind(&self) -> &'static str;
+    /// Its entry in the registry.
+    fn index_type(&self) -> &'static IndexType;
     /// Takes a sealed memtable: metadata only, makes debt. Batches come in the order of their seqnos.
     fn ingest(&self, batch: SealedBatch);
     /// The current world, for holding it.
@@ -401,11 +412,11 @@ pub trait Index: Send + Sync {
     /// are on disk.
     fn pin(&self) -> Verification<'_>;
     /// The whole key line in pieces, in order, for a salvage. Only in a store that is open for reading: nothing pins them.
-    fn parts(&self) -> Vec<Part>;
+    fn parts(&self) -> Vec<SalvagePart>;
     /// Describes the structure, for the inspector.
     fn describe(&self, out: &mut String);
     /// The description of one of its runs.
-    fn run(&self, id: RunId) -> Option<crate::run::RunMeta>;
+    fn run(&self, id: OwnerId) -> Option<crate::run::RunMeta>;
 }
 
 /// A consistent cut of an index at a checkpoint.
@@ -417,7 +428,7 @@ pub struct Cut {
 }
 
 /// A piece of the key line with everything that the index holds for it.
-pub struct Part {
+pub struct SalvagePart {
     /// The keys.
     pub range: KeyRange,
     /// The runs that a lookup there asks, the newest first.

@@ -1,22 +1,22 @@
 //! [`FrameKey`]: how a cached block is known.
 
-use crate::base::{PageNo, RunId, SeededBug};
+use crate::base::{OwnerId, PageNo, SeededBug};
 
 /// Who wrote the block, and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameKey {
-    owner: RunId,
+    owner: OwnerId,
     page: PageNo,
 }
 
 impl FrameKey {
     /// The key of no block: nobody has this number.
-    pub(super) const NONE: FrameKey = FrameKey { owner: RunId(u64::MAX), page: PageNo(u64::MAX) };
+    pub(super) const NONE: FrameKey = FrameKey { owner: OwnerId(u64::MAX), page: PageNo(u64::MAX) };
 
     /// The key of a block.
     #[inline]
-    pub(super) fn new(owner: RunId, page: PageNo) -> FrameKey {
-        FrameKey { owner: if SeededBug::PoolForgetsOwner.is_on() { RunId(0) } else { owner }, page }
+    pub(super) fn new(owner: OwnerId, page: PageNo) -> FrameKey {
+        FrameKey { owner: if SeededBug::PoolForgetsOwner.is_on() { OwnerId(0) } else { owner }, page }
     }
 
     /// All 64 bits are usable, and one is set. Neither number is chosen by a user, so nothing stronger is needed.

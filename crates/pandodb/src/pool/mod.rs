@@ -51,7 +51,7 @@ use table::Table;
 
 use crate::base::slab::Lender;
 use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, thread_number};
-use crate::base::{BlockAddr, Ghosts, PAGE, PageNo, Result, RunId};
+use crate::base::{BlockAddr, Ghosts, OwnerId, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 
 /// Groups of threads that count what they find without meeting each other.
@@ -169,7 +169,7 @@ impl Pool {
     #[inline]
     pub fn get(
         &self,
-        owner: RunId,
+        owner: OwnerId,
         addr: BlockAddr,
         keep: Keep,
         load: impl FnOnce() -> Result<AlignedBuf>,
@@ -182,7 +182,7 @@ impl Pool {
 
     /// The block if it is cached; counts as a hit or a miss.
     #[inline]
-    pub fn peek(&self, owner: RunId, page: PageNo) -> Option<Block> {
+    pub fn peek(&self, owner: OwnerId, page: PageNo) -> Option<Block> {
         let key = FrameKey::new(owner, page);
         let hash = key.hash();
         let found = self.table.find(key, hash).or_else(|| self.table.find_locked(key, hash));
@@ -194,7 +194,7 @@ impl Pool {
     /// Looks for several blocks at once: `found[i]` becomes `wanted[i]`, if that is cached and nothing is in the way; which does not say that
     /// it is not cached. At most [`Pool::TOGETHER`]. Costs little more than for one, where memory is what one waits for.
     #[inline]
-    pub fn peek_several(&self, wanted: &[(RunId, PageNo)], found: &mut [Option<Block>]) {
+    pub fn peek_several(&self, wanted: &[(OwnerId, PageNo)], found: &mut [Option<Block>]) {
         let mut keys = [(FrameKey::NONE, 0); Pool::TOGETHER];
         let mut guards = [const { None }; Pool::TOGETHER];
         let count = wanted.len().min(Pool::TOGETHER);
@@ -251,14 +251,14 @@ impl Pool {
 
     /// Caches a copy of a block that was read from `addr`, as it is to be handed out: longer than there, if it was compressed. If another
     /// thread was faster, its block is kept and handed out.
-    pub fn insert(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
+    pub fn insert(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
         self.ghosts.came(FrameKey::new(owner, addr.page).hash());
         // A leaf starts without a chance: one that is read once goes before one that is read twice.
         self.put(owner, addr, keep, keep.chances() - Keep::Short.chances(), bytes)
     }
 
     /// Caches a copy of a block that nobody has asked for yet, but probably will: it goes first if nobody does.
-    pub fn offer(&self, owner: RunId, addr: BlockAddr, keep: Keep, bytes: &[u8]) {
+    pub fn offer(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) {
         let key = FrameKey::new(owner, addr.page);
         if self.table.find(key, key.hash()).is_none() {
             self.put(owner, addr, keep, 0, bytes);
@@ -281,7 +281,7 @@ impl Pool {
         self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity()
     }
 
-    fn put(&self, owner: RunId, addr: BlockAddr, keep: Keep, chances: u8, bytes: &[u8]) -> Block {
+    fn put(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, chances: u8, bytes: &[u8]) -> Block {
         debug_assert!(bytes.len() >= addr.bytes(), "a block is cached whole");
         let key = FrameKey::new(owner, addr.page);
         let hash = key.hash();
@@ -351,7 +351,7 @@ impl Pool {
     }
 
     /// Throws a block out, if it is cached: for what will surely not be asked for again.
-    pub fn forget(&self, owner: RunId, page: PageNo) {
+    pub fn forget(&self, owner: OwnerId, page: PageNo) {
         let key = FrameKey::new(owner, page);
         if let Some((number, cost)) = self.table.remove(key, key.hash()) {
             self.bytes.0.fetch_sub(cost, Relaxed);

@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use super::*;
 use crate::base::Error;
 
-const OWNER: RunId = RunId(7);
+const OWNER: OwnerId = OwnerId(7);
 
 fn addr(page: u64, pages: u32) -> BlockAddr {
     BlockAddr { page: PageNo(page), pages }
@@ -24,7 +24,7 @@ fn a_block_is_loaded_once_and_known_by_owner_and_page() {
     let again = pool.get(OWNER, addr(3, 1), Keep::Short, || panic!("it is cached")).unwrap();
     assert_eq!((&first[..], again.pages()), (&[1u8; 4096][..], 1));
     // The same page under another owner is another block.
-    let other = pool.get(RunId(8), addr(3, 1), Keep::Short, || Ok(buf(2, 1))).unwrap();
+    let other = pool.get(OwnerId(8), addr(3, 1), Keep::Short, || Ok(buf(2, 1))).unwrap();
     assert_eq!(other[0], 2);
     let stats = pool.stats();
     assert_eq!((stats.hits, stats.misses, stats.blocks), (1, 2, 2));
@@ -42,7 +42,7 @@ fn several_are_found_as_each_alone() {
     (0..192).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Long, &buf(fill(page), 1))));
     for first in 0..200 {
         let wanted: [_; Pool::TOGETHER] = std::array::from_fn(|i| {
-            let owner = if i == 3 { RunId(8) } else { OWNER };
+            let owner = if i == 3 { OwnerId(8) } else { OWNER };
             (owner, PageNo(first + i as u64 * 7))
         });
         let mut found = [const { None }; Pool::TOGETHER];

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::base::slab::Lender;
-use crate::base::{BlockAddr, PAGE, PageNo, RunId, key_hash};
+use crate::base::{BlockAddr, OwnerId, PAGE, PageNo, key_hash};
 use crate::pool::{Keep, Pool};
 
 fn key(i: u64) -> Vec<u8> {
@@ -198,7 +198,7 @@ impl Reader {
         if get(&self.rows, i, 1).is_some() {
             return;
         }
-        let (owner, addr) = (RunId(1), BlockAddr { page: PageNo(i / 30), pages: 1 });
+        let (owner, addr) = (OwnerId(1), BlockAddr { page: PageNo(i / 30), pages: 1 });
         if self.pool.peek(owner, addr.page).is_none() {
             self.reads += 1;
             drop(self.pool.insert(owner, addr, Keep::Short, &[0; PAGE]));

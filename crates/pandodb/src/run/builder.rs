@@ -31,7 +31,7 @@ use super::pages::{PageWriter, Placed};
 use super::slots::{CONTINUED, CONTINUES};
 use super::tombstones;
 use crate::base::{
-    BlobRef, BlockAddr, Entry, Kind, MAX_KEY, PAGE, RangeTombstone, Result, RunId, SeededBug, Seqno, key_hash,
+    BlobRef, BlockAddr, Entry, Kind, MAX_KEY, OwnerId, PAGE, RangeTombstone, Result, SeededBug, Seqno, key_hash,
 };
 use crate::filter::{FilterBuilder, FilterMaker, FilterMeta, Filters};
 use crate::pool::Pool;
@@ -103,7 +103,7 @@ pub struct RunBuilder {
 impl RunBuilder {
     /// Starts the run `id`, which will take about `expected_bytes` on disk: a hint for allocation only. Its filter will be a
     /// Bloom filter.
-    pub fn new(data: Arc<DataFile>, id: RunId, expected_bytes: u64) -> RunBuilder {
+    pub fn new(data: Arc<DataFile>, id: OwnerId, expected_bytes: u64) -> RunBuilder {
         RunBuilder {
             pages: PageWriter::new(data, id, expected_bytes),
             leaf: LeafBuilder::default(),
@@ -289,7 +289,7 @@ impl RunBuilder {
     fn close_compressed(&mut self) -> Result<bool> {
         let compressor = self.compressor.as_mut().expect("a leaf is gathered to be compressed");
         let Some(pages) = compressor.compress(&self.leaf, self.pages_before, self.continued) else { return Ok(false) };
-        let placed = self.pages.append(pages, BlockKind::CompressedLeaf, |block| compressor.fill(block))?;
+        let placed = self.pages.append(pages, BlockKind::RunCompressedLeaf, |block| compressor.fill(block))?;
         let noted = if SeededBug::LengthInMemoryNoted.is_on() { self.leaf.pages() } else { pages };
         self.leaf_is_placed(placed, false);
         self.pages_before = noted;
@@ -317,7 +317,7 @@ impl RunBuilder {
     fn close_leaf(&mut self, continues: bool) -> Result<()> {
         let (pages, before, leaf) = (self.leaf.pages(), self.pages_before, &self.leaf);
         let flags = self.continued | if continues { CONTINUES } else { 0 };
-        let placed = self.pages.append(pages, BlockKind::Leaf, |block| leaf.encode(block, before, flags))?;
+        let placed = self.pages.append(pages, BlockKind::RunLeaf, |block| leaf.encode(block, before, flags))?;
         self.leaf_is_placed(placed, continues);
         Ok(())
     }
@@ -425,7 +425,7 @@ impl RunBuilder {
     }
 
     fn write_block(&mut self, builder: &mut InnerBuilder) -> Result<Placed> {
-        let placed = self.pages.append(builder.pages(), BlockKind::Inner, |block| builder.encode(block))?;
+        let placed = self.pages.append(builder.pages(), BlockKind::RunInner, |block| builder.encode(block))?;
         builder.clear();
         Ok(placed)
     }
@@ -444,7 +444,7 @@ impl RunBuilder {
             if keys >= most {
                 return Ok(false);
             }
-            self.pages.append(1, BlockKind::Filter, |block| keys += maker.fill(block))?;
+            self.pages.append(1, BlockKind::RunFilter, |block| keys += maker.fill(block))?;
         }
         self.filter = Filter::Written;
         Ok(true)
@@ -457,7 +457,7 @@ impl RunBuilder {
         for (count, items) in tombstones::encode(&self.tombstones) {
             let pages = tombstones::pages(&items);
             let placed =
-                self.pages.append(pages, BlockKind::Tombstones, |block| tombstones::fill(block, count, &items))?;
+                self.pages.append(pages, BlockKind::RunTombstones, |block| tombstones::fill(block, count, &items))?;
             self.meta.tombstones.push(placed.addr);
         }
         Ok(())
@@ -473,7 +473,7 @@ impl RunBuilder {
         self.meta.extents = self.pages.close().to_vec();
         body.clear();
         self.meta.encode(&mut body);
-        self.pages.write(placed, BlockKind::Footer, |block| meta::fill_footer(block, &body))
+        self.pages.write(placed, BlockKind::RunFooter, |block| meta::fill_footer(block, &body))
     }
 }
 

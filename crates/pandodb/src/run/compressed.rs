@@ -120,7 +120,7 @@ fn limit_after(length: usize, packed: usize) -> usize {
 /// Whether a block that was read as a leaf has to be unpacked.
 #[inline]
 pub(super) fn is_compressed(stored: &[u8]) -> bool {
-    stored[4] == BlockKind::CompressedLeaf as u8
+    stored[4] == BlockKind::RunCompressedLeaf as u8
 }
 
 /// Unpacks a compressed leaf whose checksum was right: whole pages, to be looked at by [`super::Leaf::check`].
@@ -145,7 +145,7 @@ fn try_unpack(stored: &[u8], leaf: &mut Vec<u8>) -> Result<(), Flaw> {
         Ok(unpacked) if unpacked == length - BLOCK_HEADER => {}
         _ => return Err("compressed, and not to be unpacked to the length that it says"),
     }
-    leaf[4] = BlockKind::Leaf as u8;
+    leaf[4] = BlockKind::RunLeaf as u8;
     leaf[8..12].copy_from_slice(&stored_pages(stored).to_le_bytes());
     Ok(())
 }

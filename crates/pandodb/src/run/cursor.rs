@@ -168,7 +168,7 @@ impl RunCursor {
             Stage::Start if meta.height == 0 => Child { position: 0, pages: meta.root.pages, leaf: 0 },
             Stage::Start => {
                 self.opening = Some(Opening { bound, stage: Stage::Inner(meta.height) });
-                return Ok(Some(Need::Block(meta.root, BlockKind::Inner)));
+                return Ok(Some(Need::Block(meta.root, BlockKind::RunInner)));
             }
             Stage::Inner(level) => {
                 let span = self.slice.span();
@@ -180,7 +180,7 @@ impl RunCursor {
                 })?;
                 if level > 1 {
                     self.opening = Some(Opening { bound, stage: Stage::Inner(level - 1) });
-                    return Ok(Some(Need::Block(addr, BlockKind::Inner)));
+                    return Ok(Some(Need::Block(addr, BlockKind::RunInner)));
                 }
                 child
             }

@@ -8,7 +8,7 @@
 //! Nothing depends on it: a filter that was not foreseen, or is not in the pool, is asked for when its turn comes.
 
 use super::reader::Run;
-use crate::base::{BlockAddr, PageNo, RunId, SeededBug};
+use crate::base::{BlockAddr, OwnerId, PageNo, SeededBug};
 use crate::pool::{Block, Pool};
 use crate::space::BlockKind;
 
@@ -39,11 +39,13 @@ impl<'r> Foreseen<'r> {
         // One filter is found as fast when its turn comes.
         let Some((first, _)) = self.runs[0].filter(|_| self.count > 1) else { return };
         let names =
-            self.runs.map(|noted| noted.map_or((RunId(0), PageNo(0)), |(run, addr)| (run.meta().id, addr.page)));
+            self.runs.map(|noted| noted.map_or((OwnerId(0), PageNo(0)), |(run, addr)| (run.meta().id, addr.page)));
         first.pool().peek_several(&names[..self.count], &mut self.blocks[..self.count]);
         // The first line of each, all together: what is told by it comes after.
-        let are_filters =
-            self.blocks.each_ref().map(|block| block.as_ref().is_some_and(|block| block[4] == BlockKind::Filter as u8));
+        let are_filters = self
+            .blocks
+            .each_ref()
+            .map(|block| block.as_ref().is_some_and(|block| block[4] == BlockKind::RunFilter as u8));
         for ((block, noted), is_filter) in self.blocks.iter_mut().zip(&self.runs).zip(are_filters) {
             let fits = |block: &Block| noted.is_some_and(|(_, addr)| block.len() == addr.bytes());
             if !is_filter || !block.as_ref().is_some_and(fits) {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use super::meta::RunMeta;
 use super::pages::PageWriter;
 use super::reader::Run;
-use crate::base::{BlockAddr, PAGE, Result, RunId, SeededBug, Seqno};
+use crate::base::{BlockAddr, OwnerId, PAGE, Result, SeededBug, Seqno};
 use crate::filter::maplet::{Input, Merge, values};
 use crate::filter::{FilterKind, FilterMeta};
 use crate::pool::Pool;
@@ -56,7 +56,7 @@ impl Pages {
         let buf = run.read(addr)?;
         let one = |(page, bytes): (u64, &[u8])| {
             let addr = BlockAddr { page: crate::base::PageNo(addr.page.0 + page), pages: 1 };
-            run.data().check_block(bytes, addr, run.meta().id, BlockKind::Filter)?;
+            run.data().check_block(bytes, addr, run.meta().id, BlockKind::RunFilter)?;
             Ok(bytes.to_vec())
         };
         (0..).zip(buf.chunks_exact(PAGE)).map(one).collect()
@@ -82,7 +82,7 @@ impl Iterator for Pages {
 
 /// Writes a maplet. Dropped before it is finished, it gives its pages back.
 pub struct MapletWriter {
-    id: RunId,
+    id: OwnerId,
     merge: Merge<Pages>,
     pages: PageWriter,
     /// Pages of the inputs for each page of the result, and that one.
@@ -98,7 +98,7 @@ impl MapletWriter {
     ///
     /// # Panics
     /// If a member has a filter that cannot be merged.
-    pub fn new(data: Arc<DataFile>, id: RunId, members: Vec<Member>, room: u64) -> Result<MapletWriter> {
+    pub fn new(data: Arc<DataFile>, id: OwnerId, members: Vec<Member>, room: u64) -> Result<MapletWriter> {
         let inputs = members.into_iter().map(|Member { run, values }| {
             let meta = run.meta().filter.mergeable(run.meta().keys).expect("a filter that can be merged");
             Input { meta, pages: Pages { run, next: 0, chunk: Vec::new().into_iter() }, values }
@@ -128,7 +128,7 @@ impl MapletWriter {
             if !self.merge.next_page(&mut page)? {
                 return Ok((done, true));
             }
-            self.pages.append(1, BlockKind::Filter, |block| block.copy_from_slice(&page))?;
+            self.pages.append(1, BlockKind::RunFilter, |block| block.copy_from_slice(&page))?;
             done += self.pages_a_step * PAGE as u64;
         }
         Ok((done, false))

@@ -22,7 +22,7 @@ use std::cmp::Ordering;
 use super::cursor::RunCursor;
 use super::slots::common_prefix;
 use crate::base::range::head;
-use crate::base::{Entry, Error, Result, RunId};
+use crate::base::{Entry, Error, OwnerId, Result};
 
 /// A cursor over several cursors.
 pub struct MergeCursor {
@@ -50,7 +50,7 @@ impl MergeCursor {
     ///
     /// # Errors
     /// The run that could not be opened, and why.
-    pub fn new(mut inputs: Vec<RunCursor>, reverse: bool) -> std::result::Result<MergeCursor, (RunId, Error)> {
+    pub fn new(mut inputs: Vec<RunCursor>, reverse: bool) -> std::result::Result<MergeCursor, (OwnerId, Error)> {
         RunCursor::open_all(&mut inputs).map_err(|(input, e)| (inputs[input].slice().run().meta().id, e))?;
         let shared = shared_prefix(&inputs);
         let heads = vec![0; inputs.len()];
@@ -75,7 +75,7 @@ impl MergeCursor {
     }
 
     /// The run whose damage or refusal was the last error of [`MergeCursor::advance`].
-    pub fn failed(&self) -> Option<RunId> {
+    pub fn failed(&self) -> Option<OwnerId> {
         self.failed.map(|input| self.inputs[input as usize].slice().run().meta().id)
     }
 

@@ -21,7 +21,7 @@
 use std::ops::Range;
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
-use crate::base::{BlockAddr, Extent, MAX_KEY, PAGE, PageNo, Result, RunId, Seqno};
+use crate::base::{BlockAddr, Extent, MAX_KEY, OwnerId, PAGE, PageNo, Result, Seqno};
 use crate::filter::{FilterKind, FilterMeta};
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile};
 
@@ -36,7 +36,7 @@ const FOOTER_BODY: usize = BLOCK_HEADER + 4;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunMeta {
     /// Its identity, mixed into the checksum of each of its blocks.
-    pub id: RunId,
+    pub id: OwnerId,
     /// Where its pages are, in the order of their positions.
     pub extents: Vec<Extent>,
     /// The leaves are the first so many pages.
@@ -163,7 +163,7 @@ impl RunMeta {
     /// # Errors
     /// [`crate::Error::Corruption`] if bytes are missing or a figure is out of bounds.
     pub fn decode(reader: &mut Reader<'_>) -> Result<RunMeta> {
-        let mut meta = RunMeta { id: RunId(reader.varint()?), ..RunMeta::default() };
+        let mut meta = RunMeta { id: OwnerId(reader.varint()?), ..RunMeta::default() };
         let count = reader.count(2)?;
         meta.extents.reserve_exact(count);
         for _ in 0..count {
@@ -293,10 +293,10 @@ pub(super) fn fill_footer(block: &mut [u8], description: &[u8]) {
 ///
 /// # Errors
 /// [`crate::Error::Corruption`] if the block at `addr` is not that footer.
-pub fn read_footer(data: &DataFile, owner: RunId, addr: BlockAddr) -> Result<RunMeta> {
-    let block = data.read_block(addr, owner, BlockKind::Footer)?;
+pub fn read_footer(data: &DataFile, owner: OwnerId, addr: BlockAddr) -> Result<RunMeta> {
+    let block = data.read_block(addr, owner, BlockKind::RunFooter)?;
     let mut reader = Reader::new(&block[BLOCK_HEADER..], "run footer");
     let decoded =
         reader.u32().and_then(|len| RunMeta::decode(&mut Reader::new(reader.take(len as usize)?, "run footer")));
-    decoded.map_err(|error| data.corrupt(addr, BlockKind::Footer.name(), error.to_string()))
+    decoded.map_err(|error| data.corrupt(addr, BlockKind::RunFooter.name(), error.to_string()))
 }

@@ -13,14 +13,15 @@
 
 use std::sync::Arc;
 
-use crate::base::{BlockAddr, EXTENT_PAGES, Extent, PAGE, PageNo, Result, RunId};
+use crate::base::{BlockAddr, EXTENT_PAGES, Extent, OwnerId, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 use crate::pool::{Keep, Pool};
 use crate::space::{BlockKind, DataFile};
 
 /// The most that is allocated ahead, and written at a time: 1 MiB.
 const STEP_PAGES: u32 = 256;
-/// Extents of a run that may be short, on a full disk.
+/// A run that fills gaps on a full disk takes no more of them once it has this many extents: each node that reaches the run stores all
+/// of them.
 const MOST_SHORT: usize = 64;
 /// A run is written in so many pieces at least, as far as whole extents allow: who merges in steps writes in steps, too.
 const LEAST_WRITES: u64 = 8;
@@ -40,7 +41,7 @@ pub(super) struct PageWriter {
     pool: Option<Arc<Pool>>,
     /// The blocks that it was offered.
     offered: Vec<PageNo>,
-    owner: RunId,
+    owner: OwnerId,
     /// What the run will probably take in all.
     expected_pages: u64,
     /// The most that is gathered for one write.
@@ -58,7 +59,7 @@ pub(super) struct PageWriter {
 }
 
 impl PageWriter {
-    pub(super) fn new(data: Arc<DataFile>, owner: RunId, expected_bytes: u64) -> PageWriter {
+    pub(super) fn new(data: Arc<DataFile>, owner: OwnerId, expected_bytes: u64) -> PageWriter {
         let expected_pages = expected_bytes.div_ceil(PAGE as u64);
         let buffer_pages = (expected_pages / LEAST_WRITES).clamp(EXTENT_PAGES.into(), STEP_PAGES.into()) as u32;
         PageWriter {
@@ -111,7 +112,6 @@ impl PageWriter {
         let left = self.expected_pages.saturating_sub(self.placed_pages + u64::from(self.free_pages));
         let step = left.clamp(u64::from(EXTENT_PAGES), u64::from(STEP_PAGES)) as u32;
         let step = step.max(pages).next_multiple_of(EXTENT_PAGES);
-        // Each node that reaches the run stores all of its extents.
         let least = if self.extents.len() < MOST_SHORT { pages } else { step };
         let extent = self.data.alloc_some(least, step)?;
         match self.extents.last_mut() {
@@ -163,7 +163,7 @@ impl PageWriter {
         let block = &mut self.buffer[self.filled as usize * PAGE..][..addr.bytes()];
         fill(block);
         self.data.seal_block(block, addr, self.owner, kind);
-        if let (Some(pool), BlockKind::Inner | BlockKind::Filter) = (&self.pool, kind) {
+        if let (Some(pool), BlockKind::RunInner | BlockKind::RunFilter) = (&self.pool, kind) {
             pool.offer(self.owner, addr, Keep::Long, block);
             self.offered.push(addr.page);
         }

@@ -106,7 +106,7 @@ impl RunProbe {
                 }
                 let position = meta.filter.first + u64::from(meta.filter.page_of(self.hash));
                 self.state = State::Filter;
-                Ok(ProbeStep::Need(slice.run().address(position, 1)?, BlockKind::Filter))
+                Ok(ProbeStep::Need(slice.run().address(position, 1)?, BlockKind::RunFilter))
             }
             State::Filter => {
                 let hit = block.is_none_or(|page| meta.filter.may_contain(&page, self.hash));
@@ -120,10 +120,10 @@ impl RunProbe {
                 })?;
                 if level > 1 {
                     self.state = State::Inner(level - 1);
-                    return Ok(ProbeStep::Need(addr, BlockKind::Inner));
+                    return Ok(ProbeStep::Need(addr, BlockKind::RunInner));
                 }
                 self.state = State::Leaf(child.position);
-                Ok(ProbeStep::Need(addr, BlockKind::Leaf))
+                Ok(ProbeStep::Need(addr, BlockKind::RunLeaf))
             }
             State::Leaf(position) => Ok(self.look(slice, key, block.expect("a leaf was asked for"), position)),
             State::After(position) if position < slice.span().end => {
@@ -145,10 +145,10 @@ impl RunProbe {
         let meta = slice.run().meta();
         if meta.height == 0 {
             self.state = State::Leaf(0);
-            return ProbeStep::Need(meta.root, BlockKind::Leaf);
+            return ProbeStep::Need(meta.root, BlockKind::RunLeaf);
         }
         self.state = State::Inner(meta.height);
-        ProbeStep::Need(meta.root, BlockKind::Inner)
+        ProbeStep::Need(meta.root, BlockKind::RunInner)
     }
 
     fn look(&mut self, slice: &RunSlice, key: &[u8], block: Block, position: u64) -> ProbeStep {

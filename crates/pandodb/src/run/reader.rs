@@ -145,7 +145,7 @@ impl Run {
     /// long as the pool has room for them. So a store that was just opened soon has what all searches need, with a read for each
     /// [`AROUND`] pages.
     pub(super) fn reach(&self, addr: BlockAddr, kind: BlockKind) -> BlockAddr {
-        if kind == BlockKind::Leaf || self.alone.load(Relaxed) {
+        if kind == BlockKind::RunLeaf || self.alone.load(Relaxed) {
             return addr;
         }
         self.around(addr).filter(|around| self.pool.has_room(around.bytes())).unwrap_or(addr)
@@ -176,7 +176,7 @@ impl Run {
     /// Checks a block that was read, and caches it, unpacked.
     fn admit(&self, addr: BlockAddr, kind: BlockKind, bytes: &[u8]) -> Result<Block> {
         let mut unpacked = Vec::new();
-        let bytes = if kind == BlockKind::Leaf {
+        let bytes = if kind == BlockKind::RunLeaf {
             self.check_leaf(bytes, addr, &mut unpacked)?;
             if unpacked.is_empty() { bytes } else { &unpacked }
         } else {
@@ -203,7 +203,7 @@ impl Run {
     /// Caches the block that begins at `page`, if one does, and is as it should be, and not the one that was asked for. Its pages.
     fn offer(&self, bytes: &[u8], page: PageNo, asked: BlockAddr) -> Option<u32> {
         let (kind, pages) = self.data.claimed(bytes);
-        let kind = kind.filter(|kind| [BlockKind::Inner, BlockKind::Filter].contains(kind))?;
+        let kind = kind.filter(|kind| [BlockKind::RunInner, BlockKind::RunFilter].contains(kind))?;
         let addr = BlockAddr { page, pages };
         let bytes = bytes.get(..addr.bytes()).filter(|bytes| !bytes.is_empty())?;
         if addr != asked {
@@ -242,7 +242,7 @@ impl Run {
     pub(super) fn peek_leaf(&self, page: PageNo) -> Option<Block> {
         let block = self.pool.peek(self.meta.id, page)?;
         let addr = BlockAddr { page, pages: stored_pages(&block) };
-        self.expect_kind(&block, addr, BlockKind::Leaf).is_ok().then_some(block)
+        self.expect_kind(&block, addr, BlockKind::RunLeaf).is_ok().then_some(block)
     }
 
     /// Reads a block past the pool, checked but for the level of an inner block.
@@ -262,13 +262,13 @@ impl Run {
     pub(super) fn check_leaf(&self, bytes: &[u8], addr: BlockAddr, unpacked: &mut Vec<u8>) -> Result<()> {
         unpacked.clear();
         if !is_compressed(bytes) {
-            self.data.check_block(bytes, addr, self.meta.id, BlockKind::Leaf)?;
-            return self.check(bytes, addr, BlockKind::Leaf);
+            self.data.check_block(bytes, addr, self.meta.id, BlockKind::RunLeaf)?;
+            return self.check(bytes, addr, BlockKind::RunLeaf);
         }
-        self.data.check_block(bytes, addr, self.meta.id, BlockKind::CompressedLeaf)?;
-        let kind = BlockKind::CompressedLeaf.name();
+        self.data.check_block(bytes, addr, self.meta.id, BlockKind::RunCompressedLeaf)?;
+        let kind = BlockKind::RunCompressedLeaf.name();
         unpack(bytes, unpacked).map_err(|flaw| self.data.corrupt(addr, kind, flaw))?;
-        self.check(unpacked, addr, BlockKind::Leaf).inspect_err(|_| unpacked.clear())
+        self.check(unpacked, addr, BlockKind::RunLeaf).inspect_err(|_| unpacked.clear())
     }
 
     /// The pool knows a block by its first page only: whoever asked with other measures was misled by a bad reference.
@@ -286,9 +286,9 @@ impl Run {
     /// Checks the structure of a block whose checksum was right.
     fn check(&self, bytes: &[u8], addr: BlockAddr, kind: BlockKind) -> Result<()> {
         let checked = match kind {
-            BlockKind::Leaf => Leaf::check(bytes).map(drop),
-            BlockKind::Inner => Inner::check(bytes).map(drop),
-            BlockKind::Filter if bytes.len() == PAGE => Ok(()),
+            BlockKind::RunLeaf => Leaf::check(bytes).map(drop),
+            BlockKind::RunInner => Inner::check(bytes).map(drop),
+            BlockKind::RunFilter if bytes.len() == PAGE => Ok(()),
             _ => Err("not a block that is looked up"),
         };
         checked.map_err(|flaw| self.data.corrupt(addr, kind.name(), flaw))
@@ -346,7 +346,7 @@ impl Run {
         let mut child = Child { position: 0, pages: self.meta.root.pages, leaf: 0 };
         let mut addr = self.meta.root;
         for level in (1..=self.meta.height).rev() {
-            let block = self.load(addr, BlockKind::Inner)?;
+            let block = self.load(addr, BlockKind::RunInner)?;
             (child, addr) = self.child(&block, level, &mut choose)?;
         }
         Ok(child)
@@ -463,7 +463,7 @@ impl Run {
 
 /// How long a block is kept in the pool.
 fn keep(kind: BlockKind) -> Keep {
-    if kind == BlockKind::Leaf { Keep::Short } else { Keep::Long }
+    if kind == BlockKind::RunLeaf { Keep::Short } else { Keep::Long }
 }
 
 /// About what a run takes in memory as long as it is open: its description, and the slice and the branch by which a node holds it.

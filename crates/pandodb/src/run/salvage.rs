@@ -72,7 +72,7 @@ impl Salvager {
     pub fn may_hold(&self, key: &[u8]) -> bool {
         let (run, filter) = (self.slice.run(), self.slice.run().meta().filter);
         let hash = key_hash(key);
-        let page = || run.load(run.address(filter.first + u64::from(filter.page_of(hash)), 1)?, BlockKind::Filter);
+        let page = || run.load(run.address(filter.first + u64::from(filter.page_of(hash)), 1)?, BlockKind::RunFilter);
         filter.pages == 0 || page().map_or(true, |page| filter.may_contain(&page, hash))
     }
 
@@ -151,10 +151,10 @@ impl Salvager {
         let header = self.bytes(&(position..position + 1));
         let (kind, pages) = run.data().claimed(header);
         let at = position..position + u64::from(pages);
-        let is_leaf = kind.is_some_and(|kind| [BlockKind::Leaf, BlockKind::CompressedLeaf].contains(&kind));
+        let is_leaf = kind.is_some_and(|kind| [BlockKind::RunLeaf, BlockKind::RunCompressedLeaf].contains(&kind));
         if !is_leaf || pages == 0 || at.end > end {
             let found = BlockAddr { page, pages: 1 };
-            return Err(run.data().corrupt(found, BlockKind::Leaf.name(), "checksum mismatch or not a leaf"));
+            return Err(run.data().corrupt(found, BlockKind::RunLeaf.name(), "checksum mismatch or not a leaf"));
         }
         if !self.holds(&at) {
             self.read(page, at.clone())?;

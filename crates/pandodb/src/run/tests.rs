@@ -11,7 +11,7 @@ mod salvage;
 use std::sync::Arc;
 
 use super::*;
-use crate::base::{BlobRef, BlockAddr, Entry, KeyRange, Kind, PageNo, RangeTombstone, RunId, Seqno, StoreId};
+use crate::base::{BlobRef, BlockAddr, Entry, KeyRange, Kind, OwnerId, PageNo, RangeTombstone, Seqno, StoreId};
 use crate::device::mem::MemDevice;
 use crate::pool::Pool;
 use crate::space::DataFile;
@@ -69,7 +69,7 @@ impl Bench {
 
     fn build(&self, id: u64, messages: &[Message], tombstones: &[RangeTombstone]) -> RunMeta {
         let size: usize = messages.iter().map(|message| message.key.len() + message.value.len() + 10).sum();
-        let mut builder = RunBuilder::new(self.data.clone(), RunId(id), size as u64);
+        let mut builder = RunBuilder::new(self.data.clone(), OwnerId(id), size as u64);
         messages.iter().for_each(|message| builder.push(message.entry()).unwrap());
         tombstones.iter().for_each(|tombstone| builder.push_tombstone(tombstone.clone()));
         builder.finish().unwrap().expect("something was pushed")

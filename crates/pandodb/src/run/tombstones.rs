@@ -51,9 +51,9 @@ pub fn fill(block: &mut [u8], count: u32, items: &[u8]) {
 pub(super) fn read(data: &DataFile, meta: &RunMeta) -> Result<Vec<RangeTombstone>> {
     let mut ranges = Vec::new();
     for &addr in &meta.tombstones {
-        let block = data.read_block(addr, meta.id, BlockKind::Tombstones)?;
+        let block = data.read_block(addr, meta.id, BlockKind::RunTombstones)?;
         decode(&block, &mut ranges)
-            .map_err(|error| data.corrupt(addr, BlockKind::Tombstones.name(), error.to_string()))?;
+            .map_err(|error| data.corrupt(addr, BlockKind::RunTombstones.name(), error.to_string()))?;
     }
     Ok(ranges)
 }

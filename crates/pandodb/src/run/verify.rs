@@ -80,12 +80,12 @@ impl Verifier<'_> {
                 return;
             }
             let read = self.run.address(meta.filter.first + page, 1);
-            match read.and_then(|addr| self.run.read_checked(addr, BlockKind::Filter)) {
+            match read.and_then(|addr| self.run.read_checked(addr, BlockKind::RunFilter)) {
                 Ok(buf) => {
-                    self.bytes(BlockKind::Filter, Ok(buf.len()));
+                    self.bytes(BlockKind::RunFilter, Ok(buf.len()));
                     self.filter.push(buf);
                 }
-                Err(error) => self.bytes(BlockKind::Filter, Err(error)),
+                Err(error) => self.bytes(BlockKind::RunFilter, Err(error)),
             }
         }
     }
@@ -95,11 +95,11 @@ impl Verifier<'_> {
         if level == 0 {
             return self.leaf(child, addr, from, to);
         }
-        let buf = match self.run.read_checked(addr, BlockKind::Inner) {
+        let buf = match self.run.read_checked(addr, BlockKind::RunInner) {
             Ok(buf) => buf,
-            Err(error) => return self.bytes(BlockKind::Inner, Err(error)),
+            Err(error) => return self.bytes(BlockKind::RunInner, Err(error)),
         };
-        self.bytes(BlockKind::Inner, Ok(buf.len()));
+        self.bytes(BlockKind::RunInner, Ok(buf.len()));
         let inner = Inner::of(&buf);
         let (mut low, mut high) = (from.to_vec(), Vec::new());
         for i in 0..inner.len() {
@@ -109,7 +109,7 @@ impl Verifier<'_> {
             }
             match self.run.child(&buf, level, |_| i) {
                 Ok((child, addr)) => self.block(level - 1, child, addr, &low, if last { to } else { Some(&high) }),
-                Err(error) => self.bytes(BlockKind::Inner, Err(error)),
+                Err(error) => self.bytes(BlockKind::RunInner, Err(error)),
             }
             std::mem::swap(&mut low, &mut high);
         }
@@ -129,17 +129,17 @@ impl Verifier<'_> {
         let fetched = leaves.fetch(self.run, Want::Exact(child.position, child.pages));
         let checked = fetched.and_then(|()| {
             let flaw = self.compare(&leaves.leaf(), child, from, to);
-            flaw.map_or(Ok(()), |flaw| Err(self.run.data().corrupt(addr, BlockKind::Leaf.name(), flaw)))
+            flaw.map_or(Ok(()), |flaw| Err(self.run.data().corrupt(addr, BlockKind::RunLeaf.name(), flaw)))
         });
         match checked {
             Ok(()) => {
-                let kind = if leaves.is_unpacked() { BlockKind::CompressedLeaf } else { BlockKind::Leaf };
+                let kind = if leaves.is_unpacked() { BlockKind::RunCompressedLeaf } else { BlockKind::RunLeaf };
                 self.bytes(kind, Ok(addr.bytes()));
             }
             Err(error) => {
                 self.before = None;
                 if owner(self.run).is_some() {
-                    self.bytes(BlockKind::Leaf, Err(error));
+                    self.bytes(BlockKind::RunLeaf, Err(error));
                 }
             }
         }
@@ -233,7 +233,7 @@ impl Verifier<'_> {
         let ends_well = self.before.take().is_some_and(|last| last.end == meta.leaf_pages && last.key == meta.last_key);
         if !ends_well || seen != (meta.entries(), meta.keys) {
             let error = self.run.corrupt("the description does not count what the leaves hold");
-            self.bytes(BlockKind::Footer, Err(error));
+            self.bytes(BlockKind::RunFooter, Err(error));
         }
     }
 
@@ -241,7 +241,7 @@ impl Verifier<'_> {
         let (data, meta) = (self.run.data(), self.run.meta());
         for &addr in &meta.tombstones {
             let alone = RunMeta { id: meta.id, tombstones: vec![addr], ..RunMeta::default() };
-            self.bytes(BlockKind::Tombstones, tombstones::read(data, &alone).map(|_| addr.bytes()));
+            self.bytes(BlockKind::RunTombstones, tombstones::read(data, &alone).map(|_| addr.bytes()));
         }
     }
 
@@ -254,6 +254,6 @@ impl Verifier<'_> {
             }
             Ok(addr.bytes())
         });
-        self.bytes(BlockKind::Footer, checked);
+        self.bytes(BlockKind::RunFooter, checked);
     }
 }

@@ -28,7 +28,7 @@ use crate::base::sync::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use crate::base::{
-    BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, PAGE, PageNo, Result, RunId, SeededBug, StoreId,
+    BlobRef, BlockAddr, EXTENT_PAGES, Error, Extent, MAX_VALUE, OwnerId, PAGE, PageNo, Result, SeededBug, StoreId,
 };
 use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at};
 
@@ -46,45 +46,64 @@ const MIN_GROWTH: u64 = 8;
 #[repr(u8)]
 pub enum BlockKind {
     /// Entries of a run.
-    Leaf = 1,
+    RunLeaf = 1,
     /// Separators and children of a run.
-    Inner = 2,
+    RunInner = 2,
     /// A page of a run's filter.
-    Filter = 3,
+    RunFilter = 3,
     /// A run's range tombstones.
-    Tombstones = 4,
+    RunTombstones = 4,
     /// A run's description of itself.
-    Footer = 5,
+    RunFooter = 5,
     /// A node of an index's trunk.
-    Node = 6,
+    TrunkNode = 6,
     /// The catalogue of keyspaces.
     Catalog = 7,
     /// A large value; has no header, its checksum stands in the message that names it.
     Blob = 8,
     /// Entries of a run, compressed. Only where the superblock names [`COMPRESSED_LEAVES`].
-    CompressedLeaf = 9,
+    RunCompressedLeaf = 9,
+    /// The table of levels of an index that has some. Kinds of index blocks have numbers from 16 on, eight for each type of index.
+    LevelTable = 16,
 }
 
 impl BlockKind {
     /// The name used in errors and by the inspector.
     pub fn name(self) -> &'static str {
         match self {
-            BlockKind::Leaf => "leaf block",
-            BlockKind::Inner => "inner block",
-            BlockKind::Filter => "filter block",
-            BlockKind::Tombstones => "tombstone block",
-            BlockKind::Footer => "run footer",
-            BlockKind::Node => "trunk node",
+            BlockKind::RunLeaf => "leaf block",
+            BlockKind::RunInner => "inner block",
+            BlockKind::RunFilter => "filter block",
+            BlockKind::RunTombstones => "tombstone block",
+            BlockKind::RunFooter => "run footer",
+            BlockKind::TrunkNode => "trunk node",
             BlockKind::Catalog => "catalogue",
             BlockKind::Blob => "large value",
-            BlockKind::CompressedLeaf => "compressed leaf block",
+            BlockKind::RunCompressedLeaf => "compressed leaf block",
+            BlockKind::LevelTable => "level table",
         }
+    }
+
+    /// Whether it describes which runs an index consists of.
+    pub fn is_node(self) -> bool {
+        matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable)
     }
 
     /// Decodes a persisted kind.
     pub fn from_u8(byte: u8) -> Option<BlockKind> {
         use BlockKind::*;
-        let kinds = [Leaf, Inner, Filter, Tombstones, Footer, Node, Catalog, Blob, CompressedLeaf];
+        let kinds = [
+            RunLeaf,
+            RunInner,
+            RunFilter,
+            RunTombstones,
+            RunFooter,
+            TrunkNode,
+            Catalog,
+            Blob,
+            RunCompressedLeaf,
+            LevelTable,
+        ];
         kinds.into_iter().find(|&kind| kind as u8 == byte)
     }
 }
@@ -314,6 +333,10 @@ impl DataFile {
         }
     }
 
+    fn punch(&self, hole: &Range<PageNo>) -> std::io::Result<()> {
+        self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset())
+    }
+
     /// Punches out the units around these pages that are wholly free. If that fails they are reused all the same.
     fn punch_around(&self, state: &mut Space, extent: Extent) {
         if state.closed {
@@ -321,7 +344,7 @@ impl DataFile {
         }
         let holes: Vec<_> = joined(state.map.freed_by(extent, self.hole_pages)).collect();
         for hole in holes {
-            if self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset()).is_ok() {
+            if self.punch(&hole).is_ok() {
                 state.map.punched(hole);
             }
         }
@@ -338,7 +361,7 @@ impl DataFile {
         let page = |extent: u64| PageNo(extent * u64::from(EXTENT_PAGES));
         let holes: Vec<_> = state.map.free_extents().map(|(start, count)| page(start)..page(start + count)).collect();
         for hole in holes {
-            if self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset()).is_err() {
+            if self.punch(&hole).is_err() {
                 return;
             }
             state.map.punched(hole);
@@ -429,11 +452,7 @@ impl DataFile {
         let mut punched = Vec::new();
         for hole in joined(holes.into_iter()) {
             let from = hole.start.offset();
-            match self
-                .file
-                .punch_hole(from, hole.end.offset() - from)
-                .map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e))
-            {
+            match self.punch(&hole).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e)) {
                 // A hole can take space itself, where it splits an extent of the file system: the pages are reused unpunched.
                 Err(Error::DiskFull { .. }) => {}
                 result => result.map(|()| punched.push(hole))?,
@@ -547,14 +566,14 @@ impl DataFile {
     }
 
     /// Reads a block and checks that it is the one that was written there.
-    pub fn read_block(&self, addr: BlockAddr, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+    pub fn read_block(&self, addr: BlockAddr, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let buf = self.read(addr)?;
         self.check_block(&buf, addr, owner, kind)?;
         Ok(buf)
     }
 
     /// Checks the header of a block that was read from `addr`.
-    pub fn check_block(&self, bytes: &[u8], addr: BlockAddr, owner: RunId, kind: BlockKind) -> Result<()> {
+    pub fn check_block(&self, bytes: &[u8], addr: BlockAddr, owner: OwnerId, kind: BlockKind) -> Result<()> {
         assert_eq!(bytes.len(), addr.bytes(), "a block is checked whole");
         let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if self.block_crc(bytes, addr.page, owner) != stored {
@@ -573,9 +592,9 @@ impl DataFile {
     }
 
     /// Fills in the header of a block whose body stands from byte 16 on.
-    pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: RunId, kind: BlockKind) {
+    pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: OwnerId, kind: BlockKind) {
         assert_eq!(bytes.len(), addr.bytes(), "a block is sealed whole");
-        if kind == BlockKind::CompressedLeaf {
+        if kind == BlockKind::RunCompressedLeaf {
             self.compressed.store(true, Relaxed);
         }
         bytes[..BLOCK_HEADER].fill(0);
@@ -585,7 +604,7 @@ impl DataFile {
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    fn block_crc(&self, bytes: &[u8], page: PageNo, owner: RunId) -> u32 {
+    fn block_crc(&self, bytes: &[u8], page: PageNo, owner: OwnerId) -> u32 {
         let mut place = [0u8; 32];
         place[..16].copy_from_slice(&self.store_id.0);
         if !SeededBug::ChecksumWithoutOwner.is_on() {

@@ -19,8 +19,8 @@ const GAP_TRIES: usize = 1024;
 #[derive(Clone, Debug, Default)]
 pub struct PageMap {
     words: Vec<u32>,
-    /// Pages that were written and not punched since, as far as this life of the store knows: while they are free, they are gaps. A bit of a page
-    /// that is taken says nothing.
+    /// Free pages that occupy disk space: they were written since the store was opened, and not punched since. Such a page is called
+    /// a gap. The bit of a page that is taken has no meaning.
     written: Vec<u32>,
     free: RangeSet,
     partial: BTreeSet<u64>,
@@ -146,17 +146,15 @@ impl PageMap {
         self.partial.iter().map(|&at| u64::from(self.gaps(at).count_ones())).sum()
     }
 
+    /// The bits of the gaps in extent `at`.
     fn gaps(&self, at: u64) -> u32 {
         self.written[at as usize] & !self.words[at as usize]
     }
 
-    /// These pages were punched out of the file: they occupy no space.
+    /// Notes that these pages were punched out of the file and occupy no space.
     pub fn punched(&mut self, pages: Range<PageNo>) {
-        let size = u64::from(EXTENT_PAGES);
-        for at in pages.start.0 / size..pages.end.0.div_ceil(size) {
-            let (from, to) = (pages.start.0.max(at * size), pages.end.0.min((at + 1) * size));
-            self.written[at as usize] &= !mask((from - at * size) as u32, (to - from) as u32);
-        }
+        pieces_between(pages.start.0, pages.end.0)
+            .for_each(|(at, from, count)| self.written[at as usize] &= !mask(from, count));
     }
 
     /// Marks pages as taken. `false`, and nothing changes, if one of them is already taken or beyond the map.
@@ -184,7 +182,10 @@ impl PageMap {
         pieces(extent).for_each(|(at, from, count)| self.written[at as usize] |= mask(from, count));
     }
 
-    /// As [`PageMap::release`], of pages that their owner did not write. What they held before may still occupy space.
+    /// Marks pages as free that their owner did not write; those that were gaps before are gaps again.
+    ///
+    /// # Panics
+    /// As [`PageMap::release`].
     pub fn release_unwritten(&mut self, extent: Extent) {
         for (at, from, count) in pieces(extent) {
             let before = self.words[at as usize];
@@ -266,8 +267,12 @@ impl PageMap {
 
 /// Cuts a page range at extent boundaries: (extent, first page in it, pages).
 fn pieces(extent: Extent) -> impl Iterator<Item = (u64, u32, u32)> {
+    pieces_between(extent.start.0, extent.end())
+}
+
+/// As [`pieces`], of the pages from `start` to `end`.
+fn pieces_between(start: u64, end: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     let size = u64::from(EXTENT_PAGES);
-    let (start, end) = (extent.start.0, extent.end());
     // No page, no piece: the first extent would else be rounded up to.
     let last = if start == end { start / size } else { end.div_ceil(size) };
     (start / size..last).map(move |at| {

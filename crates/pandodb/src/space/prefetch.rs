@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::data::{BlockKind, DataFile};
-use crate::base::{BlockAddr, PageNo, Result, RunId};
+use crate::base::{BlockAddr, OwnerId, PageNo, Result};
 use crate::device::{AlignedBuf, Read};
 
 /// Pages that are asked for at once.
@@ -59,7 +59,7 @@ impl Prefetch {
     ///
     /// # Errors
     /// As [`DataFile::read_block`].
-    pub fn read_block(&mut self, addr: BlockAddr, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+    pub fn read_block(&mut self, addr: BlockAddr, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let kept = self.blocks.remove(&addr.page).filter(|buf| buf.len() == addr.bytes());
         let Some(buf) = kept else { return self.data.read_block(addr, owner, kind) };
         self.data.check_block(&buf, addr, owner, kind)?;
@@ -81,7 +81,7 @@ mod tests {
             let addr = BlockAddr { page, pages };
             let mut buf = AlignedBuf::zeroed(pages as usize);
             buf[100] = owner as u8;
-            data.seal_block(&mut buf, addr, RunId(owner), BlockKind::Node);
+            data.seal_block(&mut buf, addr, OwnerId(owner), BlockKind::TrunkNode);
             data.write(page, buf).unwrap();
             addr
         };
@@ -91,15 +91,15 @@ mod tests {
         prefetch.ask(&[&blocks[..12], &[outside]].concat());
         let reads = data.stats().reads;
         for (addr, owner) in blocks.iter().zip(1..) {
-            assert_eq!(prefetch.read_block(*addr, RunId(owner), BlockKind::Node).unwrap()[100], owner as u8);
-            assert!(prefetch.read_block(*addr, RunId(99), BlockKind::Node).is_err(), "it is checked");
+            assert_eq!(prefetch.read_block(*addr, OwnerId(owner), BlockKind::TrunkNode).unwrap()[100], owner as u8);
+            assert!(prefetch.read_block(*addr, OwnerId(99), BlockKind::TrunkNode).is_err(), "it is checked");
         }
         assert_eq!(data.stats().reads - reads, 19 + 7, "twelve were there");
-        assert!(prefetch.read_block(outside, RunId(1), BlockKind::Node).is_err());
+        assert!(prefetch.read_block(outside, OwnerId(1), BlockKind::TrunkNode).is_err());
         // A block of another length than was read is read anew.
         let (long, short) = (blocks[1], BlockAddr { pages: 1, ..blocks[1] });
         assert!(long.pages > 1);
         prefetch.ask(&[short]);
-        assert!(prefetch.read_block(long, RunId(2), BlockKind::Node).is_ok());
+        assert!(prefetch.read_block(long, OwnerId(2), BlockKind::TrunkNode).is_ok());
     }
 }

@@ -20,24 +20,24 @@
 //!
 //! The time is in seconds since 1970, 0 where it is not known. It is for people: nothing is decided by it.
 //!
-//! Incompatible flags, each set by the first superblock that needs it, and for good: bit 0, runs may have compressed leaves; bit 1, the
-//! catalogue has a cut, and keyspaces may be created by records of the log (catalogue version 2).
+//! Incompatible flags, each set by the first superblock that needs it, and for good. Bit 0: runs may have compressed leaves. Bits 16 to 63
+//! each stand for an index type of the catalogue's keyspaces; the types name theirs.
 
 use super::Twin;
 use super::data::MAX_BLOCK_PAGES;
 use crate::base::codec::Reader;
-use crate::base::{BlockAddr, Error, MAX_EPOCH, PAGE, PageNo, Result, RunId, SeededBug, Seqno, StoreId};
+use crate::base::{BlockAddr, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId};
 use crate::device::{AlignedBuf, File, read_exact_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
 /// The format that this version writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 2;
-/// Incompatible feature: runs may have compressed leaves ([`BlockKind::CompressedLeaf`](super::BlockKind::CompressedLeaf)).
+pub const FORMAT_VERSION: u32 = 3;
+/// Incompatible feature: runs may have compressed leaves ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
 pub const COMPRESSED_LEAVES: u64 = 1;
-/// Incompatible feature: the catalogue has a cut, and records of the log may create keyspaces.
-pub const LOGGED_KEYSPACES: u64 = 2;
-/// The incompatible features that this version knows.
-pub const KNOWN_FEATURES: u64 = COMPRESSED_LEAVES | LOGGED_KEYSPACES;
+/// The incompatible features that this version knows, without those of index types.
+pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES;
+/// The incompatible features that stand for index types.
+pub const INDEX_FEATURES: u64 = u64::MAX << 16;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
 
@@ -79,8 +79,8 @@ pub struct Superblock {
 
 impl Superblock {
     /// The owner in the checksums of the catalogue: a later superblock may still name it, so it is not its own generation.
-    pub fn catalog_owner(&self) -> RunId {
-        RunId(self.catalog_generation)
+    pub fn catalog_owner(&self) -> OwnerId {
+        OwnerId(self.catalog_generation)
     }
 
     /// The persisted form.
@@ -127,7 +127,9 @@ impl Superblock {
         reader.take(8)?;
         let version = reader.u32()?;
         if version != FORMAT_VERSION {
-            return Err(bad(8, format!("format version {version}, this build reads {FORMAT_VERSION}")));
+            let detail = format!("format version {version}; this version reads {FORMAT_VERSION} only");
+            let next = "dump the store with the version that wrote it, and restore the dump";
+            return Err(Error::Unsupported { detail: format!("{detail}: {next}") });
         }
         reader.take(4)?;
         let [compatible, read_only_compatible, incompatible] = [reader.u64()?, reader.u64()?, reader.u64()?];
@@ -239,7 +241,7 @@ mod tests {
         let hex: String = page[..144].iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,
-            "50616e646f4442000200000000000000010000000000000002000000000000000300000000000000\
+            "50616e646f4442000300000000000000010000000000000002000000000000000300000000000000\
              303132333435363738396162636465668877665544332211090000000100000\
              04d000000000000000c000000000000002800000000000000020000000000000\
              05a000000000000000200000000000000881300000000000004000000000000000000006500000000"

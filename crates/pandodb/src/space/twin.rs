@@ -15,7 +15,7 @@
 use super::data::{BLOCK_HEADER, BlockKind, DataFile};
 use super::prefetch::Prefetch;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlockAddr, Extent, PAGE, Result, RunId};
+use crate::base::{BlockAddr, Extent, OwnerId, PAGE, Result};
 use crate::device::AlignedBuf;
 
 /// Where the two copies of a metadata block are. Both have the same length.
@@ -27,7 +27,7 @@ impl Twin {
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error; nothing stays allocated then.
-    pub fn write(data: &DataFile, body: &[u8], owner: RunId, kind: BlockKind) -> Result<Twin> {
+    pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<Twin> {
         let pages = (BLOCK_HEADER + body.len()).div_ceil(PAGE) as u32;
         let first = data.alloc(pages)?;
         let second = data.alloc_apart(pages, first).inspect_err(|_| data.give_back(first))?;
@@ -49,7 +49,7 @@ impl Twin {
     ///
     /// # Errors
     /// What is wrong with the first copy, if the second is damaged, too.
-    pub fn read(&self, blocks: &mut Prefetch, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+    pub fn read(&self, blocks: &mut Prefetch, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let mut copy = |addr| blocks.read_block(addr, owner, kind);
         copy(self.0[0]).or_else(|first| copy(self.0[1]).map_err(|_| first))
     }
@@ -58,7 +58,7 @@ impl Twin {
     ///
     /// # Errors
     /// As [`Twin::read`]. A copy that cannot be written stays as it is: nothing depends on it yet.
-    pub fn mend(&self, blocks: &mut Prefetch, owner: RunId, kind: BlockKind) -> Result<AlignedBuf> {
+    pub fn mend(&self, blocks: &mut Prefetch, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let [first, second] = self.0.map(|addr| blocks.read_block(addr, owner, kind));
         let (whole, damaged) = match (first, second) {
             (Ok(buf), Ok(_)) => return Ok(buf),
@@ -106,7 +106,7 @@ mod tests {
     use crate::base::{EXTENT_PAGES, StoreId};
     use crate::device::mem::MemDevice;
 
-    const OWNER: RunId = RunId(7);
+    const OWNER: OwnerId = OwnerId(7);
 
     fn damage(data: &DataFile, addr: BlockAddr) {
         data.write(addr.page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();
@@ -114,7 +114,7 @@ mod tests {
 
     fn sample(len: usize) -> (std::sync::Arc<DataFile>, Twin) {
         let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();
-        let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::Node).unwrap();
+        let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
         (data, twin)
     }
 
@@ -123,7 +123,7 @@ mod tests {
         for len in [10, 5_000, 40 * PAGE, 100 * PAGE] {
             let (data, _) = sample(3);
             for _ in 0..20 {
-                let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::Node).unwrap();
+                let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
                 let size = u64::from(EXTENT_PAGES);
                 let [a, b] = twin.extents().map(|extent| (extent.start.0 / size, extent.end().div_ceil(size)));
                 assert!(a.1 < b.0 || b.1 < a.0, "{twin:?}: a whole extent lies between");
@@ -138,17 +138,17 @@ mod tests {
             damage(&data, twin.0[hit]);
             let blocks = &mut Prefetch::new(data.clone());
             let body = |buf: AlignedBuf| buf[BLOCK_HEADER..][..5_000].to_vec();
-            assert_eq!(twin.read(blocks, OWNER, BlockKind::Node).map(body).unwrap(), [9; 5_000]);
-            assert_eq!(twin.mend(blocks, OWNER, BlockKind::Node).map(body).unwrap(), [9; 5_000]);
+            assert_eq!(twin.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
+            assert_eq!(twin.mend(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
             damage(&data, twin.0[1 - hit]);
             assert_eq!(
-                twin.read(blocks, OWNER, BlockKind::Node).map(body).unwrap(),
+                twin.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(),
                 [9; 5_000],
                 "the mended copy serves"
             );
             damage(&data, twin.0[hit]);
-            assert!(twin.read(blocks, OWNER, BlockKind::Node).is_err());
-            assert!(twin.mend(blocks, OWNER, BlockKind::Node).is_err());
+            assert!(twin.read(blocks, OWNER, BlockKind::TrunkNode).is_err());
+            assert!(twin.mend(blocks, OWNER, BlockKind::TrunkNode).is_err());
         }
     }
 

@@ -49,7 +49,7 @@ pub(super) fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&
             continue;
         }
         let Some(from) = store.open_keyspace(&info.name)? else { continue };
-        let mut options = KeyspaceOptions::new().index(super::IndexKind::from_name(info.index).unwrap_or_default());
+        let mut options = KeyspaceOptions::new().index(info.index);
         options = options.blob_threshold(from.state.blob_threshold);
         if let Some((name, _)) = &from.state.operator_name {
             let operator = from.state.operator()?;

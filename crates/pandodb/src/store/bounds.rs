@@ -10,8 +10,8 @@
 //! | `reserve_bytes` | 0 | 1 TiB |
 //! | `background_threads` | 0 | 64 |
 //! | `log_streams` | 1 | 16 |
-//! | `fanout` | 2 | 64 |
-//! | `maplet_width` | 2 | 16 |
+//!
+//! The options of the default index are checked against those that its type declares ([`crate::index::options`]).
 //!
 //! A store takes a small part of its budget when it opens, the rest as it is used. That part is asked for once before, and given
 //! back ([`probe`]): what the system refuses there is an error, too. Limits of a container are not looked at: they may change while
@@ -77,8 +77,7 @@ impl Config {
         bounded("reserve_bytes", self.reserve_bytes.unwrap_or(0), 0..=MAX_RESERVE, " bytes")?;
         bounded("background_threads", self.background_threads, 0..=64, "")?;
         bounded("log_streams", self.streams(), 1..=MAX_STREAMS, "")?;
-        bounded("fanout", self.fanout, 2..=64, "")?;
-        bounded("maplet_width", self.maplet_width, 2..=16, "")?;
+        self.index_options(None).check()?;
         probe(budget / AT_ONCE)
     }
 }

@@ -4,27 +4,26 @@
 //! Persisted form, after the block header (all integers varint, strings with their length in front):
 //!
 //! ```text
-//!  version (2; 1 is read) | next keyspace id | user bytes | written bytes | cut | count | for each keyspace:
+//!  version (3) | next keyspace id | user bytes | written bytes | cut | count | for each keyspace:
 //!    a created keyspace (below) | through | root record
 //!
-//!  created keyspace:  id | name | index kind | operator name ("" for none) | operator version | blob threshold
+//!  created keyspace:  id | name | index type and its options ([`IndexOptions`]) | operator name ("" for none) | operator version |
+//!    blob threshold
 //! ```
 //!
 //! A keyspace that was created since the last checkpoint stands in the log, in a record of its own whose payload is a created
 //! keyspace ([`Identity`]). `cut` says which of those records are in the catalogue: all through that seqno. A keyspace that such
-//! a record creates and the catalogue lacks was dropped. Version 1 has no `cut`: then no record creates keyspaces.
+//! a record creates and the catalogue lacks was dropped.
 
 use std::sync::Arc;
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
-use crate::base::{BlockAddr, Error, KeyspaceId, Result, RunId, Seqno};
-use crate::index::RootRecord;
+use crate::base::{BlockAddr, Error, KeyspaceId, OwnerId, Result, Seqno};
+use crate::index::{Core, IndexOptions, RootRecord};
 use crate::space::data::DATA_FILE;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch, Superblock, Twin};
 
-const VERSION: u64 = 2;
-/// The oldest version that is read.
-const OLDEST_VERSION: u64 = 1;
+const VERSION: u64 = 3;
 /// No store has made so many keyspaces; as many again can be made.
 const MAX_ID: u64 = 1 << 31;
 /// The longest name of a keyspace, in bytes.
@@ -39,8 +38,8 @@ pub struct Catalog {
     pub user_bytes: u64,
     /// Bytes that the store wrote for them, log and data.
     pub written_bytes: u64,
-    /// Every creation and drop through here is regarded, none after it; `None` in a catalogue of version 1.
-    pub cut: Option<Seqno>,
+    /// Every creation and drop through here is regarded, none after it.
+    pub cut: Seqno,
     /// In the order of their ids.
     pub keyspaces: Vec<KeyspaceRecord>,
 }
@@ -52,8 +51,8 @@ pub struct Identity {
     pub id: KeyspaceId,
     /// Its name.
     pub name: String,
-    /// The name of its kind of index.
-    pub index: String,
+    /// Its index, with the mode and all options that are not the default.
+    pub index: IndexOptions,
     /// The name and version of its merge operator.
     pub operator: Option<(String, u32)>,
     /// Values above this many bytes are stored apart.
@@ -69,12 +68,19 @@ pub struct KeyspaceRecord {
     pub root: RootRecord,
 }
 
+impl KeyspaceRecord {
+    /// The blocks with which opening the keyspace's index begins.
+    pub(crate) fn first_blocks(&self, core: &Core) -> Vec<BlockAddr> {
+        (self.identity.index.kind().index_type().first_blocks)(core, &self.root)
+    }
+}
+
 impl Identity {
     /// Appends the persisted form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_varint(out, self.id.0.into());
         put_bytes(out, self.name.as_bytes());
-        put_bytes(out, self.index.as_bytes());
+        self.index.encode(out);
         let (operator, version) = self.operator.as_ref().map_or(("", 0), |(name, version)| (name, *version));
         put_bytes(out, operator.as_bytes());
         put_varint(out, version.into());
@@ -98,7 +104,7 @@ impl Identity {
     fn read(reader: &mut Reader<'_>) -> Result<Identity> {
         let id = KeyspaceId(reader.varint_max(u32::MAX.into())? as u32);
         let name = string(reader)?;
-        let index = string(reader)?;
+        let index = IndexOptions::decode(reader).map_err(|e| stored_in(e, &name))?;
         let operator = string(reader)?;
         let version = reader.varint_max(u32::MAX.into())? as u32;
         let blob_threshold = reader.varint()?;
@@ -115,7 +121,7 @@ impl Catalog {
         put_varint(&mut out, self.next_id.into());
         put_varint(&mut out, self.user_bytes);
         put_varint(&mut out, self.written_bytes);
-        put_varint(&mut out, self.cut.unwrap_or_default().0);
+        put_varint(&mut out, self.cut.0);
         put_varint(&mut out, self.keyspaces.len() as u64);
         for keyspace in &self.keyspaces {
             keyspace.identity.encode(&mut out);
@@ -132,12 +138,12 @@ impl Catalog {
     pub fn decode(bytes: &[u8]) -> Result<Catalog> {
         let mut reader = Reader::new(bytes, "catalogue");
         let version = reader.varint()?;
-        if !(OLDEST_VERSION..=VERSION).contains(&version) {
+        if version != VERSION {
             return Err(reader.corrupt("unknown version"));
         }
         let next_id = reader.varint_max(MAX_ID)? as u32;
         let (user_bytes, written_bytes) = (reader.varint_max(1 << 60)?, reader.varint_max(1 << 60)?);
-        let cut = if version < 2 { None } else { Some(Seqno(reader.varint_max(Seqno::BELIEVED.0)?)) };
+        let cut = Seqno(reader.varint_max(Seqno::BELIEVED.0)?);
         let count = reader.count(8)?;
         let mut keyspaces: Vec<KeyspaceRecord> = Vec::with_capacity(count);
         for _ in 0..count {
@@ -157,15 +163,15 @@ impl Catalog {
     }
 
     /// The log is needed above this: every keyspace's runs hold everything up to here, and every creation up to here is
-    /// regarded. `None` for a catalogue of version 1 without keyspaces.
-    pub(crate) fn through(&self) -> Option<Seqno> {
-        self.keyspaces.iter().map(|keyspace| keyspace.root.through).chain(self.cut).min()
+    /// regarded.
+    pub(crate) fn through(&self) -> Seqno {
+        self.keyspaces.iter().fold(self.cut, |least, keyspace| least.min(keyspace.root.through))
     }
 
     /// Writes both copies: where they are, and the length of one.
     pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<(Twin, u64)> {
         let body = self.encode();
-        let twin = Twin::write(data, &body, RunId(generation), BlockKind::Catalog)?;
+        let twin = Twin::write(data, &body, OwnerId(generation), BlockKind::Catalog)?;
         Ok((twin, body.len() as u64))
     }
 
@@ -185,6 +191,17 @@ impl Catalog {
         let addr = superblock.catalog.0[copy];
         let buf = data.read_block(addr, superblock.catalog_owner(), BlockKind::Catalog)?;
         parse(data, superblock, addr, &buf)
+    }
+}
+
+/// Names the keyspace in an error about the index of one.
+fn stored_in(error: Error, keyspace: &str) -> Error {
+    match error {
+        Error::UnknownIndex { index, known, .. } => {
+            Error::UnknownIndex { index, keyspace: Some(keyspace.to_owned()), known }
+        }
+        Error::Unsupported { detail } => Error::Unsupported { detail: format!("keyspace `{keyspace}`: {detail}") },
+        other => other,
     }
 }
 
@@ -209,7 +226,7 @@ mod tests {
         Identity {
             id: KeyspaceId(3),
             name: "ks".into(),
-            index: "stbe".into(),
+            index: IndexOptions::default().with_mode(crate::index::Mode::Product),
             operator: Some(("min".into(), 1)),
             blob_threshold: 2048,
         }
@@ -219,7 +236,10 @@ mod tests {
     fn golden_bytes_of_a_created_keyspace() {
         let mut bytes = Vec::new();
         identity().encode(&mut bytes);
-        assert_eq!(bytes, b"\x03\x02ks\x04stbe\x03min\x01\x80\x10");
+        let mut golden = b"\x03\x02ks".to_vec();
+        identity().index.encode(&mut golden);
+        golden.extend_from_slice(b"\x03min\x01\x80\x10");
+        assert_eq!(bytes, golden);
         assert_eq!(Identity::decode(&bytes).unwrap(), identity());
         for cut in 0..bytes.len() {
             assert!(Identity::decode(&bytes[..cut]).is_err());
@@ -237,23 +257,22 @@ mod tests {
             next_id: 9,
             user_bytes: 5,
             written_bytes: 200,
-            cut: Some(Seqno(301)),
+            cut: Seqno(301),
             keyspaces: vec![KeyspaceRecord {
                 identity: identity(),
                 root: RootRecord { through: Seqno(300), bytes: vec![1, 2] },
             }],
         };
         let bytes = catalog.encode();
-        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "020905c801ad020103026b730473746265036d696e018010ac02020102");
+        let mut golden = b"\x03\x09\x05\xc8\x01\xad\x02\x01".to_vec();
+        identity().encode(&mut golden);
+        golden.extend_from_slice(b"\xac\x02\x02\x01\x02");
+        assert_eq!(bytes, golden);
         assert_eq!(Catalog::decode(&bytes).unwrap(), catalog);
         let late = Catalog { next_id: u32::MAX, ..Catalog::default() };
         assert!(Catalog::decode(&late.encode()).is_err(), "no id is left for another keyspace");
         for cut in 0..bytes.len() {
             assert!(Catalog::decode(&bytes[..cut]).is_err());
         }
-        // Version 1, as earlier builds wrote it.
-        let first = b"\x01\x09\x05\xc8\x01\x01\x03\x02ks\x04stbe\x03min\x01\x80\x10\xac\x02\x02\x01\x02";
-        assert_eq!(Catalog::decode(first).unwrap(), Catalog { cut: None, ..catalog });
     }
 }

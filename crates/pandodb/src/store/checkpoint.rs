@@ -22,7 +22,6 @@ use crate::base::{Error, KeyRange, PAGE, Result, SeededBug, Seqno, events};
 use crate::index::RootRecord;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::space::data::DATA_FILE;
-use crate::space::superblock::LOGGED_KEYSPACES;
 use crate::wal::Log;
 
 /// Identities that may be given out between two superblocks: after a crash none of them is given out again.
@@ -55,7 +54,7 @@ impl Engine {
         let _checkpoint = events::checkpoint();
         let (began, before) = (self.device.now(), self.figures.checkpoint_bytes.load(Relaxed));
         self.core.data.begin_checkpoint();
-        let (old, old_cut) = (root.superblock.catalog, root.catalog.cut);
+        let old = root.superblock.catalog;
         if let Err(e) = self.write_root(log, root) {
             self.core.data.abandon_checkpoint();
             if !matches!(e, Error::DiskFull { .. }) {
@@ -65,14 +64,13 @@ impl Engine {
         }
         old.free(&self.core.data);
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
-        let through = root.catalog.through().unwrap_or(root.superblock.durable);
+        let through = root.catalog.through();
         // The checkpoint stands whatever becomes of old log; what is left is tried again at the next one.
         let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
         if let Err(e) = log.discard_through(needed_above) {
             *self.trouble.lock() = Some(e);
         }
         root.older_through = through;
-        root.older_cut = old_cut;
         root.dropped.clear();
         root.logged = 0;
         self.refill();
@@ -95,7 +93,7 @@ impl Engine {
             next_id: root.next_id,
             user_bytes,
             written_bytes,
-            cut: None,
+            cut: Seqno(0),
             keyspaces: Vec::with_capacity(keyspaces.len()),
         };
         let mut pins = Vec::new();
@@ -114,7 +112,7 @@ impl Engine {
             Seqno(sequencer.next.0 - 1)
         };
         // Nothing was created or dropped meanwhile: that takes the root.
-        catalog.cut = Some(last);
+        catalog.cut = last;
         // A commit that panicked may be in some of its memtables only: then nothing of what was cut and concluded above may
         // become durable.
         if let Some(first) = self.poison.get() {
@@ -128,7 +126,8 @@ impl Engine {
         if !SeededBug::FeatureNotNamed.is_on() {
             superblock.incompatible |= self.core.data.features();
         }
-        superblock.incompatible |= LOGGED_KEYSPACES;
+        superblock.incompatible |=
+            keyspaces.iter().fold(0, |bits, keyspace| bits | keyspace.index.index_type().feature);
         superblock.catalog = twin;
         superblock.catalog_len = catalog_len;
         superblock.catalog_generation = generation;
@@ -330,7 +329,7 @@ impl KeyspaceState {
         let identity = Identity {
             id: self.id,
             name: self.name.clone(),
-            index: self.index.kind().to_owned(),
+            index: self.options(),
             operator: self.operator_name.clone(),
             blob_threshold: self.blob_threshold as u64,
         };

@@ -36,12 +36,13 @@ use std::sync::Arc;
 
 use super::engine::{Engine, MAX_SEALED};
 use super::keyspace::KeyspaceState;
-use super::options::{Durability, Mode};
+use super::options::Durability;
 use crate::base::sync::{
     EXPLORED, MutexGuard,
     Ordering::{AcqRel, Acquire, Relaxed},
 };
 use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBug, Seqno, events};
+use crate::index::Mode;
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
 use crate::wal::{Log, Ops, Room, Tag, Tags, put_op, tagged_bytes};

@@ -27,13 +27,12 @@ use std::sync::Arc;
 use super::catalog::{Identity, KeyspaceRecord, MAX_NAME};
 use super::engine::Engine;
 use super::keyspace::{Containers, KeyspaceState};
-use super::open::{find_operator, shape};
+use super::open::find_operator;
 use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
 use super::watermark::Lone;
-use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{Error, KeyspaceId, MAX_INLINE_VALUE, Result, SeededBug, Seqno, events};
-use crate::index::stbe::{self, Stbe};
-use crate::index::{Core, Index, RootRecord};
+use crate::index::{Core, IndexOptions, RootRecord};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::resolve::{MergeOperator, Operator};
 use crate::space::Prefetch;
@@ -53,18 +52,20 @@ impl Engine {
         if let Some(state) = self.keyspaces.named(name) {
             return Ok(state);
         }
-        // Whichever catalogue is left must have a cut, and not have the name.
-        while root.older_cut.is_none() || root.dropped.iter().any(|dropped| dropped == name) {
+        // Neither catalogue may have the name any more.
+        while root.dropped.iter().any(|dropped| dropped == name) {
             self.checkpoint_with(&mut root)?;
         }
         if self.reserve.bytes() == 0 {
             // A young store has taken no checkpoint that would have kept space back.
             self.refill();
         }
+        let index = self.config.index_options(options.index.as_ref());
+        index.check()?;
         let identity = Identity {
             id: KeyspaceId(root.next_id),
             name: name.to_owned(),
-            index: options.index.name().to_owned(),
+            index,
             operator: options.operator.as_ref().map(|operator| (operator.name().to_owned(), operator.version())),
             blob_threshold: options.blob_threshold.unwrap_or(BLOB_THRESHOLD) as u64,
         };
@@ -78,7 +79,8 @@ impl Engine {
         let operator = registered(&self.operators, &identity).or_else(given);
         let record = KeyspaceRecord { identity, root: RootRecord { through, bytes: Vec::new() } };
         let mut prefetch = Prefetch::new(self.core.data.clone());
-        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record, &mut prefetch)?);
+        let state =
+            Arc::new(build(&self.core, self.config.memtable() as u64, &self.chunks, operator, &record, &mut prefetch)?);
         let keyspaces = {
             let _sequencer = self.settled();
             self.charge(&state, state.active_bytes() as u64);
@@ -98,15 +100,30 @@ impl Engine {
         Ok(state)
     }
 
+    /// Changes options of a keyspace's index, durably: they hold from the next opening of the store on.
+    pub(crate) fn alter_keyspace(&self, name: &str, changes: &IndexOptions) -> Result<()> {
+        self.check_writable()?;
+        changes.check()?;
+        let mut root = self.durable_root.lock();
+        let state = self.find_keyspace(name).ok_or_else(|| Error::NoKeyspace { name: name.to_owned() })?;
+        let before = state.options();
+        if changes.kind() != before.kind() {
+            let detail = format!("keyspace `{name}` is stored in index `{}`, not `{}`", before.kind(), changes.kind());
+            return Err(Error::invalid(format!("{detail}; copy it into a new keyspace to change that")));
+        }
+        *state.options.lock() = changes.with_defaults(&before, before.mode().unwrap_or_default(), &[]);
+        self.checkpoint_with(&mut root).inspect_err(|_| *state.options.lock() = before)
+    }
+
     /// A record of the log that creates a keyspace, met by recovery. `cut` is the catalogue's, `next_id` the id of the next keyspace.
-    pub(super) fn recover_creation(&self, record: &Record<'_>, cut: Option<Seqno>, next_id: &mut u32) -> Result<Visit> {
+    pub(super) fn recover_creation(&self, record: &Record<'_>, cut: Seqno, next_id: &mut u32) -> Result<Visit> {
         let identity = Identity::decode(record.payload)?;
         let again = SeededBug::CreatedAgain.is_on() && self.keyspaces.get(identity.id).is_none();
-        if cut.is_some_and(|cut| record.first <= cut) && !again {
+        if record.first <= cut && !again {
             return Ok(Visit::Continue);
         }
         let is_next = identity.id.0 == *next_id && self.keyspaces.named(&identity.name).is_none();
-        if record.count != 1 || cut.is_none() || !(is_next || again) {
+        if record.count != 1 || !(is_next || again) {
             let detail = format!(
                 "seqno {} creates keyspace {} `{}`, which cannot be the next one, {next_id}",
                 record.first, identity.id, identity.name
@@ -117,7 +134,8 @@ impl Engine {
         let operator = registered(&self.operators, &identity);
         let record = KeyspaceRecord { identity, root: RootRecord { through: record.first, bytes: Vec::new() } };
         let mut prefetch = Prefetch::new(self.core.data.clone());
-        let state = Arc::new(build(&self.core, shape(&self.config), &self.chunks, operator, &record, &mut prefetch)?);
+        let state =
+            Arc::new(build(&self.core, self.config.memtable() as u64, &self.chunks, operator, &record, &mut prefetch)?);
         self.charge(&state, state.active_bytes() as u64);
         self.keyspaces.write().insert(state);
         Ok(Visit::Continue)
@@ -132,24 +150,22 @@ pub(super) fn registered(operators: &HashMap<String, Arc<dyn MergeOperator>>, id
 /// A keyspace from its record, with an empty memtable.
 pub(super) fn build(
     core: &Core,
-    shape: stbe::Shape,
+    memtable_bytes: u64,
     chunks: &Arc<ChunkPool>,
     operator: Option<Operator>,
     record: &KeyspaceRecord,
     prefetch: &mut Prefetch,
 ) -> Result<KeyspaceState> {
-    let Identity { id, name, index, operator: operator_name, blob_threshold } = &record.identity;
-    if index != stbe::KIND {
-        let detail = format!("keyspace `{name}` uses index `{index}`, which this build lacks");
-        return Err(Error::Unsupported { detail });
-    }
-    let index: Arc<dyn Index> = Arc::new(Stbe::open(core.of(*id), shape, operator.clone(), &record.root, prefetch)?);
+    let Identity { id, name, index: options, operator: operator_name, blob_threshold } = &record.identity;
+    let settings = options.settings(memtable_bytes, operator.clone());
+    let index = options.kind().index_type().build(&core.of(*id), &settings, &record.root, prefetch)?;
     let active = Arc::new(Memtable::new(record.root.through.0, chunks.clone()));
     Ok(KeyspaceState {
         id: *id,
         name: name.clone(),
         operator,
         operator_name: operator_name.clone(),
+        options: Mutex::new(options.clone()),
         blob_threshold: (*blob_threshold as usize).min(MAX_INLINE_VALUE),
         index,
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),

@@ -100,8 +100,6 @@ pub(crate) struct DurableRoot {
     pub catalog: Catalog,
     /// The log is needed above this by the older superblock.
     pub older_through: Seqno,
-    /// Which creations the older superblock's catalogue regards.
-    pub older_cut: Option<Seqno>,
     /// The id of the next keyspace. Ahead of the catalogue's while a creation is in the log only.
     pub next_id: u32,
     /// Names that the older superblock's catalogue still holds, of keyspaces that were dropped.

@@ -11,11 +11,11 @@ use super::read::{self, ReadPoint};
 use super::snapshot::Snapshot;
 use super::value::Value;
 use super::watermark::Lone;
-use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{
     BlobRef, Error, IntoKeyRange, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno,
 };
-use crate::index::{Estimate, Index, SealedBatch};
+use crate::index::{Estimate, Index, IndexOptions, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::Operator;
 use crate::wal::Log;
@@ -28,6 +28,8 @@ pub(crate) struct KeyspaceState {
     /// The operator's name and version in the catalogue, registered or not.
     pub operator_name: Option<(String, u32)>,
     pub blob_threshold: usize,
+    /// Which index, in which mode, with which options. Changed under `durable_root`; the index itself follows at the next opening.
+    pub options: Mutex<IndexOptions>,
     pub index: Arc<dyn Index>,
     pub containers: ArcSwap<Containers>,
     /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
@@ -154,6 +156,11 @@ impl KeyspaceState {
         self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
     }
 
+    /// The index, with its mode and all options that are not the default.
+    pub(crate) fn options(&self) -> IndexOptions {
+        self.options.lock().clone()
+    }
+
     /// Refuses options that the keyspace was not created with.
     pub(crate) fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
         let refuse = |stored: String, wanted: String| {
@@ -162,12 +169,21 @@ impl KeyspaceState {
         };
         let wanted = options.operator.as_ref().map(|operator| (operator.name(), operator.version()));
         let stored = self.operator_name.as_ref().map(|(name, version)| (name.as_str(), *version));
-        if wanted != stored || self.index.kind() != options.index.name() {
-            let words = |index: &str, operator: Option<(&str, u32)>| match operator {
-                Some((name, version)) => format!("index {index} and operator {name} (version {version})"),
-                None => format!("index {index} and no operator"),
+        if wanted != stored {
+            let words = |operator: Option<(&str, u32)>| match operator {
+                Some((name, version)) => format!("operator {name} (version {version})"),
+                None => "no operator".to_owned(),
             };
-            return refuse(words(self.index.kind(), stored), words(options.index.name(), wanted));
+            return refuse(words(stored), words(wanted));
+        }
+        if let Some(index) = &options.index {
+            let stored = self.options();
+            if index.kind() != stored.kind() {
+                return refuse(format!("index {}", stored.kind()), format!("index {}", index.kind()));
+            }
+            if let Some((option, stored, wanted)) = index.conflict(&stored) {
+                return refuse(format!("{option}={stored}"), format!("{option}={wanted}"));
+            }
         }
         match options.blob_threshold {
             Some(wanted) if wanted != self.blob_threshold => {

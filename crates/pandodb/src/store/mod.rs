@@ -48,7 +48,7 @@ pub use self::backup::BackupReport;
 pub use self::batch::{Batch, MAX_BATCH};
 pub use self::keyspace::Keyspace;
 pub(crate) use self::options::open_directory;
-pub use self::options::{Durability, IndexKind, KeyspaceOptions, Mode, StoreBuilder};
+pub use self::options::{Durability, KeyspaceOptions, StoreBuilder};
 pub use self::range::{Keys, Range};
 pub use self::snapshot::Snapshot;
 pub use self::stats::{BytesByCause, KeyspaceStats, Latency, MemoryStats, StoreStats};
@@ -59,6 +59,7 @@ use self::engine::Shared;
 use crate::base::Error;
 use crate::base::{Result, Seqno};
 use crate::check::VerifyReport;
+use crate::index::IndexOptions;
 
 /// An open store. Cheap to clone, usable from any thread; one process writes at a time.
 ///
@@ -117,8 +118,8 @@ pub struct KeyspaceInfo {
     pub name: String,
     /// The identity.
     pub id: u32,
-    /// The index that holds its data.
-    pub index: &'static str,
+    /// The index that holds its data, with its mode and all options that are not the default.
+    pub index: IndexOptions,
     /// The merge operator that it was created with.
     pub operator: Option<String>,
     /// Whether that operator is registered; without it merges can be verified and dumped, not read.
@@ -158,9 +159,9 @@ impl Store {
     /// Opens the keyspace of that name, which must have been created with these options, or creates it with them. A creation
     /// is a record of the log, synced before this returns.
     ///
-    /// What must agree with an existing keyspace: the index, the name and version of the merge operator (also its absence:
-    /// `KeyspaceOptions::new()` does not open a keyspace of counters, [`Store::keyspace`] does), and the
-    /// [`KeyspaceOptions::blob_threshold`] if `options` set one.
+    /// What must agree with an existing keyspace: the name and version of the merge operator (also its absence:
+    /// `KeyspaceOptions::new()` does not open a keyspace of counters, [`Store::keyspace`] does), and whatever `options` set of the
+    /// index, its options and the [`KeyspaceOptions::blob_threshold`].
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -204,12 +205,33 @@ impl Store {
         let info = |state: &Arc<keyspace::KeyspaceState>| KeyspaceInfo {
             name: state.name.clone(),
             id: state.id.0,
-            index: state.index.kind(),
+            index: state.options(),
             operator: state.operator_name.as_ref().map(|(name, _)| name.clone()),
             operator_registered: state.operator_name.is_none() || state.operator.is_some(),
             blob_threshold: state.blob_threshold,
         };
         self.engine.keyspaces.read().values().map(info).collect()
+    }
+
+    /// Changes options of a keyspace's index, which it keeps from then on: data that is there stays as it is, and new data follows them
+    /// from the next opening of the store on. What `changes` leaves open stays as it was. The type of the index cannot be changed.
+    ///
+    /// ```
+    /// let dir = tempfile::tempdir()?;
+    /// use pandodb::{Compression, StbeOptions, Store};
+    /// let store = Store::open(dir.path().join("s"))?;
+    /// store.keyspace("events")?;
+    /// store.alter_keyspace("events", StbeOptions::new().compression(Compression::Lz4))?;
+    /// assert_eq!(store.keyspaces()[0].index.value("compression")?, "lz4");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoKeyspace`]; [`Error::InvalidArgument`] for another type of index or a value out of bounds; what a checkpoint can fail
+    /// with.
+    pub fn alter_keyspace(&self, name: &str, changes: impl Into<IndexOptions>) -> Result<()> {
+        self.engine.access.check()?;
+        self.engine.alter_keyspace(name, &changes.into())
     }
 
     /// Drops a keyspace with all its data. Its space is given back; open handles to it fail from now on.

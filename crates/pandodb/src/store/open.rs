@@ -26,7 +26,7 @@ use super::engine::{DurableRoot, Engine, Figures, Shared};
 use super::generations::Generations;
 use super::keyspace::KeyspaceState;
 use super::keyspaces::Keyspaces;
-use super::options::{Config, Mode as Form};
+use super::options::Config;
 use super::pressure::Pressure;
 use super::reserve::{RESERVE_FILE, Reserve};
 use super::watermark::{Lone, Watermark};
@@ -34,15 +34,15 @@ use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ord
 use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, Result, SeededBug, Seqno, StoreId, events};
 use crate::device::{Device, Io, LockMode};
 use crate::index::owed::Share;
-use crate::index::stbe::{self, Stbe};
-use crate::index::{Core, IdSource};
+use crate::index::types::features as index_features;
+use crate::index::{Core, IdSource, Mode as Form};
 use crate::memtable::{CHUNK_BYTES, ChunkPool};
 use crate::pool::Pool;
 use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::rows::RowCache;
 use crate::sched::{BACKGROUND_STEP, SPREAD, Scheduler, Turn};
 use crate::space::data::DATA_FILE;
-use crate::space::superblock::{KNOWN_FEATURES, LOGGED_KEYSPACES};
+use crate::space::superblock::{CORE_FEATURES, INDEX_FEATURES};
 use crate::space::{DataFile, Prefetch, Superblock};
 use crate::wal::{Claims, Log, LogOptions, Mode, Record, RecordKind, ReplayReport, Visit, replay};
 
@@ -79,9 +79,8 @@ pub(crate) fn open(
     // Open before the log is replayed: on a full disk that may need its space.
     let reserve = open_reserve(&*device, &mut config, &found.data)?;
     let core = core(&config, &found);
-    let shape = shape(&config);
     let chunks = chunks(&config, &core.pool);
-    let keyspaces = keyspaces(&config, &core, shape, &chunks, &operators, &found)?;
+    let keyspaces = keyspaces(&config, &core, &chunks, &operators, &found)?;
     reserve.note_store(&core.data.stats());
     let earlier = (found.catalog.user_bytes, found.catalog.written_bytes);
     let mut engine = Engine {
@@ -162,7 +161,6 @@ fn pool(config: &Config) -> Pool {
 fn keyspaces(
     config: &Config,
     core: &Core,
-    shape: stbe::Shape,
     chunks: &Arc<ChunkPool>,
     operators: &HashMap<String, Arc<dyn MergeOperator>>,
     found: &Found,
@@ -173,12 +171,12 @@ fn keyspaces(
     // The error of the first group that has one: all groups before it were begun earlier.
     let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
     let read_group = |group: &[KeyspaceRecord], prefetch: &mut Prefetch| -> Result<()> {
-        let first: Vec<BlockAddr> = group.iter().flat_map(|record| Stbe::first_blocks(core, &record.root)).collect();
+        let first: Vec<BlockAddr> = group.iter().flat_map(|record| record.first_blocks(core)).collect();
         prefetch.ask(&first);
         for record in group {
             let at = found.superblock.catalog.0[0].page.offset();
             let operator = registered(operators, &record.identity);
-            let state = build(core, shape, chunks, operator, record, prefetch);
+            let state = build(core, config.memtable() as u64, chunks, operator, record, prefetch);
             keyspaces.write().insert(Arc::new(state.map_err(|e| e.in_file(DATA_FILE, at))?));
         }
         Ok(())
@@ -207,19 +205,6 @@ fn keyspaces(
 fn chunks(config: &Config, pool: &Arc<Pool>) -> Arc<ChunkPool> {
     let kept = config.memtable().div_ceil(CHUNK_BYTES) + 1;
     Arc::new(ChunkPool::new(kept).borrowing(pool.clone(), config.memtable()))
-}
-
-/// The sizes of the trees of a store.
-pub(super) fn shape(config: &Config) -> stbe::Shape {
-    let memtable_bytes = config.memtable() as u64;
-    let policy = match config.mode {
-        Form::Product => stbe::Policy::Product,
-        Form::Paper => stbe::Policy::Paper,
-    };
-    let leaf_bytes = memtable_bytes * config.leaf_memtables;
-    let (filters, maplet_width) = (config.filters(), config.maplet_width);
-    let compression = config.compression;
-    stbe::Shape { fanout: config.fanout, memtable_bytes, leaf_bytes, policy, filters, maplet_width, compression }
 }
 
 fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> Result<()> {
@@ -263,11 +248,11 @@ fn create(device: &dyn Device) -> Result<()> {
     store_id.0[..8].copy_from_slice(&device.random().to_le_bytes());
     store_id.0[8..].copy_from_slice(&device.random().to_le_bytes());
     let data = DataFile::create(device, UNFINISHED, store_id)?;
-    let (catalog, catalog_len) = Catalog { next_id: 1, cut: Some(Seqno(0)), ..Catalog::default() }.write(&data, 1)?;
+    let (catalog, catalog_len) = Catalog { next_id: 1, ..Catalog::default() }.write(&data, 1)?;
     let mut superblock = Superblock {
         compatible: 0,
         read_only_compatible: 0,
-        incompatible: LOGGED_KEYSPACES,
+        incompatible: 0,
         store_id,
         generation: 1,
         epoch: 0,
@@ -304,8 +289,7 @@ impl Found {
     /// slot.
     fn root(self) -> DurableRoot {
         DurableRoot {
-            older_through: self.catalog.through().unwrap_or(Seqno(0)),
-            older_cut: self.catalog.cut,
+            older_through: self.catalog.through(),
             next_id: self.catalog.next_id,
             dropped: Vec::new(),
             logged: 0,
@@ -330,8 +314,8 @@ impl Found {
         let durable = whole.iter().map(|superblock| superblock.durable).max().unwrap_or_default();
         let newest = whole.first().map_or(0, |superblock| superblock.generation);
         for mut superblock in whole {
-            check_features(device, config, &superblock)?;
             let data = DataFile::open(file.clone(), superblock.store_id)?;
+            check_features(device, config, &superblock, &data)?;
             match Catalog::read(&data, &superblock) {
                 Ok(catalog) => {
                     superblock.catalog.mark(&data)?;
@@ -340,6 +324,8 @@ impl Found {
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };
                     return Ok(Found { data, superblock, catalog });
                 }
+                // The older catalogue would open the store as it was, without what this version does not know.
+                Err(e) if !e.is_damage() => return Err(e),
                 Err(e) => first_error = first_error.or(Some(e)),
             }
         }
@@ -347,9 +333,15 @@ impl Found {
     }
 }
 
-/// Refuses what a newer version wrote.
-fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock) -> Result<()> {
-    let incompatible = superblock.incompatible & !KNOWN_FEATURES;
+/// Refuses what a newer version wrote. An index that this version lacks is named, if it is all that is new.
+fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock, data: &Arc<DataFile>) -> Result<()> {
+    let incompatible = superblock.incompatible & !(CORE_FEATURES | index_features());
+    if incompatible != 0
+        && incompatible & !INDEX_FEATURES == 0
+        && let Err(unknown @ Error::UnknownIndex { .. }) = Catalog::read(data, superblock)
+    {
+        return Err(unknown);
+    }
     let unknown = if config.read_only { incompatible } else { incompatible | superblock.read_only_compatible };
     if unknown != 0 {
         let detail = format!("it uses features {unknown:#x} that this version does not know; use a newer version");
@@ -404,7 +396,7 @@ impl Engine {
     fn recover(&mut self) -> Result<Recovered> {
         let (claims, next_id, cut) = {
             let root = self.durable_root.lock();
-            let from = root.catalog.through().unwrap_or(root.superblock.durable);
+            let from = root.catalog.through();
             (Claims { from, durable: root.superblock.durable }, root.next_id, root.catalog.cut)
         };
         let store = self.core.data.store_id();
@@ -534,7 +526,7 @@ struct Survey<'a> {
     /// The log is known to have been durable through here.
     durable: Seqno,
     /// The catalogue's.
-    cut: Option<Seqno>,
+    cut: Seqno,
     next_id: u32,
     order: Generations,
     /// The error of an unreadable large value before which the log was cut. Reported if later records show that the value had been

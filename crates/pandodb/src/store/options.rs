@@ -10,6 +10,8 @@ use super::reserve::{LEAST_IN_UNITS, Shares};
 use crate::base::{Error, MAX_INLINE_VALUE, PAGE, Result};
 use crate::device::{ALLOCATED_UNIT, Device, FileDevice, Io};
 use crate::filter::Filters;
+use crate::index::options::{COMPRESSION, FILTERS, compression_value, filters_value};
+use crate::index::{IndexOptions, Mode};
 use crate::resolve::{MergeOperator, builtin};
 use crate::run::Compression;
 
@@ -24,20 +26,6 @@ pub enum Durability {
     Buffered,
     /// On stable storage before the acknowledgement: survives a power cut. Concurrent commits share a sync.
     Synced,
-}
-
-/// Which variant of its data structures a store uses. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that
-/// compare with the published design. A store can be opened in either mode, whichever it was written in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The variant that is faster in our measurements.
-    #[default]
-    Product,
-    /// The variant of the published design (see the [sources]): tiered leaves, one compaction for each
-    /// arrival in a node, a quotient filter for each run, and a log that carries generations of the memtable's leaves.
-    ///
-    /// [sources]: https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md
-    Paper,
 }
 
 /// How to open a store. Made by [`Store::builder`].
@@ -65,17 +53,17 @@ pub(crate) struct Config {
     pub memtable_bytes: Option<usize>,
     pub durability: Durability,
     pub background_threads: usize,
+    /// The form of the log and of the row cache, and the mode of new keyspaces.
     pub mode: Mode,
+    /// The index of new keyspaces that name none; what it leaves open follows the store-wide defaults.
+    pub index: IndexOptions,
     pub filters: Option<Filters>,
-    pub compression: Compression,
+    pub compression: Option<Compression>,
     pub create: bool,
     pub read_only: bool,
     /// For a salvage: the log ends at the first damage. Goes with `read_only`.
     pub salvage: bool,
-    pub fanout: usize,
-    pub maplet_width: usize,
     pub row_cache_bytes: Option<usize>,
-    pub leaf_memtables: u64,
     pub segment_bytes: Option<u64>,
     pub log_streams: Option<usize>,
     pub mapped_log: bool,
@@ -106,12 +94,12 @@ impl Config {
         self.log_streams.unwrap_or(if self.background_threads == 0 { 1 } else { 2 })
     }
 
-    /// Which filters new runs get.
-    pub(crate) fn filters(&self) -> Filters {
-        self.filters.unwrap_or(match self.mode {
-            Mode::Product => Filters::Maplet,
-            Mode::Paper => Filters::Quotient,
-        })
+    /// The options that a new keyspace is created with, where `chosen` (or the default index) leaves them open.
+    pub(crate) fn index_options(&self, chosen: Option<&IndexOptions>) -> IndexOptions {
+        let filters = self.filters.map(|filters| (FILTERS.name, filters_value(filters)));
+        let compression = self.compression.map(|compression| (COMPRESSION.name, compression_value(compression)));
+        let common: Vec<(&str, u64)> = filters.into_iter().chain(compression).collect();
+        chosen.unwrap_or(&self.index).with_defaults(&self.index, self.mode, &common)
     }
 
     /// Bytes of the row cache that it need not borrow: a sixteenth of the budget, since a few hot rows are worth most.
@@ -185,15 +173,13 @@ impl StoreBuilder {
                 durability: Durability::default(),
                 background_threads: 1,
                 mode: Mode::default(),
+                index: IndexOptions::default(),
                 filters: None,
-                compression: Compression::None,
+                compression: None,
                 create: true,
                 read_only: false,
                 salvage: false,
-                fanout: 8,
-                maplet_width: 4,
                 row_cache_bytes: None,
-                leaf_memtables: 4,
                 segment_bytes: None,
                 log_streams: None,
                 mapped_log: true,
@@ -235,28 +221,29 @@ impl StoreBuilder {
         self
     }
 
-    /// Which variant of the data structures is used; leave it at [`Mode::Product`] unless you reproduce published figures.
+    /// Which variant of its structure a new keyspace uses, and which form the log and the row cache have; leave it at [`Mode::Product`]
+    /// unless you reproduce published figures. In [`Mode::Paper`] the log carries generations of the memtable's leaves, and there is no
+    /// row cache. A keyspace keeps the mode that it was created with.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.config.mode = mode;
         self
     }
 
-    /// Which filters new data gets, so that lookups skip parts of the tree that lack the key. The default depends on the
-    /// mode: [`Filters::Maplet`] in [`Mode::Product`], [`Filters::Quotient`] in [`Mode::Paper`]. Data that is there already
-    /// keeps its filters and is read with them.
+    /// Which filters the data of new keyspaces gets, so that lookups skip parts of the structure that lack the key. The default depends on
+    /// the index and the mode: for `stbe`, [`Filters::Maplet`] in [`Mode::Product`], [`Filters::Quotient`] in [`Mode::Paper`]. A keyspace
+    /// keeps the filters that it was created with.
     pub fn filters(mut self, filters: Filters) -> Self {
         self.config.filters = Some(filters);
         self
     }
 
-    /// How compactions store the data at the bottom of the tree; the default is [`Compression::None`]. With
+    /// How compactions of new keyspaces store the data at the bottom of the structure; the default is [`Compression::None`]. With
     /// [`Compression::Lz4`], leaves of up to 16 KiB are stored as LZ4 where that makes them at least a quarter shorter. That
     /// saves disk space, and bytes read and written by compactions and long scans; it takes processor time in compactions and
     /// for each leaf that is read, and a cached row takes the memory of its whole leaf.
     ///
-    /// Existing data is read in either form, and keeps its form until it is compacted. Data that was loaded in the order of
-    /// keys is not compacted, so it stays uncompressed. Versions before this option do not open a store that holds compressed
-    /// leaves.
+    /// A keyspace keeps the compression that it was created with. Data that was loaded in the order of keys is not compacted, so it stays
+    /// uncompressed.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -265,7 +252,7 @@ impl StoreBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn compression(mut self, compression: Compression) -> Self {
-        self.config.compression = compression;
+        self.config.compression = Some(compression);
         self
     }
 
@@ -289,15 +276,19 @@ impl StoreBuilder {
         self
     }
 
-    /// The most children of a trunk node, 2 to 64; the default is 8. A knob for experiments.
-    pub fn fanout(mut self, fanout: usize) -> Self {
-        self.config.fanout = fanout;
-        self
-    }
-
-    /// How many runs, and then how many maplets, become one maplet, 2 to 16; the default is 4. A knob for experiments.
-    pub fn maplet_width(mut self, width: usize) -> Self {
-        self.config.maplet_width = width;
+    /// The index of keyspaces that are created without naming one, and its options. The default is `stbe` with its defaults. A keyspace
+    /// keeps the index and the options that it was created with.
+    ///
+    /// ```
+    /// let dir = tempfile::tempdir()?;
+    /// use pandodb::{StbeOptions, Store};
+    /// let store = Store::builder(dir.path().join("s")).index(StbeOptions::new().fanout(4)).open()?;
+    /// store.keyspace("events")?;
+    /// assert_eq!(store.keyspaces()[0].index.to_string(), "stbe:fanout=4,mode=product");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn index(mut self, index: impl Into<IndexOptions>) -> Self {
+        self.config.index = index.into();
         self
     }
 
@@ -408,12 +399,7 @@ impl StoreBuilder {
             ("log_streams", config.streams().to_string()),
             ("durability", format!("{:?}", config.durability)),
             ("background_threads", config.background_threads.to_string()),
-            ("mode", format!("{:?}", config.mode)),
-            ("filters", format!("{:?}", config.filters())),
-            ("compression", format!("{:?}", config.compression)),
-            ("maplet_width", config.maplet_width.to_string()),
-            ("fanout", config.fanout.to_string()),
-            ("leaf_memtables", config.leaf_memtables.to_string()),
+            ("index", config.index_options(None).to_string()),
             ("io", format!("{:?}", config.io)),
         ]
     }
@@ -457,38 +443,16 @@ pub(crate) fn open_directory(path: &Path, create: bool, io: Io) -> Result<FileDe
     })
 }
 
-/// Which structure holds a keyspace's data.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum IndexKind {
-    /// The size-tiered Bε-tree: writes are buffered in the nodes of a tree and move down in large pieces.
-    #[default]
-    Stbe,
-}
-
-impl IndexKind {
-    /// The name in the catalogue and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            IndexKind::Stbe => crate::index::stbe::KIND,
-        }
-    }
-
-    /// The index of that name.
-    pub fn from_name(name: &str) -> Option<IndexKind> {
-        [IndexKind::Stbe].into_iter().find(|kind| kind.name() == name)
-    }
-}
-
 /// Options of a keyspace, stored in the catalogue when it is created.
 ///
 /// ```
 /// use pandodb::{AddI64, KeyspaceOptions};
 /// let counters = KeyspaceOptions::new().merge(AddI64);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct KeyspaceOptions {
-    pub(crate) index: IndexKind,
+    /// `None`: the store's default for a new keyspace, and whatever an existing one has.
+    pub(crate) index: Option<IndexOptions>,
     pub(crate) operator: Option<Arc<dyn MergeOperator>>,
     /// `None`: [`BLOB_THRESHOLD`] for a new keyspace, and whatever an existing one has.
     pub(crate) blob_threshold: Option<usize>,
@@ -496,12 +460,6 @@ pub struct KeyspaceOptions {
 
 /// The threshold of a keyspace that was created without naming one.
 pub(crate) const BLOB_THRESHOLD: usize = 2 << 10;
-
-impl Default for KeyspaceOptions {
-    fn default() -> KeyspaceOptions {
-        KeyspaceOptions { index: IndexKind::Stbe, operator: None, blob_threshold: None }
-    }
-}
 
 impl std::fmt::Debug for KeyspaceOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -514,14 +472,21 @@ impl std::fmt::Debug for KeyspaceOptions {
 }
 
 impl KeyspaceOptions {
-    /// The defaults: `stbe`, no merge operator, values over 2 KiB stored apart.
+    /// The defaults: the store's index ([`StoreBuilder::index`]), no merge operator, values over 2 KiB stored apart.
     pub fn new() -> KeyspaceOptions {
         KeyspaceOptions::default()
     }
 
-    /// The structure that holds the data.
-    pub fn index(mut self, index: IndexKind) -> Self {
-        self.index = index;
+    /// The structure that holds the data, with options of its own: a builder such as [`StbeOptions`](crate::StbeOptions), an
+    /// [`IndexKind`](crate::IndexKind), or options that were read from text. What is left open takes the defaults of the store.
+    ///
+    /// ```
+    /// use pandodb::{IndexOptions, KeyspaceOptions};
+    /// let options = KeyspaceOptions::new().index("stbe:fanout=16".parse::<IndexOptions>()?);
+    /// # Ok::<(), pandodb::Error>(())
+    /// ```
+    pub fn index(mut self, index: impl Into<IndexOptions>) -> Self {
+        self.index = Some(index.into());
         self
     }
 

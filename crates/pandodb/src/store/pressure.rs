@@ -53,6 +53,8 @@ pub(crate) struct Pressure {
 
 /// Memtables that may wait on a full disk before an operation that frees waits for one to be packed.
 const MOST_WAITING: u64 = 2;
+/// The inputs of the largest compaction, in memtables: a leaf of the default index that is rewritten, and its output is as large again.
+const LARGEST_WORK: u64 = 16;
 
 /// What the smallest run takes of the disk: a leaf, a search block and a filter.
 const LEAST_RUN: u64 = 3 * PAGE as u64;
@@ -84,7 +86,7 @@ impl Engine {
 
     /// Whether so little disk is left that background work has to be done in pieces.
     pub(super) fn is_tight(&self) -> bool {
-        let largest = 4 * self.config.memtable() as u64 * self.config.leaf_memtables;
+        let largest = LARGEST_WORK * self.config.memtable() as u64;
         self.device.available().is_some_and(|available| available < largest + self.config.shares().background)
     }
 
@@ -255,17 +257,19 @@ impl Engine {
     /// through; `None` if there is nothing to do.
     fn relieve_one(&self) -> Result<Option<u64>> {
         let background = self.config.shares().background;
-        let available = || self.device.available().unwrap_or(background) + self.core.data.gap_bytes();
-        // Gaps are no room for what has time: runs in them consist of many short extents.
+        // Only urgent work uses gaps: runs in gaps consist of many short extents.
+        let available = |urgent: bool| {
+            let gaps = if urgent { self.core.data.gap_bytes() } else { 0 };
+            self.device.available().unwrap_or(background) + gaps
+        };
         let room = |drawn: u64, urgent: bool| {
             self.core.data.fill_gaps(urgent);
-            let available = if urgent { available() } else { self.device.available().unwrap_or(background) };
-            Room { bytes: available.max(drawn), spare: background / 2, urgent }
+            Room { bytes: available(urgent).max(drawn), spare: background / 2, urgent }
         };
         let urgent = self.pressure.pressed.load(Relaxed);
         // What was kept back can be had, also where the file system does not count it as available (as ext4 does for root).
         let mut drawn = 0;
-        if urgent && available() < background / 2 {
+        if urgent && available(true) < background / 2 {
             drawn += self.draw_reserve(Purpose::Background)?;
         }
         let mut result = self.relieve_in(room(drawn, urgent));

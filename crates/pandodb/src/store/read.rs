@@ -160,7 +160,7 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
 /// The block that a probe asked for. A filter that cannot be read is done without: its run is asked instead.
 fn forgive(loaded: Result<Block>, kind: BlockKind) -> Result<Option<Block>> {
     match loaded {
-        Err(e) if kind == BlockKind::Filter && e.is_damage() => Ok(None),
+        Err(e) if kind == BlockKind::RunFilter && e.is_damage() => Ok(None),
         loaded => loaded.map(Some),
     }
 }

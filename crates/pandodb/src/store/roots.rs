@@ -8,11 +8,10 @@ use std::sync::Arc;
 
 use super::StoreBuilder;
 use super::catalog::Catalog;
-use super::open::{Found, core, shape};
+use super::open::{Found, core};
 use crate::base::{Error, Result};
 use crate::device::Device;
 use crate::index::Index;
-use crate::index::stbe::{self, Stbe};
 use crate::space::data::DATA_FILE;
 use crate::space::{Prefetch, Superblock};
 
@@ -35,21 +34,15 @@ impl Roots {
     pub(crate) fn read(device: &dyn Device) -> Result<Roots> {
         let config = StoreBuilder::new(Path::new("")).read_only(true).memory_budget(MEMORY).config;
         let found = Found::read(device, &config)?;
-        let (core, shape) = (core(&config, &found), shape(&config));
+        let core = core(&config, &found);
         let at = found.superblock.catalog.0[0].page.offset();
         let mut prefetch = Prefetch::new(core.data.clone());
         let mut indexes: Vec<Arc<dyn Index>> = Vec::with_capacity(found.catalog.keyspaces.len());
         for record in &found.catalog.keyspaces {
-            if record.identity.index != stbe::KIND {
-                let detail = format!(
-                    "keyspace `{}` uses index `{}`, which this build lacks",
-                    record.identity.name, record.identity.index
-                );
-                return Err(Error::Unsupported { detail });
-            }
-            let index = Stbe::open(core.clone(), shape, None, &record.root, &mut prefetch);
-            let index = index.map_err(|e| e.in_file(DATA_FILE, at))?;
-            indexes.push(Arc::new(index));
+            let options = &record.identity.index;
+            let settings = options.settings(config.memtable() as u64, None);
+            let index = options.kind().index_type().build(&core, &settings, &record.root, &mut prefetch);
+            indexes.push(index.map_err(|e| e.in_file(DATA_FILE, at))?);
         }
         Ok(Roots { superblock: found.superblock, catalog: found.catalog, indexes })
     }

@@ -10,17 +10,15 @@ mod store;
 use std::sync::Arc;
 
 use pandodb::device::{Device, FileDevice, MemDevice};
-use pandodb::{Compression, IndexKind, Io, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
+use pandodb::{Compression, IndexOptions, Io, Keyspace, KeyspaceOptions, Mode, Store, StoreBuilder};
 
 /// An index in a configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The structure.
-    pub index: IndexKind,
+    /// The structure, with options: `type:name=value`.
+    pub index: &'static str,
     /// Bytes of a full memtable.
     pub memtable_bytes: usize,
-    /// The most children of a node.
-    pub fanout: usize,
     /// Background threads.
     pub threads: usize,
     /// Which form of it.
@@ -39,24 +37,27 @@ pub struct Place {
 
 /// Every index in every configuration.
 pub const CASES: &[Case] = &[
-    Case { memtable_bytes: 4 << 10, fanout: 2, ..STBE },
-    Case { memtable_bytes: 32 << 10, fanout: 4, threads: 1, ..STBE },
-    Case { memtable_bytes: 1 << 20, fanout: 8, threads: 1, ..STBE },
-    Case { memtable_bytes: 4 << 10, fanout: 2, io: Some(Io::Auto), ..STBE },
+    Case { memtable_bytes: 4 << 10, index: "stbe:fanout=2", ..STBE },
+    Case { memtable_bytes: 32 << 10, index: "stbe:fanout=4", threads: 1, ..STBE },
+    Case { memtable_bytes: 1 << 20, index: "stbe:fanout=8", threads: 1, ..STBE },
+    Case { memtable_bytes: 4 << 10, index: "stbe:fanout=2", io: Some(Io::Auto), ..STBE },
     Case { memtable_bytes: 32 << 10, threads: 2, io: Some(Io::Sync), ..STBE },
     Case { memtable_bytes: 8 << 10, threads: 4, ..STBE },
     Case { memtable_bytes: 4 << 10, mode: Mode::Paper, ..STBE },
-    Case { memtable_bytes: 32 << 10, fanout: 4, threads: 2, mode: Mode::Paper, ..STBE },
+    Case { memtable_bytes: 32 << 10, index: "stbe:fanout=4", threads: 2, mode: Mode::Paper, ..STBE },
     Case { memtable_bytes: 4 << 10, compression: Compression::Lz4, ..STBE },
     Case { memtable_bytes: 32 << 10, threads: 2, compression: Compression::Lz4, io: Some(Io::Auto), ..STBE },
     Case { memtable_bytes: 8 << 10, mode: Mode::Paper, compression: Compression::Lz4, ..STBE },
+    Case { index: "cola", ..STBE },
+    Case { memtable_bytes: 4 << 10, index: "cola:growth=2", ..STBE },
+    Case { memtable_bytes: 32 << 10, index: "cola:growth=3", threads: 2, io: Some(Io::Auto), ..STBE },
+    Case { memtable_bytes: 4 << 10, index: "cola:growth=8,filters=quotient", compression: Compression::Lz4, ..STBE },
 ];
 
 /// The tree, to be configured.
 const STBE: Case = Case {
-    index: IndexKind::Stbe,
+    index: "stbe:fanout=3",
     memtable_bytes: 8 << 10,
-    fanout: 3,
     threads: 0,
     mode: Mode::Product,
     compression: Compression::None,
@@ -68,12 +69,12 @@ impl Case {
     pub fn builder(&self, place: &Place) -> StoreBuilder {
         let builder = Store::builder("conformance").device(place.device.clone()).memory_budget(8 << 20);
         let builder = builder.compression(self.compression);
-        builder.memtable_bytes(self.memtable_bytes).fanout(self.fanout).background_threads(self.threads).mode(self.mode)
+        builder.memtable_bytes(self.memtable_bytes).background_threads(self.threads).mode(self.mode)
     }
 
     /// Options of a keyspace of this index.
     pub fn options(&self) -> KeyspaceOptions {
-        KeyspaceOptions::new().index(self.index)
+        KeyspaceOptions::new().index(self.index.parse::<IndexOptions>().expect("options of an index"))
     }
 
     /// A new store with an empty keyspace.

@@ -1,6 +1,6 @@
 //! Keyspaces, opening and closing, locks, errors.
 
-use pandodb::{AddU64, Durability, Error, KeyspaceOptions, Store};
+use pandodb::{AddU64, Durability, Error, IndexOptions, KeyspaceOptions, Store};
 
 use crate::{each, keys};
 
@@ -18,7 +18,12 @@ fn keyspaces_remember_their_options() {
         store.close().unwrap();
         let store = case.builder(&device).open().unwrap();
         let info = store.keyspaces().into_iter().find(|info| info.name == "counts").unwrap();
-        assert_eq!((info.index, info.operator.as_deref()), (case.index.name(), Some("add_u64")));
+        let wanted: IndexOptions = case.index.parse().unwrap();
+        assert_eq!((info.index.kind(), info.operator.as_deref()), (wanted.kind(), Some("add_u64")));
+        assert_eq!(info.index.mode(), Some(case.mode));
+        for (option, value) in wanted.chosen() {
+            assert_eq!(info.index.value(option).unwrap(), value, "{option}");
+        }
         let ks = store.keyspace("counts").unwrap();
         ks.merge("k", 1u64.to_le_bytes()).unwrap();
         assert!(ks.get("k").unwrap().unwrap() == 8u64.to_le_bytes());
@@ -84,7 +89,7 @@ fn one_writer_or_many_readers() {
 fn arguments_that_make_no_sense_are_refused() {
     each(|case| {
         let (device, store, ks) = case.fresh();
-        assert!(matches!(case.builder(&device).fanout(1).open(), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(case.builder(&device).log_streams(99).open(), Err(Error::InvalidArgument { .. })));
         assert!(matches!(case.builder(&device).memory_budget(1).open(), Err(Error::InvalidArgument { .. })));
         let (_other_device, other, _) = case.fresh();
         let mut batch = other.batch();

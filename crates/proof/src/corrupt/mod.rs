@@ -23,7 +23,8 @@ use std::ops::Range;
 use pandodb::device::sim::{Fault, FaultKind, OpClass, SimDevice, SimImage};
 
 pub use self::specimen::{Found, Rule, Specimen};
-use crate::golden::GOLDEN;
+use crate::golden;
+use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::Rng;
 
@@ -46,13 +47,16 @@ pub fn run(unit: &Unit) -> Tally {
         6 => seeded(round, true, &mut tally),
         _ => seeded(round, false, &mut tally),
     }
+    if class >= 6 {
+        indexes::count(indexes::kind(round), &mut tally);
+    }
     tally.failures.iter_mut().for_each(|failure| failure.seed = unit.seed);
     tally
 }
 
 /// How many of the units of a way to damage it takes to try all of it on every golden store.
 pub fn units_of(count: fn(&SimImage) -> u64) -> u64 {
-    GOLDEN.iter().map(|golden| count(&golden.image()).div_ceil(SLICE)).sum()
+    golden::chosen().map(|golden| count(&golden.image()).div_ceil(SLICE)).sum()
 }
 
 /// A slice of all that can be done to the golden stores in one way: store after store, and from the first again.
@@ -63,12 +67,13 @@ fn golden_slice(
     damage: fn(&Specimen, Range<u64>, &mut Tally),
 ) {
     let mut slice = number % units_of(count);
-    for golden in &GOLDEN {
+    for golden in golden::chosen() {
         let all = count(&golden.image());
         let slices = all.div_ceil(SLICE);
         if slice < slices {
             let specimen = Specimen::golden(golden);
-            return damage(&specimen, slice * SLICE..all.min((slice + 1) * SLICE), tally);
+            damage(&specimen, slice * SLICE..all.min((slice + 1) * SLICE), tally);
+            return indexes::count(golden.kind(), tally);
         }
         slice -= slices;
     }

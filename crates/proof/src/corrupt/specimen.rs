@@ -89,7 +89,7 @@ impl Specimen {
     /// What is left of a script. An earlier state is taken 20 steps before `at`.
     fn of(seed: u64, script: &Script, at: usize, closed: bool) -> Specimen {
         let device = SimDevice::new(seed);
-        let mut driver = Driver::open(Sizes::TINY.with_compression(seed), device.clone()).expect("opens");
+        let mut driver = Driver::open(Sizes::TINY.drawn(seed), device.clone()).expect("opens");
         let states = script.states();
         let mut earlier = SimImage::default();
         for (i, step) in script.steps.iter().enumerate() {

@@ -94,8 +94,8 @@ pub(super) fn run(unit: &Unit, number: u64) -> Tally {
         let plan = CrashPlan { exhaustive: 6, pairs: false, subsets: 16, tears: 2, rot: true, seed: 0 };
         let case = Case {
             script: script(history),
-            sizes: Sizes::TINY,
-            reopened: Sizes::TINY,
+            sizes: Sizes::TINY.drawn(number),
+            reopened: Sizes::TINY.drawn(number),
             effort: Effort {
                 plan,
                 per_point: 1,

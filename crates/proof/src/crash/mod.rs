@@ -24,6 +24,7 @@ use pandodb::device::sim::{CrashPlan, SimDevice};
 pub use self::enumerate::{Effort, enumerate};
 pub use self::window::Window;
 use crate::drive::{Sizes, record};
+use crate::indexes;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 use crate::script::{Mix, Script};
@@ -54,8 +55,8 @@ fn long(number: u64) -> Case {
     let reopened = if matches!(number % 8, 2 | 3) { Sizes::TINY } else { sizes };
     Case {
         script: Script::generate(number, mix),
-        sizes: sizes.with_streams(number).with_compression(number),
-        reopened: reopened.with_streams(!number).with_compression(!number),
+        sizes: sizes.with_streams(number).drawn(number),
+        reopened: reopened.with_streams(!number).drawn(!number),
         effort: Effort {
             plan,
             per_point: 6,
@@ -74,8 +75,8 @@ fn window(number: u64) -> Case {
     let part = Some((number % PARTS, PARTS));
     Case {
         script: Script::generate(number / PARTS, mix),
-        sizes: Sizes::TINY.with_streams(number / PARTS).with_compression(number / PARTS),
-        reopened: Sizes::TINY.with_streams(!number).with_compression(!number),
+        sizes: Sizes::TINY.with_streams(number / PARTS).drawn(number / PARTS),
+        reopened: Sizes::TINY.with_streams(!number).drawn(!number),
         effort: Effort {
             plan: CrashPlan::default(),
             per_point: 2,
@@ -110,6 +111,7 @@ impl Case {
             Ok(()) => tally.add(enumerate(&self.script, self.reopened, &sim.history(), &self.effort)),
             Err(e) => tally.fail(self.script.seed, format!("without any crash: {e}")),
         }
+        indexes::count(self.sizes.kind(), &mut tally);
         tally
     }
 

@@ -77,6 +77,7 @@ impl Spaces {
 }
 
 struct Bench {
+    seed: u64,
     rng: Rng,
     device: Arc<SimDevice>,
     /// `None` between a crash and its recovery.
@@ -124,6 +125,7 @@ fn set_key(element: u64) -> Vec<u8> {
 impl Bench {
     fn new(seed: u64, canary: Option<Canary>) -> Result<Bench, String> {
         let mut bench = Bench {
+            seed,
             rng: Rng(seed ^ 0x6170_7065_6e64),
             device: SimDevice::new(seed),
             open: None,
@@ -148,7 +150,8 @@ impl Bench {
     }
 
     fn start(&mut self) -> Result<(), String> {
-        let opened = Sizes::TINY.open(self.device.clone()).and_then(|store| Ok((Spaces::open(&store)?, store)));
+        let opened =
+            Sizes::TINY.drawn(self.seed).open(self.device.clone()).and_then(|store| Ok((Spaces::open(&store)?, store)));
         let (spaces, store) = opened.map_err(|e| format!("it does not open: {e}"))?;
         self.open = Some((store, spaces));
         Ok(())

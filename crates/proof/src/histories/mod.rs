@@ -45,12 +45,17 @@ use self::client::Client;
 use self::log::{Log, txn};
 use self::world::{World, read_whole};
 use crate::drive::calmly;
+use crate::indexes;
 use crate::report::{Failure, Tally, Unit};
 
 /// The unit of a seed. Its steps cannot be chosen.
 pub fn run(unit: &Unit) -> Tally {
     let place = match unit.seed % 8 {
-        7 => return append::run(unit.seed, None),
+        7 => {
+            let mut tally = append::run(unit.seed, None);
+            indexes::count(indexes::kind(unit.seed), &mut tally);
+            return tally;
+        }
         6 => Place::Simulator,
         5 => Place::Directory,
         4 => Place::Hasty,
@@ -73,6 +78,7 @@ pub fn run_plan(plan: &Plan, canary: Option<Canary>) -> Tally {
         Ok(Err(e)) => tally.fail(plan.seed, format!("the store failed although nothing was broken: {e}")),
         Err(panic) => tally.fail(plan.seed, panic),
     }
+    indexes::count(plan.sizes.kind(), &mut tally);
     tally
 }
 

@@ -59,9 +59,8 @@ impl Plan {
             if place == Place::Directory { 64 << 10 } else { [4 << 10, 8 << 10, 32 << 10][rng.below(3) as usize] };
         let segment = (memtable as u64 / 2).max(8 << 10);
         let mode = if seed % 4 == 3 { Mode::Paper } else { Mode::Product };
-        let fanout = 3 + rng.below(2) as usize;
-        let sizes = Sizes { memtable, segment, fanout, mode, ..Sizes::TINY };
-        let sizes = sizes.with_streams(seed).with_compression(seed);
+        let sizes = Sizes { memtable, segment, mode, ..Sizes::TINY };
+        let sizes = sizes.with_streams(seed).drawn(seed);
         let (windows, transactions) = match place {
             // With tiny memtables, writers mostly wait for the work behind them.
             Place::Memory if memtable < 8 << 10 => (3, 2_500),

@@ -9,6 +9,9 @@ use std::time::Duration;
 use super::workload::{Spaces, compare, heads, open};
 use super::{CHILD_COMMAND, KILLS, WRITERS};
 use crate::drive::calmly;
+use pandodb::IndexKind;
+
+use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::Rng;
 
@@ -40,6 +43,7 @@ pub fn run(unit: &Unit) -> Tally {
         let kept = folder.keep();
         tally.fail(unit.seed, format!("{problem}; the store is kept in {}", kept.display()));
     }
+    indexes::count(indexes::kind(unit.seed), &mut tally);
     tally
 }
 
@@ -63,6 +67,7 @@ fn kill_one(store: &Path, seed: u64, round: u64, before: &[u64], tally: &mut Tal
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.arg(CHILD_COMMAND).arg(store).arg(seed.to_string()).arg(round.to_string());
+    command.args(indexes::only().map(IndexKind::name));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut pipe = child.stdout.take().expect("stdout was asked to be piped");
     let reader = std::thread::spawn(move || {

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use pandodb::{AddU64, Batch, Durability, Keyspace, KeyspaceOptions, Result, Store};
 
 use super::WRITERS;
-use crate::drive::compression;
+use crate::indexes;
 use crate::script::Rng;
 
 /// Rows of a writer that stay.
@@ -49,8 +49,7 @@ pub fn open(folder: &std::path::Path, seed: u64, workers: usize) -> Result<Store
         .memtable_bytes((32 << 10) << rng.below(4))
         .segment_bytes((64 << 10) << rng.below(4))
         .reserve_bytes(1 << 20)
-        .fanout(3 + rng.below(6) as usize)
-        .compression(compression(seed))
+        .index(indexes::options(seed))
         // As many as writers, or fewer; another number at another opening.
         .log_streams(1 + (rng.index(3) + workers) % 3)
         .open()

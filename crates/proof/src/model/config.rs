@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use pandodb::device::sim::{Fault, FaultKind, SimImage};
 use pandodb::device::{Device, FileDevice, MemDevice, SimDevice};
-use pandodb::{AddI64, Append, Compression, Filters, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
+use pandodb::{AddI64, Append, IndexOptions, KeyspaceOptions, Max, Mode, Store, StoreBuilder};
 
 use super::tables::{Rule, SLOTS};
 use super::world::Wrong;
-use crate::drive::compression;
+use crate::indexes;
 use crate::script::{Rng, mix};
 
 /// The shape of one history.
@@ -24,18 +24,16 @@ pub struct Config {
     pub short: bool,
     /// Bytes of a memtable.
     pub memtable_bytes: usize,
-    /// The fan-out of the trunk.
-    pub fanout: usize,
+    /// The index of most keyspaces.
+    pub index: IndexOptions,
+    /// Each keyspace has an index of its own.
+    pub mixed: bool,
     /// Streams of the log.
     pub streams: usize,
     /// Bytes of memory of the store.
     pub memory_budget: usize,
     /// Which form of the structures.
     pub mode: Mode,
-    /// Which filters, if not the mode's.
-    pub filters: Option<Filters>,
-    /// How the bottom of the tree is stored.
-    pub compression: Compression,
     /// How many different keys there are.
     pub keys: usize,
     /// The longest inline value, in bytes.
@@ -52,12 +50,10 @@ impl Config {
             short: mix(seed ^ 0x5407_0000).is_multiple_of(4),
             in_directory: mix(seed ^ 0xD13E_0000).is_multiple_of(4),
             memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
-            fanout: 2 + rng.index(3),
+            index: indexes::options(seed),
+            mixed: indexes::only().is_none() && mix(seed ^ 0x1D7E_0000).is_multiple_of(4),
             // Of its own, so that it changes nothing else of a seed.
             mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
-            filters: [Some(Filters::Bloom), Some(Filters::Quotient), None, None]
-                [(mix(seed ^ 0xF117_0000) % 4) as usize],
-            compression: compression(seed),
             streams: 1 + (mix(seed ^ 0x57E4_0000) % 3) as usize,
             memory_budget: 1 << (20 + rng.index(3)),
             keys: 40 << rng.index(8),
@@ -65,9 +61,10 @@ impl Config {
         }
     }
 
-    /// The shape that makes a deep tree.
+    /// The shape that makes a deep structure.
     pub fn deep(seed: u64) -> Config {
-        Config { memtable_bytes: 4 << 10, fanout: 2, keys: 4000, value_bytes: 150, ..Config::from_seed(seed) }
+        let index = indexes::deepest(indexes::kind(seed));
+        Config { memtable_bytes: 4 << 10, index, mixed: false, keys: 4000, value_bytes: 150, ..Config::from_seed(seed) }
     }
 
     /// An empty device.
@@ -93,12 +90,8 @@ impl Config {
 
     /// How the store on a device is opened, without threads.
     pub(super) fn builder(&self, device: Arc<dyn Device>) -> StoreBuilder {
-        let builder = Store::builder("model").device(device).background_threads(0).fanout(self.fanout);
-        let builder = match self.filters {
-            Some(filters) => builder.filters(filters),
-            None => builder.maplet_width(2 + self.seed as usize % 3),
-        };
-        let builder = builder.log_streams(self.streams).compression(self.compression);
+        let builder = Store::builder("model").device(device).background_threads(0);
+        let builder = builder.log_streams(self.streams).index(self.index.clone());
         builder.mode(self.mode).memory_budget(self.memory_budget).memtable_bytes(self.memtable_bytes)
     }
 
@@ -148,14 +141,19 @@ pub enum Disk {
     Directory(Arc<FileDevice>, #[expect(dead_code, reason = "its end is its use")] tempfile::TempDir),
 }
 
-/// The options of the keyspace in a slot.
-pub fn options(slot: usize) -> KeyspaceOptions {
-    let (_, rule, threshold) = SLOTS[slot];
-    let options = KeyspaceOptions::new().blob_threshold(threshold);
-    match rule {
-        Rule::Plain => options,
-        Rule::Counter => options.merge(AddI64),
-        Rule::Append => options.merge(Append),
-        Rule::Max => options.merge(Max),
+impl Config {
+    /// The options of the keyspace in a slot.
+    pub fn options(&self, slot: usize) -> KeyspaceOptions {
+        let (_, rule, threshold) = SLOTS[slot];
+        let mut options = KeyspaceOptions::new().blob_threshold(threshold);
+        if self.mixed {
+            options = options.index(indexes::options(mix(self.seed ^ slot as u64)));
+        }
+        match rule {
+            Rule::Plain => options,
+            Rule::Counter => options.merge(AddI64),
+            Rule::Append => options.merge(Append),
+            Rule::Max => options.merge(Max),
+        }
     }
 }

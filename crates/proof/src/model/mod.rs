@@ -19,6 +19,7 @@ mod world;
 pub use self::config::Config;
 pub use self::history::{Summary, play, words};
 pub use self::world::{Sabotage, Wrong};
+use crate::indexes;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 
@@ -45,8 +46,8 @@ pub fn run(unit: &Unit) -> Tally {
     let (config, all) = history(unit.seed);
     let some = |steps: &[usize]| steps.iter().filter_map(|step| all.get(*step).copied()).collect::<Vec<u64>>();
     let chosen = unit.steps.as_ref().map_or_else(|| all.clone(), |steps| some(steps));
-    let mut tally = Tally::default();
-    tally.runs += chosen.len() as u64;
+    let mut tally = Tally { runs: chosen.len() as u64, ..Tally::default() };
+    indexes::count(config.index.kind(), &mut tally);
     tally.count("random histories", 1);
     match play(config.clone(), &chosen, None) {
         Ok(summary) => {

@@ -8,7 +8,7 @@ use std::fmt;
 use pandodb::base::sync::stand_for_thread;
 use pandodb::{Durability, Error, Keyspace, Range, Snapshot, Store, Value};
 
-use super::config::{Config, Disk, options};
+use super::config::{Config, Disk};
 use super::tables::{Bytes, Model, SLOTS, Write, prefix_bounds};
 use crate::script::mix;
 
@@ -156,7 +156,7 @@ impl World {
 
     /// Takes the handle of the keyspace in `slot`, creating it if it is not there.
     pub fn open_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
-        self.keyspaces[slot] = Some(self.store.keyspace_with(SLOTS[slot].0, options(slot))?);
+        self.keyspaces[slot] = Some(self.store.keyspace_with(SLOTS[slot].0, self.config.options(slot))?);
         Ok(())
     }
 

@@ -21,9 +21,11 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::Merging;
-use super::deletes::{WASTE, entries};
+use super::deletes::entries;
 use super::node::{Branch, BranchId, Node, Trim};
-use crate::base::{KeyRange, RunId, SeededBug, Seqno};
+use crate::base::{KeyRange, OwnerId, SeededBug, Seqno};
+use crate::index::runs::Inputs;
+use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
 /// Compacted runs that a leaf may hold before everything becomes one, whatever it weighs. What has newly arrived does not
@@ -67,6 +69,12 @@ impl Candidate {
         self.branches.iter().map(|branch| branch.id).collect()
     }
 
+    /// What the compaction reads.
+    pub fn inputs(&self) -> Inputs {
+        let slices = self.branches.iter().map(|branch| branch.slice.clone()).collect();
+        Inputs { slices, live: self.live.clone(), bottom: self.bottom, bytes: self.bytes }
+    }
+
     fn urgency(&self) -> Urgency {
         (self.branches.len(), Reverse(self.height))
     }
@@ -90,7 +98,7 @@ pub struct Forced {
     pub range: KeyRange,
     /// Runs with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for the
     /// sake of snapshots.
-    pub before: RunId,
+    pub before: OwnerId,
 }
 
 impl Forced {
@@ -143,7 +151,8 @@ pub struct Choice<'a> {
     pub merging: &'a [Merging],
 }
 
-/// What waits to be compacted in a node and below it, if there are no requests and no damage. Nodes are immutable, so the cached value stays valid.
+/// What waits to be compacted in a node and below it, if there are no requests and no damage. Nodes are immutable, so the cached value
+/// stays valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
     /// Bytes of all candidates, each at least one.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::deletes::Deletes;
-use super::node::{Branch, BranchId, Child, Node, Route};
+use super::node::{Branch, BranchId, Child, Node};
 use super::persist;
-use crate::base::{BlockAddr, Entry, KeyRange, Kind, PageNo, Result, RunId, Seqno, StoreId, key_hash};
+use crate::base::{BlockAddr, Entry, KeyRange, Kind, OwnerId, PageNo, Result, Seqno, StoreId, key_hash};
 use crate::device::mem::MemDevice;
 use crate::device::{Device, OpenHow};
 use crate::filter::{FilterBuilder, Filters};
+use crate::index::runs::Deletes;
+use crate::index::runs::Route;
 use crate::index::{Core, IdSource, RootRecord};
 use crate::pool::Pool;
 use crate::rows::RowCache;
@@ -34,7 +35,7 @@ fn core(device: &MemDevice) -> Core {
 
 /// A run of two puts, `a` and `m`.
 fn run(core: &Core) -> Arc<RunSlice> {
-    let mut builder = RunBuilder::new(core.data.clone(), RunId(5), 100);
+    let mut builder = RunBuilder::new(core.data.clone(), OwnerId(5), 100);
     for (key, seqno) in [(b"a", 3), (b"m", 4)] {
         builder.push(Entry { key, seqno: Seqno(seqno), kind: Kind::Put, value: b"v" }).unwrap();
     }
@@ -164,7 +165,7 @@ fn routed(core: &Core) -> (Vec<Arc<RunSlice>>, Arc<Run>) {
     let mut slices = Vec::new();
     for (id, prefix) in [(5, "a"), (6, "b")] {
         let filter = FilterBuilder::new(Filters::Maplet, 2);
-        let mut builder = RunBuilder::new(core.data.clone(), RunId(id), 100).with_filter(filter);
+        let mut builder = RunBuilder::new(core.data.clone(), OwnerId(id), 100).with_filter(filter);
         for i in 0..300 {
             let key = format!("{prefix}{i:03}").into_bytes();
             builder.push(Entry { key: &key, seqno: Seqno(id), kind: Kind::Put, value: &[7; 20] }).unwrap();
@@ -174,7 +175,7 @@ fn routed(core: &Core) -> (Vec<Arc<RunSlice>>, Arc<Run>) {
     }
     let member = |(value, slice): (u8, &Arc<RunSlice>)| Member { run: slice.run().clone(), values: vec![Some(value)] };
     let members = (0..).zip(&slices).map(member).collect();
-    let mut writer = MapletWriter::new(core.data.clone(), RunId(7), members, 0).unwrap();
+    let mut writer = MapletWriter::new(core.data.clone(), OwnerId(7), members, 0).unwrap();
     while !writer.step(1).unwrap().1 {}
     let meta = writer.finish().unwrap().unwrap();
     (slices, Run::open(core.data.clone(), core.pool.clone(), meta).unwrap())
@@ -216,7 +217,7 @@ fn a_routed_branch_comes_back_with_its_maplet() {
         assert_eq!((branch.fresh, route.value), (old.fresh, old_route.value));
         assert_eq!(route.maplet.meta(), maplet.meta());
         let hash = key_hash(branch.slice.low());
-        let page = route.maplet.load(page_for(&route.maplet, hash).unwrap(), BlockKind::Filter).unwrap();
+        let page = route.maplet.load(page_for(&route.maplet, hash).unwrap(), BlockKind::RunFilter).unwrap();
         let values = ask(Some(&page), hash).unwrap();
         assert!(values.contains(route.value) && !values.contains(1 - route.value));
     }

@@ -15,9 +15,9 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::choose::Candidate;
-use super::deletes::Deletes;
 use super::node::{Branch, BranchId, Node, Trim};
 use crate::base::{Result, SeededBug};
+use crate::index::runs::Deletes;
 use crate::run::RunSlice;
 
 /// A finished compaction on its way into the trunk.

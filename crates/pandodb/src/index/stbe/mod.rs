@@ -8,10 +8,10 @@
 //!    leaf    leaf    …     leaf    leaf   one large run, small ones of at most a third of it
 //! ```
 //!
-//! 1. A sealed memtable is packed into a run (`job::PackJob`) and attached to a new root (`Stbe::attach`).
+//! 1. A sealed memtable is packed into a run (`runs::PackJob`) and attached to a new root (`Stbe::attach`).
 //! 2. The trunk is tended (`tend`): references are flushed as far down as triggers say, leaves split `k` ways, small
 //!    nodes merge, the root grows or shrinks.
-//! 3. Then what arrived in each node is compacted (`choose`, `job::MergeJob`), beside the readers, and the output
+//! 3. Then what arrived in each node is compacted (`choose`, `runs::MergeJob`), beside the readers, and the output
 //!    takes the place of its inputs wherever they have gone meanwhile (`install`): a split or a flush during a
 //!    compaction does not throw its work away.
 //! 4. A checkpoint writes the nodes that are not on disk yet (`persist`); unchanged nodes stay where they are.
@@ -25,13 +25,12 @@
 
 mod check;
 mod choose;
-mod cursor;
 mod deletes;
 #[cfg(test)]
 mod golden;
 mod install;
-mod job;
 pub mod node;
+mod options;
 pub mod persist;
 mod read;
 mod relieve;
@@ -40,30 +39,31 @@ mod tend;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use self::choose::{Candidate, Choice, Forced, Stuck};
-use self::job::{MergeJob, Output, PackJob};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
 use self::route::{RouteJob, Routes};
 use self::tend::{Pieces, TendCounters, Tender};
 use super::graves::Graves;
 use super::owed::Owing;
+use super::runs::{MergeJob, Output, PackJob, PackQueue, blobs_of};
 use super::{
-    Core, Cut, Debt, Estimate, HEIGHTS, Index, IndexStats, IndexView, Part, Progress, Room, RootRecord, SealedBatch,
-    Verification,
+    Core, Cut, Debt, Estimate, HEIGHTS, Index, IndexStats, IndexType, IndexView, Progress, Room, RootRecord,
+    SalvagePart, SealedBatch, Verification,
 };
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{BlockAddr, Extent, KeyRange, PAGE, Result, RunId, Seqno, events};
+use crate::base::{BlockAddr, Extent, KeyRange, OwnerId, Result, Seqno, events};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
-use crate::run::{Run, RunMeta, RunSlice};
+use crate::run::RunMeta;
 use crate::space::Prefetch;
 use crate::space::ranges::{RangeSet, extents};
 
 pub use self::choose::Policy;
+pub use self::options::{StbeOptions, TYPE};
 pub use self::tend::Shape;
 
 /// About what an index takes in memory without any run, with the keyspace that it belongs to.
@@ -71,9 +71,6 @@ const EMPTY_BYTES: usize = size_of::<Stbe>() + size_of::<StbeView>() + size_of::
 
 /// The identity of a tree's first branch.
 const FIRST_BRANCH: u64 = 1;
-
-/// The name in the catalogue.
-pub const KIND: &str = "stbe";
 
 /// One size-tiered Bε-tree.
 pub struct Stbe {
@@ -85,7 +82,7 @@ pub struct Stbe {
     operator: Option<Operator>,
     published: ArcSwap<StbeView>,
     inner: Mutex<Inner>,
-    queue: Mutex<VecDeque<SealedBatch>>,
+    queue: PackQueue,
     /// Bytes of memtables that are queued or being packed, and of compactions that wait or are under way.
     owing: Owing,
     branch_ids: AtomicU64,
@@ -108,7 +105,6 @@ struct Inner {
     trunk: Trunk,
     /// Compactions under way: parked between steps, or `None` while a thread works on them.
     merging: Vec<Merging>,
-    packing: Packing,
     routes: Routes,
     /// Inputs that could not be read; they stay as they are until the store is reopened.
     stuck: Stuck,
@@ -147,20 +143,19 @@ struct Merging {
     live: Vec<KeyRange>,
     /// Estimated bytes of its inputs.
     bytes: u64,
-    parked: Option<Box<MergeJob>>,
+    parked: Option<Box<Merge>>,
 }
 
-/// One memtable is packed at a time, so that they are attached in order.
-enum Packing {
-    Nothing,
-    Parked(Box<PackJob>),
-    Working,
+/// A compaction, and which branches it is to replace.
+struct Merge {
+    candidate: Candidate,
+    job: MergeJob,
 }
 
 /// A claimed piece of work.
 enum Claim {
     Pack(Box<PackJob>),
-    Merge(u64, Box<MergeJob>),
+    Merge(u64, Box<Merge>),
     Route(Box<RouteJob>),
     /// It could not be started: an input cannot be read.
     Damage(crate::Error),
@@ -208,11 +203,6 @@ impl Stbe {
         Ok(stbe)
     }
 
-    /// The blocks with which [`Stbe::open`] begins: whoever opens many trees asks for those of all together.
-    pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
-        persist::first_blocks(core, record)
-    }
-
     fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {
         let rows = Arc::new(core.rows.of_index(trunk.through));
         let view = StbeView::of(&trunk, &rows);
@@ -227,7 +217,6 @@ impl Stbe {
             inner: Mutex::new(Inner {
                 trunk,
                 merging: Vec::new(),
-                packing: Packing::Nothing,
                 routes: Routes::default(),
                 stuck: Stuck::default(),
                 next_ticket: 0,
@@ -238,7 +227,7 @@ impl Stbe {
                 most_swept: 0,
                 cleared: false,
             }),
-            queue: Mutex::new(VecDeque::new()),
+            queue: PackQueue::default(),
             branch_ids: AtomicU64::new(next_branch),
             counters: Counters::default(),
         }
@@ -297,10 +286,10 @@ impl Stbe {
         if !done {
             let mut inner = self.inner.lock();
             if inner.cleared {
-                inner.packing = Packing::Nothing;
+                self.queue.done();
                 self.forget_batch(&mut inner, &job.batch);
             } else {
-                inner.packing = Packing::Parked(job);
+                self.queue.park(job);
             }
             return Ok(Progress { bytes, ..Progress::default() });
         }
@@ -316,7 +305,7 @@ impl Stbe {
     /// Lets go of the large values that only a memtable of a dropped keyspace names.
     fn forget_batch(&self, inner: &mut Inner, batch: &SealedBatch) {
         let trunk = inner.trunk.clone();
-        self.publish(inner, trunk, &job::blobs_of(&batch.memtable));
+        self.publish(inner, trunk, &blobs_of(&batch.memtable));
     }
 
     /// Puts a memtable that could not be packed back in front of the queue.
@@ -324,20 +313,20 @@ impl Stbe {
         let mut inner = self.inner.lock();
         // Back in its place before anyone can claim the next one: memtables are attached in order.
         if inner.cleared {
+            self.queue.done();
             self.forget_batch(&mut inner, &batch);
         } else {
-            self.queue.lock().push_front(batch);
+            self.queue.give_up(batch);
         }
-        inner.packing = Packing::Nothing;
         error
     }
 
     /// Attaches the run of a packed memtable to the root, tends the trunk and swaps the root.
     fn attach(&self, batch: &SealedBatch, output: Output) -> Result<()> {
-        let slice = self.open_output(&output)?;
+        let slice = output.open(&self.core)?;
         let mut inner = self.inner.lock();
         if inner.cleared {
-            inner.packing = Packing::Nothing;
+            self.queue.done();
             self.forget_batch(&mut inner, batch);
             return Ok(());
         }
@@ -356,22 +345,23 @@ impl Stbe {
             trunk.blobs.insert(blob.start.0, blob.pages.into());
         }
         self.tend(&inner, &mut trunk)?;
-        self.counters.packed_bytes.fetch_add(output_bytes(&output), Relaxed);
-        self.counters.filter_bytes.fetch_add(filter_bytes(&output), Relaxed);
-        inner.packing = Packing::Nothing;
+        self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
+        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
+        self.queue.done();
         inner.routes.rest(false);
         self.publish(&mut inner, trunk, &output.dropped_blobs);
         drop(inner);
-        events::packed(batch.bytes, output_bytes(&output));
+        events::packed(batch.bytes, output.bytes());
         Ok(())
     }
 
-    fn step_merge(&self, ticket: u64, mut job: Box<MergeJob>, budget: u64) -> Result<Progress> {
-        let candidate = job.candidate.clone();
-        let (bytes, done) = match job.step(budget) {
+    fn step_merge(&self, ticket: u64, mut merge: Box<Merge>, budget: u64) -> Result<Progress> {
+        let (bytes, done) = match merge.job.step(budget) {
             Ok(stepped) => stepped,
             Err(e) => {
+                let Merge { candidate, job } = *merge;
                 let failed = job.failed;
+                // What it has written is freed before another thread tries the same.
                 drop(job);
                 return left_alone(self.give_up_merge(ticket, &candidate, failed, e));
             }
@@ -381,12 +371,13 @@ impl Stbe {
             if inner.cleared {
                 inner.merging.retain(|merging| merging.ticket != ticket);
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
-                merging.parked = Some(job);
+                merging.parked = Some(merge);
                 // What is owed is an estimate, and something is owed until the job is done: who waits for it asks for debt.
                 self.owing.change(|own| own.compact_bytes = own.compact_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(Progress { bytes, ..Progress::default() });
         }
+        let Merge { candidate, job } = *merge;
         match job.finish().and_then(|output| self.install(ticket, &candidate, output)) {
             Ok(()) => Ok(Progress { bytes, ..Progress::default() }),
             Err(e) => left_alone(self.give_up_merge(ticket, &candidate, None, e)),
@@ -398,7 +389,7 @@ impl Stbe {
         &self,
         ticket: u64,
         candidate: &Candidate,
-        run: Option<RunId>,
+        run: Option<OwnerId>,
         error: crate::Error,
     ) -> crate::Error {
         let mut inner = self.inner.lock();
@@ -410,7 +401,7 @@ impl Stbe {
 
     /// Puts the output of a compaction in the place of its inputs and swaps the root.
     fn install(&self, ticket: u64, candidate: &Candidate, output: Output) -> Result<()> {
-        let slice = self.open_output(&output)?;
+        let slice = output.open(&self.core)?;
         let mut inner = self.inner.lock();
         if inner.cleared {
             inner.merging.retain(|merging| merging.ticket != ticket);
@@ -441,21 +432,15 @@ impl Stbe {
         }
         self.counters.compactions.fetch_add(1, Relaxed);
         let height = (candidate.height as usize).min(HEIGHTS - 1);
-        self.counters.compacted_by_height[height].fetch_add(output_bytes(&output), Relaxed);
-        self.counters.filter_bytes.fetch_add(filter_bytes(&output), Relaxed);
+        self.counters.compacted_by_height[height].fetch_add(output.bytes(), Relaxed);
+        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
         if !placed {
-            self.counters.wasted_bytes.fetch_add(output_bytes(&output), Relaxed);
+            self.counters.wasted_bytes.fetch_add(output.bytes(), Relaxed);
         }
         self.publish(&mut inner, trunk, &output.dropped_blobs);
         drop(inner);
-        events::compacted(candidate.height, candidate.branches.len(), candidate.bytes, output_bytes(&output));
+        events::compacted(candidate.height, candidate.branches.len(), candidate.bytes, output.bytes());
         Ok(())
-    }
-
-    fn open_output(&self, output: &Output) -> Result<Option<Arc<RunSlice>>> {
-        let Some(meta) = &output.meta else { return Ok(None) };
-        let run = Run::open(self.core.data.clone(), self.core.pool.clone(), meta.clone())?;
-        Ok(Some(RunSlice::whole(run)))
     }
 
     fn branch_id(&self) -> BranchId {
@@ -518,7 +503,7 @@ impl Drop for Stbe {
 
 impl Inner {
     /// A damaged input is not tried again: the error would come back for ever. `run`: which one it is, if that is known.
-    fn leave(&mut self, candidate: &Candidate, run: Option<RunId>, error: &crate::Error) {
+    fn leave(&mut self, candidate: &Candidate, run: Option<OwnerId>, error: &crate::Error) {
         if error.is_damage() {
             let damaged = |branch: &&Branch| run.is_none_or(|run| branch.slice.run().meta().id == run);
             self.stuck.add(candidate.branches.iter().filter(damaged));
@@ -534,24 +519,14 @@ fn left_alone(error: crate::Error) -> Result<Progress> {
     }
 }
 
-/// Bytes of an output's filter.
-fn filter_bytes(output: &Output) -> u64 {
-    output.meta.iter().map(|meta| u64::from(meta.filter.pages) * PAGE as u64).sum()
-}
-
-/// Bytes that an output occupies.
-fn output_bytes(output: &Output) -> u64 {
-    output.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
-}
-
 impl Index for Stbe {
-    fn kind(&self) -> &'static str {
-        KIND
+    fn index_type(&self) -> &'static IndexType {
+        &TYPE
     }
 
     fn ingest(&self, batch: SealedBatch) {
         self.owing.change(|own| own.pack_bytes += batch.bytes);
-        self.queue.lock().push_back(batch);
+        self.queue.push(batch);
     }
 
     fn view(&self) -> Arc<dyn IndexView> {
@@ -652,20 +627,16 @@ impl Index for Stbe {
     fn clear(&self) {
         let mut inner = self.inner.lock();
         inner.cleared = true;
-        let mut unpacked: Vec<SealedBatch> = self.queue.lock().drain(..).collect();
+        let unpacked = self.queue.clear();
         self.owing.end();
         inner.merging.retain(|merging| merging.parked.is_none());
         inner.routes.clear();
-        match std::mem::replace(&mut inner.packing, Packing::Nothing) {
-            Packing::Parked(job) => unpacked.push(job.batch.clone()),
-            other => inner.packing = other,
-        }
         let mut trunk = inner.trunk.clone();
         trunk.root = Arc::new(Node::new(KeyRange::all(), 0));
         let mut blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
         self.rows.begin(Seqno::MAX);
         self.rows.remove_where(|_, _| true);
-        blobs.extend(unpacked.iter().flat_map(|batch| job::blobs_of(&batch.memtable)));
+        blobs.extend(unpacked.iter().flat_map(|batch| blobs_of(&batch.memtable)));
         self.publish(&mut inner, trunk, &blobs);
     }
 
@@ -675,11 +646,12 @@ impl Index for Stbe {
         Box::new(move |visit| {
             // The whole of it is kept: its graves hold the large values that compactions drop meanwhile.
             let trunk = &trunk;
-            check::verify(&self.core, &nodes, &trunk.blobs, visit)
+            check::verify(&self.core, &nodes, &trunk.blobs, visit);
+            Ok(())
         })
     }
 
-    fn parts(&self) -> Vec<Part> {
+    fn parts(&self) -> Vec<SalvagePart> {
         let mut parts = Vec::new();
         check::parts(&self.published.load().root, &[], &mut parts);
         parts
@@ -689,7 +661,7 @@ impl Index for Stbe {
         check::describe(&self.published.load(), out);
     }
 
-    fn run(&self, id: RunId) -> Option<RunMeta> {
+    fn run(&self, id: OwnerId) -> Option<RunMeta> {
         let mut found = None;
         self.published.load().root.walk(&mut |node| {
             let runs = node.branches.iter().map(|branch| branch.slice.run()).chain(node.maplets());

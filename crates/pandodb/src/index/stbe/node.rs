@@ -18,35 +18,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::choose::Waits;
-use super::deletes::Deletes;
 use crate::base::sync::OnceLock;
-use crate::base::{Error, KeyRange, Result, RunId, SeededBug};
+use crate::base::{Error, KeyRange, Result, SeededBug};
+use crate::index::runs::{Deletes, Route, Stored};
 use crate::run::{Run, RunSlice};
-use crate::space::{DataFile, Twin};
+use crate::space::DataFile;
 
 /// The identity of a branch: kept when the branch is handed to a child or shared by a split, so that a compaction finds
 /// its inputs wherever they have gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BranchId(pub u64);
-
-/// Where to ask whether a branch's run may hold a key: a maplet, and the run's number in it. It is about the whole run, so it
-/// goes wherever the branch goes.
-#[derive(Clone)]
-pub struct Route {
-    /// The maplet.
-    pub maplet: Arc<Run>,
-    /// What the maplet answers for keys of the run.
-    pub value: u8,
-    /// The run has no range tombstones: if the maplet says no, nothing of the branch has to be looked at.
-    pub plain: bool,
-}
-
-impl Route {
-    /// The route of a branch of this run.
-    pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> Route {
-        Route { maplet, value, plain: run.meta().range_tombstones == 0 }
-    }
-}
 
 /// A run, clipped, in a node's list.
 #[derive(Clone)]
@@ -84,15 +65,6 @@ pub struct Child {
     pub node: Arc<Node>,
     /// The first branch of the parent that is live for the child, by its place in the list.
     pub next: u64,
-}
-
-/// Where a node stands on disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored {
-    /// The owner in the blocks' checksums.
-    pub id: RunId,
-    /// Both copies.
-    pub twin: Twin,
 }
 
 /// A node of the trunk.

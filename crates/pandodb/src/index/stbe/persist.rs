@@ -21,10 +21,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::deletes::Deletes;
-use super::node::{Branch, BranchId, Child, Node, Route, Stored};
+use super::node::{Branch, BranchId, Child, Node};
 use crate::base::codec::{Reader, put_bytes, put_varint};
-use crate::base::{BlockAddr, Error, KeyRange, PageNo, Result, RunId};
+use crate::base::{BlockAddr, Error, KeyRange, OwnerId, Result};
+use crate::index::runs::Deletes;
+use crate::index::runs::Route;
+use crate::index::runs::codec::{Runs, Stored, get_blobs, mark_blobs, put_blobs};
 use crate::index::{Core, RootRecord};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
@@ -58,29 +60,10 @@ pub fn store(core: &Core, root: &Arc<Node>, blobs: &RangeSet, next_branch: u64) 
 fn encode_root(stored: Stored, blobs: &RangeSet, next_branch: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, VERSION);
-    put_stored(&mut out, stored);
+    stored.encode(&mut out);
     put_varint(&mut out, next_branch);
-    put_varint(&mut out, blobs.len() as u64);
-    let mut end = 0;
-    for (start, len) in blobs.iter() {
-        put_varint(&mut out, start - end);
-        put_varint(&mut out, len);
-        end = start + len;
-    }
+    put_blobs(&mut out, blobs);
     out
-}
-
-fn put_stored(out: &mut Vec<u8>, stored: Stored) {
-    put_varint(out, stored.id.0);
-    put_varint(out, stored.twin.0[0].pages.into());
-    stored.twin.0.iter().for_each(|addr| put_varint(out, addr.page.0));
-}
-
-fn get_stored(reader: &mut Reader<'_>) -> Result<Stored> {
-    let id = RunId(reader.varint()?);
-    let pages = reader.varint_max(u32::MAX.into())? as u32;
-    let mut copy = || Ok(BlockAddr { page: PageNo(reader.varint_max(1 << 48)?), pages });
-    Ok(Stored { id, twin: Twin([copy()?, copy()?]) })
 }
 
 /// Children first, so that a node's block can name theirs.
@@ -94,7 +77,7 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     let len = (body.len() - LENGTH) as u32;
     body[..LENGTH].copy_from_slice(&len.to_le_bytes());
     let id = core.ids.next();
-    let stored = Stored { id, twin: Twin::write(&core.data, &body, id, BlockKind::Node)? };
+    let stored = Stored { id, twin: Twin::write(&core.data, &body, id, BlockKind::TrunkNode)? };
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
@@ -127,7 +110,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
     }
     for (child, stored) in node.children.iter().zip(children) {
         put_varint(out, child.next);
-        put_stored(out, *stored);
+        stored.encode(out);
     }
 }
 
@@ -147,48 +130,29 @@ fn root_of(record: &RootRecord) -> Result<(Stored, Reader<'_>)> {
     if !(OLDEST_VERSION..=VERSION).contains(&reader.varint()?) {
         return Err(reader.corrupt("unknown version"));
     }
-    Ok((get_stored(&mut reader)?, reader))
+    Ok((Stored::decode(&mut reader)?, reader))
 }
 
 /// The blocks with which loading a trunk begins. A record that is not whole has none.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
-    root_of(record).map_or(Vec::new(), |(stored, _)| copies(core, stored).collect())
-}
-
-/// The copies of a node that are read: both where a damaged one is to be mended.
-fn copies(core: &Core, stored: Stored) -> impl Iterator<Item = BlockAddr> {
-    stored.twin.0.into_iter().take(if core.mend { 2 } else { 1 })
+    root_of(record).map_or(Vec::new(), |(stored, _)| stored.copies(core).collect())
 }
 
 /// Reads the trunk that a root record names and marks every page that it reaches.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
     let (stored, mut reader) = root_of(record)?;
     let next_branch = reader.varint_max(MAX_BRANCH)?;
-    let mut blobs = RangeSet::default();
-    let mut end = 0u64;
-    for _ in 0..reader.count(2)? {
-        let start = reader.varint_max(1 << 48)? + end;
-        let len = reader.varint_max(1 << 48)?;
-        if len == 0 || start < end || start + len > 1 << 48 {
-            return Err(reader.corrupt("ranges of large values are not in order"));
-        }
-        blobs.insert(start, len);
-        end = start + len;
-    }
+    let blobs = get_blobs(&mut reader)?;
     if !reader.is_empty() {
         return Err(reader.corrupt("trailing bytes"));
     }
-    let mut loader = Loader { core, prefetch, next_branch, runs: HashMap::new(), routes: HashMap::new() };
+    let mut loader = Loader { core, prefetch, next_branch, runs: Runs::new(core), routes: HashMap::new() };
     let root = match loader.node(stored, None, &KeyRange::all()) {
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
     };
-    for run in loader.runs.values() {
-        run.settle()?;
-    }
-    for (start, len) in blobs.iter() {
-        super::extents((start, len)).try_for_each(|extent| core.data.mark(extent))?;
-    }
+    loader.runs.settle()?;
+    mark_blobs(&core.data, &blobs)?;
     Ok(Loaded { root, blobs, next_branch })
 }
 
@@ -196,9 +160,9 @@ struct Loader<'a> {
     core: &'a Core,
     prefetch: &'a mut Prefetch,
     next_branch: u64,
-    runs: HashMap<RunId, Arc<Run>>,
+    runs: Runs<'a>,
     /// Which run a maplet's value stands for.
-    routes: HashMap<(RunId, u8), RunId>,
+    routes: HashMap<(OwnerId, u8), OwnerId>,
 }
 
 impl Loader<'_> {
@@ -207,14 +171,14 @@ impl Loader<'_> {
     fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
         let data = &self.core.data;
         let addr = stored.twin.0[0];
-        let bad = |detail: &str| data.corrupt(addr, BlockKind::Node.name(), detail);
+        let bad = |detail: &str| data.corrupt(addr, BlockKind::TrunkNode.name(), detail);
         let read = if self.core.mend { Twin::mend } else { Twin::read };
         // First marked, then mended: what is written must lie in the file and belong to nobody else.
         stored.twin.mark(data)?;
-        let buf = read(&stored.twin, self.prefetch, stored.id, BlockKind::Node)?;
+        let buf = read(&stored.twin, self.prefetch, stored.id, BlockKind::TrunkNode)?;
         let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
         let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
-        let mut reader = Reader::new(body, BlockKind::Node.name());
+        let mut reader = Reader::new(body, BlockKind::TrunkNode.name());
         let node = self
             .decode(&mut reader, height, within)
             .map_err(|e: Error| e.in_file(DATA_FILE, addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64))?;
@@ -251,7 +215,7 @@ impl Loader<'_> {
                 return Err(reader.corrupt(format!("branch {} has an identity that is still to be given out", id.0)));
             }
             let flags = reader.varint_max(FRESH | ROUTED | AGAIN)?;
-            let run = self.run(RunMeta::decode(reader)?, false, reader)?;
+            let run = self.runs.meet(RunMeta::decode(reader)?, false, reader)?;
             let slice = RunSlice::restore(run, reader)?;
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Vec<u64>>>()?;
             // A part is no more than the whole, whatever stands there: sums over all parts do not overflow.
@@ -265,12 +229,12 @@ impl Loader<'_> {
         }
         let mut children = Vec::new();
         let below = (0..child_count)
-            .map(|_| Ok((reader.varint_max(branch_count as u64)?, get_stored(reader)?)))
+            .map(|_| Ok((reader.varint_max(branch_count as u64)?, Stored::decode(reader)?)))
             .collect::<Result<Vec<(u64, Stored)>>>()?;
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
-        let blocks: Vec<BlockAddr> = below.iter().flat_map(|(_, stored)| copies(self.core, *stored)).collect();
+        let blocks: Vec<BlockAddr> = below.iter().flat_map(|(_, stored)| stored.copies(self.core)).collect();
         self.prefetch.ask(&blocks);
         for (next, stored) in below {
             match self.node(stored, Some(own - 1), &node.range) {
@@ -297,7 +261,7 @@ impl Loader<'_> {
         reader: &mut Reader<'_>,
     ) -> Result<Route> {
         if flags & AGAIN == 0 {
-            *last = Some(self.run(RunMeta::decode(reader)?, true, reader)?);
+            *last = Some(self.runs.meet(RunMeta::decode(reader)?, true, reader)?);
         }
         let maplet = last.clone().ok_or_else(|| reader.corrupt("a branch without the maplet that it is asked by"))?;
         let (value, run) = (reader.u8()?, slice.run());
@@ -306,22 +270,6 @@ impl Loader<'_> {
             return Err(reader.corrupt(format!("maplet {} has one value for two runs", maplet.meta().id)));
         }
         Ok(Route::new(maplet, value, run))
-    }
-
-    /// The run, or maplet, of that description; nodes that share it get the same object.
-    fn run(&mut self, meta: RunMeta, maplet: bool, reader: &Reader<'_>) -> Result<Arc<Run>> {
-        if meta.is_maplet() != maplet {
-            return Err(reader.corrupt("a maplet in the place of a run, or a run in that of a maplet"));
-        }
-        if let Some(run) = self.runs.get(&meta.id) {
-            if *run.meta() != meta {
-                return Err(reader.corrupt(format!("two nodes describe run {} differently", meta.id)));
-            }
-            return Ok(run.clone());
-        }
-        let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta);
-        self.runs.insert(run.meta().id, run.clone());
-        Ok(run)
     }
 }
 
@@ -359,10 +307,11 @@ fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::PageNo;
     use crate::index::stbe::node::Child;
 
     fn stored(id: u64, page: u64) -> Stored {
-        Stored { id: RunId(id), twin: Twin([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })) }
+        Stored { id: OwnerId(id), twin: Twin([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })) }
     }
 
     fn hex(bytes: &[u8]) -> String {

@@ -1,22 +1,19 @@
 //! Reading: the view and the point lookup (002 §3.3).
 //!
-//! A lookup goes down the trunk, which is in memory. At each node it asks the branches that are live for its child,
-//! newest first: the maplet that answers for several branches, once, then the branch's range tombstones, then its run's own filter if
-//! no maplet has answered, then the run. It stops at the first base.
+//! A lookup goes down the trunk, which is in memory ([`TrunkPath`]): at each node it asks the branches that are live for its child,
+//! newest first. A scan takes a leaf at a time, and merges what is live on the path to it ([`Pieces`]).
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::cursor::StbeCursor;
-use super::node::{Branch, Child, Node, Route};
+use super::node::{Branch, Child, Node};
 use super::{Graves, Trunk};
 use crate::base::sync::Once;
-use crate::base::{BlockAddr, KeyRange, RangeTombstone, Result, RunId, Seqno};
-use crate::index::{Base, Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor, Step};
-use crate::pool::Block;
+use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
+use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
+use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
-use crate::run::maplet::{self, Values};
-use crate::run::{Foreseen, LeafHit, ProbeStep, Run, RunProbe};
-use crate::space::BlockKind;
+use crate::run::{ReadAhead, RunSlice};
 
 /// One root, with what it holds.
 pub struct StbeView {
@@ -169,25 +166,11 @@ impl IndexView for StbeView {
     }
 
     fn probe<'v>(&'v self, lookup: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
-        let mut probe = StbeProbe {
-            rows: &self.rows,
-            through: self.through,
-            fresh: true,
-            node: &self.root,
-            child: 0,
-            live_from: 0,
-            next: 0,
-            run: None,
-            ahead: Foreseen::default(),
-            routed: Routed::default(),
-            searched: false,
-        };
-        probe.enter(lookup.key);
-        Box::new(probe)
+        Box::new(PathProbe::new(TrunkPath::new(&self.root, lookup.key), &self.rows, self.through))
     }
 
     fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
-        Ok(Box::new(StbeCursor::new(self, range, reverse)))
+        Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
     }
 
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
@@ -210,13 +193,8 @@ impl IndexView for StbeView {
     }
 }
 
-/// A point lookup on its way down.
-struct StbeProbe<'v> {
-    rows: &'v IndexRows,
-    /// That of the view.
-    through: Seqno,
-    /// The row cache is to be asked.
-    fresh: bool,
+/// The way of a key down the trunk: in each node the branches that are live for its child, newest first.
+struct TrunkPath<'v> {
     node: &'v Node,
     /// The node's child that is responsible for the key.
     child: usize,
@@ -224,147 +202,56 @@ struct StbeProbe<'v> {
     live_from: usize,
     /// Branches below this index are still to be asked.
     next: usize,
-    run: Option<RunProbe>,
-    /// The filters on its way.
-    ahead: Foreseen<'v>,
-    routed: Routed,
-    /// A leaf of that run was asked for, and held nothing so far.
-    searched: bool,
 }
 
-/// What the maplet said that was asked last: the branches of one stand together.
-#[derive(Default)]
-struct Routed {
-    answer: Option<(RunId, Option<Values>)>,
-    /// Its block was asked for.
-    waits: bool,
-}
-
-/// What is known of a run by a maplet.
-enum Told<'v> {
-    /// Nothing before this step.
-    Need(Step<'v>),
-    /// It may hold the key.
-    Perhaps,
-    /// It does not.
-    No,
-    /// The maplet cannot be read: the run's own filter has to do.
-    Unknown,
-}
-
-impl Routed {
-    /// Whether the maplet was asked, or its block was asked for.
-    fn knows(&self, route: &Route) -> bool {
-        self.waits || self.answer.as_ref().is_some_and(|(id, _)| *id == route.maplet.meta().id)
+impl<'v> TrunkPath<'v> {
+    fn new(root: &'v Node, key: &[u8]) -> TrunkPath<'v> {
+        let (child, live_from) = way(root, key);
+        TrunkPath { node: root, child, live_from, next: root.branches.len() }
     }
+}
 
-    /// `block` is what the last step asked for.
-    fn ask<'v>(
-        &mut self,
-        route: &'v Route,
-        mut block: Option<Block>,
-        ahead: &mut Foreseen<'v>,
-        lookup: &mut Lookup<'_>,
-    ) -> Result<Told<'v>> {
-        let id = route.maplet.meta().id;
-        if !self.knows(route) {
-            self.waits = true;
-            lookup.tally.filters += 1;
-            let addr = maplet::page_for(&route.maplet, lookup.hash)?;
-            block = ahead.take(&route.maplet, addr);
-            if block.is_none() {
-                return Ok(Told::Need(Step::Need(&route.maplet, addr, BlockKind::Filter)));
+fn stop_at(branch: &Branch) -> Stop<'_> {
+    Stop { slice: &branch.slice, route: branch.route.as_ref() }
+}
+
+impl<'v> Path<'v> for TrunkPath<'v> {
+    #[inline]
+    fn stop(&mut self, key: &[u8]) -> Result<Option<Stop<'v>>> {
+        loop {
+            if let Some(error) = &self.node.lost {
+                return Err(error.clone());
             }
-            lookup.tally.foreseen += 1;
+            let node: &'v Node = self.node;
+            if self.next > self.live_from {
+                return Ok(Some(stop_at(&node.branches[self.next - 1])));
+            }
+            if node.is_leaf() {
+                return Ok(None);
+            }
+            *self = TrunkPath::new(&node.children[self.child].node, key);
         }
-        if std::mem::take(&mut self.waits) {
-            self.answer = Some((id, maplet::ask(block.as_deref(), lookup.hash)));
-        }
-        Ok(match self.answer.as_ref().and_then(|(_, values)| values.as_ref()) {
-            None => Told::Unknown,
-            Some(values) if values.contains(route.value) => Told::Perhaps,
-            Some(_) => Told::No,
-        })
     }
-}
 
-impl StbeProbe<'_> {
-    /// Looks for the filters on the way, from the current node down.
-    fn foresee(&mut self, lookup: &Lookup<'_>) {
+    #[inline]
+    fn advance(&mut self) {
+        self.next -= 1;
+    }
+
+    fn ahead(&self, key: &[u8], visit: &mut dyn FnMut(Stop<'v>) -> ControlFlow<()>) {
         let (mut node, mut live_from, mut child) = (self.node, self.live_from, self.child);
-        let mut last = None;
         while node.lost.is_none() {
             for branch in node.branches[live_from..].iter().rev() {
-                let run = match &branch.route {
-                    Some(route) => &route.maplet,
-                    None if branch.slice.may_hold(lookup.key) => branch.slice.run(),
-                    None => continue,
-                };
-                let id = run.meta().id;
-                if run.meta().filter.pages > 0
-                    && last.replace(id) != Some(id)
-                    && let Ok(addr) = maplet::page_for(run, lookup.hash)
-                {
-                    self.ahead.note(run, addr);
+                if visit(stop_at(branch)).is_break() {
+                    return;
                 }
             }
-            if node.is_leaf() || self.ahead.is_full() {
-                break;
+            if node.is_leaf() {
+                return;
             }
             node = &node.children[child].node;
-            (child, live_from) = way(node, lookup.key);
+            (child, live_from) = way(node, key);
         }
-        self.ahead.look(lookup.hash);
-    }
-
-    /// Finds the live branches of the current node.
-    fn enter(&mut self, key: &[u8]) {
-        (self.child, self.live_from) = way(self.node, key);
-        self.next = self.node.branches.len();
-    }
-
-    /// Asks the row cache, once: for a row that this view holds. A newer root may hold a newer one, with operands folded in that this
-    /// lookup has met in a memtable.
-    fn recall(&mut self, lookup: &mut Lookup<'_>) {
-        if !std::mem::take(&mut self.fresh) || lookup.is_done() {
-            return;
-        }
-        match self.rows.get(lookup.key, lookup.hash, lookup.at, self.through) {
-            Some(value) => lookup.take_row(value),
-            None if lookup.alone => self.foresee(lookup),
-            None => {}
-        }
-    }
-
-    /// Offers a plain value that nothing stands above to the row cache, if the lookup sees all that the view holds.
-    fn offer(&self, lookup: &Lookup<'_>) {
-        if let Base::Inline(block, value) = &lookup.base
-            && lookup.gather.is_empty()
-            && self.through <= lookup.at
-        {
-            let value = &block[value.clone()];
-            self.rows.offer(lookup.key, lookup.hash, value, lookup.base_seqno, self.through);
-        }
-    }
-
-    /// Notes that a run asks for a block, and hands it out if it was foreseen.
-    fn note(&mut self, run: &Run, addr: BlockAddr, kind: BlockKind, lookup: &mut Lookup<'_>) -> Option<Block> {
-        lookup.tally.filters += u64::from(kind == BlockKind::Filter);
-        lookup.tally.leaves += u64::from(kind == BlockKind::Leaf);
-        self.searched |= kind == BlockKind::Leaf;
-        let found = if kind == BlockKind::Filter { self.ahead.take(run, addr) } else { None };
-        lookup.tally.foreseen += u64::from(found.is_some());
-        found
-    }
-
-    /// Moves to the child. `false` in a leaf.
-    fn descend(&mut self, key: &[u8]) -> bool {
-        if self.node.is_leaf() {
-            return false;
-        }
-        self.node = &self.node.children[self.child].node;
-        self.enter(key);
-        true
     }
 }
 
@@ -377,93 +264,35 @@ fn way(node: &Node, key: &[u8]) -> (usize, usize) {
     (child, node.children[child].next as usize)
 }
 
-/// Takes a leaf's messages of the key. The guard of the block moves on with the value: a reference of its own would be counted.
-fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
-    let mut inline = None;
-    for (entry, value) in hit.entries(lookup.key) {
-        let note = || {
-            inline = Some(value);
-            Base::Absent
-        };
-        if lookup.take(&entry, note)?.is_break() {
-            break;
+impl Pieces for StbeView {
+    /// A leaf, with everything that is live on the path to it.
+    fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
+        let mut slices: Vec<Arc<RunSlice>> = Vec::new();
+        let mut node: &Arc<Node> = &self.root;
+        while !node.children.is_empty() {
+            let i = if reverse { last_child(node, rest) } else { node.child_for(&rest.from) };
+            let child = &node.children[i];
+            slices.extend(node.live(child).iter().map(|branch| branch.slice.clone()));
+            node = &child.node;
         }
+        if let Some(error) = &node.lost {
+            return Err(error.clone());
+        }
+        slices.extend(node.branches.iter().map(|branch| branch.slice.clone()));
+        // Most of what a scan meets is from the largest run of the leaf.
+        let largest = node.branches.iter().map(|branch| &branch.slice).max_by_key(|slice| slice.bytes()).cloned();
+        let with_readahead = |slice: Arc<RunSlice>| match &largest {
+            Some(largest) if Arc::ptr_eq(&slice, largest) => (slice, ReadAhead::Wide),
+            _ => (slice, ReadAhead::Scan),
+        };
+        Ok(Piece { range: node.range.clone(), slices: slices.into_iter().map(with_readahead).collect() })
     }
-    if let Some(value) = inline {
-        lookup.base = Base::Inline(hit.block, value);
-    }
-    Ok(())
 }
 
-impl<'v> Probe<'v> for StbeProbe<'v> {
-    fn step(&mut self, mut block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
-        self.recall(lookup);
-        loop {
-            if lookup.is_done() {
-                return Ok(Step::Done);
-            }
-            if let Some(error) = &self.node.lost {
-                return Err(error.clone());
-            }
-            let Some(probe) = &mut self.run else {
-                if self.next > self.live_from {
-                    let branch = &self.node.branches[self.next - 1];
-                    // A maplet that was asked first: where it says no, neither bounds nor run are fetched from memory. It is asked
-                    // only for a branch that may hold the key.
-                    let may = |route: &&Route| self.routed.knows(route) || branch.slice.may_hold(lookup.key);
-                    let told = match branch.route.as_ref().filter(may) {
-                        None => None,
-                        Some(route) => match self.routed.ask(route, block.take(), &mut self.ahead, lookup)? {
-                            Told::Need(step) => return Ok(step),
-                            Told::No if route.plain => {
-                                self.next -= 1;
-                                continue;
-                            }
-                            Told::No => Some(false),
-                            Told::Perhaps => Some(true),
-                            Told::Unknown => None,
-                        },
-                    };
-                    if !branch.slice.contains(lookup.key) {
-                        self.next -= 1;
-                        continue;
-                    }
-                    lookup.enter(branch.slice.covering(lookup.key, lookup.at)?);
-                    match told {
-                        None => self.run = Some(RunProbe::new(lookup.hash)),
-                        Some(true) => self.run = Some(RunProbe::told(lookup.hash)),
-                        Some(false) => {
-                            lookup.leave();
-                            self.next -= 1;
-                        }
-                    }
-                } else if !self.descend(lookup.key) {
-                    return Ok(Step::Done);
-                }
-                continue;
-            };
-            let slice = &{ self.node }.branches[self.next - 1].slice;
-            match probe.step(slice, lookup.key, block.take())? {
-                ProbeStep::Need(addr, kind) => {
-                    block = self.note(slice.run(), addr, kind, lookup);
-                    if block.is_some() {
-                        continue;
-                    }
-                    return Ok(Step::Need(slice.run(), addr, kind));
-                }
-                ProbeStep::Found(hit) => {
-                    self.searched = false;
-                    take(hit, lookup)?;
-                    self.offer(lookup);
-                    // The key may have older messages in the run's next leaf.
-                    continue;
-                }
-                ProbeStep::Done => {}
-            }
-            lookup.tally.false_positives += u64::from(std::mem::take(&mut self.searched));
-            lookup.leave();
-            self.run = None;
-            self.next -= 1;
-        }
+/// The child that holds the largest keys of `range`.
+fn last_child(node: &Node, range: &KeyRange) -> usize {
+    if range.to.is_empty() {
+        return node.children.len() - 1;
     }
+    node.children.partition_point(|child| child.node.range.from < range.to).saturating_sub(1)
 }

@@ -29,12 +29,13 @@
 use std::sync::Arc;
 
 use super::choose::{Candidate, Stuck, wiped_bytes, wipes};
-use super::deletes::{Shares, Stretch, entries};
-use super::job::{MergeJob, PackJob};
+use super::deletes::{Shares, entries};
 use super::node::{Branch, Node, Trim};
 use super::tend::Pieces;
-use super::{Claim, Inner, Packing, Stbe, left_alone};
+use super::{Claim, Inner, Merge, Stbe, left_alone};
 use crate::base::{Error, KeyRange, PAGE, Result};
+use crate::index::runs::deletes::Stretch;
+use crate::index::runs::{MergeJob, PackJob};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 use crate::run::Compression;
@@ -279,21 +280,15 @@ impl Stbe {
 
     /// Takes the oldest memtable, or the one that was being packed.
     pub(super) fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
-        match std::mem::replace(&mut inner.packing, Packing::Working) {
-            Packing::Parked(job) => return Some(job),
-            Packing::Working => return None,
-            Packing::Nothing => inner.packing = Packing::Nothing,
-        }
-        let batch = self.queue.lock().pop_front()?;
-        inner.packing = Packing::Working;
-        let root = &inner.trunk.root;
-        let bottom = root.is_leaf() && root.branches.is_empty();
-        // In the root maplets are made of maplets.
-        let filter = self.filter(2);
-        inner.keep = keep();
-        let job =
-            PackJob::new(&self.core, &self.rows, batch, filter, inner.keep.clone(), self.operator.clone(), bottom);
-        Some(Box::new(job))
+        self.queue.claim(|batch| {
+            let root = &inner.trunk.root;
+            let bottom = root.is_leaf() && root.branches.is_empty();
+            // In the root maplets are made of maplets.
+            let filter = self.filter(2);
+            inner.keep = keep();
+            let (keep, operator) = (inner.keep.clone(), self.operator.clone());
+            Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, operator, bottom))
+        })
     }
 
     /// Begins a compaction.
@@ -306,13 +301,13 @@ impl Stbe {
         let conflicts = inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live));
         assert!(!conflicts, "two compactions of the same messages");
         inner.keep = keep();
-        let job = MergeJob::new(&self.core, candidate.clone(), filter, inner.keep.clone(), self.operator.clone());
+        let job = MergeJob::new(&self.core, candidate.inputs(), filter, inner.keep.clone(), self.operator.clone());
         match job.map(|job| job.with_compression(compression)) {
             Ok(job) => {
                 let ticket = inner.next_ticket;
                 inner.next_ticket += 1;
                 inner.merging.push(super::Merging { ticket, ids, live, bytes, parked: None });
-                Claim::Merge(ticket, Box::new(job))
+                Claim::Merge(ticket, Box::new(Merge { candidate, job }))
             }
             Err((run, e)) => {
                 inner.leave(&candidate, Some(run), &e);

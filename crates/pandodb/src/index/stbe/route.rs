@@ -29,11 +29,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::choose::have_no_common_key;
-use super::node::{Branch, Node, Route};
+use super::node::{Branch, Node};
 use super::{Claim, Inner, Stbe, Trunk};
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{KeyRange, PAGE, Result, RunId, SeededBug};
+use crate::base::{KeyRange, OwnerId, PAGE, Result, SeededBug};
 use crate::filter::{FilterBuilder, Filters};
+use crate::index::runs::Route;
 use crate::index::{Core, Progress};
 use crate::run::Run;
 use crate::run::maplet::{MapletWriter, Member};
@@ -49,7 +50,7 @@ struct Unit {
     /// A run, with a filter of its own, or a maplet.
     filter: Arc<Run>,
     /// Runs with what the filter answers for them.
-    runs: Vec<(RunId, u8)>,
+    runs: Vec<(OwnerId, u8)>,
 }
 
 impl Unit {
@@ -72,7 +73,7 @@ impl Unit {
     }
 
     /// What becomes of the filter's values if its runs get the next ones in `numbered`.
-    fn member(self, numbered: &mut Vec<RunId>) -> Member {
+    fn member(self, numbered: &mut Vec<OwnerId>) -> Member {
         // Of other runs that it knows nothing is kept.
         let mut values = vec![None; usize::from(u8::MAX) + 1];
         for (run, value) in self.runs {
@@ -101,7 +102,7 @@ impl Group {
         2 * PAGE as u64 * self.units.iter().map(|unit| u64::from(unit.filter.meta().filter.pages)).sum::<u64>()
     }
 
-    fn filters(&self) -> Vec<RunId> {
+    fn filters(&self) -> Vec<OwnerId> {
         self.units.iter().map(|unit| unit.filter.meta().id).collect()
     }
 }
@@ -113,7 +114,7 @@ struct Rule<'a> {
     /// Two of about the same size do, too, however often they were merged: there is time.
     idle: bool,
     /// Filters that could not be read.
-    unreadable: &'a HashSet<RunId>,
+    unreadable: &'a HashSet<OwnerId>,
 }
 
 impl Rule<'_> {
@@ -165,7 +166,7 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
 /// again, and so for ever.
 fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
     let run = |branch: &Branch| branch.slice.run().meta().id;
-    let chosen: Vec<RunId> = chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| run(branch)).collect();
+    let chosen: Vec<OwnerId> = chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| run(branch)).collect();
     node.branches.iter().filter(|branch| chosen.contains(&run(branch))).count() == chosen.len()
 }
 
@@ -176,7 +177,7 @@ fn unit_of(chunk: &[&Branch]) -> Unit {
         ([only], _) => Unit { filter: only.slice.run().clone(), runs: vec![(run(only), 0)] },
         (_, Some(route)) => {
             let value = |branch: &Branch| branch.route.as_ref().map_or(0, |route| route.value);
-            let mut runs: Vec<(RunId, u8)> = chunk.iter().map(|branch| (run(branch), value(branch))).collect();
+            let mut runs: Vec<(OwnerId, u8)> = chunk.iter().map(|branch| (run(branch), value(branch))).collect();
             runs.sort_unstable();
             runs.dedup();
             Unit { filter: route.maplet.clone(), runs }
@@ -190,12 +191,12 @@ pub(super) struct RouteJob {
     /// Bytes that it was chosen for.
     bytes: u64,
     /// The runs, by the value that they get.
-    runs: Vec<RunId>,
+    runs: Vec<OwnerId>,
     /// The node that they were chosen in.
     height: u32,
     range: KeyRange,
     /// The filters that are read.
-    filters: Vec<RunId>,
+    filters: Vec<OwnerId>,
     writer: MapletWriter,
 }
 
@@ -238,7 +239,7 @@ pub(super) struct Routes {
     /// Bytes of the next one, as of the last root swap; 0: there is none.
     waiting: u64,
     /// Filters that could not be read; no maplet is made of them until somebody asks for a compaction.
-    unreadable: HashSet<RunId>,
+    unreadable: HashSet<OwnerId>,
     /// The disk was full: nothing optional is written before the next root swap.
     suspended: bool,
     /// Nothing else has been owed for a while.
@@ -363,7 +364,7 @@ impl Stbe {
     }
 
     /// Forgets a maplet that failed. Nobody needs it: a full disk only puts it off.
-    fn give_up_route(&self, filters: &[RunId], error: crate::Error) -> Result<Progress> {
+    fn give_up_route(&self, filters: &[OwnerId], error: crate::Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
         inner.routes.routing = Routing::Nothing;
         let full = matches!(error, crate::Error::DiskFull { .. });
@@ -380,7 +381,7 @@ impl Stbe {
 /// `node` with the branches of `runs` routed to `maplet`, in the node of that height and range or what it was split into;
 /// `None` if there are none any more. Elsewhere nothing is changed: a group of another node that shares a run with this one
 /// would be torn apart, and would want a maplet again.
-fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[RunId], maplet: &Arc<Run>) -> Option<Node> {
+fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[OwnerId], maplet: &Arc<Run>) -> Option<Node> {
     let mut draft: Option<Node> = None;
     if node.height > height && node.range.overlaps(range) {
         for (i, child) in node.children.iter().enumerate() {

@@ -4,30 +4,19 @@
 mod deletes;
 mod routes;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
 use crate::base::{Entry, EntryBlock, Kind, RangeTombstone, StoreId};
-use crate::device::{Device, MemDevice};
+use crate::device::Device;
 use crate::filter::Filters;
-use crate::index::{Base, IdSource, Lookup, Step};
+use crate::index::testing::{get, operator, scan};
+use crate::index::{IdSource, Lookup, Step};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
-use crate::resolve::AddI64;
 use crate::rows::RowCache;
 use crate::run::Compression;
 use crate::space::DataFile;
-
-/// A small deterministic generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
 
 const SHAPE: Shape = Shape {
     fanout: 3,
@@ -39,32 +28,7 @@ const SHAPE: Shape = Shape {
     maplet_width: 2,
 };
 
-/// A tree, what it should hold, and the means to feed it.
-struct Bench {
-    device: Arc<MemDevice>,
-    core: Core,
-    tree: Stbe,
-    model: BTreeMap<Vec<u8>, i64>,
-    seqno: u64,
-    random: Random,
-    snapshots: Vec<(Seqno, BTreeMap<Vec<u8>, i64>)>,
-}
-
-fn operator() -> Operator {
-    Operator::new(Arc::new(AddI64))
-}
-
-fn core(device: &MemDevice) -> Core {
-    let data = DataFile::create(device, "data", StoreId([3; 16])).unwrap();
-    Core {
-        data,
-        pool: Arc::new(Pool::new(256 << 10)),
-        rows: RowCache::new(1 << 20),
-        ids: Arc::new(IdSource::new(1)),
-        mend: true,
-        share: Default::default(),
-    }
-}
+type Bench = crate::index::testing::Bench<Stbe>;
 
 fn open_again(core: Core, operator: Option<Operator>, record: &RootRecord) -> Result<Stbe> {
     let mut prefetch = Prefetch::new(core.data.clone());
@@ -73,177 +37,8 @@ fn open_again(core: Core, operator: Option<Operator>, record: &RootRecord) -> Re
 
 impl Bench {
     fn new(seed: u64) -> Bench {
-        let device = MemDevice::new();
-        let core = core(&device);
-        let tree = Stbe::create(core.clone(), SHAPE, Some(operator()), Seqno(0));
-        Bench { device, core, tree, model: BTreeMap::new(), seqno: 0, random: Random(seed), snapshots: Vec::new() }
+        Bench::of(seed, |core| Stbe::create(core, SHAPE, Some(operator()), Seqno(0)))
     }
-
-    fn key(&mut self, keys: u64) -> Vec<u8> {
-        format!("k{:07}", self.random.below(keys)).into_bytes()
-    }
-
-    /// Ingests a memtable of random operations over `keys` keys.
-    fn feed(&mut self, count: u64, keys: u64, deletes: u64) {
-        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
-        for _ in 0..count {
-            self.seqno += 1;
-            let seqno = Seqno(self.seqno);
-            let key = self.key(keys);
-            let pick = self.random.below(100);
-            let amount = self.random.below(1000) as i64;
-            let mut value = amount.to_le_bytes().to_vec();
-            if pick < deletes {
-                memtable.insert(Entry { key: &key, seqno, kind: Kind::Delete, value: &[] });
-                self.model.remove(&key);
-            } else if pick < deletes + 1 {
-                let to = format!("k{:07}", self.random.below(keys)).into_bytes();
-                let range = KeyRange::new(key, to);
-                if !range.is_empty() {
-                    self.model.retain(|key, _| !range.contains(key));
-                    memtable.insert_range(&RangeTombstone { range, seqno });
-                }
-            } else if pick < 50 {
-                self.model.insert(key.clone(), amount);
-                // Padding makes bytes, and so flushes; AddI64 takes a base of another length for 0, so only puts of the
-                // right length carry a number.
-                value.truncate(8);
-                memtable.insert(Entry { key: &key, seqno, kind: Kind::Put, value: &value });
-            } else {
-                *self.model.entry(key.clone()).or_default() += amount;
-                memtable.insert(Entry { key: &key, seqno, kind: Kind::Merge, value: &value });
-            }
-        }
-        self.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(self.seqno)));
-    }
-
-    /// Ingests a memtable of puts over `keys` keys.
-    fn put(&mut self, count: u64, keys: u64) {
-        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
-        for _ in 0..count {
-            self.seqno += 1;
-            let (key, amount) = (self.key(keys), self.seqno as i64);
-            self.model.insert(key.clone(), amount);
-            let value = amount.to_le_bytes();
-            memtable.insert(Entry { key: &key, seqno: Seqno(self.seqno), kind: Kind::Put, value: &value });
-        }
-        self.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(self.seqno)));
-    }
-
-    fn stripes(&self) -> Stripes {
-        Stripes { snapshots: self.snapshots.iter().map(|(seqno, _)| *seqno).collect(), horizon: Seqno(self.seqno) }
-    }
-
-    fn step(&self, budget: u64) -> Progress {
-        let stripes = self.stripes();
-        self.tree.step(budget, &move || stripes.clone()).unwrap()
-    }
-
-    fn pack_all(&self) {
-        while self.tree.debt().pack_bytes > 0 {
-            self.step(4 << 10);
-        }
-    }
-
-    fn drain(&self) {
-        while self.tree.debt().total() > 0 {
-            assert!(!self.step(1 << 20).idle, "debt without work");
-        }
-        assert!(self.step(1 << 20).idle);
-    }
-
-    /// Compares scans in both directions and point lookups with the model, now and at every snapshot.
-    fn check(&mut self) {
-        self.pack_all();
-        let now = (Seqno(self.seqno), self.model.clone());
-        for (at, model) in self.snapshots.clone().into_iter().chain([now]) {
-            for reverse in [false, true] {
-                let mut found = scan(&self.tree, at, reverse);
-                if reverse {
-                    found.reverse();
-                }
-                let expected: Vec<_> = model.clone().into_iter().collect();
-                assert_eq!(found, expected, "scan at {at}, reverse {reverse}");
-            }
-            for _ in 0..50 {
-                let key = self.key(30_000);
-                assert_eq!(get(&self.tree, &key, at), model.get(&key).copied(), "{} at {at}", key.escape_ascii());
-            }
-        }
-    }
-}
-
-/// A key's messages, newest first.
-type Messages = Vec<(Kind, Vec<u8>)>;
-
-/// What a key's messages come to.
-fn fold(key: &[u8], messages: &Messages) -> Option<i64> {
-    let mut gather = crate::resolve::Gather::new();
-    let mut base = None;
-    for (kind, value) in messages {
-        if gather.push(*kind, value) {
-            base = (*kind == Kind::Put).then(|| value.clone());
-            break;
-        }
-    }
-    let value = if gather.is_empty() {
-        base
-    } else {
-        gather.fold(key, base.as_deref(), Some(&operator()), || unreachable!()).unwrap()
-    };
-    value.map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap()))
-}
-
-fn scan(tree: &Stbe, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> {
-    let view = tree.view();
-    let mut tombstones = Vec::new();
-    view.tombstones(&KeyRange::all(), &mut tombstones).unwrap();
-    tombstones.retain(|tombstone| tombstone.seqno <= at);
-    let tombstones = crate::base::Fragments::build(&tombstones);
-    let mut cursor = view.cursor(&KeyRange::all(), reverse).unwrap();
-    let mut keys: Vec<(Vec<u8>, Messages)> = Vec::new();
-    loop {
-        let mut block = EntryBlock::new();
-        cursor.fill(8 << 10, &mut block).unwrap();
-        if block.is_empty() {
-            break;
-        }
-        for entry in block.iter() {
-            if keys.last().is_none_or(|(key, _)| key != entry.key) {
-                keys.push((entry.key.to_vec(), Vec::new()));
-            }
-            if entry.seqno <= at && entry.seqno > tombstones.covering(entry.key, at) {
-                let messages = &mut keys.last_mut().unwrap().1;
-                messages.insert(if reverse { 0 } else { messages.len() }, (entry.kind, entry.value.to_vec()));
-            }
-        }
-    }
-    keys.into_iter().filter_map(|(key, messages)| fold(&key, &messages).map(|value| (key, value))).collect()
-}
-
-fn get(tree: &Stbe, key: &[u8], at: Seqno) -> Option<i64> {
-    let view = tree.view();
-    let mut lookup = Lookup::new(key, at);
-    let mut probe = view.probe(&lookup);
-    let mut block = None;
-    while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup).unwrap() {
-        // A filter that cannot be read is left out.
-        block = match run.load(addr, kind) {
-            Err(_) if kind == crate::space::BlockKind::Filter => None,
-            block => Some(block.unwrap()),
-        };
-    }
-    let base = match &lookup.base {
-        Base::Inline(block, range) => Some(block[range.clone()].to_vec()),
-        Base::Absent => None,
-        other => panic!("no {other:?} in this test"),
-    };
-    let value = if lookup.gather.is_empty() {
-        base
-    } else {
-        lookup.gather.fold(key, base.as_deref(), Some(&operator()), || unreachable!()).unwrap()
-    };
-    value.map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap()))
 }
 
 #[test]

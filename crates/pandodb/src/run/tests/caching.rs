@@ -8,7 +8,7 @@ use crate::space::BlockKind;
 
 /// A run with tens of inner blocks and pages of its filter.
 fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
-    let mut builder = RunBuilder::new(bench.data.clone(), RunId(id), 8 << 20);
+    let mut builder = RunBuilder::new(bench.data.clone(), OwnerId(id), 8 << 20);
     if cached {
         builder = builder.cached_in(bench.pool.clone());
     }
@@ -57,7 +57,7 @@ fn a_full_pool_is_not_filled_with_neighbours() {
     let slice = large(&bench, 1, false);
     let leaf = AlignedBuf::zeroed(1);
     for page in 0..16 {
-        bench.pool.insert(RunId(9), BlockAddr { page: PageNo(page), pages: 1 }, Keep::Short, &leaf);
+        bench.pool.insert(OwnerId(9), BlockAddr { page: PageNo(page), pages: 1 }, Keep::Short, &leaf);
     }
     let before = bench.data.stats();
     assert!(probe(&slice, 4_000));
@@ -75,14 +75,14 @@ fn a_damaged_neighbour_hurts_nobody() {
         let addr = slice.run().address(position, 1).unwrap();
         bench.data.write(addr.page, AlignedBuf::from_bytes(&[0x5a; PAGE])).unwrap();
     }
-    let root = slice.run().load(meta.root, BlockKind::Inner).unwrap();
+    let root = slice.run().load(meta.root, BlockKind::RunInner).unwrap();
     assert_eq!(root.len(), meta.root.bytes());
     let bad = slice.run().address(meta.leaf_pages, 1).unwrap();
-    assert!(slice.run().load(bad, BlockKind::Inner).unwrap_err().is_corruption(), "asked for, it is reported");
+    assert!(slice.run().load(bad, BlockKind::RunInner).unwrap_err().is_corruption(), "asked for, it is reported");
     let page = slice.run().address(meta.filter.first, 1).unwrap();
-    slice.run().load(page, BlockKind::Filter).unwrap();
+    slice.run().load(page, BlockKind::RunFilter).unwrap();
     let bad = slice.run().address(meta.filter.first + 1, 1).unwrap();
-    assert!(slice.run().load(bad, BlockKind::Filter).unwrap_err().is_corruption());
+    assert!(slice.run().load(bad, BlockKind::RunFilter).unwrap_err().is_corruption());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::space::data::stored_pages;
 
 impl Bench {
     fn build_as(&self, id: u64, messages: &[Message], compression: Compression) -> RunMeta {
-        let builder = RunBuilder::new(self.data.clone(), RunId(id), 0);
+        let builder = RunBuilder::new(self.data.clone(), OwnerId(id), 0);
         let mut builder = builder.with_compression(compression);
         messages.iter().for_each(|message| builder.push(message.entry()).unwrap());
         builder.finish().unwrap().expect("something was pushed")
@@ -67,7 +67,7 @@ fn stored(bench: &Bench, meta: &RunMeta) -> Vec<(BlockAddr, bool)> {
         let page = run.address(at, 1).unwrap();
         let header = bench.data.read(page).unwrap();
         let pages = stored_pages(&header);
-        out.push((BlockAddr { pages, ..page }, header[4] == BlockKind::CompressedLeaf as u8));
+        out.push((BlockAddr { pages, ..page }, header[4] == BlockKind::RunCompressedLeaf as u8));
         at += u64::from(pages);
     }
     out
@@ -177,7 +177,7 @@ fn the_pool_holds_and_charges_what_was_unpacked() {
     let child = slice.run().leaf_of(&messages[0].key).unwrap();
     let addr = slice.run().address(child.position, child.pages).unwrap();
     let before = (bench.pool.stats().bytes, bench.data.stats().read_bytes);
-    let block = slice.run().load(addr, BlockKind::Leaf).unwrap();
+    let block = slice.run().load(addr, BlockKind::RunLeaf).unwrap();
     assert!(block.pages() == 4 && addr.pages == 1 && stored_pages(&block) == 1, "{block:?} {addr:?}");
     let after = (bench.pool.stats().bytes, bench.data.stats().read_bytes);
     assert!(after.0 - before.0 >= 4 * PAGE as u64, "charged as it lies in memory");
@@ -191,7 +191,7 @@ fn the_pool_holds_and_charges_what_was_unpacked() {
     assert_eq!(bench.data.stats().reads, reads);
     // Another length than the leaf's is a bad reference.
     let wrong = BlockAddr { pages: 4, ..addr };
-    assert!(slice.run().load(wrong, BlockKind::Leaf).unwrap_err().is_corruption());
+    assert!(slice.run().load(wrong, BlockKind::RunLeaf).unwrap_err().is_corruption());
 }
 
 /// A small compressed leaf as it is stored.
@@ -252,7 +252,7 @@ fn damage_to_a_compressed_leaf_is_named_and_costs_that_leaf() {
         let mut block = AlignedBuf::from_bytes(&sound);
         block[at] ^= 0x55;
         if sealed {
-            bench.data.seal_block(&mut block, addr, meta.id, BlockKind::CompressedLeaf);
+            bench.data.seal_block(&mut block, addr, meta.id, BlockKind::RunCompressedLeaf);
         }
         bench.data.write(addr.page, block).unwrap();
         let pool = Arc::new(Pool::new(4 << 20));
@@ -302,7 +302,7 @@ fn a_kind_that_does_not_match_is_no_leaf() {
     let (addr, _) = stored(&bench, &meta)[0];
     // What is stored says that it is a leaf as it is.
     let mut block = bench.data.read(addr).unwrap();
-    bench.data.seal_block(&mut block, addr, meta.id, BlockKind::Leaf);
+    bench.data.seal_block(&mut block, addr, meta.id, BlockKind::RunLeaf);
     bench.data.write(addr.page, block).unwrap();
     let slice = bench.open(meta);
     assert!(probe(&slice, &messages[0].key).unwrap_err().is_corruption());

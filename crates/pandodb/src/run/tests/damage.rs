@@ -232,7 +232,7 @@ fn a_failing_device_fails_the_call_and_keeps_the_books() {
         let before = bench.data.stats().allocated_bytes;
         device.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Any), nth)));
         let built = (|| {
-            let mut builder = RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20);
+            let mut builder = RunBuilder::new(bench.data.clone(), OwnerId(1), 1 << 20);
             messages.iter().try_for_each(|message| builder.push(message.entry()))?;
             let meta = builder.finish()?.expect("entries were pushed");
             let slice = bench.open(meta);
@@ -258,9 +258,9 @@ fn a_failing_device_fails_the_call_and_keeps_the_books() {
 }
 
 /// Writes what stands at one place to another one, sealed as if it belonged there.
-fn transplant(bench: &Bench, owner: RunId, from: BlockAddr, to: BlockAddr) -> AlignedBuf {
+fn transplant(bench: &Bench, owner: OwnerId, from: BlockAddr, to: BlockAddr) -> AlignedBuf {
     let mut block = bench.data.read(from).unwrap();
-    bench.data.seal_block(&mut block, to, owner, BlockKind::Leaf);
+    bench.data.seal_block(&mut block, to, owner, BlockKind::RunLeaf);
     block
 }
 
@@ -306,9 +306,9 @@ fn a_description_with_other_bounds_is_found() {
     for meta in narrow {
         let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta);
         let mut problems = 0;
-        run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::Leaf && checked.is_err()));
+        run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::RunLeaf && checked.is_err()));
         // The last key is compared with the others' description.
-        run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::Footer && checked.is_err()));
+        run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::RunFooter && checked.is_err()));
         assert!(problems > 0);
         let slice = RunSlice::whole(run);
         let both =

@@ -128,7 +128,7 @@ fn tombstone_block() {
 
 fn description() -> RunMeta {
     RunMeta {
-        id: RunId(77),
+        id: OwnerId(77),
         extents: vec![Extent { start: PageNo(64), pages: 32 }, Extent { start: PageNo(160), pages: 9 }],
         leaf_pages: 36,
         root: BlockAddr { page: PageNo(164), pages: 1 },

@@ -122,14 +122,14 @@ fn a_run_that_never_settled_frees_nothing() {
 fn an_unfinished_builder_gives_its_pages_back() {
     let bench = Bench::new();
     let before = allocated(&bench);
-    let mut builder = RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20);
+    let mut builder = RunBuilder::new(bench.data.clone(), OwnerId(1), 1 << 20);
     for message in random_messages(1, 5_000, 1, 300) {
         builder.push(message.entry()).unwrap();
     }
     assert!(builder.bytes_written() > 0 && builder.bytes() > builder.bytes_written());
     drop(builder);
     assert_eq!(allocated(&bench), before);
-    let nothing = RunBuilder::new(bench.data.clone(), RunId(2), 1 << 20);
+    let nothing = RunBuilder::new(bench.data.clone(), OwnerId(2), 1 << 20);
     assert!(nothing.finish().unwrap().is_none());
     assert_eq!(allocated(&bench), before);
 }
@@ -140,7 +140,7 @@ fn builders_beside_each_other_share_the_file() {
     let before = allocated(&bench);
     let models = [random_messages(3, 4_000, 2, 400), random_messages(4, 4_000, 2, 400)];
     // No hint: extents come in the smallest step and interleave.
-    let mut builders = [1, 2].map(|id| RunBuilder::new(bench.data.clone(), RunId(id), 0));
+    let mut builders = [1, 2].map(|id| RunBuilder::new(bench.data.clone(), OwnerId(id), 0));
     for (a, b) in models[0].iter().zip(&models[1]) {
         builders[0].push(a.entry()).unwrap();
         builders[1].push(b.entry()).unwrap();
@@ -196,7 +196,7 @@ fn a_run_that_is_given_up_while_its_filter_is_made_leaves_nothing() {
     let bench = Bench::new();
     bench.checkpoints();
     let (allocated, cached) = (bench.data.stats().allocated_bytes, bench.pool.stats().bytes);
-    let mut builder = RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).cached_in(bench.pool.clone());
+    let mut builder = RunBuilder::new(bench.data.clone(), OwnerId(1), 1 << 20).cached_in(bench.pool.clone());
     builder = builder.with_filter(FilterBuilder::new(Filters::Maplet, 4));
     random_messages(11, 60_000, 1, 8).iter().for_each(|message| builder.push(message.entry()).unwrap());
     while bench.pool.stats().bytes < cached + 40_000 {

@@ -53,7 +53,7 @@ fn the_description_counts_what_was_pushed() {
     assert_eq!((meta.min_seqno, Some(meta.max_seqno)), (Seqno(3), messages.iter().map(|m| m.seqno).max()));
     let end = meta.extents.last().unwrap().end();
     let footer = BlockAddr { page: PageNo(end - 1), pages: 1 };
-    assert_eq!(read_footer(&bench.data, RunId(1), footer).unwrap(), meta);
+    assert_eq!(read_footer(&bench.data, OwnerId(1), footer).unwrap(), meta);
     let slice = bench.open(meta);
     assert_eq!(slice.covering(b"bb", Seqno::MAX).unwrap(), Seqno(3));
     assert_eq!(
@@ -247,7 +247,7 @@ fn a_run_that_is_finished_in_steps_is_the_same() {
         let build = |budget: u64| {
             let bench = Bench::new();
             let mut builder =
-                RunBuilder::new(bench.data.clone(), RunId(1), 1 << 20).with_filter(FilterBuilder::new(filters, 4));
+                RunBuilder::new(bench.data.clone(), OwnerId(1), 1 << 20).with_filter(FilterBuilder::new(filters, 4));
             messages.iter().for_each(|message| builder.push(message.entry()).unwrap());
             let mut steps = 1;
             while !builder.prepare(budget).unwrap() {
@@ -264,7 +264,10 @@ fn a_run_that_is_finished_in_steps_is_the_same() {
         let filter = |slice: &RunSlice| -> Vec<Vec<u8>> {
             let meta = slice.run().meta().filter;
             let page = |i| {
-                slice.run().address(meta.first + u64::from(i), 1).and_then(|at| slice.run().load(at, BlockKind::Filter))
+                slice
+                    .run()
+                    .address(meta.first + u64::from(i), 1)
+                    .and_then(|at| slice.run().load(at, BlockKind::RunFilter))
             };
             (0..meta.pages).map(|i| page(i).unwrap()[BLOCK_HEADER..].to_vec()).collect()
         };

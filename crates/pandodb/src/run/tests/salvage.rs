@@ -27,7 +27,7 @@ fn leaves(run: &Run) -> Vec<(u64, u32, usize)> {
     let (mut at, mut out) = (0, Vec::new());
     while at < run.meta().leaf_pages {
         let child = run.descend(|inner| inner.search_leaf(at)).unwrap();
-        let block = run.load(run.address(at, child.pages).unwrap(), crate::space::BlockKind::Leaf).unwrap();
+        let block = run.load(run.address(at, child.pages).unwrap(), crate::space::BlockKind::RunLeaf).unwrap();
         out.push((at, child.pages, Leaf::of(&block).len()));
         at += u64::from(child.pages);
     }

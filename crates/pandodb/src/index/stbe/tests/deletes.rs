@@ -127,7 +127,7 @@ fn deletes_of_nothing_cost_no_more_than_updates() {
 
 #[test]
 fn a_tally_knows_where_deletes_are() {
-    use super::super::deletes::Tally;
+    use crate::index::runs::deletes::Tally;
     for count in [0, 1, 15, 16, 17, 5_000, 100_000u64] {
         let mut tally = Tally::default();
         (0..count).for_each(|n| tally.push(&key(if n < count / 2 { n } else { n + 1_000_000 })));

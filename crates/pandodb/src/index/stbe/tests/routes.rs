@@ -3,7 +3,9 @@
 use super::super::node::Child;
 use super::super::tend::{TendCounters, Tender, part_of};
 use super::*;
+use crate::base::PAGE;
 use crate::device::OpenHow;
+use crate::run::{Run, RunSlice};
 use crate::space::BlockKind;
 
 /// What a verification says.

@@ -1,31 +1,29 @@
-//! The work itself: packing a memtable, compacting branches; both in resumable steps.
+//! Packing a memtable into a run, and compacting slices of runs into one; both in resumable steps.
 //!
 //! ```text
 //!   memtable ──fill──┐
 //!                    ├──▶ group by key ──▶ fold (stripes, operator, tombstones) ──▶ RunBuilder ──▶ RunMeta
-//!   branches ─merge──┘
+//!   slices ───merge──┘
 //! ```
 //!
-//! A job owns all that it needs; dropping it gives everything that it wrote back. It reads with the read points that
-//! were live when it started: later ones lie above everything in its inputs.
+//! A job owns all that it needs; dropping it frees everything that it wrote. It keeps the versions that the read points which were
+//! live when it started can see: later read points lie above everything in its inputs.
 
 use std::sync::Arc;
 
 use crate::base::{
-    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, RangeTombstone, Result, RunId,
-    Seqno, key_hash,
+    BlobRef, Entry, EntryBlock, Error, Extent, FragmentSweep, Fragments, KeyRange, Kind, OwnerId, PAGE, RangeTombstone,
+    Result, Seqno, key_hash,
 };
 use crate::filter::FilterBuilder;
 use crate::index::{Core, SealedBatch};
 use crate::memtable::Memtable;
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::rows::{Change, IndexRows};
-use crate::run::{Compression, MergeCursor, ReadAhead, RunBuilder, RunCursor, RunMeta};
+use crate::run::{Compression, MergeCursor, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
 
-use super::choose::Candidate;
 use super::deletes::{Deletes, Tally};
-use super::node::Branch;
 
 /// The least and the most bytes that a compaction reads ahead from each input: inputs are many, this bounds its memory, and
 /// how much one step may read.
@@ -52,6 +50,28 @@ pub struct Output {
     pub dropped_blobs: Vec<Extent>,
     /// Unregistered reads below this must look elsewhere from now on.
     pub horizon: Seqno,
+}
+
+impl Output {
+    /// The new run, all of it, to be published.
+    ///
+    /// # Errors
+    /// If what was just written cannot be read.
+    pub fn open(&self, core: &Core) -> Result<Option<Arc<RunSlice>>> {
+        let Some(meta) = &self.meta else { return Ok(None) };
+        let run = Run::open(core.data.clone(), core.pool.clone(), meta.clone())?;
+        Ok(Some(RunSlice::whole(run)))
+    }
+
+    /// Bytes that the new run occupies.
+    pub fn bytes(&self) -> u64 {
+        self.meta.iter().flat_map(|meta| &meta.extents).map(|extent| extent.bytes()).sum()
+    }
+
+    /// Bytes of its filter.
+    pub fn filter_bytes(&self) -> u64 {
+        self.meta.iter().map(|meta| u64::from(meta.filter.pages) * PAGE as u64).sum()
+    }
 }
 
 /// Groups messages by key, folds each group, writes what is kept.
@@ -257,10 +277,22 @@ pub fn blobs_of(memtable: &Memtable) -> Vec<Extent> {
     }
 }
 
-/// Compacts the branches of a candidate into one run.
+/// What a compaction reads.
+#[derive(Clone)]
+pub struct Inputs {
+    /// The slices, oldest first.
+    pub slices: Vec<Arc<RunSlice>>,
+    /// The keys for which they are compacted, in order, disjoint.
+    pub live: Vec<KeyRange>,
+    /// Nothing older than the inputs exists for these keys: tombstones may go.
+    pub bottom: bool,
+    /// Estimated bytes of the inputs.
+    pub bytes: u64,
+}
+
+/// Compacts slices into one run.
 pub struct MergeJob {
-    /// What it works on.
-    pub candidate: Candidate,
+    from: Inputs,
     folding: Folding,
     /// Cursors of the next merge, the first ones opened already.
     inputs: Vec<RunCursor>,
@@ -270,10 +302,10 @@ pub struct MergeJob {
     /// Bytes that each input reads at a time; its first read may be shorter.
     chunk: usize,
     merge: Option<MergeCursor>,
-    /// The next of the candidate's live ranges.
+    /// The next of the live ranges.
     range: usize,
     /// The input that could not be read.
-    pub failed: Option<RunId>,
+    pub failed: Option<OwnerId>,
 }
 
 impl MergeJob {
@@ -283,22 +315,22 @@ impl MergeJob {
     /// If the range tombstones of an input cannot be read, and which.
     pub fn new(
         core: &Core,
-        candidate: Candidate,
+        inputs: Inputs,
         filter: FilterBuilder,
         stripes: Stripes,
         operator: Option<Operator>,
-    ) -> Result<MergeJob, (RunId, Error)> {
+    ) -> Result<MergeJob, (OwnerId, Error)> {
         let mut tombstones = Vec::new();
-        for branch in &candidate.branches {
-            for live in &candidate.live {
-                let range = live.intersect(branch.slice.range());
-                let run = branch.slice.run().meta().id;
-                tombstones.extend(branch.slice.tombstones(&range).map_err(|e| (run, e))?);
+        for slice in &inputs.slices {
+            for live in &inputs.live {
+                let range = live.intersect(slice.range());
+                let run = slice.run().meta().id;
+                tombstones.extend(slice.tombstones(&range).map_err(|e| (run, e))?);
             }
         }
-        let folding = Folding::new(core, filter, candidate.bytes, stripes, operator, candidate.bottom, &tombstones);
+        let folding = Folding::new(core, filter, inputs.bytes, stripes, operator, inputs.bottom, &tombstones);
         Ok(MergeJob {
-            candidate,
+            from: inputs,
             folding,
             inputs: Vec::new(),
             opened: 0,
@@ -344,25 +376,25 @@ impl MergeJob {
 
     /// Takes the inputs of the next live range; `false` if there is none.
     fn next_range(&mut self) -> bool {
-        let Some(range) = self.candidate.live.get(self.range) else { return false };
+        let Some(range) = self.from.live.get(self.range) else { return false };
         self.range += 1;
         self.opened = 0;
-        let branches = self.candidate.branches.iter().filter(|branch| branch.slice.range().overlaps(range));
-        let count = branches.clone().count();
+        let slices = self.from.slices.iter().filter(|slice| slice.range().overlaps(range));
+        let count = slices.clone().count();
         let most = (self.read_ahead / count.max(1) as u64).min(*READ_AHEAD.end()).max(*READ_AHEAD.start());
-        self.chunk = (self.candidate.bytes / READ_AHEAD_SHARE).clamp(*READ_AHEAD.start(), most) as usize;
+        self.chunk = (self.from.bytes / READ_AHEAD_SHARE).clamp(*READ_AHEAD.start(), most) as usize;
         let (first, chunk) = (|i| self.chunk * (i + 1) / count, self.chunk);
-        let cursor = |(i, branch): (usize, &Branch)| {
-            RunCursor::pending(branch.slice.clone(), range, false, ReadAhead::Staggered(first(i), chunk))
+        let cursor = |(i, slice): (usize, &Arc<RunSlice>)| {
+            RunCursor::pending(slice.clone(), range, false, ReadAhead::Staggered(first(i), chunk))
         };
-        self.inputs = branches.enumerate().map(cursor).collect();
+        self.inputs = slices.enumerate().map(cursor).collect();
         !self.inputs.is_empty() || self.next_range()
     }
 
     /// Takes the next inputs, at least one, until their first chunks come to about `budget` bytes. Those needed for the first key are
     /// read at the same time; the others stay pending. Once all are taken, the merge begins. Returns about how many bytes were read.
     fn open_some(&mut self, budget: u64) -> Result<u64> {
-        let from = &self.candidate.live[self.range - 1].from;
+        let first = &self.from.live[self.range - 1].from;
         let (start, count) = (self.opened, self.inputs.len());
         if start == count {
             let merge = MergeCursor::new(std::mem::take(&mut self.inputs), false);
@@ -379,7 +411,7 @@ impl MergeJob {
         }
         let some = &mut self.inputs[start..self.opened];
         // What begins later is opened when the merge comes to it.
-        if !some.iter().any(|cursor| cursor.outlook().is_some_and(|key| key <= from.as_slice())) {
+        if !some.iter().any(|cursor| cursor.outlook().is_some_and(|key| key <= first.as_slice())) {
             return Ok(0);
         }
         RunCursor::open_all(some).map_err(|(i, e)| {

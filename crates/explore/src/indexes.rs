@@ -1,0 +1,40 @@
+//! Which index the stores of a batch use: it follows from the seed of the batch.
+//!
+//! A batch runs on one thread of the system, whatever threads it explores: so the choice is that thread's.
+
+use std::cell::Cell;
+
+use pandodb::{IndexKind, IndexOptions, Values};
+
+thread_local! {
+    static CURRENT: Cell<Option<IndexKind>> = const { Cell::new(None) };
+}
+
+/// The type that the batch of a seed uses.
+pub fn of(seed: u64) -> IndexKind {
+    let scattered = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let at = scattered % IndexKind::all().len() as u64;
+    IndexKind::all().nth(at as usize).expect("a number below the count")
+}
+
+/// Runs `work` with this type for the stores that it makes.
+pub fn with<T>(kind: IndexKind, work: impl FnOnce() -> T) -> T {
+    let before = CURRENT.replace(Some(kind));
+    let made = work();
+    CURRENT.set(before);
+    made
+}
+
+/// The type that the stores of this batch use.
+pub fn current() -> IndexKind {
+    CURRENT.get().unwrap_or_default()
+}
+
+/// The index of this batch, with the least value of each number.
+pub fn options() -> IndexOptions {
+    let kind = current();
+    kind.options().iter().fold(IndexOptions::from(kind), |options, spec| match spec.values {
+        Values::Range(least, _) => options.with(spec.name, &least.to_string()).expect("the least value"),
+        Values::Words(_) => options,
+    })
+}

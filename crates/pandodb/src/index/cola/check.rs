@@ -1,0 +1,69 @@
+//! Verification and description of a table: reads everything, changes nothing.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::choose::Growth;
+use super::table::Table;
+use crate::base::KeyRange;
+use crate::index::runs::check::{Checker, short};
+use crate::index::runs::{Stop, Stored};
+use crate::index::{Core, SalvagePart, Visitor};
+use crate::space::BlockKind;
+use crate::space::ranges::RangeSet;
+
+/// Reads the table's block, every block of every run, every large value; reports pages, blocks, live messages and problems. `stored` is
+/// where the table was when it was pinned. The caller keeps the table.
+pub(super) fn verify(core: &Core, table: &Table, stored: Option<Stored>, blobs: &RangeSet, visit: &mut dyn Visitor) {
+    let mut checker = Checker::new(core, visit);
+    if let Some(error) = &table.lost {
+        checker.lost(error.clone());
+    }
+    if let Some(problem) = table.problem() {
+        checker.problem(crate::Error::corruption("level table", 0, problem));
+    }
+    if let Some(stored) = stored {
+        checker.stored(stored, BlockKind::LevelTable);
+    }
+    for part in table.parts() {
+        checker.run(part.slice.run());
+        checker.live(Stop { slice: &part.slice, route: None }, part.slice.range());
+    }
+    checker.finish(blobs);
+}
+
+/// The key space in pieces, in order, each with the slices of all layers: a piece for each part of the oldest layer.
+pub(super) fn parts(table: &Table) -> Vec<SalvagePart> {
+    let mut cuts: Vec<Vec<u8>> = table.layers.last().map_or(Vec::new(), |oldest| {
+        oldest.parts.iter().map(|part| part.slice.range().from.clone()).filter(|key| !key.is_empty()).collect()
+    });
+    cuts.insert(0, Vec::new());
+    cuts.push(Vec::new());
+    let piece = |pair: &[Vec<u8>]| {
+        let range = KeyRange::new(pair[0].clone(), pair[1].clone());
+        let slices = table.layers.iter().flat_map(|layer| layer.parts_in(&range)).map(|part| part.slice.clone());
+        SalvagePart { slices: slices.collect(), lost: table.lost.clone(), range }
+    };
+    cuts.windows(2).map(piece).collect()
+}
+
+/// Prints the table, a line a layer and a line a part.
+pub(super) fn describe(table: &Arc<Table>, growth: Growth, out: &mut String) {
+    if let Some(error) = &table.lost {
+        let _ = writeln!(out, "LOST: {error}");
+    }
+    let place = table.stored().map_or("not on disk".into(), |stored| {
+        format!("table {} at pages {} and {}", stored.id, stored.twin.0[0].page, stored.twin.0[1].page)
+    });
+    let _ = writeln!(out, "{} layers, growth factor {} ({place})", table.layers.len(), growth.factor);
+    for layer in &table.layers {
+        let room = if layer.level == 0 { String::new() } else { format!(" of {}", growth.capacity(layer.level)) };
+        let _ = writeln!(out, "level {}: {} parts, {} bytes{room}", layer.level, layer.parts.len(), layer.bytes());
+        for part in layer.parts.iter() {
+            let (range, run) = (part.slice.range(), part.slice.run().meta().id);
+            let to = if range.to.is_empty() { "∞".into() } else { short(&range.to) };
+            let (from, bytes, entries) = (short(&range.from), part.bytes, part.slice.entries());
+            let _ = writeln!(out, "  [{from} .. {to}) run {run} bytes {bytes} entries {entries}");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Which layers are compacted next: a pure choice from a table to a task (004; the capacities are those of the COLA's authors).
+//!
+//! * Level l ≥ 1 holds 2(G−1)·G^(l−1) memtables. A batch of two memtables in level 0, with every level that it does not fit into, is
+//!   compacted into the smallest level that has room for all of it.
+//! * Once the point deletes of newer layers hide a quarter of the oldest layer, or range tombstones cover a quarter, everything is compacted: tombstones weigh next to nothing,
+//!   so the capacities alone would let what they hide stay.
+//! * Layers of one level that a task has left, since it ended early, are compacted into the smallest level from theirs on.
+//! * While a task is under way, newer layers are compacted into smaller levels only; what does not fit waits.
+//! * Layers without a common key become one layer as they are: no data moves, as in a load in key order.
+
+use super::table::{Layer, LayerId, Part, Table};
+use crate::base::{KeyRange, SeededBug};
+use crate::index::runs::deletes::WASTE;
+use crate::run::RunSlice;
+
+/// Memtables in level 0 that make a batch.
+pub const BATCH: usize = 2;
+/// The highest level: no growth factor reaches it.
+pub const MAX_LEVEL: u32 = 62;
+/// Memtables that wait in level 0 for a task under way before they are compacted into a level that is too small for them.
+const MOST_WAITING: usize = 12;
+/// A part of fewer bytes than one in so many of a memtable is rewritten rather than moved: parts cost memory.
+const LEAST_MOVED: u64 = 4;
+
+/// The sizes that shape the levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// G: how many times larger a level is than the one above.
+    pub factor: u64,
+    /// m: bytes of a packed memtable.
+    pub memtable_bytes: u64,
+}
+
+impl Growth {
+    /// What a level holds, in bytes.
+    pub fn capacity(&self, level: u32) -> u64 {
+        debug_assert!(level > 0, "level 0 is a batch");
+        let memtables = 2 * (self.factor - 1);
+        let grown = self.factor.checked_pow(level - 1).and_then(|grown| grown.checked_mul(memtables));
+        grown.and_then(|memtables| memtables.checked_mul(self.memtable_bytes)).unwrap_or(u64::MAX)
+    }
+
+    /// The smallest level that holds so many bytes.
+    pub fn level_for(&self, bytes: u64) -> u32 {
+        (1..MAX_LEVEL).find(|&level| self.capacity(level) >= bytes).unwrap_or(MAX_LEVEL)
+    }
+}
+
+/// A task: these layers become one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The inputs, newest first; neighbours.
+    pub layers: Vec<LayerId>,
+    /// The level of the output.
+    pub level: u32,
+}
+
+/// Bytes of an average entry of the oldest layer, which is most of the data.
+pub fn entry_bytes(table: &Table) -> u64 {
+    let Some(oldest) = table.layers.last() else { return 0 };
+    let entries: u64 = oldest.parts.iter().map(|part| part.slice.entries()).sum();
+    oldest.bytes() / entries.max(1)
+}
+
+/// The next task. `busy` are layers that tasks under way work on, the least level of whose outputs is `below`. Of a table that is not
+/// `sound`, some part cannot be read: then compacting all of it again and again would drop nothing.
+pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32>, sound: bool) -> Option<Choice> {
+    if busy.is_empty() && sound && is_buried(table) {
+        let bytes = table.bytes();
+        let level = table.layers.iter().map(|layer| layer.level).fold(growth.level_for(bytes), u32::max);
+        return Some(Choice { layers: table.layers.iter().map(|layer| layer.id).collect(), level });
+    }
+    let free: Vec<&Layer> = table.layers.iter().take_while(|layer| !busy.contains(&layer.id)).collect();
+    let waiting = free.iter().take_while(|layer| layer.level == 0).count();
+    // Several layers of a level: what a task has left that ended early.
+    let split =
+        || free.windows(2).find(|pair| pair[0].level > 0 && pair[0].level == pair[1].level).map(|pair| pair[0].level);
+    let least = match waiting {
+        0 | 1 if sound => split()?,
+        0 | 1 => return None,
+        _ => 1,
+    };
+    let task = |level: u32| {
+        let inputs = free.iter().take_while(|layer| layer.level <= level);
+        let bytes: u64 = inputs.clone().map(|layer| layer.bytes()).sum();
+        (Choice { layers: inputs.map(|layer| layer.id).collect(), level }, bytes)
+    };
+    let end = below.unwrap_or(MAX_LEVEL + 1);
+    for level in least..end {
+        let (choice, bytes) = task(level);
+        if bytes <= growth.capacity(level) || level == MAX_LEVEL {
+            return Some(choice);
+        }
+    }
+    (end > least && waiting >= MOST_WAITING).then(|| task(end - 1).0)
+}
+
+/// Whether the deletes of newer layers hide much of the oldest one, or range tombstones cover much of everything. Each delete pays once:
+/// it goes with what it hides.
+fn is_buried(table: &Table) -> bool {
+    let Some((oldest, newer)) = table.layers.split_last() else { return false };
+    let newer = || newer.iter().flat_map(|layer| layer.parts.iter());
+    let deletes: u64 = newer().map(|part| part.deletes).sum();
+    let covered: u64 = newer().map(|part| part.covers).sum();
+    let entries = oldest.parts.iter().map(|part| part.slice.entries()).sum();
+    deletes > 0 && deletes * WASTE >= entries || covered > 0 && covered * WASTE >= table.bytes()
+}
+
+/// Whether much of the oldest layer's lone run is deletes that hide nothing, so that a compaction by itself frees much.
+pub fn is_mostly_deletes(table: &Table) -> bool {
+    let [only] = table.layers.as_slice() else { return false };
+    let deletes: u64 = only.parts.iter().map(|part| part.deletes).sum();
+    let entries: u64 = only.parts.iter().map(|part| part.slice.entries()).sum();
+    deletes > 0 && only.level == 0 && deletes * WASTE >= entries
+}
+
+/// Whether these parts can become one layer as they are: no two have a key in common, none is small, nothing in them is garbage at the
+/// bottom. No I/O.
+pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
+    let mut slices: Vec<&RunSlice> = parts.iter().map(|part| &*part.slice).collect();
+    slices.sort_unstable_by_key(|slice| slice.low());
+    let plain = |part: &&Part| {
+        let meta = part.slice.run().meta();
+        let garbage = meta.deletes + meta.merges + meta.range_tombstones;
+        garbage == 0 && meta.puts + meta.blob_puts == meta.keys && part.bytes * LEAST_MOVED >= growth.memtable_bytes
+    };
+    let apart = slices.windows(2).all(|pair| pair[0].is_before(pair[1])) || SeededBug::LevelMovesOverlap.is_on();
+    parts.iter().all(plain) && apart
+}
+
+/// The ranges for parts that move: each from its first key to the first key of the next one, so that together they are disjoint.
+pub fn ranges_to_move(parts: &[&Part]) -> Vec<(usize, KeyRange)> {
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_unstable_by_key(|&at| parts[at].slice.low());
+    let low = |at: usize| parts[order[at]].slice.low().to_vec();
+    let to = |at: usize| if at + 1 < order.len() { low(at + 1) } else { parts[order[at]].slice.range().to.clone() };
+    (0..order.len()).map(|at| (order[at], KeyRange::new(low(at), to(at)))).collect()
+}

@@ -1,0 +1,531 @@
+//! `cola`: the lookahead array over immutable runs, in its first form (004 §2; capacities of the COLA's authors).
+//!
+//! ```text
+//!   level 0    a packed memtable each            ── two of them make a batch
+//!   level 1    one sorted sequence               2(G−1) memtables
+//!   level 2    one sorted sequence               2(G−1)·G memtables
+//!   …          a batch, with every level that it does not fit into, is compacted into the first level that has room
+//! ```
+//!
+//! 1. A sealed memtable is packed into a run, which becomes the newest layer, of level 0 (`Cola::attach`).
+//! 2. [`choose::choose`] makes a *task* of a batch and the levels that it does not fit into. The task is done piece by piece of the key
+//!    space: each piece is compacted into a run, which takes the place of what its inputs held there (`Cola::install`). So the
+//!    temporary space, and the work that a crash loses, are those of a piece.
+//! 3. Layers without a common key become one as they are: no data moves.
+//! 4. What a range tombstone covers, and every reader sees as deleted, is dropped when the tombstone arrives (`Cola::wipe`).
+//! 5. A checkpoint writes the table if it has changed ([`persist`]).
+//!
+//! Pointers between levels (fractional cascading) come in a later form; runs have filters and inner blocks instead.
+//!
+//! Invariants: those of [`table`]; `through` and the table change in one swap. Costs, in blocks of B records, m the memtable, N the
+//! records: a record is written about 1 + ½(G−1)·log_G(N/2m) times; a lookup reads about one leaf and false positives of the filters of
+//! about log_G(N/m) + 2 runs.
+//!
+//! Locks: `inner` (table and tasks) is held while a table is built, never while data is merged; the pack queue's is a leaf lock.
+
+mod check;
+pub mod choose;
+mod options;
+pub mod persist;
+mod read;
+mod relieve;
+pub mod table;
+mod task;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use self::choose::{Growth, choose};
+use self::read::ColaView;
+use self::table::{Layer, LayerId, MOST_TOMBSTONES, Part, Table};
+use self::task::{Begun, Merge, Slot, Stuck, Task};
+use super::graves::Graves;
+use super::owed::Owing;
+use super::runs::{Output, PackJob, PackQueue, blobs_of};
+use super::{
+    Core, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Progress, Room, RootRecord, SalvagePart,
+    SealedBatch, Verification,
+};
+use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
+use crate::base::{Error, Extent, KeyRange, OwnerId, Result, SeededBug, Seqno, events};
+use crate::filter::{FilterBuilder, Filters};
+use crate::resolve::{Operator, Stripes};
+use crate::rows::IndexRows;
+use crate::run::{Compression, RunMeta, RunSlice};
+use crate::space::Prefetch;
+use crate::space::ranges::{RangeSet, extents};
+
+pub use self::options::{ColaOptions, TYPE};
+
+/// About what an index takes in memory without any run, with the keyspace that it belongs to.
+const EMPTY_BYTES: usize = size_of::<Cola>() + size_of::<ColaView>() + 1536;
+
+/// What an index of this type is made with.
+#[derive(Clone)]
+pub struct Sizes {
+    /// The capacities of the levels.
+    pub growth: Growth,
+    /// Which filters new runs get.
+    pub filters: Filters,
+    /// How the leaves of runs in the last level are stored.
+    pub compression: Compression,
+    /// What merges fold with; without one they are kept as they are.
+    pub operator: Option<Operator>,
+}
+
+/// One lookahead array.
+pub struct Cola {
+    core: Core,
+    /// Rows that are asked for often.
+    rows: Arc<IndexRows>,
+    sizes: Sizes,
+    published: ArcSwap<ColaView>,
+    inner: Mutex<Inner>,
+    queue: PackQueue,
+    /// Bytes of memtables that are queued or being packed, and of tasks that wait or are under way.
+    owing: Owing,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    packed_bytes: Counter,
+    compacted_bytes: Counter,
+    filter_bytes: Counter,
+    wasted_bytes: Counter,
+    compactions: Counter,
+    moved: Counter,
+}
+
+/// What the table's lock guards.
+struct Inner {
+    world: World,
+    tasks: Vec<Task>,
+    /// Inputs that could not be read; they stay as they are until the store is reopened.
+    stuck: Stuck,
+    next_layer: u64,
+    next_task: u64,
+    /// On a full disk, the keys below this one had their turn last.
+    relieved_to: Vec<u8>,
+    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read point or above.
+    keep: Stripes,
+    /// The keyspace was dropped: outputs that are still under way are for nothing.
+    cleared: bool,
+}
+
+/// The state that a swap of the table replaces.
+#[derive(Clone)]
+struct World {
+    table: Arc<Table>,
+    through: Seqno,
+    horizon: Seqno,
+    /// Pages of large values that runs of the table name.
+    blobs: RangeSet,
+    /// Ranges that a caller wants in their final place.
+    forced: Vec<Forced>,
+    /// Where the next swap leaves the large values that it drops.
+    graves: Arc<Graves>,
+}
+
+/// A caller's request to bring a range into its final place.
+#[derive(Clone, Debug)]
+struct Forced {
+    range: KeyRange,
+    /// Runs with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for the sake of snapshots.
+    before: OwnerId,
+}
+
+/// A claimed piece of work.
+enum Claim {
+    Pack(Box<PackJob>),
+    Merge(Box<Merge>),
+    /// It was done at once, or the last piece of a task was: no data moved.
+    Moved,
+    /// It could not be started: an input cannot be read.
+    Damage(Error),
+}
+
+impl Cola {
+    /// An empty array whose runs hold everything (that is, nothing) up to `through`.
+    pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Cola {
+        Cola::around(core, sizes, Table::default(), RangeSet::default(), through)
+    }
+
+    /// Opens the array that a checkpoint wrote, and marks the pages that it reaches.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if the table or the record itself is damaged.
+    pub fn open(core: Core, sizes: Sizes, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Cola> {
+        let loaded = persist::load(&core, record, prefetch)?;
+        let cola = Cola::around(core, sizes, loaded.table.with_covers(), loaded.blobs, record.through);
+        cola.recount(&mut cola.inner.lock());
+        Ok(cola)
+    }
+
+    fn around(core: Core, sizes: Sizes, table: Table, blobs: RangeSet, through: Seqno) -> Cola {
+        let rows = Arc::new(core.rows.of_index(through));
+        let next_layer = table.layers.len() as u64;
+        let graves = Graves::new(core.data.clone());
+        let world = World { table: Arc::new(table), through, horizon: Seqno(0), blobs, forced: Vec::new(), graves };
+        let view = ColaView::of(&world, &rows);
+        core.pool.hold(EMPTY_BYTES);
+        Cola {
+            owing: Owing::new(core.share.clone()),
+            core,
+            rows,
+            sizes,
+            published: ArcSwap::from_pointee(view),
+            inner: Mutex::new(Inner {
+                world,
+                tasks: Vec::new(),
+                stuck: Stuck::default(),
+                next_layer,
+                next_task: 0,
+                relieved_to: Vec::new(),
+                keep: Stripes::default(),
+                cleared: false,
+            }),
+            queue: PackQueue::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Claims the next piece of work: memtables first, since they hold memory; then tasks under way; then a new one.
+    fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
+        let mut inner = self.inner.lock();
+        if let Some(job) = self.claim_pack(&mut inner, keep) {
+            return Ok(Some(Claim::Pack(job)));
+        }
+        loop {
+            if let Some(claim) = self.claim_piece(&mut inner, None, keep)? {
+                return Ok(Some(claim));
+            }
+            match self.begin_task(&mut inner)? {
+                Begun::Nothing => return Ok(None),
+                Begun::Moved => return Ok(Some(Claim::Moved)),
+                Begun::Task => {}
+            }
+        }
+    }
+
+    fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
+        self.queue.claim(|batch| {
+            let bottom = inner.world.table.layers.is_empty();
+            let filter = self.filter();
+            inner.keep = keep();
+            let (keep, operator) = (inner.keep.clone(), self.sizes.operator.clone());
+            Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, operator, bottom))
+        })
+    }
+
+    fn filter(&self) -> FilterBuilder {
+        FilterBuilder::new(self.sizes.filters, 1)
+    }
+
+    /// Recomputes the compaction debt after a swap.
+    fn recount(&self, inner: &mut Inner) {
+        let table = &inner.world.table;
+        let working: u64 = inner.tasks.iter().map(|task| task.bytes(table).max(1)).sum();
+        let waiting = self.next_choice(inner).map_or(0, |choice| {
+            let inputs = table.layers.iter().filter(|layer| choice.layers.contains(&layer.id));
+            inputs.map(Layer::bytes).sum::<u64>().max(1)
+        });
+        let lone = if inner.tasks.is_empty() && choose::is_mostly_deletes(table) && !inner.is_stuck() {
+            table.bytes().max(1)
+        } else {
+            0
+        };
+        let requested: u64 = inner.world.forced.iter().map(|request| inner.requested(request)).sum();
+        self.owing.change(|own| {
+            own.compact_bytes = working + waiting + lone;
+            own.requested_bytes = requested;
+        });
+    }
+
+    /// The next task that could start beside those under way.
+    fn next_choice(&self, inner: &Inner) -> Option<choose::Choice> {
+        let busy: Vec<LayerId> = inner.tasks.iter().flat_map(|task| task.layers.iter().copied()).collect();
+        let below = inner.tasks.iter().map(|task| task.level).min();
+        choose(&inner.world.table, self.sizes.growth, &busy, below, !inner.is_stuck())
+    }
+
+    fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
+        let (bytes, done) = match job.step(budget) {
+            Ok(stepped) => stepped,
+            Err(e) => {
+                // What it has written is freed before another worker tries the same.
+                let batch = job.batch.clone();
+                drop(job);
+                return Err(self.give_up_pack(batch, e));
+            }
+        };
+        if !done {
+            let mut inner = self.inner.lock();
+            if inner.cleared {
+                self.queue.done();
+                self.forget_batch(&mut inner, &job.batch);
+            } else {
+                self.queue.park(job);
+            }
+            return Ok(Progress { bytes, ..Progress::default() });
+        }
+        let batch = job.batch.clone();
+        let attached = job.finish().and_then(|output| self.attach(&batch, &output));
+        if let Err(e) = attached {
+            return Err(self.give_up_pack(batch, e));
+        }
+        self.owing.change(|own| own.pack_bytes = own.pack_bytes.saturating_sub(batch.bytes));
+        Ok(Progress { bytes, packed: Some(batch.bytes), ..Progress::default() })
+    }
+
+    /// Frees the large values that only a memtable of a dropped keyspace names.
+    fn forget_batch(&self, inner: &mut Inner, batch: &SealedBatch) {
+        let world = inner.world.clone();
+        self.publish(inner, world, &blobs_of(&batch.memtable));
+    }
+
+    /// Puts a memtable that could not be packed back in front of the queue.
+    fn give_up_pack(&self, batch: SealedBatch, error: Error) -> Error {
+        let mut inner = self.inner.lock();
+        if inner.cleared {
+            self.queue.done();
+            self.forget_batch(&mut inner, &batch);
+        } else {
+            self.queue.give_up(batch);
+        }
+        error
+    }
+
+    /// Makes the run of a packed memtable the newest layer, drops what its range tombstones cover, and swaps the table.
+    fn attach(&self, batch: &SealedBatch, output: &Output) -> Result<()> {
+        let slice = output.open(&self.core)?;
+        let mut inner = self.inner.lock();
+        if inner.cleared {
+            self.queue.done();
+            self.forget_batch(&mut inner, batch);
+            return Ok(());
+        }
+        let mut world = inner.world.clone();
+        if let Some(slice) = slice {
+            let part = Part { deletes: output.deletes.count(), ..Part::new(slice) };
+            let id = inner.layer_id();
+            let table = world.table.with_newest(Layer { id, level: 0, parts: Arc::new(vec![part]) });
+            world.table = Arc::new(self.wipe(&inner, table)?.with_covers_of_newest());
+        }
+        assert!(batch.through >= world.through, "memtables are attached in order");
+        world.through = batch.through;
+        world.horizon = world.horizon.max(output.horizon).max(inner.keep.horizon);
+        for blob in &output.kept_blobs {
+            world.blobs.insert(blob.start.0, blob.pages.into());
+        }
+        self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
+        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
+        self.queue.done();
+        self.publish(&mut inner, world, &output.dropped_blobs);
+        drop(inner);
+        events::packed(batch.bytes, output.bytes());
+        Ok(())
+    }
+
+    /// Drops what range tombstones of the newest layer cover, if every reader sees them: space comes back without a compaction. Not where
+    /// large values would have to be freed: that is left to a compaction, which finds them; nor where a task is under way.
+    fn wipe(&self, inner: &Inner, mut table: Table) -> Result<Table> {
+        let newest = table.layers[0].parts[0].slice.clone();
+        let count = newest.run().meta().range_tombstones;
+        if count == 0 || count > MOST_TOMBSTONES || !inner.tasks.is_empty() {
+            return Ok(table);
+        }
+        for tombstone in newest.tombstones(&KeyRange::all())? {
+            let is_seen = inner.keep.stripe_of(tombstone.seqno) == 0 || SeededBug::LevelWipedForSnapshots.is_on();
+            let goes = |part: &Part| {
+                let meta = part.slice.run().meta();
+                meta.blob_puts == 0 && meta.max_seqno < tombstone.seqno
+            };
+            let covered = |layer: &Layer| layer.parts_in(&tombstone.range).iter().all(goes);
+            if is_seen && table.layers[1..].iter().all(covered) {
+                table = match table.wiped(&tombstone.range) {
+                    // A damaged block keeps old data from being dropped, not new data from being attached.
+                    Err(e) if e.is_damage() => continue,
+                    wiped => wiped?,
+                };
+            }
+        }
+        Ok(table)
+    }
+
+    /// Makes a new table the current one: the one place where readers' world changes. Large values in `dropped` are freed when the last
+    /// view before it is gone.
+    fn publish(&self, inner: &mut Inner, mut world: World, dropped: &[Extent]) {
+        world.graves = inner.world.graves.succeed(dropped);
+        inner.world = world;
+        let met: Vec<bool> = inner.world.forced.iter().map(|request| inner.requested(request) == 0).collect();
+        let mut met = met.into_iter();
+        inner.world.forced.retain(|_| !met.next().unwrap_or(false));
+        self.published.store(Arc::new(ColaView::of(&inner.world, &self.rows)));
+        self.recount(inner);
+    }
+}
+
+impl Drop for Cola {
+    fn drop(&mut self) {
+        self.core.pool.let_go(EMPTY_BYTES);
+    }
+}
+
+impl Inner {
+    fn layer_id(&mut self) -> LayerId {
+        self.next_layer += 1;
+        LayerId(self.next_layer)
+    }
+
+    /// Bytes that a request still waits for: of old runs in its range that can be read.
+    fn requested(&self, request: &Forced) -> u64 {
+        let old = |part: &&Part| part.slice.run().meta().id < request.before && !self.stuck.holds(&part.slice);
+        let layers = self.world.table.layers.iter();
+        layers.flat_map(|layer| layer.parts_in(&request.range)).filter(old).map(|part| part.bytes.max(1)).sum()
+    }
+
+    /// Whether some part could not be read.
+    fn is_stuck(&self) -> bool {
+        !self.stuck.is_empty() && self.world.table.parts().any(|part| self.stuck.holds(&part.slice))
+    }
+}
+
+/// Damage ends a compaction, and its inputs are left as they are; any other failure is the caller's.
+fn left_alone(error: Error) -> Result<Progress> {
+    match error.is_damage() {
+        true => Ok(Progress { damage: Some(error), ..Progress::default() }),
+        false => Err(error),
+    }
+}
+
+impl Index for Cola {
+    fn index_type(&self) -> &'static IndexType {
+        &TYPE
+    }
+
+    fn ingest(&self, batch: SealedBatch) {
+        self.owing.change(|own| own.pack_bytes += batch.bytes);
+        self.queue.push(batch);
+    }
+
+    fn view(&self) -> Arc<dyn IndexView> {
+        self.published.load_full()
+    }
+
+    fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView)) {
+        look(&**self.published.load());
+    }
+
+    fn debt(&self) -> Debt {
+        self.owing.debt()
+    }
+
+    fn step(&self, budget: u64, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        match self.claim(keep)? {
+            Some(Claim::Pack(job)) => self.step_pack(job, budget),
+            Some(Claim::Merge(merge)) => self.step_merge(merge, budget),
+            Some(Claim::Moved) => Ok(Progress::default()),
+            Some(Claim::Damage(e)) => left_alone(e),
+            None => Ok(Progress { idle: true, ..Progress::default() }),
+        }
+    }
+
+    fn relieve(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        self.relieve_in(room, keep)
+    }
+
+    /// Nothing here is worth doing only in idle time.
+    fn rest(&self) {}
+
+    fn cut(&self) -> Result<Cut> {
+        let world = self.inner.lock().world.clone();
+        // Nothing was ever in it: then nothing has to be written or read for it.
+        let untouched = world.table.layers.is_empty() && world.blobs.is_empty();
+        let bytes = match untouched {
+            true => Vec::new(),
+            false => persist::store(&self.core, &world.table, &world.blobs, self.sizes.growth.factor)?,
+        };
+        let pin = Arc::new(ColaView::of(&world, &self.rows));
+        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
+    }
+
+    fn compact(&self, range: &KeyRange) -> Result<()> {
+        let mut inner = self.inner.lock();
+        // A caller who asks gets an answer: what was left alone is tried again.
+        inner.stuck = Stuck::default();
+        let mut world = inner.world.clone();
+        world.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });
+        self.publish(&mut inner, world, &[]);
+        Ok(())
+    }
+
+    fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
+        self.published.load().estimate(range)
+    }
+
+    fn entries(&self) -> (u64, u64) {
+        self.published.load().entries()
+    }
+
+    fn stats(&self) -> IndexStats {
+        let mut stats = self.published.load().stats();
+        stats.packed_bytes = self.counters.packed_bytes.load(Relaxed);
+        stats.compacted_bytes = self.counters.compacted_bytes.load(Relaxed);
+        stats.filter_bytes = self.counters.filter_bytes.load(Relaxed);
+        stats.wasted_bytes = self.counters.wasted_bytes.load(Relaxed);
+        stats.compactions = self.counters.compactions.load(Relaxed);
+        stats.flushes = self.counters.moved.load(Relaxed);
+        stats.debt = self.debt();
+        let inner = self.inner.lock();
+        let stuck = inner.world.table.parts().filter(|part| inner.stuck.holds(&part.slice));
+        stats.damaged_runs =
+            stuck.map(|part| part.slice.run().meta().id).collect::<std::collections::HashSet<_>>().len() as u64;
+        stats
+    }
+
+    fn clear(&self) {
+        let mut inner = self.inner.lock();
+        inner.cleared = true;
+        let unpacked = self.queue.clear();
+        self.owing.end();
+        inner.tasks.retain(|task| matches!(task.slot, Slot::Working));
+        let mut world = inner.world.clone();
+        world.table = Arc::new(Table::default());
+        world.forced.clear();
+        let mut blobs: Vec<Extent> = std::mem::take(&mut world.blobs).iter().flat_map(extents).collect();
+        self.rows.begin(Seqno::MAX);
+        self.rows.remove_where(|_, _| true);
+        blobs.extend(unpacked.iter().flat_map(|batch| blobs_of(&batch.memtable)));
+        self.publish(&mut inner, world, &blobs);
+    }
+
+    fn pin(&self) -> Verification<'_> {
+        let world = self.inner.lock().world.clone();
+        let stored = world.table.stored();
+        Box::new(move |visit| {
+            // The whole of it is kept: its graves hold the large values that compactions drop meanwhile.
+            let world = &world;
+            check::verify(&self.core, &world.table, stored, &world.blobs, visit);
+            Ok(())
+        })
+    }
+
+    fn parts(&self) -> Vec<SalvagePart> {
+        check::parts(&self.published.load().table)
+    }
+
+    fn describe(&self, out: &mut String) {
+        check::describe(&self.published.load().table, self.sizes.growth, out);
+    }
+
+    fn run(&self, id: OwnerId) -> Option<RunMeta> {
+        self.published.load().table.run(id)
+    }
+}
+
+/// A slice that is merged, with its identity.
+fn run_of(slice: &Arc<RunSlice>) -> OwnerId {
+    slice.run().meta().id
+}

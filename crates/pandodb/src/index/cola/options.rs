@@ -1,0 +1,108 @@
+//! The type of the lookahead array: its line in the registry, its options and their builder.
+
+use std::sync::Arc;
+
+use super::choose::Growth;
+use super::{Cola, Sizes, persist};
+use crate::filter::Filters;
+use crate::index::options::{COMPRESSION, FILTERS, OptionSpec, Settings, Values, compression_value, filters_value};
+use crate::index::types::{IndexKind, IndexType, Mode, Order};
+use crate::index::{Index, IndexOptions};
+use crate::run::Compression;
+
+/// What the store has to know of this index.
+pub static TYPE: IndexType = IndexType {
+    name: "cola",
+    about: "A lookahead array: one sorted sequence for each level, each level some times larger than the one above. \
+            For random writes with scans at random places.",
+    order: Order::Sorted,
+    modes: &[Mode::Product],
+    feature: 1 << 16,
+    options: &[GROWTH, OWN_FILTERS, COMPRESSION],
+    create: |core, settings, through| {
+        Ok(Arc::new(Cola::create(core.clone(), Sizes::of(settings), through)) as Arc<dyn Index>)
+    },
+    open: |core, settings, record, prefetch| {
+        Ok(Arc::new(Cola::open(core.clone(), Sizes::of(settings), record, prefetch)?) as Arc<dyn Index>)
+    },
+    first_blocks: persist::first_blocks,
+};
+
+const GROWTH: OptionSpec = OptionSpec {
+    name: "growth",
+    about: "How many times larger a level is than the one above.",
+    default: 4,
+    values: Values::Range(2, 64),
+};
+
+/// Runs have filters of their own: nothing here stands together for long enough for a maplet.
+const OWN_FILTERS: OptionSpec = OptionSpec { values: Values::Words(&["auto", "bloom", "quotient"]), ..FILTERS };
+
+impl Sizes {
+    /// The sizes that settings ask for.
+    fn of(settings: &Settings) -> Sizes {
+        Sizes {
+            growth: Growth { factor: settings.get(GROWTH.name), memtable_bytes: settings.memtable_bytes },
+            filters: settings.filters(Filters::Bloom),
+            compression: settings.compression(),
+            operator: settings.operator.clone(),
+        }
+    }
+}
+
+/// The lookahead array as the index of a keyspace, with options. Values out of bounds are refused when the keyspace is created.
+///
+/// ```
+/// let dir = tempfile::tempdir()?;
+/// use pandodb::{ColaOptions, KeyspaceOptions, Store};
+/// let store = Store::open(dir.path().join("s"))?;
+/// let events = store.keyspace_with("events", KeyspaceOptions::new().index(ColaOptions::new().growth(8)))?;
+/// events.put("a", "b")?;
+/// assert_eq!(store.keyspaces()[0].index.to_string(), "cola:growth=8,mode=product");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ColaOptions(IndexOptions);
+
+impl ColaOptions {
+    /// The defaults of the store.
+    pub fn new() -> ColaOptions {
+        ColaOptions(IndexKind::of(&TYPE).into())
+    }
+
+    /// How many times larger a level is than the one above, 2 to 64; the default is 4. Small: data is written more rarely, and a scan
+    /// merges more levels.
+    #[must_use]
+    pub fn growth(self, factor: u64) -> ColaOptions {
+        self.put(GROWTH.name, factor)
+    }
+
+    /// Which filters new runs get, [`Filters::Bloom`] (the default) or [`Filters::Quotient`].
+    #[must_use]
+    pub fn filters(self, filters: Filters) -> ColaOptions {
+        self.put(FILTERS.name, filters_value(filters))
+    }
+
+    /// How compactions store the leaves of runs in the last level. The default is [`Compression::None`].
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> ColaOptions {
+        self.put(COMPRESSION.name, compression_value(compression))
+    }
+
+    fn put(mut self, name: &str, value: u64) -> ColaOptions {
+        self.0.put(name, value);
+        self
+    }
+}
+
+impl Default for ColaOptions {
+    fn default() -> ColaOptions {
+        ColaOptions::new()
+    }
+}
+
+impl From<ColaOptions> for IndexOptions {
+    fn from(options: ColaOptions) -> IndexOptions {
+        options.0
+    }
+}

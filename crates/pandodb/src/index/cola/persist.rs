@@ -1,0 +1,176 @@
+//! The table on disk: one block in two copies ([`crate::space::twin`]), written when a checkpoint first meets a table, never changed.
+//!
+//! Root record (integers varint): `version (1) | growth factor | place of the table | large values`, the last two as
+//! [`crate::index::runs::codec`] has them.
+//!
+//! Table block, after the 16-byte header: body length u32, then the body:
+//!
+//! ```text
+//!  layer count
+//!  for each layer, newest first: level | part count | for each part, in key order: run description | slice
+//! ```
+//!
+//! A run of which several parts are left is described in each; on opening they share one object again. Trust nothing: order and bounds
+//! are checked before a table is believed.
+
+use std::sync::Arc;
+
+use super::choose::MAX_LEVEL;
+use super::table::{Layer, LayerId, Part, Table};
+use crate::base::codec::{Reader, put_varint};
+use crate::base::{BlockAddr, Error, Result, SeededBug};
+use crate::index::runs::codec::{Runs, Stored, get_blobs, mark_blobs, put_blobs};
+use crate::index::{Core, RootRecord};
+use crate::run::{RunMeta, RunSlice};
+use crate::space::data::DATA_FILE;
+use crate::space::ranges::RangeSet;
+use crate::space::{BLOCK_HEADER, BlockKind, Prefetch, Twin};
+
+const VERSION: u64 = 1;
+/// Bytes of the length in front of the body.
+const LENGTH: usize = 4;
+/// The greatest growth factor that is believed.
+const MAX_GROWTH: u64 = 1 << 16;
+
+/// Writes a table that is not on disk yet; returns the root record.
+pub fn store(core: &Core, table: &Table, blobs: &RangeSet, growth: u64) -> Result<Vec<u8>> {
+    let stored = match table.stored() {
+        Some(stored) => stored,
+        None => {
+            let mut body = vec![0; LENGTH];
+            encode(table, &mut body);
+            let len = (body.len() - LENGTH) as u32;
+            body[..LENGTH].copy_from_slice(&len.to_le_bytes());
+            let id = core.ids.next();
+            let stored = Stored { id, twin: Twin::write(&core.data, &body, id, BlockKind::LevelTable)? };
+            table.set_stored(stored, &core.data);
+            stored
+        }
+    };
+    Ok(encode_root(stored, blobs, growth))
+}
+
+fn encode_root(stored: Stored, blobs: &RangeSet, growth: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, VERSION);
+    put_varint(&mut out, growth);
+    stored.encode(&mut out);
+    put_blobs(&mut out, blobs);
+    out
+}
+
+fn encode(table: &Table, out: &mut Vec<u8>) {
+    let missed = usize::from(SeededBug::LevelNotWritten.is_on() && table.layers.len() > 1);
+    let layers = &table.layers[missed..];
+    put_varint(out, layers.len() as u64);
+    for layer in layers {
+        put_varint(out, layer.level.into());
+        put_varint(out, layer.parts.len() as u64);
+        for part in layer.parts.iter() {
+            part.slice.run().meta().encode(out);
+            part.slice.encode(out);
+        }
+    }
+}
+
+/// A table from disk.
+pub struct Loaded {
+    /// The table.
+    pub table: Table,
+    /// Pages of large values.
+    pub blobs: RangeSet,
+}
+
+/// Where a root record says that the table is, and a reader of what follows.
+fn root_of(record: &RootRecord) -> Result<(Stored, Reader<'_>)> {
+    let mut reader = Reader::new(&record.bytes, "root record");
+    if reader.varint()? != VERSION {
+        return Err(reader.corrupt("unknown version"));
+    }
+    // For people who look at the record: a keyspace's options say which factor holds.
+    reader.varint_max(MAX_GROWTH)?;
+    Ok((Stored::decode(&mut reader)?, reader))
+}
+
+/// The blocks with which loading begins. A record that is not whole has none.
+pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
+    root_of(record).map_or(Vec::new(), |(stored, _)| stored.copies(core).collect())
+}
+
+/// Reads the table that a root record names and marks every page that it reaches.
+pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
+    let (stored, mut reader) = root_of(record)?;
+    let blobs = get_blobs(&mut reader)?;
+    if !reader.is_empty() {
+        return Err(reader.corrupt("trailing bytes"));
+    }
+    let mut runs = Runs::new(core);
+    let table = match load_table(core, stored, &mut runs, prefetch) {
+        // A store that is open for reading does without a table that is lost in both copies.
+        Err(e) if !core.mend && e.is_damage() => Table::lost(e),
+        table => table?,
+    };
+    runs.settle()?;
+    mark_blobs(&core.data, &blobs)?;
+    Ok(Loaded { table, blobs })
+}
+
+fn load_table(core: &Core, stored: Stored, runs: &mut Runs<'_>, prefetch: &mut Prefetch) -> Result<Table> {
+    let data = &core.data;
+    let addr = stored.twin.0[0];
+    let kind = BlockKind::LevelTable;
+    let bad = |detail: &str| data.corrupt(addr, kind.name(), detail);
+    let read = if core.mend { Twin::mend } else { Twin::read };
+    // First marked, then repaired: what is written must lie in the file and belong to no other owner.
+    stored.twin.mark(data)?;
+    let buf = read(&stored.twin, prefetch, stored.id, kind)?;
+    let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
+    let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
+    let mut reader = Reader::new(body, kind.name());
+    let in_file = |e: Error| e.in_file(DATA_FILE, addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64);
+    let layers = decode(&mut reader, runs).map_err(in_file)?;
+    let table = Table::unchecked(layers, None);
+    if let Some(problem) = table.problem() {
+        return Err(bad(problem));
+    }
+    table.set_stored(stored, data);
+    Ok(table)
+}
+
+fn decode(reader: &mut Reader<'_>, runs: &mut Runs<'_>) -> Result<Vec<Layer>> {
+    let count = reader.count(4)?;
+    let mut layers = Vec::with_capacity(count);
+    for id in 0..count as u64 {
+        let level = reader.varint_max(MAX_LEVEL.into())? as u32;
+        let count = reader.count(4)?;
+        let mut parts = Vec::with_capacity(count);
+        for _ in 0..count {
+            let run = runs.meet(RunMeta::decode(reader)?, false, reader)?;
+            parts.push(Part::new(RunSlice::restore(run, reader)?));
+        }
+        layers.push(Layer { id: LayerId(id), level, parts: Arc::new(parts) });
+    }
+    if !reader.is_empty() {
+        return Err(reader.corrupt("trailing bytes"));
+    }
+    Ok(layers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{OwnerId, PageNo};
+
+    #[test]
+    fn golden_bytes_of_a_root_record() {
+        let mut blobs = RangeSet::default();
+        blobs.insert(40, 3);
+        let place = |page| BlockAddr { page: PageNo(page), pages: 1 };
+        let stored = Stored { id: OwnerId(9), twin: Twin([place(200), place(264)]) };
+        let hex: String = encode_root(stored, &blobs, 4).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "01040901c8018802012803");
+        let mut empty = Vec::new();
+        encode(&Table::default(), &mut empty);
+        assert_eq!(empty, [0]);
+    }
+}

@@ -1,0 +1,180 @@
+//! Reading: the view, the point lookup and the scan.
+//!
+//! A lookup asks one part of each layer, newest first. A scan takes a part of the oldest layer at a time and merges what all layers hold
+//! in its range.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::World;
+use super::table::{Layer, Table};
+use crate::base::sync::Once;
+use crate::base::{KeyRange, PAGE, RangeTombstone, Result, Seqno};
+use crate::index::graves::Graves;
+use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
+use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
+use crate::rows::IndexRows;
+use crate::run::ReadAhead;
+
+/// One table, with what it holds.
+pub struct ColaView {
+    /// The layers.
+    pub table: Arc<Table>,
+    through: Seqno,
+    horizon: Seqno,
+    /// Bytes of large values.
+    blob_bytes: u64,
+    /// Messages and point tombstones, once they were asked for.
+    counted: Once<(u64, u64)>,
+    rows: Arc<IndexRows>,
+    /// Held, not read: large values that later swaps drop outlive this view.
+    _graves: Arc<Graves>,
+}
+
+impl ColaView {
+    pub(super) fn of(world: &World, rows: &Arc<IndexRows>) -> ColaView {
+        ColaView {
+            table: world.table.clone(),
+            through: world.through,
+            horizon: world.horizon,
+            blob_bytes: world.blobs.iter().map(|(_, pages)| pages * PAGE as u64).sum(),
+            counted: Once::new(),
+            rows: rows.clone(),
+            _graves: world.graves.clone(),
+        }
+    }
+
+    /// What all parts hold inside `range`.
+    pub(super) fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
+        let mut sum = Estimate::default();
+        for part in self.table.layers.iter().flat_map(|layer| layer.parts_in(range)) {
+            let (bytes, entries) = part.slice.estimate(range)?;
+            sum.bytes += bytes;
+            sum.entries += entries;
+        }
+        Ok(sum)
+    }
+
+    pub(super) fn stats(&self) -> IndexStats {
+        let layers = &self.table.layers;
+        let levels: HashSet<u32> = layers.iter().map(|layer| layer.level).collect();
+        let mut stats = IndexStats {
+            levels: levels.len().max(1) as u32,
+            nodes: layers.len() as u64,
+            max_runs_on_path: layers.len() as u64,
+            ..IndexStats::default()
+        };
+        let mut seen = HashSet::new();
+        for part in self.table.parts() {
+            let (run, meta) = (part.slice.run(), part.slice.run().meta());
+            if seen.insert(meta.id) {
+                stats.runs += 1;
+                stats.search_bytes += meta.search_bytes();
+                stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
+            }
+            // A part is taken to be like the rest of its run.
+            let (entries, all) = (part.slice.entries(), meta.entries().max(1));
+            let share = |count: u64| (u128::from(count) * u128::from(entries) / u128::from(all)) as u64;
+            stats.entries += entries;
+            stats.tombstones += share(meta.deletes);
+            stats.logical_bytes += share(meta.key_bytes + meta.value_bytes + meta.blob_bytes);
+        }
+        stats.disk_bytes += self.blob_bytes;
+        stats
+    }
+
+    /// Messages in runs and the point tombstones among them: counted once for each view.
+    pub(super) fn entries(&self) -> (u64, u64) {
+        *self.counted.get_or_init(|| {
+            let stats = self.stats();
+            (stats.entries, stats.tombstones)
+        })
+    }
+}
+
+impl IndexView for ColaView {
+    fn through(&self) -> Seqno {
+        self.through
+    }
+
+    fn horizon(&self) -> Seqno {
+        self.horizon
+    }
+
+    fn probe<'v>(&'v self, _: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
+        Box::new(PathProbe::new(LayersPath { table: &self.table, next: 0 }, &self.rows, self.through))
+    }
+
+    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
+        Ok(Box::new(PiecewiseCursor::new(self, range, reverse)))
+    }
+
+    fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
+        self.table.tombstones(range, out)
+    }
+}
+
+/// The way of a key through the layers.
+struct LayersPath<'v> {
+    table: &'v Table,
+    /// The layer to be asked next.
+    next: usize,
+}
+
+fn stop_in<'v>(layer: &'v Layer, key: &[u8]) -> Option<Stop<'v>> {
+    layer.part_for(key).map(|part| Stop { slice: &part.slice, route: None })
+}
+
+impl<'v> Path<'v> for LayersPath<'v> {
+    fn stop(&mut self, key: &[u8]) -> Result<Option<Stop<'v>>> {
+        if let Some(error) = &self.table.lost {
+            return Err(error.clone());
+        }
+        let layers: &'v [Layer] = &self.table.layers;
+        while let Some(layer) = layers.get(self.next) {
+            let stop = stop_in(layer, key);
+            if stop.is_some() {
+                return Ok(stop);
+            }
+            self.next += 1;
+        }
+        Ok(None)
+    }
+
+    fn advance(&mut self) {
+        self.next += 1;
+    }
+
+    fn ahead(&self, key: &[u8], visit: &mut dyn FnMut(Stop<'v>) -> ControlFlow<()>) {
+        let layers: &'v [Layer] = &self.table.layers;
+        for stop in layers[self.next..].iter().filter_map(|layer| stop_in(layer, key)) {
+            if visit(stop).is_break() {
+                return;
+            }
+        }
+    }
+}
+
+impl Pieces for ColaView {
+    /// Up to the end of the oldest layer's part at that end of `rest`.
+    fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
+        if let Some(error) = &self.table.lost {
+            return Err(error.clone());
+        }
+        let guides = self.table.layers.last().map_or(&[][..], |oldest| oldest.parts_in(rest));
+        let range = match (guides, reverse) {
+            ([], _) => rest.clone(),
+            ([first, ..], false) => KeyRange::new(rest.from.clone(), first.slice.range().to.clone()),
+            ([.., last], true) => KeyRange::new(last.slice.range().from.clone(), rest.to.clone()),
+        };
+        let range = range.intersect(rest);
+        let mut slices = Vec::new();
+        for (at, layer) in self.table.layers.iter().enumerate() {
+            // Most of what a scan meets is in the oldest layer.
+            let ahead = if at + 1 == self.table.layers.len() { ReadAhead::Wide } else { ReadAhead::Scan };
+            slices.extend(layer.parts_in(&range).iter().map(|part| (part.slice.clone(), ahead)));
+        }
+        Ok(Piece { range, slices })
+    }
+}

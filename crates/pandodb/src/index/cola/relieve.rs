@@ -1,0 +1,225 @@
+//! Work on a full disk: what gives the most space back for the least space.
+//!
+//! ```text
+//!   a memtable that waits, if a piece still fits beside it ─▶ packed to its end: the log behind it goes
+//!   else the next piece of the key space, of all layers, in which deletes hide much ─▶ compacted to its end, published
+//!   else a piece of a task that the levels want, if it fits beside the space that deletes will need
+//! ```
+//!
+//! A piece is cut so that its output fits. Its inputs are freed when it is published, whatever their layers hold elsewhere. The pieces go
+//! round the key space, so that every key has its turn: the longer ago that was, the more deletes have come since.
+//!
+//! Outputs that are half done are given up: their space is worth more elsewhere. While another thread works on a piece, none begins here.
+
+use super::choose::entry_bytes;
+use super::table::{Layer, LayerId, Table};
+use super::task::{Begun, Slot, Task};
+use super::{Claim, Cola, Inner, left_alone};
+use crate::base::{Error, KeyRange, PAGE, Result};
+use crate::index::{Progress, Room};
+use crate::resolve::Stripes;
+
+/// A compaction needs a sixteenth more than its inputs: filter, inner blocks, pages that are not full.
+const OVERHEAD: u64 = 16;
+/// With time, a piece is compacted for what its deletes hide if that is one part in so many.
+const WORTH: u64 = 16;
+/// Pieces of the key space that are looked at before a thread gives up.
+const MOST_PIECES: u32 = 256;
+
+/// The most bytes of inputs whose compaction fits into so much room.
+fn fitting(room: u64) -> u64 {
+    let room = room.saturating_sub(4 * PAGE as u64);
+    room - room / OVERHEAD
+}
+
+impl Cola {
+    /// See [`crate::index::Index::relieve`].
+    pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        self.give_up_parked();
+        let waits = self.owing.debt().pack_bytes.min(self.sizes.growth.memtable_bytes);
+        let is_short = waits > 0 && room.bytes < waits + waits / 4 + room.spare;
+        if is_short {
+            match self.merge_within(room, true, keep) {
+                Ok(progress) if progress.idle => {}
+                Err(Error::DiskFull { .. }) => {}
+                result => return result,
+            }
+        }
+        match self.pack_one(keep) {
+            Ok(Some(progress)) => Ok(progress),
+            Ok(None) => self.merge_within(room, room.urgent, keep),
+            Err(full @ Error::DiskFull { .. }) => match self.merge_within(room, true, keep)? {
+                progress if progress.idle => Err(full),
+                progress => Ok(progress),
+            },
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives up pieces under way that no thread works on, with what they have written: they begin anew, smaller.
+    fn give_up_parked(&self) {
+        let mut inner = self.inner.lock();
+        let parked = inner.tasks.iter_mut().filter(|task| matches!(task.slot, Slot::Parked(_)));
+        parked.for_each(|task| task.slot = Slot::Idle);
+        self.recount(&mut inner);
+    }
+
+    /// One piece in so much room, or in less where that is not true.
+    fn merge_within(&self, mut room: Room, urgent: bool, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        loop {
+            match self.merge_one(room, urgent, keep) {
+                Err(Error::DiskFull { .. }) if room.bytes > room.spare => {
+                    self.give_up_parked();
+                    room.bytes = (room.bytes / 2).max(room.spare);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Packs the oldest memtable that waits, to its end; `None` if there is none, or another thread packs.
+    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
+        let mut done = 0;
+        loop {
+            let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
+            let progress = self.step_pack(job, u64::MAX)?;
+            done += progress.bytes;
+            // A memtable of a keyspace that was dropped is forgotten.
+            if progress.packed.is_some() || self.inner.lock().cleared {
+                return Ok(Some(Progress { bytes: done, ..progress }));
+            }
+        }
+    }
+
+    /// One piece that fits in `room`, from its beginning to its end.
+    fn merge_one(&self, room: Room, urgent: bool, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let idle = Progress { idle: true, ..Progress::default() };
+        let mut claim = {
+            let mut inner = self.inner.lock();
+            if inner.cleared || inner.tasks.iter().any(|task| matches!(task.slot, Slot::Working)) {
+                return Ok(idle);
+            }
+            // What may be used without touching the space that deletes will need.
+            let beside = room.bytes.saturating_sub(2 * room.spare);
+            let most = if self.add_relief(&mut inner, room.bytes, urgent) {
+                Some(fitting(room.bytes))
+            } else {
+                let fits = fitting(beside);
+                if fits < room.spare {
+                    return Ok(idle);
+                }
+                match if inner.tasks.is_empty() { self.begin_task(&mut inner)? } else { Begun::Task } {
+                    Begun::Moved => return Ok(Progress::default()),
+                    Begun::Nothing => None,
+                    Begun::Task => Some(fits),
+                }
+            };
+            let Some(most) = most else { return Ok(idle) };
+            self.claim_piece(&mut inner, Some(most.max(PAGE as u64)), keep)?
+        };
+        let mut done = 0;
+        loop {
+            let merge = match claim {
+                Some(Claim::Merge(merge)) => merge,
+                Some(Claim::Damage(e)) => return left_alone(e),
+                Some(Claim::Moved) => return Ok(Progress { bytes: done, ..Progress::default() }),
+                _ => return Ok(if done == 0 { idle } else { Progress { bytes: done, ..Progress::default() } }),
+            };
+            let progress = self.step_merge(merge, u64::MAX)?;
+            done += progress.bytes;
+            if progress.damage.is_some() {
+                return Ok(Progress { bytes: done, ..progress });
+            }
+            let mut inner = self.inner.lock();
+            // Its next step; the next piece is another turn.
+            let parked = inner.tasks.iter().any(|task| matches!(task.slot, Slot::Parked(_)));
+            if !parked {
+                return Ok(Progress { bytes: done.max(1), ..progress });
+            }
+            claim = self.claim_piece(&mut inner, None, keep)?;
+        }
+    }
+
+    /// Adds a task for the next piece of the key space in which deletes hide something (`urgent`), or enough for what its compaction
+    /// costs. Whether there is one.
+    fn add_relief(&self, inner: &mut Inner, room: u64, urgent: bool) -> bool {
+        let table = inner.world.table.clone();
+        if table.layers.is_empty() {
+            return false;
+        }
+        let layers: Vec<LayerId> = table.layers.iter().map(|layer| layer.id).collect();
+        let level = table.layers.last().map_or(1, |oldest| oldest.level.max(1));
+        let hidden = entry_bytes(&table);
+        let mut from = inner.relieved_to.clone();
+        let mut wrapped = false;
+        for _ in 0..MOST_PIECES {
+            let rest = KeyRange::new(from.clone(), []);
+            let range = piece_at(&table, &rest, fitting(room));
+            let (bytes, dead) = dead_in(&table, &range, hidden);
+            let end = range.to.clone();
+            let worth = if urgent { dead > 0 } else { dead * WORTH >= bytes && dead > 0 };
+            if worth
+                && !table
+                    .layers
+                    .iter()
+                    .any(|layer| layer.parts_in(&range).iter().any(|part| inner.stuck.holds(&part.slice)))
+            {
+                inner.relieved_to = end;
+                inner.add_task(Task { layers, level, rest: range, rewrite: true, ..Task::default() });
+                return true;
+            }
+            if end.is_empty() && (wrapped || inner.relieved_to.is_empty()) {
+                return false;
+            }
+            wrapped |= end.is_empty();
+            from = end;
+            if wrapped && !from.is_empty() && from > inner.relieved_to {
+                return false;
+            }
+        }
+        inner.relieved_to = from;
+        false
+    }
+}
+
+/// The beginning of `rest` in which all layers hold about `target` bytes, cut at the ends of parts; a part that is larger by itself is
+/// cut by its task.
+fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
+    let mut ends: Vec<Vec<u8>> =
+        table.layers.iter().flat_map(|layer| layer.parts_in(rest)).map(|part| part.slice.range().to.clone()).collect();
+    ends.retain(|end| !end.is_empty() && *end > rest.from);
+    ends.sort_unstable();
+    ends.dedup();
+    let mut best = None;
+    for end in ends {
+        let range = KeyRange::new(rest.from.clone(), end);
+        let bytes: u64 = table.layers.iter().flat_map(|layer| layer.parts_in(&range)).map(|part| part.bytes).sum();
+        if best.is_some() && bytes > target {
+            break;
+        }
+        best = Some(range);
+    }
+    best.unwrap_or_else(|| rest.clone())
+}
+
+/// Bytes of a piece, and bytes that a compaction of it would probably drop: what the deletes of newer layers hide, what newer range
+/// tombstones cover, and deletes of the oldest layer themselves.
+fn dead_in(table: &Table, range: &KeyRange, entry_bytes: u64) -> (u64, u64) {
+    let of = |layer: &Layer| {
+        layer.parts_in(range).iter().fold((0, 0, 0), |(bytes, deletes, ranges), part| {
+            let meta = part.slice.run().meta();
+            (bytes + part.bytes, deletes + part.deletes, ranges + meta.range_tombstones)
+        })
+    };
+    let (mut bytes, mut dead, mut newer_ranges) = (0, 0, 0);
+    for layer in &table.layers {
+        let (own, deletes, ranges) = of(layer);
+        if newer_ranges > 0 {
+            dead += own;
+        }
+        bytes += own;
+        dead += deletes * entry_bytes.max(1);
+        newer_ranges += ranges;
+    }
+    (bytes, dead.min(bytes))
+}

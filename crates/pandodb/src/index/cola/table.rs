@@ -1,0 +1,313 @@
+//! The table of levels: which slices of runs hold the keyspace's data, newest first.
+//!
+//! ```text
+//!   layers, newest first
+//!   level 0   [ run 9          ]                   a packed memtable each
+//!   level 0   [ run 8          ]
+//!   level 1   [ run 7          ]
+//!   level 3   [ run 4 ][ run 5 ][ run 6 ]          parts: disjoint, in key order
+//! ```
+//!
+//! A layer is a sorted sequence of disjoint slices. A lookup asks, in each layer, the one part that may hold the key. A table is
+//! immutable; a change makes a new one, which shares the layers that did not change.
+//!
+//! Invariants ([`Table::problem`]): levels do not fall from newer to older layers; the parts of a layer are in key order and disjoint; a
+//! message is in one layer only, and a newer layer holds only newer messages of a key.
+
+use std::sync::Arc;
+
+use crate::base::sync::OnceLock;
+use crate::base::{KeyRange, OwnerId, RangeTombstone, Result, SeededBug};
+use crate::index::runs::Stored;
+use crate::index::runs::deletes::Deletes;
+use crate::run::RunSlice;
+use crate::space::DataFile;
+
+/// The identity of a layer while the store is open: a compaction finds its inputs by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LayerId(pub u64);
+
+/// A slice in a layer.
+#[derive(Clone)]
+pub struct Part {
+    /// The run and the keys of it that count.
+    pub slice: Arc<RunSlice>,
+    /// Estimated bytes.
+    pub bytes: u64,
+    /// Its point deletes.
+    pub deletes: u64,
+    /// Estimated bytes of older layers that its range tombstones covered when it came.
+    pub covers: u64,
+}
+
+/// The range tombstones of a run with more than this are taken to cover nothing: they are small ones.
+pub const MOST_TOMBSTONES: u64 = 256;
+
+impl Part {
+    /// A part of a slice.
+    pub fn new(slice: Arc<RunSlice>) -> Part {
+        let bytes = slice.bytes();
+        let deletes = Deletes::guess(&slice, bytes).count();
+        Part { slice, bytes, deletes, covers: 0 }
+    }
+
+    /// The same, with what its range tombstones cover in `older` layers. What cannot be read covers nothing.
+    pub fn over(self, older: &[Layer]) -> Part {
+        let count = self.slice.run().meta().range_tombstones;
+        if count == 0 || count > MOST_TOMBSTONES || older.is_empty() {
+            return self;
+        }
+        let tombstones = self.slice.tombstones(self.slice.range()).unwrap_or_default();
+        let of_part = |part: &Part, range: &KeyRange| match range.covers(part.slice.range()) {
+            true => part.bytes.max(1),
+            false => part.slice.estimate(range).map_or(0, |(bytes, _)| bytes),
+        };
+        let of_range = |range: &KeyRange| {
+            older.iter().flat_map(|layer| layer.parts_in(range)).map(|part| of_part(part, range)).sum::<u64>()
+        };
+        let covers = tombstones.iter().map(|tombstone| of_range(&tombstone.range)).sum();
+        Part { covers, ..self }
+    }
+
+    /// What is left of it in `range`; `None` if nothing is.
+    fn clip(&self, range: &KeyRange) -> Result<Option<Part>> {
+        if range.is_empty() {
+            return Ok(None);
+        }
+        Ok(self.slice.clip(range)?.map(Part::new))
+    }
+}
+
+/// A sorted sequence of disjoint slices.
+#[derive(Clone)]
+pub struct Layer {
+    /// Its identity.
+    pub id: LayerId,
+    /// The level that it belongs to.
+    pub level: u32,
+    /// In key order, disjoint; keys between two parts are not in the layer.
+    pub parts: Arc<Vec<Part>>,
+}
+
+impl Layer {
+    /// Estimated bytes.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+
+    /// The part that may hold a key.
+    #[inline]
+    pub fn part_for(&self, key: &[u8]) -> Option<&Part> {
+        let after = self.parts.partition_point(|part| part.slice.range().from.as_slice() <= key);
+        let missed = usize::from(SeededBug::LevelPartMissed.is_on() && after > 1);
+        after.checked_sub(1 + missed).map(|at| &self.parts[at]).filter(|part| part.slice.contains(key))
+    }
+
+    /// The parts that overlap a range. O(log n).
+    pub fn parts_in(&self, range: &KeyRange) -> &[Part] {
+        let ends_before = |part: &Part| !part.slice.range().to.is_empty() && part.slice.range().to <= range.from;
+        let first = self.parts.partition_point(ends_before);
+        let end = self.parts.partition_point(|part| range.is_above(&part.slice.range().from));
+        &self.parts[first.min(end)..end]
+    }
+
+    /// Takes everything in `range` out of the layer.
+    fn remove(&mut self, range: &KeyRange) -> Result<()> {
+        if self.parts_in(range).is_empty() {
+            return Ok(());
+        }
+        let mut left = Vec::with_capacity(self.parts.len() + 1);
+        for part in self.parts.iter() {
+            let own = part.slice.range();
+            if !own.overlaps(range) {
+                left.push(part.clone());
+                continue;
+            }
+            if own.from < range.from {
+                left.extend(part.clip(&KeyRange::new(own.from.clone(), range.from.clone()))?);
+            }
+            if !range.to.is_empty() {
+                left.extend(part.clip(&KeyRange::new(range.to.clone(), []).intersect(own))?);
+            }
+        }
+        self.parts = Arc::new(left);
+        Ok(())
+    }
+
+    /// Puts a part into the gap that [`Layer::remove`] has made.
+    fn insert(&mut self, part: Part) {
+        let at = self.parts.partition_point(|other| other.slice.range().from < part.slice.range().from);
+        Arc::make_mut(&mut self.parts).insert(at, part);
+    }
+}
+
+/// The layers of an index, newest first.
+#[derive(Default)]
+pub struct Table {
+    /// The layers; none is empty.
+    pub layers: Vec<Layer>,
+    /// Why neither copy of the table could be read: then it holds nothing. Only in a store that is open for reading.
+    pub lost: Option<crate::Error>,
+    stored: OnceLock<(Stored, Arc<DataFile>)>,
+}
+
+impl Table {
+    /// A table of these layers, which is not on disk.
+    pub fn new(layers: Vec<Layer>) -> Table {
+        let table = Table::unchecked(layers, None);
+        debug_assert_eq!(table.problem(), None);
+        table
+    }
+
+    /// A table as it was read: [`Table::problem`] is still to be asked.
+    pub fn unchecked(layers: Vec<Layer>, lost: Option<crate::Error>) -> Table {
+        Table { layers, lost, stored: OnceLock::new() }
+    }
+
+    /// A table that cannot be read.
+    pub fn lost(error: crate::Error) -> Table {
+        Table::unchecked(Vec::new(), Some(error))
+    }
+
+    /// Where it is on disk, once it was written.
+    pub fn stored(&self) -> Option<Stored> {
+        self.stored.get().map(|(stored, _)| *stored)
+    }
+
+    /// It was written; its pages are freed with it.
+    pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
+        assert!(self.stored.set((stored, data.clone())).is_ok(), "a table is written once");
+    }
+
+    /// What is wrong with it.
+    pub fn problem(&self) -> Option<&'static str> {
+        if self.layers.windows(2).any(|pair| pair[0].level > pair[1].level) {
+            return Some("a newer layer is of a higher level");
+        }
+        if self.layers.iter().any(|layer| layer.parts.is_empty()) {
+            return Some("a layer without parts");
+        }
+        let apart = |pair: &[Part]| {
+            let (left, right) = (pair[0].slice.range(), pair[1].slice.range());
+            !left.to.is_empty() && left.to <= right.from
+        };
+        let sorted = |layer: &Layer| layer.parts.windows(2).all(apart);
+        (!self.layers.iter().all(sorted)).then_some("the parts of a layer are not in order")
+    }
+
+    /// All parts, the newest layer first.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.layers.iter().flat_map(|layer| layer.parts.iter())
+    }
+
+    /// Estimated bytes of all layers.
+    pub fn bytes(&self) -> u64 {
+        self.layers.iter().map(Layer::bytes).sum()
+    }
+
+    /// The table as it was read, with what its range tombstones cover.
+    pub fn with_covers(mut self) -> Table {
+        for at in 0..self.layers.len() {
+            self.note_covered(at);
+        }
+        self
+    }
+
+    /// The same of the newest layer alone.
+    pub fn with_covers_of_newest(mut self) -> Table {
+        self.note_covered(0);
+        self
+    }
+
+    fn note_covered(&mut self, at: usize) {
+        let (newer, older) = self.layers.split_at_mut(at + 1);
+        let layer = &mut newer[at];
+        if layer.parts.iter().any(|part| part.slice.run().meta().range_tombstones > 0) {
+            layer.parts = Arc::new(layer.parts.iter().map(|part| part.clone().over(older)).collect());
+        }
+    }
+
+    /// A new layer in front.
+    pub fn with_newest(&self, layer: Layer) -> Table {
+        Table::new(std::iter::once(layer).chain(self.layers.iter().cloned()).collect())
+    }
+
+    /// The layers with `output` in the place of everything that the layers `inputs` hold in `range`. The inputs are neighbours; the
+    /// output goes to the oldest of them, which is of level `level` from then on.
+    pub fn replaced(
+        &self,
+        inputs: &[LayerId],
+        range: &KeyRange,
+        output: Option<&Arc<RunSlice>>,
+        level: u32,
+    ) -> Result<Table> {
+        let mut layers = self.layers.clone();
+        let of_inputs = |layer: &Layer| inputs.contains(&layer.id);
+        let oldest = layers.iter().rposition(of_inputs).expect("the inputs of a compaction stay in the table");
+        for layer in layers.iter_mut().filter(|layer| of_inputs(layer)) {
+            layer.remove(range)?;
+        }
+        if let Some(output) = output.and_then(|slice| slice.clip(range).transpose()) {
+            let part = Part::new(output?).over(&layers[oldest + 1..]);
+            layers[oldest].insert(part);
+        }
+        // An older layer may be of a smaller level where it could not take part, because it is damaged there.
+        let most = layers.get(oldest + 1).map_or(level, |older| level.min(older.level));
+        layers[oldest].level = layers[oldest].level.max(most);
+        layers.retain(|layer| !layer.parts.is_empty() || !of_inputs(layer));
+        Ok(Table::new(layers))
+    }
+
+    /// The layers without what the layers behind the first hold in `range`.
+    pub fn wiped(&self, range: &KeyRange) -> Result<Table> {
+        let mut layers = self.layers.clone();
+        for layer in layers.iter_mut().skip(1) {
+            layer.remove(range)?;
+        }
+        layers.retain(|layer| !layer.parts.is_empty());
+        Ok(Table::new(layers))
+    }
+
+    /// Cuts a part in three at the ends of `range`, so that the middle one can be treated alone.
+    pub fn cut(&self, id: LayerId, range: &KeyRange) -> Result<Table> {
+        let mut layers = self.layers.clone();
+        for layer in layers.iter_mut().filter(|layer| layer.id == id) {
+            let middle: Vec<Part> = layer
+                .parts_in(range)
+                .iter()
+                .map(|part| part.clip(range))
+                .filter_map(Result::transpose)
+                .collect::<Result<_>>()?;
+            layer.remove(range)?;
+            middle.into_iter().for_each(|part| layer.insert(part));
+        }
+        layers.retain(|layer| !layer.parts.is_empty());
+        Ok(Table::new(layers))
+    }
+
+    /// Appends the range tombstones that may cover keys of `range`.
+    pub fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
+        for layer in &self.layers {
+            for part in layer.parts_in(range) {
+                // Most runs have none, and every scan asks.
+                if part.slice.run().meta().range_tombstones > 0 {
+                    out.extend(part.slice.tombstones(range)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a run is anywhere in it.
+    pub fn run(&self, id: OwnerId) -> Option<crate::run::RunMeta> {
+        self.parts().map(|part| part.slice.run().meta()).find(|meta| meta.id == id).cloned()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        if let Some((stored, data)) = self.stored.take() {
+            stored.twin.free(&data);
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Options of an index: declared by its type, chosen for a keyspace, stored in the catalogue.
+//!
+//! ```text
+//!   OptionSpec  { name, about, default, values: a range of numbers, or words }        one list for each type
+//!   IndexOptions{ type, mode?, (name, value)… }     what a caller has chosen: a builder, or "cola:growth=8,mode=paper"
+//!   Settings    { mode, a value for each spec }     what the index is made with
+//! ```
+//!
+//! 1. A caller names a type and some values ([`IndexOptions`]); the store adds its defaults when the keyspace is created
+//!    (`IndexOptions::with_defaults`) and checks all of them. From then on they belong to the keyspace.
+//! 2. The catalogue holds the mode, and the values that are not the default. So the default of an option never changes; a better one gets
+//!    an option of another name.
+//! 3. Opening turns them into [`Settings`]. A name or a value that this version lacks is an error that names it.
+//!
+//! Invariant: the values of an `IndexOptions` are in the order of the specs of its type, each at most once.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::types::{IndexKind, Mode};
+use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::{Error, Result};
+use crate::filter::Filters;
+use crate::resolve::Operator;
+use crate::run::Compression;
+
+/// The name under which the mode is set in text.
+const MODE: &str = "mode";
+/// The most options that a type has: bounds what is believed of a catalogue.
+const MOST_OPTIONS: usize = 64;
+
+/// One option of an index type.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionSpec {
+    /// Its name, as in `name=value`.
+    pub name: &'static str,
+    /// What it does, in one sentence.
+    pub about: &'static str,
+    /// The value of a keyspace that was created without naming one; for words, the place in the list.
+    pub default: u64,
+    /// The possible values.
+    pub values: Values,
+}
+
+/// The possible values of an option.
+#[derive(Clone, Copy, Debug)]
+pub enum Values {
+    /// Whole numbers from the first to the second, both included.
+    Range(u64, u64),
+    /// One of some words. The place of a word in the list is persisted.
+    Words(&'static [&'static str]),
+}
+
+impl OptionSpec {
+    /// Checks a value.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the option, the value and what is possible.
+    pub fn check(&self, value: u64) -> Result<()> {
+        let fine = match self.values {
+            Values::Range(least, most) => (least..=most).contains(&value),
+            Values::Words(words) => value < words.len() as u64,
+        };
+        if fine { Ok(()) } else { Err(self.refuse(&value.to_string())) }
+    }
+
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// As [`OptionSpec::check`].
+    pub fn parse(&self, text: &str) -> Result<u64> {
+        let value = match self.values {
+            Values::Range(..) => text.parse().ok(),
+            Values::Words(words) => words.iter().position(|&word| word == text).map(|place| place as u64),
+        };
+        value.filter(|&value| self.check(value).is_ok()).ok_or_else(|| self.refuse(text))
+    }
+
+    /// A value as [`OptionSpec::parse`] reads it.
+    pub fn show(&self, value: u64) -> String {
+        match self.values {
+            Values::Range(..) => value.to_string(),
+            Values::Words(words) => {
+                words.get(value as usize).map_or_else(|| value.to_string(), |&word| word.to_owned())
+            }
+        }
+    }
+
+    /// What is possible, in words.
+    pub fn possible(&self) -> String {
+        match self.values {
+            Values::Range(least, most) => format!("{least} to {most}"),
+            Values::Words(words) => words.join(", "),
+        }
+    }
+
+    fn refuse(&self, value: &str) -> Error {
+        let one_of = if matches!(self.values, Values::Words(_)) { "one of " } else { "" };
+        Error::invalid(format!("`{}` is {value}; it must be {one_of}{}", self.name, self.possible()))
+    }
+}
+
+/// The option of indexes that give their runs filters.
+pub const FILTERS: OptionSpec = OptionSpec {
+    name: "filters",
+    about: "Which filters new runs get: `auto` is what suits the index and its mode.",
+    default: 0,
+    values: Values::Words(&["auto", "bloom", "quotient", "maplet"]),
+};
+
+/// The option of indexes that can compress the bottom of their structure.
+pub const COMPRESSION: OptionSpec = OptionSpec {
+    name: "compression",
+    about: "How compactions store the leaves at the bottom of the structure.",
+    default: 0,
+    values: Values::Words(&["none", "lz4"]),
+};
+
+/// The value of [`FILTERS`] that stands for `filters`.
+pub(crate) fn filters_value(filters: Filters) -> u64 {
+    match filters {
+        Filters::Bloom => 1,
+        Filters::Quotient => 2,
+        Filters::Maplet => 3,
+    }
+}
+
+/// The value of [`COMPRESSION`] that stands for `compression`.
+pub(crate) fn compression_value(compression: Compression) -> u64 {
+    match compression {
+        Compression::None => 0,
+        Compression::Lz4 => 1,
+    }
+}
+
+/// A type of index with the options that were chosen for it; those that were not take the defaults of the store, or of the type.
+///
+/// Each type has a builder of its own ([`StbeOptions`](crate::StbeOptions)); as text it is `type:name=value,name=value`.
+///
+/// ```
+/// use pandodb::{IndexOptions, Mode, StbeOptions};
+/// let options: IndexOptions = "stbe:fanout=4,mode=paper".parse()?;
+/// assert_eq!(options, StbeOptions::new().fanout(4).mode(Mode::Paper).into());
+/// assert_eq!(options.to_string(), "stbe:fanout=4,mode=paper");
+/// let error = "stbe:fanout=1".parse::<IndexOptions>().unwrap_err();
+/// assert!(error.to_string().contains("2 to 64"), "{error}");
+/// # Ok::<(), pandodb::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IndexOptions {
+    kind: IndexKind,
+    mode: Option<Mode>,
+    /// Name and value, in the order of the type's specs.
+    values: Vec<(&'static str, u64)>,
+}
+
+impl From<IndexKind> for IndexOptions {
+    fn from(kind: IndexKind) -> IndexOptions {
+        IndexOptions { kind, mode: None, values: Vec::new() }
+    }
+}
+
+impl IndexOptions {
+    /// The type.
+    pub fn kind(&self) -> IndexKind {
+        self.kind
+    }
+
+    /// The mode, if one was chosen.
+    pub fn mode(&self) -> Option<Mode> {
+        self.mode
+    }
+
+    /// With that mode.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> IndexOptions {
+        self.mode = Some(mode);
+        self
+    }
+
+    /// With one option set from text; `mode` counts as an option.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the type has no such option, or the option no such value.
+    pub fn with(mut self, name: &str, value: &str) -> Result<IndexOptions> {
+        if name == MODE {
+            let mode = Mode::from_name(value);
+            let refuse = || Error::invalid(format!("`mode` is {value}; it must be one of product, paper"));
+            self.mode = Some(mode.ok_or_else(refuse)?);
+            return Ok(self);
+        }
+        let value = self.spec(name)?.parse(value)?;
+        self.put(name, value);
+        Ok(self)
+    }
+
+    /// The options that were chosen: names and values as text, without the mode.
+    pub fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
+        let spec = |name| self.kind.options().iter().find(|spec| spec.name == name).expect("set by its spec");
+        self.values.iter().map(move |&(name, value)| (name, spec(name).show(value)))
+    }
+
+    /// The value of an option as text: what was chosen, or the default of the type.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the type has no such option.
+    pub fn value(&self, name: &str) -> Result<String> {
+        let spec = self.spec(name)?;
+        Ok(spec.show(self.get(name).unwrap_or(spec.default)))
+    }
+
+    /// Sets an option of the type, unchecked: [`IndexOptions::check`] does that.
+    pub(crate) fn put(&mut self, name: &str, value: u64) {
+        let specs = self.kind.options();
+        let place = |name: &str| specs.iter().position(|spec| spec.name == name).expect("a builder knows its type");
+        self.values.retain(|(other, _)| *other != name);
+        let at = self.values.partition_point(|(other, _)| place(other) < place(name));
+        self.values.insert(at, (specs[place(name)].name, value));
+    }
+
+    /// The value that was chosen for an option.
+    fn get(&self, name: &str) -> Option<u64> {
+        self.values.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
+    }
+
+    fn spec(&self, name: &str) -> Result<&'static OptionSpec> {
+        let specs = self.kind.options();
+        specs.iter().find(|spec| spec.name == name).ok_or_else(|| {
+            let names: Vec<&str> = specs.iter().map(|spec| spec.name).chain([MODE]).collect();
+            let detail = format!("index `{}` has no option `{name}`; it has {}", self.kind, names.join(", "));
+            Error::invalid(detail)
+        })
+    }
+
+    /// Checks the mode and all values.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with what is out of bounds.
+    pub(crate) fn check(&self) -> Result<()> {
+        if let Some(mode) = self.mode.filter(|mode| !self.kind.modes().contains(mode)) {
+            return Err(Error::invalid(format!("index `{}` has no {} mode", self.kind, mode.name())));
+        }
+        self.values.iter().try_for_each(|&(name, value)| self.spec(name)?.check(value))
+    }
+
+    /// What a new keyspace is created with: these, then what `store` says of the same type, then the store's `common` values by the
+    /// names of options, and `mode`. Values that are the type's default are left out.
+    pub(crate) fn with_defaults(&self, store: &IndexOptions, mode: Mode, common: &[(&str, u64)]) -> IndexOptions {
+        let store = (store.kind == self.kind).then_some(store);
+        let mut full = IndexOptions::from(self.kind);
+        // A default that the type lacks does not count; a choice is checked.
+        let mode = if self.kind.modes().contains(&mode) { mode } else { self.kind.modes()[0] };
+        full.mode = Some(self.mode.or(store.and_then(|store| store.mode)).unwrap_or(mode));
+        for spec in self.kind.options() {
+            let of_store = || store.and_then(|store| store.get(spec.name));
+            let has = |(name, value): &&(&str, u64)| *name == spec.name && spec.check(*value).is_ok();
+            let in_common = || common.iter().find(has).map(|(_, value)| *value);
+            let value = self.get(spec.name).or_else(of_store).or_else(in_common);
+            if let Some(value) = value.filter(|&value| value != spec.default) {
+                full.values.push((spec.name, value));
+            }
+        }
+        full
+    }
+
+    /// The first of these choices that a keyspace with `stored` options does not have: its name, the stored value, the wanted one.
+    pub(crate) fn conflict(&self, stored: &IndexOptions) -> Option<(&'static str, String, String)> {
+        if let Some(mode) = self.mode.filter(|&mode| mode != stored.mode.unwrap_or_default()) {
+            return Some((MODE, stored.mode.unwrap_or_default().name().into(), mode.name().into()));
+        }
+        let differs = |spec: &OptionSpec| {
+            let has = stored.get(spec.name).unwrap_or(spec.default);
+            let wanted = self.get(spec.name).filter(|&wanted| wanted != has)?;
+            Some((spec.name, spec.show(has), spec.show(wanted)))
+        };
+        self.kind.options().iter().find_map(differs)
+    }
+
+    /// What an index with these options is made with.
+    pub(crate) fn settings(&self, memtable_bytes: u64, operator: Option<Operator>) -> Settings {
+        let value = |spec: &OptionSpec| self.get(spec.name).unwrap_or(spec.default);
+        let values = self.kind.options().iter().map(|spec| (spec.name, value(spec))).collect();
+        Settings { mode: self.mode.unwrap_or_default(), values, memtable_bytes, operator }
+    }
+
+    /// Appends the persisted form: the name of the type, then with its length in front: mode, number of values, name and value of each.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        put_bytes(out, self.kind.name().as_bytes());
+        let mut body = Vec::new();
+        put_varint(&mut body, self.mode.unwrap_or_default() as u64);
+        put_varint(&mut body, self.values.len() as u64);
+        for (name, value) in &self.values {
+            put_bytes(&mut body, name.as_bytes());
+            put_varint(&mut body, *value);
+        }
+        put_bytes(out, &body);
+    }
+
+    /// Decodes the persisted form.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`]; [`Error::UnknownIndex`] and [`Error::Unsupported`] if this version lacks the type, or one of the options or
+    /// values.
+    pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<IndexOptions> {
+        let name = std::str::from_utf8(reader.bytes()?).map(str::to_owned);
+        let name = name.map_err(|_| reader.corrupt("the name of an index is not UTF-8"))?;
+        let body = reader.bytes()?.to_vec();
+        let mut options = IndexOptions::from(IndexKind::named(&name)?);
+        let mut body = Reader::new(&body, "options of a keyspace");
+        let lacks =
+            |what: &str| Error::Unsupported { detail: format!("index `{name}` with {what} is of a later version") };
+        options.mode = match body.varint()? {
+            0 => Some(Mode::Product),
+            1 => Some(Mode::Paper),
+            other => return Err(lacks(&format!("mode {other}"))),
+        };
+        let count = body.count(2)?.min(MOST_OPTIONS + 1);
+        for _ in 0..count {
+            let option = String::from_utf8_lossy(body.bytes()?).into_owned();
+            let value = body.varint()?;
+            if options.spec(&option).and_then(|spec| spec.check(value)).is_err() {
+                return Err(lacks(&format!("option `{option}` = {value}")));
+            }
+            if options.get(&option).is_some() {
+                return Err(body.corrupt("an option stands twice"));
+            }
+            options.put(&option, value);
+        }
+        if !body.is_empty() {
+            return Err(body.corrupt("trailing bytes"));
+        }
+        options.check().map_err(|e| lacks(&e.what()))?;
+        Ok(options)
+    }
+}
+
+impl fmt::Display for IndexOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        let mode = self.mode.map(|mode| (MODE, mode.name().to_owned()));
+        for (i, (name, value)) in self.chosen().chain(mode).enumerate() {
+            write!(f, "{}{name}={value}", if i == 0 { ":" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for IndexOptions {
+    type Err = Error;
+
+    /// Reads `type` or `type:name=value,name=value`.
+    fn from_str(text: &str) -> Result<IndexOptions> {
+        let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+        let options = IndexOptions::from(IndexKind::named(kind)?);
+        rest.into_iter().flat_map(|rest| rest.split(',')).try_fold(options, |options, part| {
+            let (name, value) = part.split_once('=').ok_or_else(|| {
+                Error::invalid(format!(
+                    "`{part}` is no option of index `{kind}`; write name=value, as in `{kind}:mode=paper`"
+                ))
+            })?;
+            options.with(name.trim(), value.trim())
+        })
+    }
+}
+
+/// What an index is made with: the options of its keyspace, with every default filled in, and the sizes of the store.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The variant.
+    pub mode: Mode,
+    /// Bytes of a full memtable.
+    pub memtable_bytes: u64,
+    /// What merges fold with; without one they are kept as they are.
+    pub operator: Option<Operator>,
+    values: Vec<(&'static str, u64)>,
+}
+
+impl Settings {
+    /// The defaults of a type, for a memtable of so many bytes.
+    pub fn of(kind: IndexKind, memtable_bytes: u64, operator: Option<Operator>) -> Settings {
+        IndexOptions::from(kind).settings(memtable_bytes, operator)
+    }
+
+    /// The value of an option that the type declares.
+    ///
+    /// # Panics
+    /// If it does not declare it.
+    pub fn get(&self, name: &str) -> u64 {
+        let value = self.values.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
+        value.unwrap_or_else(|| panic!("the index type declares no option `{name}`"))
+    }
+
+    /// The filters that were chosen, or `auto`.
+    pub fn filters(&self, auto: Filters) -> Filters {
+        let filters = [Filters::Bloom, Filters::Quotient, Filters::Maplet];
+        let chosen = self.get(FILTERS.name);
+        filters.into_iter().find(|&filters| filters_value(filters) == chosen).unwrap_or(auto)
+    }
+
+    /// The compression that was chosen.
+    pub fn compression(&self) -> Compression {
+        if self.get(COMPRESSION.name) == compression_value(Compression::Lz4) {
+            Compression::Lz4
+        } else {
+            Compression::None
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Verification of what run-based indexes have in common: runs, the messages that are live in them, large values.
+//!
+//! It reads everything, reports pages, blocks, messages and problems to a [`Visitor`], and changes nothing.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::codec::Stored;
+use super::probe::Stop;
+use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, OwnerId, Result, SeededBug, key_hash};
+use crate::index::{Core, Visitor};
+use crate::run::{ReadAhead, Run, RunCursor, maplet};
+use crate::space::BlockKind;
+use crate::space::data::DATA_FILE;
+use crate::space::ranges::{RangeSet, extents};
+
+/// Bytes read ahead while every leaf is read.
+const READ_AHEAD: usize = 256 << 10;
+
+/// A verification of one index.
+pub struct Checker<'a> {
+    core: &'a Core,
+    visit: &'a mut dyn Visitor,
+    /// Runs and maplets that were read.
+    runs: HashSet<OwnerId>,
+    /// Pages of large values that messages name.
+    named: RangeSet,
+    /// Everything could be read.
+    complete: bool,
+    maplet: LastMaplet,
+}
+
+impl<'a> Checker<'a> {
+    /// Nothing is read yet.
+    pub fn new(core: &'a Core, visit: &'a mut dyn Visitor) -> Checker<'a> {
+        let (runs, named) = (HashSet::new(), RangeSet::default());
+        Checker { core, visit, runs, named, complete: true, maplet: LastMaplet::default() }
+    }
+
+    /// Reports what is wrong.
+    pub fn problem(&mut self, problem: crate::Error) {
+        self.visit.problem(problem);
+    }
+
+    /// Reports a part of the structure that cannot be read: which large values its messages name is not known.
+    pub fn lost(&mut self, error: crate::Error) {
+        self.complete = false;
+        self.visit.problem(error);
+    }
+
+    /// Reads both copies of a block of the structure.
+    pub fn stored(&mut self, stored: Stored, kind: BlockKind) {
+        stored.twin.extents().into_iter().for_each(|extent| self.visit.extent(extent));
+        for addr in stored.twin.0 {
+            match self.core.data.read_block(addr, stored.id, kind) {
+                Ok(buf) => self.visit.block(kind, buf.len() as u64),
+                Err(e) => self.visit.problem(e),
+            }
+        }
+    }
+
+    /// Reads every block of a run or maplet, unless that was done.
+    pub fn run(&mut self, run: &Arc<Run>) {
+        if self.runs.insert(run.meta().id) {
+            run.owned().into_iter().for_each(|extent| self.visit.extent(extent));
+            run.verify(&mut |kind, checked| match checked {
+                Ok(bytes) => self.visit.block(kind, bytes),
+                Err(e) => self.visit.problem(e),
+            });
+        }
+    }
+
+    /// Reads every message that is live in a slice for keys of `range`, and the large values that they name.
+    pub fn live(&mut self, stop: Stop<'_>, range: &KeyRange) {
+        if let Err(e) = self.read_live(stop, range) {
+            self.lost(e);
+        }
+    }
+
+    fn read_live(&mut self, stop: Stop<'_>, range: &KeyRange) -> Result<()> {
+        if !stop.slice.range().overlaps(range) {
+            return Ok(());
+        }
+        let mut sound = true;
+        let mut cursor = RunCursor::new(stop.slice.clone(), range, false, ReadAhead::Streaming(READ_AHEAD))?;
+        while let Some(entry) = cursor.entry() {
+            self.visit.entry(&entry);
+            if sound && let Err(e) = self.maplet.check(stop, entry.key) {
+                self.visit.problem(e);
+                sound = false;
+            }
+            if entry.kind == Kind::BlobPut {
+                self.blob(entry.value)?;
+            }
+            cursor.advance()?;
+        }
+        Ok(())
+    }
+
+    fn blob(&mut self, value: &[u8]) -> Result<()> {
+        let blob = BlobRef::decode(value)?;
+        let extent = blob.extent();
+        if self.named.overlaps(extent.start.0, extent.pages.into()) {
+            let addr = BlockAddr { page: extent.start, pages: extent.pages };
+            let problem = self.core.data.corrupt(addr, BlockKind::Blob.name(), "two messages name the same pages");
+            self.visit.problem(problem);
+            return Ok(());
+        }
+        self.named.insert(extent.start.0, extent.pages.into());
+        if SeededBug::VerifySkipsLargeValues.is_on() {
+            return Ok(());
+        }
+        match self.core.data.read_blob(&blob) {
+            Ok(buf) => self.visit.block(BlockKind::Blob, buf.len() as u64),
+            Err(e) => self.visit.problem(e),
+        }
+        Ok(())
+    }
+
+    /// Everything was read: compares the pages of large values that the index accounts for with those that messages name.
+    pub fn finish(self, blobs: &RangeSet) {
+        for range in blobs.iter() {
+            extents(range).for_each(|extent| self.visit.extent(extent));
+        }
+        // Messages that could not be read were reported; which values they name is not known.
+        if self.complete && self.named != *blobs {
+            let detail = "the pages that messages name are not the pages that the index accounts for";
+            self.visit.problem(crate::Error::corruption("large values", 0, detail).in_file(DATA_FILE, 0));
+        }
+    }
+}
+
+/// The maplet that was read last, with its pages; without any if they cannot be read, which is reported elsewhere.
+#[derive(Default)]
+struct LastMaplet(Option<(OwnerId, Vec<Vec<u8>>)>);
+
+impl LastMaplet {
+    /// A maplet must know the keys of its runs.
+    fn check(&mut self, stop: Stop<'_>, key: &[u8]) -> Result<()> {
+        let Some(route) = stop.route else { return Ok(()) };
+        let (meta, hash) = (route.maplet.meta(), key_hash(key));
+        if self.0.as_ref().is_none_or(|(id, _)| *id != meta.id) {
+            self.0 = Some((meta.id, maplet::pages(&route.maplet).unwrap_or_default()));
+        }
+        let pages = self.0.as_ref().map_or(&[][..], |(_, pages)| pages);
+        let page = pages.get(meta.filter.page_of(hash) as usize);
+        match page.and_then(|page| maplet::ask(Some(page), hash)) {
+            Some(values) if !values.contains(route.value) => {
+                let detail = format!("maplet {} does not know a key of run {}", meta.id, stop.slice.run().meta().id);
+                Err(route.maplet.data().corrupt(maplet::page_for(&route.maplet, hash)?, "maplet", detail))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A key for people, cut to what fits on a line.
+pub fn short(key: &[u8]) -> String {
+    let cut = &key[..key.len().min(32)];
+    format!("{}{}", cut.escape_ascii(), if cut.len() < key.len() { "…" } else { "" })
+}

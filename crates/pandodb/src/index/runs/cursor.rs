@@ -1,0 +1,113 @@
+//! A scan over runs, piece by piece of the key space, whatever structure says which runs hold a piece.
+//!
+//! ```text
+//!   key space      |── piece 1 ──|── piece 2 ──|── …        a leaf of a trunk, a part of the lowest level
+//!   slices         merge of all that hold keys of the piece; the next piece is opened when this one has ended
+//! ```
+//!
+//! A piece holds tens of megabytes, so the seeks at its border do not show.
+//!
+//! Invariant: the pieces cover the scanned range once, in the direction of the scan.
+
+use std::sync::Arc;
+
+use crate::base::{EntryBlock, KeyRange, Result};
+use crate::index::RawCursor;
+use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice};
+
+/// A piece of the key space with the slices that hold keys of it.
+pub struct Piece {
+    /// The keys.
+    pub range: KeyRange,
+    /// The slices, in any order, each with how it is read ahead.
+    pub slices: Vec<(Arc<RunSlice>, ReadAhead)>,
+}
+
+/// A structure that is scanned piece by piece.
+pub trait Pieces: Send + Sync {
+    /// The piece at the lower end of `rest`, or at its upper end if `reverse`. `rest` is not empty.
+    ///
+    /// # Errors
+    /// If the structure cannot be read there.
+    fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece>;
+}
+
+/// A cursor over one view; it pins the view.
+pub struct PiecewiseCursor<V> {
+    view: Arc<V>,
+    /// What was asked for.
+    range: KeyRange,
+    /// What is left to scan after the current piece.
+    rest: KeyRange,
+    reverse: bool,
+    merge: Option<MergeCursor>,
+}
+
+impl<V: Pieces> PiecewiseCursor<V> {
+    /// A cursor over `range`; nothing is read yet.
+    pub fn new(view: Arc<V>, range: &KeyRange, reverse: bool) -> PiecewiseCursor<V> {
+        PiecewiseCursor { view, range: range.clone(), rest: range.clone(), reverse, merge: None }
+    }
+
+    /// Opens the merge for the next piece and takes the piece from what is left. `false` if nothing is left.
+    fn next_piece(&mut self) -> Result<bool> {
+        if self.rest.is_empty() {
+            return Ok(false);
+        }
+        let piece = self.view.piece(&self.rest, self.reverse)?;
+        let range = piece.range.intersect(&self.rest);
+        assert!(!range.is_empty(), "a piece takes something of what is left");
+        let overlapping = piece.slices.into_iter().filter(|(slice, _)| slice.range().overlaps(&range));
+        let cursors =
+            overlapping.map(|(slice, ahead)| RunCursor::pending(slice, &range, self.reverse, ahead)).collect();
+        self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
+        if self.reverse {
+            // An empty lower bound is the end of the scan, not "no bound".
+            self.rest.to.clone_from(&range.from);
+            if range.from.is_empty() {
+                self.rest = nothing();
+            }
+        } else if range.to.is_empty() {
+            self.rest = nothing();
+        } else {
+            self.rest.from = range.to;
+        }
+        Ok(true)
+    }
+}
+
+/// A range without a key.
+fn nothing() -> KeyRange {
+    KeyRange::new([0], [0])
+}
+
+impl<V: Pieces> RawCursor for PiecewiseCursor<V> {
+    fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) -> Result<()> {
+        let stop = out.bytes() + max_bytes;
+        loop {
+            if let Some(merge) = &mut self.merge {
+                while let Some(entry) = merge.entry() {
+                    if out.bytes() >= stop {
+                        return Ok(());
+                    }
+                    out.push(entry);
+                    merge.advance()?;
+                }
+                self.merge = None;
+            }
+            if !self.next_piece()? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.merge = None;
+        self.rest = self.range.intersect(&if self.reverse {
+            KeyRange::new([], crate::base::range::successor(key))
+        } else {
+            KeyRange::new(key, [])
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,27 @@
+//! What every index over immutable runs needs, whatever its shape: a tree of runs, a list of levels, partitions.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `queue`, `job` | sealed memtables become runs; slices of runs are compacted |
+//! | `deletes` | how many deletes a slice holds, and about where |
+//! | `probe`, `cursor` | lookups and scans over the slices of a view |
+//! | `codec` | what root records have in common |
+//! | `check` | verification |
+//!
+//! An index supplies the shape: which slices a lookup asks and in which order, which slices are compacted next, and where the output
+//! goes.
+
+pub mod check;
+pub mod codec;
+mod cursor;
+pub mod deletes;
+mod job;
+mod probe;
+mod queue;
+
+pub use self::codec::Stored;
+pub use self::cursor::{Piece, Pieces, PiecewiseCursor};
+pub use self::deletes::Deletes;
+pub use self::job::{Inputs, MergeJob, Output, PackJob, blobs_of};
+pub use self::probe::{Path, PathProbe, Route, Stop};
+pub use self::queue::PackQueue;

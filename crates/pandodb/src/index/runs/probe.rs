@@ -1,0 +1,309 @@
+//! A point lookup over runs, whatever structure says which runs those are.
+//!
+//! ```text
+//!   Path (trunk, levels, …)        row cache? ── miss ─▶ prefetch the filters on the way
+//!     next stop, newest first ─▶  maplet? ─▶ range tombstones ─▶ filter ─▶ inner blocks ─▶ leaf ─▶ messages
+//!     next stop               ─▶  …                                                   until a base is found
+//! ```
+//!
+//! 1. The row cache is asked once, before the first run.
+//! 2. Each stop is a slice of a run. The maplet that answers for several runs is asked once; then the run's range tombstones; then its
+//!    own filter, if no maplet has answered; then the run.
+//! 3. A plain value that was found with nothing above it is offered to the row cache.
+//!
+//! The probe does no I/O: it names the block that it needs ([`Step::Need`]) and goes on with it.
+//!
+//! Invariant: the stops come newest first, and a message of the key is in one of them only.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::base::{BlockAddr, OwnerId, Result, Seqno};
+use crate::index::{Base, Lookup, Probe, Step};
+use crate::pool::Block;
+use crate::rows::IndexRows;
+use crate::run::maplet::{self, Values};
+use crate::run::{Foreseen, LeafHit, ProbeStep, Run, RunProbe, RunSlice};
+use crate::space::BlockKind;
+
+/// Where to ask whether a run may hold a key before the run itself is asked: a maplet, and the run's number in it. It is about the whole
+/// run, so it holds for each slice of the run.
+#[derive(Clone)]
+pub struct Route {
+    /// The maplet.
+    pub maplet: Arc<Run>,
+    /// What the maplet answers for keys of the run.
+    pub value: u8,
+    /// The run has no range tombstones: if the maplet says no, nothing of the run has to be looked at.
+    pub plain: bool,
+}
+
+impl Route {
+    /// The route of this run.
+    pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> Route {
+        Route { maplet, value, plain: run.meta().range_tombstones == 0 }
+    }
+}
+
+/// A slice that a lookup asks.
+#[derive(Clone, Copy)]
+pub struct Stop<'v> {
+    /// The slice.
+    pub slice: &'v Arc<RunSlice>,
+    /// Its maplet, if it has one.
+    pub route: Option<&'v Route>,
+}
+
+/// The slices that a key may be in, newest first. It borrows the structure, and is asked again and again for the same key.
+pub trait Path<'v>: Send {
+    /// The slice to be asked now; `None` behind the last.
+    ///
+    /// # Errors
+    /// What part of the structure could not be read, if this is where it stood.
+    fn stop(&mut self, key: &[u8]) -> Result<Option<Stop<'v>>>;
+    /// Moves on to the next older slice.
+    fn advance(&mut self);
+    /// Visits the slices from here on, until `visit` breaks off: for prefetching. What cannot be read ends it.
+    fn ahead(&self, key: &[u8], visit: &mut dyn FnMut(Stop<'v>) -> ControlFlow<()>);
+}
+
+/// A point lookup along a path.
+pub struct PathProbe<'v, P> {
+    path: P,
+    rows: &'v IndexRows,
+    /// That of the view.
+    through: Seqno,
+    /// The row cache is still to be asked.
+    fresh: bool,
+    /// The slice that is being asked, and how far.
+    run: Option<(&'v Arc<RunSlice>, RunProbe)>,
+    /// The filters on the way.
+    ahead: Foreseen<'v>,
+    maplet: LastMaplet,
+    /// A leaf of that run was asked for, and held nothing so far.
+    searched: bool,
+}
+
+/// What the maplet said that was asked last: the runs of one stand together.
+#[derive(Default)]
+struct LastMaplet {
+    answer: Option<(OwnerId, Option<Values>)>,
+    /// Its block was asked for.
+    waits: bool,
+}
+
+/// What a maplet says of a run.
+enum MapletAnswer<'v> {
+    /// Nothing before this step.
+    Need(Step<'v>),
+    /// The run may hold the key.
+    Perhaps,
+    /// It does not.
+    No,
+    /// The maplet cannot be read: the run's own filter has to do.
+    Unknown,
+}
+
+impl LastMaplet {
+    /// Whether the maplet was asked, or its block was asked for.
+    fn knows(&self, route: &Route) -> bool {
+        self.waits || self.answer.as_ref().is_some_and(|(id, _)| *id == route.maplet.meta().id)
+    }
+
+    /// `block` is what the last step asked for.
+    fn ask<'v>(
+        &mut self,
+        route: &'v Route,
+        mut block: Option<Block>,
+        ahead: &mut Foreseen<'v>,
+        lookup: &mut Lookup<'_>,
+    ) -> Result<MapletAnswer<'v>> {
+        let id = route.maplet.meta().id;
+        if !self.knows(route) {
+            self.waits = true;
+            lookup.tally.filters += 1;
+            let addr = maplet::page_for(&route.maplet, lookup.hash)?;
+            block = ahead.take(&route.maplet, addr);
+            if block.is_none() {
+                return Ok(MapletAnswer::Need(Step::Need(&route.maplet, addr, BlockKind::RunFilter)));
+            }
+            lookup.tally.foreseen += 1;
+        }
+        if std::mem::take(&mut self.waits) {
+            self.answer = Some((id, maplet::ask(block.as_deref(), lookup.hash)));
+        }
+        Ok(match self.answer.as_ref().and_then(|(_, values)| values.as_ref()) {
+            None => MapletAnswer::Unknown,
+            Some(values) if values.contains(route.value) => MapletAnswer::Perhaps,
+            Some(_) => MapletAnswer::No,
+        })
+    }
+}
+
+impl<'v, P: Path<'v>> PathProbe<'v, P> {
+    /// A lookup along `path` in a view that holds everything up to `through`.
+    pub fn new(path: P, rows: &'v IndexRows, through: Seqno) -> PathProbe<'v, P> {
+        PathProbe {
+            path,
+            rows,
+            through,
+            fresh: true,
+            run: None,
+            ahead: Foreseen::default(),
+            maplet: LastMaplet::default(),
+            searched: false,
+        }
+    }
+
+    /// Prefetches the filters on the way.
+    fn prefetch(&mut self, lookup: &Lookup<'_>) {
+        let (mut last, ahead) = (None, &mut self.ahead);
+        self.path.ahead(lookup.key, &mut |stop| {
+            let run = match stop.route {
+                Some(route) => &route.maplet,
+                None if stop.slice.may_hold(lookup.key) => stop.slice.run(),
+                None => return ControlFlow::Continue(()),
+            };
+            let id = run.meta().id;
+            if run.meta().filter.pages > 0
+                && last.replace(id) != Some(id)
+                && let Ok(addr) = maplet::page_for(run, lookup.hash)
+            {
+                ahead.note(run, addr);
+            }
+            if ahead.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        ahead.look(lookup.hash);
+    }
+
+    /// Asks the row cache, once: for a row that this view holds. A newer root may hold a newer one, with operands folded in that this
+    /// lookup has met in a memtable.
+    fn recall(&mut self, lookup: &mut Lookup<'_>) {
+        if !std::mem::take(&mut self.fresh) || lookup.is_done() {
+            return;
+        }
+        match self.rows.get(lookup.key, lookup.hash, lookup.at, self.through) {
+            Some(value) => lookup.take_row(value),
+            None if lookup.alone => self.prefetch(lookup),
+            None => {}
+        }
+    }
+
+    /// Offers a plain value with nothing above it to the row cache, if the lookup sees all that the view holds.
+    fn offer(&self, lookup: &Lookup<'_>) {
+        if let Base::Inline(block, value) = &lookup.base
+            && lookup.gather.is_empty()
+            && self.through <= lookup.at
+        {
+            let value = &block[value.clone()];
+            self.rows.offer(lookup.key, lookup.hash, value, lookup.base_seqno, self.through);
+        }
+    }
+
+    /// Counts a block that a run asks for, and hands it out if it was prefetched.
+    fn note(&mut self, run: &Run, addr: BlockAddr, kind: BlockKind, lookup: &mut Lookup<'_>) -> Option<Block> {
+        lookup.tally.filters += u64::from(kind == BlockKind::RunFilter);
+        lookup.tally.leaves += u64::from(kind == BlockKind::RunLeaf);
+        self.searched |= kind == BlockKind::RunLeaf;
+        let found = if kind == BlockKind::RunFilter { self.ahead.take(run, addr) } else { None };
+        lookup.tally.foreseen += u64::from(found.is_some());
+        found
+    }
+
+    /// Begins with the slice of a stop, or passes over it. A step if its maplet needs a block first.
+    fn enter(
+        &mut self,
+        stop: Stop<'v>,
+        block: &mut Option<Block>,
+        lookup: &mut Lookup<'_>,
+    ) -> Result<Option<Step<'v>>> {
+        // A maplet that was asked first: where it says no, neither bounds nor run are fetched from memory. It is asked only for a run
+        // that may hold the key.
+        let may = |route: &&Route| self.maplet.knows(route) || stop.slice.may_hold(lookup.key);
+        let told = match stop.route.filter(may) {
+            None => None,
+            Some(route) => match self.maplet.ask(route, block.take(), &mut self.ahead, lookup)? {
+                MapletAnswer::Need(step) => return Ok(Some(step)),
+                MapletAnswer::No if route.plain => {
+                    self.path.advance();
+                    return Ok(None);
+                }
+                MapletAnswer::No => Some(false),
+                MapletAnswer::Perhaps => Some(true),
+                MapletAnswer::Unknown => None,
+            },
+        };
+        if !stop.slice.contains(lookup.key) {
+            self.path.advance();
+            return Ok(None);
+        }
+        lookup.enter(stop.slice.covering(lookup.key, lookup.at)?);
+        match told {
+            None => self.run = Some((stop.slice, RunProbe::new(lookup.hash))),
+            Some(true) => self.run = Some((stop.slice, RunProbe::told(lookup.hash))),
+            Some(false) => {
+                lookup.leave();
+                self.path.advance();
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Takes a leaf's messages of the key. The guard of the block moves on with the value: a reference of its own would be counted.
+fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
+    let mut inline = None;
+    for (entry, value) in hit.entries(lookup.key) {
+        let note = || {
+            inline = Some(value);
+            Base::Absent
+        };
+        if lookup.take(&entry, note)?.is_break() {
+            break;
+        }
+    }
+    if let Some(value) = inline {
+        lookup.base = Base::Inline(hit.block, value);
+    }
+    Ok(())
+}
+
+impl<'v, P: Path<'v>> Probe<'v> for PathProbe<'v, P> {
+    fn step(&mut self, mut block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
+        self.recall(lookup);
+        loop {
+            if lookup.is_done() {
+                return Ok(Step::Done);
+            }
+            let Some((slice, probe)) = &mut self.run else {
+                let Some(stop) = self.path.stop(lookup.key)? else { return Ok(Step::Done) };
+                if let Some(step) = self.enter(stop, &mut block, lookup)? {
+                    return Ok(step);
+                }
+                continue;
+            };
+            let slice: &'v Arc<RunSlice> = slice;
+            match probe.step(slice, lookup.key, block.take())? {
+                ProbeStep::Need(addr, kind) => {
+                    block = self.note(slice.run(), addr, kind, lookup);
+                    if block.is_some() {
+                        continue;
+                    }
+                    return Ok(Step::Need(slice.run(), addr, kind));
+                }
+                ProbeStep::Found(hit) => {
+                    self.searched = false;
+                    take(hit, lookup)?;
+                    self.offer(lookup);
+                    // The key may have older messages in the run's next leaf.
+                    continue;
+                }
+                ProbeStep::Done => {}
+            }
+            lookup.tally.false_positives += u64::from(std::mem::take(&mut self.searched));
+            lookup.leave();
+            self.run = None;
+            self.path.advance();
+        }
+    }
+}

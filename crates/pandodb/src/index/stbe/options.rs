@@ -1,0 +1,223 @@
+//! The type of the size-tiered Bε-tree: its line in the registry, its options and their builder.
+
+use std::sync::Arc;
+
+use super::{Policy, Shape, Stbe, persist};
+use crate::filter::Filters;
+use crate::index::options::{COMPRESSION, FILTERS, OptionSpec, Settings, Values, compression_value, filters_value};
+use crate::index::types::{IndexKind, IndexType, Mode, Order};
+use crate::index::{Index, IndexOptions};
+use crate::run::Compression;
+
+/// What the store has to know of this index.
+pub static TYPE: IndexType = IndexType {
+    name: "stbe",
+    about: "A size-tiered Bε-tree: writes are buffered in the nodes of a tree and move down in large pieces. The best choice for most data.",
+    order: Order::Sorted,
+    modes: &[Mode::Product, Mode::Paper],
+    feature: 0,
+    options: &[FANOUT, LEAF_MEMTABLES, MAPLET_WIDTH, FILTERS, COMPRESSION],
+    create: |core, settings, through| {
+        let (shape, operator) = (Shape::of(settings), settings.operator.clone());
+        Ok(Arc::new(Stbe::create(core.clone(), shape, operator, through)) as Arc<dyn Index>)
+    },
+    open: |core, settings, record, prefetch| {
+        let (shape, operator) = (Shape::of(settings), settings.operator.clone());
+        Ok(Arc::new(Stbe::open(core.clone(), shape, operator, record, prefetch)?) as Arc<dyn Index>)
+    },
+    first_blocks: persist::first_blocks,
+};
+
+const FANOUT: OptionSpec = OptionSpec {
+    name: "fanout",
+    about: "The most children of a node of the trunk.",
+    default: 8,
+    values: Values::Range(2, 64),
+};
+
+const LEAF_MEMTABLES: OptionSpec = OptionSpec {
+    name: "leaf_memtables",
+    about: "What a leaf of the trunk should hold, in memtables.",
+    default: 4,
+    values: Values::Range(1, 256),
+};
+
+const MAPLET_WIDTH: OptionSpec = OptionSpec {
+    name: "maplet_width",
+    about: "How many runs, and then how many maplets, become one maplet.",
+    default: 4,
+    values: Values::Range(2, 16),
+};
+
+impl Shape {
+    /// The sizes that settings ask for.
+    fn of(settings: &Settings) -> Shape {
+        let (policy, filters) = match settings.mode {
+            Mode::Product => (Policy::Product, Filters::Maplet),
+            Mode::Paper => (Policy::Paper, Filters::Quotient),
+        };
+        Shape {
+            fanout: settings.get(FANOUT.name) as usize,
+            memtable_bytes: settings.memtable_bytes,
+            leaf_bytes: settings.memtable_bytes * settings.get(LEAF_MEMTABLES.name),
+            policy,
+            filters: settings.filters(filters),
+            maplet_width: settings.get(MAPLET_WIDTH.name) as usize,
+            compression: settings.compression(),
+        }
+    }
+}
+
+/// The default index, with options: a size-tiered Bε-tree. Values out of bounds are refused when the keyspace is created.
+///
+/// ```
+/// let dir = tempfile::tempdir()?;
+/// use pandodb::{Filters, KeyspaceOptions, StbeOptions, Store};
+/// let store = Store::open(dir.path().join("s"))?;
+/// let index = StbeOptions::new().fanout(4).filters(Filters::Bloom);
+/// store.keyspace_with("events", KeyspaceOptions::new().index(index))?;
+/// assert_eq!(store.keyspaces()[0].index.to_string(), "stbe:fanout=4,filters=bloom,mode=product");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StbeOptions(IndexOptions);
+
+impl StbeOptions {
+    /// The defaults of the store.
+    pub fn new() -> StbeOptions {
+        StbeOptions(IndexKind::of(&TYPE).into())
+    }
+
+    /// Which variant is used: for experiments, see [`Mode`].
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> StbeOptions {
+        StbeOptions(self.0.with_mode(mode))
+    }
+
+    /// The most children of a node of the trunk, 2 to 64; the default is 8. For experiments.
+    #[must_use]
+    pub fn fanout(self, children: usize) -> StbeOptions {
+        self.put(FANOUT.name, children as u64)
+    }
+
+    /// What a leaf of the trunk should hold, 1 to 256 memtables; the default is 4. For experiments.
+    #[must_use]
+    pub fn leaf_memtables(self, memtables: u64) -> StbeOptions {
+        self.put(LEAF_MEMTABLES.name, memtables)
+    }
+
+    /// How many runs, and then how many maplets, become one maplet, 2 to 16; the default is 4. For experiments.
+    #[must_use]
+    pub fn maplet_width(self, runs: usize) -> StbeOptions {
+        self.put(MAPLET_WIDTH.name, runs as u64)
+    }
+
+    /// Which filters new runs get. The default is [`Filters::Maplet`], in [`Mode::Paper`] [`Filters::Quotient`].
+    #[must_use]
+    pub fn filters(self, filters: Filters) -> StbeOptions {
+        self.put(FILTERS.name, filters_value(filters))
+    }
+
+    /// How compactions store the leaves of runs at the bottom of the trunk. The default is [`Compression::None`].
+    #[must_use]
+    pub fn compression(self, compression: Compression) -> StbeOptions {
+        self.put(COMPRESSION.name, compression_value(compression))
+    }
+
+    fn put(mut self, name: &str, value: u64) -> StbeOptions {
+        self.0.put(name, value);
+        self
+    }
+}
+
+impl Default for StbeOptions {
+    fn default() -> StbeOptions {
+        StbeOptions::new()
+    }
+}
+
+impl From<StbeOptions> for IndexOptions {
+    fn from(options: StbeOptions) -> IndexOptions {
+        options.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::base::Error;
+    use crate::base::Result;
+    use crate::base::codec::Reader;
+    use crate::index::options::{COMPRESSION, FILTERS};
+    use crate::index::{IndexOptions, Mode};
+
+    fn decoded(bytes: &[u8]) -> Result<IndexOptions> {
+        IndexOptions::decode(&mut Reader::new(bytes, "test"))
+    }
+
+    #[test]
+    fn options_survive_their_persisted_form() {
+        for text in [
+            "stbe:mode=product",
+            "stbe:fanout=4,mode=paper",
+            "stbe:fanout=64,filters=bloom,compression=lz4,mode=product",
+        ] {
+            let options: IndexOptions = text.parse().expect(text);
+            let mut bytes = Vec::new();
+            options.encode(&mut bytes);
+            assert_eq!(decoded(&bytes).expect(text), options);
+            for cut in 0..bytes.len() {
+                assert!(decoded(&bytes[..cut]).is_err(), "{text} cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn golden_bytes_of_options() {
+        let mut bytes = Vec::new();
+        "stbe:fanout=4,mode=paper".parse::<IndexOptions>().unwrap().encode(&mut bytes);
+        assert_eq!(bytes, b"\x04stbe\x0a\x01\x01\x06fanout\x04");
+    }
+
+    #[test]
+    fn what_this_version_lacks_is_named() {
+        let error = decoded(b"\x04vine\x02\x00\x00").unwrap_err();
+        assert!(matches!(&error, Error::UnknownIndex { index, .. } if index == "vine"), "{error}");
+        for (bytes, word) in [
+            (&b"\x04stbe\x02\x07\x00"[..], "mode 7"),
+            (b"\x04stbe\x0a\x00\x01\x06fanous\x04", "fanous"),
+            (b"\x04stbe\x0a\x00\x01\x06fanout\x01", "`fanout` = 1"),
+        ] {
+            let error = decoded(bytes).unwrap_err();
+            assert!(matches!(error, Error::Unsupported { .. }) && error.to_string().contains(word), "{error}");
+        }
+        assert!(decoded(b"\x04stbe\x12\x00\x02\x06fanout\x04\x06fanout\x04").unwrap_err().is_corruption());
+    }
+
+    #[test]
+    fn a_keyspace_takes_its_own_choice_then_the_stores_then_the_default() {
+        let own: IndexOptions = "stbe:fanout=4".parse().unwrap();
+        let store: IndexOptions = "stbe:fanout=5,maplet_width=3,mode=paper".parse().unwrap();
+        let common = [(COMPRESSION.name, 1), (FILTERS.name, FILTERS.default), ("unheard", 9)];
+        let full = own.with_defaults(&store, Mode::Product, &common);
+        assert_eq!(full.to_string(), "stbe:fanout=4,maplet_width=3,compression=lz4,mode=paper");
+        assert_eq!(full.settings(1, None).get("leaf_memtables"), 4);
+        assert_eq!(own.conflict(&full), None);
+        let other: IndexOptions = "stbe:maplet_width=4".parse().unwrap();
+        assert_eq!(other.conflict(&full), Some(("maplet_width", "3".into(), "4".into())));
+    }
+
+    #[test]
+    fn text_that_is_no_option_is_refused_with_what_there_is() {
+        for (text, word) in [
+            ("tree", "`tree`"),
+            ("stbe:fanout", "name=value"),
+            ("stbe:width=3", "maplet_width"),
+            ("stbe:fanout=x", "2 to 64"),
+            ("stbe:filters=none", "bloom"),
+            ("stbe:mode=fast", "paper"),
+        ] {
+            let error = text.parse::<IndexOptions>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Which index the stores of a harness use, and with which options: drawn from the seed of the unit.
+//!
+//! A new type of index joins every harness with its line in the engine's registry. The options are drawn from what the type declares, near
+//! the least value of each, so that short histories reach every part of the structure.
+
+use std::sync::OnceLock;
+
+use pandodb::{IndexKind, IndexOptions, Values};
+
+use crate::report::Tally;
+use crate::script::mix;
+
+/// The only type that is used, if one was chosen.
+static ONLY: OnceLock<IndexKind> = OnceLock::new();
+
+/// From now on every unit of this process uses this type. The first call counts.
+pub fn use_only(kind: IndexKind) {
+    let _ = ONLY.set(kind);
+}
+
+/// The type that was chosen for all units.
+pub fn only() -> Option<IndexKind> {
+    ONLY.get().copied()
+}
+
+/// The type that the unit of a seed uses.
+pub fn kind(seed: u64) -> IndexKind {
+    let drawn = || {
+        let count = IndexKind::all().len() as u64;
+        IndexKind::all().nth((mix(seed ^ 0x0069_6e64_6578) % count) as usize).expect("a number below the count")
+    };
+    only().unwrap_or_else(drawn)
+}
+
+/// The index of the unit of a seed, with options.
+pub fn options(seed: u64) -> IndexOptions {
+    with_options(kind(seed), seed)
+}
+
+/// A type with options that follow from a number: numbers near the least of their range, any of the words, the first as often as all
+/// others together.
+pub fn with_options(kind: IndexKind, number: u64) -> IndexOptions {
+    let set = |options: IndexOptions, (i, spec): (usize, &pandodb::OptionSpec)| {
+        let drawn = mix(number ^ (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let value = match spec.values {
+            Values::Range(least, most) => (least + drawn % 3).min(most).to_string(),
+            Values::Words(words) if drawn.is_multiple_of(2) => words[0].to_owned(),
+            Values::Words(words) => words[(drawn / 2 % words.len() as u64) as usize].to_owned(),
+        };
+        options.with(spec.name, &value).expect("a declared option and one of its values")
+    };
+    kind.options().iter().enumerate().fold(IndexOptions::from(kind), set)
+}
+
+/// A type with the least value of each number: its structure is as deep as it gets.
+pub fn deepest(kind: IndexKind) -> IndexOptions {
+    above_least(kind, 0)
+}
+
+/// A type with a small value of each number, and else its defaults.
+pub fn small(kind: IndexKind) -> IndexOptions {
+    above_least(kind, 1)
+}
+
+fn above_least(kind: IndexKind, more: u64) -> IndexOptions {
+    kind.options().iter().fold(IndexOptions::from(kind), |options, spec| match spec.values {
+        Values::Range(least, most) => {
+            options.with(spec.name, &(least + more).min(most).to_string()).expect("a value in the range")
+        }
+        Values::Words(_) => options,
+    })
+}
+
+/// Counts all runs of a tally as made on an index.
+pub fn count(kind: IndexKind, tally: &mut Tally) {
+    tally.count(&counter(kind), tally.runs);
+}
+
+/// The name of the count of runs that were made on an index.
+pub fn counter(kind: IndexKind) -> String {
+    format!("on {kind}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_a_tenth_of_the_seeds() {
+        for kind in IndexKind::all() {
+            let hits = (0..1000).filter(|&seed| self::kind(seed) == kind).count();
+            assert!(hits >= 100, "{kind}: {hits} of 1,000 seeds");
+        }
+    }
+
+    #[test]
+    fn drawn_options_are_possible_and_differ() {
+        for kind in IndexKind::all() {
+            let drawn: std::collections::BTreeSet<String> =
+                (0..50).map(|number| with_options(kind, number).to_string()).collect();
+            assert!(drawn.len() > 5, "{drawn:?}");
+            assert_eq!(deepest(kind).kind(), kind);
+        }
+    }
+}

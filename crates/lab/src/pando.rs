@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pandodb::device::counting::{Counts, FileClass};
 use pandodb::device::{CountingDevice, Device, FileDevice};
 use pandodb::{
-    AddU64, Durability, IndexOptions, Io, Keyspace, KeyspaceOptions, MergeOperator, Store, StoreBuilder, StoreStats,
+    AddU64, Durability, FigureKind, IndexOptions, Io, Keyspace, KeyspaceOptions, MergeOperator, Store, StoreBuilder,
+    StoreStats,
 };
 
 use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
@@ -204,20 +205,14 @@ fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
     counter("checkpoints", stats.checkpoints);
     let index = stats.keyspaces.iter().find(|keyspace| keyspace.name == KEYSPACE).map(|keyspace| &keyspace.index);
     if let Some(index) = index {
-        for (height, bytes) in index.compacted_by_height.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
-            counter(&format!("written.compact.{height}"), *bytes);
-        }
-        counter("filter_bytes", index.filter_bytes);
         counter("compactions", index.compactions);
-        counter("flushes", index.flushes);
-        counter("splits", index.splits);
-        counter("written.maplets", index.routed_bytes);
-        counter("wasted_bytes", index.wasted_bytes);
-        figures.gauges.insert("levels".to_owned(), f64::from(index.levels));
-        figures.gauges.insert("runs".to_owned(), index.runs as f64);
-        figures.gauges.insert("maplets".to_owned(), index.maplets as f64);
+        for figure in &index.named {
+            match figure.kind {
+                FigureKind::Counter => drop(counter(figure.name, figure.value)),
+                FigureKind::Gauge => drop(figures.gauges.insert(figure.name.to_owned(), figure.value as f64)),
+            }
+        }
         figures.gauges.insert("search_bytes".to_owned(), index.search_bytes as f64);
-        figures.gauges.insert("max_runs_on_path".to_owned(), index.max_runs_on_path as f64);
         figures.gauges.insert("entries".to_owned(), index.entries as f64);
     }
     let mut gauge = |name: &str, n: u64| figures.gauges.insert(name.to_owned(), n as f64);

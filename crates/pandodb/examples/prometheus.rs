@@ -115,7 +115,7 @@ fn render(stats: &StoreStats) -> String {
     };
     text.metric("keyspace_records", "gauge", "About how many keys.", of_each(|it| it.records));
     text.metric("keyspace_disk_bytes", "gauge", "Bytes of its runs.", of_each(|it| it.index.disk_bytes));
-    text.metric("keyspace_damaged_runs", "gauge", "Runs that cannot be read.", of_each(|it| it.index.damaged_runs));
+    text.metric("keyspace_damaged_runs", "gauge", "Runs that cannot be read.", of_each(|it| it.index.damaged));
     text.0
 }
 

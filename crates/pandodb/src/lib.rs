@@ -97,6 +97,8 @@
 // Who may use whom is checked by `tests/tidy.rs`.
 #[doc(hidden)]
 pub mod base;
+#[doc(hidden)]
+pub mod blocks;
 pub mod check;
 pub mod device;
 #[doc(hidden)]
@@ -130,7 +132,8 @@ pub use device::Io;
 pub use filter::Filters;
 #[doc(inline)]
 pub use index::{
-    ColaOptions, Debt, Estimate, IndexKind, IndexOptions, IndexStats, Mode, OptionSpec, StbeOptions, Values,
+    ColaOptions, Deadline, Debt, Estimate, Figure, FigureKind, IndexKind, IndexOptions, IndexStats, Mode, OptionSpec,
+    StbeOptions, Values,
 };
 #[doc(inline)]
 pub use resolve::{AddI64, AddU64, Append, BitOr, Max, MergeOperator, Min, PutIfAbsent};

@@ -152,7 +152,7 @@ fn a_writer_that_overtakes_the_reading_is_noticed() {
     let reads = quiet.reads.load(SeqCst);
     assert!(reads > 10, "a trunk of {reads} reads shows nothing");
     let events = &before.keyspaces[0];
-    assert!(events.info.name == "events" && events.index.nodes > 4 && events.records > 5_000, "{before:?}");
+    assert!(events.info.name == "events" && events.index.figure("nodes") > 4 && events.records > 5_000, "{before:?}");
     assert_eq!(before.keyspaces[1].info.operator.as_deref(), Some("add_u64"));
     let (mut noticed, mut round) = (0, 1);
     for at in (0..reads).step_by((reads as usize / 24).max(1)) {

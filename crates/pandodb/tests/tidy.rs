@@ -17,9 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The engine's modules, bottom first.
-const LAYERS: [&str; 14] = [
-    "base", "device", "space", "wal", "pool", "rows", "filter", "run", "resolve", "memtable", "sched", "index",
-    "store", "check",
+const LAYERS: [&str; 15] = [
+    "base", "device", "space", "wal", "pool", "rows", "filter", "blocks", "run", "resolve", "memtable", "sched",
+    "index", "store", "check",
 ];
 /// Uses against the order, and why they stay.
 const EXCEPTIONS: [(&str, &str); 1] = [

@@ -427,8 +427,8 @@ fn a_store_goes_on_beside_damage() {
         store.settle().expect("the rest is in order");
         assert_eq!(store.debt(), 0);
         let stats = store.stats().expect("looks").keyspaces.remove(0).index;
-        stuck = stuck.max(stats.damaged_runs);
-        assert!(stats.max_runs_on_path <= 24, "lists stay short beside it: {stats:?}");
+        stuck = stuck.max(stats.damaged);
+        assert!(stats.figure("max_runs_on_path") <= 24, "lists stay short beside it: {stats:?}");
         for (name, key) in unreadable(&store, &state, "beside damage") {
             assert!(name == ROWS && bad.contains(&key), "{name} {} is not in the leaf", key.escape_ascii());
         }

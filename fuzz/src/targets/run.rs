@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use pandodb::KeyRange;
 use pandodb::base::{BlockAddr, Entry, Kind, OwnerId, PageNo, RangeTombstone, Result, Seqno, StoreId, key_hash};
+use pandodb::blocks::BlockSource;
 use pandodb::device::Device;
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::pool::Pool;

@@ -17,7 +17,7 @@ use pandodb::filter::{FilterBuilder, Filters};
 use pandodb::index::runs::Route;
 use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
-use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
+use pandodb::index::{Core, IdSource, Index, IndexView, Inspect, RootRecord, Visitor};
 use pandodb::pool::Pool;
 use pandodb::resolve::Stripes;
 use pandodb::rows::RowCache;
@@ -276,7 +276,7 @@ fn use_it(image: &SimImage, record: &RootRecord) {
         Ok(index) => index,
     };
     let mut seen = Seen::default();
-    let verified = index.pin()(&mut seen);
+    let verified = index.inspect().pin()(&mut seen);
     seen.problems.iter().chain(verified.as_ref().err()).for_each(assert_named);
     for reverse in [false, true] {
         if let Err(error) = scan(index.view(), reverse) {

@@ -104,7 +104,7 @@ fn first_load(stage: &mut Stage, path: &Path, flights: &[Flight]) -> Outcome<Fig
         insert: latencies.figures(),
         write_amplification: stats.write_amplification(),
         space_amplification: stats.space_amplification(),
-        levels: stats.keyspaces.iter().map(|k| k.index.levels).max().unwrap_or(0),
+        levels: stats.keyspaces.iter().map(|k| k.index.figure("levels")).max().unwrap_or(0),
         memory_bytes: stats.memory.memtables + stats.memory.pool + stats.memory.rows,
         memory_budget_bytes: stats.memory.budget,
         peak_rss_bytes: None,

@@ -32,7 +32,7 @@ pub struct Figures {
     /// Bytes on disk for each byte of live data.
     pub space_amplification: f64,
     /// Levels of the deepest tree.
-    pub levels: u32,
+    pub levels: u64,
     /// Bytes that the store holds in memory.
     pub memory_bytes: u64,
     /// What it may hold.

@@ -96,7 +96,7 @@ pub fn readers(config: &ReadersConfig) -> Result<Readers> {
         return Err(format!("{} blocks were not in the pool", stats.reads - before.reads).into());
     }
     let blocks = (stats.probed_blocks - before.probed_blocks) as f64 / (stats.gets - before.gets).max(1) as f64;
-    let runs = stats.keyspaces.first().map_or(0, |keyspace| keyspace.index.runs);
+    let runs = stats.keyspaces.first().map_or(0, |keyspace| keyspace.index.figure("runs"));
     let (lookup, control) = (lookup.pair(), control.pair());
     Ok(Readers { kind: "readers".to_owned(), records, value_bytes, runs, blocks, lookup, control })
 }

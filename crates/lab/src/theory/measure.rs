@@ -134,9 +134,9 @@ pub struct Tree {
 impl Tree {
     fn of(stats: &IndexStats) -> Tree {
         Tree {
-            levels: stats.levels,
-            runs: stats.runs,
-            max_runs_on_path: stats.max_runs_on_path,
+            levels: stats.figure("levels") as u32,
+            runs: stats.figure("runs"),
+            max_runs_on_path: stats.figure("max_runs_on_path"),
             logical_bytes: stats.logical_bytes,
             run_bytes: stats.disk_bytes,
             search_bytes: stats.search_bytes,
@@ -317,9 +317,9 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
         packed_bytes: index.packed_bytes,
         compacted_bytes: index.compacted_bytes,
         compactions: index.compactions,
-        flushes: index.flushes,
-        splits: index.splits,
-        merges: index.merges,
+        flushes: index.figure("flushes"),
+        splits: index.figure("splits"),
+        merges: index.figure("merges"),
         read_bytes: data.0.read_bytes - data.1.read_bytes,
         log_bytes: counts[FileClass::Log].write_bytes - before[FileClass::Log].write_bytes,
         transfers: config.memories().map(|memory| transfers(&accesses, memory)),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::glance;
 use crate::base::{BlockAddr, Error, OwnerId, PAGE, PageNo, Result};
 use crate::device::{Device, File, Io};
-use crate::run::{Inner, Leaf, RunMeta, unpack};
+use crate::index::IndexKind;
 use crate::space::data::{BLOCK_HEADER, DATA_FILE, MAX_BLOCK_PAGES};
 use crate::space::superblock::SLOTS;
 use crate::space::{BlockKind, DataFile, Superblock};
@@ -66,7 +66,7 @@ pub fn inspect_device(device: Arc<dyn Device>, what: Inspect) -> Result<String> 
         Inspect::Log => log(&*device, &*file, &mut out)?,
         Inspect::Catalog => catalog(&glance::roots(&*device)?, &mut out),
         Inspect::Trunk => trunk(&glance::roots(&*device)?, &mut out),
-        Inspect::Run(id) => run(&glance::roots(&*device)?, id, &mut out)?,
+        Inspect::Run(id) => object(&glance::roots(&*device)?, id, &mut out)?,
     }
     Ok(out)
 }
@@ -160,37 +160,15 @@ fn catalog(roots: &Roots, out: &mut String) {
 fn trunk(roots: &Roots, out: &mut String) {
     for (keyspace, index) in roots.catalog.keyspaces.iter().zip(&roots.indexes) {
         let _ = writeln!(out, "keyspace {} `{}`", keyspace.identity.id, keyspace.identity.name);
-        index.describe(out);
+        index.inspect().describe(None, out);
     }
 }
 
-fn run(roots: &Roots, id: u64, out: &mut String) -> Result<()> {
-    match roots.indexes.iter().find_map(|index| index.run(OwnerId(id))) {
-        Some(meta) => {
-            describe_run(&meta, out);
-            Ok(())
-        }
-        None => {
-            Err(Error::invalid(format!("no run {id} is reached by any keyspace; `inspect STORE trunk` lists them")))
-        }
+fn object(roots: &Roots, id: u64, out: &mut String) -> Result<()> {
+    if roots.indexes.iter().any(|index| index.inspect().describe(Some(OwnerId(id)), out)) {
+        return Ok(());
     }
-}
-
-fn describe_run(meta: &RunMeta, out: &mut String) {
-    let _ = writeln!(out, "run {}: {} entries of {} keys", meta.id, meta.entries(), meta.keys);
-    let _ = writeln!(
-        out,
-        "  puts {} deletes {} merges {} large values {} range tombstones {}",
-        meta.puts, meta.deletes, meta.merges, meta.blob_puts, meta.range_tombstones
-    );
-    let _ = writeln!(out, "  seqnos {}..={}", meta.min_seqno, meta.max_seqno);
-    let _ = writeln!(out, "  keys {} ..= {}", meta.first_key.escape_ascii(), meta.last_key.escape_ascii());
-    let _ = writeln!(out, "  bytes on disk {}, logical {}", meta.disk_bytes(), meta.logical_bytes());
-    let _ = writeln!(out, "  leaf pages {}, height {}, root page {}", meta.leaf_pages, meta.height, meta.root.page);
-    let _ = writeln!(out, "  filter of {} pages from position {}", meta.filter.pages, meta.filter.first);
-    for extent in &meta.extents {
-        let _ = writeln!(out, "  extent: {} pages from page {}", extent.pages, extent.start);
-    }
+    Err(Error::invalid(format!("no run {id} is reached by any keyspace; `inspect STORE trunk` lists them")))
 }
 
 /// Decodes a block without knowing its owner: the checksum cannot be judged then, the structure can.
@@ -210,61 +188,11 @@ fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
         return Ok(());
     }
     let bytes = data.read(BlockAddr { page: PageNo(page), pages })?;
-    match kind {
-        BlockKind::RunLeaf => leaf(&bytes, out),
-        BlockKind::RunCompressedLeaf => {
-            let mut unpacked = Vec::new();
-            match unpack(&bytes, &mut unpacked) {
-                Ok(()) => {
-                    let _ = writeln!(out, "  {} bytes in memory", unpacked.len());
-                    leaf(&unpacked, out);
-                }
-                Err(flaw) => {
-                    let _ = writeln!(out, "  damaged: {flaw}");
-                }
-            }
-        }
-        BlockKind::RunInner => match Inner::check(&bytes) {
-            Ok(inner) => describe_inner(&inner, out),
-            Err(flaw) => {
-                let _ = writeln!(out, "  damaged: {flaw}");
-            }
-        },
-        _ => {
-            let body = &bytes[BLOCK_HEADER..(BLOCK_HEADER + 64).min(bytes.len())];
-            let _ = writeln!(out, "  body starts {}", body.escape_ascii());
-        }
+    if !IndexKind::all().any(|index| (index.index_type().describe_block)(kind, &bytes, out)) {
+        let body = &bytes[BLOCK_HEADER..(BLOCK_HEADER + 64).min(bytes.len())];
+        let _ = writeln!(out, "  body starts {}", body.escape_ascii());
     }
     Ok(())
-}
-
-fn leaf(bytes: &[u8], out: &mut String) {
-    match Leaf::check(bytes) {
-        Ok(leaf) => describe_leaf(&leaf, out),
-        Err(flaw) => {
-            let _ = writeln!(out, "  damaged: {flaw}");
-        }
-    }
-}
-
-fn describe_leaf(leaf: &Leaf<'_>, out: &mut String) {
-    let mut key = Vec::new();
-    for i in 0..leaf.len() {
-        leaf.key(i, &mut key);
-        let slot = leaf.slot(i);
-        let (seqno, kind, len) = (slot.seqno, slot.kind, slot.value().len());
-        let _ = writeln!(out, "  {} @{seqno} {kind:?} {len} bytes", key.escape_ascii());
-    }
-}
-
-fn describe_inner(inner: &Inner<'_>, out: &mut String) {
-    let mut key = Vec::new();
-    for i in 0..inner.len() {
-        inner.separator(i, &mut key);
-        let child = inner.child(i);
-        let _ =
-            writeln!(out, "  from \"{}\": {} pages at position {}", key.escape_ascii(), child.pages, child.position);
-    }
 }
 
 fn log(device: &dyn Device, file: &dyn File, out: &mut String) -> Result<()> {

@@ -22,9 +22,8 @@
 use std::sync::Arc;
 
 use crate::base::{Entry, EntryBlock, Error, Fragments, KeyRange, Result, Seqno};
-use crate::index::{Base, Lookup, SalvagePart};
+use crate::index::{Base, Lookup, SalvagePiece, SalvageSource, SalvageStep};
 use crate::memtable::Memtable;
-use crate::run::{Piece, Salvager};
 use crate::store::engine::Engine;
 use crate::store::keyspace::KeyspaceState;
 use crate::store::read::{Pinned, answer};
@@ -121,8 +120,8 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
             work.salvaged.losses.push(Loss { range: KeyRange::all(), after, reason: reason.clone() });
         }
         let memtables: Vec<Arc<Memtable>> = world.world().memtables().cloned().collect();
-        for part in keyspace.index.parts() {
-            work.part(&memtables, part)?;
+        for piece in keyspace.index.inspect().salvage() {
+            work.piece(&memtables, piece)?;
         }
         report.keyspaces.push(work.finish()?);
     }
@@ -161,7 +160,7 @@ impl Copy {
 /// Where messages come from, in order.
 enum Feed {
     Memtable(Arc<Memtable>, KeyRange, Option<(Vec<u8>, Seqno)>),
-    Run(Box<Salvager>),
+    Index(Box<dyn SalvageSource>),
     Nothing,
 }
 
@@ -194,28 +193,28 @@ impl Source {
             self.block.clear();
             self.at = 0;
             match self.fill() {
-                Piece::Entries => {}
-                Piece::Lost(range, error) => {
+                SalvageStep::Entries => {}
+                SalvageStep::Lost(range, error) => {
                     self.gap = Some(range.clone());
                     lost.push((range, error));
                 }
-                Piece::End => self.ended = true,
+                SalvageStep::End => self.ended = true,
             }
         }
     }
 
-    fn fill(&mut self) -> Piece {
+    fn fill(&mut self) -> SalvageStep {
         match &mut self.feed {
-            Feed::Nothing => Piece::End,
-            Feed::Run(salvager) => salvager.next(&mut self.block),
+            Feed::Nothing => SalvageStep::End,
+            Feed::Index(source) => source.next(&mut self.block),
             Feed::Memtable(memtable, range, after) => {
                 let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
                 memtable.fill(range, from, false, usize::MAX, MEMTABLE_BLOCK, &mut self.block);
                 let Some(last) = self.block.len().checked_sub(1).map(|last| self.block.get(last)) else {
-                    return Piece::End;
+                    return SalvageStep::End;
                 };
                 *after = Some((last.key.to_vec(), last.seqno));
-                Piece::Entries
+                SalvageStep::Entries
             }
         }
     }
@@ -227,7 +226,7 @@ impl Source {
     /// Whether messages of `key` may have been here that cannot be read. Asked when those that can be were taken.
     fn hides(&self, key: &[u8]) -> bool {
         let in_gap = self.gap.as_ref().is_some_and(|range| range.contains(key));
-        let may_hold = || !matches!(&self.feed, Feed::Run(salvager) if !salvager.may_hold(key));
+        let may_hold = || !matches!(&self.feed, Feed::Index(source) if !source.may_hold(key));
         self.veiled.as_ref().is_some_and(|range| range.contains(key)) || in_gap && may_hold()
     }
 }
@@ -244,8 +243,8 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Copies a piece of the key line.
-    fn part(&mut self, memtables: &[Arc<Memtable>], part: SalvagePart) -> Result<()> {
-        let mut sources = self.open(memtables, part);
+    fn piece(&mut self, memtables: &[Arc<Memtable>], piece: SalvagePiece) -> Result<()> {
+        let mut sources = self.open(memtables, piece);
         let mut lost = Vec::new();
         loop {
             sources.iter_mut().for_each(|source| source.prepare(&mut lost));
@@ -256,7 +255,8 @@ impl Work<'_> {
             let (Some(key), Some((value, certain))) = (key, resolved) else { return Ok(()) };
             match value {
                 Ok(Some(value)) if certain || self.include_stale => {
-                    self.copy.put(&key, &value)?;
+                    let key = self.keyspace.codec.user(&key);
+                    self.copy.put(key, &value)?;
                     self.salvaged.entries += 1;
                     self.salvaged.bytes += (key.len() + value.len()) as u64;
                     self.salvaged.stale += u64::from(!certain);
@@ -268,16 +268,15 @@ impl Work<'_> {
     }
 
     /// Everything that a lookup in this piece would ask, the newest first.
-    fn open(&mut self, memtables: &[Arc<Memtable>], part: SalvagePart) -> Vec<Source> {
+    fn open(&mut self, memtables: &[Arc<Memtable>], piece: SalvagePiece) -> Vec<Source> {
         let mut sources = Vec::new();
         for memtable in memtables {
-            let feed = Feed::Memtable(memtable.clone(), part.range.clone(), None);
+            let feed = Feed::Memtable(memtable.clone(), piece.range.clone(), None);
             sources.push(Source::new(feed, memtable.fragments()));
         }
-        for slice in part.slices {
-            let range = slice.range().intersect(&part.range);
-            let tombstones = slice.run().fragments().cloned();
-            let mut source = Source::new(Feed::Run(Box::new(Salvager::new(slice, &range))), Arc::default());
+        for source in piece.sources {
+            let (range, tombstones) = (source.range().clone(), source.tombstones());
+            let mut source = Source::new(Feed::Index(source), Arc::default());
             match tombstones {
                 Ok(fragments) => source.tombstones = fragments,
                 Err(e) if !range.is_empty() => {
@@ -288,9 +287,9 @@ impl Work<'_> {
             }
             sources.push(source);
         }
-        if let Some(error) = part.lost {
-            self.lose(part.range.clone(), error);
-            sources.push(Source::veil(part.range));
+        if let Some(error) = piece.lost {
+            self.lose(piece.range.clone(), error);
+            sources.push(Source::veil(piece.range));
         }
         sources
     }
@@ -302,7 +301,7 @@ impl Work<'_> {
         sources: &mut [Source],
         lost: &mut Vec<(KeyRange, Error)>,
     ) -> (Result<Option<Value>>, bool) {
-        let mut lookup = Lookup::new(key, self.at);
+        let mut lookup = Lookup::new(self.keyspace.codec, key, self.at);
         let (mut certain, mut failed) = (true, None);
         for source in sources {
             let open = !lookup.is_done();

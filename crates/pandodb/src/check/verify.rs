@@ -15,7 +15,7 @@
 //!
 //! 1. The catalogue owns its pages until the next superblock, so through the last pin. It is read before that.
 //! 2. A pinned root keeps its nodes, runs and large values: nothing of them is freed before the pin is dropped
-//!    ([`Index::pin`](crate::index::Index::pin)). So at the moment of the last pin all of them, and the catalogue, own their pages at
+//!    ([`Inspect::pin`](crate::index::Inspect::pin)). So at the moment of the last pin all of them, and the catalogue, own their pages at
 //!    the same time, and two owners of one page are damage.
 //! 3. What is written later has no part in it: a node that was not on disk when it was pinned is passed over, wherever a
 //!    checkpoint puts it.
@@ -28,7 +28,6 @@ use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange
 use crate::index::{Verification, Visitor};
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
-use crate::space::superblock::COMPRESSED_LEAVES;
 use crate::space::{BlockKind, DataFile, Superblock};
 use crate::store::catalog::Catalog;
 use crate::store::engine::Engine;
@@ -89,11 +88,11 @@ impl Visitor for Verifier<'_> {
     fn block(&mut self, kind: BlockKind, bytes: u64) {
         self.report.blocks += 1;
         self.report.bytes += bytes;
+        self.features |= kind.feature();
         match kind {
             kind if kind.is_node() => self.report.nodes += 1,
             BlockKind::RunFooter => self.report.runs += 1,
             BlockKind::Blob => self.report.blobs += 1,
-            BlockKind::RunCompressedLeaf => self.features |= COMPRESSED_LEAVES,
             _ => {}
         }
     }
@@ -156,17 +155,17 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         }
         keyspaces = engine.keyspaces.all();
         let in_turn = SeededBug::VerifyPinsInTurn.is_on();
-        pins = keyspaces.iter().map(|keyspace| (!in_turn).then(|| keyspace.index.pin())).collect();
+        pins = keyspaces.iter().map(|keyspace| (!in_turn).then(|| keyspace.index.inspect().pin())).collect();
     }
     for (keyspace, pin) in keyspaces.iter().zip(pins) {
         verify_memtables(engine, keyspace, &mut verifier)?;
-        let check = pin.unwrap_or_else(|| keyspace.index.pin());
+        let check = pin.unwrap_or_else(|| keyspace.index.inspect().pin());
         check(&mut verifier)?;
     }
     // What this life has written the next superblock will name.
     let named = engine.durable_root.lock().superblock.incompatible | data.features();
     if verifier.features & !named != 0 {
-        let detail = "does not name compressed leaves, and a run has some";
+        let detail = format!("does not name the features {:#x} that blocks use", verifier.features & !named);
         verifier.problem(Error::corruption("superblock", 0, detail).in_file(DATA_FILE, 0));
     }
     Ok(verifier.report)

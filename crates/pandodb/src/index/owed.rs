@@ -30,7 +30,7 @@ use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 pub type Rank = (Reverse<u64>, Reverse<u64>, KeyspaceId);
 
 fn rank(debt: Debt, id: KeyspaceId) -> Rank {
-    (Reverse(debt.pack_bytes), Reverse(debt.compact_bytes + debt.requested_bytes), id)
+    (Reverse(debt.memory_bytes), Reverse(debt.work_bytes + debt.requested_bytes), id)
 }
 
 /// What all indexes of a store owe together.
@@ -39,7 +39,16 @@ pub struct Owed {
     pack: AtomicU64,
     compact: AtomicU64,
     requested: AtomicU64,
-    order: Mutex<BTreeSet<Rank>>,
+    /// The steepest rate of the deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 without any.
+    rate: AtomicU64,
+    order: Mutex<Order>,
+}
+
+#[derive(Debug, Default)]
+struct Order {
+    ranks: BTreeSet<Rank>,
+    /// Rates of deadlines, by index.
+    rates: BTreeSet<(u64, KeyspaceId)>,
 }
 
 impl Owed {
@@ -47,16 +56,23 @@ impl Owed {
     #[inline]
     pub fn sum(&self) -> Debt {
         Debt {
-            pack_bytes: self.pack.load(Relaxed),
-            compact_bytes: self.compact.load(Relaxed),
+            memory_bytes: self.pack.load(Relaxed),
+            work_bytes: self.compact.load(Relaxed),
             requested_bytes: self.requested.load(Relaxed),
+            deadline: None,
         }
+    }
+
+    /// Bytes of work that each byte written has to pay for, so that every deadline is met, in units of 1/[`Deadline::UNIT`](super::Deadline::UNIT). One load.
+    #[inline]
+    pub fn rate(&self) -> u64 {
+        self.rate.load(Relaxed)
     }
 
     /// The index that owes most of those behind `after` in the order; `None` at its end. O(log n).
     pub fn next(&self, after: Option<Rank>) -> Option<Rank> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.order.lock().range((from, Bound::Unbounded)).next().copied()
+        self.order.lock().ranks.range((from, Bound::Unbounded)).next().copied()
     }
 }
 
@@ -118,13 +134,22 @@ impl Owing {
         }
         let Share { owed, id } = &self.share;
         // Wrapping: a sum never falls below zero, since what this index subtracts it has added under the same lock.
-        owed.pack.fetch_add(after.pack_bytes.wrapping_sub(before.pack_bytes), Relaxed);
-        owed.compact.fetch_add(after.compact_bytes.wrapping_sub(before.compact_bytes), Relaxed);
+        owed.pack.fetch_add(after.memory_bytes.wrapping_sub(before.memory_bytes), Relaxed);
+        owed.compact.fetch_add(after.work_bytes.wrapping_sub(before.work_bytes), Relaxed);
         owed.requested.fetch_add(after.requested_bytes.wrapping_sub(before.requested_bytes), Relaxed);
         let mut order = owed.order.lock();
-        order.remove(&rank(before, *id));
+        order.ranks.remove(&rank(before, *id));
         if after.total() > 0 {
-            order.insert(rank(after, *id));
+            order.ranks.insert(rank(after, *id));
+        }
+        if before.deadline != after.deadline {
+            if let Some(deadline) = before.deadline {
+                order.rates.remove(&(deadline.rate(), *id));
+            }
+            if let Some(deadline) = after.deadline {
+                order.rates.insert((deadline.rate(), *id));
+            }
+            owed.rate.store(order.rates.last().map_or(0, |(rate, _)| *rate), Relaxed);
         }
     }
 }
@@ -137,10 +162,11 @@ impl Drop for Owing {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Deadline;
     use super::*;
 
-    fn debt(pack_bytes: u64, compact_bytes: u64) -> Debt {
-        Debt { pack_bytes, compact_bytes, requested_bytes: 0 }
+    fn debt(memory_bytes: u64, work_bytes: u64) -> Debt {
+        Debt { memory_bytes, work_bytes, ..Debt::default() }
     }
 
     #[test]
@@ -148,8 +174,8 @@ mod tests {
         let owed = Arc::new(Owed::default());
         let owing = |id| Owing::new(Share { owed: owed.clone(), id: KeyspaceId(id) });
         let (first, second, third) = (owing(1), owing(2), owing(3));
-        first.change(|own| own.compact_bytes = 50);
-        second.change(|own| own.pack_bytes = 7);
+        first.change(|own| own.work_bytes = 50);
+        second.change(|own| own.memory_bytes = 7);
         third.change(|own| *own = debt(7, 1));
         assert_eq!(owed.sum(), debt(14, 51));
         let ids = || {
@@ -157,10 +183,17 @@ mod tests {
             walk.map(|(_, _, id)| id.0).collect::<Vec<_>>()
         };
         assert_eq!(ids(), [3, 2, 1], "memtables first, then what compactions owe");
+        let within = |within_bytes| Some(Deadline { work_bytes: 40, within_bytes });
+        first.change(|own| own.deadline = within(10));
+        third.change(|own| own.deadline = within(20));
+        assert_eq!(owed.rate(), 4 * Deadline::UNIT, "the steepest of both");
+        first.change(|own| own.deadline = None);
+        assert_eq!(owed.rate(), 2 * Deadline::UNIT);
         third.change(|own| *own = Debt::default());
+        assert_eq!(owed.rate(), 0);
         assert_eq!((owed.sum(), ids()), (debt(7, 50), vec![2, 1]));
         second.end();
-        second.change(|own| own.pack_bytes = 100);
+        second.change(|own| own.memory_bytes = 100);
         assert_eq!((owed.sum(), ids()), (debt(0, 50), vec![1]), "an index that has ended owes nothing");
         drop(first);
         assert_eq!((owed.sum(), ids()), (Debt::default(), vec![]));

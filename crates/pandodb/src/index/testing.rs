@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Base, Core, IdSource, Index, Lookup, Progress, SealedBatch, Step};
-use crate::base::{Entry, EntryBlock, KeyRange, Kind, RangeTombstone, Seqno, StoreId};
+use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Seqno, StoreId};
 use crate::device::MemDevice;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
@@ -119,7 +119,7 @@ impl<I: Index> Bench<I> {
     }
 
     pub fn pack_all(&self) {
-        while self.tree.debt().pack_bytes > 0 {
+        while self.tree.debt().memory_bytes > 0 {
             self.step(4 << 10);
         }
     }
@@ -202,15 +202,11 @@ pub fn scan(tree: &impl Index, at: Seqno, reverse: bool) -> Vec<(Vec<u8>, i64)> 
 
 pub fn get(tree: &impl Index, key: &[u8], at: Seqno) -> Option<i64> {
     let view = tree.view();
-    let mut lookup = Lookup::new(key, at);
+    let mut lookup = Lookup::new(KeyCodec::Plain, key, at);
     let mut probe = view.probe(&lookup);
     let mut block = None;
-    while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup).unwrap() {
-        // A filter that cannot be read is left out.
-        block = match run.load(addr, kind) {
-            Err(_) if kind == crate::space::BlockKind::RunFilter => None,
-            block => Some(block.unwrap()),
-        };
+    while let Step::Need(request) = probe.step(block.take(), &mut lookup).unwrap() {
+        block = request.load().unwrap();
     }
     let base = match &lookup.base {
         Base::Inline(block, range) => Some(block[range.clone()].to_vec()),

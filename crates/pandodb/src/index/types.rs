@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use super::options::{OptionSpec, Settings};
 use super::{Core, Index, RootRecord};
-use crate::base::{BlockAddr, Error, Result, Seqno};
-use crate::space::Prefetch;
+use crate::base::{BlockAddr, Error, KeyCodec, Result, Seqno};
+use crate::space::{BlockKind, Prefetch};
 
 /// Every type of index; the first is the default.
 pub static TYPES: [&IndexType; 2] = [&super::stbe::TYPE, &super::cola::TYPE];
@@ -32,6 +32,16 @@ pub enum Order {
     Sorted,
     /// By a hash: it has lookups, and a walk over all entries in no order that a caller could use.
     Hashed,
+}
+
+impl Order {
+    /// The stored form of keys that gives this order.
+    pub fn codec(self) -> KeyCodec {
+        match self {
+            Order::Sorted => KeyCodec::Plain,
+            Order::Hashed => KeyCodec::Hashed,
+        }
+    }
 }
 
 /// Which variant of its structure an index uses. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that compare with
@@ -88,6 +98,8 @@ pub struct IndexType {
     pub open: Open,
     /// The blocks with which opening begins: a caller that opens many indexes reads those of all together.
     pub first_blocks: fn(&Core, &RootRecord) -> Vec<BlockAddr>,
+    /// Describes a block of this structure, whose checksum was not checked, as lines of text. Whether it is one.
+    pub describe_block: fn(BlockKind, &[u8], &mut String) -> bool,
 }
 
 /// Which structure holds a keyspace's data: a type of index.

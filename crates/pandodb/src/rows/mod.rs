@@ -236,6 +236,13 @@ impl IndexRows {
         self.cache.shard(hash).lock().change(self.index, key, hash, change);
     }
 
+    /// A write at `seqno` has gone into the index past the memtables: its row leaves, and no row that was read before is taken from now on.
+    /// Called before the index publishes the write.
+    pub fn written(&self, key: &[u8], hash: u64, seqno: Seqno) {
+        self.absorbed.fetch_max(seqno.0, Ordering::AcqRel);
+        self.absorb(key, hash, Change::Other);
+    }
+
     /// Rows that `covers` says are gone leave: for range tombstones. O(rows).
     pub fn remove_where(&self, covers: impl Fn(&[u8], Seqno) -> bool) {
         for shard in &self.cache.shards {

@@ -20,10 +20,10 @@ use std::sync::Arc;
 use super::inner::Child;
 use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
-use super::loads::{Landed, Loads, Need};
 use super::slice::RunSlice;
 use crate::base::range::successor;
 use crate::base::{Entry, Error, KeyRange, Kind, Result, SeededBug, Seqno};
+use crate::blocks::{BlockLoads, Loaded, Need};
 use crate::space::BlockKind;
 
 /// A cursor over one slice.
@@ -103,7 +103,7 @@ impl RunCursor {
     pub fn open(&mut self) -> Result<()> {
         let mut landed = None;
         while let Some(need) = self.open_step(landed.take())? {
-            let fetched = self.slice.run().fetch(need);
+            let fetched = need.fetch(&**self.slice.run());
             landed = Some(fetched.inspect_err(|_| self.give_up())?);
         }
         Ok(())
@@ -124,7 +124,7 @@ impl RunCursor {
         let Some(first) = first.and_then(RunCursor::place).map(<[u8]>::to_vec) else { return Ok(()) };
         let is_next = |cursor: &RunCursor| cursor.outlook().is_some_and(|key| key == first);
         let slices: Vec<_> = cursors.iter().map(|cursor| is_next(cursor).then(|| cursor.slice.clone())).collect();
-        let mut loads = Loads::default();
+        let mut loads = BlockLoads::default();
         for (i, slice) in slices.iter().enumerate() {
             if let Some(slice) = slice {
                 cursors[i].open_among(slice, None, &mut loads, i).map_err(|e| (i, e))?;
@@ -145,12 +145,12 @@ impl RunCursor {
     fn open_among<'r>(
         &mut self,
         slice: &'r RunSlice,
-        mut landed: Option<Landed>,
-        loads: &mut Loads<'r>,
+        mut landed: Option<Loaded>,
+        loads: &mut BlockLoads<'r>,
         who: usize,
     ) -> Result<()> {
         while let Some(need) = self.open_step(landed.take())? {
-            landed = loads.ask(slice.run(), need, who).inspect_err(|_| self.give_up())?;
+            landed = loads.ask(&**slice.run(), need, who).inspect_err(|_| self.give_up())?;
             if landed.is_none() {
                 break;
             }
@@ -160,7 +160,7 @@ impl RunCursor {
 
     /// Goes on opening with what the last step has asked for; says what it needs next, until the cursor stands at its first
     /// entry.
-    fn open_step(&mut self, landed: Option<Landed>) -> Result<Option<Need>> {
+    fn open_step(&mut self, landed: Option<Loaded>) -> Result<Option<Need>> {
         let Some(Opening { bound, stage }) = self.opening.take() else { return Ok(None) };
         let run = self.slice.run();
         let meta = run.meta();

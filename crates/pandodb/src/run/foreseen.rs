@@ -9,6 +9,7 @@
 
 use super::reader::Run;
 use crate::base::{BlockAddr, OwnerId, PageNo, SeededBug};
+use crate::blocks::BlockSource;
 use crate::pool::{Block, Pool};
 use crate::space::BlockKind;
 

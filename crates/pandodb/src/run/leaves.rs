@@ -29,6 +29,7 @@ use super::leaf::Leaf;
 use super::reader::Run;
 use super::spans::PageRange;
 use crate::base::{BlockAddr, PAGE, PageNo, Result};
+use crate::blocks::BlockSource;
 use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
 use crate::space::data::stored_pages as block_pages;

@@ -23,6 +23,7 @@ use super::meta::RunMeta;
 use super::pages::PageWriter;
 use super::reader::Run;
 use crate::base::{BlockAddr, OwnerId, PAGE, Result, SeededBug, Seqno};
+use crate::blocks::BlockSource;
 use crate::filter::maplet::{Input, Merge, values};
 use crate::filter::{FilterKind, FilterMeta};
 use crate::pool::Pool;

@@ -15,7 +15,6 @@
 //! | `compressed` | leaves as LZ4, at the bottom of a tree, if that is asked for |
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, leaves in a row, a range, several runs |
-//! | `loads` | blocks of several runs, read beside each other |
 //! | `foreseen` | the filters on a lookup's way, looked for in the pool all at once |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
 //! | `salvage` | reads what it can around damage, and says which keys are lost |
@@ -36,7 +35,6 @@ mod foreseen;
 mod inner;
 mod leaf;
 mod leaves;
-mod loads;
 pub mod maplet;
 mod merge;
 mod meta;
@@ -59,7 +57,6 @@ pub use foreseen::Foreseen;
 pub use inner::{Child, Inner, InnerBuilder};
 pub use leaf::{Leaf, LeafBuilder, Slot};
 pub use leaves::ReadAhead;
-pub use loads::{Landed, Loads, Need};
 pub use merge::MergeCursor;
 pub use meta::{RunMeta, read_footer};
 pub use probe::{LeafHit, ProbeStep, RunProbe};

@@ -18,7 +18,8 @@ use super::meta::RunMeta;
 use super::spans::{PageRange, Spans};
 use super::tombstones;
 use crate::base::sync::{AtomicBool, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, PAGE, PageNo, Result};
+use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, PAGE, PageNo, Result};
+use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Keep, Pool};
 use crate::space::data::stored_pages;
@@ -97,16 +98,6 @@ impl Run {
         self.fragments.as_ref().map_err(Error::clone)
     }
 
-    /// Where its blocks are.
-    pub fn data(&self) -> &Arc<DataFile> {
-        &self.data
-    }
-
-    /// Where its blocks are cached.
-    pub(super) fn pool(&self) -> &Pool {
-        &self.pool
-    }
-
     /// Lookups that the filter let through and that found nothing.
     pub fn false_positives(&self) -> u64 {
         self.false_positives.load(Relaxed)
@@ -118,63 +109,8 @@ impl Run {
 
     // ---- blocks ----
 
-    /// The block at `addr`, from the pool or from disk, checked.
-    ///
-    /// # Errors
-    /// An I/O error, or [`Error::Corruption`] if the block is not a `kind` of this run.
-    pub fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
-        match self.cached(addr, kind)? {
-            Some(block) => Ok(block),
-            None => {
-                let read = self.reach(addr, kind);
-                self.admit_from(read, self.data.read(read), addr, kind)
-            }
-        }
-    }
-
-    /// The block at `addr` if the pool has it.
-    ///
-    /// # Errors
-    /// As [`Run::load`].
-    pub(super) fn cached(&self, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
-        let block = self.pool.peek(self.meta.id, addr.page);
-        block.map(|block| self.expect_kind(&block, addr, kind).map(|()| block)).transpose()
-    }
-
-    /// What is read for a block that the pool has not: the block; or, of those above the leaves, the neighbours of its sort, too, as
-    /// long as the pool has room for them. So a store that was just opened soon has what all searches need, with a read for each
-    /// [`AROUND`] pages.
-    pub(super) fn reach(&self, addr: BlockAddr, kind: BlockKind) -> BlockAddr {
-        if kind == BlockKind::RunLeaf || self.alone.load(Relaxed) {
-            return addr;
-        }
-        self.around(addr).filter(|around| self.pool.has_room(around.bytes())).unwrap_or(addr)
-    }
-
-    /// Takes a block out of what was read for it, checked and cached, its neighbours too. If the neighbours could not be read with it, or
-    /// if anything about the block is not as it should be, it is read alone: then the error is its own.
-    ///
-    /// # Errors
-    /// As [`Run::load`].
-    pub(super) fn admit_from(
-        &self,
-        read: BlockAddr,
-        buf: Result<AlignedBuf>,
-        addr: BlockAddr,
-        kind: BlockKind,
-    ) -> Result<Block> {
-        if read == addr {
-            return self.admit(addr, kind, &buf?);
-        }
-        if let Some(block) = buf.ok().and_then(|buf| self.admit_group(read, &buf, addr, kind)) {
-            return Ok(block);
-        }
-        self.alone.store(true, Relaxed);
-        self.admit(addr, kind, &self.data.read(addr)?)
-    }
-
     /// Checks a block that was read, and caches it, unpacked.
-    fn admit(&self, addr: BlockAddr, kind: BlockKind, bytes: &[u8]) -> Result<Block> {
+    fn check_in(&self, addr: BlockAddr, kind: BlockKind, bytes: &[u8]) -> Result<Block> {
         let mut unpacked = Vec::new();
         let bytes = if kind == BlockKind::RunLeaf {
             self.check_leaf(bytes, addr, &mut unpacked)?;
@@ -191,7 +127,7 @@ impl Run {
 
     fn admit_group(&self, read: BlockAddr, buf: &[u8], addr: BlockAddr, kind: BlockKind) -> Option<Block> {
         let asked = &buf[(addr.page.0 - read.page.0) as usize * PAGE..][..addr.bytes()];
-        let block = self.admit(addr, kind, asked).ok()?;
+        let block = self.check_in(addr, kind, asked).ok()?;
         let mut page = 0;
         while page < read.pages {
             let rest = &buf[page as usize * PAGE..];
@@ -458,6 +394,46 @@ impl Run {
             }
         }
         out
+    }
+}
+
+impl BlockSource for Run {
+    #[inline]
+    fn owner(&self) -> OwnerId {
+        self.meta.id
+    }
+
+    fn data(&self) -> &Arc<DataFile> {
+        &self.data
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn cached(&self, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>> {
+        let block = self.pool.peek(self.meta.id, addr.page);
+        block.map(|block| self.expect_kind(&block, addr, kind).map(|()| block)).transpose()
+    }
+
+    /// A block above the leaves is read with its neighbours of the same sort, as long as the pool has room for them: so a store that was
+    /// just opened soon has what all searches need, with one read for each [`AROUND`] pages.
+    fn read_with(&self, addr: BlockAddr, kind: BlockKind) -> BlockAddr {
+        if kind == BlockKind::RunLeaf || self.alone.load(Relaxed) {
+            return addr;
+        }
+        self.around(addr).filter(|around| self.pool.has_room(around.bytes())).unwrap_or(addr)
+    }
+
+    fn admit(&self, read: BlockAddr, buf: Result<AlignedBuf>, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
+        if read == addr {
+            return self.check_in(addr, kind, &buf?);
+        }
+        if let Some(block) = buf.ok().and_then(|buf| self.admit_group(read, &buf, addr, kind)) {
+            return Ok(block);
+        }
+        self.alone.store(true, Relaxed);
+        self.check_in(addr, kind, &self.data.read(addr)?)
     }
 }
 

@@ -19,6 +19,7 @@ use super::slice::RunSlice;
 use super::spans::PageRange;
 use crate::base::range::successor;
 use crate::base::{BlockAddr, Entry, EntryBlock, Error, KeyRange, PAGE, PageNo, Result, key_hash};
+use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::space::BlockKind;
 

@@ -8,6 +8,7 @@ mod ownership;
 mod reading;
 mod salvage;
 
+use crate::blocks::BlockSource;
 use std::sync::Arc;
 
 use super::*;

@@ -20,6 +20,7 @@ use super::reader::Run;
 use super::tombstones;
 use crate::base::range::successor;
 use crate::base::{BlockAddr, Result, SeededBug, Seqno, key_hash};
+use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::space::BlockKind;
 

@@ -60,6 +60,8 @@ const SLACK: u64 = 8 << 20;
 const REST: Duration = Duration::from_millis(100);
 /// The debt of compactions falls to a third within the writes of so many memtables.
 pub const SPREAD: u64 = 8;
+/// The unit of [`Load::rate`]: one byte of work for each byte written.
+pub const RATE_UNIT: u64 = 1 << 16;
 /// Compaction debt that is usual, in memtables.
 const USUAL: u64 = 16 * SPREAD;
 /// The longest wait doubles with each further compaction debt of this size, in memtables.
@@ -68,10 +70,12 @@ const PILE: u64 = 8 * SPREAD;
 /// What a writer is up against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Bytes of memtables that wait to be packed.
-    pub pack: u64,
-    /// Bytes of compaction owed.
-    pub compact: u64,
+    /// Bytes of memtables that the indexes have not written yet.
+    pub memory: u64,
+    /// Bytes of further work owed.
+    pub work: u64,
+    /// Bytes of work for each byte written that deadlines ask for, in units of 1/[`RATE_UNIT`]; 0 without a deadline.
+    pub rate: u64,
     /// Bytes that still fit into the active memtables.
     pub room: u64,
     /// Bytes of a full memtable.
@@ -83,21 +87,24 @@ pub struct Load {
 impl Load {
     /// Bytes of background work that `bytes` of writing must wait for. Pure.
     ///
-    /// Compaction is due within some memtables; packing before the active memtable is full, since then there is no room.
+    /// Work is due within [`SPREAD`] memtables, or earlier if a deadline says so; memtables must be written before the active one is full,
+    /// since then there is no room.
     pub fn price(&self, bytes: u64) -> u64 {
         let memtable = u128::from(self.memtable.max(1));
-        let compact = u128::from(bytes) * u128::from(self.compact) / (memtable * u128::from(SPREAD));
+        let spread = u128::from(bytes) * u128::from(self.work) / (memtable * u128::from(SPREAD));
+        let by_deadline = u128::from(bytes) * u128::from(self.rate) / u128::from(RATE_UNIT);
+        let work = spread.max(by_deadline);
         // A part of the room is kept back, so that the price rises before the room is gone.
         let room = u128::from(self.room.saturating_sub(self.memtable / 16).max(self.memtable / 64).max(1));
-        let pack = u128::from(bytes) * u128::from(self.pack) / room;
-        u64::try_from((compact + pack) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
+        let memory = u128::from(bytes) * u128::from(self.memory) / room;
+        u64::try_from((work + memory) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
     }
 
     /// The longest wait of a write of `bytes` bytes. It grows with the size, or a writer of batches would outrun the workers. It doubles
     /// for each memtable that waits to be packed beyond what is usual, or for each [`PILE`] of compaction debt beyond [`USUAL`], whichever is
     /// more.
     pub fn patience(&self, bytes: u64) -> Duration {
-        let piles = (self.compact / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
+        let piles = (self.work / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
         let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
         MOMENT * moments as u32
     }
@@ -386,11 +393,11 @@ mod tests {
 
     #[test]
     fn the_price_rises_with_the_debt_and_with_the_memtable() {
-        let free = Load { pack: 0, compact: 0, room: 32 * MIB, memtable: 32 * MIB, crowd: 0 };
+        let free = Load { memory: 0, work: 0, rate: 0, room: 32 * MIB, memtable: 32 * MIB, crowd: 0 };
         assert_eq!(free.price(1000), 0);
-        let owing = Load { compact: 64 * MIB, ..free };
+        let owing = Load { work: 64 * MIB, ..free };
         assert_eq!(owing.price(1000), 64 * 1000 / (32 * SPREAD));
-        let packing = Load { pack: 32 * MIB, room: 31 * MIB, ..free };
+        let packing = Load { memory: 32 * MIB, room: 31 * MIB, ..free };
         let nearly_full = Load { room: 3 * MIB, ..packing };
         assert!(packing.price(1000) < 1200 && nearly_full.price(1000) > 20_000);
         assert_eq!(
@@ -400,16 +407,20 @@ mod tests {
         );
         // No room at all is a high price, not a division by zero.
         assert!(Load { room: 0, ..packing }.price(1000) >= nearly_full.price(1000));
+        let due = Load { rate: 3 * RATE_UNIT, ..free };
+        assert_eq!(due.price(1000), 3000, "a deadline asks for three bytes of work a byte");
+        assert_eq!(Load { work: 640 * MIB, ..due }.price(1000), 3000, "the steeper of both");
+        assert_eq!(Load { work: 1280 * MIB, ..due }.price(1000), 5000);
     }
 
     #[test]
     fn a_small_write_waits_once_and_none_for_long() {
-        let free = Load { pack: 0, compact: 0, room: MIB, memtable: MIB, crowd: 0 };
+        let free = Load { memory: 0, work: 0, rate: 0, room: MIB, memtable: MIB, crowd: 0 };
         let moments = |load: Load, bytes| load.patience(bytes).as_millis() as u64;
         assert_eq!([0, 100, 2 << 10, 5 << 10, 1 << 30].map(|bytes| moments(free, bytes)), [1, 1, 2, 3, MAX_MOMENTS]);
         let crowded = |crowd| moments(Load { crowd, ..free }, 100);
         assert_eq!([0, 1, 3, 100].map(crowded), [1, 2, 8, 1 << MOST_CROWD]);
-        let piled = |memtables| moments(Load { compact: memtables * MIB, ..free }, 100);
+        let piled = |memtables| moments(Load { work: memtables * MIB, ..free }, 100);
         assert_eq!([USUAL, USUAL + PILE, USUAL + 3 * PILE, 1 << 30].map(piled), [1, 2, 8, 1 << MOST_CROWD]);
     }
 
@@ -419,7 +430,7 @@ mod tests {
         let pace = Pace::default();
         let (mut now, mut owed, mut most) = (Duration::from_secs(1), 0, 0);
         for _ in 0..1000 * memtable / write {
-            let load = Load { pack: 0, compact: owed, room: memtable, memtable, crowd: 0 };
+            let load = Load { memory: 0, work: owed, rate: 0, room: memtable, memtable, crowd: 0 };
             let until = pace
                 .charge(load.price(write), now, pace::SLACK_ASLEEP)
                 .map(|until| until.min(now + load.patience(write)));

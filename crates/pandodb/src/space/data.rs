@@ -84,6 +84,11 @@ impl BlockKind {
         }
     }
 
+    /// The incompatible feature bit that a superblock names if such a block is written; 0 for a kind that every version has.
+    pub fn feature(self) -> u64 {
+        if self == BlockKind::RunCompressedLeaf { COMPRESSED_LEAVES } else { 0 }
+    }
+
     /// Whether it describes which runs an index consists of.
     pub fn is_node(self) -> bool {
         matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable)

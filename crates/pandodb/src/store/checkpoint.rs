@@ -1,8 +1,8 @@
 //! Checkpoints: consistent cuts that reopening starts from (design §5, rules 1–3, 7).
 //!
 //! ```text
-//!  quarantine closes ─▶ cut each index (nodes not on disk yet are written) ─▶ catalogue, twice
-//!  ─▶ sync data, sync log ─▶ superblock into the older slot, sync ─▶ freed space and old log go
+//!  quarantine closes ─▶ writers stand still: each index fixes its world ─▶ each writes what is not on disk yet
+//!  ─▶ catalogue, twice ─▶ sync data, sync log ─▶ superblock into the older slot, sync ─▶ freed space and old log go
 //! ```
 //!
 //! A cut says through which seqno each keyspace's runs hold everything; replay applies the log above it, so merges are
@@ -96,21 +96,24 @@ impl Engine {
             cut: Seqno(0),
             keyspaces: Vec::with_capacity(keyspaces.len()),
         };
-        let mut pins = Vec::new();
-        for keyspace in &keyspaces {
-            let cut = keyspace.index.cut()?;
-            catalog.keyspaces.push(keyspace.record(cut.root));
+        // Writers stand still once for all keyspaces, and nothing is written meanwhile: each index only fixes its world.
+        let (begun, last) = {
+            let sequencer = self.settled();
+            let mut begun = Vec::with_capacity(keyspaces.len());
+            for keyspace in &keyspaces {
+                let checkpoint = keyspace.index.begin_checkpoint();
+                let through = extend_through(&sequencer, keyspace, checkpoint.through());
+                begun.push((checkpoint, through));
+            }
+            (begun, Seqno(sequencer.next.0 - 1))
+        };
+        let mut pins = Vec::with_capacity(begun.len());
+        for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
+            let cut = checkpoint.write()?;
+            assert!(cut.root.through <= through && through <= last, "a root holds what was committed before the cut");
+            catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
             pins.push(cut.pin);
         }
-        // Writers are held back once for all keyspaces. A memtable that is empty now was empty at the cut, or its index has moved
-        // on since; then `is_drained` says no.
-        let last = {
-            let sequencer = self.settled();
-            for (keyspace, record) in keyspaces.iter().zip(&mut catalog.keyspaces) {
-                record.root.through = extend_through(&sequencer, keyspace, record.root.through);
-            }
-            Seqno(sequencer.next.0 - 1)
-        };
         // Nothing was created or dropped meanwhile: that takes the root.
         catalog.cut = last;
         // A commit that panicked may be in some of its memtables only: then nothing of what was cut and concluded above may
@@ -156,7 +159,7 @@ impl Engine {
         // Two segments of each stream: the current one, and the one before it, which a checkpoint may not cover yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
         // What waits to be packed keeps the log anyway.
-        if self.pressure.pressed.load(Relaxed) && self.debt().pack_bytes > 0 {
+        if self.pressure.pressed.load(Relaxed) && self.debt().memory_bytes > 0 {
             return;
         }
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
@@ -244,7 +247,7 @@ impl Engine {
             let sequencer = self.settled();
             self.seal(&sequencer, keyspace);
         }
-        self.drain(&|| keyspace.index.debt().pack_bytes == 0)?;
+        self.drain(&|| keyspace.index.debt().memory_bytes == 0)?;
         self.trouble.lock().take();
         keyspace.index.compact(range)?;
         self.settle_all()?;

@@ -455,7 +455,7 @@ impl Engine {
             return None;
         }
         // Too many wait already: better a larger memtable than a longer queue, until memory speaks against it.
-        let crowded = self.debt().pack_bytes > limit * MAX_SEALED && active < limit * 2;
+        let crowded = self.debt().memory_bytes > limit * MAX_SEALED && active < limit * 2;
         (!crowded).then_some(heavy)
     }
 
@@ -523,6 +523,8 @@ impl KeyspaceState {
             memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
             return None;
         }
+        let mut buf = Vec::new();
+        let key = self.codec.stored(key, &mut buf);
         let generation = memtable.insert(Entry { key, seqno, kind, value })?;
         Some(Tag { memtable: Seqno(memtable.id()), generation })
     }

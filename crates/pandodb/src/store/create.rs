@@ -168,6 +168,7 @@ pub(super) fn build(
         options: Mutex::new(options.clone()),
         blob_threshold: (*blob_threshold as usize).min(MAX_INLINE_VALUE),
         index,
+        codec: options.kind().index_type().order.codec(),
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
         charged: Lone::default(),
         dropped: AtomicBool::new(false),

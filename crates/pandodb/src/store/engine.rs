@@ -169,23 +169,23 @@ impl Engine {
         let memtable = self.config.memtable() as u64;
         // Work that cannot go on must not fill the memory; what only deletes may still go a little further.
         let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
-        if debt.pack_bytes > limit
+        if debt.memory_bytes > limit
             && let Some(trouble) = self.trouble.lock().clone()
         {
             return Err(trouble);
         }
         let room = memtable.saturating_sub(self.active());
-        let crowd = (debt.pack_bytes / memtable).saturating_sub(MAX_SEALED - 1);
+        let crowd = (debt.memory_bytes / memtable).saturating_sub(MAX_SEALED - 1);
         // An ordinary write on a full disk is refused, and pays for nothing.
         if !frees && self.reserve.is_short() {
             return Ok(());
         }
-        let compact = if self.is_stalled() { 0 } else { debt.compact_bytes };
-        let load = Load { pack: debt.pack_bytes, compact, room, memtable, crowd };
+        let (work, rate) = if self.is_stalled() { (0, 0) } else { (debt.work_bytes, self.core.share.owed.rate()) };
+        let load = Load { memory: debt.memory_bytes, work, rate, room, memtable, crowd };
         let price = load.price(bytes);
         if self.config.background_threads > 0 {
             let waited = self.scheduler.pay(price, load.patience(bytes), now, &|| self.device.now());
-            events::waited(waited, debt.pack_bytes, debt.compact_bytes);
+            events::waited(waited, debt.memory_bytes, debt.work_bytes);
         } else {
             self.work_off(price)?;
         }
@@ -296,18 +296,18 @@ impl Engine {
         }
         if self.is_at_rest() {
             self.chunks.trim();
-            self.keyspaces.all().iter().for_each(|keyspace| keyspace.index.rest());
+            self.keyspaces.all().iter().for_each(|keyspace| keyspace.index.on_idle());
         }
         Turn::Idle
     }
 
     /// A step of a keyspace's index went well: how many bytes it worked through.
     pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
-        if let Some(bytes) = progress.packed {
+        if let Some(bytes) = progress.absorbed {
             keyspace.retire_sealed();
             let uncovered = self.uncovered.fetch_add(bytes, Relaxed) + bytes;
             // Many small memtables share one.
-            if uncovered >= self.config.memtable() as u64 / 4 || self.debt().pack_bytes == 0 {
+            if uncovered >= self.config.memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
                 self.checkpoint_due.store(true, Relaxed);
                 self.scheduler.nudge();
             }

@@ -13,7 +13,7 @@ use super::value::Value;
 use super::watermark::Lone;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{
-    BlobRef, Error, IntoKeyRange, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno,
+    BlobRef, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno,
 };
 use crate::index::{Estimate, Index, IndexOptions, SealedBatch};
 use crate::memtable::Memtable;
@@ -31,6 +31,8 @@ pub(crate) struct KeyspaceState {
     /// Which index, in which mode, with which options. Changed under `durable_root`; the index itself follows at the next opening.
     pub options: Mutex<IndexOptions>,
     pub index: Arc<dyn Index>,
+    /// The stored form of its keys: that of memtables and index.
+    pub codec: KeyCodec,
     pub containers: ArcSwap<Containers>,
     /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
     pub charged: Lone<AtomicU64>,
@@ -202,10 +204,21 @@ impl KeyspaceState {
         self.operator()?.validate(operand)
     }
 
+    /// Refuses ranges of keys where the index does not keep keys in their order.
+    pub(crate) fn check_sorted(&self, range: &KeyRange) -> Result<()> {
+        if self.codec == KeyCodec::Plain || *range == KeyRange::all() {
+            return Ok(());
+        }
+        let (name, index) = (&self.name, self.options().kind());
+        let detail = format!("keyspace `{name}` has no ranges: its index `{index}` keeps keys in the order of a hash");
+        Err(Error::Unsupported { detail })
+    }
+
     /// The half-open form of a range to delete.
     pub(crate) fn check_range(&self, range: impl IntoKeyRange) -> Result<KeyRange> {
         self.check_alive()?;
         let range = range.into_key_range();
+        self.check_sorted(&range)?;
         if range.from.len() > MAX_KEY + 1 || range.to.len() > MAX_KEY + 1 {
             return Err(Error::invalid(format!("the bounds of a range must be keys of at most {MAX_KEY} bytes")));
         }
@@ -515,7 +528,9 @@ impl Keyspace {
     pub fn estimate(&self, range: impl IntoKeyRange) -> Result<Estimate> {
         let access = &self.engine.access;
         access.check()?;
-        access.confirm(self.state.index.estimate(&range.into_key_range()))
+        let range = range.into_key_range();
+        self.state.check_sorted(&range)?;
+        access.confirm(self.state.index.estimate(&range))
     }
 
     /// Brings everything in a range into its final place: one run a leaf, no tombstones, nothing superseded that no
@@ -524,6 +539,8 @@ impl Keyspace {
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Corruption`], [`Error::Poisoned`].
     pub fn compact(&self, range: impl IntoKeyRange) -> Result<()> {
-        self.engine.compact(&self.state, &range.into_key_range())
+        let range = range.into_key_range();
+        self.state.check_sorted(&range)?;
+        self.engine.compact(&self.state, &range)
     }
 }

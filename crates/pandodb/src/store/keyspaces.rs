@@ -154,7 +154,7 @@ pub(super) mod tests {
         assert_eq!(store.engine.debt(), Debt::default());
         keyspace.state.index.compact(&KeyRange::all()).expect("asked for");
         let debt = store.engine.debt();
-        assert!(debt.requested_bytes > 1 << 20 && debt.compact_bytes == 0, "{debt:?}");
+        assert!(debt.requested_bytes > 1 << 20 && debt.work_bytes == 0, "{debt:?}");
         assert_eq!(debt.total(), debt.requested_bytes);
         store.settle().expect("settled");
         assert_eq!(store.engine.debt(), Debt::default());
@@ -165,7 +165,7 @@ pub(super) mod tests {
         let store = store(1, 1 << 20);
         let keyspace = store.keyspace("keyspace 0").expect("it is there");
         let mut i = 0u32;
-        while store.engine.debt().compact_bytes < 1 << 20 {
+        while store.engine.debt().work_bytes < 1 << 20 {
             i += 1;
             keyspace.put(i.wrapping_mul(0x9e37_79b9).to_be_bytes(), [7; 300]).expect("written");
         }
@@ -182,9 +182,10 @@ pub(super) mod tests {
             store.engine.keyspaces.all().iter().fold(Debt::default(), |sum, keyspace| {
                 let debt = keyspace.index.debt();
                 Debt {
-                    pack_bytes: sum.pack_bytes + debt.pack_bytes,
-                    compact_bytes: sum.compact_bytes + debt.compact_bytes,
+                    memory_bytes: sum.memory_bytes + debt.memory_bytes,
+                    work_bytes: sum.work_bytes + debt.work_bytes,
                     requested_bytes: sum.requested_bytes + debt.requested_bytes,
+                    deadline: None,
                 }
             })
         };

@@ -419,7 +419,7 @@ impl Engine {
             durable: seen.durable,
             moved: Vec::new(),
             first_moved: None,
-            owed: self.debt().compact_bytes,
+            owed: self.debt().work_bytes,
             log_bytes: seen.bytes,
             is_full: false,
         };
@@ -660,7 +660,7 @@ impl Replayer<'_> {
         let is_short = || engine.device.available().is_some_and(|room| room < 2 * self.log_bytes);
         let mut worked = 0;
         for keyspace in engine.keyspaces.all() {
-            while engine.debt().compact_bytes > self.owed + most && worked < 4 * most && !self.is_full && !is_short() {
+            while engine.debt().work_bytes > self.owed + most && worked < 4 * most && !self.is_full && !is_short() {
                 match keyspace.index.step(BACKGROUND_STEP, &|| engine.snapshots.stripes()) {
                     Ok(progress) if progress.idle => break,
                     Ok(progress) => worked += engine.note_progress(&keyspace, progress).max(1),
@@ -694,7 +694,7 @@ impl Engine {
             keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
         }
         for keyspace in &keyspaces {
-            while keyspace.index.debt().pack_bytes > 0 {
+            while keyspace.index.debt().memory_bytes > 0 {
                 keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
             }
             keyspace.retire_sealed();

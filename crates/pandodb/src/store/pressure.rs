@@ -64,7 +64,7 @@ impl Engine {
     /// packed.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let Some(available) = self.device.available() else { return Ok(()) };
-        let unpacked = self.active() + self.debt().pack_bytes;
+        let unpacked = self.active() + self.debt().memory_bytes;
         let runs = self.occupied() * LEAST_RUN;
         let needed = bytes + unpacked + unpacked / 8 + runs + self.config.shares().checkpoint;
         if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
@@ -81,7 +81,7 @@ impl Engine {
 
     /// Whether more memtables wait to be packed than a full disk should keep waiting.
     fn is_behind(&self) -> bool {
-        self.debt().pack_bytes > MOST_WAITING * self.config.memtable() as u64
+        self.debt().memory_bytes > MOST_WAITING * self.config.memtable() as u64
     }
 
     /// Whether so little disk is left that background work has to be done in pieces.
@@ -291,7 +291,7 @@ impl Engine {
     /// The same in so much room, of the keyspace whose memtables take the most memory, or else of one that can give space back.
     fn relieve_in(&self, room: Room) -> Result<Option<u64>> {
         let mut keyspaces = self.keyspaces.all();
-        keyspaces.sort_by_key(|keyspace| std::cmp::Reverse(keyspace.index.debt().pack_bytes));
+        keyspaces.sort_by_key(|keyspace| std::cmp::Reverse(keyspace.index.debt().memory_bytes));
         let mut full = None;
         for keyspace in &keyspaces {
             match keyspace.index.relieve(room, &|| self.snapshots.stripes()) {
@@ -309,7 +309,7 @@ impl Engine {
 
     /// A delete waits for room in the log, which memtables hold: seals them. Whether there was anything to seal.
     fn seal_for_starved(&self) -> bool {
-        let worth = self.active() >= self.config.memtable() as u64 / 8 && self.debt().pack_bytes == 0;
+        let worth = self.active() >= self.config.memtable() as u64 / 8 && self.debt().memory_bytes == 0;
         if !worth || !self.pressure.starved.swap(false, Relaxed) {
             return false;
         }

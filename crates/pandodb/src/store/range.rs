@@ -55,7 +55,9 @@ pub struct Range {
 impl Range {
     pub(crate) fn new(keyspace: &Keyspace, bounds: KeyRange, snapshot: Option<&Snapshot>) -> Range {
         let snapshots = &keyspace.engine.snapshots;
-        let mut broken = keyspace.engine.access.check().and_then(|()| keyspace.state.check_alive()).err();
+        let state = &keyspace.state;
+        let open = keyspace.engine.access.check().and_then(|()| state.check_alive());
+        let mut broken = open.and_then(|()| state.check_sorted(&bounds)).err();
         let point = match snapshot {
             Some(snapshot) if snapshot.0.is_of(snapshots) => Some(snapshot.0.clone()),
             Some(_) => {
@@ -115,6 +117,9 @@ impl Range {
     /// ```
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
+        if self.refuses_seek(key) {
+            return;
+        }
         let from = key.max(&self.bounds.from).to_vec();
         if from > self.rest.from
             && let Some(front) = &mut self.front
@@ -144,6 +149,9 @@ impl Range {
     /// ```
     pub fn seek_back(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
+        if self.refuses_seek(key) {
+            return;
+        }
         let after = successor(key);
         let to = if self.bounds.is_above(&after) { after } else { self.bounds.to.clone() };
         let narrower = self.rest.is_above(&to) && !to.is_empty();
@@ -166,6 +174,13 @@ impl Range {
         if other.as_ref().is_some_and(|side| !side.over().covers(&self.rest)) {
             *other = None;
         }
+    }
+
+    /// An iterator over keys in the order of a hash has no place for a key: its next item is that error.
+    fn refuses_seek(&mut self, key: &[u8]) -> bool {
+        self.broken = self.broken.take().or_else(|| self.keyspace.state.check_sorted(&KeyRange::new(key, [])).err());
+        self.finished &= self.broken.is_none();
+        self.broken.is_some()
     }
 
     fn step(&mut self, reverse: bool) -> Option<Result<(Value, Value)>> {
@@ -225,7 +240,7 @@ impl Range {
             // The key's successor.
             bound.push(0);
         }
-        Ok(Some((key, found)))
+        Ok(Some((key.without_prefix(state.codec.prefix()), found)))
     }
 }
 

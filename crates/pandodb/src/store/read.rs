@@ -4,6 +4,7 @@
 //! in between is in the view. A view whose horizon has passed the read point may have dropped what it needs; then the
 //! read starts again with a newer one. A read at a snapshot never has to.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -12,12 +13,10 @@ use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
 use super::value::Value;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, Result, SeededBug, Seqno, events};
+use crate::base::{Error, KeyCodec, Result, SeededBug, Seqno, events};
+use crate::blocks::{BlockLoads, BlockRequest, Loaded, Need};
 use crate::index::{Base, IndexView, Lookup, Probe, ProbeTally, Step};
 use crate::memtable::Memtable;
-use crate::pool::Block;
-use crate::run::{Landed, Loads, Need};
-use crate::space::BlockKind;
 
 /// Lookups of one `multi_get` that are in flight together.
 const IN_FLIGHT: usize = 32;
@@ -144,6 +143,7 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
         });
     }
     let operator = Some(keyspace.operator()?);
+    let key = keyspace.codec.user(key);
     let missing = || unreachable!("the operator is there");
     let folded = match &base {
         Base::Absent => gather.fold(key, None, operator, missing),
@@ -157,20 +157,12 @@ pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'
     Ok(folded?.map(Value::owned))
 }
 
-/// The block that a probe asked for. A filter that cannot be read is done without: its run is asked instead.
-fn forgive(loaded: Result<Block>, kind: BlockKind) -> Result<Option<Block>> {
-    match loaded {
-        Err(e) if kind == BlockKind::RunFilter && e.is_damage() => Ok(None),
-        loaded => loaded.map(Some),
-    }
-}
-
 /// Adds what a lookup asked for to the store's figures.
 fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
-    let ProbeTally { filters, foreseen, leaves, false_positives } = lookup.tally;
+    let ProbeTally { filters, prefetched, leaves, false_positives } = lookup.tally;
     let tally = engine.figures.reads.mine();
     for (counter, by) in [
-        (&tally.probed_blocks, blocks + foreseen),
+        (&tally.probed_blocks, blocks + prefetched),
         (&tally.filters, filters),
         (&tally.leaves, leaves),
         (&tally.false_positives, false_positives),
@@ -181,16 +173,20 @@ fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
     }
 }
 
-/// Runs a lookup to its end, one block at a time.
-fn run<'a>(engine: &Engine, world: &World<'_>, key: &'a [u8]) -> Result<Lookup<'a>> {
-    let mut lookup = Lookup::new(key, world.at);
+/// Runs a lookup of a stored key to its end, one block at a time.
+///
+/// The view is read at its `through` at most: an index that changes pages in place may already hold a part of a memtable that was asked
+/// before it.
+fn run<'a>(engine: &Engine, world: &World<'_>, codec: KeyCodec, key: &'a [u8]) -> Result<Lookup<'a>> {
+    let mut lookup = Lookup::new(codec, key, world.at);
     world.look_up_in_memory(&mut lookup)?;
     if !lookup.is_done() {
+        lookup.at = world.at.min(world.view.through());
         let mut probe = world.view.probe(&lookup);
         let mut block = None;
         let mut blocks = 0;
-        while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup)? {
-            block = forgive(run.load(addr, kind), kind)?;
+        while let Step::Need(request) = probe.step(block.take(), &mut lookup)? {
+            block = request.load()?;
             blocks += 1;
         }
         count(engine, &lookup, blocks);
@@ -206,8 +202,10 @@ pub(crate) fn get(
 ) -> Result<Option<Value>> {
     check_key(key)?;
     let started = engine.device.now();
+    let mut buf = Vec::new();
+    let key = keyspace.codec.stored(key, &mut buf);
     let value = within(engine, keyspace, point, |world| {
-        run(engine, world, key).and_then(|lookup| answer(engine, keyspace, lookup))
+        run(engine, world, keyspace.codec, key).and_then(|lookup| answer(engine, keyspace, lookup))
     });
     let tally = engine.figures.reads.mine();
     tally.gets.fetch_add(1, Relaxed);
@@ -218,8 +216,10 @@ pub(crate) fn get(
 pub(crate) fn contains(engine: &Engine, keyspace: &KeyspaceState, key: &[u8], point: ReadPoint<'_>) -> Result<bool> {
     check_key(key)?;
     engine.figures.reads.mine().gets.fetch_add(1, Relaxed);
+    let mut buf = Vec::new();
+    let key = keyspace.codec.stored(key, &mut buf);
     within(engine, keyspace, point, |world| {
-        let lookup = run(engine, world, key)?;
+        let lookup = run(engine, world, keyspace.codec, key)?;
         match (&lookup.base, lookup.gather.is_empty()) {
             (Base::Absent, true) => Ok(false),
             (_, true) => Ok(true),
@@ -236,44 +236,52 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     point: ReadPoint<'_>,
 ) -> Result<Vec<Option<Value>>> {
     keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
-    let values = within(engine, keyspace, point, |world| look_up_all(engine, keyspace, keys, world))?;
+    let stored = stored_keys(keyspace.codec, keys);
+    let values = within(engine, keyspace, point, |world| look_up_all(engine, keyspace, &stored, world))?;
     engine.figures.reads.mine().gets.fetch_add(keys.len() as u64, Relaxed);
     Ok(values)
 }
 
-fn look_up_all<K: AsRef<[u8]>>(
+/// The keys in their stored form.
+fn stored_keys<K: AsRef<[u8]>>(codec: KeyCodec, keys: &[K]) -> Vec<Cow<'_, [u8]>> {
+    let stored = |key: &[u8]| codec.stored(key, &mut Vec::new()).to_vec();
+    let form = |key| if codec == KeyCodec::Plain { Cow::Borrowed(key) } else { Cow::Owned(stored(key)) };
+    keys.iter().map(|key| form(key.as_ref())).collect()
+}
+
+fn look_up_all(
     engine: &Engine,
     keyspace: &KeyspaceState,
-    keys: &[K],
+    keys: &[Cow<'_, [u8]>],
     world: &World<'_>,
 ) -> Result<Vec<Option<Value>>> {
     let mut values: Vec<Option<Value>> = vec![None; keys.len()];
     let mut flights: Vec<Flight<'_>> = Vec::with_capacity(IN_FLIGHT.min(keys.len()));
-    let mut loads = Loads::default();
+    let mut loads = BlockLoads::default();
     // The first keys, each up to its first block that is not at hand.
     let mut land = |flight: &mut Flight<'_>| {
         count(engine, &flight.lookup, flight.blocks);
-        let lookup = std::mem::replace(&mut flight.lookup, Lookup::new(&[], world.at));
+        let lookup = std::mem::replace(&mut flight.lookup, Lookup::new(KeyCodec::Plain, &[], world.at));
         answer(engine, keyspace, lookup).map(|value| values[flight.key] = value)
     };
     let mut rest = keys.iter().enumerate();
     while flights.len() < IN_FLIGHT {
         let Some((key, bytes)) = rest.next() else { break };
-        let mut flight = Flight::start(world, key, bytes.as_ref())?;
+        let mut flight = Flight::start(world, keyspace.codec, key, bytes)?;
         match flight.advance(None, &mut loads, flights.len())? {
             ControlFlow::Break(()) => land(&mut flight)?,
             ControlFlow::Continue(()) => flights.push(flight),
         }
     }
-    // From then on whichever block is there first; who is done makes room for the next key.
-    while let Some((who, block)) = loads.next() {
-        let flight = &mut flights[who];
-        let mut landed = flight.advance(Some(block), &mut loads, who)?.is_break();
+    // From then on whichever block arrives first; a lookup that is done makes room for the next key.
+    while let Some((task, block)) = loads.next() {
+        let flight = &mut flights[task];
+        let mut landed = flight.advance(Some(block), &mut loads, task)?.is_break();
         while landed {
             land(flight)?;
             let Some((key, bytes)) = rest.next() else { break };
-            *flight = Flight::start(world, key, bytes.as_ref())?;
-            landed = flight.advance(None, &mut loads, who)?.is_break();
+            *flight = Flight::start(world, keyspace.codec, key, bytes)?;
+            landed = flight.advance(None, &mut loads, task)?.is_break();
         }
     }
     Ok(values)
@@ -285,17 +293,18 @@ struct Flight<'a> {
     key: usize,
     lookup: Lookup<'a>,
     probe: Box<dyn Probe<'a> + 'a>,
-    /// The kind of the block that it waits for.
-    waits: Option<BlockKind>,
+    /// The block that it waits for.
+    waits: Option<BlockRequest<'a>>,
     blocks: u64,
 }
 
 impl<'a> Flight<'a> {
     /// A lookup that has asked the memtables.
-    fn start(world: &World<'a>, key: usize, bytes: &'a [u8]) -> Result<Flight<'a>> {
-        let mut lookup = Lookup::new(bytes, world.at);
-        lookup.alone = false;
+    fn start(world: &World<'a>, codec: KeyCodec, key: usize, bytes: &'a [u8]) -> Result<Flight<'a>> {
+        let mut lookup = Lookup::new(codec, bytes, world.at);
+        lookup.prefetch = false;
         world.look_up_in_memory(&mut lookup)?;
+        lookup.at = world.at.min(world.view.through());
         let probe = world.view.probe(&lookup);
         Ok(Flight { key, lookup, probe, waits: None, blocks: 0 })
     }
@@ -303,23 +312,23 @@ impl<'a> Flight<'a> {
     /// Goes on, with the block that it has waited for, until it waits for another one or is done.
     fn advance(
         &mut self,
-        arrived: Option<Result<Landed>>,
-        loads: &mut Loads<'a>,
-        who: usize,
+        arrived: Option<Result<Loaded>>,
+        loads: &mut BlockLoads<'a>,
+        task: usize,
     ) -> Result<ControlFlow<()>> {
         let mut block = match (arrived, self.waits.take()) {
-            (Some(landed), Some(kind)) => forgive(landed.map(Landed::block), kind)?,
+            (Some(loaded), Some(request)) => request.accept(loaded.map(Loaded::block))?,
             _ => None,
         };
         loop {
-            let Step::Need(run, addr, kind) = self.probe.step(block, &mut self.lookup)? else {
+            let Step::Need(request) = self.probe.step(block, &mut self.lookup)? else {
                 return Ok(ControlFlow::Break(()));
             };
             self.blocks += 1;
-            block = match loads.ask(run, Need::Block(addr, kind), who).transpose() {
-                Some(landed) => forgive(landed.map(Landed::block), kind)?,
+            block = match loads.ask(request.source, Need::Block(request.addr, request.kind), task).transpose() {
+                Some(loaded) => request.accept(loaded.map(Loaded::block))?,
                 None => {
-                    self.waits = Some(kind);
+                    self.waits = Some(request);
                     return Ok(ControlFlow::Continue(()));
                 }
             };

@@ -49,6 +49,6 @@ impl Roots {
 
     /// Why a trunk node could not be read, if one could not.
     pub(crate) fn loss(&self) -> Option<Error> {
-        self.indexes.iter().find_map(|index| index.parts().into_iter().find_map(|part| part.lost))
+        self.indexes.iter().find_map(|index| index.inspect().salvage().into_iter().find_map(|piece| piece.lost))
     }
 }

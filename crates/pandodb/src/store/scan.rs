@@ -192,7 +192,7 @@ impl Side {
         self.asked.saturating_sub(self.opened) >= HOLD
     }
 
-    /// The next key that has a value.
+    /// The next key, in its stored form, that has a value.
     pub(super) fn next(
         &mut self,
         engine: &Engine,
@@ -204,7 +204,7 @@ impl Side {
         }
         loop {
             let Some((key, resolved)) = self.next_key()? else { return Ok(None) };
-            if let Some(value) = value_of(engine, state, &key, resolved, values)? {
+            if let Some(value) = value_of(engine, state, state.codec.user(&key), resolved, values)? {
                 return Ok(Some((key, value)));
             }
         }
@@ -229,8 +229,8 @@ impl Side {
             }
         }
         let Some(best) = best else { return Ok(None) };
-        let (key_range, _) = self.sources[best].block.places(self.sources[best].at);
-        let key = Value::in_batch(&self.sources[best].block, key_range);
+        let (place, _) = self.sources[best].block.places(self.sources[best].at);
+        let key = Value::in_batch(&self.sources[best].block, place);
         let floor = self.tombstones.covering(&key, self.world.at);
         let mut resolved = Resolved { base: Found::Nothing, operands: Vec::new(), oldest_first: reverse, done: false };
         // Forward, each source yields newest first, so the newest source comes first; backward it is the reverse.

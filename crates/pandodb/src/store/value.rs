@@ -68,6 +68,16 @@ impl Value {
         Value(Repr::Batch(batch.clone(), range))
     }
 
+    /// The same bytes without the first `count`.
+    pub(crate) fn without_prefix(self, count: usize) -> Value {
+        match self.0 {
+            whole if count == 0 => Value(whole),
+            Repr::Owned(bytes) => Value(Repr::Owned(bytes[count..].into())),
+            Repr::Held(bytes, range) => Value(Repr::Held(bytes, range.start + count..range.end)),
+            Repr::Batch(batch, range) => Value(Repr::Batch(batch, range.start + count..range.end)),
+        }
+    }
+
     pub(crate) fn blob(buf: AlignedBuf, len: usize) -> Value {
         Value(Repr::Held(Arc::new(buf), 0..len))
     }

@@ -154,8 +154,8 @@ fn count_work(tally: &mut Tally, world: &World) -> pandodb::Result<()> {
     tally.count("checkpoints", stats.checkpoints);
     for keyspace in &stats.keyspaces {
         tally.count("compactions", keyspace.index.compactions);
-        tally.count("flushes", keyspace.index.flushes);
-        tally.count("splits", keyspace.index.splits);
+        tally.count("flushes", keyspace.index.figure("flushes"));
+        tally.count("splits", keyspace.index.figure("splits"));
     }
     Ok(())
 }

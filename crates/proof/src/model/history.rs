@@ -18,7 +18,7 @@ const COMPARE_EVERY: usize = 50;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
     /// The most levels that a tree had.
-    pub levels: u32,
+    pub levels: u64,
     /// Compactions, flushes, splits and merges of nodes, as far as the last life of the store knows.
     pub moves: u64,
     /// Whether the sabotage struck.
@@ -65,8 +65,9 @@ impl Summary {
     fn note(&mut self, world: &World) -> Result<(), Wrong> {
         for keyspace in world.store.stats()?.keyspaces {
             let index = keyspace.index;
-            self.levels = self.levels.max(index.levels);
-            self.moves = self.moves.max(index.compactions + index.flushes + index.splits + index.merges);
+            self.levels = self.levels.max(index.figure("levels"));
+            let moves = ["flushes", "splits", "merges", "moves"].map(|name| index.figure(name));
+            self.moves = self.moves.max(index.compactions + moves.iter().sum::<u64>());
         }
         Ok(())
     }

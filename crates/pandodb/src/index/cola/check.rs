@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::choose::Growth;
 use super::table::Table;
 use crate::base::KeyRange;
-use crate::index::runs::check::{Checker, short};
+use crate::index::runs::check::{Checker, short, sources};
 use crate::index::runs::{Stop, Stored};
-use crate::index::{Core, SalvagePart, Visitor};
+use crate::index::{Core, SalvagePiece, Visitor};
 use crate::space::BlockKind;
 use crate::space::ranges::RangeSet;
 
@@ -33,7 +33,7 @@ pub(super) fn verify(core: &Core, table: &Table, stored: Option<Stored>, blobs: 
 }
 
 /// The key space in pieces, in order, each with the slices of all layers: a piece for each part of the oldest layer.
-pub(super) fn parts(table: &Table) -> Vec<SalvagePart> {
+pub(super) fn salvage(table: &Table) -> Vec<SalvagePiece> {
     let mut cuts: Vec<Vec<u8>> = table.layers.last().map_or(Vec::new(), |oldest| {
         oldest.parts.iter().map(|part| part.slice.range().from.clone()).filter(|key| !key.is_empty()).collect()
     });
@@ -42,7 +42,7 @@ pub(super) fn parts(table: &Table) -> Vec<SalvagePart> {
     let piece = |pair: &[Vec<u8>]| {
         let range = KeyRange::new(pair[0].clone(), pair[1].clone());
         let slices = table.layers.iter().flat_map(|layer| layer.parts_in(&range)).map(|part| part.slice.clone());
-        SalvagePart { slices: slices.collect(), lost: table.lost.clone(), range }
+        SalvagePiece { sources: sources(slices.collect(), &range), lost: table.lost.clone(), range }
     };
     cuts.windows(2).map(piece).collect()
 }

@@ -42,17 +42,17 @@ use self::table::{Layer, LayerId, MOST_TOMBSTONES, Part, Table};
 use self::task::{Begun, Merge, Slot, Stuck, Task};
 use super::graves::Graves;
 use super::owed::Owing;
-use super::runs::{Output, PackJob, PackQueue, blobs_of};
+use super::runs::{Output, PackJob, PackQueue, blobs_of, describe_run};
 use super::{
-    Core, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Progress, Room, RootRecord, SalvagePart,
-    SealedBatch, Verification,
+    Checkpoint, Core, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room,
+    RootRecord, SalvagePiece, SealedBatch, Verification,
 };
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{Error, Extent, KeyRange, OwnerId, Result, SeededBug, Seqno, events};
 use crate::filter::{FilterBuilder, Filters};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
-use crate::run::{Compression, RunMeta, RunSlice};
+use crate::run::{Compression, RunSlice};
 use crate::space::Prefetch;
 use crate::space::ranges::{RangeSet, extents};
 
@@ -238,7 +238,7 @@ impl Cola {
         };
         let requested: u64 = inner.world.forced.iter().map(|request| inner.requested(request)).sum();
         self.owing.change(|own| {
-            own.compact_bytes = working + waiting + lone;
+            own.work_bytes = working + waiting + lone;
             own.requested_bytes = requested;
         });
     }
@@ -275,8 +275,8 @@ impl Cola {
         if let Err(e) = attached {
             return Err(self.give_up_pack(batch, e));
         }
-        self.owing.change(|own| own.pack_bytes = own.pack_bytes.saturating_sub(batch.bytes));
-        Ok(Progress { bytes, packed: Some(batch.bytes), ..Progress::default() })
+        self.owing.change(|own| own.memory_bytes = own.memory_bytes.saturating_sub(batch.bytes));
+        Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
     }
 
     /// Frees the large values that only a memtable of a dropped keyspace names.
@@ -406,7 +406,7 @@ impl Index for Cola {
     }
 
     fn ingest(&self, batch: SealedBatch) {
-        self.owing.change(|own| own.pack_bytes += batch.bytes);
+        self.owing.change(|own| own.memory_bytes += batch.bytes);
         self.queue.push(batch);
     }
 
@@ -437,18 +437,10 @@ impl Index for Cola {
     }
 
     /// Nothing here is worth doing only in idle time.
-    fn rest(&self) {}
+    fn on_idle(&self) {}
 
-    fn cut(&self) -> Result<Cut> {
-        let world = self.inner.lock().world.clone();
-        // Nothing was ever in it: then nothing has to be written or read for it.
-        let untouched = world.table.layers.is_empty() && world.blobs.is_empty();
-        let bytes = match untouched {
-            true => Vec::new(),
-            false => persist::store(&self.core, &world.table, &world.blobs, self.sizes.growth.factor)?,
-        };
-        let pin = Arc::new(ColaView::of(&world, &self.rows));
-        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
+    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
+        Box::new(TableCheckpoint { index: self, world: self.inner.lock().world.clone() })
     }
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
@@ -473,14 +465,16 @@ impl Index for Cola {
         let mut stats = self.published.load().stats();
         stats.packed_bytes = self.counters.packed_bytes.load(Relaxed);
         stats.compacted_bytes = self.counters.compacted_bytes.load(Relaxed);
-        stats.filter_bytes = self.counters.filter_bytes.load(Relaxed);
-        stats.wasted_bytes = self.counters.wasted_bytes.load(Relaxed);
         stats.compactions = self.counters.compactions.load(Relaxed);
-        stats.flushes = self.counters.moved.load(Relaxed);
+        let Counters { filter_bytes, wasted_bytes, moved, .. } = &self.counters;
+        let mut counter = |name, counter: &Counter, about| stats.counter(name, counter.load(Relaxed), about);
+        counter("filter_bytes", filter_bytes, "Bytes of filters in what was packed and compacted.");
+        counter("wasted_bytes", wasted_bytes, "Bytes of compaction outputs that were obsolete when done.");
+        counter("moves", moved, "Times that layers without a common key became one layer without a compaction.");
         stats.debt = self.debt();
         let inner = self.inner.lock();
         let stuck = inner.world.table.parts().filter(|part| inner.stuck.holds(&part.slice));
-        stats.damaged_runs =
+        stats.damaged =
             stuck.map(|part| part.slice.run().meta().id).collect::<std::collections::HashSet<_>>().len() as u64;
         stats
     }
@@ -501,6 +495,12 @@ impl Index for Cola {
         self.publish(&mut inner, world, &blobs);
     }
 
+    fn inspect(&self) -> &dyn Inspect {
+        self
+    }
+}
+
+impl Inspect for Cola {
     fn pin(&self) -> Verification<'_> {
         let world = self.inner.lock().world.clone();
         let stored = world.table.stored();
@@ -512,16 +512,43 @@ impl Index for Cola {
         })
     }
 
-    fn parts(&self) -> Vec<SalvagePart> {
-        check::parts(&self.published.load().table)
+    fn describe(&self, object: Option<OwnerId>, out: &mut String) -> bool {
+        let table = self.published.load().table.clone();
+        let Some(id) = object else {
+            check::describe(&table, self.sizes.growth, out);
+            return true;
+        };
+        let run = table.run(id);
+        run.iter().for_each(|meta| describe_run(meta, out));
+        run.is_some()
     }
 
-    fn describe(&self, out: &mut String) {
-        check::describe(&self.published.load().table, self.sizes.growth, out);
+    fn salvage(&self) -> Vec<SalvagePiece> {
+        check::salvage(&self.published.load().table)
+    }
+}
+
+/// The table that the next root record describes.
+struct TableCheckpoint<'a> {
+    index: &'a Cola,
+    world: World,
+}
+
+impl Checkpoint for TableCheckpoint<'_> {
+    fn through(&self) -> Seqno {
+        self.world.through
     }
 
-    fn run(&self, id: OwnerId) -> Option<RunMeta> {
-        self.published.load().table.run(id)
+    fn write(self: Box<Self>) -> Result<Cut> {
+        let (Cola { core, rows, sizes, .. }, world) = (self.index, &self.world);
+        // A table that never held anything needs no block.
+        let untouched = world.table.layers.is_empty() && world.blobs.is_empty();
+        let bytes = match untouched {
+            true => Vec::new(),
+            false => persist::store(core, &world.table, &world.blobs, sizes.growth.factor)?,
+        };
+        let pin = Arc::new(ColaView::of(world, rows));
+        Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
     }
 }
 

@@ -6,6 +6,7 @@ use super::choose::Growth;
 use super::{Cola, Sizes, persist};
 use crate::filter::Filters;
 use crate::index::options::{COMPRESSION, FILTERS, OptionSpec, Settings, Values, compression_value, filters_value};
+use crate::index::runs;
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -26,6 +27,7 @@ pub static TYPE: IndexType = IndexType {
         Ok(Arc::new(Cola::open(core.clone(), Sizes::of(settings), record, prefetch)?) as Arc<dyn Index>)
     },
     first_blocks: persist::first_blocks,
+    describe_block: runs::describe_block,
 };
 
 const GROWTH: OptionSpec = OptionSpec {

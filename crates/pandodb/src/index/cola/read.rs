@@ -59,17 +59,13 @@ impl ColaView {
     pub(super) fn stats(&self) -> IndexStats {
         let layers = &self.table.layers;
         let levels: HashSet<u32> = layers.iter().map(|layer| layer.level).collect();
-        let mut stats = IndexStats {
-            levels: levels.len().max(1) as u32,
-            nodes: layers.len() as u64,
-            max_runs_on_path: layers.len() as u64,
-            ..IndexStats::default()
-        };
+        let mut stats = IndexStats::default();
+        let mut runs = 0;
         let mut seen = HashSet::new();
         for part in self.table.parts() {
             let (run, meta) = (part.slice.run(), part.slice.run().meta());
             if seen.insert(meta.id) {
-                stats.runs += 1;
+                runs += 1;
                 stats.search_bytes += meta.search_bytes();
                 stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
             }
@@ -81,6 +77,14 @@ impl ColaView {
             stats.logical_bytes += share(meta.key_bytes + meta.value_bytes + meta.blob_bytes);
         }
         stats.disk_bytes += self.blob_bytes;
+        stats.gauge("levels", levels.len().max(1) as u64, "Levels that hold something; 1 for an empty index.");
+        stats.gauge(
+            "layers",
+            layers.len() as u64,
+            "Sorted sequences; a level has several while they wait for a compaction.",
+        );
+        stats.gauge("runs", runs, "Distinct runs.");
+        stats.gauge("max_runs_on_path", layers.len() as u64, "The most runs that a lookup may ask.");
         stats
     }
 

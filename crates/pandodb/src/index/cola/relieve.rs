@@ -36,7 +36,7 @@ impl Cola {
     /// See [`crate::index::Index::relieve`].
     pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         self.give_up_parked();
-        let waits = self.owing.debt().pack_bytes.min(self.sizes.growth.memtable_bytes);
+        let waits = self.owing.debt().memory_bytes.min(self.sizes.growth.memtable_bytes);
         let is_short = waits > 0 && room.bytes < waits + waits / 4 + room.spare;
         if is_short {
             match self.merge_within(room, true, keep) {
@@ -85,7 +85,7 @@ impl Cola {
             let progress = self.step_pack(job, u64::MAX)?;
             done += progress.bytes;
             // A memtable of a keyspace that was dropped is forgotten.
-            if progress.packed.is_some() || self.inner.lock().cleared {
+            if progress.absorbed.is_some() || self.inner.lock().cleared {
                 return Ok(Some(Progress { bytes: done, ..progress }));
             }
         }

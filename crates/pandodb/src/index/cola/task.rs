@@ -282,7 +282,7 @@ impl Cola {
             } else if let Some(task) = inner.tasks.iter_mut().find(|task| task.id == id) {
                 task.slot = Slot::Parked(merge);
                 // What is owed is an estimate, and something is owed until the job is done.
-                self.owing.change(|own| own.compact_bytes = own.compact_bytes.saturating_sub(bytes).max(1));
+                self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(progress);
         }

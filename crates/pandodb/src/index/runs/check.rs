@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use super::codec::Stored;
 use super::probe::Stop;
-use crate::base::{BlobRef, BlockAddr, KeyRange, Kind, OwnerId, Result, SeededBug, key_hash};
-use crate::index::{Core, Visitor};
-use crate::run::{ReadAhead, Run, RunCursor, maplet};
+use crate::base::{BlobRef, BlockAddr, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, SeededBug, key_hash};
+use crate::blocks::BlockSource;
+use crate::index::{Core, SalvageSource, SalvageStep, Visitor};
+use crate::run::{Piece as SlicePart, ReadAhead, Run, RunCursor, RunSlice, Salvager, maplet};
 use crate::space::BlockKind;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::{RangeSet, extents};
@@ -151,6 +152,45 @@ impl LastMaplet {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// The slices of a piece as sources of a salvage of the keys in `range`.
+pub fn sources(slices: Vec<Arc<RunSlice>>, range: &KeyRange) -> Vec<Box<dyn SalvageSource>> {
+    let source = |slice: Arc<RunSlice>| {
+        let range = slice.range().intersect(range);
+        let salvager = Salvager::new(slice.clone(), &range);
+        Box::new(SliceSource { slice, range, salvager }) as Box<dyn SalvageSource>
+    };
+    slices.into_iter().map(source).collect()
+}
+
+/// A slice, read around its damage.
+struct SliceSource {
+    slice: Arc<RunSlice>,
+    range: KeyRange,
+    salvager: Salvager,
+}
+
+impl SalvageSource for SliceSource {
+    fn range(&self) -> &KeyRange {
+        &self.range
+    }
+
+    fn tombstones(&self) -> Result<Arc<Fragments>> {
+        self.slice.run().fragments().cloned()
+    }
+
+    fn next(&mut self, out: &mut EntryBlock) -> SalvageStep {
+        match self.salvager.next(out) {
+            SlicePart::Entries => SalvageStep::Entries,
+            SlicePart::Lost(range, error) => SalvageStep::Lost(range, error),
+            SlicePart::End => SalvageStep::End,
+        }
+    }
+
+    fn may_hold(&self, key: &[u8]) -> bool {
+        self.salvager.may_hold(key)
     }
 }
 

@@ -6,7 +6,8 @@
 //! | `deletes` | how many deletes a slice holds, and about where |
 //! | `probe`, `cursor` | lookups and scans over the slices of a view |
 //! | `codec` | what root records have in common |
-//! | `check` | verification |
+//! | `check` | verification, salvage |
+//! | `describe` | what the inspector prints of runs |
 //!
 //! An index supplies the shape: which slices a lookup asks and in which order, which slices are compacted next, and where the output
 //! goes.
@@ -15,6 +16,7 @@ pub mod check;
 pub mod codec;
 mod cursor;
 pub mod deletes;
+mod describe;
 mod job;
 mod probe;
 mod queue;
@@ -22,6 +24,7 @@ mod queue;
 pub use self::codec::Stored;
 pub use self::cursor::{Piece, Pieces, PiecewiseCursor};
 pub use self::deletes::Deletes;
+pub use self::describe::{describe_block, describe_run};
 pub use self::job::{Inputs, MergeJob, Output, PackJob, blobs_of};
 pub use self::probe::{Path, PathProbe, Route, Stop};
 pub use self::queue::PackQueue;

@@ -19,6 +19,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::base::{BlockAddr, OwnerId, Result, Seqno};
+use crate::blocks::BlockRequest;
 use crate::index::{Base, Lookup, Probe, Step};
 use crate::pool::Block;
 use crate::rows::IndexRows;
@@ -125,9 +126,9 @@ impl LastMaplet {
             let addr = maplet::page_for(&route.maplet, lookup.hash)?;
             block = ahead.take(&route.maplet, addr);
             if block.is_none() {
-                return Ok(MapletAnswer::Need(Step::Need(&route.maplet, addr, BlockKind::RunFilter)));
+                return Ok(MapletAnswer::Need(Step::Need(request(&route.maplet, addr, BlockKind::RunFilter))));
             }
-            lookup.tally.foreseen += 1;
+            lookup.tally.prefetched += 1;
         }
         if std::mem::take(&mut self.waits) {
             self.answer = Some((id, maplet::ask(block.as_deref(), lookup.hash)));
@@ -184,7 +185,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         }
         match self.rows.get(lookup.key, lookup.hash, lookup.at, self.through) {
             Some(value) => lookup.take_row(value),
-            None if lookup.alone => self.prefetch(lookup),
+            None if lookup.prefetch => self.prefetch(lookup),
             None => {}
         }
     }
@@ -206,7 +207,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         lookup.tally.leaves += u64::from(kind == BlockKind::RunLeaf);
         self.searched |= kind == BlockKind::RunLeaf;
         let found = if kind == BlockKind::RunFilter { self.ahead.take(run, addr) } else { None };
-        lookup.tally.foreseen += u64::from(found.is_some());
+        lookup.tally.prefetched += u64::from(found.is_some());
         found
     }
 
@@ -250,6 +251,12 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
     }
 }
 
+/// The request for a block of a run. Without a filter the run is searched, so a damaged filter costs reads only.
+#[inline]
+fn request(run: &Run, addr: BlockAddr, kind: BlockKind) -> BlockRequest<'_> {
+    BlockRequest { source: run, addr, kind, optional: kind == BlockKind::RunFilter }
+}
+
 /// Takes a leaf's messages of the key. The guard of the block moves on with the value: a reference of its own would be counted.
 fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
     let mut inline = None;
@@ -289,7 +296,7 @@ impl<'v, P: Path<'v>> Probe<'v> for PathProbe<'v, P> {
                     if block.is_some() {
                         continue;
                     }
-                    return Ok(Step::Need(slice.run(), addr, kind));
+                    return Ok(Step::Need(request(slice.run(), addr, kind)));
                 }
                 ProbeStep::Found(hit) => {
                     self.searched = false;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::node::{Branch, Node};
 use super::read::StbeView;
-use crate::index::runs::check::{Checker, short};
+use crate::index::runs::check::{Checker, short, sources};
 use crate::index::runs::{Stop, Stored};
-use crate::index::{Core, SalvagePart, Visitor};
+use crate::index::{Core, SalvagePiece, Visitor};
 use crate::run::RunSlice;
 use crate::space::BlockKind;
 use crate::space::ranges::RangeSet;
@@ -51,15 +51,16 @@ pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &RangeSet, visit: &mu
 }
 
 /// The leaves in key order, each with the runs that are live on the path to it, the newest first.
-pub(super) fn parts(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<SalvagePart>) {
+pub(super) fn salvage(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<SalvagePiece>) {
     let live = |branches: &[Branch]| {
         let own = branches.iter().rev().map(|branch| branch.slice.clone());
         above.iter().cloned().chain(own).collect::<Vec<_>>()
     };
     if node.children.is_empty() {
-        out.push(SalvagePart { range: node.range.clone(), slices: live(&node.branches), lost: node.lost.clone() });
+        let (range, sources) = (node.range.clone(), sources(live(&node.branches), &node.range));
+        out.push(SalvagePiece { range, sources, lost: node.lost.clone() });
     }
-    node.children.iter().for_each(|child| parts(&child.node, &live(node.live(child)), out));
+    node.children.iter().for_each(|child| salvage(&child.node, &live(node.live(child)), out));
 }
 
 /// Prints the trunk, a line a node and a line a branch.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::node::{Branch, BranchId, Child, Node};
 use super::persist;
 use crate::base::{BlockAddr, Entry, KeyRange, Kind, OwnerId, PageNo, Result, Seqno, StoreId, key_hash};
+use crate::blocks::BlockSource;
 use crate::device::mem::MemDevice;
 use crate::device::{Device, OpenHow};
 use crate::filter::{FilterBuilder, Filters};

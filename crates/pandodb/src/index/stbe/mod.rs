@@ -49,10 +49,10 @@ use self::route::{RouteJob, Routes};
 use self::tend::{Pieces, TendCounters, Tender};
 use super::graves::Graves;
 use super::owed::Owing;
-use super::runs::{MergeJob, Output, PackJob, PackQueue, blobs_of};
+use super::runs::{MergeJob, Output, PackJob, PackQueue, blobs_of, describe_run};
 use super::{
-    Core, Cut, Debt, Estimate, HEIGHTS, Index, IndexStats, IndexType, IndexView, Progress, Room, RootRecord,
-    SalvagePart, SealedBatch, Verification,
+    Checkpoint, Core, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room,
+    RootRecord, SalvagePiece, SealedBatch, Verification,
 };
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Extent, KeyRange, OwnerId, Result, Seqno, events};
@@ -68,6 +68,20 @@ pub use self::tend::Shape;
 
 /// About what an index takes in memory without any run, with the keyspace that it belongs to.
 const EMPTY_BYTES: usize = size_of::<Stbe>() + size_of::<StbeView>() + size_of::<Node>() + 1536;
+
+/// The heights of nodes whose compactions are counted apart; the last one stands for all above.
+const HEIGHTS: usize = 8;
+/// The names of these counters, leaves first.
+const COMPACTED_AT: [&str; HEIGHTS] = [
+    "compacted_at_height_0",
+    "compacted_at_height_1",
+    "compacted_at_height_2",
+    "compacted_at_height_3",
+    "compacted_at_height_4",
+    "compacted_at_height_5",
+    "compacted_at_height_6",
+    "compacted_at_height_7",
+];
 
 /// The identity of a tree's first branch.
 const FIRST_BRANCH: u64 = 1;
@@ -95,7 +109,7 @@ struct Counters {
     packed_bytes: Counter,
     compacted_by_height: [Counter; HEIGHTS],
     filter_bytes: Counter,
-    routed_bytes: Counter,
+    maplet_bytes: Counter,
     wasted_bytes: Counter,
     compactions: Counter,
 }
@@ -268,7 +282,7 @@ impl Stbe {
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
         let routes = self.route_bytes(inner);
         self.owing.change(|own| {
-            own.compact_bytes = waiting + working + routes;
+            own.work_bytes = waiting + working + routes;
             own.requested_bytes = requested;
         });
     }
@@ -298,8 +312,8 @@ impl Stbe {
         if let Err(e) = attached {
             return Err(self.give_up_pack(batch, e));
         }
-        self.owing.change(|own| own.pack_bytes = own.pack_bytes.saturating_sub(batch.bytes));
-        Ok(Progress { bytes, packed: Some(batch.bytes), ..Progress::default() })
+        self.owing.change(|own| own.memory_bytes = own.memory_bytes.saturating_sub(batch.bytes));
+        Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
     }
 
     /// Lets go of the large values that only a memtable of a dropped keyspace names.
@@ -373,7 +387,7 @@ impl Stbe {
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 merging.parked = Some(merge);
                 // What is owed is an estimate, and something is owed until the job is done: who waits for it asks for debt.
-                self.owing.change(|own| own.compact_bytes = own.compact_bytes.saturating_sub(bytes).max(1));
+                self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(Progress { bytes, ..Progress::default() });
         }
@@ -525,7 +539,7 @@ impl Index for Stbe {
     }
 
     fn ingest(&self, batch: SealedBatch) {
-        self.owing.change(|own| own.pack_bytes += batch.bytes);
+        self.owing.change(|own| own.memory_bytes += batch.bytes);
         self.queue.push(batch);
     }
 
@@ -555,26 +569,20 @@ impl Index for Stbe {
         self.relieve_in(room, keep)
     }
 
-    fn rest(&self) {
+    fn on_idle(&self) {
         let mut inner = self.inner.lock();
         if inner.routes.rest(true) {
             self.recount(&mut inner);
         }
     }
 
-    fn cut(&self) -> Result<Cut> {
-        let (trunk, next_branch) = {
-            let inner = self.inner.lock();
-            (inner.trunk.clone(), self.branch_ids.load(Relaxed))
-        };
-        // Nothing was ever in it: then nothing has to be written or read for it.
-        let untouched = next_branch == FIRST_BRANCH && trunk.root.stored().is_none() && trunk.blobs.is_empty();
-        let bytes = match untouched {
-            true => Vec::new(),
-            false => persist::store(&self.core, &trunk.root, &trunk.blobs, next_branch)?,
-        };
-        let pin = Arc::new(StbeView::of(&trunk, &self.rows));
-        Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin })
+    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
+        let inner = self.inner.lock();
+        Box::new(TrunkCheckpoint {
+            index: self,
+            trunk: inner.trunk.clone(),
+            next_branch: self.branch_ids.load(Relaxed),
+        })
     }
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
@@ -600,17 +608,22 @@ impl Index for Stbe {
 
     fn stats(&self) -> IndexStats {
         let mut stats = self.published.load().stats();
-        stats.packed_bytes = self.counters.packed_bytes.load(Relaxed);
-        stats.compacted_by_height = self.counters.compacted_by_height.each_ref().map(|bytes| bytes.load(Relaxed));
-        stats.compacted_bytes = stats.compacted_by_height.iter().sum();
-        stats.filter_bytes = self.counters.filter_bytes.load(Relaxed);
-        stats.routed_bytes = self.counters.routed_bytes.load(Relaxed);
-        stats.wasted_bytes = self.counters.wasted_bytes.load(Relaxed);
-        stats.compactions = self.counters.compactions.load(Relaxed);
-        stats.flushes = self.counters.tend.flushes.load(Relaxed);
-        stats.splits = self.counters.tend.splits.load(Relaxed);
-        stats.merges = self.counters.tend.merges.load(Relaxed);
+        let count = |counter: &Counter| counter.load(Relaxed);
+        let Counters { tend, packed_bytes, compacted_by_height, filter_bytes, maplet_bytes, wasted_bytes, compactions } =
+            &self.counters;
+        stats.packed_bytes = count(packed_bytes);
+        stats.compacted_bytes = compacted_by_height.iter().map(count).sum();
+        stats.compactions = count(compactions);
         stats.debt = self.debt();
+        for (name, bytes) in COMPACTED_AT.into_iter().zip(compacted_by_height) {
+            stats.counter(name, count(bytes), "Bytes written by compactions in nodes of that height; 0: leaves.");
+        }
+        stats.counter("filter_bytes", count(filter_bytes), "Bytes of filters in what was packed and compacted.");
+        stats.counter("maplet_bytes", count(maplet_bytes), "Bytes of maplets written.");
+        stats.counter("wasted_bytes", count(wasted_bytes), "Bytes of compaction outputs that were obsolete when done.");
+        stats.counter("flushes", count(&tend.flushes), "References handed from a node to a child.");
+        stats.counter("splits", count(&tend.splits), "Nodes split.");
+        stats.counter("merges", count(&tend.merges), "Nodes merged.");
         let inner = self.inner.lock();
         let mut damaged = HashSet::new();
         // Skip the walk if nothing is damaged: workers wait for this lock.
@@ -620,7 +633,7 @@ impl Index for Stbe {
                 damaged.extend(stuck.map(|branch| branch.slice.run().meta().id));
             });
         }
-        stats.damaged_runs = damaged.len() as u64;
+        stats.damaged = damaged.len() as u64;
         stats
     }
 
@@ -640,6 +653,12 @@ impl Index for Stbe {
         self.publish(&mut inner, trunk, &blobs);
     }
 
+    fn inspect(&self) -> &dyn Inspect {
+        self
+    }
+}
+
+impl Inspect for Stbe {
     fn pin(&self) -> Verification<'_> {
         let trunk = self.inner.lock().trunk.clone();
         let nodes = check::nodes(&trunk.root);
@@ -651,16 +670,25 @@ impl Index for Stbe {
         })
     }
 
-    fn parts(&self) -> Vec<SalvagePart> {
-        let mut parts = Vec::new();
-        check::parts(&self.published.load().root, &[], &mut parts);
-        parts
+    fn describe(&self, object: Option<OwnerId>, out: &mut String) -> bool {
+        let Some(id) = object else {
+            check::describe(&self.published.load(), out);
+            return true;
+        };
+        let run = self.run(id);
+        run.iter().for_each(|meta| describe_run(meta, out));
+        run.is_some()
     }
 
-    fn describe(&self, out: &mut String) {
-        check::describe(&self.published.load(), out);
+    fn salvage(&self) -> Vec<SalvagePiece> {
+        let mut pieces = Vec::new();
+        check::salvage(&self.published.load().root, &[], &mut pieces);
+        pieces
     }
+}
 
+impl Stbe {
+    /// The description of a run or maplet of the current root.
     fn run(&self, id: OwnerId) -> Option<RunMeta> {
         let mut found = None;
         self.published.load().root.walk(&mut |node| {
@@ -668,5 +696,32 @@ impl Index for Stbe {
             found = found.take().or_else(|| runs.map(|run| run.meta()).find(|meta| meta.id == id).cloned());
         });
         found
+    }
+}
+
+/// The trunk that the next root record describes.
+struct TrunkCheckpoint<'a> {
+    index: &'a Stbe,
+    trunk: Trunk,
+    /// Every branch of the trunk has a smaller identity.
+    next_branch: u64,
+}
+
+impl Checkpoint for TrunkCheckpoint<'_> {
+    fn through(&self) -> Seqno {
+        self.trunk.through
+    }
+
+    fn write(self: Box<Self>) -> Result<Cut> {
+        let Stbe { core, rows, .. } = self.index;
+        let TrunkCheckpoint { trunk, next_branch, .. } = &*self;
+        // A tree that never held anything needs no block.
+        let untouched = *next_branch == FIRST_BRANCH && trunk.root.stored().is_none() && trunk.blobs.is_empty();
+        let bytes = match untouched {
+            true => Vec::new(),
+            false => persist::store(core, &trunk.root, &trunk.blobs, *next_branch)?,
+        };
+        let pin = Arc::new(StbeView::of(trunk, rows));
+        Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Policy, Shape, Stbe, persist};
 use crate::filter::Filters;
 use crate::index::options::{COMPRESSION, FILTERS, OptionSpec, Settings, Values, compression_value, filters_value};
+use crate::index::runs;
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
@@ -26,6 +27,7 @@ pub static TYPE: IndexType = IndexType {
         Ok(Arc::new(Stbe::open(core.clone(), shape, operator, record, prefetch)?) as Arc<dyn Index>)
     },
     first_blocks: persist::first_blocks,
+    describe_block: runs::describe_block,
 };
 
 const FANOUT: OptionSpec = OptionSpec {

@@ -70,26 +70,31 @@ impl StbeView {
     }
 
     pub(super) fn stats(&self) -> IndexStats {
-        let mut stats = IndexStats { levels: self.root.height + 1, ..IndexStats::default() };
+        let mut stats = IndexStats::default();
+        let (mut nodes, mut runs, mut maplets) = (0, 0, 0);
         let mut seen = std::collections::HashSet::new();
         self.root.walk(&mut |node| {
-            stats.nodes += 1;
+            nodes += 1;
             for branch in &node.branches {
                 let run = branch.slice.run();
                 if seen.insert(run.meta().id) {
-                    stats.runs += 1;
+                    runs += 1;
                     stats.search_bytes += run.meta().search_bytes();
                     stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
                 }
             }
             for maplet in node.maplets().filter(|maplet| seen.insert(maplet.meta().id)) {
-                stats.maplets += 1;
+                maplets += 1;
                 stats.search_bytes += maplet.meta().search_bytes();
                 stats.disk_bytes += maplet.meta().disk_bytes();
             }
         });
         stats.disk_bytes += self.blob_bytes;
-        stats.max_runs_on_path = runs_on_path(&self.root);
+        stats.gauge("levels", u64::from(self.root.height) + 1, "Levels of the tree; 1 while the root is a leaf.");
+        stats.gauge("nodes", nodes, "Nodes of the trunk.");
+        stats.gauge("runs", runs, "Distinct runs.");
+        stats.gauge("maplets", maplets, "Maplets, each of which answers for several runs.");
+        stats.gauge("max_runs_on_path", runs_on_path(&self.root), "The most runs that a lookup may ask on one path.");
         for_live_parts(&self.root, &mut |part| {
             let meta = part.slice.run().meta();
             stats.entries += part.entries;

@@ -117,7 +117,7 @@ impl Stbe {
     /// leaves are compacted until there is room for several memtables again, and on until not much of any leaf is dead: what was freed by
     /// one leaf at a time would be used up by the deletes that are packed between.
     fn sweeps(&self, room: Room) -> Option<Aim> {
-        let waits = self.owing.debt().pack_bytes.min(self.shape.memtable_bytes);
+        let waits = self.owing.debt().memory_bytes.min(self.shape.memtable_bytes);
         let packed = waits + waits / 4;
         let mut inner = self.inner.lock();
         if inner.is_swept() {
@@ -154,7 +154,7 @@ impl Stbe {
             done += progress.bytes;
             // A memtable of a keyspace that was dropped is forgotten.
             let mut inner = self.inner.lock();
-            if progress.packed.is_some() || inner.cleared {
+            if progress.absorbed.is_some() || inner.cleared {
                 inner.swept = 0;
                 return Ok(Some(Progress { bytes: done, ..progress }));
             }

@@ -350,7 +350,7 @@ impl Stbe {
             inner.routes.unreadable.extend(filters);
         }
         let root = maplet.as_ref().and_then(|maplet| {
-            self.counters.routed_bytes.fetch_add(maplet.meta().disk_bytes(), Relaxed);
+            self.counters.maplet_bytes.fetch_add(maplet.meta().disk_bytes(), Relaxed);
             routed(&inner.trunk.root, height, &range, &runs, maplet)
         });
         match root {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::PAGE;
+use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::pool::Keep;
 use crate::space::BlockKind;

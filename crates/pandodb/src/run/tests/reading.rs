@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::PAGE;
+use crate::blocks::BlockSource;
 use crate::filter::{FilterBuilder, Filters};
 use crate::space::{BLOCK_HEADER, BlockKind};
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::{EntryBlock, PAGE};
+use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::device::sim::{Fault, FaultKind, OpClass, SimDevice};
 

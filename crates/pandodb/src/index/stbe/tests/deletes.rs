@@ -32,7 +32,7 @@ impl Bench {
         for round in 0..80 {
             bench.change((0..500).map(|i| (i * 80 + round) % 40_000), std::iter::empty());
         }
-        assert!(bench.tree.stats().levels >= 3);
+        assert!(bench.tree.stats().figure("levels") >= 3);
         bench
     }
 
@@ -161,7 +161,7 @@ fn what_a_range_delete_covers_goes_without_a_compaction() {
         let job = bench.tree.claim_pack(&mut bench.tree.inner.lock(), &|| stripes.clone()).unwrap();
         let later = Seqno(bench.seqno + 10);
         bench.tree.inner.lock().keep.horizon = later;
-        assert!(bench.tree.step_pack(job, u64::MAX).unwrap().packed.is_some());
+        assert!(bench.tree.step_pack(job, u64::MAX).unwrap().absorbed.is_some());
         assert_eq!(bench.tree.view().horizon(), later, "a reader with an older read point starts again");
         assert_eq!(bench.tree.stats().compactions, compactions);
         if with_snapshot {
@@ -201,12 +201,12 @@ fn a_memtable_that_waits_on_a_full_disk_has_its_turn() {
     let turn = |bench: &Bench| bench.tree.relieve(room, &|| stripes.clone()).unwrap();
     for _ in 0..10 {
         let progress = turn(&bench);
-        assert!(progress.packed.is_none() && progress.bytes > 0, "a compaction comes first");
+        assert!(progress.absorbed.is_none() && progress.bytes > 0, "a compaction comes first");
     }
     let limit = bench.tree.inner.lock().most_swept;
     assert!(limit >= MOST_SWEPT * bench.tree.stats().disk_bytes / 2, "{limit}");
     bench.tree.inner.lock().swept = limit + 1;
-    assert!(turn(&bench).packed.is_some(), "then the memtable");
+    assert!(turn(&bench).absorbed.is_some(), "then the memtable");
     assert_eq!(bench.tree.inner.lock().swept, 0, "and compactions may again");
     bench.check();
 }

@@ -37,7 +37,7 @@ fn maplets(tree: &Stbe) -> Vec<Arc<Run>> {
 /// A tree whose root has maplets: memtables wait there for a flush.
 fn routed(seed: u64) -> Bench {
     let mut bench = Bench::new(seed);
-    while maplets(&bench.tree).is_empty() || bench.tree.stats().levels < 3 {
+    while maplets(&bench.tree).is_empty() || bench.tree.stats().figure("levels") < 3 {
         // Without range deletes, which would keep the tree small.
         bench.put(700, 30_000);
         bench.drain();
@@ -70,7 +70,7 @@ fn maplets_come_and_go_and_answer_for_their_runs() {
                 assert!(said.problems.is_empty(), "{:?}", said.problems);
             }
         }
-        made += bench.tree.stats().routed_bytes;
+        made += bench.tree.stats().figure("maplet_bytes");
         assert!(most > 500 && made > 0, "seed {seed}: {made} bytes of maplets, the largest of {most} entries");
         bench.tree.clear();
         for _ in 0..3 {
@@ -96,10 +96,10 @@ fn a_maplet_saves_questions() {
             // Between the keys, so that nothing stops on the way.
             let key = format!("k{:07}x", i * 15).into_bytes();
             let view = tree.view();
-            let mut lookup = Lookup::new(&key, Seqno(bench.seqno));
+            let mut lookup = Lookup::new(crate::base::KeyCodec::Plain, &key, Seqno(bench.seqno));
             let (mut probe, mut block) = (view.probe(&lookup), None);
-            while let Step::Need(run, addr, kind) = probe.step(block.take(), &mut lookup).unwrap() {
-                block = Some(run.load(addr, kind).unwrap());
+            while let Step::Need(request) = probe.step(block.take(), &mut lookup).unwrap() {
+                block = request.load().unwrap();
             }
             asked = (asked.0 + lookup.tally.filters, asked.1 + lookup.tally.false_positives);
         }
@@ -134,7 +134,7 @@ fn an_idle_tree_ends_with_few_filters_on_each_way() {
         bench.drain();
     }
     let before = filters(&bench);
-    bench.tree.rest();
+    bench.tree.on_idle();
     assert!(before > 1 && bench.tree.debt().total() > 0, "{before} filters in the root");
     bench.drain();
     let after = filters(&bench);
@@ -157,7 +157,7 @@ fn unrouted(node: &Arc<Node>) -> Arc<Node> {
 #[test]
 fn an_unreadable_maplet_costs_time_only() {
     let mut bench = routed(4);
-    let cut = bench.tree.cut().unwrap();
+    let cut = bench.tree.begin_checkpoint().write().unwrap();
     let open = || bench.device.open("data", OpenHow { write: true, ..Default::default() }).unwrap();
     for maplet in maplets(&bench.tree) {
         for extent in maplet.owned() {
@@ -226,7 +226,7 @@ fn settle(bench: &Bench, most: usize) {
 
 fn described(tree: &Stbe) -> String {
     let mut out = String::new();
-    tree.describe(&mut out);
+    tree.describe(None, &mut out);
     out
 }
 
@@ -261,7 +261,7 @@ fn a_run_that_stands_in_a_node_twice_has_one_value() {
     all[2..].iter().for_each(|slice| add(&bench, &mut joined, slice));
     publish(&bench, joined);
     settle(&bench, 100);
-    bench.tree.rest();
+    bench.tree.on_idle();
     settle(&bench, 100);
     for (key, value) in &bench.model {
         assert_eq!(get(&bench.tree, key, Seqno(bench.seqno)), Some(*value), "{}", described(&bench.tree));
@@ -288,8 +288,8 @@ fn nodes_that_share_runs_do_not_fight_over_their_maplets() {
         }
         publish(&bench, root);
         settle(&bench, 400);
-        assert!(bench.tree.stats().maplets >= 2);
-        bench.tree.rest();
+        assert!(bench.tree.stats().figure("maplets") >= 2);
+        bench.tree.on_idle();
         settle(&bench, 400);
     }
 }
@@ -320,12 +320,12 @@ fn writes_here_and_there_come_to_rest() {
             bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
             settle(&bench, 1_000);
             if round % 7 == 6 {
-                bench.tree.rest();
+                bench.tree.on_idle();
                 settle(&bench, 1_000);
             }
         }
         bench.check();
-        assert!(bench.tree.stats().routed_bytes > 0);
+        assert!(bench.tree.stats().figure("maplet_bytes") > 0);
     }
 }
 
@@ -346,6 +346,6 @@ fn a_maplet_that_nobody_needs_any_more_leaves_no_debt() {
     while !bench.step(1 << 20).idle {}
     bench.tree.step_route(job, 1 << 30).unwrap();
     settle(&bench, 100);
-    assert_eq!(bench.tree.stats().maplets, 0);
+    assert_eq!(bench.tree.stats().figure("maplets"), 0);
     bench.check();
 }

@@ -1,0 +1,94 @@
+//! The stored form of keys: what memtable, index, filters and row cache see of a user's key.
+//!
+//! ```text
+//!   KeyCodec::Plain    user key                                    bytewise order: ranges and scans
+//!   KeyCodec::Hashed   fingerprint, 8 bytes big-endian | user key  the order of a hash: lookups, and walks over everything
+//! ```
+//!
+//! The codec of a keyspace follows from its index. The log holds user keys, so that a record means the same whatever the index is.
+//!
+//! Invariant: two user keys are equal exactly if their stored forms are.
+
+use super::key_hash;
+
+/// Bytes of the fingerprint in front of a hashed key.
+const FINGERPRINT: usize = 8;
+
+/// How a keyspace stores its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyCodec {
+    /// As they are.
+    #[default]
+    Plain,
+    /// Behind their fingerprint.
+    Hashed,
+}
+
+impl KeyCodec {
+    /// The stored form of a user's key. `buf` holds it if it differs.
+    #[inline]
+    pub fn stored<'a>(self, key: &'a [u8], buf: &'a mut Vec<u8>) -> &'a [u8] {
+        match self {
+            KeyCodec::Plain => key,
+            KeyCodec::Hashed => {
+                buf.clear();
+                buf.extend_from_slice(&key_hash(key).to_be_bytes());
+                buf.extend_from_slice(key);
+                buf
+            }
+        }
+    }
+
+    /// Bytes of a stored key that come before the user's key.
+    #[inline]
+    pub fn prefix(self) -> usize {
+        match self {
+            KeyCodec::Plain => 0,
+            KeyCodec::Hashed => FINGERPRINT,
+        }
+    }
+
+    /// The user's key in a stored one.
+    #[inline]
+    pub fn user(self, stored: &[u8]) -> &[u8] {
+        &stored[self.prefix()..]
+    }
+
+    /// The hash of a stored key for filters and caches: the fingerprint, where there is one.
+    #[inline]
+    pub fn hash(self, stored: &[u8]) -> u64 {
+        match self {
+            KeyCodec::Plain => key_hash(stored),
+            KeyCodec::Hashed => {
+                let fingerprint = stored.first_chunk::<FINGERPRINT>().expect("a hashed key has its fingerprint");
+                u64::from_be_bytes(*fingerprint)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_key_gives_back_the_users_key_and_its_hash() {
+        for key in [&b"a"[..], b"some longer key", &[0; 40]] {
+            let mut buf = Vec::new();
+            for codec in [KeyCodec::Plain, KeyCodec::Hashed] {
+                let stored = codec.stored(key, &mut buf).to_vec();
+                assert_eq!((codec.user(&stored), codec.hash(&stored)), (key, key_hash(key)), "{codec:?}");
+                assert_eq!(stored.len(), codec.prefix() + key.len());
+            }
+        }
+    }
+
+    #[test]
+    fn hashed_keys_are_in_the_order_of_their_hashes() {
+        let stored = |key: u32| KeyCodec::Hashed.stored(&key.to_be_bytes(), &mut Vec::new()).to_vec();
+        let mut keys: Vec<u32> = (0..1000).collect();
+        keys.sort_by_key(|key| stored(*key));
+        assert!(keys.windows(2).all(|pair| key_hash(&pair[0].to_be_bytes()) <= key_hash(&pair[1].to_be_bytes())));
+        assert_ne!(keys, (0..1000).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,183 @@
+//! [`BlockLoads`]: several reads of one caller in flight at the same time.
+//!
+//! ```text
+//!   ask ──▶ in the pool? ── yes ─▶ the block
+//!             └─ no ─▶ is a read in flight that brings it? wait for that │ else submit a read
+//!   next ─▶ the read that completes first: checked, cached, handed to one of those that wait for it
+//! ```
+//!
+//! A caller numbers the tasks on whose behalf it asks: the lookups of a `multi_get`, the runs of a scan. Each task waits for one thing at a
+//! time. The leaves of a scan are read as they lie in the file, without the pool ([`Need::Pages`]).
+
+use super::BlockSource;
+use crate::base::{BlockAddr, Result, SeededBug};
+use crate::device::{AlignedBuf, Read, Reads};
+use crate::pool::Block;
+use crate::space::BlockKind;
+
+/// What a task needs of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A checked block, which goes through the pool.
+    Block(BlockAddr, BlockKind),
+    /// Pages as they are, unchecked, not cached.
+    Pages(BlockAddr),
+}
+
+impl Need {
+    /// Fetches it now, from the pool or from disk.
+    ///
+    /// # Errors
+    /// As [`BlockSource::load`], or the I/O error of reading pages.
+    pub fn fetch(self, source: &dyn BlockSource) -> Result<Loaded> {
+        match self {
+            Need::Block(addr, kind) => source.load(addr, kind).map(Loaded::Block),
+            Need::Pages(addr) => source.data().read(addr).map(Loaded::Pages),
+        }
+    }
+}
+
+/// The answer to a [`Need`].
+pub enum Loaded {
+    /// A block.
+    Block(Block),
+    /// Pages.
+    Pages(AlignedBuf),
+}
+
+impl Loaded {
+    /// The block that was asked for.
+    ///
+    /// # Panics
+    /// If it was not a block.
+    pub fn block(self) -> Block {
+        match self {
+            Loaded::Block(block) => block,
+            Loaded::Pages(_) => panic!("a block was asked for"),
+        }
+    }
+
+    /// The pages that were asked for.
+    ///
+    /// # Panics
+    /// If it were not pages.
+    pub fn pages(self) -> AlignedBuf {
+        match self {
+            Loaded::Pages(buf) => buf,
+            Loaded::Block(_) => panic!("pages were asked for"),
+        }
+    }
+}
+
+/// The reads that one caller has in flight.
+#[derive(Default)]
+pub struct BlockLoads<'r> {
+    reads: Option<Reads>,
+    /// By the tag of the read. Places of completed reads are reused.
+    flights: Vec<Flight<'r>>,
+    vacant: Vec<usize>,
+    /// Results that [`BlockLoads::next`] still has to return, with the task that waits.
+    arrived: Vec<(usize, Result<Loaded>)>,
+}
+
+/// A read in flight.
+struct Flight<'r> {
+    source: &'r dyn BlockSource,
+    need: Need,
+    /// The pages that are read: the block, perhaps with neighbours.
+    read: BlockAddr,
+    /// The task that caused the read.
+    first: usize,
+    /// Other tasks that wait for a block of these pages.
+    others: Vec<(usize, BlockAddr, BlockKind)>,
+    completed: bool,
+}
+
+impl Flight<'_> {
+    /// Whether this read brings the block at `addr`.
+    fn brings(&self, source: &dyn BlockSource, addr: BlockAddr) -> bool {
+        let end = |addr: BlockAddr| addr.page.0 + u64::from(addr.pages);
+        let inside = self.read.page <= addr.page && end(addr) <= end(self.read);
+        !self.completed && inside && matches!(self.need, Need::Block(..)) && self.source.owner() == source.owner()
+    }
+}
+
+impl<'r> BlockLoads<'r> {
+    /// Asks on behalf of `task`. Returns the block if the pool has it; else the answer comes from [`BlockLoads::next`].
+    ///
+    /// # Errors
+    /// As [`BlockSource::load`].
+    pub fn ask(&mut self, source: &'r dyn BlockSource, need: Need, task: usize) -> Result<Option<Loaded>> {
+        let read = match need {
+            Need::Pages(addr) => addr,
+            Need::Block(addr, kind) => {
+                if let Some(block) = source.cached(addr, kind)? {
+                    return Ok(Some(Loaded::Block(block)));
+                }
+                if let Some(flight) = self.flights.iter_mut().find(|flight| flight.brings(source, addr)) {
+                    flight.others.push((task, addr, kind));
+                    return Ok(None);
+                }
+                source.read_with(addr, kind)
+            }
+        };
+        // If the neighbours cannot be read, the block is read alone.
+        let (read, buf) = match (source.data().begin_read(read, AlignedBuf::default()), need) {
+            (Err(_), Need::Block(addr, _)) if addr != read => {
+                (addr, source.data().begin_read(addr, AlignedBuf::default())?)
+            }
+            (begun, _) => (read, begun?),
+        };
+        let flight = Flight { source, need, read, first: task, others: Vec::new(), completed: false };
+        let tag = match self.vacant.pop() {
+            Some(tag) => {
+                debug_assert!(self.flights[tag].completed, "a place is reused once its read has completed");
+                self.flights[tag] = flight;
+                tag
+            }
+            None => {
+                self.flights.push(flight);
+                self.flights.len() - 1
+            }
+        };
+        let reads = self.reads.get_or_insert_with(|| source.data().reads());
+        reads.submit(Read { tag, offset: read.page.offset(), buf });
+        Ok(None)
+    }
+
+    /// Waits for the next answer and returns it with its task; `None` if no task waits.
+    #[expect(clippy::should_implement_trait, reason = "between two calls other tasks ask")]
+    pub fn next(&mut self) -> Option<(usize, Result<Loaded>)> {
+        if let Some(answer) = self.arrived.pop() {
+            return Some(answer);
+        }
+        let (tag, done) = self.reads.as_mut()?.complete()?;
+        let flight = &mut self.flights[tag];
+        assert!(!flight.completed, "a read completes once");
+        flight.completed = true;
+        self.vacant.push(tag);
+        let Flight { source, need, read, first, .. } = *flight;
+        let buf = source.data().end_read(read, done);
+        let (addr, kind) = match need {
+            Need::Pages(_) => return Some((first, buf.map(Loaded::Pages))),
+            Need::Block(addr, kind) => (addr, kind),
+        };
+        let block = source.admit(read, buf, addr, kind);
+        // Its neighbours are in the pool now.
+        let other = |(at, of): (BlockAddr, BlockKind)| match (at, of) == (addr, kind) {
+            true => block.clone(),
+            false => source.load(at, of),
+        };
+        let others = flight.others.drain(..);
+        self.arrived.extend(others.map(|(task, at, of)| (task, other((at, of)).map(Loaded::Block))));
+        let block = block.map(Loaded::Block);
+        let is_other =
+            |other: &&mut Flight<'_>| !other.completed && matches!(other.need, Need::Block(_, other) if other == kind);
+        if SeededBug::BlockForAnother.is_on()
+            && let Some(other) = self.flights.iter_mut().find(is_other)
+        {
+            return Some((std::mem::replace(&mut other.first, first), block));
+        }
+        Some((first, block))
+    }
+}

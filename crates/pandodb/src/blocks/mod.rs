@@ -1,0 +1,114 @@
+//! Blocks of any owner: how they are asked for, loaded, checked and cached.
+//!
+//! ```text
+//!   probe or cursor ──▶ BlockRequest { source, addr, kind, optional }
+//!                             │ one at a time: BlockRequest::load    several at a time: BlockLoads
+//!                             ▼
+//!   BlockSource (a run, a page tree, a hash table):  in the pool? ── no ─▶ read, check, cache
+//! ```
+//!
+//! 1. A structure that owns blocks is a [`BlockSource`]: it knows what it may find in the pool, which neighbours are worth reading along
+//!    with a block, and how a block is checked before it is cached.
+//! 2. A lookup does no I/O. It returns a [`BlockRequest`], and its caller loads the block: at once, or together with the blocks of other
+//!    lookups ([`BlockLoads`]).
+//! 3. A request can be *optional*: without the block the lookup still comes to the right answer, with more reads. A filter is optional.
+//!
+//! Invariant: the pool holds checked blocks only. A source checks a block before it hands it out or caches it.
+
+mod loads;
+
+pub use self::loads::{BlockLoads, Loaded, Need};
+
+use std::sync::Arc;
+
+use crate::base::{BlockAddr, OwnerId, Result};
+use crate::device::AlignedBuf;
+use crate::pool::{Block, Pool};
+use crate::space::{BlockKind, DataFile};
+
+/// An object that owns blocks of the data file and knows how they are checked.
+pub trait BlockSource: Send + Sync {
+    /// The owner that is part of its blocks' checksums, and of their names in the pool.
+    fn owner(&self) -> OwnerId;
+
+    /// The file that its blocks lie in.
+    fn data(&self) -> &Arc<DataFile>;
+
+    /// Where its blocks are cached.
+    fn pool(&self) -> &Pool;
+
+    /// The block at `addr` if the pool has it.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`](crate::Error::Corruption) if the cached block is not a `kind`.
+    fn cached(&self, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>>;
+
+    /// The pages to read for a block that the pool lacks: the block, or the block with neighbours that are worth caching.
+    fn read_with(&self, addr: BlockAddr, _kind: BlockKind) -> BlockAddr {
+        addr
+    }
+
+    /// Takes the block at `addr` out of `buf`, the pages at `read`: checks it, unpacks it, caches it. If the neighbours could not be read
+    /// or fail a check, the block is read alone, so that the error is its own.
+    ///
+    /// # Errors
+    /// An I/O error, or [`Error::Corruption`](crate::Error::Corruption) if the block is not a `kind` of this owner.
+    fn admit(&self, read: BlockAddr, buf: Result<AlignedBuf>, addr: BlockAddr, kind: BlockKind) -> Result<Block>;
+
+    /// The block at `addr`, from the pool or from disk, checked.
+    ///
+    /// # Errors
+    /// As [`BlockSource::admit`].
+    #[inline]
+    fn load(&self, addr: BlockAddr, kind: BlockKind) -> Result<Block> {
+        match self.cached(addr, kind)? {
+            Some(block) => Ok(block),
+            None => {
+                let read = self.read_with(addr, kind);
+                self.admit(read, self.data().read(read), addr, kind)
+            }
+        }
+    }
+}
+
+/// A block that a lookup needs next.
+#[derive(Clone, Copy)]
+pub struct BlockRequest<'v> {
+    /// Its owner.
+    pub source: &'v dyn BlockSource,
+    /// Where it is.
+    pub addr: BlockAddr,
+    /// What it is.
+    pub kind: BlockKind,
+    /// The lookup can go on without it if it is damaged.
+    pub optional: bool,
+}
+
+impl BlockRequest<'_> {
+    /// Loads the block; `None` if it is optional and damaged.
+    ///
+    /// # Errors
+    /// As [`BlockSource::load`].
+    #[inline]
+    pub fn load(&self) -> Result<Option<Block>> {
+        self.accept(self.source.load(self.addr, self.kind))
+    }
+
+    /// The result of loading the block: `None` if it is optional and damaged.
+    ///
+    /// # Errors
+    /// The error of loading, in every other case.
+    #[inline]
+    pub fn accept(&self, loaded: Result<Block>) -> Result<Option<Block>> {
+        match loaded {
+            Err(e) if self.optional && e.is_damage() => Ok(None),
+            loaded => loaded.map(Some),
+        }
+    }
+}
+
+impl std::fmt::Debug for BlockRequest<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BlockRequest({:?} of {} at {:?})", self.kind, self.source.owner(), self.addr)
+    }
+}

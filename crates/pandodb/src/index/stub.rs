@@ -1,0 +1,325 @@
+//! An index that does what no index of the registry does yet, so that the core keeps room for it: keys in the order of a hash, writes past
+//! the memtable, a sorted load, pages that change in place behind a latch. It lives in memory, and only tests use it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::inspect::{SalvagePiece, Verification};
+use super::{
+    Base, Checkpoint, Cut, Debt, DirectWriter, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Lookup,
+    Mode, Order, Prepared, Probe, Progress, RawCursor, Room, RootRecord, SealedBatch, SortedLoad, SortedLoader, Step,
+};
+use crate::base::sync::Mutex;
+use crate::base::{Entry, EntryBlock, Error, KeyCodec, KeyRange, Kind, OwnerId, RangeTombstone, Result, Seqno};
+use crate::pool::Block;
+use crate::resolve::Stripes;
+
+static TYPE: IndexType = IndexType {
+    name: "stub",
+    about: "A hash table in memory, for a test.",
+    order: Order::Hashed,
+    modes: &[Mode::Product],
+    feature: 0,
+    options: &[],
+    create: |_, _, _| Ok(Arc::new(Stub::default())),
+    open: |_, _, _, _| Err(Error::Unsupported { detail: "a stub is in memory only".into() }),
+    first_blocks: |_, _| Vec::new(),
+    describe_block: |_, _, _| false,
+};
+
+/// A stored key with a seqno, newest first.
+type Place = (Vec<u8>, std::cmp::Reverse<Seqno>);
+
+/// The "page": changed in place behind its latch. Every version stays, so that a view reads it at its own `through`.
+#[derive(Default)]
+struct Page(Mutex<BTreeMap<Place, (Kind, Vec<u8>)>>);
+
+#[derive(Default)]
+struct Stub {
+    page: Arc<Page>,
+    through: Mutex<Seqno>,
+    queue: Mutex<Vec<SealedBatch>>,
+}
+
+impl Page {
+    fn write(&self, entry: &Entry<'_>) {
+        let place = (entry.key.to_vec(), std::cmp::Reverse(entry.seqno));
+        self.0.lock().insert(place, (entry.kind, entry.value.to_vec()));
+    }
+}
+
+struct StubView {
+    page: Arc<Page>,
+    through: Seqno,
+}
+
+struct StubProbe<'v>(&'v StubView);
+
+impl<'v> Probe<'v> for StubProbe<'v> {
+    fn step(&mut self, _: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>> {
+        let page = self.0.page.0.lock();
+        let (wanted, from) = (lookup.key, (lookup.key.to_vec(), std::cmp::Reverse(lookup.at)));
+        for ((key, seqno), (kind, value)) in page.range(from..).take_while(|((key, _), _)| key == wanted) {
+            // Copied out: a page that changes in place cannot lend its bytes.
+            let entry = Entry { key, seqno: seqno.0, kind: *kind, value };
+            if lookup.take(&entry, || Base::Owned(value.clone()))?.is_break() {
+                break;
+            }
+        }
+        Ok(Step::Done)
+    }
+}
+
+/// Copies everything at once: good enough for a test.
+struct StubCursor(Vec<(Place, (Kind, Vec<u8>))>);
+
+impl RawCursor for StubCursor {
+    fn fill(&mut self, _: usize, out: &mut EntryBlock) -> Result<()> {
+        for ((key, seqno), (kind, value)) in self.0.drain(..) {
+            out.push(Entry { key: &key, seqno: seqno.0, kind, value: &value });
+        }
+        Ok(())
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.0.retain(|((own, _), _)| own.as_slice() >= key);
+        Ok(())
+    }
+}
+
+impl IndexView for StubView {
+    fn through(&self) -> Seqno {
+        self.through
+    }
+
+    fn horizon(&self) -> Seqno {
+        Seqno(0)
+    }
+
+    fn probe<'v>(&'v self, _: &Lookup<'_>) -> Box<dyn Probe<'v> + 'v> {
+        Box::new(StubProbe(self))
+    }
+
+    fn cursor(self: Arc<Self>, range: &KeyRange, _: bool) -> Result<Box<dyn RawCursor>> {
+        let page = self.page.0.lock();
+        let seen = page.iter().filter(|((key, seqno), _)| range.contains(key) && seqno.0 <= self.through);
+        Ok(Box::new(StubCursor(seen.map(|(place, message)| (place.clone(), message.clone())).collect())))
+    }
+
+    fn tombstones(&self, _: &KeyRange, _: &mut Vec<RangeTombstone>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl Index for Stub {
+    fn index_type(&self) -> &'static IndexType {
+        &TYPE
+    }
+
+    fn ingest(&self, batch: SealedBatch) {
+        self.queue.lock().push(batch);
+    }
+
+    fn direct(&self) -> Option<&dyn DirectWriter> {
+        Some(self)
+    }
+
+    fn loader(&self) -> Option<&dyn SortedLoader> {
+        Some(self)
+    }
+
+    fn view(&self) -> Arc<dyn IndexView> {
+        Arc::new(StubView { page: self.page.clone(), through: *self.through.lock() })
+    }
+
+    fn with_view(&self, look: &mut dyn FnMut(&dyn IndexView)) {
+        look(&*self.view());
+    }
+
+    fn debt(&self) -> Debt {
+        Debt { memory_bytes: self.queue.lock().iter().map(|batch| batch.bytes).sum(), ..Debt::default() }
+    }
+
+    fn step(&self, _: u64, _: &dyn Fn() -> Stripes) -> Result<Progress> {
+        let mut queue = self.queue.lock();
+        if queue.is_empty() {
+            return Ok(Progress { idle: true, ..Progress::default() });
+        }
+        let batch = queue.remove(0);
+        let mut block = EntryBlock::new();
+        batch.memtable.fill(&KeyRange::all(), None, false, usize::MAX, usize::MAX, &mut block);
+        block.iter().for_each(|entry| self.page.write(&entry));
+        *self.through.lock() = batch.through;
+        Ok(Progress { bytes: batch.bytes, absorbed: Some(batch.bytes), ..Progress::default() })
+    }
+
+    fn relieve(&self, _: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
+        self.step(u64::MAX, keep)
+    }
+
+    fn on_idle(&self) {}
+
+    fn compact(&self, _: &KeyRange) -> Result<()> {
+        Ok(())
+    }
+
+    fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
+        Box::new(StubCheckpoint(self.view()))
+    }
+
+    fn clear(&self) {
+        self.page.0.lock().clear();
+    }
+
+    fn estimate(&self, _: &KeyRange) -> Result<Estimate> {
+        Ok(Estimate { entries: self.entries().0, bytes: 0 })
+    }
+
+    fn entries(&self) -> (u64, u64) {
+        (self.page.0.lock().len() as u64, 0)
+    }
+
+    fn stats(&self) -> IndexStats {
+        let mut stats = IndexStats { entries: self.entries().0, ..IndexStats::default() };
+        stats.gauge("pages", 1, "Pages.");
+        stats
+    }
+
+    fn inspect(&self) -> &dyn Inspect {
+        self
+    }
+}
+
+struct StubCheckpoint(Arc<dyn IndexView>);
+
+impl Checkpoint for StubCheckpoint {
+    fn through(&self) -> Seqno {
+        self.0.through()
+    }
+
+    fn write(self: Box<Self>) -> Result<Cut> {
+        Ok(Cut { root: RootRecord { through: self.0.through(), bytes: Vec::new() }, pin: self.0 })
+    }
+}
+
+impl Inspect for Stub {
+    fn pin(&self) -> Verification<'_> {
+        Box::new(|_| Ok(()))
+    }
+
+    fn describe(&self, object: Option<OwnerId>, _: &mut String) -> bool {
+        object.is_none()
+    }
+
+    fn salvage(&self) -> Vec<SalvagePiece> {
+        Vec::new()
+    }
+}
+
+/// Operations that were prepared.
+struct StubWrite<'a>(&'a Stub, Vec<(Vec<u8>, Kind, Vec<u8>)>);
+
+impl DirectWriter for Stub {
+    fn prepare<'a>(&'a self, operations: &mut dyn Iterator<Item = Entry<'a>>) -> Result<Box<dyn Prepared + 'a>> {
+        let own = |entry: Entry<'_>| match entry.kind {
+            Kind::RangeDelete => Err(Error::Unsupported { detail: "a hash table has no ranges".into() }),
+            kind => Ok((entry.key.to_vec(), kind, entry.value.to_vec())),
+        };
+        Ok(Box::new(StubWrite(self, operations.map(own).collect::<Result<_>>()?)))
+    }
+}
+
+impl Prepared for StubWrite<'_> {
+    fn apply(self: Box<Self>, first: Seqno) {
+        for ((key, kind, value), seqno) in self.1.iter().zip(first.0..) {
+            self.0.page.write(&Entry { key, seqno: Seqno(seqno), kind: *kind, value });
+        }
+        let mut through = self.0.through.lock();
+        *through = Seqno(first.0 + self.1.len() as u64 - 1).max(*through);
+    }
+}
+
+struct StubLoad<'a>(&'a Stub, Seqno, Vec<(Vec<u8>, Vec<u8>)>);
+
+impl SortedLoader for Stub {
+    fn begin<'a>(&'a self, at: Seqno, expected_bytes: u64) -> Result<Box<dyn SortedLoad + 'a>> {
+        Ok(Box::new(StubLoad(self, at, Vec::with_capacity(expected_bytes as usize / 64))))
+    }
+}
+
+impl SortedLoad for StubLoad<'_> {
+    fn push(&mut self, entry: &Entry<'_>) -> Result<()> {
+        assert!(self.2.last().is_none_or(|(last, _)| last.as_slice() < entry.key), "keys ascend");
+        self.2.push((entry.key.to_vec(), entry.value.to_vec()));
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<()> {
+        for (key, value) in &self.2 {
+            self.0.page.write(&Entry { key, seqno: self.1, kind: Kind::Put, value });
+        }
+        let mut through = self.0.through.lock();
+        *through = self.1.max(*through);
+        Ok(())
+    }
+}
+
+fn stored(key: &str) -> Vec<u8> {
+    TYPE.order.codec().stored(key.as_bytes(), &mut Vec::new()).to_vec()
+}
+
+fn get(stub: &Stub, key: &str, at: u64) -> Option<Vec<u8>> {
+    let (view, key) = (stub.view(), stored(key));
+    let mut lookup = Lookup::new(KeyCodec::Hashed, &key, Seqno(at).min(view.through()));
+    let step = view.probe(&lookup).step(None, &mut lookup).unwrap();
+    assert!(matches!(step, Step::Done));
+    match lookup.base {
+        Base::Owned(value) => Some(value),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_direct_write_is_refused_before_it_has_a_seqno_or_applied_as_a_whole() {
+    let stub = Stub::default();
+    let writer = stub.direct().unwrap();
+    let keys = [stored("a"), stored("b")];
+    let put = |key| Entry { key, seqno: Seqno(0), kind: Kind::Put, value: b"1" };
+    let prepared = writer.prepare(&mut keys.iter().map(|key| put(key))).unwrap();
+    assert_eq!(get(&stub, "a", 9), None, "prepared only");
+    prepared.apply(Seqno(5));
+    assert_eq!((get(&stub, "a", 9), get(&stub, "b", 9)), (Some(b"1".to_vec()), Some(b"1".to_vec())));
+    assert_eq!(get(&stub, "b", 5), None, "the second operation has seqno 6");
+    let range = [Entry { key: b"a", seqno: Seqno(0), kind: Kind::RangeDelete, value: b"" }];
+    assert!(writer.prepare(&mut range.into_iter()).is_err(), "refused");
+}
+
+#[test]
+fn changes_are_found_by_key_and_by_walk() {
+    let stub = Stub::default();
+    let keys = [stored("a"), stored("b")];
+    let put = |key| Entry { key, seqno: Seqno(0), kind: Kind::Put, value: b"1" };
+    stub.direct().unwrap().prepare(&mut keys.iter().map(|key| put(key))).unwrap().apply(Seqno(5));
+    let view = || stub.view();
+    let [a, b] = &keys;
+    assert!(view().changed(b, Seqno(5)).unwrap() && !view().changed(a, Seqno(5)).unwrap());
+    assert!(view().changed_in(&KeyRange::all(), Seqno(5)).unwrap());
+    assert!(!view().changed_in(&KeyRange::all(), Seqno(6)).unwrap());
+    let (mut cursor, mut block) = (view().drain().unwrap(), EntryBlock::new());
+    cursor.fill(1 << 20, &mut block).unwrap();
+    assert_eq!(block.len(), 2, "a drain has every message");
+}
+
+#[test]
+fn a_sorted_load_shows_at_once() {
+    let stub = Stub::default();
+    let mut keys: Vec<Vec<u8>> = ["a", "b", "c"].map(stored).into();
+    keys.sort();
+    let mut load = stub.loader().unwrap().begin(Seqno(7), 100).unwrap();
+    for key in &keys {
+        load.push(&Entry { key, seqno: Seqno(7), kind: Kind::Put, value: b"v" }).unwrap();
+    }
+    assert_eq!(get(&stub, "b", 9), None);
+    load.finish().unwrap();
+    assert_eq!(get(&stub, "b", 9), Some(b"v".to_vec()));
+}

@@ -1,9 +1,9 @@
-//! PandoDB is a key-value store that lives inside your program, on Linux, for programs that write more than they read.
+//! PandoDB is an embedded key-value store for Linux programs that write more than they read.
 //!
 //! A **store** is a directory. It holds **keyspaces**: maps from byte strings to byte strings, sorted by key. You can put,
-//! get, delete, and walk ranges from both ends; write several keys all or none ([`Batch`]); change a value without reading
-//! it first ([`Keyspace::merge`]); and look at the past ([`Snapshot`]). One process has a store open for writing at a time,
-//! with as many threads as it likes. A store whose process was killed opens again by itself.
+//! get, delete, and scan ranges from both ends; write several keys atomically ([`Batch`]); change a value without reading
+//! it first ([`Keyspace::merge`]); and read a past state ([`Snapshot`]). One process at a time has a store open for
+//! writing, with any number of threads. After a crash the next opening recovers the store automatically.
 //!
 //! ```
 //! use pandodb::{AddI64, Durability, KeyspaceOptions, Store};
@@ -36,65 +36,70 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
 //! * **Durability** is chosen for the store, for a single write (`put_with`, `merge_with`, …) or for a batch: see
-//!   [`Durability`]. By default an acknowledged write survives the death of the process; with [`Durability::Synced`] a
-//!   power cut. After a crash the store holds a prefix of the writes, in their order, never a part of a batch.
+//!   [`Durability`]. By default an acknowledged write survives a crash of the process; with [`Durability::Synced`] it also
+//!   survives a power cut. After a crash the store holds a prefix of the writes, in their order, and never a part of a
+//!   batch.
 //! * **Reads** see every write that was acknowledged before they began. An iterator, a `multi_get` and a snapshot each see
-//!   one moment.
-//! * **Damage** is found: every block that is read from disk is checked. A damaged block costs its own keys
-//!   ([`Error::Corruption`]), and [`check::salvage`] copies the rest.
+//!   one point in time.
+//! * **Damage** is detected: every block that is read from disk is verified. A damaged block makes only its own keys
+//!   unreadable ([`Error::Corruption`]), and [`check::salvage`] copies the rest.
 //! * **Memory** for caches and write buffers comes from one budget, [`StoreBuilder::memory_budget`].
 //!
-//! There are no transactions beyond batches: nothing keeps another thread from writing between your `get` and your `put`.
+//! There are no transactions beyond batches: another thread can write between your `get` and your `put`.
 //!
 //! # Where to look
 //!
-//! | you want | look at |
+//! | you want | see |
 //! | --- | --- |
 //! | to open a store, to choose memory, threads, durability | [`Store::open`], [`StoreBuilder`] |
 //! | to read and write | [`Keyspace`], [`Batch`], [`Range`], [`Value`] |
 //! | counters, sets, lists: updates without reading | [`AddU64`], [`AddI64`], [`Min`], [`Max`], [`Append`], [`BitOr`], [`PutIfAbsent`], [`MergeOperator`] |
-//! | the past | [`Store::snapshot`], [`Keyspace::at`] |
-//! | to know what went wrong, and what to do | [`Error`] |
-//! | figures | [`Store::stats`], [`StoreStats`] |
-//! | a backup, a check, a rescue | [`Store::backup`], [`Store::verify`], [`check`] |
+//! | to read a past state | [`Store::snapshot`], [`Keyspace::at`] |
+//! | to handle errors | [`Error`] |
+//! | statistics | [`Store::stats`], [`StoreStats`] |
+//! | to back up, verify or salvage a store | [`Store::backup`], [`Store::verify`], [`check`] |
 //! | a store in memory, for tests | [`device::MemDevice`] with [`StoreBuilder::device`] |
 //!
 //! The repository has more: [recipes](https://github.com/pandodb/pandodb/blob/main/docs/RECIPES.md) (queues, counters,
-//! indexes, typed keys, sizing), [which call is for what](https://github.com/pandodb/pandodb/blob/main/docs/LIFECYCLE.md)
-//! at shutdown, before a backup or after a load, the [architecture](https://github.com/pandodb/pandodb/blob/main/docs/ARCHITECTURE.md), and
-//! a [glossary](https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md) of the words that the options of
+//! indexes, typed keys, sizing), [which call to use](https://github.com/pandodb/pandodb/blob/main/docs/LIFECYCLE.md)
+//! at shutdown, before a backup or after a load, the
+//! [architecture](https://github.com/pandodb/pandodb/blob/main/docs/ARCHITECTURE.md), and a
+//! [glossary](https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md) of the terms that the options of
 //! [`StoreBuilder`] use.
 //!
 //! # How it works, in short
 //!
 //! ```text
 //!  put, merge, delete ─▶ log ─▶ memtable ──full──▶ run on disk
-//!                                                     │ merged into larger
-//!  get, range ◀─ memtables ◀─ cached blocks ◀─ runs ◀─┘ runs, by a thread
+//!                                                     │ compacted into larger
+//!  get, range ◀─ memtables ◀─ cached blocks ◀─ runs ◀─┘ runs in background
 //! ```
 //!
 //! A write appends to a log and inserts into a sorted table in memory, the *memtable*. A full memtable becomes a *run*, a
-//! sorted file part that never changes; a background thread merges runs into larger ones, down a tree. So a write causes no
-//! read, and is rewritten about once for each level of the tree. Writers that outrun the background thread are slowed down
-//! in small steps. A lookup asks the memtables and then the runs on one path of the tree, most of which a filter rules out:
-//! a key that is not cached costs about one read of 4 KiB.
+//! sorted, immutable part of the data file. A background thread moves runs down a tree and compacts them into larger ones.
+//! So a write reads nothing, and its data is rewritten about once for each level of the tree. Writers that outrun the
+//! background thread are throttled in small steps. A lookup searches the memtables and then the runs on one path of the
+//! tree, most of which a filter rules out: a key that is not cached costs about one read of 4 KiB.
 //!
 //! # Cargo features
 //!
 //! | feature | default | what |
 //! | --- | --- | --- |
-//! | `io_uring` | yes | several reads of one caller go to the device together; falls back where the system refuses |
-//! | `tracing` | no | spans and events for a subscriber of the crate `tracing`, with the target `pandodb`: opening and what recovery found, checkpoints, compactions, writers that stalled, full disks, failures, closing. A subscriber must not call the store |
+//! | `io_uring` | yes | several reads of one caller are in flight together; reads one block at a time where the system refuses io_uring |
+//! | `tracing` | no | spans and events for the crate `tracing`, target `pandodb`; a subscriber must not call the store |
+//!
+//! The events of `tracing` cover opening and the results of recovery, checkpoints, compactions, stalled writers, full disks,
+//! failures, and closing.
 //!
 //! `explore` and `seeded-bugs` are for this project's own tests.
-// Allowed in the modules that `tests/tidy.rs` lists, and nowhere else.
+// `tests/tidy.rs` lists the modules that allow it.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-// Who may use whom is checked by `tests/tidy.rs`.
+// `tests/tidy.rs` checks which module may use which.
 #[doc(hidden)]
 pub mod base;
 #[doc(hidden)]
@@ -145,12 +150,12 @@ pub use store::{
     KeyspaceStats, Latency, MAX_BATCH, MemoryStats, Range, Snapshot, Store, StoreBuilder, StoreStats, Value,
 };
 
-/// The README's example compiles.
+/// Compiles the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The recipes run.
+/// Runs the recipes.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/RECIPES.md")]
 struct Recipes;

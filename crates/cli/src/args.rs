@@ -1,6 +1,7 @@
 //! The command line: commands, arguments and their help texts.
 //!
-//! The help texts are the doc comments. A mistake on the command line becomes one line on stderr ([`parse`]) and exit code 2.
+//! The help texts are the doc comments. A mistake on the command line becomes one line on stderr ([`parse`]) and exit
+//! code 2.
 
 #[cfg(feature = "lab")]
 mod bench;
@@ -31,8 +32,8 @@ use crate::{
 const AFTER_HELP: &str = "\
 First steps: `pando demo` shows what the store does; `pando put STORE KEY VALUE` creates a store in the directory STORE.
 
-Keys and values on the command line and in the output use the escapes \\t \\n \\r \\\\ and \\xNN, so that any bytes can be \
-passed and printed.
+Keys and values on the command line and in the output use the escapes \\t \\n \\r \\\\ and \\xNN, so that any bytes \
+can be passed and printed.
 
 Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
 store open in another process), 5 salvaged, but some data is lost, 130 interrupted by Ctrl-C or SIGTERM.";
@@ -103,7 +104,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
-    /// Copy the readable part of a damaged store to a new directory and list what is lost. The damaged store is not changed.
+    /// Copy the readable part of a damaged store to a new directory and list what is lost. The damaged store is not
+    /// changed.
     Salvage(SalvageArgs),
     /// Measure PandoDB on this machine: throughput, latencies and amplification of workloads, in temporary stores.
     #[cfg(feature = "lab")]
@@ -232,13 +234,14 @@ Formats:
   csv     fields between commas, quoted as in RFC 4180; the first line names them
   ndjson  one JSON object a line
 
-The key consists of the --key fields (csv, tsv: the first column by default); several are joined by a zero byte (\\x00). \
-The value is the rest of the row in the format of the input: the remaining columns as a csv or tsv row (a single column: its \
-text), the remaining fields as a JSON object (with --merge: the text of the single remaining field).
+The key consists of the --key fields (csv, tsv: the first column by default); several are joined by a zero byte \
+(\\x00). The value is the rest of the row in the format of the input: the remaining columns as a csv or tsv row (a \
+single column: its text), the remaining fields as a JSON object (with --merge: the text of the single remaining \
+field).
 
-Malformed lines are skipped and counted; the first 20 are reported on stderr with their line numbers. The exit code is 0 \
-if any record was loaded or no line was malformed. In a keyspace with the operator add_u64 or add_i64 values and operands \
-are decimal numbers.
+Malformed lines are skipped and counted; the first 20 are reported on stderr with their line numbers. The exit code \
+is 0 if any record was loaded or no line was malformed. In a keyspace with the operator add_u64 or add_i64 values and \
+operands are decimal numbers.
 
 gzip and zstd input is recognized by its first bytes and decompressed. Ctrl-C ends the load between two commits; all \
 earlier commits stay in the store.";

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! SIGINT, SIGTERM ─▶ signal thread ─▶ `asked` ─▶ the command sees it before its next record, stops, closes, reports
-//!                       └─ not seen within a second (the command waits for input, or for background work): another thread
-//!                          makes all commits durable, reports, and ends the process
+//!                       └─ not seen within a second (the command waits for input or background work): another
+//!                          thread makes all commits durable, reports, and ends the process
 //! a second signal ─▶ the process ends at once
 //! ```
 
@@ -44,8 +44,8 @@ struct State {
 }
 
 impl Interrupts {
-    /// Starts to listen. If the command does not notice a signal within a second, another thread makes the commits of `store`
-    /// durable and ends the process.
+    /// Starts to listen. If the command does not notice a signal within a second, another thread makes the commits of
+    /// `store` durable and ends the process.
     ///
     /// # Errors
     /// If the system refuses the signal handler or the thread.

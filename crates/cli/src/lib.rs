@@ -6,8 +6,8 @@
 //!     input (kv, csv, tsv, ndjson)      output (tables, JSON, bars)
 //! ```
 //!
-//! Every command ends with one of seven exit codes ([`Failure`]), and every failure prints one line on stderr that says what
-//! to do next. Keys and values are printed and read in one form only, that of [`kv`].
+//! Every command ends with one of seven exit codes ([`Failure`]), and every failure prints one line on stderr that says
+//! what to do next. Keys and values are printed and read in one form only, that of [`kv`].
 //!
 //! This is a library with one caller, `main.rs`, so that tests and fuzzers can call its input parsers.
 #![forbid(unsafe_code)]

@@ -1,7 +1,7 @@
 //! Conversion between decimal numbers on the command line and little-endian integers in the store.
 //!
-//! The values of `add_u64` and `add_i64` have eight bytes, little-endian; their operands are typed as decimal numbers. All other
-//! operators take their operands as bytes.
+//! The values of `add_u64` and `add_i64` have eight bytes, little-endian; their operands are typed as decimal numbers.
+//! All other operators take their operands as bytes.
 
 use clap::ValueEnum;
 
@@ -70,7 +70,10 @@ impl OperandForm {
 fn number<N: std::str::FromStr>(text: &[u8]) -> Result<N, String> {
     let trimmed = text.trim_ascii();
     std::str::from_utf8(trimmed).ok().and_then(|digits| digits.parse().ok()).ok_or_else(|| {
-        format!("`{}` is not a decimal operand in range", crate::kv::escaped(&trimmed[..trimmed.len().min(40)]))
+        format!(
+            "`{}` is not a decimal number in the operator's range",
+            crate::kv::escaped(&trimmed[..trimmed.len().min(40)])
+        )
     })
 }
 

@@ -11,16 +11,16 @@ use pandodb_lab::workload::{self, Dist, Workload};
 use crate::operand::parse_size;
 
 const BENCH_HELP: &str = "\
-Measures PandoDB on this machine, in temporary stores; no store of yours is touched. Each write is a commit of its own with \
-durability buffered.
+Measures PandoDB on this machine, in temporary stores; no store of yours is touched. Each write is a commit of its \
+own with durability buffered.
 
   pando bench --workloads load,a,c,e --records 2000000 -o run.jsonl
   pando bench report run.jsonl -o report.html --png pictures/
   pando bench --list
 
-A workload that needs rows loads them first. Loads and `delete` run to their end; the others end after --ops operations or \
---seconds seconds, whichever comes first. With --rate operations are scheduled at fixed times (an open loop), and latency is \
-measured from the scheduled time.";
+A workload that needs rows loads them first. Loads and `delete` run to their end; the others end after --ops \
+operations or --seconds seconds, whichever comes first. With --rate operations are scheduled at fixed times (an open \
+loop), and latency is measured from the scheduled time.";
 
 /// `pando bench`
 #[derive(Debug, Args)]

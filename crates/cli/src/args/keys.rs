@@ -9,8 +9,8 @@ use super::{Bytes, DurabilityName, KeyspaceArgs, RangeArgs, StoreArgs, parse_ind
 use crate::{kv, operand::ValueForm};
 
 const JSON_HELP: &str = "\
-JSON: {\"key\":…,\"value\":…}. Bytes that are not UTF-8 are given as hexadecimal digits in key_hex or value_hex instead. \
-With --as the value is a number.";
+JSON: {\"key\":…,\"value\":…}. Bytes that are not UTF-8 are given as hexadecimal digits in key_hex or value_hex \
+instead. With --as the value is a number.";
 
 /// `pando get`
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ pub struct GetArgs {
 /// `pando put`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A value from stdin or a file is stored byte for byte, including a line break at its end, up to 64 MiB."
+    after_help = "A value from stdin or a file is stored byte for byte, with any line break at its end, up to 64 MiB."
 )]
 pub struct PutArgs {
     #[command(flatten)]
@@ -57,8 +57,8 @@ pub struct PutArgs {
 /// `pando delete`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A range delete is one message, however many keys it covers. `pando delete STORE` without a key or range is refused: give \
-a KEY, a range with --from, --to or --prefix, or --all.")]
+A range delete is one message, however many keys it covers. `pando delete STORE` without a key or range is refused: \
+give a KEY, a range with --from, --to or --prefix, or --all.")]
 pub struct DeleteArgs {
     #[command(flatten)]
     pub at: KeyspaceArgs,

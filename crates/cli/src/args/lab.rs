@@ -27,9 +27,10 @@ pub enum LabCommand {
     Order(OrderArgs),
     /// Only sort the records of a load to disk: a practical lower bound for the time of a load.
     Sort(SortArgs),
-    /// Compare filters, single and for all runs of a node: bits a key, false positives, nanoseconds to build and to query.
+    /// Compare filters, single and for all runs of a node: bits a key, false positives, nanoseconds to build and to
+    /// query.
     Filters(FiltersArgs),
-    /// Compare buffer pools with one thread and with two: nanoseconds a hit and a miss, hit ratios, overhead; and cached
-    /// lookups in a store.
+    /// Compare buffer pools with one thread and with two: nanoseconds a hit and a miss, hit ratios, overhead; and
+    /// cached lookups in a store.
     Pool(PoolArgs),
 }

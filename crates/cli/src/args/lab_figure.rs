@@ -7,8 +7,9 @@ use clap::{Args, ValueEnum};
 use crate::operand::parse_size;
 
 const FIGURE_HELP: &str = "\
-Runs the experiment of a figure at a smaller scale, in temporary stores, and prints each claim of the source next to the \
-measured value. Claims about other engines need their results (--with), measured with the same sizes, memory and threads.
+Runs the experiment of a figure at a smaller scale, in temporary stores, and prints each claim of the source next to \
+the measured value. Claims about other engines need their results (--with), measured with the same sizes, memory and \
+threads.
 
   pando lab figures
   pando lab figure 002-3.6 --records 2000000 --memory-budget 32MiB -o lines.jsonl --png pictures/
@@ -40,8 +41,8 @@ pub struct LabFigureArgs {
     /// The store's memory limit; by default the same fraction of the data as in the source.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_budget: Option<usize>,
-    /// Client threads. A figure that varies them uses all numbers given, by default powers of two up to twice the cores. Other
-    /// figures use a single number, by default four for each core.
+    /// Client threads. A figure that varies them uses all numbers given, by default powers of two up to twice the
+    /// cores. Other figures use a single number, by default four for each core.
     #[arg(long, value_name = "T,…", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=255))]
     pub threads: Vec<u16>,
     /// The time limit of each workload in seconds; loads always run to their end.
@@ -59,7 +60,8 @@ pub struct LabFigureArgs {
     /// Measure nothing: take PandoDB's results from --with, too.
     #[arg(long, requires = "with")]
     pub no_run: bool,
-    /// Create the stores in this directory instead of a temporary one in the current directory. They are removed afterwards.
+    /// Create the stores in this directory instead of a temporary one in the current directory. They are removed
+    /// afterwards.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Append a line of JSON for each workload to this file.

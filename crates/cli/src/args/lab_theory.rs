@@ -8,8 +8,8 @@ use pandodb::IndexKind;
 use crate::operand::parse_size;
 
 const THEORY_HELP: &str = "\
-Runs in memory and without background threads, so that the results are the same each time. Each check divides a measured cost \
-by its bound; the ratio must stay within a band and must not grow with N. Exit code 3 if a check fails.
+Runs in memory and without background threads, so that the results are the same each time. Each check divides a \
+measured cost by its bound; the ratio must stay within a band and must not grow with N. Exit code 3 if a check fails.
 
   pando lab theory --index stbe --doublings 6 -o theory.jsonl --png pictures/";
 

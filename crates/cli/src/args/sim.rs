@@ -11,8 +11,8 @@ use super::parse_size;
 const SIM_HELP: &str = "\
 Runs in memory or in a temporary directory; no store of yours is touched.
 
-Runs the one unit of the seed, unless --seconds, --runs, --units, --ci or --soak is given. The same seed gives the same states, \
-counts and digest every time, except for kills, which are timed with a clock.
+Runs the one unit of the seed, unless --seconds, --runs, --units, --ci or --soak is given. The same seed gives the \
+same states, counts and digest every time, except for kills, which are timed with a clock.
 
   pando sim crash --seed 7              one unit
   pando sim all --seconds 60            all kinds, 60 seconds in total
@@ -53,8 +53,8 @@ pub struct SimArgs {
     /// Run only these steps of the seed's history, to reproduce a minimised failure.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state"])]
     pub steps: Option<Vec<usize>>,
-    /// With `disk`: run the seed on the file system of this directory instead of a simulated one. The run fills it, so use a
-    /// small one.
+    /// With `disk`: run the seed on the file system of this directory instead of a simulated one. The run fills it, so
+    /// use a small one.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state", "steps"])]
     pub dir: Option<PathBuf>,
     /// With `--dir`: the store's memory limit, such as 16MiB.

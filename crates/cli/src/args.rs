@@ -35,8 +35,14 @@ First steps: `pando demo` shows what the store does; `pando put STORE KEY VALUE`
 Keys and values on the command line and in the output use the escapes \\t \\n \\r \\\\ and \\xNN, so that any bytes \
 can be passed and printed.
 
-Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
-store open in another process), 5 salvaged, but some data is lost, 130 interrupted by Ctrl-C or SIGTERM.";
+Exit codes:
+    0 done
+    1 not found: the key, the keyspace, the store or the input file
+    2 misuse: an invalid argument, input or operation
+    3 corruption: the store or the dump is damaged
+    4 input/output: a device error, a full disk, or the store is open in another process
+    5 salvaged, but some data is lost
+  130 interrupted by Ctrl-C or SIGTERM";
 
 #[cfg(feature = "lab")]
 pub use self::{

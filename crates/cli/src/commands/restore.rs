@@ -62,7 +62,8 @@ impl<R: BufRead> Reader<R> {
             Line::Text(text) => Ok(text.strip_suffix(b"\r").unwrap_or(text)),
             Line::TooLong => Err(Failure::Corruption(lines::TOO_LONG.into())),
             Line::End => Err(Failure::Corruption(
-                "the dump is incomplete: its `\\!done` line is missing; the records before the end are in the store".into(),
+                "the dump is incomplete: its `\\!done` line is missing; the records before the end are in the store"
+                    .into(),
             )),
         }
     }

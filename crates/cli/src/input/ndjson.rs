@@ -105,7 +105,7 @@ fn assemble(text: &[u8], keys: &[String], operands: bool, record: &mut Record) -
     record.value.clear();
     for (i, name) in keys.iter().enumerate() {
         let at = fields.iter().position(|(field, _)| field == name);
-        let (_, value) = fields.remove(at.ok_or_else(|| format!("there is no field `{name}`"))?);
+        let (_, value) = fields.remove(at.ok_or_else(|| format!("the row has no field `{name}`"))?);
         let part = scalar(value)?.ok_or_else(|| format!("field `{name}` is not a string, number or boolean"))?;
         push_key_part(&mut record.key, part.as_bytes(), i, keys.len())?;
     }

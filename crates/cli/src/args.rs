@@ -1,7 +1,7 @@
-//! The command line: what can be asked for, and how it is said.
+//! The command line: commands, arguments and their help texts.
 //!
-//! Help texts are the doc comments. A mistake is turned into one line ([`parse`]) and exit code 2, like every other
-//! misuse.
+//! The help texts are the doc comments. A mistake on the command line becomes one line on stderr ([`parse`]) and exit
+//! code 2.
 
 #[cfg(feature = "lab")]
 mod bench;
@@ -30,11 +30,19 @@ use crate::{
 };
 
 const AFTER_HELP: &str = "\
-Keys and values on the command line, and all that is printed, use the escapes \\t \\n \\r \\\\ and \\xNN, so that any \
-bytes survive the round trip.
+First steps: `pando demo` shows what the store does; `pando put STORE KEY VALUE` creates a store in the directory STORE.
 
-Exit codes: 0 done, 1 not found (key, keyspace, store), 2 misuse, 3 corruption, 4 input/output (device, full disk, \
-store open elsewhere), 5 salvaged, but something is lost, 130 interrupted by Ctrl-C.";
+Keys and values on the command line and in the output use the escapes \\t \\n \\r \\\\ and \\xNN, so that any bytes \
+can be passed and printed.
+
+Exit codes:
+    0 done
+    1 not found: the key, the keyspace, the store or the input file
+    2 misuse: an invalid argument, input or operation
+    3 corruption: the store or the dump is damaged
+    4 input/output: a device error, a full disk, or the store is open in another process
+    5 salvaged, but some data is lost
+  130 interrupted by Ctrl-C or SIGTERM";
 
 #[cfg(feature = "lab")]
 pub use self::{
@@ -53,11 +61,11 @@ pub use self::{
     sim::{SimArgs, SimChildArgs},
 };
 
-/// The tool of PandoDB, an embedded, durable, write-optimised key-value store.
+/// The command-line tool of PandoDB, an embedded, durable, write-optimised key-value store.
 #[derive(Debug, Parser)]
 #[command(name = "pando", version, after_help = AFTER_HELP, subcommand_required = true)]
 pub struct Cli {
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -65,17 +73,17 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Load 231,083 flights, ask, kill, reopen, check: everything in under a minute.
+    /// Load 231,083 flights, query them, kill a second load, reopen and check the store: in under a minute.
     Demo(DemoArgs),
     /// Load records from a file or a pipe.
     Load(LoadArgs),
     /// Print the value of a key.
     Get(GetArgs),
-    /// Give a key a value.
+    /// Set the value of a key.
     Put(PutArgs),
-    /// Delete a key or a range of keys. Deleting what is not there is no error: a write does not read.
+    /// Delete a key or a range of keys. Deleting a key that does not exist is no error, because a write does not read.
     Delete(DeleteArgs),
-    /// Fold an operand into a key's value, without reading it.
+    /// Apply an operand to a key's value with the keyspace's merge operator, without reading the value.
     Merge(MergeArgs),
     /// Print a range of keys with their values.
     Scan(ScanArgs),
@@ -83,78 +91,79 @@ pub enum Command {
     Count(CountArgs),
     /// List the keyspaces.
     Keyspaces(ReportArgs),
-    /// Create or drop a keyspace.
+    /// Create, alter or drop a keyspace.
     #[command(subcommand)]
     Keyspace(KeyspaceCommand),
-    /// Print sizes, amplifications, levels, debt, memory and latencies.
+    /// Print sizes, amplification, tree levels, pending background work and memory; with --json also latencies.
     Stats(ReportArgs),
-    /// Read everything, change nothing, and say whether it is sound.
+    /// Read the whole store and check it, without changing it. Exit code 3 if it is damaged.
     Verify(ReportArgs),
-    /// Pay the debt of a range of keys: merge it, drop what is dead, give the space back.
+    /// Merge the runs of a range of keys: drop deleted and superseded entries and free their space.
     Compact(CompactArgs),
-    /// Make everything durable and cut the log.
+    /// Write a checkpoint: make all data durable and remove the log that is no longer needed.
     Checkpoint(ReportArgs),
-    /// Print the structures on disk, as the engine decodes them. Changes nothing.
+    /// Print decoded structures of the data file and the log, without changing them.
     Inspect(InspectArgs),
-    /// Write the store, or some keyspaces of it, as text to stdout.
+    /// Write all keyspaces, or those named with --keyspace, as text to stdout.
     Dump(DumpArgs),
-    /// Make a store from a dump.
+    /// Create keyspaces from a dump, and the store if it does not exist.
     Restore(RestoreArgs),
     /// Copy the store to a new directory.
     Backup(BackupArgs),
-    /// Copy what can still be read of a damaged store to a new directory, and say what is lost. Changes nothing in it.
+    /// Copy the readable part of a damaged store to a new directory and list what is lost. The damaged store is not
+    /// changed.
     Salvage(SalvageArgs),
-    /// Measure it on this machine: workloads, latencies, amplifications, in stores of its own.
+    /// Measure PandoDB on this machine: throughput, latencies and amplification of workloads, in temporary stores.
     #[cfg(feature = "lab")]
     Bench(BenchArgs),
-    /// Hold it against its sources: their figures and bounds, orders of writes, the time of a sort.
+    /// Compare PandoDB with its published sources: figures, cost bounds, write order, time of a sort.
     #[cfg(feature = "lab")]
     Lab(LabArgs),
-    /// Break things until a promise breaks: crashes, faults, damage, kills, in stores of its own.
+    /// Test robustness with crashes, faults, damage and kills, in temporary stores.
     Sim(SimArgs),
-    /// The part of the simulation that gets killed.
+    /// The process that `pando sim kill` kills.
     #[command(hide = true)]
     SimChild(SimChildArgs),
-    /// Print a script that completes commands and options in a shell.
+    /// Print a shell script that completes commands and options.
     Completions(CompletionsArgs),
     /// Generate records in the kv form, for `load`.
     #[command(hide = true)]
     Gen(GenArgs),
-    /// The part of the demo that gets killed.
+    /// The process that `pando demo` kills.
     #[command(hide = true)]
     DemoChild(DemoChildArgs),
 }
 
-/// Which store.
+/// The store of a command.
 #[derive(Debug, Args)]
 pub struct StoreArgs {
     /// The store's directory.
     pub store: PathBuf,
-    /// Memory for everything that the store holds, such as 256MiB.
+    /// The store's memory limit, such as 256MiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_budget: Option<usize>,
 }
 
-/// Which keyspace of it.
+/// The keyspace of a command.
 #[derive(Debug, Args)]
 pub struct KeyspaceArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// The keyspace.
+    /// The name of the keyspace.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub keyspace: String,
 }
 
-/// Which keys of it.
+/// The range of keys of a command.
 #[derive(Debug, Args)]
 pub struct RangeArgs {
-    /// The first key.
+    /// The first key of the range.
     #[arg(long, value_name = "KEY", value_parser = kv::unescape)]
     pub from: Option<Bytes>,
-    /// The first key after the range.
+    /// The end of the range: the first key that is not in it.
     #[arg(long, value_name = "KEY", value_parser = kv::unescape)]
     pub to: Option<Bytes>,
-    /// Only keys that start like this.
+    /// Only keys that start with these bytes.
     #[arg(long, value_name = "BYTES", value_parser = kv::unescape)]
     pub prefix: Option<Bytes>,
 }
@@ -175,7 +184,7 @@ pub struct ReportArgs {
 /// `pando demo`
 #[derive(Debug, Args)]
 pub struct DemoArgs {
-    /// Leave the store in this directory, which must be new or empty.
+    /// Keep the store in this directory, which must be new or empty.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Print the figures as JSON.
@@ -196,27 +205,27 @@ pub struct DemoChildArgs {
 pub struct LoadArgs {
     #[command(flatten)]
     pub at: KeyspaceArgs,
-    /// The input, or - for stdin. gzip and zstd are unpacked.
+    /// The input file, or - for stdin. gzip and zstd input is decompressed.
     pub file: PathBuf,
-    /// The input's format.
+    /// The format of the input.
     #[arg(long, value_enum)]
     pub format: Format,
-    /// The fields that make the key, by name; several are joined by a zero byte.
+    /// The names of the fields that form the key; several are joined by a zero byte.
     #[arg(long, value_name = "FIELD,…", value_delimiter = ',')]
     pub key: Vec<String>,
-    /// The index of the keyspace, if it is created.
+    /// The index type of the keyspace if this command creates it, such as stbe or cola:growth=8.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     pub index: Option<IndexOptions>,
     /// Merge the values with this operator instead of putting them.
     #[arg(long, value_name = "OPERATOR")]
     pub merge: Option<String>,
-    /// What each commit survives: nothing promised, the end of the process, the loss of power.
+    /// What each acknowledged commit survives.
     #[arg(long, value_enum, default_value_t = DurabilityName::Buffered)]
     pub durability: DurabilityName,
-    /// Print `acked COUNT` whenever so many more records are durable.
+    /// Print `acked COUNT` each time N more records are committed at this durability.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub ack_every: Option<u64>,
-    /// Records in one atomic commit, at most; one of 8 MiB is committed early.
+    /// Records in each atomic commit; a batch that reaches 8 MiB is committed early.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub batch: u64,
     /// Print the figures as JSON, on one line.
@@ -231,16 +240,17 @@ Formats:
   csv     fields between commas, quoted as in RFC 4180; the first line names them
   ndjson  one JSON object a line
 
-The key is made of the --key fields (csv, tsv: the first column if none is named); several are joined by a zero byte \
-(\\x00). The value is the rest of the row in the input's own form: the remaining columns as a csv or tsv row (one column: \
-its text), the remaining fields as a JSON object (with --merge: the text of the one field that is left).
+The key consists of the --key fields (csv, tsv: the first column by default); several are joined by a zero byte \
+(\\x00). The value is the rest of the row in the format of the input: the remaining columns as a csv or tsv row (a \
+single column: its text), the remaining fields as a JSON object (with --merge: the text of the single remaining \
+field).
 
-A malformed line is reported on stderr with its number and counted (after 20 lines only counted); loading goes on. The \
-exit code is 0 if anything was loaded or nothing was malformed. In a keyspace whose operator is add_u64 or add_i64 values \
-and operands are decimal numbers.
+Malformed lines are skipped and counted; the first 20 are reported on stderr with their line numbers. The exit code \
+is 0 if any record was loaded or no line was malformed. In a keyspace with the operator add_u64 or add_i64 values and \
+operands are decimal numbers.
 
-An input that starts like gzip or zstd is unpacked. Ctrl-C ends the load between two commits: what was committed before \
-is in the store.";
+gzip and zstd input is recognized by its first bytes and decompressed. Ctrl-C ends the load between two commits; all \
+earlier commits stay in the store.";
 
 /// `pando compact`
 #[derive(Debug, Args)]
@@ -259,27 +269,27 @@ pub struct CompactArgs {
 pub struct InspectArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Which structure.
+    /// The structure to print.
     #[arg(value_enum, default_value_t = Structure::Superblock)]
     pub what: Structure,
-    /// The run's number, or the block's address.
+    /// With `run`: the run's id. With `block`: the number of its first page. Decimal, or hexadecimal with 0x.
     pub id: Option<String>,
 }
 
-/// What `inspect` can show.
+/// The structures that `inspect` prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Structure {
-    /// Both superblocks.
+    /// Both superblock slots.
     Superblock,
     /// The keyspaces and their options.
     Catalog,
-    /// The nodes of the tree.
+    /// The nodes of each index.
     Trunk,
-    /// One run: `run ID`.
+    /// One run, as `run ID`.
     Run,
-    /// One block: `block ADDR`.
+    /// One block, as `block PAGE`.
     Block,
-    /// The log's records.
+    /// The segments and records of the log.
     Log,
 }
 
@@ -298,7 +308,7 @@ pub struct DumpArgs {
 pub struct RestoreArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// The dump, or - for stdin. gzip and zstd are unpacked.
+    /// The dump, or - for stdin. gzip and zstd input is decompressed.
     #[arg(default_value = "-")]
     pub file: PathBuf,
     /// Only this keyspace. Can be given several times.
@@ -314,7 +324,7 @@ pub struct RestoreArgs {
 pub struct BackupArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// The new directory.
+    /// The destination: a new or empty directory.
     pub to: PathBuf,
     /// Only this keyspace. Can be given several times.
     #[arg(long = "keyspace", value_name = "NAME")]
@@ -329,9 +339,9 @@ pub struct BackupArgs {
 pub struct SalvageArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// The new directory.
+    /// The destination: a new or empty directory.
     pub to: PathBuf,
-    /// Copy also what may be out of date because something newer cannot be read: deleted keys may come back.
+    /// Also copy keys that may be out of date because newer data cannot be read. Deleted keys may reappear.
     #[arg(long)]
     pub include_stale: bool,
     /// Print the report as JSON.
@@ -354,16 +364,16 @@ pub struct CompletionsArgs {
 /// `pando gen`
 #[derive(Debug, Args)]
 pub struct GenArgs {
-    /// How many records.
+    /// The number of records.
     #[arg(long, value_name = "N")]
     pub records: u64,
     /// The order of the keys.
     #[arg(long, value_enum, default_value_t = Order::Random)]
     pub order: Order,
-    /// Another seed gives other keys and values.
+    /// The seed of the keys and values.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// The length of a value.
+    /// The length of each value in bytes.
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     pub value_bytes: usize,
 }
@@ -371,7 +381,7 @@ pub struct GenArgs {
 /// The order in which `gen` writes its keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
-    /// Every key once, in no order.
+    /// Every key once, in random order.
     Random,
     /// Ascending.
     Sequential,
@@ -393,16 +403,16 @@ pub enum Format {
 /// The levels of durability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DurabilityName {
-    /// Logged lazily.
+    /// No guarantee: a crash of the process may lose the last commits.
     None,
-    /// Survives the end of the process.
+    /// Survives a crash or kill of the process.
     Buffered,
-    /// Survives the loss of power.
+    /// Survives a loss of power.
     Synced,
 }
 
 impl DurabilityName {
-    /// The name, as it is typed.
+    /// The name as typed on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             DurabilityName::None => "none",
@@ -442,7 +452,7 @@ pub fn parse() -> Outcome<Cli> {
     })
 }
 
-/// Clap's paragraphs as one line: what is wrong and its hint, without the usage.
+/// Joins the lines of a clap error into one line, without the usage.
 fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text
         .lines()
@@ -467,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_one_line() {
+    fn a_command_line_error_is_one_line() {
         let error = Cli::try_parse_from(["pando", "scan", "s", "--form", "a"]).unwrap_err();
         let line = one_line(&error.render().to_string());
         assert!(!line.contains('\n') && line.contains("--form") && line.ends_with("see `pando --help`"), "{line}");

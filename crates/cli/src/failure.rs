@@ -1,13 +1,13 @@
-//! How a command ends: seven exit codes, and one line on stderr.
+//! Failures of commands: seven exit codes, and one line on stderr.
 //!
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done |
 //! | 1 | the key, the keyspace or the store was not found |
-//! | 2 | misuse: an argument, an input or an operation that makes no sense here |
-//! | 3 | corruption: stored bytes (or a dump's) are not what was written |
-//! | 4 | input or output failed: the device, a full disk, a store that is open elsewhere |
-//! | 5 | a salvage is done, and something is lost |
+//! | 2 | misuse: an invalid argument, input or operation |
+//! | 3 | corruption: bytes of a store or a dump are not those that were written |
+//! | 4 | input/output: a device error, a full disk, a store that another process has open |
+//! | 5 | a salvage is complete, but some data is lost |
 //! | 130 | interrupted by Ctrl-C or SIGTERM |
 
 use std::{fmt, io, process::ExitCode};
@@ -17,21 +17,21 @@ use pandodb::Error;
 /// Why a command stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Nothing to answer with. Exit code 1.
+    /// A key, keyspace, store or file does not exist. Exit code 1.
     NotFound(String),
-    /// The caller asked for something that makes no sense. Exit code 2.
+    /// An argument, an input or an operation is invalid. Exit code 2.
     Misuse(String),
-    /// Damaged data. Exit code 3.
+    /// Data is damaged. Exit code 3.
     Corruption(String),
-    /// The machine refused. Exit code 4.
+    /// The device or the operating system returned an error. Exit code 4.
     Io(String),
     /// Another process has the store open. Exit code 4.
     InUse(String),
-    /// What could be had is there, not all of it. Exit code 5.
+    /// A salvage copied a part of the data; the rest is lost. Exit code 5.
     Lost(String),
     /// A signal ended the command between two commits. Exit code 130.
     Interrupted(String),
-    /// The reader of our output went away, as in `pando scan … | head`. Not an error.
+    /// The reader of stdout closed the pipe, as in `pando scan … | head`. Not an error.
     PipeClosed,
     /// `--help` and `--version`, which print their text to stdout. Not an error.
     Help(String),
@@ -41,7 +41,7 @@ pub enum Failure {
 pub type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {
-    /// What shells give for a process that Ctrl-C has ended.
+    /// The exit code that shells report for a process that Ctrl-C ended.
     pub const INTERRUPTED: u8 = 130;
 
     /// The process's exit code.
@@ -57,7 +57,7 @@ impl Failure {
         }
     }
 
-    /// Prints the line and gives the code.
+    /// Prints the line and returns the exit code.
     pub fn report(&self) -> ExitCode {
         match self {
             Failure::PipeClosed => {}
@@ -83,7 +83,7 @@ impl Failure {
         }
     }
 
-    /// A failure of the operating system while doing `what`.
+    /// An error of the operating system during `what`.
     pub fn io(what: impl fmt::Display, error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::PipeClosed,
@@ -98,9 +98,9 @@ impl fmt::Display for Failure {
         let message = match self {
             Failure::NotFound(m) | Failure::Misuse(m) | Failure::Corruption(m) | Failure::Io(m) => m,
             Failure::InUse(m) | Failure::Lost(m) | Failure::Interrupted(m) | Failure::Help(m) => m,
-            Failure::PipeClosed => "the reader of the output went away",
+            Failure::PipeClosed => "the reader of the output closed the pipe",
         };
-        // One line, whatever a file name or a system's message holds.
+        // File names and system messages may contain line breaks; the output is one line.
         for c in message.chars() {
             if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
         }
@@ -119,7 +119,7 @@ impl From<Error> for Failure {
             | Error::OperatorMissing { .. }
             | Error::ReadOnly => Failure::Misuse(message),
             Error::Locked { .. } => {
-                Failure::InUse(format!("{message} (`pando stats`, `keyspaces` and `inspect` work beside it)"))
+                Failure::InUse(format!("{message} (`pando stats`, `keyspaces` and `inspect` work while it is open)"))
             }
             Error::Corruption { .. } | Error::OperatorFailed { .. } => Failure::Corruption(message),
             _ => Failure::Io(message),
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_of_the_store_has_its_code() {
+    fn each_error_of_the_store_has_its_exit_code() {
         let code = |error: Error| Failure::from(error).code();
         assert_eq!(code(Error::NoKeyspace { name: "k".into() }), 1);
         assert_eq!(code(Error::invalid("x")), 2);

@@ -1,9 +1,9 @@
-//! Ctrl-C during a long write: it ends between two commits, the store is closed, and what is in it is said.
+//! Ctrl-C during a load: the load stops between two commits, closes the store and reports how much is in it.
 //!
 //! ```text
-//! SIGINT, SIGTERM ─▶ a thread of its own ─▶ `asked` ─▶ the command sees it before its next record, stops, closes, says so
-//!                       └─ not seen within a second (the command waits for input, or for background work): the thread makes
-//!                          what is committed durable, says so, and ends the process
+//! SIGINT, SIGTERM ─▶ signal thread ─▶ `asked` ─▶ the command sees it before its next record, stops, closes, reports
+//!                       └─ not seen within a second (the command waits for input or background work): another
+//!                          thread makes all commits durable, reports, and ends the process
 //! a second signal ─▶ the process ends at once
 //! ```
 
@@ -28,10 +28,10 @@ use crate::{
     output,
 };
 
-/// How long the command has to see that it was asked to stop.
+/// The time that the command has to notice the request to stop.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Whether somebody asked to stop, and how far the command is.
+/// Whether a signal asked the command to stop, and how far it has come.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupts(Arc<State>);
 
@@ -44,11 +44,11 @@ struct State {
 }
 
 impl Interrupts {
-    /// Listens from now on. If the command does not see a signal in time, what `store` has committed is made durable on
-    /// another thread, and the process ends.
+    /// Starts to listen. If the command does not notice a signal within a second, another thread makes the commits of
+    /// `store` durable and ends the process.
     ///
     /// # Errors
-    /// If the system refuses the handler or the thread.
+    /// If the system refuses the signal handler or the thread.
     pub fn listen(store: Store) -> Outcome<Interrupts> {
         let failed = |e: io::Error| Failure::io("listening for Ctrl-C", &e);
         let interrupts = Interrupts::default();
@@ -79,22 +79,22 @@ impl Interrupts {
         asked
     }
 
-    /// So many records are committed, the last of them from this line of the input.
+    /// Notes that `records` are committed, the last of them from `line` of the input.
     pub fn committed(&self, records: u64, line: u64) {
         self.0.records.store(records, SeqCst);
         self.0.line.store(line, SeqCst);
     }
 
-    /// How the command ends.
+    /// The failure with which an interrupted command ends.
     pub fn failure(&self) -> Failure {
         let (records, line) = (self.0.records.load(SeqCst), self.0.line.load(SeqCst));
         Failure::Interrupted(match records {
-            0 => "interrupted before the first record was committed; nothing of the input is in the store".into(),
+            0 => "interrupted before the first record was committed; no record of the input is in the store".into(),
             _ => {
                 let records = output::count(records);
                 format!(
                     "interrupted: {records} records, up to line {line} of the input, are committed and in the store; \
-                     load the lines after it to go on"
+                     load the lines after it to continue"
                 )
             }
         })

@@ -1,4 +1,4 @@
-//! The `kv` form: how any bytes cross a terminal, a pipe or a text file.
+//! The `kv` form: arbitrary bytes as text, for terminals, pipes and files.
 //!
 //! ```text
 //! line  = key TAB value LF        key: one byte at least
@@ -10,19 +10,19 @@
 //! all other UTF-8                 themselves
 //! ```
 //!
-//! Reading is strict, so that a line is what it was meant to be or is reported: a backslash must start one of the five
-//! escapes (`\xNN` in either case), and a line has exactly one TAB. Raw control characters other than TAB and LF are
-//! taken as they are, except a CR before the LF, which belongs to the line's end. Arguments of the command line use the
-//! same escapes.
+//! Reading is strict, so that a mistake is reported instead of stored: a backslash must start one of the five escapes
+//! (`\xNN` with digits in either case), and a line has exactly one TAB. Raw control characters other than TAB and LF
+//! are accepted unchanged, except that a CR before the LF is part of the line end. Arguments of the command line use
+//! the same escapes.
 //!
-//! A line that starts with `\!` is never data: dumps use it for their directives (`commands::dump`).
+//! No line of data starts with `\!`: dumps use this prefix for their directives (`commands::dump`).
 
 use std::io::{self, Write};
 
-/// What is wrong with a text in the `kv` form, in words.
+/// The reason why a text is not in the `kv` form.
 pub type Malformed = String;
 
-/// Appends `bytes` to `out` in escaped form. Cost: one pass.
+/// Appends `bytes` to `out` in escaped form, in one pass.
 pub fn escape_into(out: &mut Vec<u8>, bytes: &[u8]) {
     if bytes.iter().all(|&b| is_plain(b)) {
         out.extend_from_slice(bytes);
@@ -38,14 +38,14 @@ pub fn escape_into(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// `bytes` in escaped form, for messages.
+/// Returns `bytes` in escaped form, for messages.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut out = Vec::with_capacity(bytes.len());
     escape_into(&mut out, bytes);
     String::from_utf8(out).expect("the escaped form is UTF-8")
 }
 
-/// Whether a byte stands for itself wherever it occurs.
+/// Whether a byte needs no escape in any context.
 fn is_plain(byte: u8) -> bool {
     matches!(byte, 0x20..=0x7e) && byte != b'\\'
 }
@@ -67,7 +67,7 @@ fn push_hex(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(&[b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
-/// Appends the bytes that `text` stands for to `out`. On an error `out` holds what came before it.
+/// Decodes `text` and appends the bytes to `out`. After an error `out` has the bytes before it.
 pub fn unescape_into(out: &mut Vec<u8>, text: &[u8]) -> Result<(), Malformed> {
     let mut rest = text;
     while let Some(plain) = rest.iter().position(|&b| b == b'\\') {
@@ -82,14 +82,14 @@ pub fn unescape_into(out: &mut Vec<u8>, text: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// The bytes that an argument of the command line stands for.
+/// Decodes an argument of the command line.
 pub fn unescape(text: &str) -> Result<Vec<u8>, Malformed> {
     let mut out = Vec::with_capacity(text.len());
     unescape_into(&mut out, text.as_bytes())?;
     Ok(out)
 }
 
-/// The byte that the escape at the start of `text` stands for, and the escape's length.
+/// Decodes the escape at the start of `text`: the byte, and the length of the escape.
 fn decode_escape(text: &[u8]) -> Option<(u8, usize)> {
     debug_assert_eq!(text.first(), Some(&b'\\'));
     Some(match text.get(1)? {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_stable() {
+    fn the_escaped_form_does_not_change() {
         let mut out = Vec::new();
         escape_into(&mut out, b"a\tb\nc\rd\\e\0f\x7fg\xffh\xc3\xa9\xc2\x80");
         assert_eq!(out, "a\\tb\\nc\\rd\\\\e\\x00f\\x7fg\\xffhé\\xc2\\x80".as_bytes());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_lines_are_told_apart() {
+    fn malformed_lines_are_refused() {
         let (mut k, mut v) = (Vec::new(), Vec::new());
         for bad in ["no tab", "\tvalue", "a\tb\tc", "a\\\tb", "a\tb\\", "\\!end\t1"] {
             assert!(parse_line(bad.as_bytes(), &mut k, &mut v).is_err(), "{bad}");

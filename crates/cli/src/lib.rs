@@ -6,10 +6,10 @@
 //!     input (kv, csv, tsv, ndjson)      output (tables, JSON, bars)
 //! ```
 //!
-//! Every command ends in one of seven exit codes ([`Failure`]), and every failure in one line on stderr that says what
-//! to do next. Bytes cross the terminal in one form only, that of [`kv`].
+//! Every command ends with one of seven exit codes ([`Failure`]), and every failure prints one line on stderr that says
+//! what to do next. Keys and values are printed and read in one form only, that of [`kv`].
 //!
-//! A library with one caller, `main.rs`, so that its readers of foreign input can be tested from outside.
+//! This is a library with one caller, `main.rs`, so that tests and fuzzers can call its input parsers.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -28,7 +28,7 @@ use std::process::ExitCode;
 pub use args::Format;
 pub use failure::{Failure, Outcome};
 
-/// Does what the command line says; reports a failure on stderr.
+/// Runs the command of the command line and reports a failure on stderr.
 pub fn main() -> ExitCode {
     let outcome = args::parse().and_then(commands::run);
     match outcome {

@@ -1,4 +1,4 @@
-//! What a load costs: latencies, and the memory that the process held at its worst.
+//! Measurements of a load: latencies, and the peak memory of the process.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ pub struct Latencies(Histogram<u64>);
 /// The figures of a [`Latencies`], in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyFigures {
-    /// How many were measured.
+    /// The number of measurements.
     pub count: u64,
     /// The median.
     pub p50_us: f64,
-    /// 99 of 100 were no longer.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// 999 of 1,000 were no longer.
+    /// The 99.9th percentile.
     pub p99_9_us: f64,
-    /// The longest.
+    /// The maximum.
     pub max_us: f64,
 }
 
 impl Latencies {
-    /// Nothing measured yet.
+    /// An empty histogram.
     pub fn new() -> Latencies {
         const HOUR_NS: u64 = 3_600_000_000_000;
         Latencies(Histogram::new_with_bounds(1, HOUR_NS, 3).expect("constant bounds that the crate accepts"))
@@ -49,7 +49,7 @@ impl Latencies {
     }
 }
 
-/// The most memory that the process has held, in bytes (`VmHWM`); `None` where the system does not say.
+/// The peak resident memory of the process in bytes (`VmHWM`); `None` where the system does not report it.
 pub fn peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_come_out_of_the_middle_and_the_end() {
+    fn percentiles_of_uniform_latencies_are_right() {
         let mut latencies = Latencies::new();
         assert_eq!(latencies.figures().max_us, 0.0);
         for us in 1..=1000 {
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn this_process_holds_some_memory() {
+    fn peak_memory_of_this_process_is_reported() {
         assert!(peak_rss_bytes().unwrap() > 100 << 10);
     }
 }

@@ -1,11 +1,11 @@
-//! Decimal numbers at the terminal, little-endian integers in the store.
+//! Conversion between decimal numbers on the command line and little-endian integers in the store.
 //!
-//! The counters `add_u64` and `add_i64` keep eight bytes, little-endian. Whoever types an operand types a decimal
-//! number; other operators take their operands as the bytes they are.
+//! The values of `add_u64` and `add_i64` have eight bytes, little-endian; their operands are typed as decimal numbers.
+//! All other operators take their operands as bytes.
 
 use clap::ValueEnum;
 
-/// How a value is printed.
+/// The number format in which a value is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ValueForm {
     /// Eight bytes, little-endian, as an unsigned decimal number.
@@ -15,14 +15,14 @@ pub enum ValueForm {
 }
 
 impl ValueForm {
-    /// `value` as a decimal number.
+    /// Formats `value` as a decimal number.
     ///
     /// # Errors
-    /// In words, if `value` is not eight bytes long.
+    /// A message, if `value` is not eight bytes long.
     pub fn print(self, value: &[u8]) -> Result<String, String> {
         let bytes: [u8; 8] = value
             .try_into()
-            .map_err(|_| format!("the value has {} bytes where a number has 8; print it without --as", value.len()))?;
+            .map_err(|_| format!("the value has {} bytes, but a number has 8; print it without --as", value.len()))?;
         Ok(match self {
             ValueForm::U64 => u64::from_le_bytes(bytes).to_string(),
             ValueForm::I64 => i64::from_le_bytes(bytes).to_string(),
@@ -30,7 +30,7 @@ impl ValueForm {
     }
 }
 
-/// How the operands of one merge operator are typed.
+/// The form in which operands of a merge operator are typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandForm {
     /// The bytes themselves.
@@ -42,7 +42,7 @@ pub enum OperandForm {
 }
 
 impl OperandForm {
-    /// The form for the operator of that name.
+    /// The form of the operator with that name.
     pub fn of(operator: &str) -> OperandForm {
         match operator {
             "add_u64" => OperandForm::U64,
@@ -51,10 +51,10 @@ impl OperandForm {
         }
     }
 
-    /// Turns what was typed into the operand's bytes, in place.
+    /// Converts typed text into the bytes of the operand, in place.
     ///
     /// # Errors
-    /// In words, if a number is asked for and `text` is none.
+    /// A message, if the operator needs a number and `text` is not one.
     pub fn encode(self, text: &mut Vec<u8>) -> Result<(), String> {
         let bytes = match self {
             OperandForm::Raw => return Ok(()),
@@ -70,7 +70,10 @@ impl OperandForm {
 fn number<N: std::str::FromStr>(text: &[u8]) -> Result<N, String> {
     let trimmed = text.trim_ascii();
     std::str::from_utf8(trimmed).ok().and_then(|digits| digits.parse().ok()).ok_or_else(|| {
-        format!("`{}` is not a decimal operand in range", crate::kv::escaped(&trimmed[..trimmed.len().min(40)]))
+        format!(
+            "`{}` is not a decimal number in the operator's range",
+            crate::kv::escaped(&trimmed[..trimmed.len().min(40)])
+        )
     })
 }
 
@@ -78,7 +81,7 @@ fn number<N: std::str::FromStr>(text: &[u8]) -> Result<N, String> {
 /// `KB`, `MB`, `GB`, `TB` powers of 1,000.
 ///
 /// # Errors
-/// In words, if the text is not a size.
+/// A message, if the text is not a size.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -98,7 +101,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     let number: f64 =
         digits.parse().map_err(|_| format!("`{text}` is not a size; write 64MiB or a number of bytes"))?;
     let bytes = number * unit;
-    // 2⁵³ is where a double stops counting bytes, and far above any memory.
+    // Above 2⁵³ a double does not represent every integer. No memory is that large.
     if bytes.is_finite() && (1.0..9_007_199_254_740_992.0).contains(&bytes) {
         Ok(bytes as usize)
     } else {
@@ -123,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn text_that_is_not_a_number_is_refused() {
         for bad in ["", "x", "-1", "1.0", "18446744073709551616"] {
             assert!(OperandForm::U64.encode(&mut bad.as_bytes().to_vec()).is_err(), "{bad}");
         }
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
+    fn sizes_are_parsed_with_their_units() {
         assert_eq!(parse_size("256MiB"), Ok(256 << 20));
         assert_eq!(parse_size("64m"), Ok(64 << 20));
         assert_eq!(parse_size("1.5 GiB"), Ok(3 << 29));

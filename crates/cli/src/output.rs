@@ -1,4 +1,4 @@
-//! What is printed, and how: figures for people, JSON for programs, bars for those who wait at a terminal.
+//! Output: tables for people, JSON for programs, progress bars for terminals.
 
 use std::{
     fmt::Display,
@@ -13,12 +13,12 @@ use crate::failure::{Failure, Outcome};
 /// Stdout, buffered. Flush it with [`finish`].
 pub type Out = BufWriter<StdoutLock<'static>>;
 
-/// Stdout for many lines.
+/// Buffered stdout, for many lines.
 pub fn stdout() -> Out {
     BufWriter::with_capacity(64 << 10, io::stdout().lock())
 }
 
-/// Writes out what is left in the buffer.
+/// Writes the rest of the buffer.
 pub fn finish(mut out: Out) -> Outcome {
     out.flush().map_err(|e| lost(&e))
 }
@@ -44,7 +44,7 @@ pub fn json(value: &impl Serialize) -> Outcome {
 pub enum Shown<'a> {
     /// A decimal number.
     Number(&'a str),
-    /// Bytes: a string if they are UTF-8, else hexadecimal digits under another name.
+    /// Bytes: a string if they are UTF-8, else hexadecimal digits in a field with another name.
     Bytes(&'a [u8]),
 }
 
@@ -76,14 +76,14 @@ fn json_bytes(text: &mut String, name: &str, bytes: &[u8]) {
     text.push_str(&format!("\"{name}{suffix}\":{value}"));
 }
 
-/// Names and figures, one pair a line, in two columns.
+/// Formats names and figures in two columns, one pair on each line.
 pub fn figures(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let lines: Vec<String> = rows.iter().map(|(name, figure)| format!("{name:width$}  {figure}")).collect();
     lines.join("\n")
 }
 
-/// A table: the first column to the left, the others to the right.
+/// Formats a table: the first column left-aligned, the others right-aligned.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -101,7 +101,7 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
-/// A number with its thousands apart: `1,234,567`.
+/// Formats a number with thousands separators: `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -114,7 +114,7 @@ pub fn count(n: u64) -> String {
     out
 }
 
-/// A number of bytes: `1.5 MiB`.
+/// Formats a number of bytes: `1.5 MiB`.
 pub fn bytes(n: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
@@ -129,7 +129,7 @@ pub fn bytes(n: u64) -> String {
     format!("{size:.1} {}", UNITS[unit])
 }
 
-/// A time given in microseconds: `12.3 µs`, `4.5 ms`, `6.70 s`.
+/// Formats a duration in microseconds: `12.3 µs`, `4.5 ms`, `6.70 s`.
 pub fn micros(us: f64) -> String {
     if us < 1e3 {
         format!("{us:.1} µs")
@@ -140,12 +140,12 @@ pub fn micros(us: f64) -> String {
     }
 }
 
-/// Whether to show that something goes on: stderr is a terminal.
+/// Whether to show progress: if stderr is a terminal.
 fn watched() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A bar over `total` bytes, or a counter of bytes where the total is not known. Hidden unless stderr is a terminal.
+/// A progress bar over `total` bytes, or a byte counter if the total is unknown. Hidden unless stderr is a terminal.
 pub fn byte_bar(total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
         _ if !watched() => return ProgressBar::hidden(),

@@ -11,16 +11,16 @@ use pandodb_lab::workload::{self, Dist, Workload};
 use crate::operand::parse_size;
 
 const BENCH_HELP: &str = "\
-Measures PandoDB on this machine, in stores of its own; none of yours is touched. One commit an operation, durability \
-buffered.
+Measures PandoDB on this machine, in temporary stores; no store of yours is touched. Each write is a commit of its \
+own with durability buffered.
 
   pando bench --workloads load,a,c,e --records 2000000 -o run.jsonl
   pando bench report run.jsonl -o report.html --png pictures/
   pando bench --list
 
-A workload that needs rows loads them first. Loads and `delete` are whole; the others end after --ops operations or \
---seconds seconds, whatever is first. With --rate operations start when they are due, and wait for each other: latency is \
-then counted from when each was due.";
+A workload that needs rows loads them first. Loads and `delete` run to their end; the others end after --ops \
+operations or --seconds seconds, whichever comes first. With --rate operations are scheduled at fixed times (an open \
+loop), and latency is measured from the scheduled time.";
 
 /// `pando bench`
 #[derive(Debug, Args)]
@@ -28,43 +28,43 @@ then counted from when each was due.";
 pub struct BenchArgs {
     #[command(subcommand)]
     pub command: Option<BenchCommand>,
-    /// The workloads, in this order; `all` is all of them.
+    /// The workloads, in this order; `all` selects all of them.
     #[arg(long, value_name = "NAME,…", default_value = "load,a,b,c,d,e,f", value_parser = parse_workloads)]
     pub workloads: Workloads,
-    /// List the workloads.
+    /// List the workloads and exit.
     #[arg(long)]
     pub list: bool,
-    /// The index that is measured.
+    /// The index type and its options, such as stbe or cola:growth=8.
     #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_index)]
     pub index: IndexOptions,
-    /// The best we can, or the structure as its source describes it.
+    /// The mode of the index.
     #[arg(long, value_enum, default_value_t = ModeName::Product)]
     pub mode: ModeName,
-    /// Which filters runs get, instead of the mode's.
+    /// The filters of runs; by default those of the mode.
     #[arg(long, value_enum)]
     pub filters: Option<FiltersName>,
-    /// How the bottom of the tree is stored.
+    /// Compression of the leaves at the bottom of the index.
     #[arg(long, value_enum, default_value_t = CompressionName::None)]
     pub compression: CompressionName,
-    /// Rows.
+    /// The number of rows.
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: u64,
-    /// Operations of a workload that is not whole; as many as rows by default.
+    /// Operations of a workload that does not run to its end; by default the number of rows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub ops: Option<u64>,
-    /// Seconds of a workload that is not whole; 0 for no end but that of its operations.
+    /// The time limit of a workload that does not run to its end, in seconds; 0 for none.
     #[arg(long, value_name = "S", default_value_t = 10.0)]
     pub seconds: f64,
-    /// Client threads.
+    /// The number of client threads.
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=255))]
     pub threads: u16,
-    /// Memory for everything that the store holds.
+    /// The store's memory limit.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub memory_budget: usize,
-    /// Which rows are asked for, instead of each workload's own distribution.
+    /// The distribution of the rows that are accessed; by default that of each workload.
     #[arg(long, value_enum)]
     pub dist: Option<DistName>,
-    /// How the data file is read.
+    /// The method of reading the data file.
     #[arg(long, value_enum, default_value_t = IoName::Auto)]
     pub io: IoName,
     /// Bytes of a key.
@@ -73,28 +73,28 @@ pub struct BenchArgs {
     /// Bytes of a value.
     #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_size)]
     pub value_len: usize,
-    /// The share of each value that is zeros, in percent: without it there is nothing to compress.
+    /// The percentage of each value that is zeros; 0 makes values incompressible.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0)]
     pub zeros: f64,
-    /// The share of `load-mixed` that is in key order, in percent.
+    /// The percentage of `load-mixed` that is in key order.
     #[arg(long, value_name = "PERCENT", default_value_t = 50.0)]
     pub seq_share: f64,
-    /// Operations a second to offer, all threads together, instead of as many as it takes.
+    /// Schedule this many operations a second, all threads together, instead of as many as possible.
     #[arg(long, value_name = "OPS")]
     pub rate: Option<f64>,
     /// The state of the caches when a workload starts.
     #[arg(long, value_enum, default_value_t = CacheName::AsIs)]
     pub cache: CacheName,
-    /// Seconds of the warm-up before a warm workload.
+    /// Seconds of warm-up before a workload with --cache warm.
     #[arg(long, value_name = "S", default_value_t = 5.0)]
     pub warm_up: f64,
-    /// Where random choices come from: the same seed gives the same operations.
+    /// The seed of all random choices: the same seed gives the same operations.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// No background threads: the same operations on the device each time.
+    /// Use no background threads, so that the I/O operations are the same each time.
     #[arg(long)]
     pub deterministic: bool,
-    /// Make the store in this directory and leave it there, instead of in a temporary one here.
+    /// Create the store in this directory and keep it, instead of in a temporary directory inside the current one.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Append a line of JSON for each workload to this file.
@@ -105,23 +105,23 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-/// What can be done with lines.
+/// The subcommands of `pando bench`.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// Make a page of tables and plots of what was measured.
+    /// Write an HTML page with tables and plots of measured results.
     Report(BenchReportArgs),
 }
 
 /// `pando bench report`
 #[derive(Debug, Args)]
 pub struct BenchReportArgs {
-    /// Files of lines: one run or many, of PandoDB and of rivals.
+    /// Files of result lines: one run or several, of PandoDB and of other engines.
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// The page; whole in one file.
+    /// Write the page to this file. It needs no other file.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write the plots as PNG files into this directory, too.
+    /// Also write the plots as PNG files into this directory.
     #[arg(long, value_name = "DIR")]
     pub png: Option<PathBuf>,
 }
@@ -133,10 +133,10 @@ fn parse_workloads(names: &str) -> Result<Workloads, String> {
     workload::parse(names)
 }
 
-/// [`Mode`], as it is typed.
+/// [`Mode`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModeName {
-    /// The best that we can make of the structure.
+    /// The variant that is tuned for speed.
     Product,
     /// The structure as its source describes it.
     Paper,
@@ -151,14 +151,14 @@ impl From<ModeName> for Mode {
     }
 }
 
-/// [`Filters`], as they are typed.
+/// [`Filters`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum FiltersName {
-    /// A blocked Bloom filter a run.
+    /// A blocked Bloom filter for each run.
     Bloom,
-    /// A quotient filter a run.
+    /// A quotient filter for each run.
     Quotient,
-    /// A quotient filter a run, and maplets for runs that stand together.
+    /// A quotient filter for each run, and a maplet for several runs of a node.
     Maplet,
 }
 
@@ -172,12 +172,12 @@ impl From<FiltersName> for Filters {
     }
 }
 
-/// [`Compression`], as it is typed.
+/// [`Compression`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompressionName {
-    /// As it is.
+    /// Uncompressed.
     None,
-    /// As LZ4, where that saves a quarter.
+    /// LZ4, for leaves that it makes at least a quarter shorter.
     Lz4,
 }
 
@@ -190,16 +190,16 @@ impl From<CompressionName> for Compression {
     }
 }
 
-/// [`Io`], as it is typed.
+/// [`Io`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum IoName {
-    /// Several reads at once by io_uring where it is to be had, else one after the other.
+    /// Concurrent reads through io_uring if it is available, else one after the other.
     Auto,
-    /// The same, but who waits sleeps, for a read or for background work.
+    /// The same, but waiting threads sleep instead of polling.
     Sleeping,
-    /// Several at once by io_uring, or not at all.
+    /// Concurrent reads through io_uring; an error if it is not available.
     Uring,
-    /// One after the other.
+    /// One read after the other.
     Sync,
 }
 
@@ -214,14 +214,14 @@ impl From<IoName> for Io {
     }
 }
 
-/// [`Dist`], as it is typed.
+/// [`Dist`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DistName {
-    /// Each as likely as any other.
+    /// All rows equally often.
     Uniform,
     /// Zipf's law with exponent 0.99.
     Zipf,
-    /// The newest are the most popular.
+    /// The newest rows most often.
     Latest,
 }
 
@@ -235,14 +235,14 @@ impl From<DistName> for Dist {
     }
 }
 
-/// [`Cache`], as it is typed.
+/// [`Cache`] as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheName {
-    /// As the workload before left them.
+    /// As the previous workload left them.
     AsIs,
-    /// Reopened, page cache dropped.
+    /// The store is reopened and its files are dropped from the page cache.
     Cold,
-    /// After the same operations, unmeasured, for a while.
+    /// After the same operations, unmeasured, for the time of --warm-up.
     Warm,
 }
 

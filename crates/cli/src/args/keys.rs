@@ -9,8 +9,8 @@ use super::{Bytes, DurabilityName, KeyspaceArgs, RangeArgs, StoreArgs, parse_ind
 use crate::{kv, operand::ValueForm};
 
 const JSON_HELP: &str = "\
-JSON: {\"key\":…,\"value\":…}. Bytes that are UTF-8 are a string; others stand under key_hex or value_hex in hexadecimal \
-digits. With --as the value is a number.";
+JSON: {\"key\":…,\"value\":…}. Bytes that are not UTF-8 are given as hexadecimal digits in key_hex or value_hex \
+instead. With --as the value is a number.";
 
 /// `pando get`
 #[derive(Debug, Args)]
@@ -21,10 +21,10 @@ pub struct GetArgs {
     /// The key.
     #[arg(value_parser = kv::unescape)]
     pub key: Bytes,
-    /// Print a counter as a number.
+    /// Print the value, a counter of 8 bytes, as a decimal number.
     #[arg(long = "as", value_enum, value_name = "FORM")]
     pub form: Option<ValueForm>,
-    /// Print the bytes as they are: no escapes, no line break at the end.
+    /// Print the bytes of the value unchanged: no escapes, no line break at the end.
     #[arg(long, conflicts_with_all = ["form", "json"])]
     pub raw: bool,
     /// Print key and value as a JSON object on one line.
@@ -35,7 +35,7 @@ pub struct GetArgs {
 /// `pando put`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A value from stdin or a file is taken byte for byte, up to 64 MiB, a line break at its end included."
+    after_help = "A value from stdin or a file is stored byte for byte, with any line break at its end, up to 64 MiB."
 )]
 pub struct PutArgs {
     #[command(flatten)]
@@ -43,8 +43,8 @@ pub struct PutArgs {
     /// The key.
     #[arg(value_parser = kv::unescape)]
     pub key: Bytes,
-    /// The value, with escapes; - reads it from stdin (write \x2d for the value `-`). A decimal number in a keyspace whose
-    /// operator is add_u64 or add_i64.
+    /// The value, with escapes; - reads it from stdin (write \x2d for the value `-`). In a keyspace with the operator
+    /// add_u64 or add_i64: a decimal number.
     #[arg(allow_hyphen_values = true, conflicts_with = "file")]
     pub value: Option<String>,
     /// Read the value from this file.
@@ -57,8 +57,8 @@ pub struct PutArgs {
 /// `pando delete`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A range is one message, however many keys it holds. A bare `pando delete STORE` deletes nothing: name a key, or a range \
-with --from, --to or --prefix, or --all.")]
+A range delete is one message, however many keys it covers. `pando delete STORE` without a key or range is refused: \
+give a KEY, a range with --from, --to or --prefix, or --all.")]
 pub struct DeleteArgs {
     #[command(flatten)]
     pub at: KeyspaceArgs,
@@ -67,7 +67,7 @@ pub struct DeleteArgs {
     pub key: Option<Bytes>,
     #[command(flatten)]
     pub range: RangeArgs,
-    /// Every key of the keyspace.
+    /// Delete every key of the keyspace.
     #[arg(long, conflicts_with_all = ["from", "to", "prefix"])]
     pub all: bool,
     #[command(flatten)]
@@ -82,20 +82,21 @@ pub struct MergeArgs {
     /// The key.
     #[arg(value_parser = kv::unescape)]
     pub key: Bytes,
-    /// The operand; a decimal number for add_u64 and add_i64.
+    /// The operand, with escapes; for add_u64 and add_i64 a decimal number.
     #[arg(value_parser = kv::unescape, allow_hyphen_values = true)]
     pub operand: Bytes,
-    /// The keyspace's operator, if it is created: add_u64, add_i64, min, max, append, bit_or, put_if_absent.
+    /// Create the keyspace with this operator if it does not exist: add_u64, add_i64, min, max, append, bit_or,
+    /// put_if_absent.
     #[arg(long = "merge", value_name = "OPERATOR")]
     pub operator: Option<String>,
     #[command(flatten)]
     pub durability: DurabilityArgs,
 }
 
-/// How durable a single write is.
+/// The durability of a single write.
 #[derive(Debug, Args)]
 pub struct DurabilityArgs {
-    /// What the write survives: nothing promised, the end of the process, the loss of power.
+    /// What the write survives once the command has ended.
     #[arg(long, value_enum, default_value_t = DurabilityName::Synced)]
     pub durability: DurabilityName,
 }
@@ -108,22 +109,22 @@ pub struct ScanArgs {
     pub at: KeyspaceArgs,
     #[command(flatten)]
     pub range: RangeArgs,
-    /// From the last key to the first.
+    /// Print from the last key to the first.
     #[arg(long)]
     pub reverse: bool,
-    /// Pass over so many records first.
+    /// Skip the first N records.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u64,
-    /// At most so many records.
+    /// Print at most N records.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
-    /// Print the keys alone. Large values are not read.
+    /// Print keys only. Large values are not read.
     #[arg(long, conflicts_with = "form")]
     pub keys: bool,
     /// Print each record as a JSON object on a line of its own.
     #[arg(long)]
     pub json: bool,
-    /// Print counters as numbers.
+    /// Print the values, counters of 8 bytes, as decimal numbers.
     #[arg(long = "as", value_enum, value_name = "FORM")]
     pub form: Option<ValueForm>,
 }
@@ -135,7 +136,7 @@ pub struct CountArgs {
     pub at: KeyspaceArgs,
     #[command(flatten)]
     pub range: RangeArgs,
-    /// Do not read the keys: estimate their number from what the index knows. Whole keyspace only.
+    /// Estimate the number from the index's statistics instead of reading the keys. For a whole keyspace only.
     #[arg(long, conflicts_with_all = ["from", "to", "prefix"])]
     pub estimate: bool,
     /// Print JSON.
@@ -146,11 +147,11 @@ pub struct CountArgs {
 /// `pando keyspace`
 #[derive(Debug, Subcommand)]
 pub enum KeyspaceCommand {
-    /// Create an empty keyspace, and the store if it is not there.
+    /// Create an empty keyspace, and the store if it does not exist.
     Create(KeyspaceCreateArgs),
-    /// Change options of a keyspace's index; they hold from the next command on.
+    /// Change options of a keyspace's index. They take effect with the next command.
     Alter(KeyspaceAlterArgs),
-    /// Drop a keyspace with everything in it, and give its space back.
+    /// Drop a keyspace with all its data and free its space.
     Drop(KeyspaceDropArgs),
 }
 
@@ -159,12 +160,12 @@ pub enum KeyspaceCommand {
 pub struct KeyspaceCreateArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Its name.
+    /// The name of the keyspace.
     pub name: String,
-    /// Its merge operator: add_u64, add_i64, min, max, append, bit_or, put_if_absent.
+    /// The merge operator: add_u64, add_i64, min, max, append, bit_or, put_if_absent.
     #[arg(long, value_name = "OPERATOR")]
     pub merge: Option<String>,
-    /// Its index.
+    /// The index type and its options, such as stbe or cola:growth=8.
     #[arg(long, value_name = "INDEX", value_parser = parse_index)]
     pub index: Option<IndexOptions>,
 }
@@ -174,9 +175,9 @@ pub struct KeyspaceCreateArgs {
 pub struct KeyspaceAlterArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Its name.
+    /// The name of the keyspace.
     pub name: String,
-    /// The options, as in compression=lz4; those that are not named stay as they are.
+    /// The options to change, such as compression=lz4. All others stay unchanged.
     #[arg(required = true, value_name = "NAME=VALUE")]
     pub options: Vec<String>,
 }
@@ -186,6 +187,6 @@ pub struct KeyspaceAlterArgs {
 pub struct KeyspaceDropArgs {
     #[command(flatten)]
     pub store: StoreArgs,
-    /// Its name.
+    /// The name of the keyspace.
     pub name: String,
 }

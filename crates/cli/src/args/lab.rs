@@ -14,22 +14,23 @@ pub struct LabArgs {
     pub command: LabCommand,
 }
 
-/// What the lab does.
+/// The commands of the lab.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Measure a figure of a source again: each claim beside what is measured here.
+    /// Repeat the experiment of a published figure and compare each claim with the measurement.
     Figure(Box<LabFigureArgs>),
-    /// List the figures, and what cannot be had of them.
+    /// List the figures, and the parts of them that cannot be measured here.
     Figures(LabFiguresArgs),
-    /// Double the records and hold the costs against the bounds of the sources.
+    /// Double the number of records repeatedly and compare the costs with the bounds of the sources.
     Theory(TheoryArgs),
-    /// Show where in the file writes go over time, and how sequential they are.
+    /// Show at which file offsets writes occur over time, and how sequential they are.
     Order(OrderArgs),
-    /// Merely sort the records of a load to disk: what no load can undercut by much.
+    /// Only sort the records of a load to disk: a practical lower bound for the time of a load.
     Sort(SortArgs),
-    /// Compare filters: bits a key, mistakes, nanoseconds to build and to ask; one alone, and those of a node's runs.
+    /// Compare filters, single and for all runs of a node: bits a key, false positives, nanoseconds to build and to
+    /// query.
     Filters(FiltersArgs),
-    /// Compare buffer pools: nanoseconds of a hit and of a miss by one thread and by two, shares of hits, overhead; and cached
-    /// lookups in a store by one thread and by two.
+    /// Compare buffer pools with one thread and with two: nanoseconds a hit and a miss, hit ratios, overhead; and
+    /// cached lookups in a store.
     Pool(PoolArgs),
 }

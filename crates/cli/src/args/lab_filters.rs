@@ -5,7 +5,7 @@ use clap::Args;
 /// `pando lab filters`
 #[derive(Debug, Args)]
 pub struct FiltersArgs {
-    /// Keys, such as 200k or 10M; several after commas.
+    /// The numbers of keys, such as 200k,10M.
     #[arg(long, value_name = "N", default_value = "1M,10M,50M", value_delimiter = ',', value_parser = parse_keys)]
     pub keys: Vec<u64>,
     /// Print lines of JSON instead of the tables.
@@ -20,7 +20,7 @@ fn parse_keys(text: &str) -> Result<u64, String> {
         None => text.strip_suffix(['m', 'M']).map_or((text, 1), |digits| (digits, 1_000_000)),
     };
     let keys = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
-    // A hash takes 8 bytes, and a filter's builder 16 more: a billion keys are what a large machine holds.
+    // A hash takes 8 bytes and a filter's builder 16 more, so that 10^9 keys need 24 GB.
     keys.filter(|keys| (16..=1_000_000_000).contains(keys))
         .ok_or_else(|| format!("`{text}` is not a number of keys from 16 to 1000M"))
 }

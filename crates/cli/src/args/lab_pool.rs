@@ -5,10 +5,10 @@ use clap::Args;
 /// `pando lab pool`
 #[derive(Debug, Args)]
 pub struct PoolArgs {
-    /// Rounds, in each of which everything has its turn.
+    /// The number of rounds; each round measures every pool and store once.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rounds: u64,
-    /// Measure the stores only, not the pools.
+    /// Measure only the stores, not the pools.
     #[arg(long)]
     pub stores: bool,
     /// Print lines of JSON instead of the tables.

@@ -8,8 +8,8 @@ use pandodb::IndexKind;
 use crate::operand::parse_size;
 
 const THEORY_HELP: &str = "\
-Runs in memory, without background threads: the same figures each time. Each check holds a measured cost against a bound; \
-their ratio must stay in a band and must not grow with N. Ends with exit code 3 if a check fails.
+Runs in memory and without background threads, so that the results are the same each time. Each check divides a \
+measured cost by its bound; the ratio must stay within a band and must not grow with N. Exit code 3 if a check fails.
 
   pando lab theory --index stbe --doublings 6 -o theory.jsonl --png pictures/";
 
@@ -17,28 +17,28 @@ their ratio must stay in a band and must not grow with N. Ends with exit code 3 
 #[derive(Debug, Args)]
 #[command(after_long_help = THEORY_HELP)]
 pub struct TheoryArgs {
-    /// The index that is measured.
+    /// The index type to measure.
     #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
     pub index: IndexKind,
     /// The smallest number of records.
     #[arg(long, value_name = "N", default_value_t = 1 << 15, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub start: u64,
-    /// How often it is doubled; a slope wants three sizes at least.
+    /// How many times the number is doubled.
     #[arg(long, value_name = "TIMES", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=16))]
     pub doublings: u32,
-    /// Memory of the engine, and of the model.
+    /// The memory limit of the store, and the memory M of the cost model.
     #[arg(long, value_name = "SIZE", default_value = "2MiB", value_parser = parse_size)]
     pub memory_budget: usize,
-    /// Bytes of a full memtable; an eighth of the memory by default.
+    /// The size of a full memtable; by default an eighth of --memory-budget.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memtable: Option<usize>,
-    /// Records of a scan.
+    /// The number of records in a scan.
     #[arg(long, value_name = "K", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub scan_len: u32,
-    /// Where random choices come from.
+    /// The seed of all random choices.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Append all figures and all checks, a line of JSON each, to this file.
+    /// Append all measurements and checks to this file, one line of JSON each.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// Write a plot of each check as PNG files into this directory.
@@ -52,13 +52,13 @@ pub struct TheoryArgs {
 /// `pando lab order`
 #[derive(Debug, Args)]
 pub struct OrderArgs {
-    /// The index that is measured.
+    /// The index type to measure.
     #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
     pub index: IndexKind,
-    /// Records of each workload.
+    /// The number of records in each workload.
     #[arg(long, value_name = "N", default_value_t = 1 << 19, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub records: u64,
-    /// Memory of the engine.
+    /// The store's memory limit.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_size)]
     pub memory_budget: usize,
     /// Write a plot of each workload as PNG files into this directory.
@@ -72,19 +72,19 @@ pub struct OrderArgs {
 /// `pando lab sort`
 #[derive(Debug, Args)]
 pub struct SortArgs {
-    /// The index that is loaded for comparison.
+    /// The index type of the load that the sort is compared with.
     #[arg(long, value_name = "INDEX", default_value_t, value_parser = super::parse_kind)]
     pub index: IndexKind,
-    /// Records.
+    /// The number of records.
     #[arg(long, value_name = "N", default_value_t = 1 << 22, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: u64,
-    /// Memory of the sort, and of the store.
+    /// The memory limit of the sort, and of the store.
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub memory_budget: usize,
-    /// Work in this directory instead of in a temporary one here; what is made there is removed again.
+    /// Create the files in this directory instead of the current one. They are removed afterwards.
     #[arg(long, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Only sort.
+    /// Only sort, without the load for comparison.
     #[arg(long)]
     pub no_load: bool,
     /// Print a line of JSON.

@@ -9,57 +9,58 @@ use pandodb_proof::Kind;
 use super::parse_size;
 
 const SIM_HELP: &str = "\
-Everything happens in memory or in a temporary directory; no store of yours is touched.
+Runs in memory or in a temporary directory; no store of yours is touched.
 
-Without --seconds, --runs, --units, --ci and --soak one unit is run: that of the seed. The same seed gives the same states, counts and \
-digest every time (kills excepted: they are aimed with a clock).
+Runs the one unit of the seed, unless --seconds, --runs, --units, --ci or --soak is given. The same seed gives the \
+same states, counts and digest every time, except for kills, which are timed with a clock.
 
   pando sim crash --seed 7              one unit
-  pando sim all --seconds 60            all kinds, a minute together
-  pando sim all --ci                    what a change must pass
-  pando sim all --soak --state soak/    a night; interrupt and repeat: it goes on where it was";
+  pando sim all --seconds 60            all kinds, 60 seconds in total
+  pando sim all --ci                    the runs that a change must pass
+  pando sim all --soak --state soak/    a night's runs; after an interruption, repeat to continue";
 
 /// `pando sim`
 #[derive(Debug, Args)]
 #[command(after_long_help = SIM_HELP)]
 pub struct SimArgs {
-    /// What to break.
+    /// The kind of test.
     #[arg(value_enum)]
     pub kind: SimKind,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Go on for so many seconds.
+    /// Run for T seconds.
     #[arg(long, value_name = "T")]
     pub seconds: Option<f64>,
-    /// Go on until so many runs (states, faults, images, actions, kills, transactions) are counted.
+    /// Run until N states, faults, images, actions, kills, transactions, disks or rounds are counted.
     #[arg(long, value_name = "N", conflicts_with_all = ["ci", "soak"])]
     pub runs: Option<u64>,
-    /// Go on for so many seeds.
+    /// Run N seeds.
     #[arg(long, value_name = "N")]
     pub units: Option<u64>,
-    /// Go on until the figure of each kind for a change is reached.
+    /// Run as many as a change must pass, for each kind.
     #[arg(long, conflicts_with = "soak")]
     pub ci: bool,
-    /// Go on until the figure of each kind for a night is reached.
+    /// Run as many as a night's soak, for each kind.
     #[arg(long)]
     pub soak: bool,
-    /// How many threads run seeds side by side; as many as there are cores by default.
+    /// Threads that run seeds concurrently; by default one for each core.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Keep the totals in this directory, and go on from those that are there.
+    /// Keep the totals in this directory, and continue from totals that it already has.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Only these steps of the seed's history, to see a shortened failure again.
+    /// Run only these steps of the seed's history, to reproduce a minimised failure.
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state"])]
     pub steps: Option<Vec<usize>>,
-    /// With `disk`: run the seed on the file system of this directory instead of a simulated one. It is filled; make it small.
+    /// With `disk`: run the seed on the file system of this directory instead of a simulated one. The run fills it, so
+    /// use a small one.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["seconds", "runs", "units", "ci", "soak", "state", "steps"])]
     pub dir: Option<PathBuf>,
-    /// With `--dir`: the store's memory budget, such as 16MiB.
+    /// With `--dir`: the store's memory limit, such as 16MiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "dir")]
     pub memory_budget: Option<usize>,
-    /// Use only this type of index; without it, each seed draws one.
+    /// Use only this index type; by default each seed selects one.
     #[arg(long, value_name = "INDEX", value_parser = super::parse_kind)]
     pub index: Option<IndexKind>,
     /// Print a line of JSON for each kind.
@@ -67,31 +68,31 @@ pub struct SimArgs {
     pub json: bool,
 }
 
-/// The kinds, as they are typed.
+/// The kinds as typed on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimKind {
     /// Power cuts and kills at every point of recorded runs.
     Crash,
-    /// Each kind of fault at every call, and full disks.
+    /// Each kind of I/O fault at every call, and full disks.
     Faults,
-    /// Damage to stores at rest.
+    /// Damage to closed stores.
     Corrupt,
-    /// Random histories of the whole interface, against sorted maps.
+    /// Random operations on the whole interface, compared with sorted maps.
     Model,
-    /// A real process on the real disk, killed.
+    /// A real process on a real disk, killed by SIGKILL.
     Kill,
-    /// Histories of many clients against what they must have seen.
+    /// Isolation: histories of concurrent clients, checked for anomalies.
     Histories,
-    /// Disks of many sizes that are filled and emptied again.
+    /// Disks of many sizes, filled and emptied again.
     Disk,
-    /// Verifications of a store beside its writers.
+    /// Verification of a store while it is written to.
     Verify,
-    /// One after the other.
+    /// All kinds, one after the other.
     All,
 }
 
 impl SimKind {
-    /// The kinds that are meant.
+    /// The kinds to run.
     pub fn kinds(self) -> Vec<Kind> {
         match self {
             SimKind::Crash => vec![Kind::Crash],
@@ -110,13 +111,13 @@ impl SimKind {
 /// `pando sim-child`
 #[derive(Debug, Args)]
 pub struct SimChildArgs {
-    /// The store.
+    /// The store's directory.
     pub store: PathBuf,
-    /// What the store's sizes follow from.
+    /// Determines the store's sizes.
     pub seed: u64,
-    /// How many children there were before.
+    /// The number of children that ran before.
     pub round: u64,
-    /// The only type of index that is used.
+    /// The only index type to use.
     #[arg(value_parser = super::parse_kind)]
     pub index: Option<IndexKind>,
 }

@@ -15,10 +15,10 @@ use crate::args::{BenchArgs, BenchCommand};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Measures, lists or reports.
+/// Measures workloads, lists them, or writes a report.
 ///
 /// # Errors
-/// Misuse; what goes wrong with files; wrong answers of the store, as corruption.
+/// Misuse; errors of files; wrong results of the store, as corruption.
 pub fn run(args: &BenchArgs) -> Outcome {
     match &args.command {
         Some(BenchCommand::Report(report)) => super::bench_report::run(report),
@@ -78,11 +78,13 @@ fn measure(args: &BenchArgs) -> Outcome {
     match (show.failed, show.wrong) {
         (Some(failure), _) => Err(failure),
         (None, 0) => Ok(()),
-        (None, wrong) => Err(Failure::Corruption(format!("{wrong} answers were wrong: the figures are worthless"))),
+        (None, wrong) => Err(Failure::Corruption(format!(
+            "{wrong} results were wrong, so the figures are invalid; `pando verify` checks a store kept with --store"
+        ))),
     }
 }
 
-/// The failure of a bench, of the kind that the engine's error is.
+/// Converts a failure of the lab; its kind is that of the engine's error in it, if there is one.
 pub(super) fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
     let engine = error.source().and_then(|source| source.downcast_ref::<pandodb::Error>());
     match engine.map(|error| Failure::from(error.clone())) {
@@ -92,23 +94,24 @@ pub(super) fn stopped(error: &(dyn std::error::Error + 'static)) -> Failure {
     }
 }
 
-/// Where the store goes, and the temporary directory that it is in, if it is.
+/// The directory of the store, and its temporary directory, if it is in one.
 fn directory(args: &BenchArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
     match &args.store {
         Some(path) => {
-            std::fs::create_dir_all(path).map_err(|e| Failure::io(format!("cannot make {}", path.display()), &e))?;
+            std::fs::create_dir_all(path).map_err(|e| Failure::io(format!("cannot create {}", path.display()), &e))?;
             Ok((path.clone(), None))
         }
-        // Not in the system's temporary directory, which is often memory.
+        // Not in the system's temporary directory, which is often in memory.
         None => {
             let temporary = tempfile::Builder::new().prefix("pando-bench-").tempdir_in(".");
-            let temporary = temporary.map_err(|e| Failure::io("cannot make a temporary directory here", &e))?;
+            let temporary = temporary
+                .map_err(|e| Failure::io("cannot create a temporary directory in the current directory", &e))?;
             Ok((temporary.path().to_owned(), Some(temporary)))
         }
     }
 }
 
-/// Shows how it goes, and what came out.
+/// Shows progress and results.
 struct Show {
     bar: ProgressBar,
     out: Option<std::fs::File>,
@@ -131,7 +134,7 @@ impl Observer for Show {
     fn tick(&mut self, tick: &Tick) {
         let rate = tick.last * 10;
         let share = (tick.done as f64 / tick.of.max(1) as f64).max(tick.time_share) * 100.0;
-        let debt = tick.debt.map_or(String::new(), |debt| format!("   owed {}", output::bytes(debt)));
+        let debt = tick.debt.map_or(String::new(), |debt| format!("   debt {}", output::bytes(debt)));
         let stall = match tick.slowest.as_micros() {
             0 => String::new(),
             us => format!("   slowest {}", output::micros(us as f64)),
@@ -154,9 +157,10 @@ impl Observer for Show {
 
 impl Show {
     fn write(&mut self, line: &Line) -> Outcome {
-        let json = serde_json::to_string(line).map_err(|e| Failure::Misuse(format!("a line that is no JSON: {e}")))?;
+        let json = serde_json::to_string(line)
+            .map_err(|e| Failure::Misuse(format!("a result line cannot be written as JSON: {e}")))?;
         if let Some(out) = &mut self.out {
-            writeln!(out, "{json}").map_err(|e| Failure::io("cannot write the lines", &e))?;
+            writeln!(out, "{json}").map_err(|e| Failure::io("cannot write the result lines", &e))?;
         }
         self.bar.suspend(|| {
             if self.json {

@@ -1,4 +1,4 @@
-//! `bench report`: a page, pictures and a table of what was measured.
+//! `bench report`: an HTML page, plots and a table of measured results.
 
 use pandodb_lab::report;
 
@@ -6,10 +6,10 @@ use crate::args::BenchReportArgs;
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Reads lines, writes what was asked for, and prints the table.
+/// Reads result lines, writes the page and the plots if asked for, and prints the table.
 ///
 /// # Errors
-/// A file that cannot be read or written; a line that is none, with its number.
+/// A file that cannot be read or written; a malformed line, with its number.
 pub fn run(args: &BenchReportArgs) -> Outcome {
     let lines = report::read(&args.files).map_err(|e| Failure::Misuse(e.to_string()))?;
     if let Some(path) = &args.out {
@@ -18,7 +18,7 @@ pub fn run(args: &BenchReportArgs) -> Outcome {
     }
     if let Some(directory) = &args.png {
         let written = report::pngs(&lines, directory).map_err(|e| Failure::Io(e.to_string()))?;
-        eprintln!("{} pictures in {}", written.len(), directory.display());
+        eprintln!("{} plots written to {}", written.len(), directory.display());
     }
     output::line(report::table(&lines).trim_end())
 }

@@ -1,4 +1,4 @@
-//! `completions`: scripts for shells.
+//! `completions`: completion scripts for shells.
 
 use clap::CommandFactory;
 

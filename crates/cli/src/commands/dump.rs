@@ -1,17 +1,17 @@
-//! `dump`: the store, or some keyspaces of it, as text, and the words of that text.
+//! `dump`: writes all or some keyspaces as text; defines the directives of that text.
 //!
 //! ```text
-//! \!pando-dump TAB 1                                  the form's version
+//! \!pando-dump TAB 1                                  the version of the format
 //! \!keyspace TAB name TAB index=stbe:fanout=4,mode=product TAB large_values_over=2048 TAB operator=add_i64
-//!                                                     (no operator: left out)
-//! key TAB value                                       the kv form; merges as the values that they amount to
+//!                                                     (operator: omitted if there is none)
+//! key TAB value                                       the kv form; merges are folded into values
 //! …
-//! \!end TAB records                                   of this keyspace
+//! \!end TAB records                                   number of records of this keyspace
 //! \!keyspace …
-//! \!done TAB keyspaces                                nothing is missing
+//! \!done TAB keyspaces                                number of keyspaces; without this line the dump is incomplete
 //! ```
 //!
-//! A line of data never starts with `\!` ([`crate::kv`]). The keyspaces are read at one snapshot.
+//! No line of data starts with `\!` ([`crate::kv`]). All keyspaces are read at one snapshot.
 
 use std::io::Write;
 
@@ -25,9 +25,9 @@ use crate::{
     output::{self, Out},
 };
 
-/// The version of the form that is written and read.
+/// The version of the format that is written and read.
 pub const VERSION: &str = "1";
-/// The first line's word.
+/// Starts the dump.
 pub const HEADER: &str = "\\!pando-dump";
 /// Starts a keyspace.
 pub const KEYSPACE: &str = "\\!keyspace";
@@ -36,7 +36,7 @@ pub const END: &str = "\\!end";
 /// Ends the dump.
 pub const DONE: &str = "\\!done";
 
-/// Writes the store, or some keyspaces of it, to stdout.
+/// Writes all keyspaces, or those named, to stdout.
 pub fn run(args: &DumpArgs) -> Outcome {
     let store = open(&args.store, Access::Read)?;
     let snapshot = store.snapshot();

@@ -1,8 +1,8 @@
-//! `gen`: records for measurements, in the kv form, as fast as they are read.
+//! `gen`: generates records for measurements, in the kv form.
 //!
-//! Keys have 24 printable bytes and are all different: in random order 16 hexadecimal digits of a bijection of the
-//! record's number and eight of another; in ascending order the number itself. Values are printable and do not compress
-//! (six random bits a byte). The same seed gives the same records.
+//! Keys have 24 printable bytes and are distinct. In random order a key is 16 hexadecimal digits of a bijection of the
+//! record's number and eight of another; in ascending order it is the number itself. Values are printable, with six
+//! random bits in each byte. The same seed gives the same records.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use crate::{
     output,
 };
 
-/// Bytes in a key.
+/// The length of a key.
 const KEY_BYTES: usize = 24;
 
 /// Writes the records to stdout.
@@ -45,7 +45,7 @@ fn write_records(args: &GenArgs, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A bijection of 64-bit numbers that leaves no pattern: multiplications by odd numbers and shifted exclusive ors.
+/// A bijection of 64-bit numbers that removes patterns: multiplications by odd numbers, and xor with shifted values.
 fn mix(mut n: u64) -> u64 {
     n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
     n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,7 +53,7 @@ fn mix(mut n: u64) -> u64 {
     n ^ (n >> 31)
 }
 
-/// Writes the last digits of `n` that fit into `out`, with zeros in front.
+/// Writes the lowest digits of `n` into `out`, with leading zeros.
 fn push_digits(out: &mut [u8], mut n: u64, base: u64) {
     for place in out.iter_mut().rev() {
         *place = b"0123456789abcdef"[(n % base) as usize];
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn random_keys_are_different_and_in_no_order() {
+    fn random_keys_are_distinct_and_unordered() {
         let args = GenArgs { records: 10_000, order: Order::Random, seed: 7, value_bytes: 100 };
         let made = lines(&args);
         assert_eq!(made, lines(&args));

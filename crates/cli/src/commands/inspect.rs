@@ -1,4 +1,4 @@
-//! `inspect`: the structures on disk, decoded by the engine's own decoders. Read-only.
+//! `inspect`: prints the structures on disk, decoded by the engine's own decoders. Read-only.
 
 use pandodb::check::{self, Inspect};
 
@@ -20,11 +20,20 @@ pub fn run(args: &InspectArgs) -> Outcome {
 fn structure(args: &InspectArgs) -> Outcome<Inspect> {
     let needs_id = matches!(args.what, Structure::Run | Structure::Block);
     if !needs_id && args.id.is_some() {
-        return Err(Failure::Misuse("only `run ID` and `block ADDR` take a second argument".into()));
+        return Err(Failure::Misuse("only `run` and `block` take a number after them, as in `run 7`".into()));
     }
     let id = || {
-        let text = args.id.as_deref().ok_or_else(|| Failure::Misuse("write `run ID` or `block ADDR`".into()))?;
-        number(text).ok_or_else(|| Failure::Misuse(format!("`{text}` is no number; write 123 or 0x7b")))
+        let text = args.id.as_deref().ok_or_else(|| {
+            Failure::Misuse(
+                "the number is missing: write `run ID`, or `block PAGE` with the number of the block's first page"
+                    .into(),
+            )
+        })?;
+        number(text).ok_or_else(|| {
+            Failure::Misuse(format!(
+                "`{text}` is not a number; write it in decimal, such as 123, or in hexadecimal, such as 0x7b"
+            ))
+        })
     };
     Ok(match args.what {
         Structure::Superblock => Inspect::Superblock,
@@ -48,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_both_bases() {
+    fn numbers_are_parsed_in_decimal_and_hexadecimal() {
         assert_eq!((number("123"), number("0x7b"), number("x"), number("-1")), (Some(123), Some(123), None, None));
     }
 }

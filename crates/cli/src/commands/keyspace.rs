@@ -8,7 +8,7 @@ use crate::{
     failure::{Failure, Outcome},
 };
 
-/// Does what was asked for.
+/// Runs a subcommand.
 pub fn run(command: &KeyspaceCommand) -> Outcome {
     match command {
         KeyspaceCommand::Create(args) => create(args),
@@ -17,7 +17,7 @@ pub fn run(command: &KeyspaceCommand) -> Outcome {
     }
 }
 
-/// Creates a keyspace. One that is there already is misuse: it may have another operator, and it may hold data.
+/// Creates a keyspace. An existing one is misuse, since it may have another operator, and data.
 fn create(args: &KeyspaceCreateArgs) -> Outcome {
     let mut options = KeyspaceOptions::new();
     if let Some(index) = &args.index {
@@ -30,7 +30,7 @@ fn create(args: &KeyspaceCreateArgs) -> Outcome {
     if let Some(there) = store.open_keyspace(name)? {
         let operator = there.operator().map_or("no merge operator".into(), |name| format!("operator {name}"));
         return Err(Failure::Misuse(format!(
-            "keyspace `{name}` is there already, with {operator}; use it, or drop it first with `pando keyspace drop`"
+            "keyspace `{name}` exists already, with {operator}; use it, or drop it first with `pando keyspace drop`"
         )));
     }
     store.keyspace_with(name, options)?;
@@ -45,7 +45,7 @@ fn alter(args: &KeyspaceAlterArgs) -> Outcome {
     let mut changes = IndexOptions::from(info.map_or_else(Default::default, |info| info.index.kind()));
     for option in &args.options {
         let (name, value) = option.split_once('=').ok_or_else(|| {
-            Failure::Misuse(format!("`{option}` is no option; write name=value, as in compression=lz4"))
+            Failure::Misuse(format!("`{option}` is not an option; write name=value, as in compression=lz4"))
         })?;
         changes = changes.with(name, value)?;
     }
@@ -53,7 +53,7 @@ fn alter(args: &KeyspaceAlterArgs) -> Outcome {
     Ok(store.close()?)
 }
 
-/// Drops a keyspace and waits until its space is given back.
+/// Drops a keyspace and waits until its space is free.
 fn drop_it(args: &KeyspaceDropArgs) -> Outcome {
     let store = open(&args.store, Access::Write)?;
     drop(existing(&store, &args.name)?);

@@ -1,13 +1,13 @@
-//! `lab`: one module a command.
+//! `lab`: each command has a module of its own.
 
 use super::{lab_figure, lab_filters, lab_pool, lab_theory};
 use crate::args::{LabArgs, LabCommand};
 use crate::failure::Outcome;
 
-/// Does what was asked of the lab.
+/// Runs a subcommand of `lab`.
 ///
 /// # Errors
-/// As the commands.
+/// Those of the subcommand.
 pub fn run(args: &LabArgs) -> Outcome {
     match &args.command {
         LabCommand::Figure(args) => lab_figure::run(args),

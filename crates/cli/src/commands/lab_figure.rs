@@ -1,4 +1,4 @@
-//! `lab figure`: measures a figure of a source; `lab figures` lists them.
+//! `lab figure`: repeats the experiment of a published figure; `lab figures` lists the figures.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::output;
 /// Prints the list.
 ///
 /// # Errors
-/// If stdout is gone.
+/// If stdout cannot be written.
 pub fn list(args: &LabFiguresArgs) -> Outcome {
     if args.json { output::json(&show::list_json()) } else { output::line(show::list().trim_end()) }
 }
@@ -28,11 +28,11 @@ pub fn list(args: &LabFiguresArgs) -> Outcome {
 /// Measures and prints.
 ///
 /// # Errors
-/// Misuse; what goes wrong with files; wrong answers of the store, as corruption.
+/// Misuse; errors of files; wrong results of the store, as corruption.
 pub fn run(args: &LabFigureArgs) -> Outcome {
     let unknown = || {
         let ids: Vec<&str> = figures::ALL.iter().map(|figure| figure.id).collect();
-        Failure::Misuse(format!("there is no figure `{}`; there are {}", args.figure, ids.join(", ")))
+        Failure::Misuse(format!("there is no figure `{}`; known figures: {}", args.figure, ids.join(", ")))
     };
     let figure = Figure::find(&args.figure).ok_or_else(unknown)?;
     for (name, value) in [("scale", args.scale), ("seconds", args.seconds)] {
@@ -68,7 +68,7 @@ pub fn run(args: &LabFigureArgs) -> Outcome {
     if let Some(directory) = &args.png {
         let written = modes.iter().map(|results| show::write_plots(results, directory));
         let written = written.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::Io(e.to_string()))?;
-        eprintln!("{} pictures in {}", written.concat().len(), directory.display());
+        eprintln!("{} plots written to {}", written.concat().len(), directory.display());
     }
     if args.json {
         modes.iter().try_for_each(|results| output::json(&show::json(results)))?;
@@ -78,7 +78,7 @@ pub fn run(args: &LabFigureArgs) -> Outcome {
     match (watch.failed, watch.wrong) {
         (Some(failure), _) => Err(failure),
         (None, 0) => Ok(()),
-        (None, wrong) => Err(Failure::Corruption(format!("{wrong} answers were wrong: the figures are worthless"))),
+        (None, wrong) => Err(Failure::Corruption(format!("{wrong} results were wrong, so the figures are invalid"))),
     }
 }
 
@@ -92,19 +92,20 @@ impl FigureModes {
     }
 }
 
-/// Where the stores go, and the temporary directory that it is, if it is one.
+/// The directory of the stores, and the temporary directory, if it is one.
 fn directory(args: &LabFigureArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
     if let Some(path) = &args.store {
-        std::fs::create_dir_all(path).map_err(|e| Failure::io(format!("cannot make {}", path.display()), &e))?;
+        std::fs::create_dir_all(path).map_err(|e| Failure::io(format!("cannot create {}", path.display()), &e))?;
         return Ok((path.clone(), None));
     }
-    // Not in the system's temporary directory, which is often memory.
+    // Not in the system's temporary directory, which is often in memory.
     let temporary = tempfile::Builder::new().prefix("pando-figure-").tempdir_in(".");
-    let temporary = temporary.map_err(|e| Failure::io("cannot make a temporary directory here", &e))?;
+    let temporary =
+        temporary.map_err(|e| Failure::io("cannot create a temporary directory in the current directory", &e))?;
     Ok((temporary.path().to_owned(), Some(temporary)))
 }
 
-/// Shows how it goes, and keeps the lines.
+/// Shows progress and writes result lines.
 struct Watch {
     bar: ProgressBar,
     out: Option<File>,
@@ -132,7 +133,7 @@ impl Observer for Watch {
         let Some(out) = &mut self.out else { return };
         let json = serde_json::to_string(line).expect("figures and strings have a JSON form");
         if let Err(error) = writeln!(out, "{json}") {
-            self.failed.get_or_insert(Failure::io("cannot write the lines", &error));
+            self.failed.get_or_insert(Failure::io("cannot write the result lines", &error));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `lab filters`: the filters of runs and of bundles beside each other.
+//! `lab filters`: compares the filters of single runs, and of all runs of a node.
 
 use pandodb_lab::filters::{self, Alone, Ask, Config, Node, RUNS};
 
@@ -6,7 +6,7 @@ use crate::args::FiltersArgs;
 use crate::failure::Outcome;
 use crate::output;
 
-/// Builds and asks each filter, alone and for a node of several runs.
+/// Builds and queries each filter, for one run and for a node of several runs.
 ///
 /// # Errors
 /// Those of standard output.
@@ -35,8 +35,17 @@ pub fn run(args: &FiltersArgs) -> Outcome {
     if args.json {
         return Ok(());
     }
-    let head =
-        ["filter", "keys", "bits a key", "mistakes", "build", "present", "absent", "present, far", "absent, far"];
+    let head = [
+        "filter",
+        "keys",
+        "bits a key",
+        "false positives",
+        "build",
+        "present",
+        "absent",
+        "present, far",
+        "absent, far",
+    ];
     output::line(output::table(&head, &alone))?;
     let head = [
         "a node by",
@@ -52,9 +61,7 @@ pub fn run(args: &FiltersArgs) -> Outcome {
         "absent, far",
     ];
     output::line(format!("\n{}", output::table(&head, &nodes)))?;
-    output::line(
-        "\nns a key, a question or a look-up; far: out of cache. Absent keys that are let through: one in so many.",
-    )
+    output::line("\nTimes in ns: build and merge for each key, the others for each query; far: outside the CPU cache.")
 }
 
 fn alone_row(row: &Alone) -> Vec<String> {
@@ -87,7 +94,7 @@ fn ask_cells(ask: &Ask) -> [String; 4] {
     [ask.present_near, ask.absent_near, ask.present_far, ask.absent_far].map(|ns| format!("{ns:.1}"))
 }
 
-/// A rate as what it is usually called.
+/// Formats a rate as "1 / n".
 fn one_in(rate: f64) -> String {
-    if rate > 0.0 { format!("1 / {:.1}", 1.0 / rate) } else { "none seen".to_owned() }
+    if rate > 0.0 { format!("1 / {:.1}", 1.0 / rate) } else { "none".to_owned() }
 }

@@ -1,4 +1,4 @@
-//! `lab pool`: buffer pools beside each other, and readers of stores whose data is in the engine's.
+//! `lab pool`: compares buffer pools, and measures lookups in stores whose data is in the engine's pool.
 
 use pandodb_lab::pool::notes::Pair;
 use pandodb_lab::pool::{self, Config, Readers, ReadersConfig, Row};
@@ -7,7 +7,7 @@ use crate::args::PoolArgs;
 use crate::failure::Outcome;
 use crate::output;
 
-/// The stores: records, bytes of a value, compacted.
+/// The stores: number of records, bytes of a value, whether compacted.
 const STORES: [(u64, u64, bool); 4] =
     [(20_000, 100, false), (20_000, 2_000, false), (300_000, 100, true), (300_000, 100, false)];
 
@@ -38,7 +38,9 @@ pub fn run(args: &PoolArgs) -> Outcome {
     let head = ["records", "value", "runs", "blocks", "lookup", "control"];
     let cells: Vec<Vec<String>> = readers.iter().map(store_row).collect();
     output::line(output::table(&head, &cells))?;
-    output::line("\nns by one thread / by each of two: how much two bring. Medians of what was undisturbed.")
+    output::line(
+        "\na / b: c: a ns with one thread, b ns in each of two, c times the throughput. Medians of undisturbed runs.",
+    )
 }
 
 fn pool_row(row: &Row) -> Vec<String> {
@@ -65,7 +67,7 @@ fn store_row(row: &Readers) -> Vec<String> {
     ]
 }
 
-/// Two threads that were never on two cores at once have nothing to say.
+/// Formats a pair. Without an undisturbed measurement of two threads on two cores there is no second value.
 fn pair(pair: &Pair) -> String {
     if pair.notes == 0 {
         return format!("{:.0} / –", pair.one_ns);

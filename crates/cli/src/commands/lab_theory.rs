@@ -1,4 +1,4 @@
-//! `lab theory`, `lab order` and `lab sort`: costs against bounds.
+//! `lab theory`, `lab order` and `lab sort`: measured costs compared with bounds.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::args::{OrderArgs, SortArgs, TheoryArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
-/// Doubles N, prints what was measured and what that says about the bounds.
+/// Doubles N repeatedly and prints the measurements and the checks of the bounds.
 ///
 /// # Errors
 /// [`Failure::Corruption`] if a check fails.
@@ -72,12 +72,12 @@ fn append(path: &Path, lines: &[String]) -> Outcome {
 }
 
 fn write_png(directory: &Path, name: &str, plot: &Plot) -> Outcome {
-    let failed = |e| Failure::io(format!("cannot make {}", directory.display()), &e);
+    let failed = |e| Failure::io(format!("cannot create {}", directory.display()), &e);
     std::fs::create_dir_all(directory).map_err(failed)?;
     plot.write_png(&directory.join(format!("{name}.png"))).map_err(|e| Failure::Io(e.to_string()))
 }
 
-/// What was measured, a row for each size.
+/// The measurements, one row for each size.
 fn figures(config: &Config, points: &[Point]) -> String {
     let row = |point: &Point| {
         let (load, tree) = (&point.load, &point.load.tree);
@@ -119,7 +119,7 @@ fn figures(config: &Config, points: &[Point]) -> String {
     output::table(&head, &points.iter().map(row).collect::<Vec<_>>())
 }
 
-/// The checks: the ratio at the smallest and the largest size, and the greatest.
+/// The checks: the ratio at the smallest and at the largest size, and the greatest ratio.
 fn table(checks: &[Check]) -> String {
     let row = |check: &Check| {
         let (first, last) = (check.points[0], check.points[check.points.len() - 1]);
@@ -143,10 +143,13 @@ fn table(checks: &[Check]) -> String {
         .map(|check| format!("FAIL {}: {} [{}]", check.claim.name, check.claim.claim, check.claim.source))
         .collect();
     let table = output::table(&head, &checks.iter().map(row).collect::<Vec<_>>());
-    format!("\n{table}\n\nratio = measured / bound; slope: of the ratio, a doubling of N\n{}", words.join("\n"))
+    format!(
+        "\n{table}\n\nratio = measured / bound; slope: change of the ratio for each doubling of N\n{}",
+        words.join("\n")
+    )
 }
 
-/// Four digits, whatever the size.
+/// Formats a number with about four digits.
 fn short(figure: f64) -> String {
     if figure != 0.0 && figure.abs() < 0.01 {
         format!("{figure:.2e}")
@@ -157,7 +160,7 @@ fn short(figure: f64) -> String {
     }
 }
 
-/// Prints how sequential the writes of three workloads are.
+/// Measures how sequential the writes of three workloads are.
 ///
 /// # Errors
 /// Those of the engine and of the files.
@@ -203,7 +206,7 @@ fn order_row(order: &Order) -> Vec<String> {
     ]
 }
 
-/// Sorts, and loads for comparison.
+/// Sorts, and loads the same records for comparison.
 ///
 /// # Errors
 /// Those of the files and of the engine.
@@ -229,27 +232,27 @@ fn sorted_figures(sorted: &Sorted) -> String {
         ("runs", output::count(sorted.runs)),
         ("run formation", seconds(sorted.form_seconds)),
         ("merge", seconds(sorted.merge_seconds)),
-        ("sort in all", seconds(sorted.seconds())),
+        ("sort, total", seconds(sorted.seconds())),
         ("written", output::bytes(sorted.written_bytes)),
         ("read", output::bytes(sorted.read_bytes)),
     ];
     if let Some(load) = &sorted.load {
         rows.extend([
             ("load, acknowledged", seconds(load.seconds)),
-            ("load, nothing owed", seconds(load.settled_seconds)),
+            ("load, no debt left", seconds(load.settled_seconds)),
             ("load / sort, acknowledged", format!("{:.2}", load.seconds / sorted.seconds())),
-            ("load / sort, nothing owed", format!("{:.2}", load.settled_seconds / sorted.seconds())),
-            ("load, written a byte", format!("{:.2}", load.write_amplification)),
+            ("load / sort, no debt left", format!("{:.2}", load.settled_seconds / sorted.seconds())),
+            ("load, write amplification", format!("{:.2}", load.write_amplification)),
         ]);
     }
     output::figures(&rows)
 }
 
-/// Where the files go, and the temporary directory that it is, if it is one.
+/// Creates a temporary directory for the files.
 fn directory(args: &SortArgs) -> Outcome<(PathBuf, Option<tempfile::TempDir>)> {
     let parent = args.store.clone().unwrap_or_else(|| PathBuf::from("."));
-    std::fs::create_dir_all(&parent).map_err(|e| Failure::io(format!("cannot make {}", parent.display()), &e))?;
+    std::fs::create_dir_all(&parent).map_err(|e| Failure::io(format!("cannot create {}", parent.display()), &e))?;
     let temporary = tempfile::Builder::new().prefix("pando-sort-").tempdir_in(&parent);
-    let temporary = temporary.map_err(|e| Failure::io("cannot make a temporary directory", &e))?;
+    let temporary = temporary.map_err(|e| Failure::io("cannot create a temporary directory", &e))?;
     Ok((temporary.path().to_owned(), Some(temporary)))
 }

@@ -1,15 +1,15 @@
-//! `load`: records from a stream into a keyspace, measured.
+//! `load`: loads records from a stream into a keyspace and measures the load.
 //!
 //! ```text
 //! Source ─▶ record ─▶ commit (one record, or --batch N) ─▶ acked COUNT, when N more are durable
-//!    │                   └─ its time goes into the histogram
-//!    └─ malformed: counted, passed over; the first 20 are reported with their lines
-//! end: settle (pay the debt), then the figures
-//! Ctrl-C: stop between two commits, close, say what is in the store
+//!    │                   └─ its latency is added to the histogram
+//!    └─ malformed: counted and skipped; the first 20 are reported with their line numbers
+//! end: wait until no background work is left, then print the figures
+//! Ctrl-C: stop between two commits, close, report what is in the store
 //! ```
 //!
-//! Each commit is made at the durability that was asked for and returns once that is reached, so what is committed may be
-//! acknowledged. Memory: the store's budget, one record (or one batch) and the buffers of the input.
+//! Each commit returns once it has the requested durability, so that it can be acknowledged then. Memory: the store's
+//! budget, one record (or one batch) and the buffers of the input.
 
 use std::time::Instant;
 
@@ -34,9 +34,9 @@ use crate::{
     output,
 };
 
-/// A batch is committed early at so many bytes: it is held twice, and the store bounds it too.
+/// A batch that reaches this many bytes is committed early: it is in memory twice, and the store limits it, too.
 const BATCH_BYTES: usize = 8 << 20;
-/// Malformed lines that are reported one by one; the rest is counted.
+/// The number of malformed lines that are reported one by one; more are only counted.
 const REPORTED_LINES: u64 = 20;
 
 /// The figures of a load.
@@ -68,7 +68,7 @@ pub fn run(args: &LoadArgs) -> Outcome {
     let mut source = input::open(input, args.format, &args.key, args.merge.is_some())?;
     let store = builder(&args.at.store, Access::Create)?.durability(args.durability.into()).open()?;
     let loaded = load(args, &store, source.as_mut(), bar);
-    // The listener for signals has a handle of its own, so that dropping this one would not close the store.
+    // Dropping the store would not close it, since the signal listener has another handle.
     let closed = store.close();
     let report = match loaded {
         Err(failure @ Failure::Interrupted(_)) => return closed.map_err(Failure::from).and(Err(failure)),
@@ -77,12 +77,14 @@ pub fn run(args: &LoadArgs) -> Outcome {
     closed?;
     print(&report, args.json)?;
     match (report.records, report.malformed) {
-        (0, 1..) => Err(Failure::Misuse("nothing was loaded: every line is malformed; check --format".into())),
+        (0, 1..) => {
+            Err(Failure::Misuse("nothing was loaded, because every line is malformed; check --format and --key".into()))
+        }
         _ => Ok(()),
     }
 }
 
-/// Loads everything, and waits until the store owes no work.
+/// Loads everything, then waits until no background work is left.
 fn load(args: &LoadArgs, store: &Store, source: &mut dyn Source, bar: ProgressBar) -> Outcome<Report> {
     let keyspace = keyspace(store, args)?;
     let interrupts = Interrupts::listen(store.clone())?;
@@ -96,13 +98,13 @@ fn load(args: &LoadArgs, store: &Store, source: &mut dyn Source, bar: ProgressBa
     if loader.interrupts.asked() {
         return Err(loader.interrupts.failure());
     }
-    let bar = output::spinner("paying the debt");
+    let bar = output::spinner("finishing background work");
     store.settle()?;
     bar.finish_and_clear();
     loader.report()
 }
 
-/// The keyspace as it is, or made with the options given.
+/// Opens the keyspace, or creates it with the options given.
 fn keyspace(store: &Store, args: &LoadArgs) -> Outcome<Keyspace> {
     if args.index.is_none() && args.merge.is_none() {
         return Ok(store.keyspace(&args.at.keyspace)?);
@@ -111,7 +113,7 @@ fn keyspace(store: &Store, args: &LoadArgs) -> Outcome<Keyspace> {
     if let Some(index) = &args.index {
         options = options.index(index.clone());
     }
-    // Naming only the index must not ask a keyspace that is there for another operator than it has.
+    // Without --merge an existing keyspace keeps its operator.
     let there = store.open_keyspace(&args.at.keyspace)?;
     let operator = args.merge.as_deref().or(there.as_ref().and_then(Keyspace::operator));
     if let Some(operator) = operator {
@@ -131,9 +133,9 @@ struct Loader<'a> {
     args: &'a LoadArgs,
     store: &'a Store,
     keyspace: &'a Keyspace,
-    /// Values are operands.
+    /// Whether values are operands.
     merges: bool,
-    /// How values and operands are typed.
+    /// The form of values and operands in the input.
     form: OperandForm,
     durability: Durability,
     pending: Vec<Pending>,
@@ -179,8 +181,8 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Reads and commits to the end of the input, or until somebody interrupts it. A batch that is not full by then is left
-    /// out.
+    /// Reads and commits until the end of the input, or until a signal interrupts it; then an incomplete batch is not
+    /// committed.
     fn read(&mut self, source: &mut dyn Source) -> Outcome {
         let mut record = Record::default();
         loop {
@@ -206,7 +208,7 @@ impl<'a> Loader<'a> {
         self.write_batch()
     }
 
-    /// Turns an operand into bytes, and refuses what the store would refuse, before it joins a batch.
+    /// Converts an operand into bytes, and refuses a record that the store would refuse, before it joins a batch.
     fn prepare(&self, record: &mut Record) -> Result<(), String> {
         if record.key.len() > MAX_KEY {
             return Err(format!("the key has {} bytes, over the limit of {MAX_KEY}", record.key.len()));
@@ -219,7 +221,7 @@ impl<'a> Loader<'a> {
         Ok(())
     }
 
-    /// Reports a line and goes on.
+    /// Counts a malformed line, and reports it if it is one of the first.
     fn reject(&mut self, line: u64, why: &str) {
         self.malformed += 1;
         if self.malformed <= REPORTED_LINES {
@@ -227,7 +229,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Says how many malformed lines were not reported one by one.
+    /// Prints the number of malformed lines that were not reported.
     fn say_unreported(&self) {
         if self.malformed > REPORTED_LINES {
             let (more, all) = (output::count(self.malformed - REPORTED_LINES), output::count(self.malformed));
@@ -235,7 +237,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Commits one record. One that the store finds invalid is malformed; any other failure ends the load.
+    /// Commits one record. A record that the store refuses as invalid is malformed; any other failure ends the load.
     fn write_one(&mut self, line: u64, record: &Record) -> Outcome {
         let started = Instant::now();
         let written = if self.merges {
@@ -253,7 +255,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Commits what is pending. If the store finds something in it invalid, each record is tried alone.
+    /// Commits the pending records. If the store refuses them as invalid, each record is committed alone.
     fn write_batch(&mut self) -> Outcome {
         if self.pending.is_empty() {
             return Ok(());
@@ -276,7 +278,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Counts a commit whose last record is from `line`, and acknowledges if it is time.
+    /// Counts a commit whose last record is from `line`, and prints an acknowledgement if it is due.
     fn committed(&mut self, started: Instant, records: u64, line: u64, bytes: usize) -> Outcome {
         let now = Instant::now();
         self.latencies.record(now - started);
@@ -286,16 +288,18 @@ impl<'a> Loader<'a> {
         self.interrupts.committed(self.loaded, line);
         if self.args.ack_every.is_some_and(|every| self.loaded - self.acked >= every) {
             self.acked = self.loaded;
-            // Whoever counts on acknowledgements must not lose them silently: a closed pipe is a failure here.
+            // A reader of acknowledgements must not lose them silently, so a closed pipe is a failure here.
             output::line(format_args!("acked {}", self.acked)).map_err(|failure| match failure {
-                Failure::PipeClosed => Failure::Io("nobody reads the acknowledgements on stdout any more".into()),
+                Failure::PipeClosed => Failure::Io(
+                    "the reader of the acknowledgements on stdout closed the pipe, so the load stopped".into(),
+                ),
                 other => other,
             })?;
         }
         Ok(())
     }
 
-    /// The figures, once the debt is paid.
+    /// The figures, after background work has ended.
     fn report(&self) -> Outcome<Report> {
         let stats = self.store.stats()?;
         let seconds_to_no_debt = self.started.elapsed().as_secs_f64();
@@ -346,7 +350,7 @@ fn print(report: &Report, json: bool) -> Outcome {
         ("memory", format!("peak {rss}, budget {}", output::bytes(report.memory_budget_bytes))),
         ("tree", format!("{} levels, at most {} runs on a path", report.levels, report.max_runs_on_path)),
         ("on disk", format!("{} for {}", output::bytes(report.disk_bytes), output::bytes(report.logical_bytes))),
-        ("amplification", format!("write {write} in the store's life, space {space}")),
+        ("amplification", format!("write {write} since the store was created, space {space}")),
     ];
     output::line(output::figures(&rows))
 }

@@ -1,4 +1,4 @@
-//! `verify`, `compact`, `checkpoint`, `backup`: work on a whole store.
+//! `verify`, `compact`, `checkpoint`, `backup`: maintenance of a store.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     output,
 };
 
-/// The answer of `verify`.
+/// The result of `verify`.
 #[derive(Debug, Serialize)]
 struct Verdict {
     sound: bool,
@@ -25,13 +25,13 @@ struct Verdict {
     problems: Vec<String>,
 }
 
-/// Reads everything and says whether it is sound. Exit code 3 if not.
+/// Reads and checks the whole store. Exit code 3 if it is damaged.
 pub fn verify(args: &ReportArgs) -> Outcome {
     let store = open(&args.store, Access::Read)?;
     let bar = output::spinner("verifying");
     let report = store.verify()?;
     bar.finish_and_clear();
-    // What can be done is said once, at the end.
+    // The advice is printed once, at the end.
     let problems: Vec<String> = report.problems.iter().map(Error::what).collect();
     let verdict = Verdict {
         sound: problems.is_empty(),
@@ -47,7 +47,7 @@ pub fn verify(args: &ReportArgs) -> Outcome {
     match verdict.problems.len() {
         0 => Ok(()),
         n => Err(Failure::Corruption(format!(
-            "{n} problems found; restore from a backup, or `pando salvage` what still reads"
+            "{n} problems found; restore from a backup, or `pando salvage` what is still readable"
         ))),
     }
 }
@@ -58,7 +58,7 @@ fn print_verdict(verdict: &Verdict, json: bool) -> Outcome {
     }
     let word = if verdict.sound { "sound" } else { "DAMAGED" };
     output::line(format_args!(
-        "{word}: {} entries in {} runs, {} copies of nodes, {} blocks, {} large values; {} read and checked",
+        "{word}: {} entries in {} runs, {} copies of index blocks, {} blocks, {} large values; {} read and checked",
         output::count(verdict.entries),
         output::count(verdict.runs),
         output::count(verdict.nodes),
@@ -69,7 +69,7 @@ fn print_verdict(verdict: &Verdict, json: bool) -> Outcome {
     verdict.problems.iter().try_for_each(output::line)
 }
 
-/// The answer of `compact`.
+/// The result of `compact`.
 #[derive(Debug, Serialize)]
 struct Compacted {
     seconds: f64,
@@ -79,7 +79,7 @@ struct Compacted {
     logical_bytes: u64,
 }
 
-/// Merges a range of keys and gives the freed space back.
+/// Compacts a range of keys and waits until its space is free.
 pub fn compact(args: &CompactArgs) -> Outcome {
     let store = open(&args.at.store, Access::Write)?;
     let keyspace = existing(&store, &args.at.keyspace)?;
@@ -107,14 +107,14 @@ pub fn compact(args: &CompactArgs) -> Outcome {
     output::line(format_args!("compacted in {seconds:.2} s: {from} before, {to} after, space amplification {space}"))
 }
 
-/// The answer of `checkpoint`.
+/// The result of `checkpoint`.
 #[derive(Debug, Serialize)]
 struct Checkpointed {
     seconds: f64,
     disk_bytes: u64,
 }
 
-/// Makes everything durable and cuts the log.
+/// Makes all data durable and removes the log that is no longer needed.
 pub fn checkpoint(args: &ReportArgs) -> Outcome {
     let store = open(&args.store, Access::Write)?;
     let started = Instant::now();
@@ -127,7 +127,7 @@ pub fn checkpoint(args: &ReportArgs) -> Outcome {
     output::line(format_args!("checkpoint in {:.2} s, {} on disk", done.seconds, output::bytes(done.disk_bytes)))
 }
 
-/// The answer of `backup`.
+/// The result of `backup`.
 #[derive(Debug, Serialize)]
 struct BackedUp {
     seconds: f64,

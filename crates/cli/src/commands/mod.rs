@@ -1,8 +1,8 @@
-//! One module a command, or a few that are alike.
+//! The commands: one module for each, or for a few that are similar.
 //!
-//! Commands that only read open the store read-only: a shared lock, the log replayed in memory, nothing changed. Those that
-//! only look (`stats`, `keyspaces`, `inspect`) do without the lock where a writer has it.
-//! Commands that write take the writer's lock and close the store before they report.
+//! Commands that only read open the store read-only: they take a shared lock, replay the log in memory and change
+//! nothing. `stats`, `keyspaces` and `inspect` also work while a writer has the lock. Commands that write take the
+//! writer's lock and close the store before they report.
 
 #[cfg(feature = "lab")]
 pub mod bench;
@@ -53,7 +53,7 @@ use crate::{
     output,
 };
 
-/// Does what was asked for.
+/// Runs the command.
 pub fn run(cli: Cli) -> Outcome {
     match cli.command {
         Command::Demo(args) => demo::run(&args),
@@ -87,21 +87,21 @@ pub fn run(cli: Cli) -> Outcome {
     }
 }
 
-/// What a command does with its store.
+/// The access that a command needs to its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Read it.
+    /// Read an existing store.
     Read,
-    /// Write to one that is there.
+    /// Write to an existing store.
     Write,
-    /// Write, and make it if it is not there.
+    /// Write, and create the store if it does not exist.
     Create,
 }
 
-/// How to open the store for a command.
+/// The builder that opens the store for a command.
 ///
 /// # Errors
-/// [`Failure::NotFound`] if there is no such directory and the command does not make one.
+/// [`Failure::NotFound`] if the directory does not exist and the command does not create it.
 pub fn builder(args: &StoreArgs, access: Access) -> Outcome<StoreBuilder> {
     if access != Access::Create {
         require(&args.store)?;
@@ -113,7 +113,7 @@ pub fn builder(args: &StoreArgs, access: Access) -> Outcome<StoreBuilder> {
     })
 }
 
-/// Opens the store for a command. Says so if a reader had to wait for the log.
+/// Opens the store for a command. Prints a note if replaying the log took a reader long.
 pub fn open(args: &StoreArgs, access: Access) -> Outcome<Store> {
     opened(args, access, builder(args, access)?)
 }
@@ -129,14 +129,14 @@ fn opened(args: &StoreArgs, access: Access, builder: StoreBuilder) -> Outcome<St
     Ok(store)
 }
 
-/// What is said where reading the log took long. Commands that only read do that each time, since they write nothing.
+/// The note about a slow replay of the log. Commands that only read replay the log each time, since they write nothing.
 fn slow_opening(took: Duration, log_bytes: u64, store: &Path) -> Option<String> {
     const LONG: Duration = Duration::from_secs(1);
     const MUCH: u64 = 1 << 20;
     let is_told = took >= LONG && log_bytes >= MUCH;
     is_told.then(|| {
         format!(
-            "pando: opening took {:.1} s, to read {} of log; `pando checkpoint {}` once, and it is not read again",
+            "pando: opening took {:.1} s, to replay {} of log; run `pando checkpoint {}` once to avoid this",
             took.as_secs_f64(),
             output::bytes(log_bytes),
             store.display(),
@@ -144,7 +144,7 @@ fn slow_opening(took: Duration, log_bytes: u64, store: &Path) -> Option<String> 
     })
 }
 
-/// What `full` says of the opened store, or where a writer has it open, what `glanced` says of its last checkpoint.
+/// Returns `full` of the opened store or, if a writer has it open, `glanced` of its last checkpoint.
 pub fn open_or_glance<T>(
     args: &StoreArgs,
     full: impl FnOnce(&Store) -> Outcome<T>,
@@ -158,32 +158,33 @@ pub fn open_or_glance<T>(
     }
 }
 
-/// Opens the store to read one keyspace of it.
+/// Opens the store read-only, and one keyspace of it.
 pub fn open_to_read(args: &KeyspaceArgs) -> Outcome<(Store, Keyspace)> {
     let store = open(&args.store, Access::Read)?;
     let keyspace = existing(&store, &args.keyspace)?;
     Ok((store, keyspace))
 }
 
-/// The keyspace `name`, which must be there.
+/// Opens the keyspace `name`, which must exist.
 pub fn existing(store: &Store, name: &str) -> Outcome<Keyspace> {
-    let missing = || Failure::NotFound(format!("there is no keyspace `{name}`; list them with `pando keyspaces`"));
+    let missing =
+        || Failure::NotFound(format!("there is no keyspace `{name}`; list the keyspaces with `pando keyspaces STORE`"));
     store.open_keyspace(name)?.ok_or_else(missing)
 }
 
-/// Refuses names of keyspaces that are not among `there`.
+/// Checks that all `wanted` keyspaces are among `there`.
 pub fn require_keyspaces<'n>(wanted: &[String], there: impl Iterator<Item = &'n str> + Clone, place: &str) -> Outcome {
     match wanted.iter().find(|name| !there.clone().any(|is| is == **name)) {
         None => Ok(()),
         Some(name) => {
             let list = there.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             let list = if list.is_empty() { "none".into() } else { list };
-            Err(Failure::NotFound(format!("there is no keyspace `{name}` in {place}; there is {list}")))
+            Err(Failure::NotFound(format!("there is no keyspace `{name}` in {place}; its keyspaces: {list}")))
         }
     }
 }
 
-/// Opens a file, or stdin for `-`, with a bar that moves as it is read. What is packed with gzip or zstd is unpacked.
+/// Opens a file, or stdin for `-`, with a progress bar. gzip and zstd input is decompressed.
 pub fn open_input(path: &Path, what: &str) -> Outcome<(Box<dyn BufRead>, ProgressBar)> {
     const BUFFER_BYTES: usize = 256 << 10;
     let failed = |e: io::Error| Failure::io(format_args!("opening `{}`", path.display()), &e);
@@ -211,7 +212,7 @@ fn require(store: &Path) -> Outcome {
         return Ok(());
     }
     let path = store.display();
-    Err(Failure::NotFound(format!("there is no store at `{path}`; `pando load` or `pando put` makes one")))
+    Err(Failure::NotFound(format!("there is no store at `{path}`; `pando put` or `pando load` creates one")))
 }
 
 #[cfg(test)]
@@ -219,13 +220,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slow_opening_is_told_if_the_log_is_why() {
+    fn a_slow_opening_is_reported_if_the_log_is_the_reason() {
         let note = |ms, bytes| slow_opening(Duration::from_millis(ms), bytes, Path::new("s"));
         assert_eq!((note(999, 64 << 20), note(5_000, 1 << 10)), (None, None));
         let said = note(1_400, 14_365_491).unwrap();
         assert_eq!(
             said,
-            "pando: opening took 1.4 s, to read 13.7 MiB of log; `pando checkpoint s` once, and it is not read again"
+            "pando: opening took 1.4 s, to replay 13.7 MiB of log; run `pando checkpoint s` once to avoid this"
         );
     }
 }

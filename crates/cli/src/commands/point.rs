@@ -19,7 +19,7 @@ use crate::{
     output::{self, Shown},
 };
 
-/// Prints a key's value. Exit code 1 if it has none.
+/// Prints the value of a key. Exit code 1 if the key does not exist.
 pub fn get(args: &GetArgs) -> Outcome {
     let (_store, keyspace) = open_to_read(&args.at)?;
     let Some(value) = keyspace.get(&args.key)? else {
@@ -40,7 +40,7 @@ pub fn get(args: &GetArgs) -> Outcome {
     })
 }
 
-/// Gives a key a value; makes the store and the keyspace if they are not there.
+/// Sets the value of a key; creates the store and the keyspace if they do not exist.
 pub fn put(args: &PutArgs) -> Outcome {
     let mut value = given_value(args)?;
     let store = open(&args.at.store, Access::Create)?;
@@ -48,12 +48,14 @@ pub fn put(args: &PutArgs) -> Outcome {
     let operator = keyspace.operator().unwrap_or_default();
     OperandForm::of(operator).encode(&mut value).map_err(|why| {
         let name = &args.at.keyspace;
-        Failure::Misuse(format!("{why}; keyspace `{name}` holds counters ({operator}): give a decimal number"))
+        Failure::Misuse(format!(
+            "{why}; values of keyspace `{name}` are counters ({operator}), so give a decimal number"
+        ))
     })?;
     commit(store, args.durability.durability, |batch| batch.put(&keyspace, &args.key, &value))
 }
 
-/// The value of the command line, of stdin or of a file.
+/// Reads the value from the command line, stdin or a file.
 fn given_value(args: &PutArgs) -> Outcome<Vec<u8>> {
     match (args.value.as_deref(), &args.file) {
         (Some("-"), _) => read_value("stdin", &mut io::stdin().lock()),
@@ -64,19 +66,21 @@ fn given_value(args: &PutArgs) -> Outcome<Vec<u8>> {
             read_value(&name, &mut file)
         }
         (None, None) => {
-            Err(Failure::Misuse("the value is missing: give VALUE, or - to read it from stdin, or --file FILE".into()))
+            Err(Failure::Misuse("the value is missing: give VALUE, - to read it from stdin, or --file FILE".into()))
         }
     }
 }
 
-/// All that `input` holds, which is no more than a value can be.
+/// Reads `input` to its end, up to the longest value.
 fn read_value(name: &str, input: &mut dyn Read) -> Outcome<Vec<u8>> {
     let mut value = Vec::new();
     let limit = MAX_VALUE as u64;
     input.take(limit + 1).read_to_end(&mut value).map_err(|e| Failure::io(format_args!("reading {name}"), &e))?;
     if value.len() as u64 > limit {
         let limit = output::bytes(limit);
-        return Err(Failure::Misuse(format!("{name} holds more than {limit}, the longest value; nothing was written")));
+        return Err(Failure::Misuse(format!(
+            "{name} has more than {limit}, the limit for a value; nothing was written"
+        )));
     }
     Ok(value)
 }
@@ -92,27 +96,27 @@ pub fn delete(args: &DeleteArgs) -> Outcome {
     })
 }
 
-/// The range that is to be deleted, if no key is named. An empty option, as an unset variable of a shell gives it, must not
-/// empty the keyspace.
+/// The range to delete, if no key is given. An empty option, as from an unset shell variable, must not delete every
+/// key.
 fn deleted_range(args: &DeleteArgs) -> Outcome<Bounds> {
     let range = &args.range;
     let named = [&range.from, &range.to, &range.prefix].into_iter().flatten().count();
     if args.key.is_none() && !args.all {
-        const ALL: &str = "; say --all if every key of the keyspace is meant";
+        const ALL: &str = "; use --all to delete every key of the keyspace";
         let empty = [&range.from, &range.prefix].into_iter().flatten().all(Vec::is_empty) && range.to.is_none();
         if named == 0 {
             return Err(Failure::Misuse(format!(
-                "nothing is named: give a KEY, or a range with --from, --to or --prefix{ALL}"
+                "nothing to delete is named: give a KEY, or a range with --from, --to or --prefix{ALL}"
             )));
         }
         if empty {
-            return Err(Failure::Misuse(format!("this range holds every key{ALL}")));
+            return Err(Failure::Misuse(format!("the range covers every key, because the options are empty{ALL}")));
         }
     }
     bounds(range)
 }
 
-/// Merges an operand; makes the store and the keyspace if they are not there and an operator is named.
+/// Merges an operand; creates the store and the keyspace if they do not exist and an operator is given.
 pub fn merge(args: MergeArgs) -> Outcome {
     let access = if args.operator.is_some() { Access::Create } else { Access::Write };
     let store = open(&args.at.store, access)?;
@@ -122,14 +126,14 @@ pub fn merge(args: MergeArgs) -> Outcome {
     commit(store, args.durability.durability, |batch| batch.merge(&keyspace, &args.key, &operand))
 }
 
-/// The keyspace, made with `operator` if that is given, else as it is.
+/// Opens the keyspace; with `operator` given, creates it if it does not exist.
 fn merging(store: &Store, at: &KeyspaceArgs, operator: Option<&str>) -> Outcome<Keyspace> {
     let Some(operator) = operator else {
         let keyspace = existing(store, &at.keyspace)?;
         if keyspace.operator().is_none() {
             let name = &at.keyspace;
             return Err(Failure::Misuse(format!(
-                "keyspace `{name}` has no merge operator; create one that has: `pando keyspace create STORE NAME --merge OPERATOR`"
+                "keyspace `{name}` has no merge operator; create one with `pando keyspace create STORE NAME --merge OPERATOR`"
             )));
         }
         return Ok(keyspace);
@@ -137,7 +141,7 @@ fn merging(store: &Store, at: &KeyspaceArgs, operator: Option<&str>) -> Outcome<
     Ok(store.keyspace_with(&at.keyspace, KeyspaceOptions::new().merge_named(operator)?)?)
 }
 
-/// Commits what `fill` writes, and closes the store.
+/// Commits the batch that `fill` fills, and closes the store.
 fn commit(store: Store, durability: DurabilityName, fill: impl FnOnce(&mut Batch)) -> Outcome {
     let mut batch = store.batch();
     fill(&mut batch);

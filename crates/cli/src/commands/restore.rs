@@ -1,7 +1,7 @@
-//! `restore`: a store from the text that [`super::dump`] writes.
+//! `restore`: creates keyspaces from the text that [`super::dump`] writes.
 //!
-//! Restoring is strict where loading is lenient: a dump was written by a machine, so its first wrong line ends the work.
-//! Nothing is reported done before the last line, `\!done`, has been read and everything synced.
+//! Unlike `load`, `restore` is strict: a program wrote the dump, so the first malformed line is an error. Success is
+//! reported only after the last line, `\!done`, was read and everything was synced.
 
 use std::{io::BufRead, time::Instant};
 
@@ -16,12 +16,12 @@ use crate::{
     kv, output,
 };
 
-/// Records in a commit at most.
+/// The most records in a commit.
 const COMMIT_RECORDS: usize = 1_000;
-/// Bytes in a commit at most, but for its last record.
+/// The most bytes in a commit, without its last record.
 const COMMIT_BYTES: usize = 1 << 20;
 
-/// The answer of `restore`.
+/// The result of `restore`.
 #[derive(Debug, Serialize)]
 struct Restored {
     keyspaces: u64,
@@ -33,7 +33,7 @@ struct Restored {
 pub fn run(args: &RestoreArgs) -> Outcome {
     let (input, bar) = open_input(&args.file, "a dump")?;
     let mut reader = Reader { lines: Lines::new(input) };
-    // Before the store is made: what is no dump leaves nothing to clear away.
+    // Before the store is created, so that input that is not a dump leaves no store behind.
     check_header(&mut reader).map_err(|failure| failure.context("line 1"))?;
     let store = open(&args.store, Access::Create)?;
     let started = Instant::now();
@@ -62,13 +62,14 @@ impl<R: BufRead> Reader<R> {
             Line::Text(text) => Ok(text.strip_suffix(b"\r").unwrap_or(text)),
             Line::TooLong => Err(Failure::Corruption(lines::TOO_LONG.into())),
             Line::End => Err(Failure::Corruption(
-                "the dump ends before its `\\!done`: it is cut off; what came before is in the store".into(),
+                "the dump is incomplete: its `\\!done` line is missing; the records before the end are in the store"
+                    .into(),
             )),
         }
     }
 }
 
-/// Reads the first line, which says that this is a dump.
+/// Checks the first line of the dump.
 fn check_header(reader: &mut Reader<impl BufRead>) -> Outcome {
     let header = format!("{}\t{}", dump::HEADER, dump::VERSION);
     let first = reader.next()?;
@@ -76,10 +77,10 @@ fn check_header(reader: &mut Reader<impl BufRead>) -> Outcome {
         return Ok(());
     }
     let found = kv::escaped(&first[..first.len().min(40)]);
-    Err(Failure::Misuse(format!("this is no dump of version {}: it starts with `{found}`", dump::VERSION)))
+    Err(Failure::Misuse(format!("the input is not a dump of version {}: it starts with `{found}`", dump::VERSION)))
 }
 
-/// Restores the keyspaces of `only`, or all if that is empty; gives the numbers of keyspaces and of records.
+/// Restores the keyspaces `only`, or all if it is empty; returns the numbers of keyspaces and of records.
 fn restore(store: &Store, reader: &mut Reader<impl BufRead>, only: &[String]) -> Outcome<(u64, u64)> {
     let (mut restored, mut records) = (0, 0);
     let mut names: Vec<String> = Vec::new();
@@ -91,7 +92,7 @@ fn restore(store: &Store, reader: &mut Reader<impl BufRead>, only: &[String]) ->
             return Ok((restored, records));
         }
         let header = directive(line, dump::KEYSPACE)
-            .ok_or_else(|| Failure::Corruption("a `\\!keyspace` or `\\!done` line was expected".into()))?;
+            .ok_or_else(|| Failure::Corruption("expected a `\\!keyspace` or `\\!done` line; make a new dump".into()))?;
         let (name, options) = describe(header)?;
         if only.is_empty() || only.contains(&name) {
             let keyspace = create(store, &name, options)?;
@@ -104,21 +105,21 @@ fn restore(store: &Store, reader: &mut Reader<impl BufRead>, only: &[String]) ->
     }
 }
 
-/// What follows `word` and a TAB, if the line starts so.
+/// The rest of a line that starts with `word` and a TAB.
 fn directive<'l>(line: &'l [u8], word: &str) -> Option<&'l [u8]> {
     line.strip_prefix(word.as_bytes())?.strip_prefix(b"\t")
 }
 
-/// Compares the number that a directive states with what was read.
+/// Compares the number in a directive with the number read.
 fn check_count(what: &str, promised: &[u8], found: u64) -> Outcome {
     if promised == found.to_string().as_bytes() {
         return Ok(());
     }
     let promised = kv::escaped(promised);
-    Err(Failure::Corruption(format!("the dump says {promised} {what} where it holds {found}; make the dump again")))
+    Err(Failure::Corruption(format!("the dump states {promised} {what}, but has {found}; make a new dump")))
 }
 
-/// The name and the options of the keyspace that a header describes.
+/// Parses the header of a keyspace: its name and options.
 fn describe(header: &[u8]) -> Outcome<(String, KeyspaceOptions)> {
     let damaged = |why: String| Failure::Corruption(format!("keyspace header: {why}"));
     let mut fields = header.split(|&b| b == b'\t').map(|field| {
@@ -134,26 +135,30 @@ fn describe(header: &[u8]) -> Outcome<(String, KeyspaceOptions)> {
             Some(("index", index)) => options.index(index.parse::<IndexOptions>()?),
             Some(("operator", operator)) => options.merge_named(operator)?,
             Some(("large_values_over", bytes)) => {
-                let bytes = bytes.parse().map_err(|_| damaged(format!("`{bytes}` is no number of bytes")))?;
+                let bytes = bytes.parse().map_err(|_| damaged(format!("`{bytes}` is not a number of bytes")))?;
                 options.blob_threshold(bytes)
             }
-            _ => return Err(Failure::Misuse(format!("`{field}` is unknown here; use a newer pando"))),
+            _ => {
+                return Err(Failure::Misuse(format!(
+                    "unknown keyspace option `{field}`; restore with a newer version of pando"
+                )));
+            }
         };
     }
     Ok((name, options))
 }
 
-/// Makes a keyspace that must not be there.
+/// Creates a keyspace that must not exist.
 fn create(store: &Store, name: &str, options: KeyspaceOptions) -> Outcome<Keyspace> {
     if store.open_keyspace(name)?.is_some() {
         return Err(Failure::Misuse(format!(
-            "keyspace `{name}` is there already; restore into a new store, or drop it with `pando keyspace drop`"
+            "keyspace `{name}` exists already; restore into a new store, or drop it first with `pando keyspace drop`"
         )));
     }
     Ok(store.keyspace_with(name, options)?)
 }
 
-/// Reads a keyspace that is not wanted. Its records are counted: a damaged dump is found all the same.
+/// Skips a keyspace. Its records are counted, so that a damaged dump is detected.
 fn pass_over(reader: &mut Reader<impl BufRead>) -> Outcome {
     let mut records = 0;
     loop {
@@ -165,7 +170,7 @@ fn pass_over(reader: &mut Reader<impl BufRead>) -> Outcome {
     }
 }
 
-/// Puts the records of one keyspace; gives their number.
+/// Puts the records of one keyspace; returns their number.
 fn fill(store: &Store, keyspace: &Keyspace, reader: &mut Reader<impl BufRead>) -> Outcome<u64> {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let mut records = 0u64;

@@ -1,4 +1,4 @@
-//! `salvage`: what can still be read of a damaged store, in a new one, and what is lost.
+//! `salvage`: copies the readable part of a damaged store to a new one and lists what is lost.
 
 use std::time::Instant;
 
@@ -12,13 +12,13 @@ use crate::{
     kv, output,
 };
 
-/// The answer of `salvage`.
+/// The result of `salvage`.
 #[derive(Debug, Serialize)]
 struct Report {
     complete: bool,
     seconds: f64,
     keyspaces: Vec<KeyspaceReport>,
-    /// The damage at which the log was cut.
+    /// The damage at which reading the log ended.
     log_cut: Option<String>,
 }
 
@@ -31,12 +31,12 @@ struct KeyspaceReport {
     losses: Vec<LossReport>,
 }
 
-/// Keys are escaped; without `to` the range has no end.
+/// A lost range. Keys are escaped; without `to` the range has no upper bound.
 #[derive(Debug, Serialize)]
 struct LossReport {
     from: String,
     to: Option<String>,
-    /// Only what was written after this seqno.
+    /// Set if only writes after this seqno are lost.
     after_seqno: Option<u64>,
     reason: String,
 }
@@ -48,7 +48,7 @@ impl From<&Loss> for LossReport {
             from: kv::escaped(&loss.range.from),
             to: to.map(|to| kv::escaped(to)),
             after_seqno: loss.after,
-            // What can be done about it is being done.
+            // Without the advice, which would be to salvage.
             reason: loss.reason.what(),
         }
     }
@@ -68,12 +68,12 @@ impl Report {
     }
 }
 
-/// Copies what can be read. Exit code 5 if something is lost.
+/// Copies the readable data. Exit code 5 if some is lost.
 pub fn run(args: &SalvageArgs) -> Outcome {
     let from = builder(&args.store, Access::Read)?;
     if args.to.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         let to = args.to.display();
-        return Err(Failure::Misuse(format!("`{to}` is not empty; name a directory that does not exist")));
+        return Err(Failure::Misuse(format!("`{to}` is not empty; name a new or empty directory")));
     }
     let started = Instant::now();
     let out = pandodb::Store::open(&args.to)?;
@@ -93,7 +93,7 @@ pub fn run(args: &SalvageArgs) -> Outcome {
         return Ok(());
     }
     Err(Failure::Lost(format!(
-        "{losses} ranges are lost in part or whole; the report names them; keep the damaged store"
+        "{losses} key ranges are lost, completely or in part; the report above lists them; keep the damaged store"
     )))
 }
 
@@ -102,19 +102,18 @@ fn print(report: &Report, args: &SalvageArgs) -> Outcome {
         let (entries, bytes) = (output::count(keyspace.entries), output::bytes(keyspace.bytes));
         let stale = match keyspace.stale {
             0 => String::new(),
-            stale => format!(", {} of them perhaps out of date", output::count(stale)),
+            stale => format!(", {} of them possibly out of date", output::count(stale)),
         };
         output::line(format_args!("{}: {entries} entries, {bytes}{stale}", keyspace.name))?;
         for loss in &keyspace.losses {
             let to = loss.to.as_deref().unwrap_or("the end");
-            let after =
-                loss.after_seqno.map_or(String::new(), |seqno| format!(", what was written after seqno {seqno}"));
+            let after = loss.after_seqno.map_or(String::new(), |seqno| format!(", writes after seqno {seqno}"));
             output::line(format_args!("  lost: from `{}` to {to}{after}: {}", loss.from, loss.reason))?;
         }
     }
     if let Some(damage) = &report.log_cut {
         output::line(format_args!("the log is damaged; keyspaces created after the damage are lost: {damage}"))?;
     }
-    let word = if report.complete { "everything" } else { "what could be read" };
+    let word = if report.complete { "everything" } else { "the readable part" };
     output::line(format_args!("{word} copied to `{}` in {:.2} s", args.to.display(), report.seconds))
 }

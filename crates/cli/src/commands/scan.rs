@@ -13,16 +13,18 @@ use crate::{
     output::{self, Out, Shown},
 };
 
-/// A range of keys as the store takes it.
+/// A range of keys, in the form that the store accepts.
 pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The range that the arguments describe: all of `--from`, `--to` and `--prefix` hold.
+/// The range of the arguments: the intersection of `--from`, `--to` and `--prefix`.
 ///
 /// # Errors
-/// [`Failure::Misuse`] for an empty `--to`, which no key is before.
+/// [`Failure::Misuse`] for an empty `--to`: no key is below it.
 pub fn bounds(args: &RangeArgs) -> Outcome<Bounds> {
     if args.to.as_ref().is_some_and(Vec::is_empty) {
-        return Err(Failure::Misuse("--to is empty: no key is before it; leave it out for no bound".into()));
+        return Err(Failure::Misuse(
+            "--to is empty, and no key is below an empty key; omit --to for a range without end".into(),
+        ));
     }
     let mut range = KeyRange::new(args.from.clone().unwrap_or_default(), args.to.clone().unwrap_or_default());
     if let Some(prefix) = &args.prefix {
@@ -59,7 +61,7 @@ pub fn scan(args: &ScanArgs) -> Outcome {
     output::finish(out)
 }
 
-/// Prints one record. `scratch` is a buffer of the caller's.
+/// Prints one record. `scratch` is a reusable buffer.
 fn print(out: &mut Out, args: &ScanArgs, key: &[u8], value: &[u8], scratch: &mut Vec<u8>) -> Outcome {
     let number = args.form.filter(|_| !args.keys).map(|form| form.print(value)).transpose();
     let number = number.map_err(|why| Failure::Misuse(format!("key `{}`: {why}", kv::escaped(key))))?;
@@ -80,7 +82,7 @@ fn print(out: &mut Out, args: &ScanArgs, key: &[u8], value: &[u8], scratch: &mut
     written.map_err(|e| output::lost(&e))
 }
 
-/// The answer of `count`.
+/// The result of `count`.
 #[derive(Debug, Serialize)]
 struct Count<'a> {
     keyspace: &'a str,
@@ -88,7 +90,7 @@ struct Count<'a> {
     exact: bool,
 }
 
-/// Counts the keys of a range: exactly, by reading them, or by estimate, without.
+/// Counts the keys of a range by reading them, or estimates the number without reading them.
 pub fn count(args: &CountArgs) -> Outcome {
     let (_store, keyspace) = open_to_read(&args.at)?;
     let records = if args.estimate {
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn all_conditions_hold_at_once() {
+    fn a_range_is_the_intersection_of_all_options() {
         let bound = |text: &str| text.as_bytes().to_vec();
         let found = bounds(&range(Some("ab1"), Some("b"), Some("ab"))).unwrap();
         assert_eq!(found, (Bound::Included(bound("ab1")), Bound::Excluded(bound("ac"))));

@@ -1,7 +1,8 @@
-//! `sim`: breaks things until a promise breaks.
+//! `sim`: tests the guarantees of the engine under crashes, faults, damage and concurrency.
 //!
-//! Runs units of the harnesses of `pandodb-proof` on all cores and prints what was tried. A broken promise is a failure with
-//! exit code 3; the lines before it hold the seed, the shortest history that was found, and the command that shows it again.
+//! Runs units of the harnesses of `pandodb-proof` on all cores and prints the number of cases. A broken guarantee is a
+//! failure with exit code 3; the lines before it give the seed, a minimised history, and the command that reproduces
+//! it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +29,7 @@ struct Line<'a> {
     runs: u64,
     what: &'static str,
     rate: f64,
-    /// Hours to the figure of a night at this rate.
+    /// Hours of a complete soak at this rate.
     soak_hours: f64,
     counts: &'a BTreeMap<String, u64>,
     digest: String,
@@ -45,7 +46,7 @@ struct Found<'a> {
     replay: String,
 }
 
-/// The share of the time of all kinds that a kind takes.
+/// The fraction of the total time that a kind gets.
 fn share(kind: Kind) -> f64 {
     match kind {
         Kind::Crash => 0.25,
@@ -59,10 +60,10 @@ fn share(kind: Kind) -> f64 {
     }
 }
 
-/// Runs what was asked for.
+/// Runs the kinds of tests that were asked for.
 ///
 /// # Errors
-/// [`Failure::Corruption`] if a promise was broken.
+/// [`Failure::Corruption`] if a guarantee was broken.
 pub fn run(args: &SimArgs) -> Outcome {
     if args.seconds.is_some_and(|seconds| !(0.0..1e9).contains(&seconds)) {
         return Err(Failure::Misuse("--seconds must be a number of seconds, such as 60".into()));
@@ -86,14 +87,16 @@ pub fn run(args: &SimArgs) -> Outcome {
     }
     match broken {
         0 => Ok(()),
-        n => Err(Failure::Corruption(format!("{n} broken promises; the lines above say how to see each again"))),
+        n => Err(Failure::Corruption(format!(
+            "{n} broken guarantees; the lines above give the command that reproduces each"
+        ))),
     }
 }
 
-/// One run of `disk` on the file system of a directory.
+/// Runs one seed of `disk` on the file system of a directory.
 fn run_on_disk(args: &SimArgs, dir: &Path) -> Outcome {
     if args.kind.kinds() != [Kind::Disk] {
-        return Err(Failure::Misuse("--dir goes with `pando sim disk` only".into()));
+        return Err(Failure::Misuse("--dir works with `pando sim disk` only".into()));
     }
     let plan = disk::Plan::of(args.seed);
     let options = |builder: StoreBuilder| args.memory_budget.into_iter().fold(builder, StoreBuilder::memory_budget);
@@ -103,7 +106,7 @@ fn run_on_disk(args: &SimArgs, dir: &Path) -> Outcome {
     }
 }
 
-/// What the figure of a change holds beside the runs.
+/// Checks the other requirements of `--ci` besides the number of runs.
 fn complete(total: &Total, kind: Kind) -> Outcome {
     let (units, inside) = (total.next - total.seed, total.tally.counted("crashes inside recovery"));
     let short = |what: String| Err(Failure::Corruption(format!("{}: {what}", kind.name())));
@@ -111,10 +114,12 @@ fn complete(total: &Total, kind: Kind) -> Outcome {
         indexes::only().is_none() && total.tally.counted(&indexes::counter(*index)) * 10 < total.tally.runs
     };
     if let Some(index) = IndexKind::all().find(least) {
-        return short(format!("less than a tenth of the {} were on {index}", kind.what()));
+        return short(format!("fewer than a tenth of the {} used index {index}", kind.what()));
     }
     match kind {
-        Kind::Crash if units < crash::units_of_three_letters() => short(format!("{units} units miss short histories")),
+        Kind::Crash if units < crash::units_of_three_letters() => {
+            short(format!("{units} units do not cover all short histories"))
+        }
         Kind::Crash if inside < 25_000 => short(format!("only {inside} crashes inside recovery")),
         Kind::Kill if total.tally.counted("batches") == 0 => short("the killed processes wrote nothing".into()),
         _ => Ok(()),
@@ -122,7 +127,7 @@ fn complete(total: &Total, kind: Kind) -> Outcome {
 }
 
 fn run_kind(args: &SimArgs, kind: Kind, alone: bool) -> Outcome<Total> {
-    let failed = |e: std::io::Error| Failure::io("the state of the simulation", &e);
+    let failed = |e: std::io::Error| Failure::io("reading or writing the state of the simulation", &e);
     let goal = |column| Some(kind.goal(column));
     let until = Until {
         time: args.seconds.map(|seconds| Duration::from_secs_f64(if alone { seconds } else { seconds * share(kind) })),
@@ -194,10 +199,10 @@ fn print(total: &Total, kind: Kind, json: bool) -> Outcome {
     tally.failures.iter().try_for_each(|failure| output::line(soak::describe(kind, failure)))
 }
 
-/// Is the process that gets killed.
+/// Runs the process that `sim kill` kills.
 ///
 /// # Errors
-/// What the store fails with.
+/// Those of the store.
 pub fn child(args: &SimChildArgs) -> Outcome {
     if let Some(kind) = args.index {
         indexes::use_only(kind);

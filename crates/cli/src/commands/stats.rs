@@ -1,7 +1,7 @@
-//! `stats` and `keyspaces`: what the store says about itself.
+//! `stats` and `keyspaces`: figures and keyspaces of a store.
 //!
-//! Where another process has the store open for writing, both show it as of its last checkpoint ([`pandodb::check::glance`]): no lock,
-//! no log, and the writer does not notice.
+//! If another process has the store open for writing, both show its last checkpoint ([`pandodb::check::glance`]). They
+//! take no lock and read no log, so that the writer is not affected.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,12 +17,12 @@ use crate::{
     output,
 };
 
-/// Below this many bytes an amplification says more about headers than about the store.
+/// Below this many bytes an amplification is not shown: it would mostly measure headers.
 const TELLING_BYTES: u64 = 1 << 20;
 
-/// [`StoreStats`] for programs. Sizes are in bytes; an amplification is a ratio, that of writes over the life of the store;
-/// what counts events counts them since the store was opened, by this process. Beside a writer `as_of` is there, and what
-/// only the writer knows is null.
+/// [`StoreStats`] as JSON. Sizes are in bytes. An amplification is a ratio; write amplification is since the store was
+/// created. Counters of events start when this process opens the store. If another process has the store open, `as_of`
+/// is set, and fields that only that process knows are null.
 #[derive(Debug, Serialize)]
 struct Stats {
     as_of: Option<AsOf>,
@@ -49,11 +49,11 @@ struct Stats {
     keyspaces: Vec<KeyspaceFigures>,
 }
 
-/// The checkpoint that a glance shows.
+/// The checkpoint that the figures describe.
 #[derive(Debug, Serialize)]
 struct AsOf {
     generation: u64,
-    /// By the clocks of the writer and of this process; `None` if the store does not say when it was taken.
+    /// By the clocks of the writer and of this process; `None` if the time of the checkpoint is unknown.
     checkpoint_seconds_ago: Option<u64>,
 }
 
@@ -66,9 +66,7 @@ impl AsOf {
     /// "the last checkpoint, 12 s ago (…)".
     fn in_words(&self) -> String {
         let age = self.checkpoint_seconds_ago.map_or_else(|| "at an unknown time".into(), |s| format!("{s} s ago"));
-        format!(
-            "the last checkpoint, {age} (another process has the store open); what was written since is not counted"
-        )
+        format!("the last checkpoint, {age} (another process has the store open); later writes are not included")
     }
 }
 
@@ -83,7 +81,7 @@ struct Written {
     data_bytes: u64,
 }
 
-/// Bytes held, by part, against the budget; and what the system says that the process has held at most.
+/// Memory by part, the budget, and the peak memory of the process as reported by the system.
 #[derive(Debug, Serialize)]
 struct Memory {
     budget_bytes: u64,
@@ -101,7 +99,7 @@ struct Latencies {
     read: LatencyFigures,
 }
 
-/// One keyspace; records are an estimate.
+/// One keyspace. The number of records is an estimate.
 #[derive(Debug, Serialize)]
 struct KeyspaceFigures {
     name: String,
@@ -214,7 +212,7 @@ impl From<&Glance> for Stats {
 }
 
 impl Stats {
-    /// What follows from the keyspaces; the rest is not known.
+    /// Sums over the keyspaces; all other fields are zero or unknown.
     fn of(keyspaces: Vec<KeyspaceFigures>) -> Stats {
         Stats {
             as_of: None,
@@ -247,12 +245,12 @@ fn ratio(of: u64, to: u64) -> f64 {
     if to == 0 { 0.0 } else { of as f64 / to as f64 }
 }
 
-/// An amplification, or `-` if it is measured against so few bytes that it says nothing.
+/// Formats an amplification; `-` if it is measured over fewer than [`TELLING_BYTES`].
 pub fn amplification(ratio: f64, bytes: u64) -> String {
     if bytes < TELLING_BYTES { "-".into() } else { format!("{ratio:.2}") }
 }
 
-/// Prints sizes, amplifications, levels, debt and memory.
+/// Prints sizes, amplification, levels, debt and memory.
 pub fn stats(args: &ReportArgs) -> Outcome {
     let stats = open_or_glance(&args.store, |store| Ok(Stats::from(&store.stats()?)), |seen| Stats::from(&seen))?;
     if args.json { output::json(&stats) } else { output::line(describe(&stats)) }
@@ -295,7 +293,7 @@ fn parts(parts: &[(&str, u64)]) -> String {
     parts.join(", ")
 }
 
-/// One line for a distribution of latencies.
+/// Formats a distribution of latencies as one line.
 pub fn latency_line(of: &LatencyFigures) -> String {
     if of.count == 0 {
         return "none".into();
@@ -330,7 +328,7 @@ fn keyspace_table(keyspaces: &[KeyspaceFigures]) -> String {
     output::table(&head, &rows)
 }
 
-/// One keyspace, as `keyspaces` lists it.
+/// One keyspace in the list of `keyspaces`.
 #[derive(Debug, Serialize)]
 struct Listed {
     name: String,
@@ -338,7 +336,7 @@ struct Listed {
     /// The type of its index.
     index: &'static str,
     mode: &'static str,
-    /// The options that are not the default.
+    /// The options that differ from the default.
     options: BTreeMap<&'static str, String>,
     operator: Option<String>,
     large_values_over: usize,
@@ -361,7 +359,7 @@ impl From<KeyspaceInfo> for Listed {
 /// Lists the keyspaces: name, index with its mode and options, operator.
 pub fn keyspaces(args: &ReportArgs) -> Outcome {
     let glanced = |seen: Glance| {
-        // On stderr, so that the list reads the same in both cases.
+        // On stderr, so that stdout has the same form in both cases.
         eprintln!("pando: as of {}", AsOf::new(&seen).in_words());
         seen.keyspaces.into_iter().map(|k| k.info).collect()
     };

@@ -1,4 +1,4 @@
-//! The second load: a process of its own, which is killed while it writes, and the parent that kills it.
+//! The second load: a child process that is killed while it writes, and the parent that kills it.
 //!
 //! ```text
 //! parent                                 child
@@ -7,7 +7,7 @@
 //! read   ◀─────────── acked 1000 ───────
 //! …
 //! SIGKILL ─────────────────────────────▶ ✗
-//! read what is left in the pipe: the last whole line is the last acknowledgement
+//! read the rest of the pipe: the last complete line is the last acknowledgement
 //! ```
 
 use std::{
@@ -28,14 +28,14 @@ use crate::{
     output,
 };
 
-/// The child acknowledges every so many flights.
+/// The child acknowledges each time it has committed this many flights.
 const ACK_EVERY: usize = 500;
-/// The parent kills it when it has acknowledged so many.
+/// The parent kills the child after this many acknowledged flights,
 const KILL_AT: usize = FLIGHTS * 2 / 5;
-/// … and this long after that.
+/// and this delay.
 const KILL_DELAY: Duration = Duration::from_millis(5);
 
-/// What the child is: a load that acknowledges, until it is killed.
+/// The child: loads and acknowledges until it is killed.
 pub fn run(args: &DemoChildArgs) -> Outcome {
     let ledger = Ledger::open(&args.store)?;
     let mut latencies = Latencies::new();
@@ -48,23 +48,23 @@ pub fn run(args: &DemoChildArgs) -> Outcome {
     ledger.close()
 }
 
-/// A child that does not outlive its parent's interest.
+/// Kills the child process when it is dropped.
 struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Both fail only if it is gone already, which is what is wanted.
+        // Both fail only if the process has ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts the second load on `store` and kills it in the middle; gives the number of flights that it acknowledged.
+/// Starts the second load on `store` and kills it in the middle; returns the number of acknowledged flights.
 ///
 /// # Errors
 /// If the child cannot be started, or ends before it is killed.
 pub fn load_and_kill(store: &Path) -> Outcome<usize> {
-    let failed = |e: std::io::Error| Failure::io("the child process of the demo", &e);
+    let failed = |e: std::io::Error| Failure::io("running the child process of the demo", &e);
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
     command.arg("demo-child").arg(store).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -75,7 +75,7 @@ pub fn load_and_kill(store: &Path) -> Outcome<usize> {
     while acked < KILL_AT {
         acked = next_ack(&mut acks).map_err(failed)?.ok_or_else(too_early)?;
     }
-    // An acknowledgement has just woken us; some moments later the child is anywhere between two of them.
+    // The delay makes the kill fall between two acknowledgements.
     std::thread::sleep(KILL_DELAY);
     child.0.kill().map_err(failed)?;
     let status = child.0.wait().map_err(failed)?;
@@ -89,7 +89,7 @@ fn too_early() -> Failure {
     Failure::Io("the child of the demo ended before it was killed; see its message above".into())
 }
 
-/// The next acknowledgement; `None` at the end, or at a line that the kill has cut off.
+/// The next acknowledgement; `None` at the end, or at a line that the kill truncated.
 fn next_ack(acks: &mut impl BufRead) -> std::io::Result<Option<usize>> {
     let mut line = String::new();
     acks.read_line(&mut line)?;
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_cut_off_is_no_acknowledgement() {
+    fn a_truncated_line_is_not_an_acknowledgement() {
         let mut acks = &b"acked 500\nacked 1000\nacked 15"[..];
         assert_eq!(next_ack(&mut acks).unwrap(), Some(500));
         assert_eq!(next_ack(&mut acks).unwrap(), Some(1000));

@@ -1,7 +1,7 @@
-//! The plain file: 231,083 flights of early 2001, packed into the binary.
+//! The data set: 231,083 flights of early 2001, a gzip file in the binary.
 //!
-//! Source, licence and how it was made: `data/README.md`. A line is `MMDDHHMM,delay,distance,origin,destination`; delays
-//! are in minutes and may be negative, distances in miles.
+//! `data/README.md` states its source and licence and how it was made. A line is
+//! `MMDDHHMM,delay,distance,origin,destination`; delays are in minutes and may be negative, distances in miles.
 
 use std::io::{BufRead, BufReader};
 
@@ -9,13 +9,13 @@ use flate2::bufread::GzDecoder;
 
 use crate::failure::{Failure, Outcome};
 
-/// The file, compressed.
+/// The gzip file.
 static PACKED: &[u8] = include_bytes!("../../data/flights.csv.gz");
 
-/// How many flights there are.
+/// The number of flights.
 pub const FLIGHTS: usize = 231_083;
 
-/// A flight as the plain file has it.
+/// A line of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flight {
     /// Departure, `2001-MM-DDTHH:MM`.
@@ -31,12 +31,12 @@ pub struct Flight {
 }
 
 impl Flight {
-    /// Its key in `events`: time, airport, which load, line of the file. Ordered by time.
+    /// The key in `events`: time, airport, number of the load (`pass`), line of the file. Keys are ordered by time.
     pub fn key(&self, pass: u8, index: usize) -> String {
         format!("{}|{}|{pass}|{index:06}", self.time, self.origin)
     }
 
-    /// Its value in `events`.
+    /// The value in `events`.
     pub fn row(&self) -> String {
         format!("{},{},{}", self.delay, self.distance, self.destination)
     }
@@ -47,7 +47,7 @@ impl Flight {
     }
 }
 
-/// The load and the line that a key in `events` names.
+/// Parses a key in `events`: the number of the load and the line of the file.
 pub fn parse_key(key: &[u8]) -> Option<(u8, usize)> {
     let mut parts = std::str::from_utf8(key).ok()?.rsplit('|');
     let index = parts.next()?.parse().ok()?;
@@ -55,13 +55,16 @@ pub fn parse_key(key: &[u8]) -> Option<(u8, usize)> {
     Some((pass, index))
 }
 
-/// Unpacks the file.
+/// Decompresses and parses the file.
 ///
 /// # Errors
 /// [`Failure::Corruption`] if the binary's copy is damaged.
 pub fn read() -> Outcome<Vec<Flight>> {
-    let damaged =
-        |line: usize| Failure::Corruption(format!("the packed flights are damaged at line {line}; build again"));
+    let damaged = |line: usize| {
+        Failure::Corruption(format!(
+            "the flight data inside this program is damaged at line {line}; build the program again"
+        ))
+    };
     let mut flights = Vec::with_capacity(FLIGHTS);
     for (i, line) in BufReader::new(GzDecoder::new(PACKED)).lines().enumerate().skip(1) {
         let line = line.map_err(|_| damaged(i + 1))?;
@@ -91,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_file_is_whole() {
+    fn the_file_is_complete() {
         let flights = read().unwrap();
         assert_eq!(flights[0].key(1, 0), "2001-01-01T00:01|MCI|1|000000");
         assert_eq!(flights[0].row(), "14,405,MDW");
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_back() {
+    fn keys_are_parsed() {
         assert_eq!(parse_key(b"2001-01-01T00:01|MCI|2|000017"), Some((2, 17)));
         assert_eq!(parse_key(b"x"), None);
     }

@@ -1,4 +1,4 @@
-//! The demo's store: events, and counters that are never read to be written.
+//! The demo's store: events, and counters that are updated by merges, without reads.
 //!
 //! ```text
 //! one flight = one atomic batch
@@ -8,8 +8,8 @@
 //!   merge  days        2001-02-14  + 1        (add_u64)
 //! ```
 //!
-//! So the counters can be recounted from the events at any time, and a difference of one would show that a batch was
-//! half there, applied twice, or lost.
+//! So the counters can be recomputed from the events at any time. A difference of one shows that a batch was partially
+//! applied, applied twice, or lost.
 
 use std::{collections::BTreeMap, path::Path, time::Instant};
 
@@ -22,12 +22,12 @@ use crate::{
     meter::Latencies,
 };
 
-/// What the demo's store may hold in memory, in bytes.
+/// The memory budget of the demo's store, in bytes.
 pub const MEMORY_BUDGET: usize = 64 << 20;
-/// Small, so that a small data set makes a tree worth the name.
+/// Small, so that the small data set makes a tree of several levels.
 const MEMTABLE_BYTES: usize = 1 << 20;
 
-/// The counters that belong to a set of events.
+/// The counters of a set of events.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Departures by airport.
@@ -46,12 +46,12 @@ impl Counters {
         *self.days.entry(flight.day().to_owned()).or_default() += 1;
     }
 
-    /// How many counters there are.
+    /// The number of counters.
     pub fn len(&self) -> usize {
         self.departures.len() + self.delays.len() + self.days.len()
     }
 
-    /// How many counters differ between `self` and `other`.
+    /// The number of counters that differ between `self` and `other`.
     pub fn off(&self, other: &Counters) -> usize {
         differences(&self.departures, &other.departures)
             + differences(&self.delays, &other.delays)
@@ -67,13 +67,13 @@ fn differences<V: PartialEq>(a: &BTreeMap<String, V>, b: &BTreeMap<String, V>) -
 /// The events of the store, checked against the file.
 #[derive(Debug)]
 pub struct Recount {
-    /// The counters as they should be.
+    /// The counters, computed from the events.
     pub counters: Counters,
-    /// Which lines of the file the second load has left, in order of their keys' lines.
+    /// For each line of the file: whether the event of the second load is in the store.
     pub second: Vec<bool>,
-    /// Events of the first load.
+    /// The number of events of the first load.
     pub first: usize,
-    /// Events whose key or value is not the file's.
+    /// The number of events whose key or value differs from the file.
     pub wrong: usize,
 }
 
@@ -89,7 +89,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the store, makes it if it is not there.
+    /// Opens the store, or creates it.
     pub fn open(path: &Path) -> Outcome<Ledger> {
         let store = Store::builder(path).memory_budget(MEMORY_BUDGET).memtable_bytes(MEMTABLE_BYTES).open()?;
         Ok(Ledger {
@@ -101,7 +101,7 @@ impl Ledger {
         })
     }
 
-    /// Writes one flight and its counters, all or nothing. Survives the end of the process when it returns.
+    /// Writes one flight and its counters atomically. They survive a kill of the process once this returns.
     pub fn record(&self, flight: &Flight, pass: u8, index: usize, latencies: &mut Latencies) -> Outcome {
         let started = Instant::now();
         let mut batch = self.store.batch();
@@ -123,7 +123,7 @@ impl Ledger {
         })
     }
 
-    /// Reads all events, compares each with the file and counts them again.
+    /// Reads all events, compares each with the file and recomputes the counters.
     pub fn recount(&self, flights: &[Flight]) -> Outcome<Recount> {
         let mut recount =
             Recount { counters: Counters::default(), second: vec![false; flights.len()], first: 0, wrong: 0 };
@@ -161,7 +161,7 @@ fn read_counters<N>(keyspace: &Keyspace, decode: fn([u8; 8]) -> N) -> Outcome<BT
         let (key, value) = entry?;
         let name = kv::escaped(&key);
         let bytes: [u8; 8] = value.as_ref().try_into().map_err(|_| {
-            Failure::Corruption(format!("counter `{name}` has {} bytes where a number has 8", value.len()))
+            Failure::Corruption(format!("counter `{name}` has {} bytes, but a number has 8", value.len()))
         })?;
         counters.insert(name, decode(bytes));
     }
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_that_is_off_by_one_shows() {
+    fn a_counter_that_is_off_by_one_is_found() {
         let flight = Flight {
             time: "2001-02-14T06:30".into(),
             delay: -4,

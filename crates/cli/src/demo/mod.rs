@@ -1,12 +1,13 @@
-//! `pando demo`: real data, real questions, a real SIGKILL; everything checked, in under a minute.
+//! `pando demo`: loads real data, queries it, kills a load with SIGKILL and checks every result, in under a minute.
 //!
 //! 1. Load 231,083 flights as events, with per-airport and per-day counters merged blindly in the same atomic batches
 //!    ([`ledger`]).
-//! 2. Ask a point, a range and a counter question ([`questions`]); the plain file ([`flights`]) must agree.
+//! 2. Run a point, a range, a reverse and a counter query ([`questions`]); the results must equal those of the plain
+//!    file ([`flights`]).
 //! 3. Start a second load in a child process and kill it in the middle ([`child`]).
-//! 4. Reopen. Every acknowledged flight must be there, those that are there must be the file's first ones without a gap,
-//!    and the counters must be what a recount of the events gives.
-//! 5. Verify the store, print the figures, leave nothing behind.
+//! 4. Reopen. Every acknowledged flight must be in the store, the flights in the store must be the first ones of the
+//!    file without a gap, and the counters must equal a recount of the events.
+//! 5. Verify the store, print the figures, remove the store.
 
 pub mod child;
 mod flights;
@@ -31,7 +32,7 @@ use flights::{FLIGHTS, Flight};
 use ledger::Ledger;
 use stage::{Figures, Stage};
 
-/// Messages of one flight's batch.
+/// The messages in the batch of one flight.
 const MESSAGES_PER_FLIGHT: usize = 4;
 
 /// Runs the demo. Exit code 0 only if every check passed.
@@ -42,7 +43,7 @@ pub fn run(args: &DemoArgs) -> Outcome {
     let flights = flights::read()?;
     let mut figures = first_load(&mut stage, &place.store, &flights)?;
     let acked = child::load_and_kill(&place.store)?;
-    stage.say("kill", &format!("a second load, by SIGKILL, after {} acknowledged flights", count(acked)))?;
+    stage.say("kill", &format!("a second load, killed by SIGKILL after {} acknowledged flights", count(acked)))?;
     figures.reopen_ms = after_the_kill(&mut stage, &place.store, &flights, acked)?;
     figures.peak_rss_bytes = peak_rss_bytes();
     figures.seconds = started.elapsed().as_secs_f64();
@@ -50,7 +51,7 @@ pub fn run(args: &DemoArgs) -> Outcome {
     stage.finish(&figures)
 }
 
-/// Where the store is, and whether it stays.
+/// The location of the store, and the temporary directory to remove, if any.
 struct Place {
     store: PathBuf,
     temporary: Option<TempDir>,
@@ -62,12 +63,14 @@ impl Place {
             let mut entries = std::fs::read_dir(keep).into_iter().flatten();
             if entries.next().is_some() || keep.is_file() {
                 let keep = keep.display();
-                return Err(Failure::Misuse(format!("`{keep}` is not empty; name a new directory with --keep")));
+                return Err(Failure::Misuse(format!(
+                    "`{keep}` is not empty; name a new or empty directory with --keep"
+                )));
             }
             return Ok(Place { store: keep.to_owned(), temporary: None });
         }
         let made = tempfile::Builder::new().prefix("pando-demo-").tempdir();
-        let temporary = made.map_err(|e| Failure::io("making a temporary directory", &e))?;
+        let temporary = made.map_err(|e| Failure::io("creating a temporary directory", &e))?;
         Ok(Place { store: temporary.path().join("flights"), temporary: Some(temporary) })
     }
 
@@ -83,7 +86,7 @@ fn count(n: usize) -> String {
     output::count(n as u64)
 }
 
-/// Loads the flights, asks the questions, and measures. What comes after the kill is filled in later.
+/// Loads the flights, runs the queries, and measures. The figures after the kill are filled in later.
 fn first_load(stage: &mut Stage, path: &Path, flights: &[Flight]) -> Outcome<Figures> {
     let ledger = Ledger::open(path)?;
     let mut latencies = Latencies::new();
@@ -113,7 +116,7 @@ fn first_load(stage: &mut Stage, path: &Path, flights: &[Flight]) -> Outcome<Fig
     })
 }
 
-/// Reopens the store and checks what the kill has left; gives the time to reopen, in milliseconds.
+/// Reopens the store after the kill and checks it; returns the time to reopen in milliseconds.
 fn after_the_kill(stage: &mut Stage, path: &Path, flights: &[Flight], acked: usize) -> Outcome<f64> {
     let started = Instant::now();
     let ledger = Ledger::open(path)?;
@@ -126,22 +129,26 @@ fn after_the_kill(stage: &mut Stage, path: &Path, flights: &[Flight], acked: usi
     stage.check(
         "survivors",
         whole && survived >= acked,
-        format!("{} of the second load are there, all {} acknowledged among them", count(survived), count(acked)),
+        format!(
+            "{} flights of the second load are in the store, including all {} acknowledged ones",
+            count(survived),
+            count(acked)
+        ),
     )?;
     stage.check(
         "killed",
         survived < FLIGHTS,
-        format!("in the middle: {} were never written", count(FLIGHTS - survived)),
+        format!("{} flights of the second load were not written", count(FLIGHTS - survived)),
     )?;
 
     let counters = ledger.counters()?;
     let off = counters.off(&recount.counters);
     let (all, events) = (count(counters.len()), count(FLIGHTS + survived));
-    stage.check("counters", off == 0, format!("{off} of {all} are off a recount of the {events} events"))?;
+    stage.check("counters", off == 0, format!("{off} of {all} differ from a recount of the {events} events"))?;
 
     let report = ledger.store.verify()?;
     let problems = report.problems.len();
-    stage.check("verify", problems == 0, format!("{problems} problems in the store"))?;
+    stage.check("verify", problems == 0, format!("{problems} problems found in the store"))?;
     ledger.close()?;
     Ok(reopen_ms)
 }

@@ -1,4 +1,4 @@
-//! The questions, each answered twice: by the store, and by the plain file.
+//! The queries. The store's result of each is compared with that of the plain file.
 
 use super::{
     flights::Flight,
@@ -7,12 +7,12 @@ use super::{
 };
 use crate::{failure::Outcome, output};
 
-/// The flight that the point question asks for.
+/// The flight of the point query.
 const POINT: usize = 100_000;
-/// The hours that the range question asks for.
+/// The hours of the range query.
 const MORNING: (&str, &str) = ("2001-02-14T06:00", "2001-02-14T09:00");
 
-/// Asks all of them.
+/// Runs all queries.
 pub fn ask(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     point(stage, ledger, flights)?;
     range(stage, ledger, flights)?;
@@ -47,7 +47,7 @@ fn range(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     stage.check("range", answer == plain, format!("{count} flights left on 14 February from 06:00 to 09:00"))
 }
 
-/// The end of the data, from behind.
+/// The last flight, by a reverse scan.
 fn last(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     let found = ledger.events.range(MORNING.0..).next_back().transpose()?;
     let key = found.map(|(key, _)| String::from_utf8_lossy(&key).into_owned()).unwrap_or_default();
@@ -56,7 +56,7 @@ fn last(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     stage.check("reverse", Some(key) == plain, format!("the last flight left at {time}"))
 }
 
-/// Every counter; the busiest airport is shown.
+/// All counters; prints the busiest airport.
 fn counter(stage: &mut Stage, ledger: &Ledger, flights: &[Flight]) -> Outcome {
     let answer = ledger.counters()?;
     let mut plain = Counters::default();

@@ -1,4 +1,4 @@
-//! What the demo shows: steps as they happen, checks, and the table at the end.
+//! The output of the demo: steps, checks, and a table at the end.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::{
     output,
 };
 
-/// A check and how it went.
+/// A check and its result.
 #[derive(Debug, Serialize)]
 pub struct Check {
     name: &'static str,
@@ -21,31 +21,31 @@ pub struct Check {
 pub struct Figures {
     /// Flights in the first load.
     pub flights: usize,
-    /// Messages written by it: one put and three merges a flight.
+    /// Messages of the first load: one put and three merges for each flight.
     pub messages: usize,
-    /// Flights a second, each an atomic commit.
+    /// Flights committed each second; each is an atomic commit.
     pub records_per_second: f64,
     /// Latencies of the commits.
     pub insert: LatencyFigures,
-    /// Bytes written for each byte given.
+    /// Bytes written to the device for each byte of keys and values.
     pub write_amplification: f64,
     /// Bytes on disk for each byte of live data.
     pub space_amplification: f64,
     /// Levels of the deepest tree.
     pub levels: u64,
-    /// Bytes that the store holds in memory.
+    /// Bytes of memory that the store uses.
     pub memory_bytes: u64,
-    /// What it may hold.
+    /// The memory budget of the store.
     pub memory_budget_bytes: u64,
-    /// The most that the process has held, data set included.
+    /// Peak memory of the process, including the data set.
     pub peak_rss_bytes: Option<u64>,
-    /// How long it took to reopen after the kill.
+    /// Milliseconds to reopen after the kill.
     pub reopen_ms: f64,
-    /// The whole demo.
+    /// Seconds of the complete demo.
     pub seconds: f64,
 }
 
-/// Where the demo prints, and what it has checked.
+/// Prints the steps of the demo and collects its checks.
 #[derive(Debug, Default)]
 pub struct Stage {
     quiet: bool,
@@ -67,12 +67,12 @@ impl Stage {
         Stage { quiet: json, checks: Vec::new() }
     }
 
-    /// Says what was done.
+    /// Prints a step.
     pub fn say(&self, name: &str, text: &str) -> Outcome {
         if self.quiet { Ok(()) } else { output::line(format_args!("       {name:10} {text}")) }
     }
 
-    /// Notes a check and says how it went.
+    /// Records a check and prints its result.
     pub fn check(&mut self, name: &'static str, passed: bool, detail: String) -> Outcome {
         let word = if passed { "ok" } else { "FAILED" };
         if !self.quiet {
@@ -82,7 +82,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Prints the table, and fails if a check did.
+    /// Prints the table; fails if a check has failed.
     pub fn finish(self, figures: &Figures) -> Outcome {
         let failed: Vec<&str> = self.checks.iter().filter(|check| !check.passed).map(|check| check.name).collect();
         if self.quiet {
@@ -92,7 +92,7 @@ impl Stage {
         }
         if !failed.is_empty() {
             return Err(Failure::Corruption(format!(
-                "these checks failed: {}; run `pando demo --keep DIR` and report it with `pando verify DIR`",
+                "these checks failed: {}; run `pando demo --keep DIR`, then report the output of `pando verify DIR`",
                 failed.join(", ")
             )));
         }
@@ -121,12 +121,12 @@ fn rows(figures: &Figures) -> Vec<(&'static str, String)> {
         (
             "memory",
             format!(
-                "{} of {} budget; process at most {rss}, the plain file included",
+                "{} of {} budget; peak of the process {rss}, data set included",
                 output::bytes(figures.memory_bytes),
                 output::bytes(figures.memory_budget_bytes)
             ),
         ),
         ("reopen after the kill", format!("{:.0} ms", figures.reopen_ms)),
-        ("time for all", format!("{:.1} s", figures.seconds)),
+        ("total time", format!("{:.1} s", figures.seconds)),
     ]
 }

@@ -1,11 +1,11 @@
 //! CSV and TSV.
 //!
-//! TSV: fields between TABs, nothing is quoted. CSV: RFC 4180 to the letter; a field may stand in double quotes, a
-//! double quote in it is doubled, and it may hold line breaks. The first line names the fields.
+//! TSV: fields between TABs, without quoting. CSV: RFC 4180; a field may be enclosed in double quotes, then a double
+//! quote in it is doubled, and it may contain line breaks. The first line names the fields.
 //!
-//! One stray quote must not swallow the lines after it. A record is complete where the number of quotes so far is even;
-//! if that does not come within [`MAX_RECORD_LINES`], or if the complete record is no row of the table, only its
-//! **first line** is malformed, and reading goes on with the second:
+//! A stray quote must not make the lines after it part of a field. A record ends where the number of quotes is even. If
+//! that does not happen within [`MAX_RECORD_LINES`], or if the record is not a row of the table, only its **first
+//! line** is malformed, and reading continues with the second:
 //!
 //! ```text
 //! 7  a,"b,c        ← malformed: line 7 opens a quote that never closes
@@ -24,10 +24,10 @@ use super::{
 };
 use crate::failure::{Failure, Outcome};
 
-/// A quoted field may go on over so many lines.
+/// The most line breaks in a record.
 pub const MAX_RECORD_LINES: usize = 1_000;
 
-/// Which of the two.
+/// The two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Commas and quotes.
@@ -45,17 +45,17 @@ pub struct Delimited<R> {
     lines: Lines<R>,
     dialect: Dialect,
     columns: usize,
-    /// The columns of the key, in its order.
+    /// The columns of the key, in the order of its parts.
     key: Vec<usize>,
-    /// The other columns, in theirs.
+    /// The other columns, in the order of the table.
     value: Vec<usize>,
     ahead: VecDeque<Ahead>,
     row: Fields,
-    /// The line that the last step was about.
+    /// The first line of the last step.
     at: u64,
 }
 
-/// The fields of one row, end to end.
+/// The fields of one row, back to back.
 #[derive(Debug, Default)]
 struct Fields {
     bytes: Vec<u8>,
@@ -79,10 +79,10 @@ impl Fields {
 }
 
 impl<R: BufRead> Delimited<R> {
-    /// Reads the header and finds the fields of `keys` in it; without `keys` the first column is the key.
+    /// Reads the header and finds the fields `keys` in it; without `keys` the first column is the key.
     ///
     /// # Errors
-    /// If there is no header, or a key field is not in it, twice in it, or asked for twice.
+    /// If the header is missing, a key field is missing or duplicated in it, or `keys` names a field twice.
     pub fn open(input: R, dialect: Dialect, keys: &[String]) -> Outcome<Delimited<R>> {
         let mut table = Delimited {
             lines: Lines::new(input),
@@ -99,20 +99,20 @@ impl<R: BufRead> Delimited<R> {
         let positions = keys.iter().map(|key| position(&names, key)).collect::<Outcome<Vec<_>>>()?;
         table.key = if positions.is_empty() { vec![0] } else { positions };
         if (1..table.key.len()).any(|i| table.key[..i].contains(&table.key[i])) {
-            return Err(Failure::Misuse("--key names a field twice".into()));
+            return Err(Failure::Misuse("--key names a field twice; name each field once".into()));
         }
         table.value = (0..table.columns).filter(|column| !table.key.contains(column)).collect();
         Ok(table)
     }
 
     fn header(&mut self) -> Outcome<Vec<String>> {
-        let missing = || Failure::Misuse("the input has no header line that names the fields".into());
+        let missing = || Failure::Misuse("the input has no header: its first line must name the fields".into());
         let read = self.read_line().map_err(|e| Failure::io("reading the header", &e))?;
         let (_, text) = read.ok_or_else(missing)?;
         let text = text.ok_or_else(missing)?;
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
         parse_row(self.dialect, text, &mut self.row)
-            .map_err(|why| Failure::Misuse(format!("line 1, which names the fields: {why}")))?;
+            .map_err(|why| Failure::Misuse(format!("the header (line 1): {why}")))?;
         Ok((0..self.row.ends.len()).map(|i| String::from_utf8_lossy(self.row.get(i)).into_owned()).collect())
     }
 
@@ -129,8 +129,8 @@ impl<R: BufRead> Delimited<R> {
         Ok(Some((self.lines.number(), text)))
     }
 
-    /// Adds lines to `text` until its quotes are closed. What is taken from the input also goes to `taken`, so that it
-    /// can be given back.
+    /// Appends lines to `text` until its quotes are closed. Lines taken from the input are also added to `taken`, so
+    /// that they can be read again.
     fn close_quotes(&mut self, text: &mut Vec<u8>, taken: &mut VecDeque<Ahead>) -> io::Result<Result<(), String>> {
         let mut open = has_open_quote(text, false);
         while open {
@@ -154,11 +154,11 @@ impl<R: BufRead> Delimited<R> {
         Ok(Ok(()))
     }
 
-    /// Makes a record of the row at hand.
+    /// Forms a record from the current row.
     fn assemble(&self, record: &mut Record) -> Result<(), String> {
         let found = self.row.ends.len();
         if found != self.columns {
-            return Err(format!("{found} fields where the header names {}", self.columns));
+            return Err(format!("{found} fields, but the header names {}", self.columns));
         }
         record.key.clear();
         record.value.clear();
@@ -197,7 +197,8 @@ impl<R: BufRead> Source for Delimited<R> {
         Ok(match made {
             Ok(()) => Step::Record,
             Err(why) => {
-                // Only the first line is lost; the others get their own chance, before those already read ahead.
+                // Only the first line is malformed. The others are read again, before those that were already read
+                // ahead.
                 taken.append(&mut self.ahead);
                 self.ahead = taken;
                 Step::Malformed { line, why }
@@ -216,18 +217,20 @@ fn position(names: &[String], wanted: &str) -> Outcome<usize> {
         (Some(i), None) => Ok(i),
         (None, _) => {
             let names = names.join(", ");
-            Err(Failure::Misuse(format!("there is no field `{wanted}`; the header names {names}")))
+            Err(Failure::Misuse(format!("the input has no field `{wanted}`; its header names {names}")))
         }
-        (Some(_), Some(_)) => Err(Failure::Misuse(format!("the header names the field `{wanted}` twice"))),
+        (Some(_), Some(_)) => {
+            Err(Failure::Misuse(format!("the header names the field `{wanted}` twice; rename one of the columns")))
+        }
     }
 }
 
-/// Whether a quote is open after `text`, if one was `open` before it.
+/// Whether a quote is open after `text`, given whether one was `open` before it.
 fn has_open_quote(text: &[u8], open: bool) -> bool {
     (text.iter().filter(|&&b| b == b'"').count() % 2 == 1) != open
 }
 
-/// Splits a whole record into its fields.
+/// Splits a complete record into its fields.
 fn parse_row(dialect: Dialect, text: &[u8], row: &mut Fields) -> Result<(), String> {
     row.clear();
     let text = text.strip_suffix(b"\r").unwrap_or(text);
@@ -256,7 +259,7 @@ fn parse_csv(text: &[u8], row: &mut Fields) -> Result<(), String> {
     }
 }
 
-/// Takes a field up to the next comma; gives what follows it, from the comma.
+/// Reads an unquoted field; returns the rest from the comma on.
 fn plain_field<'t>(text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String> {
     let end = text.iter().position(|&b| b == b',').unwrap_or(text.len());
     if text[..end].contains(&b'"') {
@@ -266,7 +269,7 @@ fn plain_field<'t>(text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String>
     Ok(&text[end..])
 }
 
-/// Takes a field whose opening quote is already gone; gives what follows its closing quote.
+/// Reads a quoted field after its opening quote; returns the rest after its closing quote.
 fn quoted_field<'t>(mut text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], String> {
     loop {
         let quote = text.iter().position(|&b| b == b'"').ok_or("a quote that does not close")?;
@@ -280,7 +283,7 @@ fn quoted_field<'t>(mut text: &'t [u8], row: &mut Fields) -> Result<&'t [u8], St
     }
 }
 
-/// Appends a field of a value that is a row itself.
+/// Appends a field to a value that is a row itself.
 fn push_field(value: &mut Vec<u8>, dialect: Dialect, field: &[u8], index: usize) {
     if index > 0 {
         value.push(if dialect == Dialect::Csv { b',' } else { b'\t' });

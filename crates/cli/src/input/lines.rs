@@ -1,17 +1,17 @@
-//! Lines of bounded length, numbered.
+//! Numbered lines of bounded length.
 
 use std::io::{self, BufRead};
 
-/// The longest line that is read, in bytes: the longest value with every byte written as `\xNN`, and its key.
+/// The longest line that is read, in bytes: the longest key and value with every byte written as `\xNN`.
 pub const MAX_LINE: usize = 4 * (pandodb::base::MAX_VALUE + pandodb::base::MAX_KEY) + 2;
 
-/// What is said of a longer one.
+/// The message about a longer line.
 pub const TOO_LONG: &str = "the line is longer than any record";
 
 /// A line of the input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// The line without its LF. Lines that hold nothing (or a CR) are passed over.
+    /// The line without its LF. Empty lines (also those with only a CR) are skipped.
     Text(&'a [u8]),
     /// A line over [`MAX_LINE`]; it was skipped.
     TooLong,
@@ -34,17 +34,17 @@ impl<R: BufRead> Lines<R> {
         Lines::with_limit(input, MAX_LINE)
     }
 
-    /// The same with a limit of its own, in bytes.
+    /// Reads `input` with another limit, in bytes.
     pub fn with_limit(input: R, limit: usize) -> Lines<R> {
         Lines { input, line: Vec::new(), number: 0, limit }
     }
 
-    /// The number of the last line that was read, from 1; 0 before the first.
+    /// The number of the last line read, from 1; 0 before the first.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The next line that holds anything.
+    /// The next line that is not empty.
     pub fn next(&mut self) -> io::Result<Line<'_>> {
         loop {
             self.line.clear();

@@ -8,8 +8,8 @@
 //!                                   ▼  Step::Record | Step::Malformed { line, why } | Step::End
 //! ```
 //!
-//! Nothing is read twice and nothing is held but the line at hand (and, in CSV, the lines of one quoted field). A line
-//! that makes no sense costs that line only: the next one is read as if it had not been there.
+//! The input is read once, and only the current line is in memory (in CSV: the lines of one quoted field). A malformed
+//! line does not affect the lines after it.
 
 mod delimited;
 pub(crate) mod lines;
@@ -25,25 +25,25 @@ use crate::{
 };
 use lines::{Line, Lines};
 
-/// A key and a value; the buffers are used again for the next record.
+/// A key and a value. The buffers are reused for the next record.
 #[derive(Debug, Default)]
 pub struct Record {
     /// The key; not empty.
     pub key: Vec<u8>,
-    /// The value, or the operand as it was typed.
+    /// The value, or the operand as typed.
     pub value: Vec<u8>,
 }
 
-/// What a [`Source`] came upon.
+/// The result of reading one record from a [`Source`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// The record was filled in.
     Record,
-    /// A line that is none. The record holds nothing of meaning.
+    /// A line that is not a record. The content of the record is undefined.
     Malformed {
         /// The line's number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The end of the input.
@@ -55,17 +55,17 @@ pub trait Source {
     /// Reads the next record.
     ///
     /// # Errors
-    /// Only if the input cannot be read; what it says wrongly is [`Step::Malformed`].
+    /// Only if the input cannot be read. A malformed line is [`Step::Malformed`].
     fn next(&mut self, record: &mut Record) -> io::Result<Step>;
 
     /// The number of the (first) line that the last step was about, from 1.
     fn line(&self) -> u64;
 }
 
-/// Opens `input` as `format`, with the key made of the fields `keys`; `operands` says that the values are to be merged.
+/// Opens `input` as `format`, with keys formed by the fields `keys`. `operands`: the values are operands of a merge.
 ///
 /// # Errors
-/// If the key fields make no sense for the format or are not in the header, or if the header cannot be read.
+/// If the key fields are invalid for the format or missing in the header, or if the header cannot be read.
 pub fn open<'a>(
     input: impl BufRead + 'a,
     format: Format,
@@ -78,20 +78,20 @@ pub fn open<'a>(
     Ok(match format {
         Format::Kv if !keys.is_empty() => {
             return Err(Failure::Misuse(
-                "--key names fields, which kv has not; leave it out or use csv, tsv, ndjson".into(),
+                "--key names fields, but --format kv has none; omit --key, or use csv, tsv or ndjson".into(),
             ));
         }
         Format::Kv => Box::new(KvSource { lines: Lines::new(input) }),
         Format::Tsv => Box::new(delimited::Delimited::open(input, delimited::Dialect::Tsv, keys)?),
         Format::Csv => Box::new(delimited::Delimited::open(input, delimited::Dialect::Csv, keys)?),
         Format::Ndjson if keys.is_empty() => {
-            return Err(Failure::Misuse("ndjson needs --key FIELD,… to know what the key is".into()));
+            return Err(Failure::Misuse("--format ndjson needs --key FIELD,… to form the keys".into()));
         }
         Format::Ndjson => Box::new(ndjson::Ndjson::new(input, keys, operands)),
     })
 }
 
-/// Lines of [`kv`].
+/// Reads lines in the [`kv`] form.
 struct KvSource<R> {
     lines: Lines<R>,
 }
@@ -114,14 +114,14 @@ impl<R: BufRead> Source for KvSource<R> {
     }
 }
 
-/// Appends a part of a key; the parts are joined by a zero byte, which keeps the order of the first part, then of the
-/// second, and so on.
+/// Appends a part of a key. The parts are joined by a zero byte, so that keys are ordered by the first part, then by
+/// the second, and so on.
 ///
 /// # Errors
-/// In words, if one of several parts holds a zero byte itself: two different rows could get the same key.
+/// A message, if one of several parts has a zero byte itself: two different rows could get the same key.
 fn push_key_part(key: &mut Vec<u8>, part: &[u8], index: usize, parts: usize) -> Result<(), String> {
     if parts > 1 && part.contains(&0) {
-        return Err("a field of a joined key holds a zero byte".into());
+        return Err("a field of a joined key contains a zero byte".into());
     }
     if index > 0 {
         key.push(0);

@@ -1,14 +1,14 @@
 //! NDJSON: one JSON object a line, fields by name.
 //!
-//! The key fields must be strings, numbers or truth values; a string stands for its UTF-8 bytes, the others for their
-//! JSON text exactly as it stands in the input (`1e3`, `1.50`, `-0`). They are taken out of the object; what is left, in
-//! its order, is the value as compact JSON. Where values are operands of a merge, exactly one such field must be left, and
-//! its text is the operand.
+//! The key fields must be strings, numbers or booleans. A string contributes its UTF-8 bytes, a number or boolean its
+//! JSON text exactly as in the input (`1e3`, `1.50`, `-0`). The remaining fields, in their order, are the value, as
+//! compact JSON. If values are operands of a merge, exactly one such field must remain, and its text is the operand.
 //!
-//! A row is read as names and raw texts ([`RawValue`]), never as numbers, so that no digit can change. The value is the
-//! text of the input without the spaces between tokens; strings are written in their shortest form (`"\u0061"` as `"a"`).
+//! A row is parsed into names and raw texts ([`RawValue`]), never into numbers, so that all digits are kept. The value
+//! is the text of the input without the spaces between tokens; strings are written in their shortest form (`"\u0061"`
+//! as `"a"`).
 //!
-//! A row that names a field twice is malformed: one of the two would be lost.
+//! A row that names a field twice is malformed: one of the two values would be lost.
 
 use std::{
     borrow::Cow,
@@ -39,8 +39,7 @@ pub struct Ndjson<R> {
 }
 
 impl<R: BufRead> Ndjson<R> {
-    /// Reads `input`; the key is made of the fields `keys`, of which there is at least one, and the value is an operand
-    /// if `operands` says so.
+    /// Reads `input`. The fields `keys`, at least one, form the key. `operands`: the value is an operand of a merge.
     pub fn new(input: R, keys: &[String], operands: bool) -> Ndjson<R> {
         assert!(!keys.is_empty(), "the caller has checked that there is a key field");
         Ndjson { lines: Lines::new(input), keys: keys.to_vec(), operands }
@@ -65,7 +64,7 @@ impl<R: BufRead> Source for Ndjson<R> {
     }
 }
 
-/// The fields of one row: names as they read, values as they stand in the line.
+/// The fields of one row: decoded names, and values as raw text.
 struct Row<'t>(Vec<(Cow<'t, str>, &'t RawValue)>);
 
 impl<'de> Deserialize<'de> for Row<'de> {
@@ -92,7 +91,7 @@ impl<'de> Visitor<'de> for RowVisitor {
     }
 }
 
-/// A field's name, borrowed from the line where it has no escapes. (`Cow` itself always deserialises into a copy.)
+/// A field's name, borrowed from the line if it has no escapes. (`Cow` itself always deserialises into a copy.)
 #[derive(Deserialize)]
 struct Name<'t>(#[serde(borrow)] Cow<'t, str>);
 
@@ -100,14 +99,14 @@ fn assemble(text: &[u8], keys: &[String], operands: bool, record: &mut Record) -
     let Row(mut fields) = serde_json::from_slice(text).map_err(|e| format!("not a JSON object: {}", in_words(&e)))?;
     let mut names = HashSet::with_capacity(fields.len());
     if let Some((twice, _)) = fields.iter().find(|(name, _)| !names.insert(name)) {
-        return Err(format!("the field `{}` is there twice", kv::escaped(twice.as_bytes())));
+        return Err(format!("the field `{}` occurs twice", kv::escaped(twice.as_bytes())));
     }
     record.key.clear();
     record.value.clear();
     for (i, name) in keys.iter().enumerate() {
         let at = fields.iter().position(|(field, _)| field == name);
-        let (_, value) = fields.remove(at.ok_or_else(|| format!("there is no field `{name}`"))?);
-        let part = scalar(value)?.ok_or_else(|| format!("field `{name}` is no string, number or truth value"))?;
+        let (_, value) = fields.remove(at.ok_or_else(|| format!("the row has no field `{name}`"))?);
+        let part = scalar(value)?.ok_or_else(|| format!("field `{name}` is not a string, number or boolean"))?;
         push_key_part(&mut record.key, part.as_bytes(), i, keys.len())?;
     }
     if record.key.is_empty() {
@@ -127,26 +126,26 @@ fn assemble(text: &[u8], keys: &[String], operands: bool, record: &mut Record) -
     Ok(())
 }
 
-/// What is wrong and in which column. The parser's "line 1" would be taken for a line of the input.
+/// The error message with its column. The parser's "line 1" is dropped: it would be mistaken for a line of the input.
 fn in_words(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
     format!("{what} (column {})", error.column())
 }
 
-/// The text of the one field that is left.
+/// The text of the single remaining field.
 fn only_scalar<'t>(fields: &[(Cow<'_, str>, &'t RawValue)]) -> Result<Cow<'t, str>, String> {
     let text = match fields {
         [(_, value)] => scalar(value)?,
         _ => None,
     };
-    text.ok_or_else(|| "an operand is one string or number beside the key".into())
+    text.ok_or_else(|| "a row to merge must have exactly one field besides the key, a string, number or boolean".into())
 }
 
-/// What a string says, or the text of a number or a truth value; `None` for anything else.
+/// The content of a string, or the text of a number or boolean; `None` for any other value.
 ///
 /// # Errors
-/// In words, if a string has an escape that is no character.
+/// A message, if a string has an escape that is not a character.
 fn scalar(value: &RawValue) -> Result<Option<Cow<'_, str>>, String> {
     let text = value.get();
     Ok(match text.as_bytes()[0] {
@@ -156,7 +155,7 @@ fn scalar(value: &RawValue) -> Result<Option<Cow<'_, str>>, String> {
     })
 }
 
-/// What a JSON string says.
+/// The content of a JSON string.
 fn string(text: &str) -> Result<String, String> {
     serde_json::from_str(text).map_err(|e| format!("not a JSON string: {}", in_words(&e)))
 }
@@ -165,7 +164,7 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("a string can be written to memory");
 }
 
-/// Appends a valid JSON text without the spaces between its tokens. Numbers are copied as they are.
+/// Appends a valid JSON text without the spaces between its tokens. Numbers are copied unchanged.
 fn push_compact(out: &mut Vec<u8>, text: &str) -> Result<(), String> {
     let mut rest = text;
     while let Some(first) = rest.bytes().next() {
@@ -180,7 +179,7 @@ fn push_compact(out: &mut Vec<u8>, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The length of the string that `text` starts with, its quotes included.
+/// The length of the JSON string at the start of `text`, including its quotes.
 fn string_len(text: &[u8]) -> usize {
     let mut at = 1;
     while text[at] != b'"' {

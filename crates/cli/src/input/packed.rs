@@ -1,13 +1,13 @@
-//! Input that was packed with gzip or zstd, told by its first bytes.
+//! Decompression of gzip and zstd input, which is recognised by its first bytes.
 //!
 //! ```text
 //! 1f 8b                       gzip, one member or several
 //! 28 b5 2f fd                 zstd, one frame or several
-//! 5x 2a 4d 18                 zstd, a frame to be passed over
-//! anything else               as it is
+//! 5x 2a 4d 18                 zstd, a skippable frame
+//! anything else               uncompressed
 //! ```
 //!
-//! No text format starts like this. What is cut off, or does not have the checksum that it says, ends in an error.
+//! No text format starts with these bytes. Truncated input, or input with a wrong checksum, is an error.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -21,12 +21,12 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 const SKIPPABLE: [u8; 3] = [0x2a, 0x4d, 0x18];
 const MAGIC: usize = 4;
 
-/// The text in `input`, unpacked if it is packed.
+/// The text in `input`, decompressed if it is compressed.
 ///
 /// # Errors
 /// If the first bytes cannot be read.
 pub fn open<'a>(mut input: impl BufRead + 'a, buffer_bytes: usize) -> io::Result<Box<dyn BufRead + 'a>> {
-    // No byte more than it takes to tell: whoever writes into a pipe may wait for an answer to a short first line.
+    // Reads no more bytes than needed to decide: the writer of a pipe may wait for an answer to a short first line.
     let mut magic = Vec::with_capacity(MAGIC);
     while magic.len() < MAGIC && may_be_packed(&magic) {
         if (&mut input).take(1).read_to_end(&mut magic)? == 0 {
@@ -35,7 +35,7 @@ pub fn open<'a>(mut input: impl BufRead + 'a, buffer_bytes: usize) -> io::Result
     }
     let is_gzip = magic.starts_with(&GZIP);
     let is_zstd = magic.len() == MAGIC && may_be_packed(&magic);
-    // A pipe cannot be rewound, so what was looked at goes in front again.
+    // A pipe cannot be rewound, so the bytes read are put in front again.
     let whole = io::Cursor::new(magic).chain(input);
     Ok(if is_gzip {
         Box::new(BufReader::with_capacity(buffer_bytes, MultiGzDecoder::new(whole)))
@@ -46,7 +46,7 @@ pub fn open<'a>(mut input: impl BufRead + 'a, buffer_bytes: usize) -> io::Result
     })
 }
 
-/// Whether a packed input can start like this.
+/// Whether compressed input can start with these bytes.
 fn may_be_packed(start: &[u8]) -> bool {
     let skippable = |at: usize, byte: u8| if at == 0 { byte >> 4 == 5 } else { byte == SKIPPABLE[at - 1] };
     GZIP.starts_with(start)
@@ -66,7 +66,7 @@ impl<R: BufRead> Zstd<R> {
         Zstd { input, decoder: FrameDecoder::new(), in_frame: false }
     }
 
-    /// Begins the next frame that has data; false at the end of the input.
+    /// Starts the next frame with data; false at the end of the input.
     fn begin_frame(&mut self) -> io::Result<bool> {
         while !self.input.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.input) {
@@ -86,12 +86,15 @@ impl<R: BufRead> Zstd<R> {
         Ok(false)
     }
 
-    /// Compares the checksum of the frame that has just ended with that of what it held.
+    /// Checks the checksum of the frame that has just ended.
     fn end_frame(&mut self) -> io::Result<()> {
         self.in_frame = false;
         let stored = self.decoder.get_checksum_from_data();
         if stored.is_some() && stored != self.decoder.get_calculated_checksum() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "zstd: a frame has another checksum than it says"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "zstd: checksum mismatch in a frame; the input is damaged",
+            ));
         }
         Ok(())
     }
@@ -149,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn packed_input_reads_like_plain_input() {
+    fn compressed_input_reads_like_plain_input() {
         let text = text();
         for pack in [gzip, zstd, <[u8]>::to_vec as fn(&[u8]) -> Vec<u8>] {
             assert!(unpacked(&pack(&text)).unwrap() == text);
             assert_eq!(unpacked(&pack(b"")).unwrap(), b"");
-            // Packed files can be joined like plain ones.
+            // Compressed files can be concatenated like plain ones.
             let joined = [pack(b"a\t1\n"), pack(b""), pack(b"b\t2\n")].concat();
             assert_eq!(unpacked(&joined).unwrap(), b"a\t1\nb\t2\n");
         }
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_damaged_is_an_error() {
+    fn truncated_or_damaged_input_is_an_error() {
         let text = text();
         for pack in [gzip, zstd] {
             let packed = pack(&text);

@@ -1,4 +1,4 @@
-//! What each format makes of good, strange and bad lines.
+//! Well-formed, unusual and malformed lines in each format.
 
 use super::*;
 
@@ -29,14 +29,14 @@ fn refused(text: &str, format: Format, keys: &[&str]) -> String {
 }
 
 #[test]
-fn kv_goes_on_after_malformed_lines() {
+fn kv_continues_after_malformed_lines() {
     let (records, malformed) = read(b"a\t1\nbad\n\nb\\x00\t2\r\n\t3\nc\t\\q\nd\t", Format::Kv, &[], false);
     assert_eq!(records, ["a=1", "b\\x00=2", "d="]);
     assert_eq!(malformed, [2, 5, 6]);
 }
 
 #[test]
-fn csv_takes_keys_by_name_and_keeps_the_rest_in_order() {
+fn csv_finds_keys_by_name_and_keeps_the_other_columns_in_order() {
     let table = b"\xef\xbb\xbfid,name,city\r\n1,\"Bo, \"\"the\"\"\",Ulm\r\n2,\"two\nlines\",Rom\n";
     let (records, malformed) = read(table, Format::Csv, &["city", "id"], false);
     assert_eq!(records, ["Ulm\\x001=Bo, \"the\"", "Rom\\x002=two\\nlines"]);
@@ -46,7 +46,7 @@ fn csv_takes_keys_by_name_and_keeps_the_rest_in_order() {
 }
 
 #[test]
-fn a_stray_quote_costs_its_own_line_only() {
+fn a_stray_quote_makes_only_its_own_line_malformed() {
     let table = b"a,b\n1,x\n2,\"open\n3,y\n4,z\"z\n\"5\"x,y\n6,w\n7,\"never\n8,v";
     let (records, malformed) = read(table, Format::Csv, &["a"], false);
     assert_eq!(records, ["1=x", "3=y", "6=w", "8=v"]);
@@ -54,7 +54,7 @@ fn a_stray_quote_costs_its_own_line_only() {
 }
 
 #[test]
-fn a_quote_that_opens_far_before_the_next_costs_its_own_line_only() {
+fn a_quote_that_closes_too_late_makes_only_its_own_line_malformed() {
     let mut table = b"a,b\n0,\"open\n".to_vec();
     for i in 1..=MANY {
         table.extend_from_slice(format!("{i},x\n").as_bytes());
@@ -90,7 +90,7 @@ fn ndjson_numbers_keep_their_digits() {
         let row = format!("{{\"id\":\"k\",\"v\":{number}}}");
         assert_eq!(read(row.as_bytes(), Format::Ndjson, &["id"], true).0, [format!("k={number}")]);
     }
-    // What is no number in JSON is none here.
+    // Text that is not a JSON number makes the row malformed.
     for bad in ["01", "1.", ".5", "+1", "1e", "0x10", "NaN", "1_000", "-"] {
         let row = format!("{{\"id\":\"k\",\"v\":{bad}}}");
         assert_eq!(read(row.as_bytes(), Format::Ndjson, &["id"], false), (vec![], vec![1]), "{bad}");
@@ -98,11 +98,11 @@ fn ndjson_numbers_keep_their_digits() {
 }
 
 #[test]
-fn ndjson_strings_and_spaces_are_written_shortest() {
+fn ndjson_strings_and_spaces_are_written_in_shortest_form() {
     let row = br#"{ "id" : "k\u0041", "b\u0062": " a \u00e9\/\" \\ \n" , "c":{ "d\"" : [ true , null,"" ] } }"#;
     let (records, _) = read(row, Format::Ndjson, &["id"], false);
     assert_eq!(records, [r#"kA={"bb":" a \u{e9}/\\" \\\\ \\n","c":{"d\\"":[true,null,""]}}"#.replace("\\u{e9}", "é")]);
-    // Half a surrogate pair is no character, wherever it stands.
+    // Half a surrogate pair is not a character, in any position.
     for bad in [r#"{"id":"\ud800"}"#, r#"{"id":"k","v":"\udc00"}"#, r#"{"id":"k","v":["\ud800x"]}"#] {
         assert_eq!(read(bad.as_bytes(), Format::Ndjson, &["id"], false), (vec![], vec![1]), "{bad}");
     }
@@ -110,18 +110,18 @@ fn ndjson_strings_and_spaces_are_written_shortest() {
 }
 
 #[test]
-fn a_field_that_is_there_twice_makes_a_row_malformed() {
+fn a_duplicate_field_makes_a_row_malformed() {
     let rows = b"{\"id\":1,\"id\":2}\n{\"id\":3,\"v\":1,\"\\u0076\":2}\n{\"id\":4,\"v\":{\"x\":1,\"x\":2}}\n";
     let (records, malformed) = read(rows, Format::Ndjson, &["id"], false);
     assert_eq!((records, malformed), (vec!["4={\"v\":{\"x\":1,\"x\":2}}".to_owned()], vec![1, 2]));
     let keys = ["id".to_owned()];
     let mut source = open(&rows[..], Format::Ndjson, &keys, false).unwrap();
     let Step::Malformed { why, .. } = source.next(&mut Record::default()).unwrap() else { panic!("accepted") };
-    assert_eq!(why, "the field `id` is there twice");
+    assert_eq!(why, "the field `id` occurs twice");
 }
 
 #[test]
-fn ndjson_operands_are_single_fields() {
+fn an_ndjson_operand_is_the_only_other_field() {
     let rows = b"{\"k\":\"a\",\"n\":-3}\n{\"k\":\"b\",\"n\":\"4\"}\n{\"k\":\"c\"}\n{\"k\":\"d\",\"n\":1,\"m\":2}\n";
     let (records, malformed) = read(rows, Format::Ndjson, &["k"], true);
     assert_eq!(records, ["a=-3", "b=4"]);
@@ -129,7 +129,7 @@ fn ndjson_operands_are_single_fields() {
 }
 
 #[test]
-fn deep_json_is_malformed_and_no_more() {
+fn deeply_nested_json_is_malformed() {
     let rows = [b"{\"k\":".to_vec(), vec![b'['; 100_000], b"\n{\"k\":\"v\"}".to_vec()].concat();
     assert_eq!(read(&rows, Format::Ndjson, &["k"], false), (vec!["v=".to_owned()], vec![1]));
 }
@@ -142,7 +142,7 @@ fn a_joined_key_cannot_be_ambiguous() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_read() {
+fn invalid_key_fields_are_refused_before_any_record_is_read() {
     assert!(refused("a,b\n", Format::Csv, &["c"]).contains("a, b"));
     assert!(refused("a,a\n", Format::Csv, &["a"]).contains("twice"));
     assert!(refused("a,b\n", Format::Csv, &["a", "a"]).contains("twice"));

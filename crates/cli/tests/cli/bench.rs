@@ -1,8 +1,8 @@
-//! `pando bench` from outside: lines, table, report, misuse.
+//! `pando bench` as a process: result lines, table, report, misuse.
 
 use crate::common::{Place, Run, run};
 
-/// A bench of a moment, in a directory of the test's.
+/// The arguments of a short bench in the test's directory.
 fn bench(place: &Place, more: &[&str]) -> Vec<String> {
     let store = place.path("bench");
     let fixed = ["bench", "--records", "2000", "--seconds", "0.2", "--memory-budget", "1MiB", "--store"];
@@ -15,7 +15,7 @@ fn run_owned(args: &[String]) -> Run {
 }
 
 #[test]
-fn a_line_has_what_was_promised() {
+fn a_result_line_has_all_fields() {
     let place = Place::new();
     let out = run_owned(&bench(&place, &["--workloads", "load,a,e", "--threads", "2", "--json"])).ok();
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -38,12 +38,12 @@ fn a_line_has_what_was_promised() {
 }
 
 #[test]
-fn lines_become_a_page_and_pictures() {
+fn a_report_is_made_from_result_lines() {
     let place = Place::new();
     let (lines, page, pictures) = (place.path("run.jsonl"), place.path("report.html"), place.path("pictures"));
     let [lines, page, pictures] = [&lines, &page, &pictures].map(|path| path.to_str().unwrap());
     let table = run_owned(&bench(&place, &["--workloads", "load,c", "-o", lines])).ok();
-    assert_eq!(table.lines().count(), 3, "a head and a row each: {table}");
+    assert_eq!(table.lines().count(), 3, "a head and a row for each workload: {table}");
     run_owned(&bench(&place, &["--workloads", "load,c", "-o", lines])).ok();
     let table = run(&["bench", "report", lines, "-o", page, "--png", pictures], b"").ok();
     assert!(table.contains("c, 1 thread (2 rounds)"), "{table}");
@@ -53,7 +53,7 @@ fn lines_become_a_page_and_pictures() {
 }
 
 #[test]
-fn misuse_is_said() {
+fn invalid_arguments_are_exit_code_2() {
     let place = Place::new();
     let store = place.path("bench");
     for (args, code, word) in [

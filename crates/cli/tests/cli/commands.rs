@@ -1,4 +1,4 @@
-//! The binary from outside: exit codes, round trips, malformed input.
+//! The binary as a process: exit codes, round trips, malformed input.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -8,7 +8,7 @@ use std::{
 use crate::common::{Place, command, run, run_on};
 
 #[test]
-fn what_is_not_there_is_exit_code_1() {
+fn a_missing_key_keyspace_store_or_file_is_exit_code_1() {
     let place = Place::new();
     assert!(place.pando("get", &["k"]).fails(1).contains("pando load"));
     assert!(place.pando("stats", &[]).fails(1).contains("there is no store"));
@@ -25,7 +25,7 @@ fn what_is_not_there_is_exit_code_1() {
 }
 
 #[test]
-fn misuse_is_exit_code_2_in_one_line() {
+fn misuse_is_exit_code_2_with_one_line() {
     let place = Place::new();
     run(&[], b"").fails(2);
     run(&["fly"], b"").fails(2);
@@ -50,21 +50,21 @@ fn misuse_is_exit_code_2_in_one_line() {
     place.feed("restore", &[], b"not a dump\n").fails(2);
 }
 
-/// They ended the process by a signal.
+/// Such a budget once ended the process by a signal.
 #[test]
-fn a_budget_that_no_machine_has_is_misuse() {
+fn a_budget_beyond_any_machine_is_misuse() {
     let place = Place::new();
     for budget in ["1048576GiB", "1024GiB"] {
         let said = place.pando("put", &["a", "b", "--memory-budget", budget]).fails(2);
         assert!(said.contains("`memory_budget` is") && said.contains("it must be"), "{said}");
     }
-    assert!(!place.path("s").exists(), "nothing is touched");
+    assert!(!place.path("s").exists(), "nothing is created");
 }
 
 #[test]
-fn help_tells_the_exit_codes() {
+fn help_lists_the_exit_codes() {
     let help = run(&["--help"], b"").ok();
-    for words in ["Exit codes: 0 done, 1 not found", "2 misuse", "3 corruption", "4 input/output", "5 salvaged"] {
+    for words in ["Exit codes:", "0 done", "1 not found", "2 misuse", "3 corruption", "4 input/output", "5 salvaged"] {
         assert!(help.contains(words), "{help}");
     }
     assert!(run(&["load", "--help"], b"").ok().contains("ndjson"));
@@ -133,7 +133,7 @@ fn any_bytes_survive_load_scan_dump_and_restore() {
     assert_eq!(run_on(&copy, "get", &["n", "--keyspace", "é \\!", "--as", "i64"], b"").ok(), "-42\n");
     run_on(&copy, "merge", &["n", "2", "--keyspace", "é \\!"], b"").ok();
     assert_eq!(run_on(&copy, "get", &["n", "--keyspace", "é \\!", "--as", "i64"], b"").ok(), "-40\n");
-    assert!(run_on(&copy, "restore", &[], dump.as_bytes()).fails(2).contains("there already"));
+    assert!(run_on(&copy, "restore", &[], dump.as_bytes()).fails(2).contains("exists already"));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_damaged_dump_is_exit_code_3_with_its_line() {
 }
 
 #[test]
-fn malformed_lines_are_reported_and_nothing_around_them_is_lost() {
+fn malformed_lines_are_reported_and_all_others_are_loaded() {
     let place = Place::new();
     let long_key = "k".repeat(70_000);
     let input = format!("a\t1\nbad\nb\t2\n{long_key}\tv\nc\t3\n\td\n");
@@ -186,7 +186,7 @@ fn tables_and_objects_are_loaded_by_their_fields() {
 }
 
 #[test]
-fn operands_are_decimal_and_acknowledged_in_order() {
+fn operands_are_decimal_and_acknowledgements_count_records() {
     let place = Place::new();
     let input = "a\t1\nb\t2\na\t40\na\tx\na\t-1\nb\t3\n";
     let args = ["-", "--format", "kv", "--merge", "add_u64", "--ack-every", "2", "--durability", "synced", "--json"];
@@ -201,7 +201,7 @@ fn operands_are_decimal_and_acknowledged_in_order() {
 }
 
 #[test]
-fn ranges_are_cut_from_both_sides() {
+fn scans_respect_both_bounds_prefix_and_limit() {
     let place = Place::new();
     place.feed("load", &["-", "--format", "kv"], b"a1\t\na2\t\nb1\t\nb2\t\nc\t\n").ok();
     let keys = |args: &[&str]| place.pando("scan", args).ok().replace("\t\n", " ");
@@ -215,7 +215,7 @@ fn ranges_are_cut_from_both_sides() {
 }
 
 #[test]
-fn maintenance_commands_report_in_both_forms() {
+fn maintenance_commands_print_text_and_json() {
     let place = Place::new();
     let records: String = (0..2000).map(|i| format!("key{i:05}\t{}\n", "v".repeat(50))).collect();
     place.feed("load", &["-", "--format", "kv"], records.as_bytes()).ok();
@@ -251,7 +251,7 @@ fn maintenance_commands_report_in_both_forms() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_closed_output_pipe_is_not_an_error() {
     let place = Place::new();
     let records: String = (0..50_000).map(|i| format!("key{i:05}\tvalue\n")).collect();
     place.feed("load", &["-", "--format", "kv", "--batch", "1000"], records.as_bytes()).ok();
@@ -275,7 +275,7 @@ fn generated_records_are_loaded() {
     assert_eq!(place.pando("count", &[]).ok(), "3000\n");
 }
 
-/// Bytes of the store's files that are not zero, spread over them: where a flip can matter.
+/// Positions of nonzero bytes, spread over the store's files: where a flipped bit can matter.
 fn victims(store: &std::path::Path) -> Vec<(std::path::PathBuf, usize)> {
     let mut victims = Vec::new();
     for entry in std::fs::read_dir(store).unwrap() {
@@ -309,12 +309,12 @@ fn a_flipped_bit_is_harmless_or_exit_code_3() {
         bytes[at] ^= 0x10;
         std::fs::write(&path, &bytes).unwrap();
     }
-    assert!(caught > 0, "no flip was noticed");
+    assert!(caught > 0, "no flip was detected");
     assert_eq!(place.pando("scan", &[]).ok(), records);
 }
 
 #[test]
-fn salvage_copies_what_is_left_and_says_what_is_not() {
+fn salvage_copies_readable_keys_and_reports_the_others() {
     let place = Place::new();
     let records: Vec<String> = (0..3000).map(|i| format!("key{i:05}\tvalue{}\n", i * 7)).collect();
     place.feed("load", &["-", "--format", "kv"], records.concat().as_bytes()).ok();
@@ -323,7 +323,7 @@ fn salvage_copies_what_is_left_and_says_what_is_not() {
     assert!(place.pando("salvage", &[&to("whole")]).ok().contains("everything copied"));
     assert_eq!(run_on(&place.path("whole"), "scan", &[], b"").ok(), records.concat());
     assert!(place.pando("salvage", &[&to("whole")]).fails(2).contains("not empty"));
-    // The first page of the data file that says it is a leaf, in the middle of its extent.
+    // The second page after the first one-page leaf of the data file.
     let path = place.path("s").join("data");
     let mut bytes = std::fs::read(&path).unwrap();
     let leaf = bytes.chunks(4096).position(|page| page[4] == 1 && page[8..12] == [1, 0, 0, 0]).unwrap() + 2;
@@ -338,10 +338,10 @@ fn salvage_copies_what_is_left_and_says_what_is_not() {
     let left: String =
         records.iter().filter(|record| record.as_str() < from || record.as_str() >= end).cloned().collect();
     let copied = run_on(&place.path("part"), "scan", &[], b"").ok();
-    assert!(copied == left && copied.len() > records.concat().len() / 2, "all but what is reported");
+    assert!(copied == left && copied.len() > records.concat().len() / 2, "all keys but the reported ones");
     let run = place.pando("salvage", &[&to("again")]);
     assert!(run.out.contains("  lost: from `key") && run.err.lines().count() == 1, "{} {}", run.out, run.err);
-    // What one can do is not said beside each loss, while it is being done; of problems once for all of them.
+    // Losses are printed without advice to salvage. `verify` prints its advice once, for all problems.
     assert!(!run.out.contains("salvage") && !run.out.contains("backup"), "{}", run.out);
     let verified = place.pando("verify", &[]);
     assert!(verified.out.contains("checksum mismatch") && !verified.out.contains("backup"), "{}", verified.out);

@@ -1,4 +1,4 @@
-//! Running the binary.
+//! Runs the binary.
 
 use std::{
     io::Write,
@@ -6,19 +6,19 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-/// A directory that goes away, with a path for a store in it.
+/// A temporary directory with a path for a store.
 pub struct Place {
     /// The directory.
     pub dir: tempfile::TempDir,
 }
 
 impl Place {
-    /// A new one.
+    /// Creates the directory.
     pub fn new() -> Place {
         Place { dir: tempfile::tempdir().unwrap() }
     }
 
-    /// A path in it.
+    /// A path in the directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -28,30 +28,30 @@ impl Place {
         self.feed(command, args, b"")
     }
 
-    /// The same with something on stdin.
+    /// As [`Place::pando`], with `stdin`.
     pub fn feed(&self, command: &str, args: &[&str], stdin: &[u8]) -> Run {
         run_on(&self.path("s"), command, args, stdin)
     }
 }
 
-/// What a run of the binary gave.
+/// The result of a run of the binary.
 pub struct Run {
     /// The exit code.
     pub code: i32,
-    /// What it printed.
+    /// Its stdout.
     pub out: String,
-    /// What it complained of.
+    /// Its stderr.
     pub err: String,
 }
 
 impl Run {
-    /// The output of a run that must have succeeded.
+    /// The stdout of a run that must have succeeded.
     pub fn ok(self) -> String {
         assert_eq!(self.code, 0, "{}", self.err);
         self.out
     }
 
-    /// The one line of a run that must have failed with `code`.
+    /// The one line on stderr of a run that must have failed with `code`.
     pub fn fails(self, code: i32) -> String {
         assert_eq!(self.code, code, "{} {}", self.out, self.err);
         assert_eq!(self.err.lines().count(), 1, "not one line: {}", self.err);
@@ -59,7 +59,7 @@ impl Run {
         self.err
     }
 
-    /// The JSON that a run has printed on its last line.
+    /// The JSON on the last line of stdout.
     pub fn json(self) -> serde_json::Value {
         let out = self.ok();
         serde_json::from_str(out.lines().last().unwrap()).unwrap()
@@ -83,19 +83,19 @@ pub fn run(args: &[&str], stdin: &[u8]) -> Run {
     }
 }
 
-/// Runs `pando ARGS…`, whose output may be any bytes.
+/// Runs `pando ARGS…`; the output may be any bytes.
 pub fn output(args: &[&str], stdin: &[u8]) -> Output {
     let mut child =
         command().args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
-        // A command that does not read its stdin closes it: not our failure.
+        // Fails if the command does not read its stdin and closes it, which is fine.
         scope.spawn(move || pipe.write_all(stdin).ok());
         child.wait_with_output().unwrap()
     })
 }
 
-/// The binary.
+/// A command that starts the binary.
 pub fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_pando"))
 }

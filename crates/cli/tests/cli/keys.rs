@@ -2,7 +2,7 @@
 
 use crate::common::{Place, output};
 
-/// What `get --raw` prints.
+/// The output of `get --raw`.
 fn raw(place: &Place, key: &str) -> Vec<u8> {
     let output = output(&["get", place.path("s").to_str().unwrap(), key, "--raw"], b"");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -10,7 +10,7 @@ fn raw(place: &Place, key: &str) -> Vec<u8> {
 }
 
 #[test]
-fn any_bytes_go_in_by_stdin_or_file_and_come_out_raw() {
+fn values_from_stdin_or_a_file_keep_every_byte() {
     let place = Place::new();
     let value: Vec<u8> = (0..=255).rev().chain(*b"\n\t\\x41").collect();
     place.feed("put", &["a", "-"], &value).ok();
@@ -21,7 +21,7 @@ fn any_bytes_go_in_by_stdin_or_file_and_come_out_raw() {
     assert_eq!(raw(&place, "b"), value);
     place.feed("put", &["empty", "-"], b"").ok();
     assert_eq!(raw(&place, "empty"), b"");
-    // The value `-` itself, and values that only start like it.
+    // The value `-` itself, and values that start with `-`.
     place.pando("put", &["c", "\\x2d"]).ok();
     assert_eq!(raw(&place, "c"), b"-");
     place.pando("put", &["c", "-7"]).ok();
@@ -54,7 +54,7 @@ fn records_as_json_keep_every_byte() {
 }
 
 #[test]
-fn scans_print_keys_and_pass_over_records() {
+fn scans_print_keys_only_and_skip_records() {
     let place = Place::new();
     place.feed("load", &["-", "--format", "kv"], b"a\\t\t1\nb\t2\nc\t3\nd\t4\n").ok();
     let scan = |args: &[&str]| place.pando("scan", args).ok();
@@ -77,7 +77,7 @@ fn counters_are_put_as_decimals() {
         let refused = on("put", &["c", bad]).fails(2);
         assert!(refused.contains(operator) && refused.contains("decimal"), "{refused}");
         place.feed("put", &["c", "-", "--keyspace", operator], b"200\n").ok();
-        // Loaded values, too; what is no number is malformed.
+        // Loaded values, too: a line whose value is not a number is malformed.
         let text = b"d\t5\nbad\tfive\n";
         let load = place.feed("load", &["-", "--format", "kv", "--keyspace", operator], text);
         assert!(load.err.contains("line 2: malformed: `five`"), "{}", load.err);
@@ -85,7 +85,7 @@ fn counters_are_put_as_decimals() {
         on("merge", &["d", "2"]).ok();
         assert_eq!(on("scan", &["--as", &operator[4..]]).ok(), "c\t200\nd\t7\n");
     }
-    // Other operators and none take bytes.
+    // With other operators, or none, values are bytes.
     place.pando("merge", &["c", "x", "--keyspace", "text", "--merge", "append"]).ok();
     place.pando("put", &["c", "100", "--keyspace", "text"]).ok();
     place.pando("merge", &["c", "1", "--keyspace", "text"]).ok();
@@ -93,13 +93,13 @@ fn counters_are_put_as_decimals() {
 }
 
 #[test]
-fn ranges_are_deleted_when_they_are_named() {
+fn only_explicitly_named_ranges_are_deleted() {
     let place = Place::new();
     let keys = || place.pando("scan", &["--keys"]).ok().replace('\n', " ");
     let delete = |args: &[&str]| place.pando("delete", args);
     place.feed("load", &["-", "--format", "kv"], b"a1\t\na2\t\nb1\t\nb2\t\nc1\t\nc2\t\nd\t\n").ok();
     assert!(delete(&[]).fails(2).contains("--prefix"));
-    // What an unset variable of a shell leaves must not empty the keyspace.
+    // An empty option, as from an unset shell variable, must not delete every key.
     for empty in [&["--prefix", ""][..], &["--from", ""], &["--from", "", "--prefix", ""]] {
         assert!(delete(empty).fails(2).contains("--all"));
     }

@@ -1,4 +1,4 @@
-//! Keyspaces: created, dropped, and chosen for dump, restore and backup; completions of shells.
+//! Keyspaces: create, drop, alter; dump, restore and backup of some keyspaces; shell completions.
 
 use crate::common::{Place, run, run_on};
 
@@ -30,11 +30,11 @@ fn keyspaces_are_created_and_dropped() {
     assert_eq!(place.pando("get", &["k", "--keyspace", "counts", "--as", "u64"]).ok(), "42\n");
 
     let again = keyspace("create", &["counts", "--merge", "add_u64"]).fails(2);
-    assert!(again.contains("`counts` is there already, with operator add_u64"), "{again}");
+    assert!(again.contains("`counts` exists already, with operator add_u64"), "{again}");
     assert!(keyspace("create", &["x", "--merge", "no_such"]).fails(2).contains("append"));
     keyspace("create", &["x", "--index", "heap"]).fails(2);
     keyspace("create", &[""]).fails(2);
-    assert_eq!(names(&store), ["counts", "plain"], "what was refused was not created");
+    assert_eq!(names(&store), ["counts", "plain"], "a refused command creates nothing");
     assert!(keyspace("drop", &["coumts"]).fails(1).contains("coumts"));
     keyspace("drop", &["counts"]).ok();
     assert_eq!(names(&store), ["plain"]);
@@ -44,7 +44,7 @@ fn keyspaces_are_created_and_dropped() {
 }
 
 #[test]
-fn dropping_gives_the_space_back() {
+fn dropping_a_keyspace_frees_its_space() {
     let place = Place::new();
     let records: String = (0..40_000).map(|i| format!("key{i:06}\t{}\n", "v".repeat(100))).collect();
     place.feed("load", &["-", "--format", "kv", "--keyspace", "big", "--batch", "1000"], records.as_bytes()).ok();
@@ -57,7 +57,7 @@ fn dropping_gives_the_space_back() {
 }
 
 #[test]
-fn a_dump_holds_the_keyspaces_that_were_named() {
+fn a_dump_has_only_the_named_keyspaces() {
     let place = three();
     let dump = place.pando("dump", &["--keyspace", "c, d", "--keyspace", "b"]).ok();
     assert!(
@@ -68,27 +68,27 @@ fn a_dump_holds_the_keyspaces_that_were_named() {
     run_on(&place.path("part"), "restore", &[], dump.as_bytes()).ok();
     assert_eq!(names(&place.path("part")), ["b", "c, d"]);
     let missing = place.pando("dump", &["--keyspace", "a", "--keyspace", "x"]);
-    assert_eq!(missing.out, "", "nothing is dumped where one is missing");
-    assert!(missing.fails(1).contains("no keyspace `x` in the store; there is `a`, `b`, `c, d`"));
+    assert_eq!(missing.out, "", "nothing is dumped if one is missing");
+    assert!(missing.fails(1).contains("no keyspace `x` in the store; its keyspaces: `a`, `b`, `c, d`"));
 }
 
 #[test]
-fn a_restore_takes_the_keyspaces_that_were_named() {
+fn a_restore_creates_only_the_named_keyspaces() {
     let place = three();
     let dump = place.pando("dump", &[]).ok();
     let (part, empty, damaged) = (place.path("part"), place.path("empty"), place.path("damaged"));
     run_on(&part, "restore", &["--keyspace", "b"], dump.as_bytes()).ok();
     assert_eq!(names(&part), ["b"]);
-    // Later another one, beside what is there.
+    // Another keyspace can be restored into the same store later.
     run_on(&part, "restore", &["-", "--keyspace", "a"], dump.as_bytes()).ok();
     assert_eq!(names(&part), ["b", "a"]);
     assert_eq!(run_on(&part, "get", &["k", "--keyspace", "b", "--as", "u64"], b"").ok(), "2\n");
-    assert!(run_on(&part, "restore", &["--keyspace", "b"], dump.as_bytes()).fails(2).contains("there already"));
+    assert!(run_on(&part, "restore", &["--keyspace", "b"], dump.as_bytes()).fails(2).contains("exists already"));
     assert!(run_on(&empty, "restore", &["--keyspace", "x"], dump.as_bytes()).fails(1).contains("in the dump"));
-    // What is passed over is checked all the same.
+    // Skipped keyspaces are checked, too.
     let short = dump.replacen("k\t1\n", "", 1);
     run_on(&damaged, "restore", &["--keyspace", "b"], short.as_bytes()).fails(3);
-    // What is no dump, or empty, makes no store.
+    // Input that is not a dump, or empty, creates no store.
     run_on(&place.path("text"), "restore", &[], b"root:x:0:0\n").fails(2);
     run_on(&place.path("text"), "restore", &[], b"").fails(3);
     assert!(!place.path("text").exists());
@@ -99,7 +99,7 @@ fn a_restore_takes_the_keyspaces_that_were_named() {
 }
 
 #[test]
-fn a_backup_holds_the_keyspaces_that_were_named() {
+fn a_backup_has_only_the_named_keyspaces() {
     let place = three();
     let (copy, none) = (place.path("copy"), place.path("none"));
     place.pando("backup", &[copy.to_str().unwrap(), "--keyspace", "b", "--keyspace", "a"]).ok();
@@ -107,11 +107,11 @@ fn a_backup_holds_the_keyspaces_that_were_named() {
     run_on(&copy, "merge", &["k", "5", "--keyspace", "b"], b"").ok();
     assert_eq!(run_on(&copy, "get", &["k", "--keyspace", "b", "--as", "u64"], b"").ok(), "7\n");
     assert!(place.pando("backup", &[none.to_str().unwrap(), "--keyspace", "x"]).fails(1).contains("`x`"));
-    assert!(!none.exists(), "a backup that fails at its arguments leaves nothing");
+    assert!(!none.exists(), "a backup with a wrong argument creates nothing");
 }
 
 #[test]
-fn shells_get_their_completions() {
+fn completions_are_printed_for_each_shell() {
     for (shell, words) in [("bash", "complete -F _pando"), ("zsh", "#compdef pando"), ("fish", "complete -c pando")] {
         let script = run(&["completions", shell], b"").ok();
         assert!(script.contains(words) && script.contains("keyspaces"), "{shell}: {}", &script[..200]);
@@ -136,7 +136,11 @@ fn options_of_an_index_are_set_shown_altered_and_survive_dump_restore_and_backup
     let shown = |store: &std::path::Path| run_on(store, "keyspaces", &["--json"], b"").json()[0].clone();
     let info = shown(&store);
     assert_eq!((info["index"].as_str(), info["mode"].as_str()), (Some("stbe"), Some("paper")), "{info}");
-    assert_eq!(info["options"], serde_json::json!({ "compression": "lz4" }), "fanout is the default again");
+    assert_eq!(
+        info["options"],
+        serde_json::json!({ "compression": "lz4" }),
+        "a value that is the default is not stored"
+    );
     assert!(place.pando("keyspaces", &[]).ok().contains("compression=lz4"));
 
     let (restored, copied) = (place.path("restored"), place.path("copied"));

@@ -1,4 +1,4 @@
-//! A real process under real SIGKILLs: what was acknowledged is there, and no counter is off by one.
+//! Kills a real process with SIGKILL: all acknowledged merges are in the store, and no counter is off by one.
 
 use std::{
     collections::BTreeMap,
@@ -9,9 +9,9 @@ use std::{
 
 use crate::common::{Place, command, run};
 
-/// Counters that are merged into.
+/// The number of counters.
 const COUNTERS: u64 = 97;
-/// Merges that one load would do if it lived.
+/// The merges of a load that is not killed.
 const MERGES: u64 = 400_000;
 const ACK_EVERY: u64 = 50;
 
@@ -21,7 +21,7 @@ fn merge(round: u64, n: u64) -> (String, u64) {
     (format!("counter{:03}", mixed % COUNTERS), mixed % 7 + 1)
 }
 
-/// Loads until about `kill_at` merges are acknowledged, kills, and gives the last acknowledgement.
+/// Loads until about `kill_at` merges are acknowledged, kills the load, and returns the last acknowledgement.
 fn load_and_kill(place: &Place, round: u64, kill_at: u64, delay: Duration) -> u64 {
     let store = place.path("s");
     let ack_every = ACK_EVERY.to_string();
@@ -57,27 +57,27 @@ fn load_and_kill(place: &Place, round: u64, kill_at: u64, delay: Duration) -> u6
     }
     std::thread::sleep(delay);
     load.kill().unwrap();
-    assert!(!load.wait().unwrap().success(), "the load was done before it was killed");
+    assert!(!load.wait().unwrap().success(), "the load completed before it was killed");
     while next(&mut acked) {}
-    assert!(feeder.join().unwrap().is_err(), "the load took everything before it was killed");
+    assert!(feeder.join().unwrap().is_err(), "the load read its complete input before it was killed");
     acked
 }
 
-/// How many merges of the round are in the counters, exactly; panics if they are no prefix of the round.
+/// The number of merges of the round that the counters contain; panics if they are not a prefix of the round.
 fn prefix_that_explains(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, round: u64) -> u64 {
     let total: u64 = after.values().sum();
     let mut counters = before.clone();
     let mut sum: u64 = counters.values().sum();
     for n in 0..=MERGES {
         if sum == total {
-            assert_eq!(&counters, after, "round {round}: the counters are no prefix of the load");
+            assert_eq!(&counters, after, "round {round}: the counters are not a prefix of the load");
             return n;
         }
         let (counter, operand) = merge(round, n);
         *counters.entry(counter).or_default() += operand;
         sum += operand;
     }
-    panic!("round {round}: the counters add up to {total}, more than was ever written");
+    panic!("round {round}: the counters add up to {total}, more than was written");
 }
 
 fn counters(place: &Place) -> BTreeMap<String, u64> {
@@ -100,16 +100,16 @@ fn ten_kills_lose_nothing_acknowledged_and_count_nothing_twice() {
         let took = reopening.elapsed();
         assert!(took < Duration::from_secs(2), "round {round}: reopening took {took:?}");
         let there = prefix_that_explains(&before, &after, round);
-        assert!(there >= acked, "round {round}: {acked} were acknowledged, {there} are there");
+        assert!(there >= acked, "round {round}: {acked} were acknowledged, {there} are in the store");
         assert!(there < MERGES);
         before = after;
     }
     assert_eq!(place.pando("verify", &["--json"]).json()["sound"], true);
 }
 
-/// The harness must notice a lost and a doubled merge.
+/// The harness must detect a merge that was applied twice.
 #[test]
-fn the_check_catches_a_counter_that_is_off() {
+fn the_check_detects_a_wrong_counter() {
     let mut after = BTreeMap::new();
     for n in 0..100 {
         let (counter, operand) = merge(0, n);

@@ -3,7 +3,7 @@
 use crate::common::{Place, run};
 
 #[test]
-fn figures_are_listed_measured_and_measured_once_for_two() {
+fn figures_are_listed_and_measured_and_results_are_reused() {
     let list = run(&["lab", "figures"], b"").ok();
     assert!(list.contains("002-3.10") && list.contains("KVell"), "{list}");
     assert_eq!(run(&["lab", "figures", "--json"], b"").json().as_array().unwrap().len(), 10);
@@ -18,15 +18,15 @@ fn figures_are_listed_measured_and_measured_once_for_two() {
     let text = figure("002-3.6", &["-o", lines, "--png", pictures.to_str().unwrap()]).ok();
     assert!(text.contains("mode    product, paper") && text.contains("needs lines of rocksdb"), "{text}");
     assert!(pictures.join("002-3.6-throughput.png").exists() && pictures.join("002-3.6-throughput.svg").exists());
-    assert!(pictures.join("002-3.6-throughput-paper.png").exists(), "paper mode has a picture of its own");
+    assert!(pictures.join("002-3.6-throughput-paper.png").exists(), "paper mode has a plot of its own");
     let again = figure("002-3.7", &["--mode", "product", "--with", lines, "--no-run", "--json"]).json();
     assert!(again["claims"][0]["measured"].as_f64().is_some_and(|value| value > 0.5), "{again}");
-    // Those of the other mode.
+    // The lines of the other mode are set aside.
     assert!(again["set_aside"].as_u64().is_some_and(|aside| aside > 0), "{again}");
 }
 
 #[test]
-fn what_is_no_figure_is_misuse() {
+fn an_unknown_figure_is_misuse() {
     assert!(run(&["lab", "figure", "002-9.9"], b"").fails(2).contains("002-3.6"));
     run(&["lab", "figure", "002-3.6", "--scale", "0"], b"").fails(2);
     run(&["lab", "figure", "002-3.6", "--no-run"], b"").fails(2);

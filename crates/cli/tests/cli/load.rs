@@ -1,4 +1,4 @@
-//! `load`: packed input, many malformed lines, Ctrl-C.
+//! `load`: compressed input, many malformed lines, Ctrl-C.
 
 use std::{
     fmt::Write as _,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::common::{Place, command, output, run_on};
 
-/// `text`, packed by the tool of that name.
+/// `text`, compressed with gzip.
 fn gzip(text: &[u8]) -> Vec<u8> {
     let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packer.write_all(text).unwrap();
@@ -21,7 +21,7 @@ fn zstd(text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn packed_input_is_unpacked_from_files_and_pipes() {
+fn compressed_input_is_read_from_files_and_pipes() {
     let records: String = (0..5_000).fold(String::new(), |mut text, i| {
         writeln!(text, "key{i:05}\tvalue{}", i * 7919 % 10_007).unwrap();
         text
@@ -36,12 +36,12 @@ fn packed_input_is_unpacked_from_files_and_pipes() {
         for keyspace in ["pipe", "file"] {
             assert!(place.pando("scan", &["--keyspace", keyspace]).ok() == records, "{name}, {keyspace}");
         }
-        // What is cut off is an error that says where, and what came before is there.
+        // Truncated input is an error with its position; the records before it are in the store.
         let lazily = ["-", "--format", "kv", "--keyspace", "cut", "--durability", "none"];
         let said = place.feed("load", &lazily, &packed[..packed.len() / 2]).fails(4);
         assert!(said.contains("reading the input"), "{said}");
         let loaded = said.split("after ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-        // The zstd decoder holds back as much as its window.
+        // The zstd decoder keeps up to a window of its output back.
         assert!(name == "zst" || loaded.parse::<u64>().unwrap() > 500, "{said}");
         assert_eq!(place.pando("count", &["--keyspace", "cut"]).ok().trim(), loaded, "the store was closed");
         let dump = place.pando("dump", &[]).ok();
@@ -70,14 +70,15 @@ fn malformed_lines_are_listed_up_to_twenty() {
 }
 
 #[test]
-fn ndjson_rows_keep_their_numbers() {
+fn ndjson_numbers_keep_their_digits() {
     let place = Place::new();
     let rows =
         b"{\"id\":1e3,\"v\":2E5,\"w\":[1.50,-0]}\n{\"id\":7,\"id\":8}\n{\"id\":1,\"v\":1}\n{\"id\":\"1\",\"v\":2}\n";
     let load = place.feed("load", &["-", "--format", "ndjson", "--key", "id"], rows);
-    assert_eq!(load.err, "line 2: malformed: the field `id` is there twice\n");
+    assert_eq!(load.err, "line 2: malformed: the field `id` occurs twice\n");
     load.ok();
-    // A number and a string that reads the same make one key: the later row replaces the other, as README says.
+    // A number and a string with the same text make the same key: the later row replaces the earlier one, as README
+    // says.
     assert_eq!(place.pando("scan", &[]).ok(), "1\t{\"v\":2}\n1e3\t{\"v\":2E5,\"w\":[1.50,-0]}\n");
     assert_eq!(place.pando("get", &["1e3"]).ok(), "{\"v\":2E5,\"w\":[1.50,-0]}\n");
 }
@@ -95,12 +96,12 @@ fn start(place: &Place, more: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Sends a signal as a shell does.
+/// Sends a signal with the command `kill`.
 fn signal(load: &Child, name: &str) {
     assert!(Command::new("kill").args([name, &load.id().to_string()]).status().unwrap().success());
 }
 
-/// Waits for the end of an interrupted load; what it said.
+/// Waits for the end of an interrupted load; returns its stderr.
 fn interrupted(mut load: Child) -> String {
     let mut said = String::new();
     load.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -109,7 +110,7 @@ fn interrupted(mut load: Child) -> String {
 }
 
 #[test]
-fn an_interrupted_load_says_what_is_in_the_store() {
+fn an_interrupted_load_reports_what_is_in_the_store() {
     for name in ["-INT", "-TERM"] {
         let place = Place::new();
         let mut load = start(&place, &[]);
@@ -119,7 +120,7 @@ fn an_interrupted_load_says_what_is_in_the_store() {
             writeln!(stdin, "k{i:03}\tv\n").unwrap();
             assert_eq!(acks.next().unwrap().unwrap(), format!("acked {}", i + 1));
         }
-        // The load waits for input. It must end all the same, though the pipe stays open.
+        // The load waits for input. It must end although the pipe stays open.
         signal(&load, name);
         let asked = Instant::now();
         let said = interrupted(load);
@@ -131,7 +132,7 @@ fn an_interrupted_load_says_what_is_in_the_store() {
 }
 
 #[test]
-fn an_interrupt_while_records_flow_loses_none_that_was_counted() {
+fn an_interrupt_during_a_load_loses_no_acknowledged_record() {
     let place = Place::new();
     let mut load = start(&place, &["--durability", "none"]);
     let mut stdin = load.stdin.take().unwrap();
@@ -149,17 +150,17 @@ fn an_interrupt_while_records_flow_loses_none_that_was_counted() {
     let acked: u64 = last.strip_prefix("acked ").unwrap().parse().unwrap();
     let records: u64 = said.split(' ').nth(2).unwrap().replace(',', "").parse().unwrap();
     let there: u64 = place.pando("count", &[]).ok().trim().parse().unwrap();
-    assert!(acked == records && records == there, "acknowledged {acked}, said {records}, in the store {there}");
+    assert!(acked == records && records == there, "acknowledged {acked}, reported {records}, in the store {there}");
     assert_eq!(place.pando("verify", &["--json"]).json()["sound"], true);
 }
 
 #[test]
-fn an_interrupt_before_the_first_record_says_so() {
+fn an_interrupt_before_the_first_record_is_reported() {
     let place = Place::new();
     let mut load = start(&place, &[]);
     let mut stdin = load.stdin.take().unwrap();
     stdin.write_all(b"\n").unwrap();
-    // The handler stands once the store's lock is there and a moment has passed.
+    // The signal handler is installed a moment after the data file exists.
     let begun = Instant::now();
     while !place.path("s").join("data").exists() {
         assert!(begun.elapsed() < Duration::from_secs(20));

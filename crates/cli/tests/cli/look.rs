@@ -1,4 +1,4 @@
-//! Looking: `stats`, `keyspaces` and `inspect`, also beside a writer.
+//! `stats`, `keyspaces` and `inspect`, also while another process writes.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::common::{Place, command};
 
-/// A process that has loaded so many records and keeps the store open until its stdin is closed.
+/// A process that has loaded `records` records and keeps the store open until its stdin is closed.
 fn writer(place: &Place, records: u64) -> Child {
     let store = place.path("s");
     let mut load = command()
@@ -29,7 +29,7 @@ fn writer(place: &Place, records: u64) -> Child {
 }
 
 #[test]
-fn stats_keyspaces_and_inspect_work_beside_a_writer() {
+fn stats_keyspaces_and_inspect_work_while_another_process_writes() {
     let place = Place::new();
     let mut load = writer(&place, 60_000);
     let text = place.pando("stats", &[]).ok();
@@ -47,7 +47,7 @@ fn stats_keyspaces_and_inspect_work_beside_a_writer() {
     for what in ["superblock", "catalog", "trunk"] {
         assert!(!place.pando("inspect", &[what]).ok().is_empty(), "{what}");
     }
-    // The writer did not notice.
+    // The writer is not affected.
     load.stdin.as_mut().unwrap().write_all(b"more\tv\n").unwrap();
     drop(load.stdin.take());
     assert!(load.wait_with_output().unwrap().status.success());
@@ -57,7 +57,7 @@ fn stats_keyspaces_and_inspect_work_beside_a_writer() {
 }
 
 #[test]
-fn amplifications_of_a_young_store_are_not_told() {
+fn amplification_of_a_small_store_is_not_shown() {
     let place = Place::new();
     place.pando("put", &["k", "v"]).ok();
     let row = |text: &str| text.lines().find(|line| line.starts_with("amplification")).unwrap().to_owned();
@@ -73,7 +73,7 @@ fn amplifications_of_a_young_store_are_not_told() {
 }
 
 #[test]
-fn a_superblock_is_told_in_words() {
+fn inspect_describes_both_superblocks() {
     let place = Place::new();
     place.pando("put", &["k", "v"]).ok();
     let text = place.pando("inspect", &["superblock"]).ok();

@@ -1,4 +1,4 @@
-//! The `pando` binary from outside, as its users see it.
+//! Tests of the `pando` binary as a process.
 
 mod bench;
 mod commands;

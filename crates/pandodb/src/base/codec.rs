@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         if len > self.remaining() {
-            return Err(self.corrupt(format!("{len} bytes claimed where {} remain", self.remaining())));
+            return Err(self.corrupt(format!("{len} bytes are needed, {} remain", self.remaining())));
         }
         let bytes = &self.bytes[self.at..self.at + len];
         self.at += len;

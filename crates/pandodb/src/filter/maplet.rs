@@ -161,7 +161,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
         loop {
             while let Some(print) = self.prints.next_if(|print| print.low <= last) {
                 let renumbered = self.input.values.get(usize::from(print.value));
-                let renumbered = renumbered.ok_or_else(|| self.corrupt("a value that nobody gave out"))?;
+                let renumbered = renumbered.ok_or_else(|| self.corrupt("a value out of range"))?;
                 out.extend(renumbered.map(|value| Fingerprint { value, ..print }));
             }
             if self.prints.peek().is_some() || self.page == self.input.meta.pages {
@@ -169,7 +169,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
             }
             let page = self.input.pages.next().ok_or_else(|| self.corrupt("pages are missing"))??;
             self.page += 1;
-            let prints = self.read(page.as_ref()).ok_or_else(|| self.corrupt("a page that contradicts itself"))?;
+            let prints = self.read(page.as_ref()).ok_or_else(|| self.corrupt("an inconsistent page"))?;
             self.prints = prints.into_iter().peekable();
         }
     }
@@ -236,7 +236,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
     /// [`Error::Corruption`] if no builder could have produced an input's description.
     pub fn new(inputs: Vec<Input<I>>, room: u64) -> Result<Merge<I>> {
         if let Some(input) = inputs.iter().find(|input| !input.meta.is_sound()) {
-            return Err(Error::corruption("filter", 0, format!("impossible figures: {:?}", input.meta)));
+            return Err(Error::corruption("filter", 0, format!("invalid description: {:?}", input.meta)));
         }
         let entries = inputs.iter().map(|input| input.meta.entries).sum::<u64>();
         let longest = inputs.iter().map(|input| u32::from(input.meta.bits)).max().unwrap_or(0);

@@ -127,7 +127,7 @@ impl Merge {
         let mut files: Vec<FileName> = Vec::new();
         for (text, name) in names.iter().filter_map(|text| Some((text, parse_name(text)?))) {
             if name.number >= MAX_NUMBER {
-                return Err(Error::corruption("log segment", 0, "no number is left after this one").in_file(text, 0));
+                return Err(Error::corruption("log segment", 0, "the segment numbers are used up").in_file(text, 0));
             }
             merge.next_segment = merge.next_segment.max(name.number + 1);
             if name.unfinished {

@@ -219,7 +219,7 @@ impl SegmentReader {
         }
         self.false_bytes += bytes;
         if self.false_bytes > self.len * FALSE_RECORDS {
-            let error = Error::corruption("log segment", self.at, "more false records than any log leaves behind");
+            let error = Error::corruption("log segment", self.at, "too many byte sequences that resemble records");
             return Err(error.in_file(&self.name, 0));
         }
         Ok(None)

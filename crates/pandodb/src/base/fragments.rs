@@ -395,7 +395,7 @@ impl FragmentSet {
         self.parts.first().cloned().unwrap_or_default()
     }
 
-    /// The parts, for callers that look up keys in each of them (see [`FragmentSweep`]).
+    /// The parts; together they hold all tombstones.
     pub fn parts(&self) -> &[Arc<Fragments>] {
         &self.parts
     }

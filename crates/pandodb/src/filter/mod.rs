@@ -1,4 +1,4 @@
-//! Filters: they tell a lookup which runs it need not search.
+//! Filters: a lookup uses them to skip runs that cannot hold its key.
 //!
 //! | kind | covers | cost of a probe | false positives | bits a key |
 //! | --- | --- | --- | --- | --- |

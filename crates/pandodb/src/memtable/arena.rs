@@ -51,7 +51,7 @@ const RESERVED: usize = 16;
 const STRIP_WORDS: usize = (64 << 10) / WORD;
 /// In a small memtable, a strip is the memory in use divided by this.
 const STRIP_SHARE: usize = 64;
-/// The number of strips: so many threads can write without contention.
+/// The number of strips: up to this many threads write without contention.
 const STRIPS: usize = 8;
 
 const _: () = assert!((2 + 2) * WORD + MAX_KEY + MAX_OPERAND <= CHUNK_BYTES, "every record fits into a chunk");

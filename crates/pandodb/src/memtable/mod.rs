@@ -92,7 +92,7 @@ pub struct Memtable {
 
 impl Memtable {
     /// An empty memtable that takes its memory from `chunks`. `id` is its number in its keyspace. It appears in
-    /// messages to users, and in the log of paper mode, where it tells which leaf generations are comparable.
+    /// messages to users, and in the log of paper mode, where it identifies comparable leaf generations.
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
         let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
         let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -187,8 +187,8 @@ impl Memtable {
         }
     }
 
-    /// All range tombstones as one set, for packing. O(n log n) after insertions, free otherwise. Readers that are
-    /// opened often use [`Memtable::tombstones`].
+    /// All range tombstones as one set, for packing and for scans. O(n log n) after insertions, free otherwise. Takes the
+    /// lock of the range tombstones exclusively if there are any.
     pub fn fragments(&self) -> Arc<Fragments> {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Arc::default(),
@@ -200,7 +200,7 @@ impl Memtable {
         }
     }
 
-    /// A snapshot of the range tombstones. O(log n), whatever was inserted.
+    /// A snapshot of the range tombstones, without merging them. O(log n).
     pub fn tombstones(&self) -> FragmentSet {
         match self.tombstones.load(Ordering::Acquire) {
             0 => FragmentSet::new(),

@@ -306,7 +306,7 @@ impl Log {
         };
         let synced = sync();
         if !SeededBug::FailedSyncForgiven.is_on() {
-            // A concurrent append that failed is beyond the target; the synced records are durable all the same.
+            // A concurrent append that failed is beyond the target; the synced records are durable anyway.
             synced?;
         }
         streams.iter().zip(&ready).for_each(|(stream, ready)| stream.note_sync(ready));
@@ -317,7 +317,7 @@ impl Log {
     /// close. Later appends go to new segments.
     ///
     /// # Errors
-    /// `Io` if a file cannot be cut; its records are intact all the same.
+    /// `Io` if a file cannot be cut; its records are still intact.
     pub fn trim(&self) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.trim(&self.common))
     }

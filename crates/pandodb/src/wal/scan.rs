@@ -133,7 +133,7 @@ pub(super) struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// The next intact record; `None` at the end of the file, where [`SegmentReader::take_damage`] tells what came
+    /// The next intact record; `None` at the end of the file, where [`SegmentReader::take_damage`] returns the damage
     /// after the last record.
     pub fn next(&mut self) -> Result<Option<Found>> {
         while self.seek_magic()? {
@@ -204,7 +204,7 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// The head of the record at `self.at`, if an intact one stands there.
+    /// The head of the record at `self.at`, if an intact one is there.
     fn intact_record(&mut self) -> Result<Option<Head>> {
         let start = (self.at - self.window_at) as usize;
         let Some(head) = Head::decode(&self.window[start..]) else { return Ok(None) };

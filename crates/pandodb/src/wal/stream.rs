@@ -244,7 +244,7 @@ impl Segment {
         self.end == BLOCK
     }
 
-    /// Whether so much of it is used that the next one may be made; a small store never allocates two.
+    /// Whether enough of it is used that the next one may be made; a small store never allocates two.
     fn wants_next(&self) -> bool {
         self.end >= self.capacity / WANTS_NEXT
     }

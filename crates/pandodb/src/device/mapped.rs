@@ -134,7 +134,8 @@ impl Mapped {
 }
 
 impl State {
-    /// The window that holds the byte at `at`. REQUIRES: `at` is below the limit.
+    /// The window that holds the byte at `at`.
+    /// REQUIRES: `at` is below the limit.
     fn window_at(&mut self, file: &fs::File, at: u64) -> Option<&Window> {
         if self.window.as_ref().is_none_or(|window| !window.holds(at)) {
             // Unmap the old one first.

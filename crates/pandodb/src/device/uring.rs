@@ -337,7 +337,8 @@ impl Ring {
         None
     }
 
-    /// Discards completed reads. REQUIRES: the ring is idle, so none of its reads is wanted.
+    /// Discards completed reads.
+    /// REQUIRES: the ring is idle, so none of its reads is wanted.
     fn throw_away(&mut self) {
         while self.reap().is_some() {}
     }

@@ -72,7 +72,8 @@ pub struct FilterMeta {
 }
 
 impl FilterMeta {
-    /// The filter page to probe for a key with this hash. REQUIRES: the filter has pages.
+    /// The filter page to probe for a key with this hash.
+    /// REQUIRES: the filter has pages.
     #[inline]
     pub fn page_of(&self, hash: u64) -> u32 {
         match self.kind {
@@ -197,7 +198,8 @@ impl FilterMaker {
         (keys, all)
     }
 
-    /// The filter's description without its location. REQUIRES: the preparation is complete and no page was filled.
+    /// The filter's description without its location.
+    /// REQUIRES: the preparation is complete and no page was filled.
     pub fn meta(&self) -> FilterMeta {
         let kind = match self {
             FilterMaker::Bloom(..) => FilterKind::Bloom,

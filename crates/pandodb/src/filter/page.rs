@@ -259,7 +259,8 @@ impl<'a> Page<'a> {
         Some((place / 64, self.word(place / 64)? & (u64::MAX << (place % 64))))
     }
 
-    /// Entry `i`. REQUIRES: `i` is below the head's number of entries.
+    /// Entry `i`.
+    /// REQUIRES: `i` is below the head's number of entries.
     #[inline]
     fn entry(&self, i: usize) -> u64 {
         let width = self.head.width();
@@ -317,7 +318,8 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The position of the `n`-th one of a word, counted from 0. REQUIRES: the word has more than `n` ones.
+/// The position of the `n`-th one of a word, counted from 0.
+/// REQUIRES: the word has more than `n` ones.
 #[inline]
 fn select(word: u64, n: u32) -> u32 {
     const ONES: u64 = 0x0101_0101_0101_0101;

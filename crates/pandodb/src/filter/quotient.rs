@@ -59,7 +59,8 @@ pub struct QuotientMeta {
 }
 
 impl QuotientMeta {
-    /// The page to probe for a key with this hash. REQUIRES: there are pages.
+    /// The page to probe for a key with this hash.
+    /// REQUIRES: there are pages.
     #[inline]
     pub fn page_of(&self, hash: u64) -> u32 {
         debug_assert!(self.pages > 0 && self.is_sound(), "an empty filter has no page to ask");

@@ -97,7 +97,8 @@ impl ChunkPool {
     }
 
     /// An unused chunk with arbitrary content. The first writer to a new chunk causes its page faults. May evict
-    /// blocks. REQUIRES: the caller holds no lock that a writer needs.
+    /// blocks.
+    /// REQUIRES: the caller holds no lock that a writer needs.
     fn take(&self, words: usize) -> Chunk {
         if words < CHUNK_WORDS {
             self.borrow(words * WORD);
@@ -324,7 +325,8 @@ impl Arena {
         Some(at)
     }
 
-    /// Takes words from the front and charges them, if it has enough. REQUIRES: the caller holds the lock of `front`.
+    /// Takes words from the front and charges them, if it has enough.
+    /// REQUIRES: the caller holds the lock of `front`.
     fn cut(&self, front: &mut Room, words: usize) -> Option<usize> {
         if front.left() < words {
             return None;
@@ -352,7 +354,8 @@ impl Arena {
     }
 
     /// Puts a new chunk with room for `words` in front, unless another thread has just done so. Memory is borrowed
-    /// without any lock that writers need. REQUIRES: the caller holds neither the lock of `front` nor of a strip.
+    /// without any lock that writers need.
+    /// REQUIRES: the caller holds neither the lock of `front` nor of a strip.
     #[cold]
     fn grow(&self, words: usize) {
         let mut borrowed = self.growing.lock();

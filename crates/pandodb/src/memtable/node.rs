@@ -184,7 +184,8 @@ impl Slots {
         rest + self.refs[rest..rest + ties].partition_point(before)
     }
 
-    /// Inserts a record into slot `at`. REQUIRES: the caller holds the latch locked.
+    /// Inserts a record into slot `at`.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     pub(super) fn insert(&self, arena: &Arena, at: usize, record: Ref) {
         let meta = self.admit(arena, record);
         assert!(meta.len < SLOTS && at <= meta.len);
@@ -193,8 +194,8 @@ impl Slots {
         self.set_meta(Meta { len: meta.len + 1, ..meta });
     }
 
-    /// The generation of an insertion; increments by one each time (002 §3.6.4). REQUIRES: the caller holds the latch
-    /// locked.
+    /// The generation of an insertion; increments by one each time (002 §3.6.4).
+    /// REQUIRES: the caller holds the latch locked.
     #[inline]
     pub(super) fn next_generation(&self) -> u64 {
         let generation = self.generation.load(Ordering::Relaxed);
@@ -202,7 +203,8 @@ impl Slots {
         generation
     }
 
-    /// Shortens the prefix to one that a new record shares. REQUIRES: the caller holds the latch locked.
+    /// Shortens the prefix to one that a new record shares.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     #[inline]
     fn admit(&self, arena: &Arena, record: Ref) -> Meta {
         let meta = self.meta();
@@ -217,7 +219,8 @@ impl Slots {
         self.set_prefix(arena, shared.min(meta.prefix))
     }
 
-    /// Changes the prefix and all heads. REQUIRES: the caller holds the latch locked.
+    /// Changes the prefix and all heads.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn set_prefix(&self, arena: &Arena, prefix: usize) -> Meta {
         let meta = self.meta();
         let changed = Meta { prefix, ..meta };
@@ -230,7 +233,8 @@ impl Slots {
         changed
     }
 
-    /// A new node with the slots from `from` on, right of the fence `low`. REQUIRES: the caller has claimed the latch.
+    /// A new node with the slots from `from` on, right of the fence `low`.
+    /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Slots {
         let (meta, high) = (self.meta(), self.high());
         let right = Slots::new(meta.prefix, low, high);
@@ -247,8 +251,8 @@ impl Slots {
         right
     }
 
-    /// Removes the slots from `len` on, which are in another node, right of the fence `high`. REQUIRES: the caller
-    /// holds the latch locked.
+    /// Removes the slots from `len` on, which are in another node, right of the fence `high`.
+    /// REQUIRES: the caller holds the latch locked.
     pub(super) fn truncate(&self, arena: &Arena, len: usize, high: Ref) {
         let meta = Meta { len, edge: self.low() == NONE, ..self.meta() };
         self.set_meta(meta);
@@ -277,7 +281,8 @@ impl Inner {
         self.children[rank].load(Ordering::Acquire)
     }
 
-    /// Inserts a separator into slot `at`, and `child` right of it. REQUIRES: the caller holds the latch locked.
+    /// Inserts a separator into slot `at`, and `child` right of it.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     pub(super) fn insert(&self, arena: &Arena, at: usize, separator: Ref, child: u32) {
         let len = self.slots.meta().len;
         shift_in!(self.children, at + 1, len + 1, child);

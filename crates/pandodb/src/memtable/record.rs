@@ -35,7 +35,8 @@ pub(super) fn words(entry: &Entry<'_>) -> usize {
     HEADER + entry.key.len().div_ceil(WORD) + entry.value.len().div_ceil(WORD)
 }
 
-/// Writes a record of `entry`. REQUIRES: no other thread knows the words yet.
+/// Writes a record of `entry`.
+/// REQUIRES: no other thread knows the words yet.
 #[inline]
 pub(super) fn write(to: &[Word], entry: &Entry<'_>) {
     debug_assert_eq!(to.len(), words(entry));

@@ -44,7 +44,8 @@ fn scan(memtable: &Memtable, range: &KeyRange, reverse: bool, max_entries: usize
 }
 
 impl Tree {
-    /// Checks the invariants of the module documentation by reading everything. REQUIRES: no concurrent writer.
+    /// Checks the invariants of the module documentation by reading everything.
+    /// REQUIRES: no concurrent writer.
     fn check(&self) {
         let mut leaves = Vec::new();
         self.check_node(self.root(), NONE, NONE, &mut leaves);

@@ -284,8 +284,8 @@ impl Log {
         }
     }
 
-    /// Writes and syncs the records of all streams, which include everything through `target`. REQUIRES: the caller is
-    /// the only sync leader (`group.syncing`) and does not hold `group`.
+    /// Writes and syncs the records of all streams, which include everything through `target`.
+    /// REQUIRES: the caller is the only sync leader (`group.syncing`) and does not hold `group`.
     fn sync_streams(&self, target: &mut Seqno) -> Result<()> {
         let forgets = SeededBug::SyncForgetsStreams.is_on();
         let streams = if forgets { std::slice::from_ref(self.own()) } else { &self.streams[..] };

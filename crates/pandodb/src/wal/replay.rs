@@ -19,7 +19,7 @@
 //! first record is written. Otherwise it is corruption, unless a later segment shows that all of its records are at
 //! most `from`.
 //!
-//! Invariant: with [`Mode::Recover`], everything that was visited and kept is durable when [`replay`] returns.
+//! Invariant: with [`Mode::Recover`], everything that was visited and kept is durable when [`replay()`] returns.
 //!
 //! Source: design §5.3, §5.5, §5.6. The streams are merged by sequence number; 002 §3.6.4 uses generation numbers of
 //! memtable leaves instead, which a visitor may compare ([`super::tags`]).

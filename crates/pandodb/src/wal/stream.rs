@@ -112,8 +112,8 @@ impl Common {
     }
 
     /// Creates the next segment of a stream; `after` is the seqno before its records, if it is known yet. When this
-    /// returns, file, space and header are durable. Leaves nothing behind if it fails. REQUIRES: the caller holds
-    /// `making` of the stream.
+    /// returns, file, space and header are durable. Leaves nothing behind if it fails.
+    /// REQUIRES: the caller holds `making` of the stream.
     fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
         let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
         if number > MAX_NUMBER {
@@ -341,7 +341,8 @@ impl Stream {
         Ok(Room { common, stream: self, bytes, _turn: turn })
     }
 
-    /// Ensures that the current segment has room for the record. REQUIRES: the caller holds `turn` and `state`.
+    /// Ensures that the current segment has room for the record.
+    /// REQUIRES: the caller holds `turn` and `state`.
     fn make_room(
         &self,
         common: &Common,
@@ -375,7 +376,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Encodes the record into the buffer. Returns whether the caller must write it. REQUIRES: the caller holds `turn`.
+    /// Encodes the record into the buffer. Returns whether the caller must write it.
+    /// REQUIRES: the caller holds `turn`.
     fn append(
         &self,
         common: &Common,
@@ -520,7 +522,8 @@ impl Stream {
         self.remove_ahead(common, &mut making)
     }
 
-    /// Removes the segments made ahead; returns whether there were any. REQUIRES: the caller holds `making`.
+    /// Removes the segments made ahead; returns whether there were any.
+    /// REQUIRES: the caller holds `making`.
     fn remove_ahead(&self, common: &Common, making: &mut Making) -> bool {
         let unused = std::mem::take(&mut *self.ahead.lock());
         unused.iter().for_each(|segment| common.remove_unused(&segment.name));
@@ -584,8 +587,8 @@ impl Stream {
         (state.appended, (pending != NOTHING).then_some(Seqno(pending)))
     }
 
-    /// Waits for the end of a write without the lock. REQUIRES: the caller holds `state`, which is released while it
-    /// waits.
+    /// Waits for the end of a write without the lock.
+    /// REQUIRES: the caller holds `state`, which is released while it waits.
     fn rest(&self, state: &mut MutexGuard<'_, State>) {
         state.waiting += 1;
         self.idle.wait(state);
@@ -609,8 +612,8 @@ impl Stream {
         Some((segment, at))
     }
 
-    /// Writes the buffer to the current segment, under the lock. REQUIRES: the caller holds `state`, and no other
-    /// thread is writing.
+    /// Writes the buffer to the current segment, under the lock.
+    /// REQUIRES: the caller holds `state`, and no other thread is writing.
     fn write_out(&self, common: &Common, state: &mut State) -> Result<()> {
         debug_assert!(!self.writing.load(Ordering::Relaxed));
         let Some((segment, at)) = Stream::place(state) else { return Ok(()) };
@@ -624,7 +627,8 @@ impl Stream {
     }
 
     /// Writes the buffer to the current segment, without the lock. A panic of the device poisons the log and is
-    /// resumed. REQUIRES: the caller holds `state`, which is released during the write, and no other thread is writing.
+    /// resumed.
+    /// REQUIRES: the caller holds `state`, which is released during the write, and no other thread is writing.
     fn write_unlocked(&self, common: &Common, state: &mut MutexGuard<'_, State>) -> Result<()> {
         let Some((segment, at)) = Stream::place(state) else { return Ok(()) };
         let file = Arc::clone(&segment.file);
@@ -654,8 +658,8 @@ impl Stream {
         noted
     }
 
-    /// Records the result of a write, and updates `pending` to the first record of the present buffer. REQUIRES: the
-    /// caller holds `state`.
+    /// Records the result of a write, and updates `pending` to the first record of the present buffer.
+    /// REQUIRES: the caller holds `state`.
     fn note_write(&self, common: &Common, state: &mut State, written: Result<usize>) -> Result<()> {
         let bytes = written.map_err(|error| common.poison(error))?;
         common.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -685,8 +689,8 @@ impl Stream {
         created.map_err(|error| common.poison_unless_refused(error))
     }
 
-    /// Replaces the current segment by one with room for `bytes`. `DiskFull` has no effect. REQUIRES: the caller holds
-    /// `state`, and no other thread is writing.
+    /// Replaces the current segment by one with room for `bytes`. `DiskFull` has no effect.
+    /// REQUIRES: the caller holds `state`, and no other thread is writing.
     fn replace_segment(&self, common: &Common, state: &mut State, bytes: u64) -> Result<()> {
         self.write_out(common, state)?;
         let segment = self.take_segment(common, state.appended, bytes)?;

@@ -39,7 +39,8 @@ impl Stranded {
         self.bytes.values().sum()
     }
 
-    /// The whole pages of this range are about to be removed from a file. REQUIRES: `content` still has them.
+    /// The whole pages of this range are about to be removed from a file.
+    /// REQUIRES: `content` still has them.
     pub fn leave(&mut self, inode: Inode, content: &Content, offset: u64, len: u64) {
         let page = PAGE as u64;
         let end = offset.saturating_add(len).min(content.len().next_multiple_of(page)) / page * page;

@@ -1,12 +1,13 @@
-//! What the memtable costs: nanoseconds an insert, with one writer and with several, a lookup, a message of a scan.
+//! Measures the memtable: nanoseconds per insert (with one writer and with several), per lookup, and per message of a
+//! scan.
 //!
 //! ```text
 //!   cargo run --release -p pandodb --example memtable -- [records] [rounds] [writers …]
 //! ```
 //!
-//! Keys are 24 random bytes, values 100. `wall` is the time from the first insert to the last, divided by all inserts;
-//! `cpu` the time that the writers were on a core, divided likewise: on a machine with other work the first says what a
-//! user waits, the second what the memtable does. One line a measurement, for `sort` and a median.
+//! Keys are 24 random bytes, values 100 bytes. `wall` is the time from the first insert to the last, divided by all
+//! inserts; `cpu` is the time that the writers were on a core, divided likewise. On a machine with other work, `wall`
+//! is the latency of a user and `cpu` the cost of the memtable. Each measurement is one line, for `sort` and a median.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -32,7 +33,7 @@ impl Keys {
     }
 }
 
-/// Nanoseconds that this thread was on a core; 0 where the system does not tell.
+/// Nanoseconds that this thread was on a core; 0 where the system does not report them.
 fn on_core() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -43,7 +44,7 @@ fn keys_of(writer: u64) -> Keys {
     Keys(writer << 40 | 1)
 }
 
-/// Inserts `records` from so many threads; wall and CPU nanoseconds an insert.
+/// Inserts `records` from `writers` threads; returns wall and CPU nanoseconds per insert.
 fn insert(memtable: &Memtable, records: u64, writers: u64) -> (f64, f64) {
     let start = Barrier::new(writers as usize + 1);
     let each = records / writers;
@@ -72,7 +73,7 @@ fn insert(memtable: &Memtable, records: u64, writers: u64) -> (f64, f64) {
     (wall.as_nanos() as f64 / total, cpu as f64 / total)
 }
 
-/// CPU nanoseconds a lookup of a key that is there, and a message of a scan in blocks of 256 KiB.
+/// CPU nanoseconds per lookup of an existing key, and per message of a scan in blocks of 256 KiB.
 fn read(memtable: &Memtable, records: u64) -> (f64, f64) {
     let (mut keys, before, mut found) = (keys_of(0), on_core(), 0u64);
     for _ in 0..records {

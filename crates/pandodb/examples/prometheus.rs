@@ -1,12 +1,12 @@
-//! Serves the figures of a store to Prometheus, over HTTP on the loopback interface, with nothing but std.
+//! Serves the statistics of a store to Prometheus, over HTTP on the loopback interface, using only std.
 //!
 //! ```text
 //! cargo run --release -p pandodb --example prometheus -- events.pando 127.0.0.1:9187
 //! curl http://127.0.0.1:9187/metrics
 //! ```
 //!
-//! Only the process that has a store open can ask for its figures, so a program serves its own: [`serve`] and [`render`] are
-//! to be copied. Here `main` writes a row every 10 ms meanwhile, so that there is something to see.
+//! Only the process that has a store open can read its statistics, so each program serves its own: copy [`serve`] and
+//! [`render`]. Here `main` also writes a row every 10 ms, so that the statistics change.
 
 use std::fmt::{Display, Write as _};
 use std::io::{Read, Write as _};
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use pandodb::{AddU64, KeyspaceOptions, Latency, Store, StoreStats};
 
-/// The longest request that is read, in bytes.
+/// The longest accepted request, in bytes.
 const MOST_REQUEST: usize = 8 << 10;
-/// How long a client may take to ask.
+/// The read and write timeout for a client.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,7 +65,7 @@ fn answer(store: &Store, mut client: TcpStream) -> std::io::Result<()> {
     write!(client, "HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
-/// The figures in Prometheus' text format, version 0.0.4.
+/// The statistics in Prometheus' text format, version 0.0.4.
 fn render(stats: &StoreStats) -> String {
     let mut text = Text::default();
     let plain = |value: u64| vec![(String::new(), value)];
@@ -73,13 +73,13 @@ fn render(stats: &StoreStats) -> String {
         ("logical_bytes", "Keys and values, superseded ones included.", stats.logical_bytes),
         ("disk_bytes", "Bytes that the data file occupies.", stats.disk_bytes),
         ("log_bytes", "Bytes of log that are kept.", stats.log_bytes),
-        ("quarantined_bytes", "Bytes that were freed and wait for checkpoints.", stats.quarantined_bytes),
-        ("reserve_bytes", "Bytes kept back for a full disk.", stats.reserve_bytes),
-        ("debt_bytes", "Background work owed.", stats.debt_bytes),
+        ("quarantined_bytes", "Freed bytes that become reusable after further checkpoints.", stats.quarantined_bytes),
+        ("reserve_bytes", "Bytes reserved for a full disk.", stats.reserve_bytes),
+        ("debt_bytes", "Bytes of pending background work.", stats.debt_bytes),
         ("snapshots", "Live snapshots and open iterators.", stats.snapshots),
         ("healthy", "1, or 0 with trouble: see the program's log.", u64::from(stats.trouble.is_none())),
         ("memory_budget_bytes", "The memory budget.", stats.memory.budget),
-        ("replayed_operations", "Operations that the opening found in the log alone.", stats.replayed_operations),
+        ("replayed_operations", "Operations that were replayed from the log at opening.", stats.replayed_operations),
     ] {
         text.metric(name, "gauge", help, plain(value));
     }
@@ -103,7 +103,7 @@ fn render(stats: &StoreStats) -> String {
         ("lookups_total", "Keys looked up.", stats.gets),
         ("probed_blocks_total", "Blocks that lookups asked for, cached or not.", stats.probed_blocks),
         ("row_hits_total", "Lookups that the row cache answered.", stats.row_hits),
-        ("false_positives_total", "Runs that lookups searched in vain.", stats.false_positives),
+        ("false_positives_total", "Runs that lookups searched without finding the key.", stats.false_positives),
         ("checkpoints_total", "Checkpoints.", stats.checkpoints),
     ] {
         text.metric(name, "counter", help, plain(value));
@@ -113,8 +113,8 @@ fn render(stats: &StoreStats) -> String {
     let of_each = |value: fn(&pandodb::KeyspaceStats) -> u64| {
         stats.keyspaces.iter().map(move |keyspace| (label("keyspace", &keyspace.name), value(keyspace)))
     };
-    text.metric("keyspace_records", "gauge", "About how many keys.", of_each(|it| it.records));
-    text.metric("keyspace_disk_bytes", "gauge", "Bytes of its runs.", of_each(|it| it.index.disk_bytes));
+    text.metric("keyspace_records", "gauge", "Approximate number of keys.", of_each(|it| it.records));
+    text.metric("keyspace_disk_bytes", "gauge", "Bytes of the keyspace's runs.", of_each(|it| it.index.disk_bytes));
     text.metric("keyspace_damaged_runs", "gauge", "Runs that cannot be read.", of_each(|it| it.index.damaged));
     text.0
 }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn every_figure_has_a_help_a_type_and_the_value_of_the_snapshot() {
+    fn every_metric_has_a_help_a_type_and_the_value_of_the_snapshot() {
         let store = store();
         let odd = store.keyspace("odd \"name\"\\\n").unwrap();
         (0..100u32).for_each(|i| odd.put(i.to_be_bytes(), "v").unwrap());

@@ -1,11 +1,12 @@
-//! What streams of the log are worth: commits of 24 + 100 bytes by one thread and by two, with one stream and with two, in turn.
+//! Measures the benefit of log streams: commits of 24 + 100 bytes by one and two threads, with one and two streams,
+//! alternating.
 //!
 //! ```text
 //! cargo run --release -p pandodb --example streams -- DIRECTORY ROUNDS
 //! ```
 //!
-//! Nothing is sealed meanwhile, so that only the path of a commit is measured. Each line is a thousand commits a second, all
-//! rounds and their median.
+//! No memtable is sealed meanwhile, so only the commit path is measured. Each line gives thousands of commits per
+//! second: the median and all rounds.
 
 use std::path::Path;
 use std::time::Instant;

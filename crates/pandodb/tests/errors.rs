@@ -29,7 +29,7 @@ fn a_path_that_cannot_be_a_store_says_what_is_in_the_way() {
     };
     assert_eq!(detail(&file, small), "it is a file, not a directory");
     assert_eq!(detail(&file, |path| small(path).read_only(true)), "it is a file, not a directory");
-    assert!(detail(&file.join("below"), small).contains("`, on the way to it, is a file"));
+    assert!(detail(&file.join("below"), small).contains("`, a part of the path, is a file"));
     assert!(detail(&dir.path().join("no/such"), small).contains("make that first"));
     assert_eq!(detail(&dir.path().join("no"), |path| small(path).create(false)), "there is no such directory");
     let inspected = inspect(&file, Inspect::Superblock).unwrap_err().to_string();

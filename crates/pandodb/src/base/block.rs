@@ -1,7 +1,14 @@
 //! [`EntryBlock`]: a batch of entries that owns its bytes, passed between cursors.
 //!
-//! One virtual call hands over a block, not a key (design: a cursor costs a call a block). A block is filled by copying,
-//! cleared and filled again, so that a scan allocates a constant number of times.
+//! One virtual call passes a block of entries instead of one entry. A block is filled by copying, cleared and filled
+//! again, so a scan allocates a constant number of times.
+//!
+//! ```text
+//!   bytes   key0 value0 key1 value1 …            one buffer
+//!   slots   (offset of key0, lengths, kind, seqno), …
+//! ```
+//!
+//! Invariant: `value i` follows `key i` directly, and offsets are `u32`, so a block holds less than 4 GiB.
 
 use super::ids::Seqno;
 use super::message::{Entry, Kind};
@@ -22,7 +29,7 @@ struct Slot {
     seqno: Seqno,
 }
 
-/// Stores words one after the other.
+/// Stores `words` one after the other, from the start of `to`.
 #[inline]
 fn store(to: &mut [u8], words: impl Iterator<Item = u64>) {
     let (cells, _) = to.as_chunks_mut::<8>();
@@ -50,8 +57,9 @@ impl EntryBlock {
         });
     }
 
-    /// Appends an entry whose key and value, of these lengths, lie elsewhere as words: each begins with a word, and fills its
-    /// last with anything. Spares those who have no slices of it a copy.
+    /// Appends an entry whose key and value are given as lengths in bytes and as native-endian words. Key and value
+    /// each start at a word boundary; bytes of the last word past the length are ignored. A caller that holds no byte
+    /// slices saves a copy.
     #[inline]
     pub fn push_words(
         &mut self,
@@ -62,14 +70,14 @@ impl EntryBlock {
         let (at, key_len, value_len) = (self.bytes.len() as u32, key.0 as u32, value.0 as u32);
         let (from, middle) = (self.bytes.len(), self.bytes.len() + key.0);
         self.bytes.resize(middle + value.0 + 7, 0);
-        // In this order: what the key's last word has too much is written over.
+        // The value is stored after the key, since it overwrites the excess bytes of the key's last word.
         store(&mut self.bytes[from..], key.1);
         store(&mut self.bytes[middle..], value.1);
         self.bytes.truncate(middle + value.0);
         self.slots.push(Slot { key: at, key_len, value_len, kind, seqno });
     }
 
-    /// Forgets the entries, keeps the memory.
+    /// Removes all entries and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.slots.clear();
@@ -111,7 +119,7 @@ impl EntryBlock {
         &self.bytes
     }
 
-    /// Where the `i`-th key and value stand in [`EntryBlock::raw`].
+    /// The ranges of the `i`-th key and value in [`EntryBlock::raw`].
     pub fn places(&self, i: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
         let slot = self.slots[i];
         let (key, value) = (slot.key as usize, (slot.key + slot.key_len) as usize);

@@ -1,10 +1,10 @@
-//! What stands behind an [`Error::Io`](super::Error::Io): the operating system's error, made cheap to clone.
+//! [`IoCause`]: the operating system's error behind an [`Error::Io`](super::Error::Io), in a form that can be cloned.
 
 use std::sync::Arc;
 use std::{fmt, io, ops::Deref};
 
-/// The operating system's error behind an [`Error::Io`](crate::Error::Io): an [`io::Error`] that can be cloned, with its
-/// kind and its number. Two are equal if kind, number and text are.
+/// The operating system's error behind an [`Error::Io`](crate::Error::Io): an [`io::Error`] that can be cloned, with
+/// its kind and its OS error number. Two causes are equal if their kind, number and text are equal.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -21,7 +21,7 @@ use std::{fmt, io, ops::Deref};
 pub struct IoCause(Arc<io::Error>);
 
 impl IoCause {
-    /// Copies what the system said: errors of the system as they are, others by kind and text.
+    /// Copies `error`: an OS error by its number, any other error by its kind and text.
     pub(crate) fn of(error: &io::Error) -> IoCause {
         let copy = match error.raw_os_error() {
             Some(number) => io::Error::from_raw_os_error(number),

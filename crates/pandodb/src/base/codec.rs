@@ -1,7 +1,7 @@
-//! Little-endian integers and LEB128 varints, written without fuss and read without trust.
+//! Little-endian integers and LEB128 varints: encoders, and a bounded reader for persisted bytes.
 //!
-//! A [`Reader`] never reads past its bytes, never believes a length before it has compared it with what remains, and
-//! turns every violation into [`Error::Corruption`] with the offset at which it stood.
+//! A [`Reader`] never reads past its bytes, compares every length with the remaining bytes before it uses it, and turns
+//! every violation into [`Error::Corruption`] with the offset of the reader.
 
 use super::error::{Error, Result};
 
@@ -28,7 +28,8 @@ pub fn varint_len(value: u64) -> usize {
     ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
-/// Reads a varint at the start of `bytes`: the value and its length in bytes. `None` if it is cut off or over 64 bits.
+/// Reads a varint at the start of `bytes`: the value and its length in bytes. `None` if it is truncated or exceeds 64
+/// bits.
 #[inline]
 pub fn get_varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
@@ -58,7 +59,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`, which are said to be a `what` in errors.
+    /// A reader of `bytes`; errors call the structure `what`.
     pub fn new(bytes: &'a [u8], what: &'static str) -> Reader<'a> {
         Reader { bytes, at: 0, what }
     }
@@ -87,7 +88,7 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         if len > self.remaining() {
-            return Err(self.corrupt(format!("{len} bytes claimed where {} remain", self.remaining())));
+            return Err(self.corrupt(format!("{len} bytes are needed, {} remain", self.remaining())));
         }
         let bytes = &self.bytes[self.at..self.at + len];
         self.at += len;
@@ -141,7 +142,8 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// A count of items of at least `item_bytes` each: bounded by what remains, so that it may size an allocation.
+    /// A count of items of at least `item_bytes` each. It is bounded by the remaining bytes, so a caller may size an
+    /// allocation by it.
     pub fn count(&mut self, item_bytes: usize) -> Result<usize> {
         let limit = self.remaining() / item_bytes.max(1);
         Ok(self.varint_max(limit as u64)? as usize)
@@ -173,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claimed_length_is_compared_with_what_remains() {
+    fn a_length_is_compared_with_the_remaining_bytes() {
         let mut out = Vec::new();
         put_varint(&mut out, u64::MAX);
         let error = Reader::new(&out, "test").bytes().unwrap_err();

@@ -1,7 +1,7 @@
-//! One error type, by what the caller can do about it.
+//! The one error type, grouped by what the caller can do about an error.
 //!
 //! Every message says what failed, where, and what to do next. An error is returned or handled, never logged and
-//! returned. What comes from disk, network or user is an error; our own mistakes are assertions.
+//! returned. Invalid input from disk, network or user is an error; a mistake of this code is an assertion failure.
 
 use std::{fmt, io};
 
@@ -10,17 +10,17 @@ use super::cause::IoCause;
 /// The result of everything that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, grouped by what the caller can do.
+/// An error, grouped by what the caller can do.
 ///
-/// | ask | what it means | then |
+/// | question | meaning | what to do |
 /// | --- | --- | --- |
 /// | [`Error::is_retryable`] | nothing was done, and the same call may succeed later | free space, or wait for the other opener; call again |
-/// | [`Error::must_reopen`] | the store refuses writes after a failure, or was closed | close it, open it again, read back what was indeterminate |
-/// | [`Error::is_damage`] | stored bytes cannot be had | other keys stay readable; restore a backup, or [`salvage`](crate::check::salvage) |
-/// | none of them | the call was wrong, or the store is not what the call expects | correct the program |
+/// | [`Error::must_reopen`] | the store refuses writes after a failure, or was closed | close it, open it again, read back indeterminate commits |
+/// | [`Error::is_damage`] | stored bytes cannot be read | other keys stay readable; restore a backup, or [`salvage`](crate::check::salvage) |
+/// | none of them | the call was wrong, or the store is not as the call expects | correct the program |
 ///
-/// `Display` says what failed, where, and what to do next, in one line that already holds the text of
-/// [`source`](std::error::Error::source). Errors are equal if they say the same.
+/// `Display` says what failed, where, and what to do next, in one line that includes the text of
+/// [`source`](std::error::Error::source). Errors are equal if their fields are equal.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -35,7 +35,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// The operating system refused an operation. Writes: the store is poisoned from then on; reopen it.
+    /// The operating system refused an operation. If it was a write or sync, the store is poisoned from then on; reopen
+    /// it.
     Io {
         /// The operation: `read`, `write`, `sync`, `open`, …
         op: &'static str,
@@ -45,10 +46,10 @@ pub enum Error {
         offset: Option<u64>,
         /// The kind of the system's error.
         kind: io::ErrorKind,
-        /// The system's error: its number and its words.
+        /// The system's error: its number and its text.
         source: IoCause,
     },
-    /// Bytes on disk are not what was written. Other ranges stay readable; restore from a backup or salvage.
+    /// Bytes on disk differ from those written. Other ranges stay readable; restore from a backup or salvage.
     Corruption {
         /// The file's name inside the store; empty until a layer that knows it adds it.
         file: String,
@@ -59,24 +60,24 @@ pub enum Error {
         /// What was found.
         detail: String,
     },
-    /// An earlier write or sync failed: the store answers reads and refuses writes. Reopen it to recover.
+    /// An earlier write or sync failed: the store serves reads and refuses writes. Reopen it to recover.
     Poisoned {
-        /// The first failure, in words.
+        /// The text of the first failure.
         first: String,
     },
-    /// The write or the sync of this commit's part of the log failed, or that of a commit before it: this one is not visible,
-    /// and may or may not be there after a reopening. The store is poisoned.
+    /// The write or the sync of this commit's part of the log failed, or that of a commit before it. This commit is not
+    /// visible; after a reopening it may or may not be there. The store is poisoned.
     Indeterminate {
-        /// The failure, in words.
+        /// The text of the failure.
         first: String,
     },
-    /// The disk is full. Nothing of the write was kept; deletes and reads work; free space or delete, then try again.
+    /// The disk is full. Nothing of the write was kept; deletes and reads work. Free space or delete keys, then retry.
     DiskFull {
-        /// What wanted space.
+        /// The operation that needed space.
         op: &'static str,
     },
-    /// The disk has too little space for a new store with these options. Nothing was created: use a smaller memory budget, memtable or
-    /// log segment, or another disk.
+    /// The disk has too little space for a new store with these options. Nothing was created. Use a smaller memory
+    /// budget, memtable or log segment, or another disk.
     DiskTooSmall {
         /// The store's directory.
         path: String,
@@ -85,14 +86,15 @@ pub enum Error {
         /// Bytes that are free.
         available: u64,
     },
-    /// The process, or the system, has too many open files to make the one that a write needs, as a rule the next segment of the
-    /// log. Nothing of the write was kept; the store goes on. Close some files, or raise the limit, then try again.
+    /// The process or the system has too many open files, so a write could not create a file (usually the next segment
+    /// of the log). Nothing of the write was kept; the store continues to work. Close some files, or raise the limit,
+    /// then retry.
     TooManyFiles {
         /// The operation.
         op: &'static str,
         /// The file's name inside the store, or the store's path.
         file: String,
-        /// Whose limit it is: `the process` or `the system`.
+        /// The owner of the limit: `the process` or `the system`.
         limit: &'static str,
     },
     /// Another process (or another handle of this one) has the store open.
@@ -116,14 +118,14 @@ pub enum Error {
     UnknownIndex {
         /// The name.
         index: String,
-        /// The keyspace that is stored in one, where the name was found in a store.
+        /// The keyspace that is stored in this index, if the name was read from a store.
         keyspace: Option<String>,
-        /// The indexes that there are.
+        /// The names of the available indexes.
         known: String,
     },
-    /// This index, keyspace or build does not offer the operation.
+    /// This index, keyspace or build does not support the operation.
     Unsupported {
-        /// The operation and who lacks it.
+        /// The operation, and the index, keyspace or build that lacks it.
         detail: String,
     },
     /// The keyspace folds merges with an operator that was not registered when the store was opened.
@@ -147,17 +149,20 @@ pub enum Error {
     },
     /// The store was opened for reading only.
     ReadOnly,
-    /// The handle belongs to a store that the parent of this process opened: a forked child cannot use it. Open the store in the
-    /// child, after the parent has closed it; or fork before it is opened.
+    /// The handle belongs to a store that a parent process opened: a forked child cannot use it. Open the store in the
+    /// child after the parent has closed it, or fork before the store is opened.
     Forked,
-    /// A merge operator called into a store. It may use nothing but its arguments ([`MergeOperator`](crate::MergeOperator)).
+    /// A merge operator called into a store. It may use nothing but its arguments
+    /// ([`MergeOperator`](crate::MergeOperator)).
     Reentrant,
-    /// The store was closed: every handle, iterator and snapshot of it answers this from then on. Open the store again.
+    /// The store was closed: every use of its handles, iterators and snapshots fails with this error. Open the store
+    /// again.
     Closed,
 }
 
 impl Error {
-    /// Wraps an error of the operating system: [`Error::DiskFull`], [`Error::TooManyFiles`], [`Error::Io`] else.
+    /// Wraps an error of the operating system as [`Error::DiskFull`], [`Error::TooManyFiles`] or, otherwise,
+    /// [`Error::Io`].
     #[doc(hidden)]
     pub fn io(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
         if source.kind() == io::ErrorKind::StorageFull {
@@ -174,7 +179,8 @@ impl Error {
         Error::final_io(op, file, offset, source)
     }
 
-    /// As [`Error::io`], where a full disk is no ordinary error any more: something was accepted already.
+    /// As [`Error::io`], but always [`Error::Io`]: for operations after data was accepted, where a full disk is not
+    /// retryable.
     pub(crate) fn final_io(op: &'static str, file: &str, offset: Option<u64>, source: &io::Error) -> Error {
         Error::Io { op, file: file.to_owned(), offset, kind: source.kind(), source: IoCause::of(source) }
     }
@@ -203,36 +209,37 @@ impl Error {
         }
     }
 
-    /// Whether the error says that there was no room for something new, and nothing was written: the store goes on.
+    /// Whether there was no space or file descriptor for something new. Nothing was written, and the store continues to
+    /// work.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. })
     }
 
-    /// Whether nothing was done and the same call may succeed later: after space or file descriptors were freed, or after the
-    /// other opener has closed the store. A retry at once does not help.
+    /// Whether nothing was done and the same call may succeed later: after space or file descriptors were freed, or
+    /// after the other opener has closed the store. An immediate retry does not help.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. } | Error::Locked { .. })
     }
 
-    /// Whether the store has to be opened again: it refuses writes because of a failure, or it was closed. `false` for the [`Error::Io`] of a
-    /// write or sync itself: the next write returns [`Error::Poisoned`].
+    /// Whether the store must be reopened: it refuses writes because of a failure, or it was closed. `false` for the
+    /// [`Error::Io`] of a write or sync itself; the next write returns [`Error::Poisoned`].
     pub fn must_reopen(&self) -> bool {
         matches!(self, Error::Poisoned { .. } | Error::Indeterminate { .. } | Error::Closed)
     }
 
-    /// Whether the error says that stored bytes cannot be had: they are damaged, or the device refuses to read them.
+    /// Whether stored bytes cannot be read: they are damaged, or the device refuses to read them.
     pub fn is_damage(&self) -> bool {
         self.is_corruption() || matches!(self, Error::Io { op: "read", .. })
     }
 
-    /// Whether the error says that stored bytes are damaged.
+    /// Whether stored bytes are damaged.
     pub fn is_corruption(&self) -> bool {
         matches!(self, Error::Corruption { .. })
     }
 }
 
 impl Error {
-    /// A name for the kind of error that no later version changes: for logs, metrics and programs in other languages.
+    /// A name for the kind of error that no later version changes, for logs, metrics and programs in other languages.
     ///
     /// ```
     /// assert_eq!(pandodb::Error::Closed.code(), "closed");
@@ -261,7 +268,7 @@ impl Error {
         }
     }
 
-    /// What happened, and to what, without what can be done: for lists of errors that share that advice.
+    /// The failure and its object, without advice: for lists of errors that share that advice.
     ///
     /// ```
     /// let error = pandodb::Error::Closed;
@@ -309,12 +316,12 @@ impl Error {
         }
     }
 
-    /// What can be done about it; `None` where [`Error::what`] says that.
+    /// What the user can do; `None` where [`Error::what`] includes the advice.
     pub fn advice(&self) -> Option<&'static str> {
         Some(match self {
             Error::Io { op, kind, .. } => advice_on_io(op, *kind),
             Error::Corruption { .. } => {
-                "restore from a backup, or salvage; what does not need this block stays readable"
+                "restore from a backup, or salvage; keys that do not need this block stay readable"
             }
             Error::Poisoned { .. } => "reopen it to recover",
             Error::Indeterminate { .. } => "reopen the store and read it back",
@@ -340,24 +347,24 @@ impl Error {
     }
 }
 
-/// What to do about a refusal of the system: where it says what is wrong, that; else the device may be failing.
+/// Advice for a refusal by the system: specific advice for known kinds, otherwise to check the device.
 fn advice_on_io(op: &str, kind: io::ErrorKind) -> &'static str {
     match kind {
         io::ErrorKind::PermissionDenied => {
-            "grant the user of this process the right to it, or run as the user that it belongs to; then reopen the store"
+            "grant this process's user access to the file, or run as the file's owner; then reopen the store"
         }
         io::ErrorKind::ReadOnlyFilesystem => {
             "the file system is mounted read-only: mount it for writing, or open the store with `read_only`"
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "free space on the device, then reopen the store",
         io::ErrorKind::FileTooLarge => "raise the limit on the size of files (`ulimit -f`), then reopen the store",
-        // At an opening nothing was written: a name, or a file system that lacks something.
+        // Opening has written nothing yet: the cause is the name, or a feature that the file system lacks.
         _ if matches!(op, "open" | "lock" | "list") && is_about_names(kind) => "name another path",
         _ => "check the device, then reopen the store",
     }
 }
 
-/// Whether the system refuses the name of a file, or what stands there.
+/// Whether the system refuses the name of a file, or the type of the file with that name.
 fn is_about_names(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, Unsupported};
     matches!(kind, InvalidFilename | InvalidInput | IsADirectory | NotADirectory | NotFound | Unsupported)
@@ -385,7 +392,7 @@ mod tests {
     use std::error::Error as _;
 
     #[test]
-    fn an_error_of_the_system_is_the_source_with_its_number_and_its_kind() {
+    fn an_io_error_keeps_the_systems_error_as_its_source() {
         let denied = io::Error::from_raw_os_error(13);
         let error = Error::io("open", "data", None, &denied);
         let source = error.source().and_then(|source| source.downcast_ref::<io::Error>()).expect("there is a cause");
@@ -405,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_offered_for_one_reason_at_a_time() {
+    fn each_error_belongs_to_at_most_one_group() {
         let all = [
             (Error::DiskFull { op: "write" }, [true, false, false]),
             (Error::Locked { path: "s".into() }, [true, false, false]),

@@ -1,17 +1,18 @@
 //! Spans and events for a subscriber of `tracing`, with the feature `tracing`. Without it every function here is empty.
 //!
-//! All have the target `pandodb`. A span covers an operation in progress; an event reports a finished operation or a failure:
+//! All have the target `pandodb`. A span covers an operation in progress; an event reports a finished operation or a
+//! failure:
 //!
 //! | level | spans | events |
 //! | --- | --- | --- |
 //! | error | | the store refuses writes from then on |
-//! | warn | | stored bytes that cannot be had; a full disk |
+//! | warn | | stored bytes that cannot be read; a full disk |
 //! | info | opening, closing | the figures of recovery; closed; a keyspace was created or dropped |
 //! | debug | checkpoint | checkpoint taken; memtable packed; compaction finished; a writer waited for [`STALL`] or longer |
 //! | trace | a step of background work | |
 //!
-//! Rules: in the path of a put or get, only a stall and an error emit an event. Fields are numbers and names, with their
-//! unit in their name; no field holds a key or a value. No other file depends on the feature.
+//! Rules: in the path of a put or get, only a stall and an error emit an event. Fields are numbers and names, with
+//! their unit in their name; no field holds a key or a value. No other file depends on the feature.
 
 use std::time::Duration;
 
@@ -50,7 +51,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A store is being opened.
+/// The span of opening a store.
 pub fn opening(path: &str, read_only: bool) -> Scope {
     span!(INFO, "open", path = path, read_only = read_only)
 }
@@ -58,13 +59,13 @@ pub fn opening(path: &str, read_only: bool) -> Scope {
 /// Figures of recovery, for [`opened`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recovery {
-    /// Records of the log that were visited.
+    /// Records of the log that replay visited.
     pub records: u64,
-    /// Their bytes.
+    /// The bytes of those records.
     pub bytes: u64,
     /// Segments that held them.
     pub segments: u64,
-    /// The end of the log was torn, as after a crash in the middle of a write.
+    /// The end of the log was torn, for example by a crash in the middle of a write.
     pub torn: bool,
 }
 
@@ -82,7 +83,7 @@ pub fn opened(keyspaces: usize, recovery: Recovery, took: Duration) {
     );
 }
 
-/// A store is being closed.
+/// The span of closing a store.
 pub fn closing() -> Scope {
     span!(INFO, "close")
 }
@@ -102,7 +103,7 @@ pub fn dropped(name: &str) {
     event!(INFO, "keyspace dropped", keyspace = name);
 }
 
-/// A checkpoint is being taken.
+/// The span of taking a checkpoint.
 pub fn checkpoint() -> Scope {
     span!(DEBUG, "checkpoint")
 }
@@ -112,17 +113,17 @@ pub fn checkpoint_taken(generation: u64, root_bytes: u64, took: Duration) {
     event!(DEBUG, "checkpoint taken", generation = generation, root_bytes = root_bytes, took_us = micros(took));
 }
 
-/// A step of background work for a keyspace.
+/// The span of one step of background work for a keyspace.
 pub fn step(keyspace: &str) -> Scope {
     span!(TRACE, "step", keyspace = keyspace)
 }
 
-/// A memtable was written as a run.
+/// A sealed memtable was written as a run.
 pub fn packed(memtable_bytes: u64, run_bytes: u64) {
     event!(DEBUG, "memtable packed", memtable_bytes = memtable_bytes, run_bytes = run_bytes);
 }
 
-/// A compaction replaced its inputs by one run, or by none if nothing survived.
+/// A compaction replaced its inputs by one run, or by none if no message survived.
 pub fn compacted(height: u32, inputs: usize, input_bytes: u64, output_bytes: u64) {
     event!(
         DEBUG,
@@ -134,7 +135,7 @@ pub fn compacted(height: u32, inputs: usize, input_bytes: u64, output_bytes: u64
     );
 }
 
-/// A writer waited for background work.
+/// A writer waited for background work. Reported from [`STALL`] on.
 pub fn waited(time: Duration, pack_bytes: u64, compact_bytes: u64) {
     if time >= STALL {
         event!(
@@ -147,7 +148,7 @@ pub fn waited(time: Duration, pack_bytes: u64, compact_bytes: u64) {
     }
 }
 
-/// A write was refused, or background work could not go on.
+/// A write was refused, or background work could not continue, because the disk is full.
 pub fn disk_full(what: &str) {
     event!(WARN, "disk full", what = what);
 }
@@ -157,7 +158,7 @@ pub fn poisoned(first: &str) {
     event!(ERROR, "the store refuses writes", first = first);
 }
 
-/// An operation failed. Reports the error if it is damage.
+/// An operation failed. Reports the error if it is damage ([`Error::is_damage`]).
 pub fn failed(keyspace: &str, error: &Error) {
     if error.is_damage() {
         event!(WARN, "damage", keyspace = keyspace, error = error.to_string().as_str());

@@ -1,7 +1,7 @@
-//! [`Fragments`]: range tombstones arranged so that "what covers this key?" is cheap.
+//! [`Fragments`]: range tombstones in an order in which "which tombstones cover this key?" is cheap.
 //!
-//! The bounds of all tombstones cut the key space into *fragments*. Within one fragment every key is covered by the same
-//! tombstones.
+//! The bounds of all tombstones cut the key space into *fragments*. Within one fragment every key is covered by the
+//! same tombstones.
 //!
 //! ```text
 //!   tombstones      9 |-------------------|           fragments        [a,c)  [c,f)  [f,k)  [k,∞)
@@ -9,20 +9,23 @@
 //!                     a       c           f    k
 //! ```
 //!
-//! To store the seqnos of each fragment outright would be quadratic where bounds nest: a queue that deletes `..t` for an
+//! Storing the seqnos of each fragment outright would be quadratic where ranges nest: a queue that deletes `..t` for an
 //! ever larger `t` has n tombstones over its first fragment, n − 1 over the second, and so on. So the fragments are the
-//! leaves of a segment tree and a tombstone is noted at the O(log n) nodes whose spans add up to its range:
+//! leaves of a segment tree, and a tombstone is recorded at the O(log n) nodes whose spans add up to its range:
 //!
 //! 1. [`Fragments::build`] sorts the bounds, numbers them, walks the tombstones newest first and appends each seqno to
 //!    the lists of its nodes. Time and memory O(n log n); one node a tombstone where ranges are disjoint.
-//! 2. [`Fragments::covering`] finds the key's fragment by binary search and climbs from its leaf to the root, asking each
-//!    list for its newest seqno at or below the read point. O(log² n).
+//! 2. [`Fragments::covering`] finds the key's fragment by binary search and climbs from its leaf to the root; in each
+//!    list it searches for the newest seqno at or below the read point. O(log² n).
 //!
-//! Invariants: bounds are sorted and distinct; every list is newest first; the lists on the way from a leaf to the root
-//! are exactly the tombstones that cover the fragment. (A seqno comes up twice where overlapping pieces of one clipped
-//! tombstone were put in.)
+//! Invariants: bounds are sorted and distinct; every list is newest first; the lists on the path from a leaf to the
+//! root hold exactly the tombstones that cover the fragment. (A seqno occurs twice if the input has overlapping pieces
+//! of one clipped tombstone.)
 //!
-//! [`FragmentSweep`] keeps the answer of the last fragment for keys that come in order. [`FragmentSet`] takes insertions.
+//! [`FragmentSweep`] caches the answer for the last fragment, for keys that come in order. [`FragmentSet`] takes
+//! insertions.
+//!
+//! Source: the segment tree (Bentley, "Solutions to Klee's rectangle problems", 1977), stored bottom-up in an array.
 
 use std::sync::Arc;
 
@@ -30,7 +33,7 @@ use super::ids::Seqno;
 use super::message::RangeTombstone;
 use super::range::KeyRange;
 
-/// Stands for the bound above all keys.
+/// The number that means "above all keys" in [`Span::to`].
 const UNBOUNDED: u32 = u32::MAX;
 
 /// A tombstone by the numbers of its bounds.
@@ -47,23 +50,23 @@ struct Span {
 pub struct Fragments {
     /// The distinct bounds, one after the other in order.
     bytes: Vec<u8>,
-    /// Where each bound ends in `bytes`.
+    /// The end of each bound in `bytes`.
     ends: Vec<usize>,
     /// The tombstones, newest first.
     spans: Vec<Span>,
-    /// Node `v` of the segment tree has the list `seqnos[starts[v]..starts[v + 1]]`. Fragment `i` of `m` is node `m + i`;
-    /// the parent of `v` is `v / 2`; node 0 is not used.
+    /// Node `v` of the segment tree has the list `seqnos[starts[v]..starts[v + 1]]`. Fragment `i` of `m` is node `m +
+    /// i`; the parent of `v` is `v / 2`; node 0 is not used.
     starts: Vec<u32>,
     seqnos: Vec<Seqno>,
 }
 
 impl Fragments {
-    /// Arranges `tombstones`, in any order. Empty ranges are ignored, repetitions kept once. O(n log n).
+    /// Builds the set from `tombstones` in any order. Empty ranges are ignored, repetitions are kept once. O(n log n).
     pub fn build(tombstones: &[RangeTombstone]) -> Fragments {
         Fragments::build_from(tombstones)
     }
 
-    /// [`Fragments::build`] for tombstones that do not lie in one slice.
+    /// [`Fragments::build`] for tombstones that are not in one slice.
     pub fn build_from<'a>(tombstones: impl IntoIterator<Item = &'a RangeTombstone>) -> Fragments {
         let parts = tombstones.into_iter().map(|t| (&t.range.from[..], &t.range.to[..], t.seqno));
         Fragments::from_parts(parts.collect())
@@ -109,7 +112,7 @@ impl Fragments {
         fragments
     }
 
-    /// Notes every span at its nodes: one pass counts, a second one fills.
+    /// Records every span at its nodes: the first pass counts, the second one fills.
     fn fill_tree(&mut self) {
         let leaves = self.ends.len();
         let mut starts = vec![0u32; 2 * leaves + 1];
@@ -183,7 +186,7 @@ impl Fragments {
         }
     }
 
-    /// The tombstones cut to `range`, newest first; those that do not reach into it are left out. O(n).
+    /// The tombstones clipped to `range`, newest first; those that do not overlap it are left out. O(n).
     pub fn clipped(&self, range: &KeyRange) -> Vec<RangeTombstone> {
         let cut = |(from, to, seqno): (&[u8], &[u8], Seqno)| {
             let range = KeyRange::new(from, to).intersect(range);
@@ -192,8 +195,7 @@ impl Fragments {
         self.parts().filter_map(cut).collect()
     }
 
-    /// The same keys covered by disjoint tombstones in key order, of which each is the newest of its place.
-    /// O(n log n).
+    /// Disjoint tombstones in key order that cover the same keys, each with the newest seqno of its range. O(n log n).
     pub fn newest(&self) -> Vec<RangeTombstone> {
         let mut out: Vec<RangeTombstone> = Vec::new();
         for fragment in 0..self.ends.len() {
@@ -281,8 +283,8 @@ fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
     }
 }
 
-/// Looks keys up one after the other, in ascending order for the best speed: O(1) amortised while keys stay in a
-/// fragment, the cost of [`Fragments::seqnos`] where they leave it.
+/// Looks up keys one after the other, fastest in ascending order: O(1) amortised while keys stay in one fragment, the
+/// cost of [`Fragments::seqnos`] when they leave it.
 #[derive(Clone, Debug)]
 pub struct FragmentSweep {
     fragments: Arc<Fragments>,
@@ -329,8 +331,8 @@ impl FragmentSweep {
     }
 }
 
-/// Range tombstones that grow: O(log n) immutable [`Fragments`] of which each is at least twice as large as the next.
-/// An insertion costs O(log² n) amortised; a clone, which is a snapshot, O(log n).
+/// A growing set of range tombstones: O(log n) immutable [`Fragments`], each at least twice as large as the next. An
+/// insertion costs O(log² n) amortised; a clone, which is a snapshot, O(log n).
 #[derive(Clone, Debug, Default)]
 pub struct FragmentSet {
     parts: Vec<Arc<Fragments>>,
@@ -348,7 +350,7 @@ impl FragmentSet {
         if new.is_empty() {
             return;
         }
-        // What has to be merged is found first, so that several parts are merged once.
+        // Find the first part to merge before merging, so that several parts are merged once.
         let mut len = new.len();
         self.parts.push(Arc::new(new));
         let mut from = self.parts.len() - 1;
@@ -387,13 +389,13 @@ impl FragmentSet {
         self.parts.iter().map(|part| part.covering(key, at)).max().unwrap_or_default()
     }
 
-    /// Everything as one; merges what has been inserted since the last call, O(n log n), and is free without insertions.
+    /// All tombstones as one set. Merges the parts, O(n log n); free if there is only one part.
     pub fn unify(&mut self) -> Arc<Fragments> {
         self.merge_from(0);
         self.parts.first().cloned().unwrap_or_default()
     }
 
-    /// The parts, for who looks keys up in each (see [`FragmentSweep`]).
+    /// The parts; together they hold all tombstones.
     pub fn parts(&self) -> &[Arc<Fragments>] {
         &self.parts
     }
@@ -424,7 +426,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
         #[test]
-        fn every_question_is_answered_as_by_brute_force(
+        fn all_queries_agree_with_brute_force(
             bounds in prop::collection::vec((key(), key()), 0..20),
             mut keys in prop::collection::vec(prop::collection::vec(0u8..4, 1..5), 1..40),
             window in (key(), key()),
@@ -466,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_ranges_do_not_cost_the_square() {
+    fn nested_ranges_do_not_need_quadratic_memory() {
         let tombstones: Vec<RangeTombstone> = (1..=20_000u64)
             .map(|i| RangeTombstone { range: KeyRange::new([], i.to_be_bytes()), seqno: Seqno(i) })
             .collect();
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hull_is_open_where_a_tombstone_is() {
+    fn the_enclosing_range_is_unbounded_if_a_tombstone_is() {
         assert_eq!(Fragments::default().range(), None);
         let bounded = RangeTombstone { range: KeyRange::new(*b"c", *b"d"), seqno: Seqno(2) };
         let open = RangeTombstone { range: KeyRange::new(*b"b", *b""), seqno: Seqno(1) };

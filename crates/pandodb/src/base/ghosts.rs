@@ -1,38 +1,39 @@
-//! [`Ghosts`]: what left a cache lately, by hash, about: so that the cache learns what it would find if it had some more memory.
+//! [`Ghosts`]: an approximate record, by hash, of entries that a cache evicted lately. It shows how many hits some more
+//! memory would add.
 //!
 //! ```text
-//!   left(hash, bytes) ──▶ mark = (tag of the hash, epoch)      an epoch is an eighth of the span, in bytes that left
-//!   came(hash) ─────────▶ same tag, epoch not older than the span?  then a cache larger by the span would still have had it
+//!   left(hash, bytes) ──▶ mark = (tag of the hash, epoch)      an epoch is one eighth of the span, in evicted bytes
+//!   came(hash) ─────────▶ same tag, epoch within the span?     then a cache larger by the span would have had a hit
 //! ```
 //!
-//! A mark may be overwritten by another's: the figure is a little too low. Nothing depends on it but how memory is shared out. Costs a store or
-//! a load; takes no lock.
+//! A mark may be overwritten by another entry's mark, so the count is slightly too low. Only the division of memory
+//! between caches depends on it. Each call costs one store or load of a mark and takes no lock.
 //!
 //! Source: ghost entries as in ARC (Megiddo, Modha: "ARC: a self-tuning, low overhead replacement cache", FAST 2003).
 
 use super::sync::{Counter, Ordering::Relaxed, Word};
 
-/// Epochs of a span.
+/// Epochs in a span.
 const EPOCHS: u64 = 8;
 
-/// What left a cache within its last so many bytes.
+/// The entries that a cache evicted within the last `span` bytes of evictions.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Tag and epoch; 0 is none. As many as a power of two.
+    /// Tag and epoch; 0 means none. The length is a power of two.
     marks: Box<[Word]>,
-    /// Of the hashes, one in so many is watched; a power of two, at most 8.
+    /// One of `sample` hashes is tracked; a power of two, at most 8.
     sample: u64,
-    /// Bytes of an epoch.
+    /// Bytes in an epoch.
     epoch: u64,
-    /// Bytes that have left.
+    /// Bytes evicted.
     left: Counter,
-    /// Those that came back in time.
+    /// Tracked entries that were looked up again within the span, times `sample`.
     found: Counter,
 }
 
 impl Ghosts {
-    /// Of the last `span` bytes that leave, in entries of about `entry` bytes; `sample`, a power of two, of which one is watched, saves memory where they
-    /// are many.
+    /// Tracks the last `span` evicted bytes, in entries of about `entry` bytes. Only one of `sample` entries (a power
+    /// of two) is tracked, which saves memory where entries are many.
     pub fn new(span: usize, entry: usize, sample: usize) -> Ghosts {
         debug_assert!(sample.is_power_of_two() && sample <= 8 && entry > 0);
         let marks = (span / entry / sample * 2).next_power_of_two().max(64);
@@ -45,9 +46,9 @@ impl Ghosts {
         }
     }
 
-    /// The mark's place and what it is without its epoch; none if the hash is not watched.
+    /// The index of the mark, and the mark with its epoch bits zero; `None` if the hash is not tracked.
     fn place(&self, hash: u64) -> Option<(usize, u64)> {
-        // Hashes of several kinds come here, some with fewer bits than others.
+        // Callers pass different kinds of hashes, some with fewer significant bits than others.
         let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let place = (hash >> 32) as usize & (self.marks.len() - 1);
         (hash >> 61 & (self.sample - 1) == 0).then_some((place, (hash | 1) << 16))
@@ -57,7 +58,7 @@ impl Ghosts {
         left / self.epoch
     }
 
-    /// An entry of so many bytes leaves the cache to make room.
+    /// The cache evicts an entry of `bytes` bytes to make room.
     pub fn left(&self, hash: u64, bytes: usize) {
         let before = self.left.fetch_add(bytes as u64, Relaxed);
         if let Some((at, tag)) = self.place(hash) {
@@ -65,7 +66,7 @@ impl Ghosts {
         }
     }
 
-    /// An entry was looked for and is not there.
+    /// A lookup of an entry missed the cache.
     pub fn came(&self, hash: u64) {
         let Some((at, tag)) = self.place(hash) else { return };
         let mark = self.marks[at].load(Relaxed);
@@ -76,12 +77,12 @@ impl Ghosts {
         }
     }
 
-    /// About how many came back within the span.
+    /// The approximate number of misses that a cache larger by the span would have answered.
     pub fn found(&self) -> u64 {
         self.found.load(Relaxed)
     }
 
-    /// Bytes of memory.
+    /// Memory held, in bytes.
     pub fn bytes(&self) -> usize {
         self.marks.len() * 8
     }
@@ -92,14 +93,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_finds_what_left_lately_and_nothing_older() {
+    fn it_counts_recently_evicted_entries_and_no_older_ones() {
         for sample in [1, 8] {
             let ghosts = Ghosts::new(1_000_000, 100, sample);
             let hash = |i: u64| super::super::key_hash(&i.to_le_bytes());
             (0..40_000).for_each(|i| ghosts.left(hash(i), 100));
             (0..20_000).for_each(|i| ghosts.came(hash(i)));
             assert!(ghosts.found() < 100, "{}", ghosts.found());
-            // The last 10,000 are the span.
+            // The last 10,000 entries are within the span.
             (30_000..40_000).for_each(|i| ghosts.came(hash(i)));
             let found = ghosts.found();
             assert!((6_500..=10_500).contains(&found), "{found} of one in {sample}");

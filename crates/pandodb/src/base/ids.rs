@@ -1,4 +1,4 @@
-//! Newtypes for every number that could be mistaken for another.
+//! Newtypes for every number that could be mistaken for another, and the addresses that are built from them.
 
 use std::fmt;
 
@@ -23,7 +23,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A sequence number: the place of a message in the one total order of all writes of a store. 0 is before all.
+    /// A sequence number: the position of a message in the one total order of all writes of a store. 0 is before every
+    /// write.
     Seqno(u64)
 }
 id! {
@@ -31,9 +32,9 @@ id! {
     KeyspaceId(u32)
 }
 id! {
-    /// The identity of whatever owns blocks of the data file: a run, a node of a tree, the catalogue of a generation. The checksum of a
-    /// block covers it, so a block that another owner left behind never passes. Runs and nodes draw theirs from one counter and never
-    /// reuse one within a store.
+    /// The identity of an owner of blocks in the data file: a run, a node of a tree, or the catalogue of a generation.
+    /// The checksum of a block covers it, so a block that another owner wrote fails verification. Runs and nodes draw
+    /// their numbers from one counter; a store never reuses one.
     OwnerId(u64)
 }
 id! {
@@ -42,10 +43,11 @@ id! {
 }
 
 impl Seqno {
-    /// Above every sequence number that is ever given out: reads at it see everything.
+    /// Above every sequence number that is ever assigned: a read at it sees everything.
     pub const MAX: Seqno = Seqno(u64::MAX >> 1);
 
-    /// The highest that is believed of a store at rest: no store has come so far, and as many again can be given out.
+    /// The highest seqno that is accepted in a persisted structure. No store reaches it, and as many numbers again stay
+    /// free above it.
     pub const BELIEVED: Seqno = Seqno(u64::MAX >> 2);
 
     /// The sequence number after this one.
@@ -80,7 +82,7 @@ impl BlockAddr {
     }
 }
 
-/// A contiguous range of pages that was allocated or freed as one.
+/// A contiguous range of pages that was allocated or freed as one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Extent {
     /// The first page.
@@ -103,8 +105,8 @@ impl Extent {
     }
 }
 
-/// The identity of a store: drawn at random when it is created, mixed into every checksum, so that a block of another
-/// store never passes for one of this.
+/// The identity of a store: drawn at random when the store is created and mixed into every checksum, so that a block of
+/// another store fails verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StoreId(pub [u8; 16]);
 

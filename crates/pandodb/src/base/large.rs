@@ -1,10 +1,14 @@
-//! [`LargeVec`]: a vector whose memory the system gets back when it goes.
+//! [`LargeVec`]: a vector whose memory goes back to the operating system when it is dropped.
 //!
-//! What background work fills and drops again, a megabyte or ten at a time, is the worst that an allocator can be given: it
-//! learns from the first one that comes back that such pieces are to be kept, and then what lives longer is put between them, so that no
-//! piece fits where one was before. Measured with glibc: 50 to 80 MiB that nobody used after a load of 2.5 GB, a quarter of the budget.
+//! Background work fills and drops vectors of 1 to 10 MB. General allocators handle that pattern badly: after the first
+//! free the allocator keeps pieces of that size instead of unmapping them, then places longer-lived data between them,
+//! and later pieces no longer fit. Measured with glibc: 50 to 80 MiB of unused memory after a load of 2.5 GB, a quarter
+//! of the memory budget.
 //!
-//! So what is longer than [`LARGE`] is a [`Slab`] of one piece, a mapping of its own. Shorter ones are vectors.
+//! So a vector longer than [`LARGE`] bytes is a [`Slab`] of one piece, which has a mapping of its own. Shorter ones are
+//! ordinary vectors.
+//!
+//! Invariant: while `many` is `None`, `few` holds all values; otherwise `many` holds them and `few` is empty.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -13,12 +17,12 @@ use zerocopy::FromZeros;
 
 use super::{PAGE, Slab, Slot};
 
-/// Bytes from which on a mapping of its own is worth its page faults.
+/// Above this length in bytes, a mapping of its own is worth its page faults.
 pub const LARGE: usize = 128 << 10;
 
-/// Values in a row that are nothing but their bytes.
+/// A vector of plain values (any bytes are valid, no destructor).
 pub struct LargeVec<T> {
-    /// All of them, while they are few.
+    /// All values, while there is no mapping.
     few: Vec<T>,
     many: Option<Slot<T>>,
     len: usize,
@@ -30,7 +34,7 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         LargeVec { few: Vec::new(), many: None, len: 0 }
     }
 
-    /// So many zeros.
+    /// `len` zeros.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -52,7 +56,7 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         LargeVec { few: Vec::new(), many: Some(mapped(len)), len }
     }
 
-    /// Adds a value at the end. Past [`LARGE`] bytes all are copied each time that they have doubled.
+    /// Appends a value. Above [`LARGE`] bytes the capacity doubles: all values are copied into a new mapping.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -79,8 +83,8 @@ impl<T: FromZeros + Copy> LargeVec<T> {
         self.many.as_ref().map_or(0, |many| many.len())
     }
 
-    /// Sets the length to `len` values, if the mapping has that capacity; returns whether it has. Values past the old length are
-    /// zeros or what an earlier, longer content left there.
+    /// Sets the length to `len` values, if the mapping has that capacity; returns whether it has. Values past the old
+    /// length are zeros or the remains of an earlier, longer content.
     pub fn stretch(&mut self, len: usize) -> bool {
         let fits = self.many.is_some() && len <= self.room();
         if fits {
@@ -97,9 +101,9 @@ impl<T: FromZeros + Copy> LargeVec<T> {
 }
 
 impl<T: FromZeros + Copy + PartialEq> LargeVec<T> {
-    /// Of equal values in a row keeps one.
+    /// Keeps one of each group of equal adjacent values.
     pub fn dedup(&mut self) {
-        // One look at where they are, not one for each of them.
+        // Resolve the location of the values once, not once for each of them.
         let values = &mut self[..];
         let mut kept = values.len().min(1);
         for i in 1..values.len() {
@@ -112,7 +116,7 @@ impl<T: FromZeros + Copy + PartialEq> LargeVec<T> {
     }
 }
 
-/// Room for that many values at least, zeros, in a mapping of its own.
+/// A mapping of its own with room for at least `len` values, zeroed.
 fn mapped<T: FromZeros>(len: usize) -> Slot<T> {
     const { assert!(PAGE.is_multiple_of(size_of::<T>()) || size_of::<T>().is_multiple_of(PAGE), "whole pages of values") };
     Slab::new(len.next_multiple_of(PAGE.div_ceil(size_of::<T>())), 1, 0).take()
@@ -154,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_vector_whatever_its_length() {
+    fn it_behaves_as_a_vector_at_every_length() {
         let few = LARGE / 8;
         for len in [0, 1, few - 1, few, few + 1, 2 * few, 2 * few + 1, 2 * few + 2, 5 * few + 77] {
             let mut large = LargeVec::new();
@@ -171,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_is_stretched_as_far_as_it_goes() {
+    fn a_mapping_is_stretched_up_to_its_capacity() {
         let mut mapped = LargeVec::<u64>::mapped(PAGE);
         assert!(mapped.len() == PAGE && mapped.iter().all(|value| *value == 0));
         mapped.fill(7);
@@ -182,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_are_zeros_where_others_stood() {
+    fn zeroed_memory_is_zero_even_if_it_is_reused() {
         for len in [0, 3, LARGE, LARGE * 3] {
             let mut large = LargeVec::<u64>::zeroed(len);
             assert!(large.len() == len && large.iter().all(|value| *value == 0));

@@ -1,4 +1,7 @@
-//! Messages: what a write leaves behind, from the log to the last leaf.
+//! Messages: the form of a write in the log, in memtables and in runs.
+//!
+//! A write is stored as a message: a key, a seqno, a [`Kind`] and a value. Messages of one key are ordered newest first
+//! ([`Entry::order`]). A large value is stored in pages of its own; its message holds a [`BlobRef`].
 
 use super::codec::{Reader, put_varint};
 use super::error::Result;
@@ -13,12 +16,12 @@ pub enum Kind {
     Delete = 0,
     /// The key has this value.
     Put = 1,
-    /// The keyspace's operator folds this operand into whatever the key had.
+    /// The keyspace's operator folds this operand into the older value of the key, if any.
     Merge = 2,
-    /// The key has a value that lives in extents of its own; the message holds a [`BlobRef`].
+    /// The key has a value in extents of its own; the message holds a [`BlobRef`].
     BlobPut = 3,
-    /// Every key of a range has no value from here on. Only in logs and batches: memtables and runs keep range
-    /// tombstones beside their entries.
+    /// Every key of a range has no value from here on. This kind occurs only in logs and batches: memtables and runs
+    /// store range tombstones apart from their entries.
     RangeDelete = 4,
 }
 
@@ -37,12 +40,12 @@ impl Kind {
     }
 }
 
-/// A borrowed point message with its key: the currency of memtables, runs and cursors.
+/// A borrowed point message with its key: the item that memtables, runs and cursors pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The user key, 1 to 65,535 bytes.
     pub key: &'a [u8],
-    /// The place in the order of all writes.
+    /// The position in the order of all writes.
     pub seqno: Seqno,
     /// What the message does; never [`Kind::RangeDelete`].
     pub kind: Kind,
@@ -58,7 +61,7 @@ impl Entry<'_> {
     }
 }
 
-/// Where a large value lives, and the checksum of its bytes.
+/// The address of a large value, and the checksum of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BlobRef {
     /// The first page; the value fills pages from there on, the last one padded with zeros.
@@ -98,11 +101,11 @@ impl BlobRef {
     }
 }
 
-/// A range delete at rest: every message of a key in `range` with a smaller seqno is dead.
+/// A range delete as stored: it deletes every message of a key in `range` with a smaller seqno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RangeTombstone {
     /// The keys that it covers.
     pub range: KeyRange,
-    /// Its place in the order of all writes; it covers what is strictly older.
+    /// Its position in the order of all writes; it covers messages that are strictly older.
     pub seqno: Seqno,
 }

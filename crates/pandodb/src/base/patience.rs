@@ -1,41 +1,48 @@
-//! [`Patience`]: whether who waits for something short watches for it, or sleeps until it.
+//! [`Patience`]: decides whether a thread that has a short wait spins (busy-polls) or sleeps.
 //!
-//! A read of a few pages takes a fast disk not much longer than it takes to put a thread to sleep, let its core go idle and
-//! wake both; on a virtual machine half as long again. A writer that has to wait for some microseconds is woken by a timer,
-//! which may add tens of them for its own convenience. So who waits looks, over and over, whether it is time. That is in vain
-//! where the disk is slow, and where others want the core: who never sleeps is not woken before them. Both show in the same
-//! way: more than [`LONGEST`] has gone by, because what is waited for takes longer or because the one who looked was not let
-//! to look.
+//! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, idling its core and
+//! waking both. On a virtual machine, sleeping makes the read half as long again. A timer that wakes a writer after
+//! some microseconds may be tens of microseconds late. In these cases a thread spins until the wait is over.
+//!
+//! Spinning fails where the disk is slow, and where other threads need the core: the scheduler preempts a thread that
+//! never sleeps. Both show in the same way: a spin takes [`LONGEST`] or more, either because the wait is long or
+//! because the spinning thread was preempted.
 //!
 //! ```text
-//!            saved ◀──────────────┼──────────────▶ lost              a watch in vain moves it right by the time that it took,
-//!   at most 20 ms                 │         at most a second         one that went well moves it left by what it has saved
-//!             nothing follows     │  after a watch in vain so many waits sleep: lost / 10 µs
+//!           saved ◀──────────────┼──────────────▶ lost         a failed spin moves it right by the time taken,
+//!  at most 20 ms                 │         at most 1 s          a successful one moves it left by the time saved
+//!            no consequence      │  after a failed spin, the next (lost / 10 µs) waits sleep
 //! ```
 //!
-//! For reads that is twice as many waits as would make up for it. What was saved bears with hiccups: a core that is taken away
-//! now and then for something else is no reason to sleep.
+//! Steps: [`Patience::watches`] says whether this wait spins; the caller then reports [`Patience::went_well`] or
+//! [`Patience::was_in_vain`].
+//!
+//! For reads, (lost / 10 µs) is twice the number of successful spins that would make up for the loss. The saved time
+//! absorbs rare outliers: a core that is sometimes taken away does not stop the spinning.
+//!
+//! Invariant: the balance stays between `-20 ms` (saved) and one second (lost). It is stored with an offset of 20 ms,
+//! so it is never negative.
 
 use std::time::Duration;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Nobody watches for longer, unless he is kept from looking.
+/// No spin lasts longer, unless the spinning thread is preempted.
 pub const LONGEST: Duration = Duration::from_micros(300);
-/// What a read that is watched well saves: measured on a virtual machine.
+/// The time that a successful spin for a read saves, as measured on a virtual machine.
 pub const READ_SAVED: Duration = Duration::from_micros(20);
-/// No more is held against watching.
+/// The upper bound of the lost time.
 const MOST_LOST: Duration = Duration::from_secs(1);
-/// No more speaks for it.
+/// The upper bound of the saved time.
 const MOST_SAVED: Duration = Duration::from_millis(20);
 
-/// What all who wait for the same kind of thing have seen so far. A figure that two of them change at once may miss one of the
-/// changes, which does no harm.
+/// The history of one kind of wait, shared by all threads that have such waits. Two threads that update a field at once
+/// may lose one of the updates, which does no harm.
 #[derive(Debug)]
 pub struct Patience {
-    /// Waits that still are to sleep.
+    /// The number of coming waits that sleep.
     rests: AtomicU32,
-    /// Nanoseconds: [`MOST_SAVED`], and what watching has cost, less what it has saved. Never negative.
+    /// Nanoseconds: [`MOST_SAVED`] plus the lost time minus the saved time. Never negative.
     balance: AtomicU64,
 }
 
@@ -46,12 +53,12 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Whether who has to wait now would watch.
+    /// Whether the next wait would spin. Changes nothing.
     pub fn is_left(&self) -> bool {
         self.rests.load(Relaxed) == 0
     }
 
-    /// Whether to watch for what is to be waited for: if not, it is slept for.
+    /// Whether this wait is to spin; otherwise the caller sleeps. A `false` counts as one of the waits that sleep.
     pub fn watches(&self) -> bool {
         let rests = self.rests.load(Relaxed);
         if rests > 0 {
@@ -60,7 +67,7 @@ impl Patience {
         rests == 0
     }
 
-    /// Somebody has watched and was not kept from it, which spared him so much, by his own reckoning.
+    /// Records a successful spin that saved `saved` compared with sleeping, by the caller's estimate.
     pub fn went_well(&self, saved: Duration) {
         let balance = self.balance.load(Relaxed);
         if balance > 0 {
@@ -68,7 +75,7 @@ impl Patience {
         }
     }
 
-    /// Somebody has watched for so long in vain, or was kept from looking.
+    /// Records a failed spin that took `lost`: the wait was too long, or the thread was preempted.
     pub fn was_in_vain(&self, lost: Duration) {
         let most = nanos(MOST_SAVED + MOST_LOST);
         let balance = self.balance.load(Relaxed).saturating_add(nanos(lost)).min(most);
@@ -86,7 +93,7 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// Waits `reads` times, each watched read taking what `took` says of its number, and counts those who watched.
+    /// Makes `reads` waits, where the n-th spin takes `took(n)`. Returns how many of them spun.
     fn watched(patience: &Patience, reads: u32, took: impl Fn(u32) -> Duration) -> u32 {
         let mut watched = 0;
         for _ in 0..reads {
@@ -102,22 +109,22 @@ mod tests {
     }
 
     #[test]
-    fn a_fast_disk_is_watched_in_spite_of_a_hiccup_now_and_then() {
+    fn reads_of_a_fast_disk_spin_in_spite_of_rare_outliers() {
         let patience = Patience::default();
         let hiccup = |read| Duration::from_micros(if read % 1000 == 0 { 10_000 } else { 50 });
         assert_eq!(watched(&patience, 100_000, hiccup), 100_000);
     }
 
     #[test]
-    fn a_slow_disk_is_left_alone() {
+    fn reads_of_a_slow_disk_sleep() {
         let patience = Patience::default();
         assert!(watched(&patience, 100_000, |_| LONGEST) < 100);
     }
 
     #[test]
-    fn where_others_want_the_core_it_is_tried_ever_more_rarely_and_again_when_they_are_gone() {
+    fn preempted_spins_become_rare_and_spinning_resumes_when_the_core_is_free() {
         let patience = Patience::default();
-        // Whoever watches all of a slice loses the next.
+        // A thread that spins for a whole time slice is preempted for the next one.
         let shared = |read| Duration::from_micros(if read % 80 == 0 { 4000 } else { 50 });
         assert!(watched(&patience, 100_000, shared) < 5_000);
         watched(&patience, 100_000, |_| Duration::from_micros(50));
@@ -125,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_against_it_and_what_speaks_for_it_is_bounded() {
+    fn lost_and_saved_time_are_bounded() {
         let patience = Patience::default();
         patience.was_in_vain(Duration::from_secs(1 << 40));
         let rests = 2 * (MOST_LOST.as_micros() / READ_SAVED.as_micros()) as u32;
@@ -133,7 +140,7 @@ mod tests {
         assert!(patience.is_left());
         patience.went_well(Duration::from_secs(1 << 40));
         patience.was_in_vain(MOST_SAVED);
-        assert!(patience.is_left(), "that was saved before");
+        assert!(patience.is_left(), "the saved time covers the loss");
         patience.was_in_vain(LONGEST);
         assert!(!patience.is_left());
     }

@@ -1,4 +1,4 @@
-//! Half-open ranges of keys, and what callers write for them: [`IntoKeyRange`].
+//! Half-open ranges of keys, and the types that methods accept for them: [`IntoKeyRange`].
 
 use std::ops::{Bound, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -12,7 +12,7 @@ pub struct KeyRange {
     pub to: Vec<u8>,
 }
 
-/// Compares two upper bounds, of which an empty one is above all.
+/// Compares two upper bounds; an empty bound is above all others.
 fn cmp_upper(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     match (a.is_empty(), b.is_empty()) {
         (true, true) => std::cmp::Ordering::Equal,
@@ -33,7 +33,7 @@ impl KeyRange {
         KeyRange { from: from.into(), to: to.into() }
     }
 
-    /// Just one key.
+    /// The range of one key.
     pub fn point(key: &[u8]) -> KeyRange {
         KeyRange { from: key.to_vec(), to: successor(key) }
     }
@@ -70,7 +70,7 @@ impl KeyRange {
         };
         match bounds.end_bound() {
             Bound::Included(key) => KeyRange { from, to: successor(key.as_ref()) },
-            // Below the empty key there is nothing: an empty range, not an unbounded one.
+            // No key is below the empty key: the range is empty, not unbounded.
             Bound::Excluded(key) if key.as_ref().is_empty() => KeyRange { from: vec![0], to: vec![0] },
             Bound::Excluded(key) => KeyRange { from, to: key.as_ref().to_vec() },
             Bound::Unbounded => KeyRange { from, to: Vec::new() },
@@ -118,7 +118,7 @@ impl KeyRange {
 /// What a method that takes a range of keys accepts: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
 /// [`Bound`]s, or a [`KeyRange`], where a bound is anything that is `AsRef<[u8]>`. The trait is sealed.
 ///
-/// With [`RangeBounds`] in its place, `..` would not compile: it names no type of key.
+/// With [`RangeBounds`] instead, `..` would not compile, since it names no key type.
 ///
 /// ```
 /// use pandodb::{IntoKeyRange, Keyspace};
@@ -165,7 +165,7 @@ impl IntoKeyRange for KeyRange {
     }
 }
 
-/// Ranges whose bounds determine the type of the keys.
+/// Implements both traits for ranges whose bounds determine the type of the keys.
 macro_rules! typed_ranges {
     ($($range:ty),+ $(,)?) => {$(
         impl<K: AsRef<[u8]>> sealed::Sealed for $range {}
@@ -187,7 +187,8 @@ typed_ranges!(
     (Bound<K>, Bound<K>),
 );
 
-/// The first eight bytes of a key as a number, with zeros behind a shorter one: where two differ, the keys differ the same way.
+/// The first eight bytes of a key as a big-endian number, padded with zeros. If two heads differ, the keys are in the
+/// same order.
 #[inline]
 pub fn head(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
@@ -200,8 +201,8 @@ pub fn head(key: &[u8]) -> u64 {
     }
 }
 
-/// The heads of two bounds. They tell of most keys whether they lie between, without a look at the bounds themselves, each of which is
-/// elsewhere in memory.
+/// The heads of two bounds. They decide for most keys whether a key is between the bounds, without a cache miss for
+/// each bound.
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
     from: u64,
@@ -209,15 +210,15 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Of nothing: no key is between.
+    /// Heads of an empty range: no key is between.
     pub const NONE: Heads = Heads { from: u64::MAX, to: 0 };
 
-    /// Of two bounds, each of which may be in or out; `None` is no upper one.
+    /// The heads of two bounds, each inclusive or exclusive; `None` means no upper bound.
     pub fn of(from: &[u8], to: Option<&[u8]>) -> Heads {
         Heads { from: head(from), to: to.map_or(u64::MAX, head) }
     }
 
-    /// Whether a key with this head lies between; `None` if only the bounds can tell.
+    /// Whether a key with this head is between the bounds; `None` if the full bounds have to be compared.
     #[inline]
     pub fn tell(self, head: u64) -> Option<bool> {
         if head < self.from || head > self.to {
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_never_tell_otherwise_than_the_bounds() {
+    fn heads_agree_with_the_bounds() {
         let keys: Vec<&[u8]> =
             vec![b"", b"\0", b"\0\0", b"a", b"a\0", b"abcdefg", b"abcdefgh", b"abcdefghi", b"b", &[255; 8], &[255; 9]];
         for from in &keys {
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_range_means_what_it_means_elsewhere() {
+    fn every_form_of_a_range_means_the_same_as_for_a_btreeset() {
         use std::collections::BTreeSet;
         let keys: Vec<Vec<u8>> = vec![b"a".to_vec(), b"a\0".to_vec(), b"b".to_vec(), b"b\0".to_vec(), b"c".to_vec()];
         let set: BTreeSet<Vec<u8>> = keys.iter().cloned().collect();

@@ -1,16 +1,16 @@
-//! Seeded bugs: mistakes that the engine makes on purpose, one at a time, so that the checkers are checked.
+//! Seeded bugs: deliberate mistakes in the engine, switched on one at a time, which test the test harnesses.
 //!
-//! A site in the engine is one line beside the mechanism that it breaks, `if SeededBug::X.is_on()`. `pandodb-proof` switches
-//! one bug on after the other and runs the harness that must catch it; a bug that survives shows what the harness does not
-//! look at.
+//! 1. Next to the mechanism that it breaks, the engine has one line: `if SeededBug::X.is_on()`.
+//! 2. `pandodb-proof` switches on one bug after the other and runs the harness that must detect it.
+//! 3. An undetected bug shows a gap in that harness.
 //!
-//! The switch exists only with the cargo feature `seeded-bugs` **and** debug assertions: otherwise `is_on` is the constant
-//! `false`, and nothing of a bug is compiled. The feature is asked for by the tests of `pandodb-proof`, and by the explorer of
-//! schedules (`crates/explore`) for the bugs that take two threads.
+//! The switch exists only with the cargo feature `seeded-bugs` **and** debug assertions. Otherwise `is_on` is the
+//! constant `false`, and no code of a bug is compiled. The tests of `pandodb-proof` enable the feature, and so does the
+//! explorer of schedules (`crates/explore`) for the bugs that need two threads.
 
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// A mistake, and who would fear it.
+        /// A deliberate mistake, and its consequence.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum SeededBug {
@@ -26,232 +26,245 @@ macro_rules! bugs {
 
 bugs! {
     // ---- the log ----
-    /// A commit is acknowledged as synced before the log is synced. The first fear of anyone who loses power.
+    /// A commit is acknowledged as synced before the log is synced: a power cut loses it.
     AckBeforeSync,
-    /// A buffered commit is acknowledged while its record is in the process's memory: a SIGKILL loses it.
+    /// A buffered commit is acknowledged while its record is only in the process's memory: a SIGKILL loses it.
     BufferedStaysInMemory,
-    /// A sync of the log that fails counts as done: what the kernel dropped is acknowledged (the "fsyncgate" of 2018).
+    /// A failed sync of the log counts as successful: data that the kernel dropped is acknowledged (the "fsyncgate" of
+    /// 2018).
     FailedSyncForgiven,
-    /// The log is synced without the large values that its records name.
+    /// The log is synced without the large values to which its records refer.
     ValuesAfterTheLog,
-    /// A record is written into a block that was synced already: if the block is torn to rubbish, synced records go with it.
+    /// A record is written into a block that was already synced: if that write is torn, synced records are lost with
+    /// the block.
     SyncedBlockShared,
-    /// The parts of a batch get a record each, and a crash leaves half a batch.
+    /// Each part of a batch gets a record of its own, so a crash may leave a part of the batch.
     BatchInParts,
-    /// Where the log is damaged in its middle, it ends, as if the tail had been torn: acknowledged commits go without a word.
+    /// Damage in the middle of the log is taken for a torn tail: acknowledged commits after it are lost silently.
     TornTailEatsTheMiddle,
-    /// Replay takes records that a later epoch had cut off.
+    /// Replay applies records that a later epoch had cut off.
     VoidEpochReplayed,
-    /// Replay believes a tail that only the page cache may hold, and does not write it again.
+    /// Replay accepts a tail that may be only in the page cache, and does not write it again.
     TailTrusted,
-    /// The copy of the replayed tail takes its name before its bytes are synced.
+    /// The copy of the replayed tail is renamed into place before its bytes are synced.
     TailCopyNotSynced,
-    /// A checkpoint removes the log that the older superblock needs.
+    /// A checkpoint removes log segments that the older superblock still needs.
     LogDiscardedEarly,
-    /// A record's checksum is not looked at: a torn record is replayed as it lies.
+    /// Record checksums are not verified: a torn record is replayed.
     RecordUnchecked,
-    /// A sync makes the stream of its own thread durable, and claims all of them.
+    /// A sync makes only the calling thread's stream durable, and claims that all streams are.
     SyncForgetsStreams,
-    /// A buffered commit writes its own stream, and leaves what is lazy before it in another one's memory: a SIGKILL loses both.
+    /// A buffered commit writes only its own stream; earlier lazy records in another stream stay in memory, and a
+    /// SIGKILL loses both.
     LazyLeftBehind,
-    /// A stream whose records are all synced claims in the next one that the whole log is.
+    /// A stream whose records are all synced claims in its next record that the whole log is synced.
     OwnSyncClaimedForAll,
-    /// Replay goes on after a gap: what a lost stream held is left out, what others wrote after it is there.
+    /// Replay continues after a gap: the records of a lost stream are missing, later records of other streams are
+    /// applied.
     GapIgnored,
-    /// The name of a segment that was made ahead is not synced: a power cut takes it, with the synced records in it.
+    /// The directory entry of a preallocated segment is not synced: a power cut loses the segment with its synced
+    /// records.
     SegmentAheadNotSynced,
-    /// The right half of a leaf that is split begins with generation nought: what is inserted there later seems to be earlier.
+    /// When a leaf is split, its right half starts with generation 0: later insertions there seem to be earlier ones.
     GenerationNotInherited,
 
     // ---- the data file ----
-    /// A freed page is free at once, while both superblocks reach it.
+    /// A freed page is reusable at once, while both superblocks still reach it.
     FreedAtOnce,
-    /// A freed page is free when one superblock has left it, not both.
+    /// A freed page is reusable when one superblock no longer reaches it; the other one still does.
     FreedOneSuperblockEarly,
-    /// The superblock is written before what it names is synced.
+    /// The superblock is written before the blocks that it refers to are synced.
     SuperblockBeforeData,
-    /// Every superblock goes into the same slot: a torn one leaves none.
+    /// Every superblock goes into the same slot: a torn write leaves no valid one.
     SuperblockSlotTwice,
-    /// A block's checksum does not say where it stands: a misdirected write is believed.
+    /// A block's checksum does not cover its address: a misdirected write passes verification.
     ChecksumWithoutPlace,
-    /// A block's checksum does not say whose it is: what stood there before is believed.
+    /// A block's checksum does not cover its owner: the block of an earlier owner at the same address passes
+    /// verification.
     ChecksumWithoutOwner,
     /// The bytes of a large value are not compared with the checksum in its message.
     LargeValueUnchecked,
-    /// A cached block is known by its page alone: a page that was freed and written again shows its former content.
+    /// A cached block is identified by its page alone: after the page was freed and rewritten, readers see its former
+    /// content.
     PoolForgetsOwner,
-    /// Whoever finds a frame of the pool does not look whose block it holds by now: it may have been given to another.
+    /// A reader that finds a frame of the pool does not check its block's identity again: the frame may hold another
+    /// block by then.
     FrameNotLookedAt,
-    /// The pool does not note that a block was asked for: what is read all the time is thrown out like anything else.
+    /// The pool does not record hits: frequently read blocks are evicted like all others.
     HitNotNoted,
-    /// A read that the device has done in part counts as whole: the rest of the buffer is what it was before.
+    /// A short read counts as complete: the rest of the buffer keeps its old content.
     ShortReadTaken,
-    /// A block that was read beside others is handed to a lookup that waits for another one.
+    /// A block of a concurrent read is passed to a lookup that waits for another block.
     BlockForAnother,
-    /// The leaf behind a compressed one notes how long that is in memory, not how long on disk: there is no leaf where a scan
-    /// downwards looks for it.
+    /// The leaf after a compressed one records that leaf's length in memory instead of its length on disk: a descending
+    /// scan looks for the leaf at the wrong address.
     LengthInMemoryNoted,
-    /// A superblock that reaches compressed leaves does not say so: an older build would open the store and call them damage.
+    /// A superblock that reaches compressed leaves lacks the feature flag: an older build would open the store and
+    /// report damage.
     FeatureNotNamed,
-    /// Of the filters that were looked for together a lookup asks another than it should.
+    /// A lookup that prefetched several filters probes the wrong one.
     FilterForAnother,
-    /// Of the lab's cache, which the pool was measured against: a reader's count is lost in a claim, and a page is changed under him.
+    /// In the lab's cache, against which the pool was measured: a claim loses a reader's count, so a page changes while
+    /// it is read.
     ReaderCountLost,
 
     // ---- memtables and reading ----
-    /// A snapshot sees the write after it.
+    /// A snapshot sees the first write after it.
     SnapshotOffByOne,
-    /// A point read does not ask a memtable for range tombstones.
+    /// A point read ignores the range tombstones of a memtable.
     MemtableTombstoneIgnored,
-    /// A sealed memtable is asked before the active one.
+    /// A read asks a sealed memtable before the active one.
     OlderMemtableFirst,
-    /// Whoever reads a node of a memtable does not look whether it was changed meanwhile.
+    /// A reader of a memtable node does not check whether the node changed during the read.
     ChangedNodeTrusted,
-    /// A node of a memtable is split under the eyes of its readers.
+    /// A memtable node is split without making concurrent readers retry.
     SplitWhileRead,
-    /// The row cache keeps what a packed memtable has overwritten or deleted.
+    /// The row cache keeps rows that a packed memtable has overwritten or deleted.
     RowOutlivesOverwrite,
-    /// A lookup takes a cached row that its root does not hold yet: with operands that it has met in a memtable, too.
+    /// A lookup uses a cached row that is newer than its root, so operands that it met in a memtable are applied twice.
     RowOfNewerRoot,
-    /// The row cache takes a row that was read before a memtable was packed and is offered after it.
+    /// The row cache accepts a row that was read before a memtable was packed and is offered afterwards.
     LateRowTaken,
-    /// A filter lacks a few of its run's keys: a read does not find what a scan shows.
+    /// A filter lacks a few keys of its run: a point read misses keys that a scan finds.
     FilterMissesKeys,
-    /// A run that arrives while a maplet is made is taken to be in it.
+    /// A run that arrives during the construction of a maplet counts as included in it.
     MapletMissesArrival,
-    /// A page of a maplet that cannot be read answers "none" instead of "all".
+    /// An unreadable page of a maplet answers "none" instead of "all".
     UnreadMapletDenies,
-    /// A scan backwards applies operands in the order in which it meets them.
+    /// A descending scan applies operands in the order in which it meets them.
     OperandsBackwards,
-    /// A scan that was kept open for long begins again.
+    /// A scan that was open for a long time restarts from its beginning.
     ScanStartsOver,
-    /// A scan that turns round does not stop where its ends have met.
+    /// A scan that changes direction does not stop where its two ends have met.
     ScanEndsPass,
 
-    // ---- commits beside each other ----
-    /// The watermark goes past a commit that is not applied yet: a reader sees the one after it alone, or half of a batch.
+    // ---- concurrent commits ----
+    /// The watermark passes a commit that is not applied yet: a reader sees a later commit without it, or half of a
+    /// batch.
     WatermarkPassesGap,
-    /// A seal does not wait for the commits below its cut: they are lost in a memtable that is packed already, or land in the next.
+    /// A seal does not wait for the commits below its cut: they are lost in an already packed memtable, or go into the
+    /// next one.
     SealTooSoon,
-    /// A writer of the log who finds another one writing takes its record for written.
+    /// A log writer that finds another thread writing assumes that its own record is written.
     WriteNotAwaited,
-    /// A thread draws its seqno without having its stream's turn: records come into the stream out of order.
+    /// A thread draws its seqno without holding its stream's append lock: records enter the stream out of order.
     AppendOutOfTurn,
-    /// A sync claims the newest seqno of any stream, though an earlier one may have come later into a stream that it had looked
-    /// at already.
+    /// A sync claims the newest seqno of any stream, although an earlier one may have entered a stream after the sync
+    /// had examined that stream.
     SyncClaimsPastGap,
 
     // ---- what a compaction keeps ----
-    /// Of an odd number of operands the last is lost when they are combined.
+    /// When an odd number of operands is combined, the last one is lost.
     OperandDropped,
-    /// A compaction regards no snapshot: versions that one still sees are collected early.
+    /// A compaction ignores snapshots: it drops versions that a snapshot still sees.
     SnapshotsIgnored,
-    /// A compaction in the middle of a leaf's runs takes itself for the bottom: deleted keys rise again.
+    /// A compaction of the middle runs of a leaf drops tombstones as if it were at the bottom: deleted keys reappear.
     TombstoneDroppedAboveOlder,
-    /// A range tombstone that every reader sees goes, though what it covers is below.
+    /// A range tombstone that every reader sees is dropped, although older runs hold entries that it covers.
     RangeTombstoneDropped,
-    /// A large value that a range tombstone covers is not reported as dropped: its pages are lost for ever.
+    /// A large value under a range tombstone is not reported as dropped: its pages are leaked.
     LargeValueLeaked,
 
     // ---- the tree ----
-    /// A flush hands over all branches but the oldest.
+    /// A flush passes on all branches except the oldest.
     FlushSkipsBranch,
-    /// A branch that holds range tombstones only weighs nothing, and is not handed down.
+    /// A branch that holds only range tombstones has weight 0 and is never flushed.
     WeightlessTombstones,
-    /// A split of a node makes a branch live again for children that have it already: merges count twice.
+    /// A node split makes a branch live again for children that already have it: merges are applied twice.
     LiveAgainAfterSplit,
-    /// A leaf was split while it was compacted, and only one half gets the output.
+    /// A leaf is split during its compaction, and only one half gets the output.
     OutputLostInSplit,
-    /// A child is moved past branches that it was not given yet, as if they held nothing for it.
+    /// A child's position moves past branches that were not flushed to it, as if they held nothing for it.
     ForgottenForChild,
-    /// A branch that several children wait for is clipped to the first of them.
+    /// A branch that several children still need is clipped to the first of them.
     ClippedToFirst,
-    /// A run that a merge has not opened yet is taken to begin with its last key: scans go back and forth.
+    /// The lower bound of a run that a merge has not opened yet is its last key: scans return keys out of order.
     OutlookTooFar,
-    /// A clipped run lets go of the leaf that its upper bound cuts.
+    /// A clipped run releases the leaf that contains its upper bound.
     SliceShort,
     /// The pages of a shared run are freed with the first of its slices.
     FreedWhileSpanned,
 
     // ---- the store ----
-    /// Replay does not regard what a keyspace's runs hold already: merges are applied twice at a checkpoint's cut.
+    /// Replay ignores which writes a keyspace's runs already hold: merges are applied twice at a checkpoint's cut.
     ReplayIgnoresThrough,
-    /// A checkpoint records that the runs hold everything while a memtable holds some.
+    /// A checkpoint records that the runs hold every message while a memtable still holds some.
     DrainedTooSoon,
     /// A keyspace's creation is acknowledged before its record is synced.
     CreationNotSynced,
-    /// Replay takes creations that the catalogue regards already: what was dropped since is back, empty or with old content.
+    /// Replay repeats creations that the catalogue already includes: keyspaces dropped since reappear, empty or with
+    /// old content.
     CreatedAgain,
-    /// A keyspace's drop is acknowledged before a checkpoint forgets it.
+    /// A keyspace's drop is acknowledged before a checkpoint without the keyspace is durable.
     DropNotDurable,
-    /// A handle that was kept over the close of its store goes on reading: pages that a later opener has written.
+    /// A handle that outlives the close of its store keeps reading pages that a later opener may have written.
     ClosedHandleAnswers,
-    /// A read that ends after the store was closed is answered with what it has read: pages that another opener has written.
+    /// A read that ends after the store was closed returns its result, from pages that another opener may have written.
     AnswerAfterClose,
-    /// After a failure of the data file the store goes on writing.
+    /// After a failure of the data file the store keeps accepting writes.
     PoisonIgnored,
-    /// Replay leaves a large value where a failed sync may have left nothing of it.
+    /// Replay does not rewrite a large value that a failed sync may have lost.
     LargeValueNotRescued,
-    /// The next superblock after an opening goes over the one that it was opened from.
+    /// The first superblock after an opening overwrites the one from which the store was opened.
     OpenedFromIsOverwritten,
-    /// A delete on a full disk does not get the space that is kept back for it.
+    /// A delete on a full disk does not get the space that is reserved for it.
     ReserveNotUsed,
-    /// Nothing is kept back: ordinary writes get all of the disk.
+    /// No space is reserved: ordinary writes may fill the disk completely.
     ReserveGivenAway,
-    /// What a range delete covers is dropped from the trunk while a snapshot still reads it.
+    /// Entries under a range delete are dropped from the trunk while a snapshot still reads them.
     WipedForSnapshots,
-    /// A full disk that refuses a write makes the store refuse everything.
+    /// A write that fails on a full disk poisons the store.
     FullDiskPoisons,
 
     // ---- the lookahead array ----
-    /// A compaction drops tombstones although an older level still holds what they hide.
+    /// A compaction drops tombstones although an older level still holds entries that they hide.
     LevelTombstoneDropped,
-    /// A compaction leaves what it read in the newest of its inputs, so that its messages are there twice.
+    /// A compaction leaves the messages that it read in the newest of its inputs, so they exist twice.
     LevelInputKept,
-    /// A lookup takes the part before the one that holds its key.
+    /// A lookup probes the part before the one that holds its key.
     LevelPartMissed,
-    /// What a range tombstone covers is dropped when it arrives, although a snapshot still sees it.
+    /// Entries under a range tombstone are dropped when it arrives, although a snapshot still sees them.
     LevelWipedForSnapshots,
-    /// Layers with common keys become one layer as they are: a lookup finds one of the parts only.
+    /// Layers with common keys are concatenated into one layer without merging: a lookup reads only one of the parts.
     LevelMovesOverlap,
     /// A checkpoint writes the table without its newest layer.
     LevelNotWritten,
 
     // ---- verification ----
-    /// `verify` pins each index when it comes to it: what one has let go of meanwhile is another's.
+    /// `verify` pins each index when it reaches it: pages that an index has freed meanwhile may have another owner.
     VerifyPinsInTurn,
-    /// `verify` does not look at filters.
+    /// `verify` does not check filters.
     VerifySkipsFilters,
-    /// `verify` does not look at large values.
+    /// `verify` does not check large values.
     VerifySkipsLargeValues,
 }
 
 impl SeededBug {
-    /// Whether the engine is to make this mistake.
+    /// Whether the engine makes this mistake.
     #[cfg(all(feature = "seeded-bugs", debug_assertions))]
     #[inline]
     pub fn is_on(self) -> bool {
         switch::ACTIVE.load(std::sync::atomic::Ordering::Relaxed) == self as u8
     }
 
-    /// Whether the engine is to make this mistake: never, in a build without the switch.
+    /// Whether the engine makes this mistake: never, in a build without the switch.
     #[cfg(not(all(feature = "seeded-bugs", debug_assertions)))]
     #[inline(always)]
     pub const fn is_on(self) -> bool {
         false
     }
 
-    /// The bug of a name, as it is typed.
+    /// The bug with this name, as in the source.
     pub fn named(name: &str) -> Option<SeededBug> {
         SeededBug::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
     }
 }
 
-/// A release build has no switch: there the answer is a constant, or this does not compile.
+/// A release build has no switch: `is_on` is a constant there, or this does not compile.
 #[cfg(not(debug_assertions))]
 const _: () = assert!(!SeededBug::AckBeforeSync.is_on());
 
-/// Makes the engine, in the whole process, make this mistake and no other; `None`: none at all.
+/// Switches on this bug and no other, in the whole process; `None` switches all off.
 #[cfg(all(feature = "seeded-bugs", debug_assertions))]
 pub fn activate(bug: Option<SeededBug>) {
     switch::ACTIVE.store(bug.map_or(switch::NONE, |bug| bug as u8), std::sync::atomic::Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! A slab: memory for many pieces of one size, which the system gets back as soon as fewer are in use.
+//! A slab: memory for pieces of one size, which goes back to the operating system as soon as fewer pieces are in use.
 //!
-//! Cached blocks and memtables share one budget, and the memory goes from one to the other by the hundred times a minute. An
-//! allocator keeps what it is given back: a page between two others that are in use stays the process's, and a cache that
-//! has evicted half of its blocks to make room for a memtable has made none. Here each piece is whole pages of a mapping of
-//! its own, and a piece that is not needed any more is *discarded*: the system takes its pages and leaves the addresses.
+//! Cached blocks and memtables share one memory budget, and memory moves between them hundreds of times a minute. A
+//! general allocator keeps freed memory: a free page between two used ones stays with the process, so evicting half of
+//! the cached blocks does not make room for a memtable. Here each piece consists of whole pages of a mapping that
+//! belongs to the slab. An unneeded piece is *discarded*: the system takes its pages, and its addresses stay reserved.
 //!
 //! ```text
 //!   reserved addresses   |■■|■■|··|■■|□□|··|■■|                          |
@@ -11,15 +11,17 @@
 //!                         discarded     free: in memory, up to `spare` of them
 //! ```
 //!
-//! 1. [`Slab::take`] hands out a free piece, else a discarded one, else a fresh one. Past the reserved addresses, and where nothing
-//!    can be mapped (other systems than Linux, pages that are larger than ours, miri, the explorer), a piece comes from the allocator.
-//! 2. A piece ([`Slot`]) is owned like a box and returns when it is dropped: among the free ones, or, if there are enough of
-//!    those, discarded.
+//! 1. [`Slab::take`] returns a free piece, else a discarded one, else a fresh one. When the reserved addresses are used
+//!    up, and where nothing can be mapped (systems other than Linux, pages larger than 4 KiB, miri, the explorer), a
+//!    piece comes from the allocator.
+//! 2. The caller owns a piece ([`Slot`]) as it owns a box. A dropped piece joins the free ones; if there are `spare` of
+//!    them, it is discarded.
 //!
-//! Invariants: a number is in one [`Slot`] or in one of the two lists or fresh, or in nobody's sight while it is discarded; so two slots never overlap. What stands in a new slot is
-//! zeros or what an earlier slot of the same slab had written: in both cases values of its type.
+//! Invariants: the number of a piece is in exactly one place (a [`Slot`], the free list, the discarded list, the fresh
+//! range, or the local variable of a thread that is discarding it), so two slots never overlap. The memory of a new
+//! slot holds zeros or the values that an earlier slot of the same slab wrote; both are valid values of its type.
 //!
-//! Source: ours; the split of a reservation from what is backed by memory is that of every allocator of pages.
+//! Source: ours; page allocators generally separate reserving addresses from backing them with memory.
 #![allow(unsafe_code)]
 
 #[cfg(test)]
@@ -36,42 +38,44 @@ use zerocopy::FromZeros;
 use super::PAGE;
 use crate::base::sync::{EXPLORED, Mutex};
 
-/// Whether pieces can be mapped: miri does not know how to discard, and under an explorer each lock is a point.
+/// Whether pieces can be mapped: miri does not support discarding, and under the explorer each lock is a switch point.
 const MAPPED: bool = cfg!(all(target_os = "linux", not(miri))) && !EXPLORED;
 
-/// Who has memory to lend: the buffer pool. A trait, since the models of `crates/explore/loom` build memtables without a pool.
+/// A component that can release memory to memtables: the buffer pool. A trait, because the models of
+/// `crates/explore/loom` build memtables without a pool.
 pub trait Lender: std::fmt::Debug + Send + Sync {
-    /// Makes do with so many bytes less.
+    /// Shrinks this component's budget by `bytes`.
     fn lend(&self, bytes: usize);
-    /// Gets bytes back that were lent.
+    /// Returns `bytes` that an earlier [`Lender::lend`] took.
     fn take_back(&self, bytes: usize);
 }
 
 /// Pieces of `len` values each. Shared by its slots.
 #[derive(Debug)]
 pub struct Slab<T> {
-    /// Values of a piece: whole pages of them.
+    /// Values in a piece; together they are whole pages.
     len: usize,
     reserved: Option<Reserved<T>>,
     pieces: Mutex<Pieces>,
-    /// What one slot's owner has left another one's finds: both mean the same type, down to its lifetimes.
+    /// Makes the slab invariant in `T`: one slot's owner may find the values of another, so the type must be the same,
+    /// lifetimes included.
     exact: PhantomData<fn(T) -> T>,
 }
 
 /// Which pieces of the reserved addresses are not in use.
 #[derive(Debug)]
 struct Pieces {
-    /// In memory; the last one was used last.
+    /// In memory; the last one was used most recently.
     free: Vec<u32>,
     /// Not in memory.
     discarded: Vec<u32>,
-    /// This one and all after it were never used.
+    /// This piece and all after it were never used.
     fresh: u32,
-    /// The most that are kept in memory.
+    /// The most free pieces that stay in memory.
     spare: usize,
 }
 
-/// Addresses for so many pieces, mapped, of which only what is touched takes memory. Unmapped when dropped.
+/// Mapped addresses for `pieces` pieces. Only touched pages take memory. Unmapped when dropped.
 #[derive(Debug)]
 struct Reserved<T> {
     at: NonNull<T>,
@@ -79,15 +83,15 @@ struct Reserved<T> {
     pieces: u32,
 }
 
-// SAFETY: the mapping belongs to no thread, and its bytes are reached through slots only, each of which owns a part of its own; a
-// reference into a slot goes to another thread only as one to a `T` may.
+// SAFETY: the mapping belongs to no thread. Its bytes are reached only through slots, each of which owns a separate
+// part. A reference into a slot goes to another thread only where a reference to `T` may.
 unsafe impl<T: Send> Send for Reserved<T> {}
-// SAFETY: as above; a shared `Reserved` gives access to nothing but the slots' own parts.
+// SAFETY: as above; a shared `Reserved` gives access to nothing but the slots' separate parts.
 unsafe impl<T: Sync> Sync for Reserved<T> {}
 
 impl<T: FromZeros> Slab<T> {
-    /// A slab of pieces of `len` values, up to `most` of them from addresses that are reserved here; no memory is taken yet. Up to
-    /// `spare` pieces that come back stay in memory.
+    /// A slab of pieces of `len` values. Reserves addresses for `most` pieces and takes no memory yet. Up to `spare`
+    /// returned pieces stay in memory.
     ///
     /// # Panics
     /// If `len` values are not whole pages.
@@ -96,14 +100,15 @@ impl<T: FromZeros> Slab<T> {
         assert!(bytes > 0 && bytes.is_multiple_of(PAGE), "a piece is whole pages");
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         const { assert!(align_of::<T>() <= PAGE, "a page is aligned as any value") };
-        // Where the system's pages are larger than ours, a piece is not to be discarded by itself.
+        // Where the system's pages are larger than 4 KiB, a single piece cannot be discarded.
         let discards = MAPPED && bytes.is_multiple_of(rustix::param::page_size());
         let reserved = if discards { Reserved::new(bytes, most) } else { None };
         let pieces = Pieces { free: Vec::new(), discarded: Vec::new(), fresh: 0, spare };
         Arc::new(Slab { len, reserved, pieces: Mutex::new(pieces), exact: PhantomData })
     }
 
-    /// A piece: zeros, or whatever an earlier owner has left. About 20 ns, and a page fault for each page that was not in memory.
+    /// Takes a piece. It holds zeros or the values of an earlier owner. About 20 ns, and a page fault for each page
+    /// that is not in memory.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -120,7 +125,7 @@ impl<T: FromZeros> Slab<T> {
         Slot { values, slab: self.clone(), number }
     }
 
-    /// A piece of so many values, which need not be whole pages, from the allocator: zeros.
+    /// A zeroed piece of `len` values from the allocator; they need not be whole pages.
     ///
     /// # Panics
     /// If there is no memory left.
@@ -166,31 +171,31 @@ impl<T> Reserved<T> {
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, prot, flags).ok()? };
-        // A huge page would come back to memory as a whole for one piece of it.
+        // With huge pages, touching one piece would bring a whole huge page back to memory.
         // SAFETY: the range is the mapping just made.
         let _ = unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxNoHugepage) };
         NonNull::new(at.cast::<T>()).map(|at| Reserved { at, bytes, pieces })
     }
 
-    /// The first value of a piece of so many values.
+    /// The first value of piece `number`, for pieces of `len` values.
     fn piece(&self, number: u32, len: usize) -> NonNull<T> {
         assert!(number < self.pieces, "a piece of the reserved addresses");
         // SAFETY: the piece begins within the mapping, which is one allocation of at most `isize::MAX` bytes.
         unsafe { self.at.add(number as usize * len) }
     }
 
-    /// Has the system take the memory of a piece that nobody uses: it reads as zeros from now on.
+    /// Gives the memory of an unused piece back to the system; it reads as zeros from now on.
     fn discard(&self, number: u32, bytes: usize) {
         let at = self.piece(number, bytes / size_of::<T>());
-        // SAFETY: the range is one piece of the mapping, which no slot owns now, so nothing refers to it. Zeros are values of `T`, and where the
-        // system refuses, the old ones stay.
+        // SAFETY: the range is one piece of the mapping, which no slot owns now, so nothing refers to it. Zeros are
+        // valid values of `T`; if the system refuses, the old values stay.
         let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, Advice::LinuxDontNeed) };
     }
 }
 
 impl<T> Drop for Reserved<T> {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping that `new` made, and every slot holds the slab that owns it: none is left.
+        // SAFETY: the range is the mapping that `new` made. Every slot holds the slab that owns it, so no slot is left.
         let unmapped = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }
@@ -200,7 +205,7 @@ impl<T> Drop for Reserved<T> {
 pub struct Slot<T> {
     values: NonNull<[T]>,
     slab: Arc<Slab<T>>,
-    /// Which of the slab's pieces it is; `None` if it is a box of its own.
+    /// The number of the piece in the slab; `None` if the slot is a box of its own.
     number: Option<u32>,
 }
 
@@ -214,8 +219,9 @@ impl<T> Deref for Slot<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the values are a box's, or a piece's of the mapping that the slab keeps alive; then its pages are zeros or were
-        // written as `T`s, which zeros are by `FromZeros`. They are this slot's alone, so whoever has `&self` may read them.
+        // SAFETY: the values belong to a box, or to a piece of the mapping that the slab keeps alive; its pages are
+        // zeros (valid by `FromZeros`) or were written as `T`s. Only this slot owns them, so a holder of `&self` may
+        // read them.
         unsafe { self.values.as_ref() }
     }
 }
@@ -223,7 +229,7 @@ impl<T> Deref for Slot<T> {
 impl<T> DerefMut for Slot<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`, and `&mut self` is the only way to them.
+        // SAFETY: as in `deref`, and `&mut self` is the only access to them.
         unsafe { self.values.as_mut() }
     }
 }
@@ -232,7 +238,8 @@ impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
         match self.number {
             Some(number) => self.slab.take_back(number),
-            // SAFETY: without a number it was made from a box (`Slab::take`), and is not used any more.
+            // SAFETY: without a number the slot was made from a box (`Slab::take`, `Slab::own`), and nothing uses it
+            // any more.
             None => drop(unsafe { Box::from_raw(self.values.as_ptr()) }),
         }
     }

@@ -1,5 +1,14 @@
-//! Page-aligned buffers, as direct I/O wants them, without a line of `unsafe` here: pages that are aligned by
-//! their type, in a vector or a mapping of their own, seen as bytes through `zerocopy`.
+//! Page-aligned buffers for direct I/O.
+//!
+//! A buffer is a number of pages that are aligned by their type, in a vector or in a mapping of their own, and viewed
+//! as bytes through `zerocopy`, so this file needs no `unsafe`.
+//!
+//! 1. [`AlignedBuf::zeroed`] and [`AlignedBuf::to_read`] reuse a kept buffer of the right size class, else allocate
+//!    one.
+//! 2. A dropped buffer of 1, 2 or 4 pages is kept by its thread, one of 8 to 64 pages by the process, up to fixed
+//!    counts.
+//!
+//! Invariant: the address is page-aligned, and the length is a multiple of 4,096 bytes.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -19,12 +28,12 @@ pub struct AlignedBuf {
     pages: Pages,
 }
 
-/// Where they are.
+/// The pages of a buffer, by how they are allocated.
 enum Pages {
     /// 1 to 4 pages, from the allocator. When the buffer is dropped, its thread may keep them for the next buffer.
     Few(Vec<Page>),
-    /// More pages, in a mapping of their own. When the buffer is dropped, up to 64 pages may be kept for any thread; longer
-    /// buffers are unmapped.
+    /// More pages, in a mapping of their own. When the buffer is dropped, up to 64 pages may be kept for any thread;
+    /// longer buffers are unmapped.
     Many(LargeVec<Page>),
 }
 
@@ -55,9 +64,10 @@ impl DerefMut for Pages {
     }
 }
 
-/// Buffers that are kept have 1, 2, 4, … 64 pages. Small ones come by the hundred thousand, and an allocator that has to align them
-/// leaves most of a page of nothing beside each. Between large ones it puts what lives longer, and then their space is not
-/// used again as a whole: that cost scans of two threads 18 to 90 MiB, and each background thread 10 (decisions 0030 and 0056).
+/// Size classes of kept buffers: 1, 2, 4, … 64 pages. Small buffers are allocated hundreds of thousands of times, and
+/// an allocator that aligns them wastes most of a page for each. Between large buffers it places longer-lived data, so
+/// that their space cannot be reused as a whole. That cost scans of two threads 18 to 90 MiB, and each background
+/// thread 10 MiB (decisions 0030 and 0056).
 const SIZES: usize = 7;
 /// Buffers of the first 3 sizes (1, 2 and 4 pages) are kept by each thread.
 const SMALL: usize = 3;
@@ -70,12 +80,12 @@ thread_local! {
     static SPARE: RefCell<[Vec<Vec<Page>>; SMALL]> = const { RefCell::new([const { Vec::new() }; SMALL]) };
 }
 
-/// The kept buffers of the larger sizes. Threads only try these locks and never block on them: in a forked child, a lock that
-/// another thread held at the fork is never released, and the child then uses the other locks.
+/// The kept buffers of the larger sizes. Threads only try these locks and never block on them: in a forked child, a
+/// lock that another thread held at the fork is never released, and the child then uses the other locks.
 static SHARED_SPARE: [[Mutex<Option<LargeVec<Page>>>; SHARED]; SIZES - SMALL] =
     [const { [const { Mutex::new(None) }; SHARED] }; SIZES - SMALL];
 
-/// The size that so many pages fit into: 2 to its power.
+/// The smallest size class, as a power of two, that holds `pages` pages.
 fn size_of(pages: usize) -> Option<usize> {
     let size = pages.next_power_of_two().trailing_zeros() as usize;
     (pages > 0 && size < SIZES).then_some(size)
@@ -90,11 +100,11 @@ impl Drop for AlignedBuf {
     }
 }
 
-/// Keeps a small buffer for this thread's next one, if it has not enough of that size.
+/// Keeps a small buffer for this thread's next one, unless the thread keeps enough of that size.
 fn keep(pages: Vec<Page>) {
     let room = pages.capacity();
     let Some(size) = size_of(room).filter(|size| room == 1 << size && *size < SMALL) else { return };
-    // At the end of a thread there is nothing left to keep it in.
+    // While a thread exits, its thread-local store may be gone already.
     let _ = SPARE.try_with(|spares| {
         let spares = &mut spares.borrow_mut()[size];
         if spares.len() < SPARES[size] {
@@ -103,7 +113,8 @@ fn keep(pages: Vec<Page>) {
     });
 }
 
-/// Keeps a larger buffer for the next thread that needs one of its size, if fewer than [`SHARED`] are kept; else unmaps it.
+/// Keeps a larger buffer for the next thread that needs one of its size, if fewer than [`SHARED`] are kept; else unmaps
+/// it.
 fn share(mut pages: LargeVec<Page>) {
     let room = pages.room();
     let Some(size) = size_of(room).filter(|size| room == 1 << size && *size >= SMALL) else { return };
@@ -118,7 +129,7 @@ fn share(mut pages: LargeVec<Page>) {
     }
 }
 
-/// A kept buffer that has capacity for `pages` pages, cut to that length; `None` if none is kept.
+/// A kept buffer that has capacity for `pages` pages, truncated to that length; `None` if none is kept.
 fn kept(pages: usize) -> Option<AlignedBuf> {
     let size = size_of(pages)?;
     if size < SMALL {
@@ -135,14 +146,14 @@ impl AlignedBuf {
     /// A zeroed buffer of `pages` pages.
     ///
     /// # Panics
-    /// If the allocator has no memory left; callers bound `pages` before they believe it.
+    /// If memory cannot be allocated; callers bound a `pages` that they read from a file.
     pub fn zeroed(pages: usize) -> AlignedBuf {
         let Some(mut buf) = kept(pages) else { return AlignedBuf::new(pages) };
         buf.fill(0);
         buf
     }
 
-    /// A buffer of `pages` pages to read into: what is in it is what was in some buffer before.
+    /// A buffer of `pages` pages to read into. It holds the bytes of an earlier buffer, or zeros.
     ///
     /// # Panics
     /// As [`AlignedBuf::zeroed`].
@@ -214,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_that_is_used_again_has_its_length_and_zeros_where_they_were_asked_for() {
+    fn a_reused_buffer_has_the_right_length_and_is_zeroed_on_request() {
         for pages in [1, 2, 3, 4, 5, 33, 64, 65, 200] {
             let mut first = AlignedBuf::zeroed(pages);
             assert_eq!((first.len(), first.pages()), (pages * PAGE, pages));
@@ -233,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn few_buffers_are_kept() {
+    fn the_number_of_kept_buffers_is_bounded() {
         let most: usize = SPARES.iter().enumerate().map(|(size, count)| count << size).sum();
         for pages in 1..=80 {
             drop((0..40).map(|_| AlignedBuf::zeroed(pages)).collect::<Vec<_>>());
@@ -241,7 +252,7 @@ mod tests {
         let kept: usize = SPARE.with(|spares| spares.borrow().iter().flatten().map(Vec::capacity).sum());
         assert_eq!(kept, most);
         assert!(most * PAGE < 256 << 10);
-        // Other tests may be taking some.
+        // Other tests may hold some of them.
         let places = SHARED_SPARE.iter().flatten().filter_map(|place| place.try_lock()?.as_ref().map(LargeVec::room));
         let shared: usize = places.sum();
         assert!(shared * PAGE <= SHARED * (8 + 16 + 32 + 64) * PAGE && SHARED * 120 * PAGE < 3 << 20, "{shared}");
@@ -249,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_large_buffer_is_kept_for_another_thread() {
-        // Other tests take and give buffers at the same time.
+        // Other tests take and return buffers concurrently.
         let is_kept = || {
             let mut first = AlignedBuf::zeroed(13);
             first.fill(7);
@@ -258,6 +269,6 @@ mod tests {
             assert!(all.iter().all(|buf| buf.len() == 13 * PAGE));
             all.iter().any(|buf| buf.iter().all(|byte| *byte == 7))
         };
-        assert!((0..100).any(|_| is_kept()), "it was always let go of");
+        assert!((0..100).any(|_| is_kept()), "the buffer was never kept");
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a file in memory: pages that are shared until one side writes, so that copying a file costs nothing.
+//! The bytes of a file in memory, as copy-on-write pages, so that copying a file costs nothing.
 //!
 //! ```text
 //!   Content { len, pages }
@@ -11,14 +11,14 @@
 //!           │Arc       │Arc            │Arc
 //! ```
 //!
-//! Cloning copies one pointer. A write copies what lies above the page that it changes, if that is shared, and never
-//! more: at most one top, one segment, one page. A hole costs no memory, at any length.
+//! Cloning copies one pointer. A write unshares the changed page and the nodes above it, and copies at most one top,
+//! one segment and one page. A hole costs no memory, at any length.
 //!
-//! Every level keeps the hash of what hangs below it until that changes, so hashing a file after a small write reads
-//! one page. Hashes cover bytes only: a hole and a page of zeros are the same, as they are to a reader.
+//! Every level caches the hash of the bytes below it until they change, so hashing a file after a small write reads one
+//! page. Hashes cover bytes only: a hole and a page of zeros have the same hash.
 //!
-//! A [`Patch`] is a write that has its pages already: applying it to any number of files shares them (and their hashes)
-//! instead of copying bytes. That is what makes thousands of crash images a second affordable.
+//! A [`Patch`] is a write whose bytes are already laid out in pages. Applying it to several files shares the pages (and
+//! their hashes) instead of copying bytes, which makes thousands of crash images a second affordable.
 //!
 //! Invariants: no page lies wholly past `len` rounded up to a page, bytes of the last page past `len` are zero, `pages`
 //! counts the occupied slots.
@@ -34,7 +34,7 @@ const SEGMENT_PAGES: usize = 64;
 
 const PAGE_BYTES: u64 = PAGE as u64;
 
-/// What every page that was allocated but not written shares.
+/// The page that all allocated but unwritten pages share.
 static ZERO_PAGE: LazyLock<Arc<Page>> = LazyLock::new(|| Arc::new(Page::new([0; PAGE])));
 
 #[derive(Clone)]
@@ -75,7 +75,7 @@ struct Top {
     hash: OnceLock<u64>,
 }
 
-/// A file's bytes. Cheap to clone; see the module's page.
+/// A file's bytes. Cheap to clone; see the module documentation.
 #[derive(Clone, Default)]
 pub struct Content {
     len: u64,
@@ -84,12 +84,12 @@ pub struct Content {
 }
 
 impl Content {
-    /// Bytes from the start to the end, holes included.
+    /// The length in bytes, holes included.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Bytes of space: whole pages that are not holes.
+    /// Bytes of allocated space: whole pages that are not holes.
     pub fn occupied(&self) -> u64 {
         self.pages * PAGE_BYTES
     }
@@ -120,7 +120,7 @@ impl Content {
         self.extend_to(offset, bytes.len() as u64);
     }
 
-    /// Writes the bytes `keep` of a patch (positions counted from its start), sharing its whole pages.
+    /// Writes the part `keep` of a patch (positions counted from the patch's start), sharing its whole pages.
     pub fn apply(&mut self, patch: &Patch, keep: Range<u64>) {
         assert!(keep.start <= keep.end && keep.end <= patch.len, "part {keep:?} of a patch of {} bytes", patch.len);
         let (offset, len) = (patch.offset + keep.start, keep.end - keep.start);
@@ -146,7 +146,7 @@ impl Content {
         self.len = len;
     }
 
-    /// Occupies the holes of a range with zeros, extending the file to its end.
+    /// Allocates the holes of a range with zeros, and extends the file to the end of the range.
     pub fn allocate(&mut self, offset: u64, len: u64) {
         for (no, _) in pieces(offset, len) {
             if self.page(no).is_none() {
@@ -158,7 +158,7 @@ impl Content {
 
     /// Zeros a range: whole pages become holes, the length stays.
     pub fn punch(&mut self, offset: u64, len: u64) {
-        // Nothing lies past the end, and a punch may name far more than the file.
+        // There is nothing past the end, and a punched range may be far longer than the file.
         let len = len.min(self.len.next_multiple_of(PAGE_BYTES).saturating_sub(offset));
         for (no, within) in pieces(offset, len) {
             if within.len() == PAGE {
@@ -169,12 +169,12 @@ impl Content {
         }
     }
 
-    /// Bytes of space that a write to the range would newly occupy.
+    /// Bytes of space that a write to the range would newly allocate.
     pub fn missing(&self, offset: u64, len: u64) -> u64 {
         pieces(offset, len).filter(|(no, _)| self.page(*no).is_none()).count() as u64 * PAGE_BYTES
     }
 
-    /// The occupied ranges in bytes, ascending, cut at the end of the file.
+    /// The allocated ranges in bytes, ascending, cut at the end of the file.
     pub fn ranges(&self) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (index, segment) in self.top.segments.iter().enumerate() {
@@ -208,7 +208,7 @@ impl Content {
         self.top.segments.get(index)?.as_ref()?.pages[slot].as_deref()
     }
 
-    /// The segment of a page, unshared and with its hash forgotten.
+    /// The segment of a page, unshared and with its cached hash cleared.
     fn segment_mut(&mut self, index: usize) -> &mut Segment {
         let top = Arc::make_mut(&mut self.top);
         top.hash.take();
@@ -220,7 +220,7 @@ impl Content {
         segment
     }
 
-    /// The bytes of a page, unshared, occupied with zeros if it was a hole.
+    /// The bytes of a page, unshared; a hole is allocated with zeros first.
     fn page_mut(&mut self, no: u64) -> &mut [u8; PAGE] {
         if self.page(no).is_none() {
             self.put(no, Arc::clone(&ZERO_PAGE));
@@ -286,7 +286,7 @@ impl fmt::Debug for Content {
     }
 }
 
-/// A write with its bytes laid out in pages, to be shared by every file that it is applied to.
+/// A write with its bytes laid out in pages, which are shared by every file that it is applied to.
 #[derive(Clone)]
 pub struct Patch {
     offset: u64,
@@ -294,9 +294,9 @@ pub struct Patch {
     pieces: Arc<[Piece]>,
 }
 
-/// What a patch does to one page.
+/// The effect of a patch on one page.
 enum Piece {
-    /// Replaces it.
+    /// Replaces the page.
     Whole(Arc<Page>),
     /// Changes the bytes from `start` on.
     Part { start: usize, bytes: Box<[u8]> },
@@ -318,7 +318,7 @@ impl Patch {
         Patch { offset, len: bytes.len() as u64, pieces }
     }
 
-    /// The bytes of the file that are written.
+    /// The range of the file that is written.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset + self.len
     }
@@ -359,7 +359,7 @@ fn segment_hash(segment: &Segment) -> u64 {
     *segment.hash.get_or_init(|| combine(segment.pages.iter().map(|page| page.as_deref().map_or(0, Page::hash))))
 }
 
-/// A hash of hashes by position, in which zeros (holes) do not count.
+/// Combines hashes by position; zeros (holes) do not contribute.
 fn combine(hashes: impl Iterator<Item = u64>) -> u64 {
     let weigh = |(index, hash): (usize, u64)| mix(hash.wrapping_add(mix(index as u64 + 1)));
     hashes.enumerate().filter(|(_, hash)| *hash != 0).map(weigh).fold(0, u64::wrapping_add)

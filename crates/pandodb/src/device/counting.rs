@@ -6,9 +6,9 @@
 //!                  └ log (if asked for) → every access as (file, offset, length, direction)
 //! ```
 //!
-//! The counts give write and read amplification; the access log gives the block transfers of the external-memory model
-//! for any block size, after the fact. Counting costs two relaxed atomic additions an operation. Only what succeeded
-//! is counted.
+//! The counts give write and read amplification. The access log gives the block transfers of the external-memory model
+//! for any block size, after the fact. Counting costs two relaxed atomic additions per operation. Only successful
+//! operations are counted.
 
 use std::io;
 use std::ops::Index;
@@ -20,14 +20,14 @@ use parking_lot::Mutex;
 
 use super::{Device, Done, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue, Read};
 
-/// What a file is for, as far as counting goes.
+/// The purpose of a file, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileClass {
     /// Runs, pages, everything that the indexes read.
     Data,
     /// The write-ahead log.
     Log,
-    /// The rest.
+    /// All other files.
     Other,
 }
 
@@ -77,7 +77,7 @@ impl Index<FileClass> for Counts {
     }
 }
 
-/// One read or write, in the order of completion.
+/// One completed read or write; a log is in completion order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// The number of the opening (one file opened twice has two), from 0 in the order of [`Device::open`].
@@ -88,7 +88,7 @@ pub struct Access {
     pub offset: u64,
     /// Bytes transferred.
     pub len: u64,
-    /// A write, not a read.
+    /// Whether it is a write.
     pub is_write: bool,
 }
 
@@ -101,12 +101,12 @@ pub struct CountingDevice {
 }
 
 impl CountingDevice {
-    /// Counts the operations on `inner`; `classify` sorts files by their name at opening.
+    /// Counts the operations on `inner`; `classify` maps a file name to a class when the file is opened.
     pub fn new(inner: Arc<dyn Device>, classify: fn(&str) -> FileClass) -> Arc<CountingDevice> {
         Arc::new(CountingDevice { inner, classify, tally: Arc::default() })
     }
 
-    /// The counters now. Each is exact; together they are a snapshot only while nothing is going on.
+    /// The current counters. Each is exact; together they are a consistent snapshot only while no operation is running.
     pub fn counts(&self) -> Counts {
         Counts {
             by_class: [0, 1, 2].map(|class| self.tally.by_class[class].read()),
@@ -114,13 +114,13 @@ impl CountingDevice {
         }
     }
 
-    /// Starts to keep every access (40 bytes each, without limit), dropping what was kept before.
+    /// Starts logging every access (40 bytes each, without limit), and drops the previous log.
     pub fn log_accesses(&self) {
         self.tally.accesses.lock().clear();
         self.tally.logging.store(true, Ordering::Relaxed);
     }
 
-    /// Stops keeping accesses and hands over those kept.
+    /// Stops logging and returns the log.
     pub fn take_accesses(&self) -> Vec<Access> {
         self.tally.logging.store(false, Ordering::Relaxed);
         std::mem::take(&mut self.tally.accesses.lock())
@@ -216,7 +216,7 @@ impl Device for CountingDevice {
     }
 }
 
-/// How an open file counts.
+/// The counting state of an open file.
 #[derive(Clone, Debug)]
 struct Counter {
     number: u32,
@@ -298,14 +298,15 @@ impl File for CountingFile {
     }
 }
 
-/// Counts reads when they end, and those that nobody waits for when they are let go of: the device does them all the same.
+/// Counts reads when they end. Reads still in flight when the queue is dropped are counted then: the device does them
+/// anyway.
 #[derive(Debug)]
 struct CountingQueue {
     inner: Box<dyn Queue>,
     counter: Counter,
-    /// Offset and length of reads that have not begun,
+    /// Offset and length of accepted reads that have not begun.
     pushed: Vec<(u64, u64)>,
-    /// and of those that have.
+    /// Offset and length of reads in flight.
     flying: Vec<(u64, u64)>,
 }
 

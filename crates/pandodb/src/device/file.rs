@@ -1,16 +1,17 @@
 //! The device that a store runs on: a directory of the operating system (Linux).
 //!
 //! Every file is reached through the open directory, never by path: a `chdir` of the host program or a rename of the
-//! directory changes nothing, and a symbolic link inside the store is refused.
+//! directory has no effect, and a symbolic link inside the store is rejected.
 //!
 //! - Files are created with mode 0600 and the directory with 0700, whatever the umask; all are closed on `exec`.
-//! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is itself
-//!   synced into its parent.
-//! - Small writes, where a file is opened for them, go through memory (`device/mapped.rs`).
-//! - A direct file bypasses the page cache (`O_DIRECT`) where the file system can; elsewhere it is buffered.
-//! - Reads of a direct file go through io_uring where there is one and it serves them sooner ([`Io`]), else by pread, one after the other.
-//! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it shuts out a second
-//!   opener in this process as it does one in another, and goes with the process however that ends.
+//! - Durability is `fdatasync` for files and `fsync` for the directory. A directory that this device creates is synced
+//!   into its parent as well.
+//! - Small writes to a file that is opened for them are copies into a mapping (`device/mapped.rs`).
+//! - A direct file bypasses the page cache (`O_DIRECT`) if the file system supports it; elsewhere it is buffered.
+//! - Reads of a direct file go through io_uring where it is available and faster ([`Io`]), else by pread, one after the
+//!   other.
+//! - The store's lock is an advisory lock on the file `lock`. It belongs to the open file, so it excludes a second
+//!   opener in this process as well as in another, and the system releases it when the process ends.
 
 use std::fs;
 use std::io;
@@ -33,29 +34,30 @@ use crate::base::PAGE;
 
 /// The magic number of `statfs` of btrfs.
 const BTRFS: rustix::fs::FsWord = 0x9123_683e;
-/// On btrfs a file lies in extents, each of which holds what was written by one call, and of which the space comes back only when no
-/// part is in use any more. So no call writes across a multiple of this, and holes are punched in multiples of it. Shorter calls are
-/// slower: with 16 KiB a third as fast, with a page a fifteenth.
+/// A btrfs file consists of extents. An extent holds the bytes of one write call, and its space is freed only when no
+/// part of it is in use. So no call writes across a multiple of this size, and holes are punched in multiples of it.
+/// Shorter calls are slower: calls of 16 KiB run at a third of the speed, calls of one page at a fifteenth.
 const BTRFS_HOLE_UNIT: u64 = 128 << 10;
-/// On a smaller file system every page is written by itself: a compaction frees only a few pages of each run there, never a whole
-/// unit of 128 KiB.
+/// On a smaller file system every page is written by a call of its own: a compaction frees only a few pages of each run
+/// there, never a whole unit of 128 KiB.
 const SMALL_BTRFS: u64 = 4 << 30;
 const FILE_MODE: u32 = 0o600;
 const DIR_MODE: u32 = 0o700;
-/// Pages of zeros in one write, where space has to be occupied by writing.
+/// Pages of zeros in one write, where space is allocated by writing.
 const ZERO_PAGES: usize = 64;
 
-/// How the data file of a store in a directory is read.
+/// The read method for the data file of a store in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
-    /// Reads of one caller that do not depend on each other go through io_uring together; one after the other where the
-    /// system lacks io_uring or refuses it. A thread that waits for a few pages polls before it sleeps, where that pays.
+    /// Independent reads of one caller go through io_uring together, or one after the other where the system lacks
+    /// io_uring or refuses it. A thread that waits for a read of a few pages polls before it sleeps, if polling has
+    /// been paying off.
     #[default]
     Auto,
-    /// As [`Io::Auto`], but threads that wait sleep at once: a single read takes longer, and less of the processor. Writers
-    /// that wait for background work sleep, too.
+    /// As [`Io::Auto`], but waiting threads sleep at once: a single read takes longer and uses less processor time.
+    /// Writers that wait for background work sleep, too.
     Sleeping,
-    /// As [`Io::Auto`], but a store is not opened without io_uring.
+    /// As [`Io::Auto`], but opening a store without io_uring fails.
     Uring,
     /// One read after the other, by `pread`.
     Sync,
@@ -67,16 +69,17 @@ pub struct FileDevice {
     path: PathBuf,
     dir: fs::File,
     host: Host,
-    /// For reads beside each other.
+    /// For concurrent reads.
     rings: Option<Arc<Rings>>,
 }
 
 impl FileDevice {
-    /// Opens the directory; with `create`, makes it (not its parents) if it is missing, durably. An existing directory
+    /// Opens the directory; with `create`, durably creates it (not its parents) if it is missing. An existing directory
     /// keeps its mode.
     ///
     /// # Errors
-    /// What the system says: `PermissionDenied`, …; `NotFound`, `NotADirectory` and `InvalidInput` with what is missing or in the way.
+    /// The system's errors: `PermissionDenied`, …. `NotFound`, `NotADirectory` and `InvalidInput` name the missing or
+    /// conflicting path.
     pub fn open(path: &Path, create: bool) -> io::Result<FileDevice> {
         if path.as_os_str().as_bytes().contains(&0) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte, which no name can have"));
@@ -88,10 +91,11 @@ impl FileDevice {
         Ok(FileDevice { path: path.to_owned(), dir, host: Host::new(), rings: Rings::new(true) })
     }
 
-    /// Says how files that are opened from now on read.
+    /// Sets the read method of files that are opened from now on.
     ///
     /// # Errors
-    /// For [`Io::Uring`], why there is no io_uring: `Unsupported`, `PermissionDenied` (a container may forbid it), ….
+    /// For [`Io::Uring`], the reason why io_uring is not available: `Unsupported`, `PermissionDenied` (a container may
+    /// forbid it), ….
     pub fn with_io(mut self, io: Io) -> io::Result<FileDevice> {
         self.rings = match io {
             Io::Sync => None,
@@ -111,7 +115,7 @@ impl FileDevice {
         Ok(fs::File::from(fd))
     }
 
-    /// Opens the lock file. A reader needs no right to write unless it is the first to come.
+    /// Opens the lock file. A reader needs write permission only if the file does not exist yet.
     fn open_lock(&self, mode: LockMode) -> io::Result<fs::File> {
         if mode == LockMode::Shared {
             match self.open_at(LOCK_FILE, OFlags::RDONLY) {
@@ -166,7 +170,7 @@ impl Device for FileDevice {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.dir)? {
             let entry = entry?;
-            // A name that is not text was not given by a store, and cannot be asked for through this trait.
+            // A name that is not UTF-8 was not created by a store, and cannot be passed through this trait.
             let Ok(name) = entry.file_name().to_str() else {
                 continue;
             };
@@ -229,9 +233,9 @@ impl Device for FileDevice {
     }
 }
 
-/// The lock belongs to the open file, which a process that another thread has just forked holds too, until it becomes
-/// another program. So it is given back by name: waiting for the last holder to close it would shut out the next opener. A forked
-/// child that goes on with the handles of its parent only closes its copy: the lock is the parent's.
+/// A lock on the open file `lock`. A child process that another thread has just forked holds the same open file until
+/// it executes another program. So dropping unlocks explicitly: relying on the last close would block the next opener
+/// meanwhile. A forked child that drops the handles of its parent only closes its copy: the lock is the parent's.
 #[derive(Debug)]
 struct OsLock {
     file: fs::File,
@@ -243,7 +247,7 @@ impl LockGuard for OsLock {}
 impl Drop for OsLock {
     fn drop(&mut self) {
         if self.taken_in.is_current() {
-            // If this fails, closing the file lets go.
+            // If this fails, closing the file releases the lock.
             let _ = self.file.unlock();
         }
     }
@@ -251,9 +255,9 @@ impl Drop for OsLock {
 
 #[derive(Debug)]
 struct OsFile {
-    /// What is in flight keeps it open, too.
+    /// Reads in flight keep it open, too.
     file: Arc<fs::File>,
-    /// Where small writes go, if they are what the file is for.
+    /// The mapping for small writes, if the file was opened for them.
     mapped: Option<Mapped>,
     rings: Option<Arc<Rings>>,
     /// See [`longest_write`].
@@ -316,7 +320,7 @@ impl File for OsFile {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data().inspect_err(|_| {
-            // What comes is to be an error, not a signal.
+            // Later writes must fail with an error instead of a signal.
             self.mapped.iter().for_each(Mapped::end);
         })
     }
@@ -336,8 +340,8 @@ impl File for OsFile {
 }
 
 impl OsFile {
-    /// Occupies space by writing, where the file system cannot promise it. Only past the end: inside the file, zeros
-    /// could land on what another thread has just written.
+    /// Allocates space by writing zeros, where the file system cannot reserve it. Only past the end: inside the file,
+    /// zeros could overwrite bytes that another thread has just written.
     fn extend_with_zeros(&self, offset: u64, len: u64) -> io::Result<()> {
         let end = offset.checked_add(len).ok_or(io::ErrorKind::FileTooLarge)?;
         let zeros = AlignedBuf::zeroed(ZERO_PAGES);
@@ -351,9 +355,9 @@ impl OsFile {
     }
 }
 
-/// A range, cut at multiples of `unit`, if there is one: offsets and lengths.
+/// Splits a range at multiples of `unit`, if given: offsets and lengths.
 fn pieces(offset: u64, len: u64, unit: Option<u64>) -> impl Iterator<Item = (u64, u64)> {
-    // The system refuses a range without an end.
+    // A range whose end overflows stays whole; the system rejects it.
     let cut = unit.zip(offset.checked_add(len));
     let piece = move |at: u64| {
         let (unit, end) = cut.filter(|&(_, end)| at < end)?;
@@ -381,9 +385,10 @@ fn longest_write(file: &fs::File) -> Option<u64> {
     Some(if is_small { PAGE as u64 } else { BTRFS_HOLE_UNIT })
 }
 
-/// Has a new file written in place on btrfs, which else copies each block that is written twice: a superblock or the end of the log
-/// would need space at a moment when a full disk is no ordinary error any more. Costs btrfs's own checksums, in whose place the
-/// store has its own. Other file systems need no such thing; where it is refused, a full disk may poison the store.
+/// Disables copy-on-write for a new file on btrfs. Otherwise every rewritten block needs new space, so writing a
+/// superblock or the end of the log could fail on a full disk after data was accepted. This disables btrfs's checksums,
+/// too; the store has its own. Other file systems need no such flag. Where it is refused, a full disk may poison the
+/// store.
 fn write_in_place(file: &fs::File) {
     if is_btrfs(file)
         && let Ok(flags) = rustix::fs::ioctl_getflags(file)
@@ -392,13 +397,13 @@ fn write_in_place(file: &fs::File) {
     }
 }
 
-/// Says of a directory that is not there, or is none, why.
+/// Adds the reason to an error about a missing directory or a path that is not a directory.
 fn in_the_way(path: &Path, error: io::Error) -> io::Error {
     let is_file = |path: &&Path| fs::metadata(path).is_ok_and(|found| !found.is_dir());
     let words = match error.kind() {
         io::ErrorKind::NotADirectory if is_file(&path) => "it is a file, not a directory".to_owned(),
         io::ErrorKind::NotADirectory => match path.ancestors().skip(1).find(is_file) {
-            Some(file) => format!("`{}`, on the way to it, is a file", file.display()),
+            Some(file) => format!("`{}`, a part of the path, is a file", file.display()),
             None => return error,
         },
         io::ErrorKind::NotFound => match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -412,7 +417,7 @@ fn in_the_way(path: &Path, error: io::Error) -> io::Error {
     io::Error::new(error.kind(), words)
 }
 
-/// Makes the directory, if it is missing, with its mode and durably.
+/// Durably creates the directory with its mode, if it is missing.
 fn create_dir(path: &Path) -> io::Result<()> {
     match fs::DirBuilder::new().mode(DIR_MODE).create(path) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
@@ -423,8 +428,8 @@ fn create_dir(path: &Path) -> io::Result<()> {
     fs::File::open(parent)?.sync_all()
 }
 
-/// Switches the page cache off for an open file. Done after opening, because an `open` that creates a file and then
-/// finds that the file system has no direct I/O leaves the file behind.
+/// Switches the page cache off for an open file. Done after opening, because a failing `open` with `O_DIRECT` on a file
+/// system without direct I/O leaves the created file behind.
 fn bypass_cache(file: &fs::File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     match rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT) {
@@ -437,10 +442,10 @@ fn bypass_cache(file: &fs::File) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Found by `pando sim kill`: a store that was closed while another thread started a process could not be opened again
-    /// for a moment.
+    /// Found by `pando sim kill`: after a store was closed while another thread was starting a process, it could not be
+    /// reopened for a moment.
     #[test]
-    fn the_lock_is_given_back_even_if_a_forked_process_still_holds_its_file() {
+    fn the_lock_is_released_even_if_a_forked_process_still_holds_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let device = FileDevice::open(dir.path(), true).unwrap();
         let file = device.open_lock(LockMode::Exclusive).unwrap();
@@ -452,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn space_is_occupied_by_writing_where_it_cannot_be_promised() {
+    fn space_is_allocated_by_writing_where_it_cannot_be_reserved() {
         let file = OsFile { file: Arc::new(tempfile::tempfile().unwrap()), mapped: None, rings: None, longest: None };
         file.write_at(0, b"kept").unwrap();
         let end = (ZERO_PAGES * PAGE) as u64 + 5000;
@@ -463,7 +468,7 @@ mod tests {
         assert_eq!(file.read_at(0, &mut start).unwrap(), 6);
         assert_eq!(&start, b"kept\0\0");
         file.extend_with_zeros(0, 10).unwrap();
-        assert_eq!(file.len().unwrap(), end, "occupying never shortens");
+        assert_eq!(file.len().unwrap(), end, "allocating never shortens the file");
         assert!(file.extend_with_zeros(u64::MAX, 2).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! What the devices share that is not a file: checked names, the clock, randomness, threads and a lock table.
+//! The parts that devices share apart from files: checked names, the clock, randomness, threads and a lock table.
 //!
-//! [`Host`] is the real machine, for the devices that run on it. [`Locks`] is the store's lock for devices that live in
-//! one process; the directory device leaves locking to the operating system instead.
+//! [`Host`] is the real machine, for the devices that run on it. [`Locks`] is the store's lock for devices within one
+//! process; the directory device uses a lock of the operating system instead.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -21,7 +21,8 @@ pub const LOCK_FILE: &str = "lock";
 /// The longest file that the devices in memory accept, in bytes (1 TiB).
 pub const MAX_FILE: u64 = 1 << 40;
 
-/// The most bytes of memory that this process could ever use: all of the machine's, or what it may map (`ulimit -v`).
+/// The most memory that this process can use, in bytes: the machine's memory or the limit on its address space (`ulimit
+/// -v`).
 pub fn most_memory() -> usize {
     let info = rustix::system::sysinfo();
     let machine = u64::from(info.mem_unit).saturating_mul(info.totalram as u64);
@@ -29,7 +30,7 @@ pub fn most_memory() -> usize {
     usize::try_from(machine.min(limit)).unwrap_or(usize::MAX)
 }
 
-/// Refuses names that could leave the directory or meet the lock file.
+/// Rejects names that could leave the directory or denote the lock file.
 pub fn check_name(name: &str) -> io::Result<()> {
     let bad = name.is_empty() || name.len() > 255 || name == "." || name == ".." || name == LOCK_FILE;
     if bad || name.contains(['/', '\\', '\0']) {
@@ -38,8 +39,8 @@ pub fn check_name(name: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses what the kernel would refuse of a file opened past its cache: transfers that are not page-aligned in
-/// offset, length and memory.
+/// Rejects transfers that the kernel would reject on a direct file: those that are not page-aligned in offset, length
+/// and memory address.
 pub fn check_direct(offset: u64, buf: &[u8]) -> io::Result<()> {
     let misaligned = |n: usize| !n.is_multiple_of(PAGE);
     if !offset.is_multiple_of(PAGE as u64) || misaligned(buf.len()) || misaligned(buf.as_ptr().addr()) {
@@ -48,7 +49,7 @@ pub fn check_direct(offset: u64, buf: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The end of `offset..offset + len`; refuses one past [`MAX_FILE`].
+/// The end of `offset..offset + len`; rejects an end past [`MAX_FILE`].
 pub fn check_range(offset: u64, len: u64) -> io::Result<u64> {
     offset.checked_add(len).filter(|end| *end <= MAX_FILE).ok_or_else(|| io::ErrorKind::FileTooLarge.into())
 }
@@ -70,7 +71,7 @@ impl Host {
         self.start.elapsed()
     }
 
-    /// A hash under the process's random keys of a number that never repeats.
+    /// A hash, under the process's random keys, of a number that never repeats.
     pub fn random(&self) -> u64 {
         self.hasher.hash_one(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
@@ -91,8 +92,9 @@ struct HostThread(thread::JoinHandle<()>);
 
 impl JoinHandle for HostThread {
     fn join(self: Box<Self>) {
-        // A panic in the thread was reported by the panic hook. Raising it here again would abort an owner that joins
-        // while it unwinds or drops; who runs a body that can panic must notice by the state it left.
+        // The panic hook has reported a panic of the thread. Raising it here again would abort an owner that joins
+        // while it unwinds or drops. A caller whose thread body can panic must detect that from the state that the
+        // thread left.
         let _ = self.0.join();
     }
 }
@@ -107,7 +109,7 @@ pub struct Locks {
 struct Held {
     exclusive: bool,
     shared: u32,
-    /// Counts [`Locks::release_all`]: a guard of an earlier generation no longer holds anything.
+    /// The number of [`Locks::release_all`] calls: a guard of an earlier generation no longer holds anything.
     generation: u64,
 }
 
@@ -126,7 +128,7 @@ impl Locks {
         Ok(Box::new(HeldLock { locks: Arc::clone(self), mode, generation: held.generation }))
     }
 
-    /// Lets go of every lock, as the system does for a process that was killed. Guards still around hold nothing.
+    /// Releases every lock, as the system does for a killed process. Guards that still exist hold nothing.
     pub fn release_all(&self) {
         let mut held = self.held.lock();
         *held = Held { generation: held.generation + 1, ..Held::default() };

@@ -1,9 +1,9 @@
-//! Small writes without a system call: a file that is written through a window of it in memory.
+//! Small writes without a system call: copies into a mapped window of the file.
 //!
-//! A log that is written at every commit makes one write of some hundred bytes each time, and pays for entering the kernel
-//! and for its file system, not for the bytes. Here such a write is a copy into a shared mapping of the file: the bytes are in
-//! the page cache when it returns, as after `pwrite`, so they survive the end of the process, whatever ends it, and
-//! `fdatasync` makes them durable.
+//! A log that is written at every commit makes one write of some hundred bytes each time, and the cost of such a write
+//! is the system call and the file system, not the bytes. Here it is a copy into a shared mapping of the file. The
+//! bytes are in the page cache when the copy returns, as after `pwrite`, so they survive the end of the process,
+//! however it ends, and `fdatasync` makes them durable.
 //!
 //! ```text
 //!   allocated by fallocate ───────────────────────────────────────────────▶│ limit
@@ -11,33 +11,36 @@
 //!   │ written       ║ window, 2 MiB: mapped, locked ║ nothing yet          │
 //!   └───────────────┴═══════════════════════════════┴──────────────────────┘
 //!                         ▲ small writes are copied; a write beyond the window moves it;
-//!                           long ones, whole pages, and those past the limit go through pwrite as ever
+//!                           long writes, whole pages and writes past the limit go through pwrite
 //! ```
 //!
-//! # When it is done
+//! # When a page is mapped
 //!
-//! The kernel reports an error of a mapped page by a signal that ends the process. So a page is mapped only where none is to be expected:
+//! The kernel reports an I/O error in a mapped page by a signal that ends the process. So a page is mapped only where
+//! no error is to be expected:
 //!
-//! - Its space was promised by `fallocate`, on a file system that keeps such a promise for pages that are written twice
-//!   ([`keeps_promises`]): one that copies on write would look for space at the second time.
-//! - Nothing of the range was given back: cutting the file or punching a hole unmaps the window first, and ends the mapping for good
-//!   in the second case.
-//! - The pages need not be read from the disk. They are new (the space reads as zeros without I/O) or still in memory: the window is
-//!   locked there as far as the process may lock memory. If it may not, a page could be dropped between two writes and be asked for
-//!   again; that needs a lack of memory within the seconds that a page is written in, and a disk that cannot read back what it has just
-//!   taken.
+//! - `fallocate` has reserved its space, on a file system that overwrites reserved pages in place ([`keeps_promises`]).
+//!   A copy-on-write file system would need new space for the second write of a page.
+//! - No space of the range was freed. Cutting the file or punching a hole unmaps the window first; punching also ends
+//!   the use of mappings for this file.
+//! - The pages need not be read from the disk. They are new (reserved space reads as zeros without I/O) or still in
+//!   memory: the window is locked in memory as far as the process may lock memory. Without the lock, the kernel could
+//!   evict a page between two writes and read it again. That needs a shortage of memory within the seconds in which a
+//!   page is written, and a disk that cannot read back what it has just accepted.
 //!
-//! What is left, and ends the process where `pwrite` would report an error: another process that cuts a segment of a running store; on XFS a
-//! clone of the directory, which a plain `cp` makes there, once the disk is too full for a copy of a block that both have; and a file system
-//! that shuts itself down after an error of its own, at the next page. Nothing that was acknowledged is lost by it, no more than by
-//! any kill. A host that cannot have that writes by `pwrite`: `StoreBuilder::mapped_log`.
+//! Three cases remain in which the process ends where `pwrite` would return an error: another process truncates a
+//! segment of a running store; on XFS, the directory was cloned (a plain `cp` clones there) and the disk is too full to
+//! copy a shared block; a file system shuts itself down after an error of its own, at the next page. As after any kill,
+//! no acknowledged data is lost. A host that cannot accept this writes by `pwrite`: `StoreBuilder::mapped_log`.
 //!
-//! A kill during a copy leaves a part of the record, as a power cut does: the record's checksum tells. Bytes are copied from low to
-//! high addresses or not; nothing relies on it.
+//! A kill during a copy leaves a part of the record, as a power cut does; the record's checksum detects it. Bytes may
+//! be copied in any order of addresses.
 //!
-//! Here, too, since it is made of the same calls: [`word_wiped_by_fork`], for [`process`](super::process).
+//! [`word_wiped_by_fork`], for [`process`](super::process), is here because it uses the same system calls.
 //!
-//! Source: ours; 002 §3.6.4 logs into pages of its own process, which a kill takes.
+//! Invariant: the window lies within `0..limit`, whose space is reserved.
+//!
+//! Source: ours; 002 §3.6.4 logs into memory of its own process, which a kill loses.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -51,27 +54,27 @@ use rustix::mm::{Advice, MapFlags, MlockFlags, ProtFlags};
 use crate::base::PAGE;
 use crate::base::sync::Mutex;
 
-/// Bytes that are mapped at a time. Let go of once in thousands of writes.
+/// Bytes that are mapped at a time. The window moves once in thousands of writes.
 const WINDOW: u64 = 2 << 20;
-/// From this length on `pwrite` is the cheaper way: it takes whole pages without a fault for each.
+/// From this length on `pwrite` is cheaper: it takes whole pages without a page fault for each.
 const LONG: usize = 16 << 10;
-/// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs: what space they have promised, they write in place.
+/// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs, which overwrite reserved space in place.
 const IN_PLACE: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 
-/// How a file's small writes go through memory. One thread writes at a time; others wait.
+/// The mapped writes of one file. One thread copies at a time; others wait for the lock.
 #[derive(Debug)]
 pub(super) struct Mapped {
     state: Mutex<State>,
-    /// Its file system keeps its promises of space.
+    /// Whether the file system overwrites reserved space in place.
     promised: bool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Space is promised from the file's start to here.
+    /// Space is reserved from the file's start to here.
     limit: u64,
     window: Option<Window>,
-    /// Part of the promise was taken back, or the system refused a mapping: no more windows.
+    /// No more windows are mapped: reserved space was freed, the system refused a mapping, or the disk failed.
     over: bool,
 }
 
@@ -81,7 +84,7 @@ impl Mapped {
         Mapped { state: Mutex::new(State::default()), promised: keeps_promises(file) }
     }
 
-    /// Has space for the range promised by the file system: `promise` asks it.
+    /// Reserves space for the range by calling `promise`, and records it if the range continues the reserved one.
     pub fn promise<E>(&self, offset: u64, len: u64, promise: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
         promise()?;
@@ -91,9 +94,10 @@ impl Mapped {
         Ok(())
     }
 
-    /// Copies all of `buf` into the file, or says that it is to be written in the ordinary way.
+    /// Copies all of `buf` into the file. `false` means that the caller must write it with `pwrite`.
     pub fn write(&self, file: &fs::File, offset: u64, buf: &[u8]) -> bool {
-        // Whole pages, too, need no window: the header of a file that is written much later would lock one in memory until then.
+        // Whole pages need no window either: the header of a file that is used much later would keep a window locked in
+        // memory until then.
         let whole = offset.is_multiple_of(PAGE as u64) && buf.len().is_multiple_of(PAGE);
         if buf.len() >= LONG || whole {
             return false;
@@ -108,34 +112,36 @@ impl Mapped {
             let at = offset + done as u64;
             match state.window_at(file, at) {
                 Some(window) => done += window.copy(at, &buf[done..]),
-                // The part that was copied is written once more.
+                // The caller writes the copied part again.
                 None => return false,
             }
         }
         true
     }
 
-    /// The file ends at `len` from now on, or space beyond it was not promised: called **before** it is cut.
+    /// The file is about to be cut or extended to `len`; space beyond it is not reserved. Call this **before** the
+    /// change.
     pub fn cut(&self, len: u64) {
         let mut state = self.state.lock();
         state.limit = state.limit.min(len);
         state.window = None;
     }
 
-    /// Space is about to be given back somewhere, and this is called before; or the disk has begun to fail.
+    /// Ends mapped writes. Call this before space is freed inside the file, and when the disk has begun to fail.
     pub fn end(&self) {
         *self.state.lock() = State { over: true, ..State::default() };
     }
 }
 
 impl State {
-    /// The window that holds the byte at `at`, which is below the limit.
+    /// The window that holds the byte at `at`.
+    /// REQUIRES: `at` is below the limit.
     fn window_at(&mut self, file: &fs::File, at: u64) -> Option<&Window> {
         if self.window.as_ref().is_none_or(|window| !window.holds(at)) {
-            // The old one goes first.
+            // Unmap the old one first.
             self.window = None;
             let start = at / WINDOW * WINDOW;
-            // Whole pages: a byte past the file's last page would be the signal.
+            // Whole pages only: an access past the file's last page would raise the signal.
             let end = (start + WINDOW).min(self.limit / PAGE as u64 * PAGE as u64);
             self.window = (at < end).then(|| Window::map(file, start, (end - start) as usize).ok()).flatten();
             self.over = self.window.is_none();
@@ -152,8 +158,8 @@ struct Window {
     at: NonNull<u8>,
 }
 
-// SAFETY: the window owns its mapping, which belongs to no thread; the bytes are reached only through `copy`, under the lock of
-// `Mapped`, or with the window alone in hand.
+// SAFETY: the window owns its mapping, which belongs to no thread; the bytes are reached only through `copy`, under the
+// lock of `Mapped`, or by the sole owner of the window.
 unsafe impl Send for Window {}
 
 impl Window {
@@ -163,7 +169,7 @@ impl Window {
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, start)? };
         let at = NonNull::new(at.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let window = Window { start, len, at };
-        // SAFETY: the range is the mapping just made. Where memory may not be locked, it is not.
+        // SAFETY: the range is the mapping just made. If memory may not be locked, it stays unlocked.
         let _ = unsafe { rustix::mm::mlock_with(at.as_ptr().cast(), len, MlockFlags::ONFAULT) };
         Ok(window)
     }
@@ -172,13 +178,13 @@ impl Window {
         at >= self.start && at - self.start < self.len as u64
     }
 
-    /// Copies as much of `buf` as the window has room for from the file's byte `at` on; how much.
+    /// Copies as much of `buf` as fits into the window, to the file's byte `at`; returns how much.
     fn copy(&self, at: u64, buf: &[u8]) -> usize {
         assert!(self.holds(at));
         let from = (at - self.start) as usize;
         let n = buf.len().min(self.len - from);
-        // SAFETY: `from + n <= self.len`, so the target lies in the mapping, which lives as long as `self`; `buf` is borrowed memory of
-        // this process and not part of the mapping, to whose bytes no reference is ever made.
+        // SAFETY: `from + n <= self.len`, so the target lies in the mapping, which exists as long as `self`; `buf` is
+        // borrowed memory of this process and not part of the mapping, to whose bytes no reference is ever made.
         unsafe { std::ptr::copy_nonoverlapping(buf.as_ptr(), self.at.as_ptr().add(from), n) };
         n
     }
@@ -192,24 +198,24 @@ impl Drop for Window {
     }
 }
 
-/// A word of memory that is zero in a forked child, whatever this process writes to it; `None` where the system has no such
-/// memory. It is never given back.
+/// A word of memory that is zero in a forked child, whatever this process writes to it; `None` where the system has no
+/// such memory. It is never freed.
 pub(super) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
     let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
     let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, prot, flags) }.ok()?;
-    // SAFETY: the range is the mapping just made, to which nobody refers yet.
+    // SAFETY: the range is the mapping just made, to which nothing refers yet.
     if unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxWipeOnFork) }.is_err() {
         // SAFETY: as above.
         let _ = unsafe { rustix::mm::munmap(at, PAGE) };
         return None;
     }
-    // SAFETY: the address is that of a page, so aligned; its zeros are a valid number, in a child, too; the mapping is never
-    // undone and reached through this reference alone.
+    // SAFETY: the address is that of a page, so aligned; its zeros are a valid number, in a child, too; the mapping is
+    // never removed and is reached through this reference alone.
     Some(unsafe { &*at.cast::<AtomicU64>() })
 }
 
-/// Whether the file's file system writes space that it has promised in place, however often.
+/// Whether the file's file system always overwrites reserved space in place.
 fn keeps_promises(file: &fs::File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| IN_PLACE.contains(&stat.f_type))
 }
@@ -220,7 +226,7 @@ mod tests {
 
     use super::*;
 
-    /// A file whose space was promised up to `len`.
+    /// A file whose space is reserved up to `len`.
     fn promised(len: u64) -> (fs::File, Mapped) {
         let file = tempfile::tempfile().unwrap();
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
@@ -240,23 +246,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_is_in_the_file_across_windows() {
+    fn copied_bytes_are_in_the_file_across_windows() {
         let (file, mapped) = promised(3 * WINDOW);
         let record: Vec<u8> = (0..1000u32).map(|i| (i % 251) as u8).collect();
-        // Over the first seam, back, and to the last byte.
+        // Across the first boundary, back, and up to the last byte.
         for at in [WINDOW - 500, 7, 2 * WINDOW - 1, 3 * WINDOW - 1000] {
             assert!(mapped.write(&file, at, &record));
             assert_eq!(read(&file, at, 1000), record);
         }
-        assert_eq!(read(&file, WINDOW - 500, 500), record[..500], "what was written before stays");
+        assert_eq!(read(&file, WINDOW - 500, 500), record[..500], "the bytes written before stay");
     }
 
     #[test]
-    fn only_promised_space_is_mapped() {
+    fn only_reserved_space_is_mapped() {
         let (file, mapped) = promised(WINDOW + 5 * PAGE as u64);
         assert!(!mapped.write(&file, WINDOW + 5 * PAGE as u64 - 3, b"beyond"));
         assert!(!mapped.write(&file, u64::MAX, b"x"));
-        assert!(!mapped.write(&file, 0, &[1; LONG + 1]), "long writes go the ordinary way");
+        assert!(!mapped.write(&file, 0, &[1; LONG + 1]), "long writes go through pwrite");
         assert!(
             !mapped.write(&file, 0, &[1; PAGE]) && mapped.state.lock().window.is_none(),
             "whole pages, too, without a window"
@@ -274,18 +280,18 @@ mod tests {
         assert!(!has_window(&mapped));
         assert!(!mapped.write(&file, 0, b"x"));
         mapped.promise(0, WINDOW, || io::Result::Ok(())).unwrap();
-        assert!(!mapped.write(&file, 0, b"x"), "it is over");
+        assert!(!mapped.write(&file, 0, b"x"), "mapped writes have ended");
     }
 
     #[test]
-    fn a_page_that_is_not_whole_is_not_mapped() {
+    fn a_partly_reserved_page_is_not_mapped() {
         let (file, mapped) = promised(PAGE as u64 + 100);
         assert!(mapped.write(&file, PAGE as u64 - 4, b"kept"));
         assert!(!mapped.write(&file, PAGE as u64 + 4, b"page"));
     }
 
     #[test]
-    fn a_file_that_cannot_be_mapped_is_written_in_the_ordinary_way() {
+    fn a_file_that_cannot_be_mapped_is_written_by_pwrite() {
         let (whole, mapped) = promised(WINDOW);
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a"), vec![0; WINDOW as usize]).unwrap();
@@ -295,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_in_the_promise_ends_before_it() {
+    fn reserved_space_ends_before_the_first_gap() {
         let mapped = Mapped { state: Mutex::default(), promised: true };
         mapped.promise(PAGE as u64, PAGE as u64, || io::Result::Ok(())).unwrap();
         assert_eq!(mapped.state.lock().limit, 0);

@@ -1,7 +1,8 @@
 //! A device in memory: for tests that need no faults, and for benchmarks that should not measure a disk.
 //!
-//! Files are copy-on-write pages (`Content`) behind a reader-writer lock each, and live as long as the directory or a handle holds them.
-//! Nothing survives the device; a sync has nothing to do. The clock, the threads and the randomness are the machine's.
+//! A file is a set of copy-on-write pages (`Content`) behind a reader-writer lock. It exists as long as the directory
+//! or a handle refers to it. Nothing survives the device, and a sync does nothing. The clock, the threads and the
+//! randomness are the machine's.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,14 +1,20 @@
 //! The device: the one owner of every side effect.
 //!
-//! Files, directory entries, the lock, the clock, randomness and threads are reached through [`Device`] and [`File`], so
-//! that a simulator can stand in for the machine ([`sim`]), count it ([`counting`]) or keep it in memory ([`mem`]).
-//! Nothing else in the engine touches `std::fs`, `Instant::now` or `std::thread`.
+//! Files, directory entries, the lock, the clock, randomness and threads are reached through [`Device`] and [`File`].
+//! So a simulator can replace the machine ([`sim`]), a wrapper can count operations ([`counting`]), and files can be
+//! kept in memory ([`mem`]). No other code of the engine uses `std::fs`, `Instant::now` or `std::thread`.
 //!
-//! One thing at a time goes through [`File::read_at`] and [`File::write_at`], as with pread and pwrite. Reads that do not
-//! depend on each other go through [`Reads`], *submit and complete*: a device that can do several at once hands out a
-//! [`Queue`] for them ([`File::queue`]), any other does them one after the other.
+//! ```text
+//!   engine ──▶ Device, File ──▶ FileDevice (Linux) | MemDevice | SimDevice | CountingDevice around any of them
+//!      └─────▶ Reads ──▶ Queue (io_uring), else read_at
+//! ```
 //!
-//! Transfers may be short and may be interrupted, as POSIX allows; [`read_exact_at`] and [`write_all_at`] finish them.
+//! 1. [`File::read_at`] and [`File::write_at`] transfer one buffer at a time, as pread and pwrite.
+//! 2. Independent reads go through [`Reads`], by *submit and complete*. A device that supports concurrent reads returns
+//!    a [`Queue`] for them ([`File::queue`]); on any other device they are done one after the other.
+//!
+//! Invariant: transfers may be short and may be interrupted, as POSIX allows; [`read_exact_at`] and [`write_all_at`]
+//! complete them.
 
 pub mod buf;
 mod content;
@@ -34,7 +40,7 @@ mod uring;
     any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")
 )))]
 mod uring {
-    //! No rings: reads are done one after the other.
+    //! Without io_uring: reads are done one after the other.
     use std::{fs, io, sync::Arc};
 
     #[derive(Debug)]
@@ -72,21 +78,22 @@ pub(crate) use process::Process;
 pub use reads::Reads;
 pub use sim::SimDevice;
 
-/// How to open a file.
+/// Options for opening a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenHow {
-    /// Open for writing too.
+    /// Open for writing as well as reading.
     pub write: bool,
     /// Create the file; it must not exist. Implies `write`.
     pub create_new: bool,
-    /// Bypass the page cache where the file system can; transfers are then page-aligned in offset and length.
+    /// Bypass the page cache if the file system supports it. Transfers must then be page-aligned in offset and length.
     pub direct: bool,
-    /// Many small writes will follow one another in what [`File::allocate`] has occupied, as in a log: a new file may take them
-    /// without a system call each. What a write that returned is worth stays the same: it survives the process.
+    /// The file gets many small writes within the range that [`File::allocate`] has reserved, as a log does; a new file
+    /// may then take them without a system call each. The guarantee of a returned write is the same: it survives the
+    /// end of the process.
     pub small_writes: bool,
 }
 
-/// What the store's lock allows.
+/// The access that the store's lock allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockMode {
     /// One writer, no readers.
@@ -95,7 +102,7 @@ pub enum LockMode {
     Shared,
 }
 
-/// A held lock; dropping it lets go.
+/// A held lock; dropping it releases the lock.
 pub trait LockGuard: Send + Sync + fmt::Debug {}
 
 /// A thread started by [`Device::spawn`].
@@ -119,62 +126,62 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn list(&self) -> io::Result<Vec<String>>;
     /// Makes creations, renames and removals durable.
     fn sync_dir(&self) -> io::Result<()>;
-    /// Takes the store's lock without waiting; `WouldBlock` if someone else holds it.
+    /// Takes the store's lock without waiting; `WouldBlock` if another holder excludes it.
     fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>>;
     /// Monotonic time since an arbitrary start.
     fn now(&self) -> Duration;
-    /// The time since the beginning of 1970 in UTC, by a clock that may be set; `None` for a device without one. For people only:
-    /// the engine decides nothing by it.
+    /// The time since the beginning of 1970 in UTC, by a clock that may be adjusted; `None` for a device without one.
+    /// For display only: the engine makes no decision by it.
     fn wall_clock(&self) -> Option<Duration> {
         None
     }
-    /// Waits.
+    /// Sleeps for `time`.
     fn sleep(&self, time: Duration);
     /// A random number, not for cryptography.
     fn random(&self) -> u64;
     /// Starts a background thread.
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>>;
-    /// Where the directory is, for messages.
+    /// The path of the directory, for messages.
     fn path(&self) -> String;
-    /// Bytes that the file system has left for the store, as far as the device knows: other files may take them at any time, and
-    /// a file system may need some for itself.
+    /// Free bytes of the file system, as far as the device knows. Other files may take them at any time, and a file
+    /// system may need some for itself.
     fn available(&self) -> Option<u64>;
 }
 
-/// A read of a whole buffer, which travels with it.
+/// A read of a whole buffer; the buffer moves with the request.
 #[derive(Debug)]
 pub struct Read {
-    /// What the caller knows the read by.
+    /// The caller's identifier of the read.
     pub tag: usize,
     /// Byte offset, a multiple of the page size on a direct file.
     pub offset: u64,
-    /// Where the bytes go.
+    /// The destination of the bytes.
     pub buf: AlignedBuf,
 }
 
-/// A read that has ended: how many bytes it has read, or why none.
+/// A completed read: the number of bytes read, or an error.
 #[derive(Debug)]
 pub struct Done {
-    /// What was asked for.
+    /// The request, with its buffer.
     pub read: Read,
-    /// As [`File::read_at`] returns it: transfers may be short, and interrupted.
+    /// As [`File::read_at`] returns it: a transfer may be short or interrupted.
     pub result: io::Result<usize>,
 }
 
-/// Reads of one caller that the device does beside each other. They end in any order. Dropping the queue with reads in
-/// flight is allowed: nobody sees them, and their buffers live until the device is done with them.
+/// Concurrent reads of one caller. They complete in any order. The queue may be dropped with reads in flight: their
+/// results are discarded, and their buffers live until the device is done with them.
 pub trait Queue: Send + fmt::Debug {
-    /// Takes a read in, or gives it back if there is no room now. It begins at the next [`Queue::start`], or when
+    /// Accepts a read, or returns it if there is no room now. The read begins at the next [`Queue::start`], or when
     /// [`Queue::wait`] has to wait.
     fn push(&mut self, read: Read) -> Result<(), Read>;
-    /// Begins what was taken in, all together; does not wait.
+    /// Begins all accepted reads together; does not wait.
     fn start(&mut self);
-    /// A read that has ended. If none has, begins what was taken in and waits for one; `None` if there is none to wait
-    /// for.
+    /// Returns a completed read. If there is none, begins the accepted reads and waits for one. `None` if no read is
+    /// accepted or in flight.
     fn wait(&mut self) -> Option<Done>;
 }
 
-/// Cutting a file that [`File::allocate`] has occupied frees space in units of this many bytes, or smaller ones.
+/// Cutting a file that [`File::allocate`] has extended frees space in units of at most this many bytes.
 pub const ALLOCATED_UNIT: u64 = 128 << 10;
 
 /// An open file.
@@ -187,23 +194,24 @@ pub trait File: Send + Sync + fmt::Debug {
     fn len(&self) -> io::Result<u64>;
     /// Cuts or extends (with zeros, without occupying space) to `len` bytes.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Occupies space for the range, which then cannot fail for want of space, and extends the file to its end. What
-    /// the range holds stays. Where the file system cannot promise space, only what lies past the end is occupied, by
-    /// writing zeros (whole pages on a direct file).
+    /// Allocates disk space for the range, so that writes to it cannot fail for lack of space, and extends the file to
+    /// the end of the range. Existing content stays. If the file system cannot reserve space, only the part past the
+    /// end of the file is allocated, by writing zeros (whole pages on a direct file).
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Gives the space of the range back; it reads as zeros then, and the length stays. Where the file system cannot,
-    /// this does nothing and the old bytes stay: ask for it only where nobody reads again before writing.
+    /// Frees the space of the range; it then reads as zeros, and the length stays. If the file system cannot do this,
+    /// nothing happens and the old bytes stay, so call it only for ranges that are not read again before they are
+    /// written.
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// The granularity of holes in bytes: a page for most file systems. Only pieces of this size, counted from the start of the file,
-    /// free disk space, and only if they are punched whole. A free page of a piece of which others are in use keeps its space, and
-    /// is better left as it is, to be written over. A power of two, at most [`ALLOCATED_UNIT`]. The same for all files of a
-    /// device. A device that wraps another passes its answer on.
+    /// The granularity of holes in bytes: a page for most file systems. Only aligned pieces of this size free disk
+    /// space, and only if they are punched whole. A free page in a piece with pages in use keeps its space, so it is
+    /// better reused than punched. A power of two, at most [`ALLOCATED_UNIT`]. The same for all files of a device. A
+    /// wrapping device forwards the inner device's answer.
     fn hole_unit(&self) -> u64 {
         PAGE as u64
     }
     /// Makes data (and the length) durable.
     fn sync(&self) -> io::Result<()>;
-    /// Bytes that the file occupies on the device.
+    /// Bytes of disk space that the file occupies.
     fn occupied(&self) -> io::Result<u64>;
 
     /// Whether the file is empty.
@@ -211,23 +219,23 @@ pub trait File: Send + Sync + fmt::Debug {
         Ok(self.len()? == 0)
     }
 
-    /// A queue for reads of this file beside each other, if the device can do that now. Use it through [`Reads`].
+    /// A queue for concurrent reads of this file, if the device has one now. Use it through [`Reads`].
     fn queue(&self) -> Option<Box<dyn Queue>> {
         None
     }
 
-    /// Whether a read of so many bytes, by itself, is to go through a queue, too: it ends sooner there than by
-    /// [`File::read_at`]. To be asked once before each: that is counted.
+    /// Whether a single read of `bytes` bytes should also go through a queue because it completes sooner there than by
+    /// [`File::read_at`]. Call this exactly once per read: the call advances the adaptive policy.
     fn queue_serves_one(&self, _bytes: usize) -> bool {
         false
     }
 }
 
-/// Reads exactly `buf.len()` bytes: goes on after short transfers and interruptions, fails with `UnexpectedEof` past
+/// Reads exactly `buf.len()` bytes: continues after short transfers and interruptions, fails with `UnexpectedEof` past
 /// the end.
 ///
 /// # Errors
-/// `UnexpectedEof`; what [`File::read_at`] fails with.
+/// `UnexpectedEof`, and the errors of [`File::read_at`].
 pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {
@@ -235,7 +243,7 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => {
                 done += n;
-                // A torn write may leave a length inside a page; a direct file could not be asked for the rest of it.
+                // A torn write may leave a length inside a page; a direct file cannot be read from there on.
                 if done < buf.len() && file.len()? <= offset + done as u64 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
@@ -247,10 +255,11 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
     Ok(())
 }
 
-/// Writes all of `buf`: goes on after short transfers and interruptions.
+/// Writes all of `buf`: continues after short transfers and interruptions.
 ///
 /// # Errors
-/// `WriteZero` if the device takes nothing more; what [`File::write_at`] fails with, a part then being written.
+/// `WriteZero` if the device takes no more bytes, and the errors of [`File::write_at`]. After an error a part may be
+/// written.
 pub fn write_all_at<F: File + ?Sized>(file: &F, offset: u64, buf: &[u8]) -> io::Result<()> {
     let mut done = 0;
     while done < buf.len() {

@@ -1,37 +1,38 @@
-//! Which process this is: whether it is still the one in which a store was opened, or a child that was forked since.
+//! Fork detection: whether this process is the one in which a store was opened, or a child that was forked since.
 //!
-//! A forked child has a copy of the store's memory, shares its files and its lock, and has none of its threads. Whatever it did
-//! with that would be wrong, so it has to know. To ask the system for the number of the process is a system call; a read of cached
-//! data takes little longer than that. So there is one page of memory that the kernel empties in a child (`MADV_WIPEONFORK`):
+//! A forked child has a copy of the store's memory and shares its files and its lock, but has none of its threads. It
+//! must not use the store, so each use checks for a fork. A `getpid` system call would take almost as long as a read of
+//! cached data. So the check reads a page of memory that the kernel zeroes in a forked child (`MADV_WIPEONFORK`):
 //!
 //! ```text
-//!   parent:  page = 1    a store remembers 1          page == 1: still here
-//!   child:   page = 0    its copy remembers 1         page != 1: forked
+//!   parent:  page = 1    its store remembers 1       page == 1: same process
+//!   child:   page = 0    the copy remembers 1        page != 1: forked
 //!            a store that the child opens itself: page = 2, remembers 2
 //! ```
 //!
-//! To ask costs two loads. Where the system has no such page (before Linux 4.14, some sandboxes) each question is the system call.
+//! The check costs two loads. Where the system has no such page (Linux before 4.14, some sandboxes), it is the system
+//! call.
 //!
-//! Invariant: a number is never given to two processes of which one descends from the other.
+//! Invariant: two processes of which one descends from the other never have the same number.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::mapped::word_wiped_by_fork;
 
-/// The process in which something was made.
+/// The identity of the process in which a value was created.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
-    /// Holds `number` in that process; `None`: `number` is the system's.
+    /// The word that holds `number` in that process; `None`: `number` is the process id.
     word: Option<&'static AtomicU64>,
     number: u64,
 }
 
 impl Process {
-    /// This one.
+    /// The calling process.
     pub fn current() -> Process {
         static WORD: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
-        /// Numbers given out so far, here and, up to the fork, by the processes that this one descends from.
+        /// Numbers assigned so far, by this process and, before the fork, by its ancestors.
         static GIVEN: AtomicU64 = AtomicU64::new(0);
         let Some(word) = *WORD.get_or_init(word_wiped_by_fork) else {
             return Process { word: None, number: std::process::id().into() };
@@ -47,7 +48,7 @@ impl Process {
         Process { word: Some(word), number }
     }
 
-    /// Whether this still is that process.
+    /// Whether the calling process is this one.
     #[inline]
     pub fn is_current(&self) -> bool {
         let number = self.word.map_or_else(|| std::process::id().into(), |word| word.load(Relaxed));
@@ -57,7 +58,7 @@ impl Process {
 
 #[cfg(test)]
 impl Process {
-    /// One that this process is not.
+    /// The identity of another process.
     pub fn other(self) -> Process {
         Process { number: self.number + 1, ..self }
     }

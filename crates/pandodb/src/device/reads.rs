@@ -1,4 +1,4 @@
-//! [`Reads`]: reads of one caller that do not wait for each other.
+//! [`Reads`]: independent reads of one caller, in flight concurrently.
 //!
 //! ```text
 //!   submit ──▶ waiting ──▶ queue of the device ──▶ in flight ──▶ complete: whichever ends first
@@ -6,10 +6,14 @@
 //!                 └── one alone, or no queue ────────── pread ──────┘
 //! ```
 //!
-//! A read by itself is cheapest as a pread unless the device says otherwise ([`File::queue_serves_one`]), so the queue is asked
-//! for when a second one is there, or when one is to be in flight while the caller does something else ([`Reads::start`]). It
-//! is handed back as soon as nothing is in it. What
-//! a queue leaves undone, short or interrupted reads, is finished here by pread; an error of the device is handed out.
+//! 1. [`Reads::submit`] collects reads. A single read is cheapest as a pread, unless the device says otherwise
+//!    ([`File::queue_serves_one`]).
+//! 2. With a second read, or when reads are to run while the caller does something else ([`Reads::start`]), the reads
+//!    go into a queue of the device.
+//! 3. [`Reads::complete`] returns one finished read. Short or interrupted reads of the queue are completed here by
+//!    pread; a device error is returned.
+//!
+//! Invariant: the queue is released as soon as no read is in flight in it, since other callers need it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,15 +22,15 @@ use std::sync::Arc;
 use super::{AlignedBuf, Done, File, Queue, Read, read_exact_at};
 use crate::base::{PAGE, SeededBug};
 
-/// Reads that begin together at most, as far as the caller submits them at once. Each beginning is a system call.
+/// The number of submitted reads that starts the queue. Each start is a system call.
 const TOGETHER: usize = 4;
 
-/// Several reads of a file, submitted and completed by one caller. Dropping it lets go of those in flight.
+/// Several reads of a file, submitted and completed by one caller. Reads in flight are abandoned when it is dropped.
 #[derive(Debug)]
 pub struct Reads {
     file: Arc<dyn File>,
     queue: Option<Box<dyn Queue>>,
-    /// Not in the queue yet, oldest first.
+    /// Submitted but not in the queue, oldest first.
     waiting: VecDeque<Read>,
     /// In the queue.
     flying: usize,
@@ -38,8 +42,8 @@ impl Reads {
         Reads { file, queue: None, waiting: VecDeque::new(), flying: 0 }
     }
 
-    /// Notes a read of the whole buffer. It begins with [`Reads::start`], when [`Reads::complete`] has to wait, or when
-    /// there are four of them: so the device is at work while its caller looks for what else to read.
+    /// Submits a read of the whole buffer. It begins with [`Reads::start`], when [`Reads::complete`] has to wait, or
+    /// with the fourth submitted read, so that the device works while the caller determines further reads.
     pub fn submit(&mut self, read: Read) {
         self.waiting.push_back(read);
         if self.waiting.len() == TOGETHER {
@@ -47,7 +51,7 @@ impl Reads {
         }
     }
 
-    /// Whether the device can read while its caller does something else, now.
+    /// Whether the device has a queue for this caller now, so that it can read while the caller does something else.
     pub fn has_queue(&mut self) -> bool {
         if self.queue.is_none() {
             self.queue = self.file.queue();
@@ -55,8 +59,8 @@ impl Reads {
         self.queue.is_some()
     }
 
-    /// Begins what was submitted, as far as the device reads while its caller does something else. Whether something is
-    /// on its way.
+    /// Begins the submitted reads, if the device can read while the caller does something else. Returns whether a read
+    /// is in flight.
     pub fn start(&mut self) -> bool {
         self.hand_over();
         if let Some(queue) = &mut self.queue {
@@ -65,7 +69,7 @@ impl Reads {
         self.flying > 0
     }
 
-    /// The next read that has ended, by its tag, with its buffer filled; waits if none has. `None` if there are none left.
+    /// The next completed read, as its tag and its filled buffer; waits if there is none. `None` if no reads are left.
     pub fn complete(&mut self) -> Option<(usize, io::Result<AlignedBuf>)> {
         let is_alone = |first: &Read| self.waiting.len() == 1 && !self.file.queue_serves_one(first.buf.len());
         if self.flying > 0 || !self.waiting.front().is_none_or(is_alone) {
@@ -78,13 +82,13 @@ impl Reads {
         let done = self.queue.as_mut().and_then(|queue| queue.wait()).expect("a queue keeps what it takes in");
         self.flying -= 1;
         if self.flying == 0 {
-            // Others want it, and between two rounds of reads there is time to do something else.
+            // Other callers need the queue, and this one may do something else before its next reads.
             self.queue = None;
         }
         Some(self.finish(done))
     }
 
-    /// Gives the queue what it takes.
+    /// Moves submitted reads into the queue, up to its capacity.
     fn hand_over(&mut self) {
         if self.waiting.is_empty() || !self.has_queue() {
             return;
@@ -104,12 +108,12 @@ impl Reads {
         }
     }
 
-    /// Reads what is missing.
+    /// Completes a short or undone read by pread.
     fn finish(&self, done: Done) -> (usize, io::Result<AlignedBuf>) {
         let Done { read: Read { tag, offset, mut buf }, result } = done;
         let missing = match result {
             Ok(n) if n >= buf.len() || SeededBug::ShortReadTaken.is_on() => None,
-            // A direct file is asked for whole pages, at whole pages.
+            // A direct file is read in whole pages, from a page boundary.
             Ok(n) => Some(n / PAGE * PAGE),
             Err(e) if is_undone(&e) => Some(0),
             Err(e) => return (tag, Err(e)),
@@ -119,10 +123,10 @@ impl Reads {
     }
 }
 
-/// Whether an error says that the queue has not tried, and nothing of the device.
+/// Whether an error means that the queue has not tried the read, as opposed to an error of the device.
 fn is_undone(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, InvalidInput, OutOfMemory, Unsupported, WouldBlock};
-    /// What Linux says of reads whose thread has ended before them.
+    /// Linux's error for reads whose submitting thread exited before they completed.
     const CANCELED: i32 = 125;
     matches!(error.kind(), Interrupted | InvalidInput | OutOfMemory | Unsupported | WouldBlock)
         || error.raw_os_error() == Some(CANCELED)

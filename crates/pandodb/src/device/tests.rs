@@ -1,4 +1,4 @@
-//! What every device must do, on each of them; then what is particular to one.
+//! The suite that every device must pass, run on each of them; then tests of single devices.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -12,7 +12,7 @@ const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false, 
 const WRITE: OpenHow = OpenHow { write: true, create_new: false, direct: false, small_writes: false };
 const READ: OpenHow = OpenHow { write: false, create_new: false, direct: false, small_writes: false };
 
-/// A fresh device of each sort, and what keeps its directory alive.
+/// A fresh device of each kind, with the guard of its directory.
 fn devices() -> Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> {
     let mut devices: Vec<(Arc<dyn Device>, Option<tempfile::TempDir>)> = vec![
         (MemDevice::new(), None),
@@ -51,12 +51,12 @@ fn files_keep_what_is_written() {
         assert_eq!(file.len().unwrap(), 5005);
         let mut buf = [1; 9];
         read_exact_at(&*file, 4996, &mut buf).unwrap();
-        assert_eq!(&buf, b"\0\0\0\0hello", "what was skipped reads as zeros");
+        assert_eq!(&buf, b"\0\0\0\0hello", "skipped bytes read as zeros");
         assert_eq!(kind(read_exact_at(&*file, 5000, &mut [0; 6])), ErrorKind::UnexpectedEof);
 
         file.set_len(5002).unwrap();
         file.set_len(5004).unwrap();
-        assert_eq!(&read_all(&*file)[4999..], b"\0he\0\0", "what was cut off does not come back");
+        assert_eq!(&read_all(&*file)[4999..], b"\0he\0\0", "bytes that were cut off do not reappear");
         file.sync().unwrap();
         let again = device.open("a", READ).unwrap();
         assert_eq!(&read_all(&*again)[5000..5002], b"he");
@@ -65,16 +65,16 @@ fn files_keep_what_is_written() {
 }
 
 #[test]
-fn space_is_occupied_and_given_back() {
+fn space_is_allocated_and_freed() {
     for (device, _dir) in devices() {
         let file = device.open("space", CREATE).unwrap();
         file.set_len(1 << 30).unwrap();
-        assert_eq!(file.occupied().unwrap(), 0, "extending occupies nothing");
+        assert_eq!(file.occupied().unwrap(), 0, "extending allocates nothing");
         write_all_at(&*file, 8192, &[7; 3 * PAGE]).unwrap();
         file.allocate(0, 64 * PAGE as u64).unwrap();
         let mut buf = [0; PAGE];
         read_exact_at(&*file, 8192, &mut buf).unwrap();
-        assert_eq!(buf, [7; PAGE], "allocating keeps what is there");
+        assert_eq!(buf, [7; PAGE], "allocating keeps existing bytes");
         let full = file.occupied().unwrap();
         assert!(full >= 64 * PAGE as u64, "{device:?} occupies {full}");
         file.punch_hole(0, 32 * PAGE as u64).unwrap();
@@ -90,7 +90,7 @@ fn space_is_occupied_and_given_back() {
 }
 
 #[test]
-fn the_directory_is_kept() {
+fn the_directory_lists_renames_and_removes_files() {
     for (device, _dir) in devices() {
         for name in ["b", "a", "c"] {
             write_all_at(&*device.open(name, CREATE).unwrap(), 0, name.as_bytes()).unwrap();
@@ -141,13 +141,13 @@ fn the_lock_excludes() {
 }
 
 #[test]
-fn reads_beside_each_other_end_in_any_order_and_bring_their_bytes() {
+fn concurrent_reads_complete_in_any_order_with_the_right_bytes() {
     for (device, _dir) in devices() {
         let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
         for page in 0..100u8 {
             write_all_at(&*file, u64::from(page) * PAGE as u64, &AlignedBuf::from_bytes(&[page; PAGE])).unwrap();
         }
-        // More than any queue takes at once.
+        // More reads than any queue accepts at once.
         let mut reads = Reads::new(file.clone());
         for tag in 0..98 {
             let buf = AlignedBuf::zeroed(1 + tag % 3);
@@ -160,7 +160,7 @@ fn reads_beside_each_other_end_in_any_order_and_bring_their_bytes() {
             assert!(!std::mem::replace(&mut seen[tag], true), "{device:?}: {tag} ended twice");
             if tag == 98 {
                 assert_eq!(kind(read), ErrorKind::UnexpectedEof);
-                // While others are on their way.
+                // While other reads are in flight.
                 reads.submit(Read { tag: 99, offset: 99 * PAGE as u64, buf: AlignedBuf::zeroed(1) });
                 continue;
             }
@@ -171,7 +171,7 @@ fn reads_beside_each_other_end_in_any_order_and_bring_their_bytes() {
             }
         }
         assert!(seen.iter().all(|seen| *seen), "{device:?}");
-        // And some that nobody waits for.
+        // And some that are never completed.
         for tag in 0..3 {
             reads.submit(Read { tag, offset: 0, buf: AlignedBuf::zeroed(1) });
         }
@@ -180,12 +180,12 @@ fn reads_beside_each_other_end_in_any_order_and_bring_their_bytes() {
 }
 
 #[test]
-fn reads_can_go_on_while_their_caller_does_something_else() {
+fn reads_proceed_while_their_caller_does_something_else() {
     for (device, _dir) in devices() {
         let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
         write_all_at(&*file, 0, &AlignedBuf::from_bytes(&[7; PAGE])).unwrap();
         let mut reads = Reads::new(file);
-        assert!(!reads.start() && reads.complete().is_none(), "nothing is on its way");
+        assert!(!reads.start() && reads.complete().is_none(), "nothing is in flight");
         reads.submit(Read { tag: 3, offset: 0, buf: AlignedBuf::zeroed(1) });
         reads.start();
         let (tag, read) = reads.complete().unwrap();
@@ -195,7 +195,7 @@ fn reads_can_go_on_while_their_caller_does_something_else() {
 }
 
 #[test]
-fn the_machine_is_there() {
+fn the_clock_randomness_and_threads_work() {
     for (device, _dir) in devices() {
         let before = device.now();
         device.sleep(Duration::from_millis(1));
@@ -216,7 +216,7 @@ fn the_machine_is_there() {
 }
 
 #[test]
-fn a_direct_file_in_memory_is_as_strict_as_a_kernel() {
+fn a_direct_file_in_memory_rejects_the_transfers_that_a_kernel_rejects() {
     let devices: [Arc<dyn Device>; 2] = [MemDevice::new(), SimDevice::new(1)];
     for device in devices {
         let file = device.open("direct", OpenHow { direct: true, ..CREATE }).unwrap();
@@ -254,7 +254,7 @@ fn a_directory_is_private_and_refuses_links() {
 }
 
 #[test]
-fn counts_tell_the_classes_apart() {
+fn operations_are_counted_by_class_of_file() {
     let classify = |name: &str| {
         if name.starts_with("log") { FileClass::Log } else { FileClass::Data }
     };
@@ -268,7 +268,7 @@ fn counts_tell_the_classes_apart() {
     data.write_at(0, &[1; PAGE]).unwrap();
     let mut reads = Reads::new(data.clone());
     reads.submit(Read { tag: 0, offset: 0, buf: AlignedBuf::zeroed(9) });
-    assert!(reads.complete().unwrap().1.is_err(), "one page is there, the others are not");
+    assert!(reads.complete().unwrap().1.is_err(), "one page exists, the others do not");
     device.sync_dir().unwrap();
 
     let counts = device.counts();
@@ -285,8 +285,8 @@ fn counts_tell_the_classes_apart() {
     assert_eq!((log[1].class, log[1].len, log[1].is_write), (FileClass::Data, 40, false));
 }
 
-/// A torn write leaves a file whose length is inside a page: reading past it is the end of the file, not a misaligned
-/// transfer.
+/// A torn write may leave a file whose length is inside a page. A read past that length must fail with the end of the
+/// file, not with a misaligned transfer.
 #[test]
 fn a_direct_file_may_end_inside_a_page() {
     let mut image = sim::SimImage::default();

@@ -1,31 +1,34 @@
-//! Several reads at once by io_uring (Linux 5.6 and later), where the system allows it.
+//! Concurrent reads by io_uring (Linux 5.6 and later), where the system allows it.
 //!
 //! ```text
-//!   Rings ── idle ──▶ Ring ──▶ Lease, of one caller ──▶ back to idle, with what is still in flight
+//!   Rings ── idle ──▶ Ring ──▶ Lease, of one caller ──▶ back to idle, with its reads in flight
 //!                      │
 //!                      ├ slots:  [read + file][ ][read + file] …      the kernel writes into the buffers of these
 //!                      ├ io_uring: submissions ──▶ kernel ──▶ completions, each with the number of its slot
 //!                      └ queued, unsent: slots that the kernel does not know yet
 //! ```
 //!
-//! **One ring has one owner at a time**: a caller with reads to do takes a ring, and nobody else enters it until it is
-//! handed back. So no lock is held while somebody waits, nobody is woken for another's read, and all that is `unsafe` here
-//! happens behind `&mut`. Taking a ring is a lock for a few nanoseconds; there are as many rings as callers with reads in
-//! flight at the same time, [`MOST_RINGS`] at most. Past that, and where the system refuses a ring, callers read one after
-//! the other.
+//! Steps of a caller: take a ring ([`Rings::queue`]), push reads into slots, submit them ([`Queue::start`]), reap
+//! completions ([`Queue::wait`]), return the ring (drop of [`Lease`]).
 //!
-//! **Who owns a buffer.** From the moment that a submission names a buffer until its completion was taken from the ring,
-//! the buffer lies in a slot of the ring and nobody touches it, whatever becomes of the caller: a lease that is dropped (by
-//! an error, by a panic) marks its slots as unwanted and hands the ring back; the next owner throws away what completes
-//! for them, or whoever looks for a ring with room. A ring that is dropped waits for what is in flight. If even that fails, the buffers are leaked.
+//! **One ring has one owner at a time.** No other caller enters it until it is returned. So no thread waits while it
+//! holds a lock, no thread is woken for another caller's read, and all `unsafe` code here runs behind `&mut`. Taking a
+//! ring holds a lock for a few nanoseconds. There are as many rings as callers with reads in flight at the same time,
+//! at most [`MOST_RINGS`]. Beyond that, and where the system refuses a ring, callers read one after the other.
 //!
-//! **What can go wrong.** The completion queue cannot overflow: it is twice as long as there are slots, and slots are
-//! taken before submissions. A ring that the kernel does not let submit (no memory, no requests left) is *retired*: what
-//! it has taken is waited for, what it has not taken is handed back as interrupted, and the ring is closed. Short and
-//! interrupted reads are the caller's to finish ([`super::Reads`]). A process that was forked has the parent's rings
-//! in name only: it takes none of them and leaks what it holds.
+//! **Buffer ownership.** From the submission that names a buffer until its completion was taken from the ring, the
+//! buffer stays in a slot of the ring and nothing touches it, whatever happens to the caller. Dropping a lease (after
+//! an error or panic) marks its slots as unwanted and returns the ring; a later search for a ring with room, or the
+//! next owner, discards their completions. Dropping a ring waits for the reads in flight; if waiting fails, the buffers
+//! are leaked.
 //!
-//! **Waiting.** Who waits for a read of a few pages watches for its end instead of sleeping, as long as that serves
+//! **Failures.** The completion queue cannot overflow: it has twice as many entries as there are slots, and a slot is
+//! taken before each submission. If the kernel refuses submissions (no memory, no requests left), the ring is
+//! *retired*: reads that the kernel has accepted are awaited, the others are returned as interrupted, and the ring is
+//! closed. Short and interrupted reads are completed by [`super::Reads`]. A forked process must not use its parent's
+//! rings: it takes none of them and leaks their buffers.
+//!
+//! **Waiting.** A thread that waits for a read of a few pages spins instead of sleeping, as long as that pays off
 //! ([`crate::base::patience`]).
 #![allow(unsafe_code)]
 
@@ -48,44 +51,45 @@ use crate::base::patience::{LONGEST, Patience, READ_SAVED};
 #[cfg(test)]
 mod tests;
 
-/// Reads that one ring has in flight at most.
+/// The most reads that one ring has in flight.
 const SLOTS: u32 = 64;
-/// Rings of a device at most.
+/// The most rings of a device.
 const MOST_RINGS: usize = 64;
-/// Nobody watches for a read of more bytes: it takes longer than to sleep and to wake.
+/// The most bytes of a read for which a thread spins. A longer read takes longer than sleeping and waking.
 const MOST_WATCHED: usize = 16 * PAGE;
 
 /// The rings of a device.
 pub(super) struct Rings {
     idle: Mutex<Vec<Ring>>,
-    /// Idle and taken.
+    /// The number of rings, idle and taken.
     made: AtomicUsize,
-    /// The system has refused a ring: it is not asked again.
+    /// The system has refused a ring: no more are created.
     refused: AtomicBool,
     /// The process that may use them.
     process: Process,
-    /// Nothing if whoever waits is to sleep.
+    /// `None` if waiting threads always sleep.
     patience: Option<Patience>,
 }
 
 impl Rings {
-    /// No rings yet; nothing, in a build that has none. With `watch`, who waits for a short read does not sleep.
+    /// A set without rings; `None` in a build without io_uring. With `watch`, threads may spin for short reads.
     pub(super) fn new(watch: bool) -> Option<Arc<Rings>> {
         let (made, refused, process) = (AtomicUsize::new(0), AtomicBool::new(false), Process::current());
         let patience = watch.then(Patience::default);
         Some(Arc::new(Rings { idle: Mutex::default(), made, refused, process, patience }))
     }
 
-    /// Whether a read of so many bytes by itself is served sooner here than by pread.
+    /// Whether a single read of `bytes` bytes is faster here than by pread. Advances the spin policy: call it once per
+    /// read.
     pub(super) fn watches(&self, bytes: usize) -> bool {
         let watches = |patience: &Patience| bytes <= MOST_WATCHED && patience.watches();
         self.patience.as_ref().is_some_and(watches) && !self.refused.load(Relaxed)
     }
 
-    /// Makes a ring now, to see whether the system has them.
+    /// Creates a ring now, to check whether the system allows it.
     ///
     /// # Errors
-    /// Why not: `Unsupported`, `PermissionDenied`, ….
+    /// The reason of the refusal: `Unsupported`, `PermissionDenied`, ….
     pub(super) fn try_out(&self) -> io::Result<()> {
         let ring = Ring::new(self.process)?;
         self.made.fetch_add(1, Relaxed);
@@ -93,7 +97,7 @@ impl Rings {
         Ok(())
     }
 
-    /// A queue for reads of `file`; none if there is no ring to be had.
+    /// A queue for reads of `file`; `None` if no ring is available.
     pub(super) fn queue(self: &Arc<Rings>, file: &Arc<File>) -> Option<Box<dyn Queue>> {
         if !self.process.is_current() {
             return None;
@@ -108,7 +112,8 @@ impl Rings {
         }))
     }
 
-    /// An idle ring with a vacant slot. Reads that callers have let go of take up slots until they end and somebody looks: here.
+    /// An idle ring with a vacant slot. Abandoned reads occupy slots until they have completed and a caller discards
+    /// them, here.
     fn vacant(&self) -> Option<Ring> {
         let mut idle = self.idle.lock();
         idle.iter_mut().for_each(Ring::throw_away);
@@ -145,44 +150,45 @@ impl fmt::Debug for Rings {
     }
 }
 
-/// A read that the kernel has, or is about to get. It also keeps the file open.
+/// A read that the kernel has, or that will be submitted. It also keeps the file open.
 struct Slot {
     read: Read,
     _file: Arc<File>,
-    /// Somebody waits for it.
+    /// Whether its caller still waits for it.
     wanted: bool,
 }
 
-/// An io_uring with the buffers of what is in flight.
+/// An io_uring with the buffers of its reads in flight.
 struct Ring {
     uring: IoUring,
     slots: Vec<Option<Slot>>,
     /// Numbers of empty slots.
     vacant: Vec<u16>,
-    /// Slots that are not among the submissions yet.
+    /// Slots that are not in the submission queue yet.
     queued: Vec<(u16, i32)>,
-    /// Slots among the submissions that the kernel has not taken yet, oldest first: none but while it refuses them.
+    /// Slots in the submission queue that the kernel has not accepted yet, oldest first: empty unless the kernel
+    /// refuses them.
     unsent: Vec<u16>,
-    /// Slots that the kernel has.
+    /// The number of slots that the kernel has accepted.
     flying: usize,
-    /// The kernel has refused submissions: none are made any more.
+    /// The kernel has refused submissions: no more are made.
     retired: bool,
-    /// Reads that were given up, to be handed out.
+    /// Reads that were given up, to be returned to the caller.
     given_up: Vec<Slot>,
     process: Process,
 }
 
 impl Ring {
     fn new(process: Process) -> io::Result<Ring> {
-        // Completions are posted when the thread that submitted enters the kernel anyway, instead of by interrupting it.
-        // Kernels before 5.19 do not know that.
+        // Completions are posted when the submitting thread enters the kernel anyway, instead of by interrupting it.
+        // Kernels before 5.19 lack this option.
         let uring = IoUring::builder().setup_coop_taskrun().build(SLOTS);
         let uring = uring.or_else(|_| IoUring::new(SLOTS))?;
-        // Kernels before 5.6 have rings, but neither this read nor a way to ask for it.
+        // Kernels before 5.6 have rings, but neither this read operation nor the probe.
         let mut probe = Probe::new();
         uring.submitter().register_probe(&mut probe)?;
         if !probe.is_supported(opcode::Read::CODE) {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring without reads into any memory"));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring lacks plain reads (needs Linux 5.6)"));
         }
         assert!(uring.params().sq_entries() >= SLOTS && uring.params().cq_entries() >= 2 * SLOTS, "a ring has room");
         let slots = (0..SLOTS).map(|_| None).collect();
@@ -201,7 +207,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Moves what is queued to the submissions.
+    /// Moves queued reads to the submission queue.
     fn fill_in(&mut self) {
         for (number, fd) in self.queued.drain(..) {
             let slot = self.slots[usize::from(number)].as_mut().expect("what is queued has a slot");
@@ -209,18 +215,19 @@ impl Ring {
             let (bytes, len) = (buf.as_mut_ptr(), buf.len() as u32);
             let entry = opcode::Read::new(types::Fd(fd), bytes, len).offset(*offset).build();
             let entry = entry.user_data(u64::from(number));
-            // SAFETY: the buffer is `len` bytes at an address that stays while the slot owns them, wherever that is moved. A slot whose submission is here is emptied in
-            // three places only: when its completion was taken (`reap`), when the kernel has not taken the submission and never
-            // will (`retire`, which closes this ring for submissions), and by leaking (`lose`); one that is only queued has none
-            // (`abandon`). So the memory is valid, and untouched by
-            // anyone else, for as long as the kernel may write to it. The slot's file keeps the descriptor open until then.
+            // SAFETY: the buffer is `len` bytes at an address that is stable while the slot owns the buffer, even if
+            // the slot moves. A slot with a submission is emptied in three places only: when its completion was taken
+            // (`reap`), when the kernel has not accepted the submission and never will (`retire`, which closes this
+            // ring for submissions), and by leaking the buffer (`lose`). A slot that is only queued has no submission
+            // (`abandon`). So the memory is valid and not accessed otherwise as long as the kernel may write to it. The
+            // slot's file keeps the descriptor open until then.
             let pushed = unsafe { self.uring.submission().push(&entry) };
             pushed.expect("there are no more slots than submissions");
             self.unsent.push(number);
         }
     }
 
-    /// Begins what is queued, and waits for a completion if asked to.
+    /// Submits the queued reads; with `wait`, also waits for a completion.
     fn enter(&mut self, wait: bool) {
         if self.retired {
             return self.wait_for_taken();
@@ -238,12 +245,12 @@ impl Ring {
         }
     }
 
-    /// Waits for a completion of what the kernel has taken, without submitting.
+    /// Waits for a completion of a read that the kernel has accepted, without submitting.
     fn wait_for_taken(&mut self) {
         self.collect(1);
     }
 
-    /// Has the kernel post what has ended, and waits until so many completions are there.
+    /// Lets the kernel post completions, and waits until there are `least` of them.
     fn collect(&mut self, least: u32) {
         if self.flying == 0 {
             return;
@@ -258,13 +265,13 @@ impl Ring {
         }
     }
 
-    /// Begins what is queued, and looks for a completion for as long as anybody watches.
+    /// Submits the queued reads, and spins for a completion for up to [`LONGEST`].
     fn watch(&mut self, patience: &Patience) {
         let began = Instant::now();
         if !self.queued.is_empty() || !self.unsent.is_empty() {
             self.enter(false);
         }
-        // A ring that has failed has what it gives up to hand out, or waits.
+        // A ring that has failed returns its given-up reads or blocks; it does not spin.
         while !self.retired && self.uring.completion().is_empty() {
             self.collect(0);
             if began.elapsed() >= LONGEST {
@@ -277,7 +284,7 @@ impl Ring {
         }
     }
 
-    /// The kernel does not take submissions: takes them back, for good.
+    /// The kernel refuses submissions: takes the unsent ones back and makes no more.
     fn retire(&mut self) {
         self.retired = true;
         for number in mem::take(&mut self.unsent) {
@@ -287,7 +294,7 @@ impl Ring {
         }
     }
 
-    /// What the kernel has cannot be waited for: leaks the buffers that it may write to.
+    /// Waiting for the kernel failed: leaks the buffers that it may still write to.
     fn lose(&mut self) {
         self.retired = true;
         self.queued.clear();
@@ -295,7 +302,7 @@ impl Ring {
         for (number, place) in self.slots.iter_mut().enumerate() {
             if let Some(mut slot) = place.take() {
                 let pages = slot.read.buf.pages();
-                // Before anything that may fail.
+                // Leak first: the following allocation may fail.
                 mem::forget(mem::take(&mut slot.read.buf));
                 slot.read.buf = AlignedBuf::zeroed(pages);
                 self.vacant.push(number as u16);
@@ -305,7 +312,7 @@ impl Ring {
         self.flying = 0;
     }
 
-    /// A read that has ended and that somebody wants.
+    /// A completed read whose caller still waits for it.
     fn reap(&mut self) -> Option<Done> {
         while let Some(slot) = self.given_up.pop() {
             if slot.wanted {
@@ -315,7 +322,7 @@ impl Ring {
         while self.flying > 0 {
             let completion = self.uring.completion().next()?;
             let number = completion.user_data() as usize;
-            // The kernel is done with the buffer.
+            // The kernel no longer uses the buffer.
             let slot = self.slots[number].take().expect("a slot completes once");
             self.vacant.push(number as u16);
             self.flying -= 1;
@@ -330,12 +337,13 @@ impl Ring {
         None
     }
 
-    /// Throws away what has ended of what nobody wants. Of a ring that is idle: nothing there is wanted.
+    /// Discards completed reads.
+    /// REQUIRES: the ring is idle, so none of its reads is wanted.
     fn throw_away(&mut self) {
         while self.reap().is_some() {}
     }
 
-    /// Forgets what is queued, and wants nothing of what is in flight.
+    /// Removes the queued reads, and marks the reads in flight as unwanted.
     fn abandon(&mut self) {
         for (number, _) in mem::take(&mut self.queued) {
             self.slots[usize::from(number)] = None;
@@ -350,7 +358,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.abandon();
         if !self.process.is_current() {
-            // A forked copy: the kernel's side belongs to the parent.
+            // In a forked copy, the kernel's side of the ring belongs to the parent.
             return self.lose();
         }
         self.retire();
@@ -361,15 +369,15 @@ impl Drop for Ring {
     }
 }
 
-/// A ring in the hands of one caller.
+/// A ring that one caller has taken.
 struct Lease {
-    /// There until it is dropped.
+    /// `Some` until the lease is dropped.
     ring: Option<Ring>,
     file: Arc<File>,
     home: Arc<Rings>,
-    /// Reads taken in and not handed out.
+    /// Accepted reads that were not returned yet.
     wanted: usize,
-    /// The bytes of the longest read that it ever took in.
+    /// The length in bytes of the longest read accepted so far.
     longest: usize,
 }
 
@@ -378,7 +386,8 @@ impl Lease {
         self.ring.as_mut().expect("there until it is dropped")
     }
 
-    /// In a forked copy the kernel's side belongs to the parent: what is in flight is not ours to wait for, and is given up.
+    /// In a forked copy the kernel's side belongs to the parent, so its reads in flight cannot be awaited and are given
+    /// up.
     fn mind_fork(&mut self) {
         let ring = self.ring();
         if !ring.process.is_current() {

@@ -1,4 +1,4 @@
-//! The blocked Bloom filter of a run: one page to ask, one cache line to look at.
+//! The blocked Bloom filter of a run: a probe reads one page, and one cache line of it.
 //!
 //! ```text
 //!   key hash, 64 bits ──× pages──▶ page │ fraction ──× 63──▶ line │ remixed ──▶ 7 × 9 bits of 512
@@ -6,12 +6,14 @@
 //!   filter block, 4 KiB   | header 16, zeros 48 | line 0 | line 1 | … | line 62 |     64 bytes a line
 //! ```
 //!
-//! Steps: the builder of a run collects one hash a distinct key ([`BloomBuilder::add`]); when the last key is known it
-//! sizes the filter at [`BITS_PER_KEY`] and sets the bits ([`BloomBuilder::build`]). A lookup computes the page from
-//! the hash ([`page_of`]), fetches that one page, and asks it ([`may_contain`]).
+//! Steps: the builder of a run collects one hash per distinct key ([`BloomBuilder::add`]). After the last key it sizes
+//! the filter at [`BITS_PER_KEY`] and sets the bits ([`BloomBuilder::build`]). A lookup computes the page from the hash
+//! ([`page_of`]), reads that page, and probes it ([`may_contain`]).
 //!
-//! Invariant: a hash that was added is always found. Others are found with a probability of about 1 %: blocks of 512
-//! bits cost a little against 0.8 % of an unblocked filter, since some lines get more keys than others.
+//! Invariant: a probe for an added hash is always positive. Others are positive with a probability of about 1 %,
+//! against 0.8 % for an unblocked filter, since some blocks of 512 bits get more keys than others.
+//!
+//! Source: Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters", 2007.
 
 use crate::base::{LargeVec, PAGE};
 use crate::device::AlignedBuf;
@@ -21,21 +23,21 @@ use crate::space::BLOCK_HEADER;
 pub const BITS_PER_KEY: u64 = 10;
 /// Bits that a key sets, all in one line.
 const PROBES: u32 = 7;
-/// Bytes of a line: a cache line. The first one of a block holds its header, so that the others are aligned.
+/// Bytes of a line: a cache line. The first line of a block holds its header, so that the others are aligned.
 const LINE: usize = 64;
 /// Lines of a filter block.
 const LINES: u64 = (PAGE / LINE - 1) as u64;
 
 const _: () = assert!(BLOCK_HEADER <= LINE && LINE * 8 == 1 << 9 && PROBES * 9 < 64);
 
-/// Which page of a filter of `pages` pages, at least one, answers for a key with this hash.
+/// The page to probe for a key with this hash, in a filter of `pages` pages, at least one.
 #[inline]
 pub fn page_of(hash: u64, pages: u32) -> u32 {
     debug_assert!(pages > 0, "an empty filter has no page to ask");
     place(hash, pages).0
 }
 
-/// The page of a hash and the line in it: the high bits choose the page, what they leave over chooses the line.
+/// The page of a hash and the line in it: the high bits of the product determine the page, the low bits the line.
 #[inline]
 fn place(hash: u64, pages: u32) -> (u32, usize) {
     let wide = u128::from(hash) * u128::from(pages);
@@ -46,14 +48,14 @@ fn place(hash: u64, pages: u32) -> (u32, usize) {
 /// The bits of a hash inside its line, each below 512.
 #[inline]
 fn bits(hash: u64) -> impl Iterator<Item = usize> {
-    // The high bits of the hash are the same for all keys of a line: mix before slicing.
+    // All keys of a line have the same high bits, so mix the hash before slicing it.
     let mut mixed = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     mixed ^= mixed >> 32;
     (0..PROBES).map(move |i| ((mixed >> (9 * i)) & 511) as usize)
 }
 
-/// Whether the run may hold a key with this hash. `page` is the block that [`page_of`] named, checked, of a
+/// Whether the run may hold a key with this hash. `page` is the block with the number [`page_of`], verified, of a
 /// filter of `pages` pages. `false` is certain.
 #[inline]
 pub fn may_contain(page: &[u8], pages: u32, hash: u64) -> bool {
@@ -97,7 +99,7 @@ impl BloomBuilder {
         u32::try_from(pages).expect("a filter has fewer than 2^32 pages")
     }
 
-    /// The filter: [`BloomBuilder::pages`] blocks, one a page, whose headers are left to be sealed.
+    /// The filter: [`BloomBuilder::pages`] blocks of one page each, without their block headers.
     pub fn build(self) -> AlignedBuf {
         let pages = self.pages();
         let mut buf = AlignedBuf::zeroed(pages as usize);

@@ -1,29 +1,31 @@
-//! The maplet: which of several runs may hold a key, for one page, however many they are.
+//! The maplet: one page read says which of several runs may hold a key, however many runs there are.
 //!
 //! ```text
-//!   R filters:   hash ─▶ page of run 0 │ hash ─▶ page of run 1 │ … R pages, R cache misses, R chances to be wrong
-//!   maplet:      hash ─▶ one page ─▶ values 2, 5: ask runs 2 and 5
+//!   R filters:   hash ─▶ page of run 0 │ hash ─▶ page of run 1 │ … R pages, R cache misses, R possible false positives
+//!   maplet:      hash ─▶ one page ─▶ values 2, 5: search runs 2 and 5
 //!
 //!   merge        input 0: pages ─▶ (prefix, value) ─┐ renumber
 //!                input 1: pages ─▶ (prefix, value) ─┼──▶ the share of one page of the result ─▶ sort ─▶ page
 //!                …                                  ┘      page after page, a page of each input in memory
 //! ```
 //!
-//! A maplet is a quotient filter whose entries carry a small value: pages and questions are those of `filter::page`. A key
-//! of several runs has an entry for each of them; all are answered, in ascending order, each once ([`values`]). Whoever
-//! wants the newest first gives it the smallest number.
+//! A maplet is a quotient filter whose entries carry a small value; `filter::page` implements its pages and probes. A
+//! key of several runs has an entry for each of them; a probe returns all values in ascending order, each once
+//! ([`values`]). A caller that wants the newest run first gives it the smallest value.
 //!
-//! Steps: hashes with values are added ([`MapletBuilder::add`]), sorted, and written as pages ([`MapletBuilder::build`]).
-//! [`Merge`] makes one maplet of several maplets or filters without the keys, which is what a flush or a compaction wants
-//! that brings branches together: their pages hold prefixes of the hashes in order.
+//! Steps: hashes with values are added ([`MapletBuilder::add`]), sorted, and written as pages
+//! ([`MapletBuilder::build`]). [`Merge`] makes one maplet of several maplets or filters without the keys, since their
+//! pages hold prefixes of the hashes in order. A flush or compaction that combines branches needs this.
 //!
-//! Fingerprints have ⌈log₂ n⌉ + 9 bits, n the entries of all runs: a question is answered with at most 1/512 wrong values on
-//! average. The ninth bit is for shares that vary more than hashes do, since a key of eight runs puts eight entries into one
-//! page: a page that drops a bit is still at 1/256. *Prefixes do not grow*: of runs that were built for themselves the
-//! merge has the rate of their fingerprints, so runs that will be in one are built with room for it.
+//! Fingerprints have ⌈log₂ n⌉ + 9 bits for n entries of all runs: a probe returns at most 1/512 wrong values on
+//! average. The ninth bit allows for the variance of page shares, which is larger than for single hashes, since a key
+//! of eight runs puts eight entries into one page: a page that drops a bit still has a rate of 1/256. *Prefixes do not
+//! grow*: if runs were built without room for a merge, the merge has the false-positive rate of their fingerprints. So
+//! runs that will be merged are built with room.
 //!
-//! Invariant: every (hash, value) that was added, or whose renumbered form was, is answered. Source: 002 §3.6.3 for the
-//! filter; the routing filters of 002 ch. 2 and SplinterDB's later work for the value.
+//! Invariant: a probe returns every (hash, value) that was added, or its renumbered form after a merge.
+//!
+//! Source: 002 §3.6.3 for the filter; the routing filters of 002 ch. 2 and SplinterDB's later work for the value.
 //!
 //! ```
 //! use pandodb::base::{PAGE, key_hash};
@@ -50,11 +52,12 @@ use crate::device::AlignedBuf;
 
 /// Bits of a maplet's fingerprint beyond ⌈log₂ n⌉.
 const RATE_BITS: u32 = 9;
-/// Standard deviations over the mean that a page has room for; the ninth bit pays for the rest.
+/// Standard deviations over the mean that a page has room for; the ninth bit of the fingerprint covers larger shares.
 const SLACK: u64 = 2;
 
-/// Shows the values of a hash to `found`, ascending, each once. `page` is the block that [`QuotientMeta::page_of`] named,
-/// checked. `false`: the page makes no sense, and every run has to be asked, whatever was shown.
+/// Passes the values of a hash to `found`, ascending, each once. `page` is the block with the number
+/// [`QuotientMeta::page_of`], verified. `false`: the page is malformed, and every run has to be searched, whatever was
+/// passed.
 #[inline]
 pub fn values(page: &[u8], hash: u64, found: &mut impl FnMut(u8)) -> bool {
     let looked = Page::open(page).and_then(|page| {
@@ -66,7 +69,7 @@ pub fn values(page: &[u8], hash: u64, found: &mut impl FnMut(u8)) -> bool {
     looked.is_some()
 }
 
-/// Bits of a fingerprint that is to be good for a merge of so many entries; 0 for 0.
+/// Bits of a fingerprint that suits a merge of `room` entries; 0 for 0.
 pub(super) fn bits_for_room(room: u64) -> u32 {
     if room == 0 { 0 } else { fingerprint_bits(room, RATE_BITS) }
 }
@@ -89,16 +92,16 @@ impl MapletBuilder {
         MapletBuilder { entries: Vec::new(), max_value, room: 0 }
     }
 
-    /// The fingerprints will be long enough for a merge that has `room` entries in all.
+    /// Makes the fingerprints long enough for a merge of `room` entries in total.
     #[must_use]
     pub fn with_room(self, room: u64) -> MapletBuilder {
         MapletBuilder { room, ..self }
     }
 
-    /// Adds a key by its [`crate::base::key_hash`], in any order. Twice the same is once.
+    /// Adds a key by its [`crate::base::key_hash`], in any order. Duplicates count once.
     ///
     /// # Panics
-    /// If the value is over the largest that was announced.
+    /// If the value exceeds the `max_value` given to [`MapletBuilder::new`].
     #[inline]
     pub fn add(&mut self, hash: u64, value: u8) {
         assert!(value <= self.max_value, "value {value} in a maplet for 0 to {}", self.max_value);
@@ -110,12 +113,12 @@ impl MapletBuilder {
         self.entries.len()
     }
 
-    /// Whether none was added.
+    /// Whether no entry was added.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The maplet: one block a page, whose headers are left to be sealed. Entries that came sorted cost no sort.
+    /// The maplet: one block per page, without block headers. Skips the sort if the entries were added in order.
     pub fn build(mut self) -> (QuotientMeta, AlignedBuf) {
         if !self.entries.is_sorted() {
             self.entries.sort_unstable();
@@ -133,14 +136,14 @@ impl MapletBuilder {
     }
 }
 
-/// A filter or maplet that goes into a merge.
+/// A filter or maplet that is an input of a merge.
 #[derive(Debug)]
 pub struct Input<I> {
     /// Its description.
     pub meta: QuotientMeta,
-    /// Its pages, checked, in their order.
+    /// Its pages in order, verified.
     pub pages: I,
-    /// What becomes of each of its values, by value; of a filter's keys, by 0. `None` drops them.
+    /// The new value for each of its values, by old value; a filter's keys have the value 0. `None` drops the entries.
     pub values: Vec<Option<u8>>,
 }
 
@@ -153,12 +156,12 @@ struct Source<I> {
 }
 
 impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
-    /// Moves what begins at or before `last` to `out`, renumbered.
+    /// Moves the entries that begin at or before `last` to `out`, renumbered.
     fn drain(&mut self, last: u64, out: &mut Vec<Fingerprint>) -> Result<()> {
         loop {
             while let Some(print) = self.prints.next_if(|print| print.low <= last) {
                 let renumbered = self.input.values.get(usize::from(print.value));
-                let renumbered = renumbered.ok_or_else(|| self.corrupt("a value that nobody gave out"))?;
+                let renumbered = renumbered.ok_or_else(|| self.corrupt("a value out of range"))?;
                 out.extend(renumbered.map(|value| Fingerprint { value, ..print }));
             }
             if self.prints.peek().is_some() || self.page == self.input.meta.pages {
@@ -166,12 +169,12 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
             }
             let page = self.input.pages.next().ok_or_else(|| self.corrupt("pages are missing"))??;
             self.page += 1;
-            let prints = self.read(page.as_ref()).ok_or_else(|| self.corrupt("a page that contradicts itself"))?;
+            let prints = self.read(page.as_ref()).ok_or_else(|| self.corrupt("an inconsistent page"))?;
             self.prints = prints.into_iter().peekable();
         }
     }
 
-    /// The entries of the page before the next.
+    /// The entries of the last page that was read.
     fn read(&self, bytes: &[u8]) -> Option<Vec<Fingerprint>> {
         let (meta, number) = (&self.input.meta, self.page - 1);
         let page = Page::open(bytes).filter(|_| meta.is_sound())?;
@@ -185,7 +188,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Source<I> {
     }
 }
 
-/// Makes one maplet of several, page by page, without their keys.
+/// Merges several filters and maplets into one maplet, page by page, without their keys.
 ///
 /// ```
 /// use pandodb::base::{PAGE, key_hash};
@@ -226,21 +229,22 @@ pub struct Merge<I> {
 }
 
 impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
-    /// Starts a merge. The result's fingerprints will be good for merges of `room` entries in all, as far as those of
-    /// the inputs reach.
+    /// Starts a merge. The result's fingerprints suit merges of `room` entries in total, as far as the fingerprints of
+    /// the inputs are long enough.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if an input's description is not such as a builder makes.
+    /// [`Error::Corruption`] if no builder could have produced an input's description.
     pub fn new(inputs: Vec<Input<I>>, room: u64) -> Result<Merge<I>> {
         if let Some(input) = inputs.iter().find(|input| !input.meta.is_sound()) {
-            return Err(Error::corruption("filter", 0, format!("impossible figures: {:?}", input.meta)));
+            return Err(Error::corruption("filter", 0, format!("invalid description: {:?}", input.meta)));
         }
         let entries = inputs.iter().map(|input| input.meta.entries).sum::<u64>();
         let longest = inputs.iter().map(|input| u32::from(input.meta.bits)).max().unwrap_or(0);
         let bits = fingerprint_bits(entries, RATE_BITS).max(bits_for_room(room)).min(longest).clamp(1, MAX_BITS);
         let greatest = inputs.iter().flat_map(|input| input.values.iter().copied().flatten()).max();
         let value_bits = value_bits(greatest.unwrap_or(0));
-        // How many keys the inputs share is known only afterwards: between none and all.
+        // The number of keys that the inputs share is known only after the merge, so assume a value between none and
+        // all.
         let together = (inputs.len() as u64).isqrt();
         let meta = QuotientMeta::sized(entries, together, bits, value_bits, SLACK);
         if !meta.is_sound() {
@@ -260,23 +264,22 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
         })
     }
 
-    /// The result's description. `entries` is exact once all pages were written, and else the most they can be.
+    /// The result's description. `entries` is exact after the last page was written, and an upper bound before.
     pub fn meta(&self) -> QuotientMeta {
         if self.page == self.meta.pages { QuotientMeta { entries: self.entries, ..self.meta } } else { self.meta }
     }
 
-    /// Writes the next page of the result behind its block header, which is left to be sealed; `false` if there is none
-    /// left.
+    /// Writes the next page of the result except for its block header; `false` if there is none left.
     ///
     /// # Errors
-    /// Those of the inputs' pages, and [`Error::Corruption`] if one contradicts itself; the merge is good only for dropping
-    /// then.
+    /// Errors of the inputs' pages, and [`Error::Corruption`] if a page contradicts itself; after an error the merge
+    /// must be dropped.
     pub fn next_page(&mut self, page: &mut [u8]) -> Result<bool> {
         if self.page == self.meta.pages {
             return Ok(false);
         }
         let (first, last) = self.meta.hashes(self.page);
-        // What is known by fewer bits may reach over from the page before.
+        // Prints with fewer bits may extend into this page from the page before.
         self.prints.retain(|print| print.high >= first);
         for source in &mut self.sources {
             source.drain(last, &mut self.prints)?;

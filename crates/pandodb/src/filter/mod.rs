@@ -1,17 +1,21 @@
-//! Filters: which runs a lookup need not ask.
+//! Filters: a lookup uses them to skip runs that cannot hold its key.
 //!
-//! | | answers for | a question | mistakes | bits a key |
+//! | kind | covers | cost of a probe | false positives | bits a key |
 //! | --- | --- | --- | --- | --- |
 //! | blocked Bloom filter ([`bloom`]) | a run | one cache line | 1 in 100 | 10.2 |
 //! | quotient filter ([`quotient`], 002 §3.3) | a run | three cache lines | 1 in 256 | 10.7 to 11.4 |
 //! | maplet ([`maplet`]) | up to 256 runs | three cache lines | 1 in 512 in all | 12 to 17 |
 //!
-//! Each is an array of blocks of a page; the key's hash says which of them answers, so that a question fetches one. A run
-//! says in its description what it has ([`FilterMeta`]); what new ones get is chosen for a tree ([`Filters`]). Quotient
-//! filters can be made into a maplet without their keys, so where maplets are wanted runs have those.
+//! Each is an array of one-page blocks; the key's hash determines the block, so a probe reads one block. A run's
+//! description says which filter it has ([`FilterMeta`]); a tree chooses the kind for new runs ([`Filters`]). Quotient
+//! filters can be merged into a maplet without the keys, so where maplets are wanted, runs have quotient filters.
 //! `docs/decisions/0017-quotient-filters-and-maplets.md` compares them.
 //!
-//! Invariant of all: a key that was added is always found.
+//! Steps: [`FilterBuilder::add`] collects hashes, [`FilterBuilder::make`] starts a [`FilterMaker`], which prepares and
+//! fills the pages a little at a time. A lookup computes the page ([`FilterMeta::page_of`]) and probes it
+//! ([`FilterMeta::may_contain`]).
+//!
+//! Invariant of all kinds: a probe for an added key never answers "no".
 
 pub mod bloom;
 pub mod maplet;
@@ -26,49 +30,50 @@ use crate::device::AlignedBuf;
 pub use bloom::BloomBuilder;
 use quotient::{QuotientBuilder, QuotientMeta, QuotientPages, QuotientSort};
 
-/// Which filters a tree makes. Whatever is there already is read all the same.
+/// The kind of filters that a tree builds. Existing filters of any kind stay readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filters {
     /// A blocked Bloom filter for each run.
     Bloom,
     /// A quotient filter for each run.
     Quotient,
-    /// A quotient filter for each run, and one *maplet* for several runs that lie together for long: a filter that also says
-    /// in which of the runs a key may be.
+    /// A quotient filter for each run, and one *maplet* for several runs that stay together for long: a filter that
+    /// also says which of the runs may hold a key.
     Maplet,
 }
 
-/// What kind of filter it is.
+/// The kind of an existing filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FilterKind {
     /// A blocked Bloom filter.
     #[default]
     Bloom,
-    /// A quotient filter with fingerprints of so many bits.
+    /// A quotient filter.
     Quotient {
         /// Bits of a fingerprint.
         bits: u8,
     },
-    /// A maplet with fingerprints of so many bits.
+    /// A maplet.
     Maplet {
         /// Bits of a fingerprint, without the value.
         bits: u8,
     },
 }
 
-/// Where a run keeps its filter, and which.
+/// The kind and the location of a run's filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilterMeta {
-    /// What kind it is.
+    /// The kind.
     pub kind: FilterKind,
     /// Filter blocks, of one page each; 0: the run has no filter.
     pub pages: u32,
-    /// The position of the first one among the run's pages; the others follow it.
+    /// The index of the first one among the run's pages; the others follow it.
     pub first: u64,
 }
 
 impl FilterMeta {
-    /// Which of the filter's pages answers for a key with this hash. Only if the filter has pages.
+    /// The filter page to probe for a key with this hash.
+    /// REQUIRES: the filter has pages.
     #[inline]
     pub fn page_of(&self, hash: u64) -> u32 {
         match self.kind {
@@ -77,8 +82,8 @@ impl FilterMeta {
         }
     }
 
-    /// Whether a key with this hash may have been added. `page` is the block that [`FilterMeta::page_of`] named, checked.
-    /// `false` is certain. Of a maplet: to any of its runs.
+    /// Whether a key with this hash may have been added; for a maplet, to any of its runs. `false` is certain. `page`
+    /// is the block with the number [`FilterMeta::page_of`], verified.
     #[inline]
     pub fn may_contain(&self, page: &[u8], hash: u64) -> bool {
         match self.kind {
@@ -87,18 +92,18 @@ impl FilterMeta {
         }
     }
 
-    /// Fetches from memory what [`FilterMeta::may_contain`] will begin with. What it returns means nothing.
+    /// Prefetches the cache lines that [`FilterMeta::may_contain`] reads first. The returned value has no meaning.
     #[inline]
     pub fn approach(&self, page: &[u8], hash: u64) -> u64 {
         match self.kind {
-            // Its one line is a step away from where it is asked.
+            // A Bloom filter reads only one line, at the time of the probe.
             FilterKind::Bloom => 0,
             FilterKind::Quotient { .. } | FilterKind::Maplet { .. } => quotient::approach(page, hash),
         }
     }
 
-    /// The description that a merge of quotient filters and maplets wants, of at most `entries` entries; `None` of a Bloom
-    /// filter, which cannot be merged, and of no filter.
+    /// The description with which quotient filters and maplets are merged, for at most `entries` entries; `None` for a
+    /// Bloom filter, which cannot be merged, and for an empty filter.
     pub fn mergeable(&self, entries: u64) -> Option<QuotientMeta> {
         match self.kind {
             FilterKind::Quotient { bits } | FilterKind::Maplet { bits } if self.pages > 0 => {
@@ -108,7 +113,7 @@ impl FilterMeta {
         }
     }
 
-    /// Whether the figures are such as a builder makes, for a filter of `entries` keys.
+    /// Whether a builder could have produced these fields for a filter of `entries` keys.
     pub fn is_sound(&self, entries: u64) -> bool {
         match self.kind {
             FilterKind::Bloom => true,
@@ -123,17 +128,18 @@ impl FilterMeta {
     }
 }
 
-/// Collects the hashes of a run's keys for the filter that the run is to have. Costs 8 bytes a key.
+/// Collects the hashes of a run's keys for its filter. Costs 8 bytes a key.
 #[derive(Debug)]
 pub enum FilterBuilder {
     /// For a blocked Bloom filter.
     Bloom(BloomBuilder),
-    /// For a quotient filter, with fingerprints for a maplet of so many runs like this one.
+    /// For a quotient filter, with fingerprints long enough for a maplet of this many runs of the same size.
     Quotient(QuotientBuilder, u64),
 }
 
 impl FilterBuilder {
-    /// For the filter of a run. If there are to be maplets, its fingerprints will be good for one of `together` such runs.
+    /// A builder for the filter of a run. If maplets are wanted, its fingerprints are long enough for a maplet of
+    /// `together` such runs.
     pub fn new(filters: Filters, together: u64) -> FilterBuilder {
         match filters {
             Filters::Bloom => FilterBuilder::Bloom(BloomBuilder::new()),
@@ -142,7 +148,7 @@ impl FilterBuilder {
         }
     }
 
-    /// Whether maplets are to be made of it.
+    /// Whether the filter will be merged into maplets.
     pub fn is_for_maplets(&self) -> bool {
         matches!(self, FilterBuilder::Quotient(_, together) if *together > 1)
     }
@@ -156,7 +162,7 @@ impl FilterBuilder {
         }
     }
 
-    /// The filter, to be made a little at a time. A Bloom filter is made here, in one piece.
+    /// Starts making the filter in steps. A Bloom filter is built here, in one step.
     pub fn make(self) -> FilterMaker {
         match self {
             FilterBuilder::Bloom(builder) => FilterMaker::Bloom(builder.pages(), builder.build()),
@@ -168,19 +174,20 @@ impl FilterBuilder {
     }
 }
 
-/// A filter that is being made.
+/// A filter under construction.
 #[derive(Debug)]
 pub enum FilterMaker {
-    /// A Bloom filter, which is ready, and how many of its pages are to be handed out.
+    /// A Bloom filter, which is complete, and how many of its pages are still to be returned.
     Bloom(u32, AlignedBuf),
-    /// A quotient filter: its hashes,
+    /// A quotient filter whose hashes are being sorted.
     Sort(QuotientSort),
-    /// then its pages.
+    /// A quotient filter whose pages are being filled.
     Pages(QuotientPages),
 }
 
 impl FilterMaker {
-    /// Goes through about `most` keys, some of them more than once: through how many, and whether all are prepared.
+    /// Processes about `most` keys, some of them more than once. Returns how many, and whether the preparation is
+    /// complete.
     pub fn prepare(&mut self, most: usize) -> (usize, bool) {
         let FilterMaker::Sort(sort) = self else { return (0, true) };
         let (keys, all) = sort.step(most);
@@ -191,7 +198,8 @@ impl FilterMaker {
         (keys, all)
     }
 
-    /// The filter's description, but for where it stands, when all is prepared and nothing filled yet.
+    /// The filter's description without its location.
+    /// REQUIRES: the preparation is complete and no page was filled.
     pub fn meta(&self) -> FilterMeta {
         let kind = match self {
             FilterMaker::Bloom(..) => FilterKind::Bloom,
@@ -210,7 +218,7 @@ impl FilterMaker {
         }
     }
 
-    /// Fills the next page, whose header is left to be sealed. How many keys it took, about.
+    /// Fills the next page except for its block header. Returns about how many keys it took.
     pub fn fill(&mut self, page: &mut [u8]) -> usize {
         match self {
             FilterMaker::Bloom(left, buf) => {

@@ -1,7 +1,7 @@
-//! One page of a quotient filter or maplet: a small filter of its own over its share of the hashes.
+//! One page of a quotient filter or maplet: a small filter over the page's share of the hashes.
 //!
 //! ```text
-//!   hash, 64 bits   | fingerprint: the leading `bits`                      | left out |
+//!   hash, 64 bits   | fingerprint: the leading `bits`                      | unused   |
 //!   fingerprint − first of this page, without its last `dropped` bits = cell
 //!   cell            | quotient             | remainder                     |
 //!
@@ -12,47 +12,55 @@
 //!   entries         remainder and, below it, value; sorted by quotient, remainder, value; packed without gaps
 //! ```
 //!
-//! Steps of a question: the hash gives quotient and remainder; the sample before the quotient says how many entries stand
-//! before it; from there ones are counted to where the quotient's own zeros begin ([`Page::entries_of`]); as many entries
-//! are compared. Three cache lines: head and samples share the first.
+//! Steps of a probe:
+//!
+//! 1. The hash gives a quotient and a remainder.
+//! 2. The last sample before the quotient gives the number of entries before it.
+//! 3. Counting ones from there finds the start of the quotient's own zeros ([`Page::entries_of`]).
+//! 4. The entries of the quotient are compared with the remainder.
+//!
+//! A probe touches three cache lines: head and samples share the first.
 //!
 //! Quotient filters that take insertions leave slots empty and mark runs and shifts with two or three bits a slot (002
-//! §3.6.3 refers to Pandey et al.). A run that never changes needs no empty slots: counts in unary take one bit an entry
-//! and one a quotient, nothing is shifted, and no cluster can cross a page.
+//! §3.6.3 refers to Pandey et al.). A run never changes and needs no empty slots: unary counts take one bit an entry
+//! and one a quotient, nothing is shifted, and no cluster crosses a page.
 //!
-//! *The overfull page.* Shares vary. Where one does not fit, its fingerprints lose their last bits, one after the other,
-//! and become equal, until what is left fits ([`PageEncoder::encode`]). That page says "perhaps" more often; it never
-//! forgets a hash. At the end of that there is one cell with at most 256 values, which fits.
+//! *Overfull pages.* The number of hashes per page varies. If they do not fit, their fingerprints lose their last bits,
+//! one by one, until the remaining distinct entries fit ([`PageEncoder::encode`]). Such a page has more false
+//! positives, but no false negatives. In the extreme there is one cell with at most 256 values, which fits.
 //!
-//! Invariants: the ones in the counts are as many as quotients, the zeros as many as entries. Of foreign bytes nothing is
-//! believed: every place is checked against the page before it is read, and every loop ends with the page.
+//! Invariants: the number of ones in the counts is the number of quotients, the number of zeros that of entries. A page
+//! may hold arbitrary bytes: every position is checked against the page before it is read, and every loop ends with the
+//! page.
+//!
+//! Source: 002 §3.6.3.
 
 use crate::base::PAGE;
 use crate::space::BLOCK_HEADER;
 
-/// Where the samples begin: behind the head.
+/// The offset of the samples, after the head.
 const SAMPLES_AT: usize = BLOCK_HEADER + 16;
-/// Samples: as many as fill the first cache line.
+/// The number of samples: they fill the first cache line.
 const SAMPLES: usize = 16;
-/// Where the counts begin.
+/// The offset of the counts.
 const COUNTS_AT: usize = SAMPLES_AT + 2 * SAMPLES;
-/// The longest fingerprint, and the widest entry: what a load of eight bytes at any bit holds.
+/// The longest fingerprint, and the widest entry: a load of eight bytes holds it at any bit offset.
 pub(super) const MAX_BITS: u32 = 56;
 /// The most bits of a value.
 pub(super) const MAX_VALUE_BITS: u32 = 8;
 
 const _: () = assert!(COUNTS_AT == 64 && PAGE * 8 <= u16::MAX as usize);
 
-/// The hashes that an entry stands for, all that begin with its fingerprint, and its value.
+/// The range of hashes that an entry represents (all that begin with its fingerprint), and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Fingerprint {
     pub(super) low: u64,
-    /// The last of them.
+    /// The last hash of the range.
     pub(super) high: u64,
     pub(super) value: u8,
 }
 
-/// What a page's head says, checked: the places that it names lie in the page.
+/// The fields of a page's head, checked: all offsets derived from them lie in the page.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     first: u64,
@@ -75,7 +83,7 @@ impl Head {
         self.remainder_bits + self.value_bits
     }
 
-    /// Bytes of the whole page that are in use.
+    /// Bytes in use in the whole page.
     fn used(&self) -> usize {
         COUNTS_AT + self.counts_bytes() + (self.entries * self.width() as usize).div_ceil(8)
     }
@@ -97,7 +105,7 @@ impl Head {
     }
 }
 
-/// A page whose head makes sense.
+/// A page with a well-formed head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page<'a> {
     bytes: &'a [u8],
@@ -105,7 +113,7 @@ pub(super) struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
-    /// Looks at a page's head; `None` if it is not one that [`PageEncoder::encode`] writes.
+    /// Parses a page's head; `None` if [`PageEncoder::encode`] cannot have written it.
     #[inline]
     pub(super) fn open(bytes: &'a [u8]) -> Option<Page<'a>> {
         let bytes = bytes.get(..PAGE)?;
@@ -131,7 +139,7 @@ impl<'a> Page<'a> {
         sound.then_some(Page { bytes, head })
     }
 
-    /// The first fingerprint that belongs here.
+    /// The first fingerprint of this page's share.
     pub(super) fn first(&self) -> u64 {
         self.head.first
     }
@@ -141,14 +149,14 @@ impl<'a> Page<'a> {
         self.head.bits
     }
 
-    /// Entries.
+    /// The number of entries.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.head.entries
     }
 
-    /// Shows the values of the entries that a hash matches to `found`, ascending, until it says `false`; `None` if the
-    /// page contradicts itself.
+    /// Passes the values of the entries that match a hash to `found`, ascending, until it returns `false`; `None` if
+    /// the page contradicts itself.
     #[inline]
     pub(super) fn look(&self, hash: u64, mut found: impl FnMut(u8) -> bool) -> Option<()> {
         let head = &self.head;
@@ -174,7 +182,7 @@ impl<'a> Page<'a> {
         Some((quotient, cell & ((1 << head.remainder_bits) - 1)))
     }
 
-    /// Which entries have this quotient, as a range; `None` if the counts contradict the head.
+    /// The entries with this quotient, as a range; `None` if the counts contradict the head.
     #[inline]
     fn entries_of(&self, quotient: usize) -> Option<(usize, usize)> {
         let stride = self.head.stride();
@@ -192,8 +200,9 @@ impl<'a> Page<'a> {
         (to <= self.head.entries).then_some((from, to))
     }
 
-    /// The words with which the answer about a hash begins: the counts of its stretch, and the entries as far as the sample tells
-    /// where they are. Who asks several pages fetches those first, all together.
+    /// Loads the words that a probe for the hash reads first: the counts of its stretch, and the entries at their
+    /// position as estimated from the sample. A caller that probes several pages does this for all of them first, so
+    /// that the cache misses overlap.
     #[inline]
     pub(super) fn approach(&self, hash: u64) -> u64 {
         let Some((quotient, _)) = self.place_of(hash) else { return 0 };
@@ -204,7 +213,7 @@ impl<'a> Page<'a> {
         self.word((stretch * stride + before) / 64).unwrap_or(0) ^ entry
     }
 
-    /// Entries before the quotient with which this stretch begins.
+    /// The number of entries before the first quotient of this stretch.
     #[inline]
     fn sample(&self, stretch: usize) -> usize {
         match stretch {
@@ -216,7 +225,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The place behind the next `ones` ones of the counts, at or after `place`.
+    /// The position after the next `ones` ones of the counts, at or after `place`.
     #[inline]
     fn after_ones(&self, place: usize, mut ones: u32) -> Option<usize> {
         if ones == 0 {
@@ -244,13 +253,14 @@ impl<'a> Page<'a> {
         Some(u64::from_le_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes")))
     }
 
-    /// The word of the counts with this place, without the bits before it, and its number.
+    /// The word of the counts that contains this position, with the bits before it cleared, and its index.
     #[inline]
     fn word_from(&self, place: usize) -> Option<(usize, u64)> {
         Some((place / 64, self.word(place / 64)? & (u64::MAX << (place % 64))))
     }
 
-    /// An entry, of those that the head counts.
+    /// Entry `i`.
+    /// REQUIRES: `i` is below the head's number of entries.
     #[inline]
     fn entry(&self, i: usize) -> u64 {
         let width = self.head.width();
@@ -258,24 +268,24 @@ impl<'a> Page<'a> {
         let at = COUNTS_AT + self.head.counts_bytes() + bit / 8;
         let word = match self.bytes.get(at..at + 8) {
             Some(bytes) => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
-            // The last few of a full page.
+            // The last entries of a full page.
             None => self.bytes[at..].iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
         };
         word >> (bit % 8) & ((1 << width) - 1)
     }
 
-    /// All entries in their order, as what they stand for among hashes up to `last`, the last one of this page; `None` if
-    /// the page contradicts itself anywhere.
+    /// All entries in order, as the ranges that they represent among hashes up to `last`, the last one of this page;
+    /// `None` if the page contradicts itself.
     pub(super) fn fingerprints(&self, last: u64) -> Option<Vec<Fingerprint>> {
         let head = &self.head;
         let first = head.first << (64 - head.bits);
-        // A hash behind the last quotient would find no answer, which is none to merge.
+        // A hash past the last quotient would find no entry, so such a page must not be merged.
         let end = last >> (64 - head.bits) >> head.dropped;
         let cells = end.checked_sub(head.first >> head.dropped)?;
         if cells >> head.remainder_bits != head.quotients as u64 - 1 {
             return None;
         }
-        // Hashes that an entry stands for, less one.
+        // The number of hashes that an entry represents, minus one.
         let beside = u64::MAX >> (head.bits - head.dropped);
         let mut all: Vec<Fingerprint> = Vec::with_capacity(head.entries);
         let mut place = 0;
@@ -308,13 +318,14 @@ impl<'a> Page<'a> {
     }
 }
 
-/// The place of the `n`-th one of a word, counted from 0; the word has more than `n` of them.
+/// The position of the `n`-th one of a word, counted from 0.
+/// REQUIRES: the word has more than `n` ones.
 #[inline]
 fn select(word: u64, n: u32) -> u32 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
     debug_assert!(n < word.count_ones(), "a one that is there");
-    // In each byte the ones up to and with it; then how many bytes have at most n.
+    // For each byte, count the ones up to its end; then count the bytes with at most n.
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
     let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
     let sums = ((nibbles + (nibbles >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(ONES);
@@ -329,7 +340,8 @@ fn select(word: u64, n: u32) -> u32 {
     byte as u32 + bits.trailing_zeros()
 }
 
-/// The remainder bits with which `entries` of `cells` cells take the least bytes of a page; `None` if they do not fit.
+/// The number of remainder bits with which `entries` of `cells` cells take the least space in a page; `None` if they do
+/// not fit.
 pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Option<u32> {
     let used = |remainder_bits: u32| {
         let quotients = usize::try_from(((cells - 1) >> remainder_bits) + 1).ok()?;
@@ -339,16 +351,16 @@ pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Opt
     (0..=MAX_BITS - value_bits).filter_map(used).min().map(|(_, remainder_bits)| remainder_bits)
 }
 
-/// Writes pages; keeps its memory from one to the next.
+/// Writes pages; reuses its memory from one page to the next.
 #[derive(Debug, Default)]
 pub(super) struct PageEncoder {
-    /// Cell and, below it, value of each entry.
+    /// The cell of each entry and, in the bits below, its value.
     cells: Vec<u64>,
 }
 
 impl PageEncoder {
-    /// Writes the page for the fingerprints of `bits` bits from `first` to `last`, behind its block header. Those of
-    /// `prints` that reach beyond are cut. Returns the entries that it has.
+    /// Writes the page for the fingerprints of `bits` bits from `first` to `last`, after its block header. `prints`
+    /// that extend beyond are clipped. Returns the number of entries.
     pub(super) fn encode(
         &mut self,
         page: &mut [u8],
@@ -373,8 +385,8 @@ impl PageEncoder {
         unreachable!("a fingerprint without bits leaves one cell with at most 256 values")
     }
 
-    /// Gathers the distinct entries, sorted, without the last `dropped` bits of their fingerprints; `false` if prints that
-    /// are known by fewer bits would have to be entered in too many cells.
+    /// Collects the distinct entries, sorted, without the last `dropped` bits of their fingerprints; `false` if prints
+    /// with fewer bits would have to be entered in too many cells.
     fn collect(
         &mut self,
         first: u64,

@@ -1,22 +1,25 @@
-//! The quotient filter of a run (002 §3.3, §3.6.3): one page to ask, one in 256 hashes let through by mistake.
+//! The quotient filter of a run (002 §3.3, §3.6.3): a probe reads one page and has one false positive in 256.
 //!
 //! ```text
 //!   key hash ──first `bits` bits──▶ fingerprint ──× pages──▶ page ──▶ quotient, remainder in it      page.rs
 //! ```
 //!
-//! Steps: the builder collects one hash a distinct key ([`QuotientBuilder::add`]), sorts them ([`QuotientSort`]), and cuts the sorted
-//! array into pages ([`QuotientPages`]): the order of the hashes is that of pages, quotients and remainders, so that building is one
-//! scan. Both can be done a little at a time, since a run may have millions of keys; or at once ([`QuotientBuilder::build`]). A lookup computes the page ([`QuotientMeta::page_of`]), fetches it, and asks it ([`ask`]).
+//! Steps: the builder collects one hash per distinct key ([`QuotientBuilder::add`]), sorts them ([`QuotientSort`]), and
+//! cuts the sorted array into pages ([`QuotientPages`]). The order of the hashes is also the order of pages, quotients
+//! and remainders, so building is one scan. Both can be done in small steps, since a run may have millions of keys, or
+//! at once ([`QuotientBuilder::build`]). A lookup computes the page ([`QuotientMeta::page_of`]), reads it, and probes
+//! it ([`ask`]).
 //!
-//! A fingerprint has ⌈log₂ n⌉ + 8 bits, so that n of them are one in 256 of all there are, or fewer, at any n; a fixed
-//! width would lose that as n grows. Pages are as many as let a share of three standard deviations over the mean fit; the
-//! one in a thousand above that makes its fingerprints shorter (`filter::page`), which a sixty-fourth of slack in n pays for.
+//! A fingerprint has ⌈log₂ n⌉ + 8 bits, so n fingerprints are at most one in 256 of all possible ones, at any n; with a
+//! fixed width the rate would grow with n. The number of pages is such that a share of three standard deviations over
+//! the mean fits. One page in a thousand exceeds that and shortens its fingerprints (`filter::page`); a slack of 1/64
+//! in n compensates for this.
 //!
-//! Invariants: a hash that was added is always found. Two hashes with the same fingerprint have the same page.
+//! Invariants: a probe for an added hash is always positive. Two hashes with the same fingerprint have the same page.
 //!
-//! The prefixes of hashes can be had back from the pages, in order: so filters and maplets merge without their keys
-//! ([`super::maplet::Merge`]). Prefixes do not grow: what will be merged is built with room for the sum
-//! ([`QuotientBuilder::with_room`]), a bit an entry for each doubling.
+//! The prefixes of the hashes can be read back from the pages, in order. So filters and maplets merge without their
+//! keys ([`super::maplet::Merge`]). Prefixes do not grow: a filter that will be merged is built with room for the sum
+//! of entries ([`QuotientBuilder::with_room`]), at one bit per entry for each doubling.
 //!
 //! ```
 //! use pandodb::base::{PAGE, key_hash};
@@ -44,33 +47,34 @@ const RATE_BITS: u32 = 8;
 /// Standard deviations over the mean that a page has room for.
 const SLACK: u64 = 3;
 
-/// What has to be known of a quotient filter or maplet to ask it; its pages say the rest themselves.
+/// The description of a quotient filter or maplet that a probe needs; its pages hold the other parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotientMeta {
     /// Blocks, of one page each; 0: nothing was added.
     pub pages: u32,
     /// Bits of a fingerprint.
     pub bits: u8,
-    /// Entries; after a merge at most so many.
+    /// Entries; after a merge an upper bound.
     pub entries: u64,
 }
 
 impl QuotientMeta {
-    /// Which page answers for a key with this hash. Only if there are pages.
+    /// The page to probe for a key with this hash.
+    /// REQUIRES: there are pages.
     #[inline]
     pub fn page_of(&self, hash: u64) -> u32 {
         debug_assert!(self.pages > 0 && self.is_sound(), "an empty filter has no page to ask");
-        // A shift by a field is masked rather than checked: a description of foreign bytes may say anything.
+        // Masking the shift avoids a panic: a description that was read from disk may hold any number.
         let fingerprint = hash >> ((64 - u32::from(self.bits)) & 63);
         ((u128::from(fingerprint) * u128::from(self.pages)) >> (self.bits & 63)) as u32
     }
 
-    /// Whether the figures are such as a builder makes.
+    /// Whether a builder could have produced these fields.
     pub fn is_sound(&self) -> bool {
         let bits = u32::from(self.bits);
         match self.pages {
             0 => self.entries == 0,
-            // An entry takes a bit at least.
+            // An entry takes at least one bit.
             pages => {
                 let fits = self.entries <= u64::from(pages) * 8 * crate::base::PAGE as u64;
                 (1..=MAX_BITS).contains(&bits) && u64::from(pages) <= 1 << bits && fits
@@ -91,9 +95,9 @@ impl QuotientMeta {
         (first << shift, last << shift | ((1 << shift) - 1))
     }
 
-    /// A description for `entries` entries with fingerprints of `bits` bits: the fewest pages in which a share of `slack`
-    /// standard deviations over the mean fits. `together`: how many entries have the same hash and so the same page, on
-    /// average; a share varies with its root.
+    /// A description for `entries` entries with fingerprints of `bits` bits: the smallest number of pages in which a
+    /// share of `slack` standard deviations over the mean fits. `together` is the average number of entries with the
+    /// same hash and so the same page; the deviation of a share grows with its square root.
     pub(super) fn sized(entries: u64, together: u64, bits: u32, value_bits: u32, slack: u64) -> QuotientMeta {
         if entries == 0 {
             return QuotientMeta::default();
@@ -104,9 +108,9 @@ impl QuotientMeta {
             let cells = (1u64 << bits).div_ceil(pages);
             usize::try_from(share).is_ok_and(|share| page::remainder_bits(share, cells, value_bits).is_some())
         };
-        // An entry takes a bit of the counts at least.
+        // An entry takes at least one bit of the counts.
         let mut pages = (entries / (PAGE as u64 * 8)).max(1);
-        // More pages than fingerprints are in no filter of ours: foreign figures, which are not sound.
+        // No builder makes more pages than there are fingerprints: such fields are not sound.
         while pages <= 1 << bits && !fits(pages) {
             pages += (pages / 512).max(1);
         }
@@ -115,7 +119,7 @@ impl QuotientMeta {
     }
 }
 
-/// Bits of a fingerprint among `entries` entries: ⌈log₂ n⌉ and `rate_bits`. A sixty-fourth is added to n for the pages that
+/// Bits of a fingerprint among `entries` entries: ⌈log₂ n⌉ + `rate_bits`. n is increased by 1/64 because of pages that
 /// drop a bit.
 pub(super) fn fingerprint_bits(entries: u64, rate_bits: u32) -> u32 {
     let entries = entries.max(1);
@@ -123,16 +127,16 @@ pub(super) fn fingerprint_bits(entries: u64, rate_bits: u32) -> u32 {
     (doublings + rate_bits).min(MAX_BITS)
 }
 
-/// Cuts what is sorted by its fingerprints into pages, one after the other.
+/// Cuts items that are sorted by fingerprint into pages, one after the other.
 #[derive(Debug)]
 pub(super) struct Cutter {
     meta: QuotientMeta,
     value_bits: u32,
     encoder: PageEncoder,
     prints: Vec<Fingerprint>,
-    /// The next page,
+    /// The next page.
     page: u32,
-    /// and the first item that belongs into it.
+    /// The first item of the next page.
     item: usize,
     /// Entries in the pages so far.
     entries: u64,
@@ -143,7 +147,7 @@ impl Cutter {
         Cutter { meta, value_bits, encoder: PageEncoder::default(), prints: Vec::new(), page: 0, item: 0, entries: 0 }
     }
 
-    /// Writes the next page, of zeros so far, of `items`, which are sorted by what `print` makes of them. How many of them it took.
+    /// Fills the next, zeroed page from `items`, which are sorted by their `print`. Returns how many items it took.
     fn fill<T>(&mut self, page: &mut [u8], items: &[T], print: impl Fn(&T) -> Fingerprint) -> usize {
         let last = self.meta.hashes(self.page).1;
         self.prints.clear();
@@ -156,7 +160,7 @@ impl Cutter {
     }
 }
 
-/// Writes the pages of `items`, which are sorted by what `print` makes of them. Returns the entries, too.
+/// Writes the pages of `items`, which are sorted by their `print`. Returns the pages and the number of entries.
 pub(super) fn write_pages<T>(
     meta: &QuotientMeta,
     value_bits: u32,
@@ -172,8 +176,8 @@ pub(super) fn write_pages<T>(
     (buf, cutter.entries)
 }
 
-/// Whether the run may hold a key with this hash. `page` is the block that [`QuotientMeta::page_of`] named, checked.
-/// `false` is certain; a page that makes no sense says "perhaps". Of a maplet: whether any of its runs may.
+/// Whether the run may hold a key with this hash; for a maplet, whether any of its runs may. `false` is certain; a
+/// malformed page answers "perhaps". `page` is the block with the number [`QuotientMeta::page_of`], verified.
 #[inline]
 pub fn ask(page: &[u8], hash: u64) -> bool {
     let mut found = false;
@@ -186,7 +190,7 @@ pub fn ask(page: &[u8], hash: u64) -> bool {
     found || sound.is_none()
 }
 
-/// Fetches from memory what an [`ask`] about this hash begins with. What it returns means nothing.
+/// Prefetches the cache lines that [`ask`] reads first for this hash. The returned value has no meaning.
 #[inline]
 pub fn approach(page: &[u8], hash: u64) -> u64 {
     Page::open(page).map_or(0, |page| page.approach(hash))
@@ -205,7 +209,7 @@ impl QuotientBuilder {
         QuotientBuilder::default()
     }
 
-    /// The fingerprints will be long enough for a merge that has `room` entries in all.
+    /// Makes the fingerprints long enough for a merge of `room` entries in total.
     #[must_use]
     pub fn with_room(self, room: u64) -> QuotientBuilder {
         QuotientBuilder { room, ..self }
@@ -222,18 +226,18 @@ impl QuotientBuilder {
         self.hashes.len()
     }
 
-    /// Whether none was added.
+    /// Whether no hash was added.
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// Begins to sort the hashes.
+    /// Starts sorting the hashes.
     pub fn sort(self) -> QuotientSort {
         let QuotientBuilder { hashes, room } = self;
         QuotientSort { ends: vec![hashes.len()], hashes, room, sorted: 0 }
     }
 
-    /// The filter: one block a page, whose headers are left to be sealed. Costs a sort, and about as much as that again.
+    /// The filter: one block per page, without block headers. Costs a sort, and about as much again.
     pub fn build(self) -> (QuotientMeta, AlignedBuf) {
         let mut sort = self.sort();
         while !sort.step(usize::MAX).1 {}
@@ -246,28 +250,29 @@ impl QuotientBuilder {
     }
 }
 
-/// So many hashes are sorted at a time.
+/// The most hashes that are sorted at a time.
 const PART: usize = 1 << 15;
 
-/// A filter whose hashes are being sorted, some at a time: from the first on, in parts that are halved until they are small.
+/// A filter whose hashes are being sorted in steps: parts are halved until they are small, then sorted, from the first
+/// part on.
 ///
 /// ```text
-///   | sorted |  part  |     next      |             the rest              |     each is below what comes after it
+///   | sorted |  part  |     next      |             the rest              |     each part is below the following ones
 ///                     └───────────────┴───────────────────────────────────┴── ends
 /// ```
 #[derive(Debug)]
 pub struct QuotientSort {
     hashes: LargeVec<u64>,
     room: u64,
-    /// How many are.
+    /// The number of sorted hashes.
     sorted: usize,
-    /// Where the parts end that are not, the first one last.
+    /// The ends of the unsorted parts, that of the first part last.
     ends: Vec<usize>,
 }
 
 impl QuotientSort {
-    /// Goes through about `most` hashes: through how many, and whether all are sorted. A part that is too large for a step is halved in one
-    /// all the same, which looks at each of its hashes some times.
+    /// Processes about `most` hashes; returns how many, and whether all are sorted. A part that is larger than a step
+    /// is still halved in one step, which visits each of its hashes a few times.
     pub fn step(&mut self, most: usize) -> (usize, bool) {
         let mut done = 0;
         while done < most
@@ -288,10 +293,10 @@ impl QuotientSort {
         (done, self.ends.is_empty())
     }
 
-    /// The pages to be filled.
+    /// The pages, to be filled.
     ///
     /// # Panics
-    /// If not all are sorted.
+    /// If the hashes are not sorted yet.
     pub fn pages(self) -> QuotientPages {
         let QuotientSort { mut hashes, room, ends, .. } = self;
         assert!(ends.is_empty(), "pages follow from sorted hashes");
@@ -310,20 +315,20 @@ pub struct QuotientPages {
 }
 
 impl QuotientPages {
-    /// The description of the filter; its entries are those of the pages so far.
+    /// The description of the filter; `entries` counts the pages filled so far.
     pub fn meta(&self) -> QuotientMeta {
         QuotientMeta { entries: self.cutter.entries, ..self.cutter.meta }
     }
 
-    /// Pages that are still to be filled.
+    /// The number of pages still to be filled.
     pub fn left(&self) -> u32 {
         self.cutter.meta.pages - self.cutter.page
     }
 
-    /// Writes the next page, of zeros so far, but for its header. How many hashes it took.
+    /// Fills the next, zeroed page except for its block header. Returns how many hashes it took.
     ///
     /// # Panics
-    /// If none is left.
+    /// If no page is left.
     pub fn fill(&mut self, page: &mut [u8]) -> usize {
         assert!(self.left() > 0, "a filter has so many pages");
         self.cutter.fill(page, &self.hashes, |&hash| Fingerprint { low: hash, high: hash, value: 0 })

@@ -1,4 +1,4 @@
-//! Tests of the Bloom filter and of descriptions; those of the other filters are below.
+//! Tests of the Bloom filter and of descriptions; the submodules test the other filters.
 
 mod maplet;
 mod quotient;
@@ -16,7 +16,7 @@ fn ask(buf: &[u8], meta: FilterMeta, hash: u64) -> bool {
 }
 
 #[test]
-fn added_keys_are_found_and_few_others() {
+fn added_keys_are_found_and_few_other_keys_are() {
     for keys in [1u64, 100, 3_000, 3_225, 200_000] {
         let mut builder = BloomBuilder::new();
         (0..keys).for_each(|i| builder.add(hash(i)));
@@ -38,7 +38,7 @@ fn an_empty_filter_has_no_pages() {
     assert_eq!(builder.build().len(), 0);
 }
 
-/// Pins the persisted form: which bits a hash sets.
+/// Pins the persisted form: the bits that a hash sets.
 #[test]
 fn golden_bits() {
     let mut builder = BloomBuilder::new();

@@ -1,23 +1,28 @@
 //! The memory of a memtable's messages: chunks that are filled from front to back and recycled as a whole.
 //!
 //! ```text
-//!   small chunks   | ½ KiB | 1 KiB | 2 KiB | … | 32 KiB |    all that most of many keyspaces ever need
+//!   small chunks   | ½ KiB | 1 KiB | 2 KiB | … | 32 KiB |    enough for a keyspace with little data
 //!   chunk, 1 MiB   | strip of thread a | strip of thread b | large record | strip of a | …           | free |
 //!   strip          | record | record | record | free |          1/64 of the memtable, 64 KiB at most
 //! ```
 //!
-//! 1. While the memtable is small, all threads write to the front of the newest chunk, and a chunk is twice as long as the one
-//!    before it. Later a thread writes into a strip of its own (two share one only if there are many threads), under a lock that nobody
-//!    else asks for, for as long as it takes to move a number on. What it has written so far is tallied there, too.
-//! 2. A full strip is replaced by one from the front of the newest chunk; a record that does not fit into a quarter of a
-//!    strip comes from there itself. So small memtables take no more than they need, and large ones seldom meet there.
-//! 3. A full chunk is followed by one of the [`ChunkPool`], where it returns with the arena. There it waits for reuse, or gives its memory
-//!    back to the buffer pool from which it was borrowed. To borrow may evict blocks: neither a strip nor the front is locked then, so that
-//!    others write on in what is left of theirs.
+//! 1. While the memtable is small, all threads write to the front of the newest chunk, and each chunk is twice as long
+//!    as the previous one. Later each thread writes into its own strip (threads share strips if there are more than 8).
+//!    The lock of a strip is held only while its position is advanced, and is rarely contended. The strip also keeps
+//!    the tally of its thread's messages.
+//! 2. A full strip is replaced by a new one from the front of the newest chunk. A record of more than a quarter of a
+//!    strip is placed at the front itself. So small memtables take little memory, and threads of large ones rarely
+//!    contend for the front.
+//! 3. A full chunk is followed by one from the [`ChunkPool`], to which all chunks return with the arena. There a chunk
+//!    waits for reuse, or its memory is released to the buffer pool from which it was borrowed. Borrowing may evict
+//!    blocks. Neither a strip nor the front is locked meanwhile, so that other threads can write into the remaining
+//!    space.
 //!
-//! A record is addressed by a `u32` in words of 8 bytes, so that an arena reaches 32 GiB. It never spans chunks: the
-//! longest key with the longest operand fits into one many times over. Records never move and are never freed one by one.
-//! Chunks are atomic words ([`super::record`]): one thread writes a record while another reads its neighbour.
+//! A record is addressed by a `u32` in words of 8 bytes, so an arena can hold 32 GiB.
+//!
+//! Invariants: a record never spans chunks (the longest key with the longest operand is shorter than a chunk); records
+//! never move and are never freed one by one. Chunks consist of atomic words ([`super::record`]), since one thread
+//! writes a record while another reads its neighbour.
 
 use std::sync::Arc;
 
@@ -30,36 +35,37 @@ use crate::base::{Entry, MAX_KEY, MAX_OPERAND, Seqno, Slab, Slot};
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
 const CHUNK_WORDS: usize = CHUNK_BYTES / WORD;
-/// Words of the first chunk of an arena; each further one has twice as many,
+/// Words of the first chunk of an arena; each further one has twice as many, up to [`MOST_SMALL`].
 const FIRST_WORDS: usize = (if EXPLORED { CHUNK_BYTES } else { 512 }) / WORD;
-/// until one would have more than this: then whole chunks follow.
+/// The most words of a small chunk; later chunks are whole ones.
 const MOST_SMALL: usize = (32 << 10) / WORD;
-/// Threads get strips of their own once so many bytes are in use.
+/// Bytes in use from which threads get strips of their own.
 const STRIPS_FROM: usize = if EXPLORED { 0 } else { 64 << 10 };
-/// Chunks of an arena: twice as many segments of their table as reach 32 GiB.
+/// Segments of the chunk table: they hold twice as many chunks as 32 GiB need.
 const CHUNK_SEGMENTS: usize = 14;
-/// Addresses are reserved for so many chunks, and for so many more for each that is kept. Those beyond come from the allocator.
+/// Addresses are reserved for this many chunks, plus [`RESERVED`] for each kept chunk. Further chunks come from the
+/// allocator.
 const LEAST_RESERVED: usize = 64;
 const RESERVED: usize = 16;
-/// Words of a strip in a large memtable,
+/// Words of a strip in a large memtable.
 const STRIP_WORDS: usize = (64 << 10) / WORD;
-/// and of what share of the memory in use a strip is in a small one.
+/// In a small memtable, a strip is the memory in use divided by this.
 const STRIP_SHARE: usize = 64;
-/// Strips: as many threads write without meeting.
+/// The number of strips: up to this many threads write without contention.
 const STRIPS: usize = 8;
 
 const _: () = assert!((2 + 2) * WORD + MAX_KEY + MAX_OPERAND <= CHUNK_BYTES, "every record fits into a chunk");
 
 type Chunk = Slot<Word>;
 
-/// The chunks of all memtables of a store. What they take of the memory is borrowed from the buffer pool, if there is one.
+/// The chunks of all memtables of a store. Their memory is borrowed from the buffer pool, if there is one.
 #[derive(Debug)]
 pub struct ChunkPool {
     slab: Arc<Slab<Word>>,
-    /// In memory and not in use, to be used again.
+    /// Unused chunks in memory, for reuse.
     free: Mutex<Vec<Chunk>>,
     max_free: usize,
-    /// From whom how many bytes are borrowed for a chunk.
+    /// The pool from which memory is borrowed, and the bytes borrowed for a whole chunk.
     lender: Option<(Arc<dyn Lender>, usize)>,
 }
 
@@ -70,8 +76,9 @@ impl ChunkPool {
         ChunkPool { slab: Slab::new(CHUNK_WORDS, most, 0), free: Mutex::default(), max_free, lender: None }
     }
 
-    /// Borrows the memory of all chunks, those included that wait for reuse, from `pool`. Memtables of `memtable_bytes` that are smaller
-    /// than a chunk touch about so much of it, but for a large record or batch.
+    /// Borrows the memory of all chunks from `pool`, including those that wait for reuse. Memtables of `memtable_bytes`
+    /// that are smaller than a chunk use about that much of it, except for a large record or batch, so only that much
+    /// is borrowed.
     #[must_use]
     pub fn borrowing(mut self, pool: Arc<dyn Lender>, memtable_bytes: usize) -> ChunkPool {
         self.lender = Some((pool, memtable_bytes.min(CHUNK_BYTES)));
@@ -83,14 +90,15 @@ impl ChunkPool {
         self.free.lock().len() * CHUNK_BYTES
     }
 
-    /// Returns the memory of the chunks that wait for reuse: nobody writes much now.
+    /// Frees the chunks that wait for reuse. For times with few writes.
     pub fn trim(&self) {
         let free = std::mem::take(&mut *self.free.lock());
         self.give_up(free);
     }
 
-    /// A chunk of which nothing is in use, whatever stands there. A new one is touched by whoever writes into it first. May evict
-    /// blocks: to be called without a lock that a writer wants.
+    /// An unused chunk with arbitrary content. The first writer to a new chunk causes its page faults. May evict
+    /// blocks.
+    /// REQUIRES: the caller holds no lock that a writer needs.
     fn take(&self, words: usize) -> Chunk {
         if words < CHUNK_WORDS {
             self.borrow(words * WORD);
@@ -103,7 +111,7 @@ impl ChunkPool {
         })
     }
 
-    /// What a chunk of so many words is borrowed for.
+    /// The bytes that are borrowed for a chunk of `words` words.
     fn cost(&self, words: usize) -> usize {
         match &self.lender {
             Some((_, bytes)) if words == CHUNK_WORDS => *bytes,
@@ -111,21 +119,21 @@ impl ChunkPool {
         }
     }
 
-    /// Takes so many bytes from the buffer pool, for what is not in chunks. May evict.
+    /// Borrows bytes from the buffer pool for memory outside of chunks. May evict.
     fn borrow(&self, bytes: usize) {
         if let Some((pool, _)) = &self.lender {
             pool.lend(bytes);
         }
     }
 
-    /// Gives back what was borrowed.
+    /// Releases borrowed bytes to the buffer pool.
     fn give_back(&self, bytes: usize) {
         if let Some((pool, _)) = &self.lender {
             pool.take_back(bytes);
         }
     }
 
-    /// Takes chunks back, as many as the bound lets it.
+    /// Takes unused chunks back; keeps whole ones up to the bound and frees the others.
     fn give(&self, chunks: impl Iterator<Item = Chunk>) {
         let (whole, small): (Vec<Chunk>, Vec<Chunk>) = chunks.partition(|chunk| chunk.len() == CHUNK_WORDS);
         self.give_up(small);
@@ -153,10 +161,10 @@ impl Drop for ChunkPool {
     }
 }
 
-/// The address of a record. Only [`Arena::push`] makes one; a wrong one panics, or leads to another record's words.
+/// The address of a record. Only [`Arena::push`] creates one; an invalid one panics or reads another record's words.
 pub(super) type Ref = u32;
 
-/// What was put into a memtable so far, or a part of it.
+/// Statistics of the messages in a memtable, or in a part of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) count: usize,
@@ -166,13 +174,13 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Of one message.
+    /// The tally of one message.
     #[inline]
     pub(super) fn of(seqno: Seqno, logical_bytes: usize) -> Tally {
         Tally { count: 1, logical_bytes: logical_bytes as u64, seqnos: Some((seqno, seqno)) }
     }
 
-    /// Of both.
+    /// The sum of two tallies.
     #[inline]
     pub(super) fn and(self, other: Tally) -> Tally {
         let seqnos = match (self.seqnos, other.seqnos) {
@@ -184,7 +192,7 @@ impl Tally {
     }
 }
 
-/// Free words in a row, by their numbers in the arena.
+/// A range of free words, by their numbers in the arena.
 #[derive(Debug, Default)]
 struct Room {
     at: usize,
@@ -205,8 +213,8 @@ impl Room {
     }
 }
 
-/// What a thread writes into, and what it has written. Cores do not share its cache line, nor the next, which some fetch
-/// in pairs.
+/// A thread's free words and the tally of the messages that it has written. Aligned so that cores do not share its
+/// cache line, nor the neighbouring one, since some processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Strip(Mutex<(Room, Tally)>);
@@ -215,19 +223,19 @@ struct Strip(Mutex<(Room, Tally)>);
 #[derive(Debug)]
 pub(super) struct Arena {
     chunks: Table<Chunk, CHUNK_SEGMENTS>,
-    /// What is left of the newest chunk, and what was written there by all threads.
+    /// The rest of the newest chunk, and the tally of messages that were written there by all threads.
     front: Mutex<(Room, Tally)>,
     strips: Once<Box<[Strip; STRIPS]>>,
-    /// Held while the next chunk is fetched.
+    /// Held while the next chunk is allocated.
     growing: Mutex<Borrowed>,
-    /// Bytes of chunks that were given to strips or lost at a chunk's end, and what else was charged.
+    /// Bytes of chunks that were given to strips or left unused at a chunk's end, plus other charged bytes.
     charged: AtomicUsize,
-    /// Of these, bytes that are in no chunk.
+    /// Bytes of memory outside of chunks.
     beside: AtomicUsize,
     pool: Arc<ChunkPool>,
 }
 
-/// Bytes beside the chunks for which memory was borrowed, and how many chunks were taken.
+/// Bytes borrowed for memory outside of chunks, and the number of chunks taken.
 #[derive(Debug, Default)]
 struct Borrowed(usize, u32);
 
@@ -244,19 +252,20 @@ impl Arena {
         }
     }
 
-    /// Bytes in use. It never shrinks, is ahead of what was written by a 64th for each thread that writes, and never
-    /// behind.
+    /// Bytes in use. It never decreases and is never below the written bytes. Each writing thread's strip may put it
+    /// ahead by 1/64.
     #[inline]
     pub(super) fn bytes(&self) -> usize {
         self.charged.load(Ordering::Relaxed)
     }
 
-    /// Memory that is in use whatever is stored: it is borrowed with the next chunk, and does not count as filled.
+    /// Registers memory that is used independently of the stored messages. It is borrowed with the next chunk, and does
+    /// not count as filled.
     pub(super) fn borrow_beside(&self, bytes: usize) {
         self.beside.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes that are in use beside the chunks. Memory for them is borrowed with the next chunk.
+    /// Charges bytes outside of chunks. Memory for them is borrowed with the next chunk.
     pub(super) fn charge_beside(&self, bytes: usize) {
         self.charge(bytes);
         self.beside.fetch_add(bytes, Ordering::Relaxed);
@@ -266,14 +275,14 @@ impl Arena {
         self.charged.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Everything that was stored, and perhaps what is being stored.
+    /// The tally of all stored messages; may include some that are being stored.
     pub(super) fn tally(&self) -> Tally {
         let front = self.front.lock().1;
         let strips = self.strips.get().into_iter().flat_map(|strips| strips.iter());
         strips.fold(front, |sum, strip| sum.and(strip.0.lock().1))
     }
 
-    /// Stores a copy of `entry`. Whoever gets the reference from another thread must get it with `Acquire`.
+    /// Stores a copy of `entry`. Another thread must obtain the reference with `Acquire`.
     #[inline]
     pub(super) fn push(&self, entry: &Entry<'_>) -> Ref {
         assert!(!entry.key.is_empty() && entry.key.len() <= MAX_KEY, "keys are checked when they are written");
@@ -294,7 +303,7 @@ impl Arena {
         at as Ref
     }
 
-    /// Room for a record in this thread's strip, or in a new one; `None` if the front has not enough.
+    /// Allocates words in this thread's strip, or in a new one; `None` if the front has too few.
     #[inline]
     fn take_in_strip(&self, strip: &Strip, words: usize, tally: Tally) -> Option<usize> {
         let mut strip = strip.0.lock();
@@ -303,20 +312,21 @@ impl Arena {
         Some(at)
     }
 
-    /// The same in the front, while the memtable is small.
+    /// Allocates words at the front, while the memtable is small.
     fn take_in_front(&self, words: usize, tally: Tally) -> Option<usize> {
         let mut front = self.front.lock();
         let at = self.cut(&mut front.0, words)?;
         front.1 = front.1.and(tally);
         drop(front);
         if self.bytes() >= STRIPS_FROM {
-            // Another thread may do the same; its strips are as good.
+            // Another thread may do the same at once; one set of strips remains.
             let _ = self.strips.set(Box::default());
         }
         Some(at)
     }
 
-    /// Takes words from the front and charges them, if it has so many.
+    /// Takes words from the front and charges them, if it has enough.
+    /// REQUIRES: the caller holds the lock of `front`.
     fn cut(&self, front: &mut Room, words: usize) -> Option<usize> {
         if front.left() < words {
             return None;
@@ -325,7 +335,8 @@ impl Arena {
         Some(front.take(words))
     }
 
-    /// Takes `words` words for a strip that has not so many: out of a new strip, unless they would be too much of it.
+    /// Allocates `words` words for a strip that has too few: in a new strip, unless they exceed a quarter of it.
+    /// REQUIRES: the caller holds the lock of the strip.
     #[cold]
     fn refill(&self, strip: &mut Room, words: usize) -> Option<usize> {
         let mut front = self.front.lock();
@@ -342,8 +353,9 @@ impl Arena {
         Some(strip.take(words))
     }
 
-    /// Puts a new chunk in front, which has room for `words`, unless another thread has just done so. Holds no lock of a writer while
-    /// memory is borrowed.
+    /// Puts a new chunk with room for `words` in front, unless another thread has just done so. Memory is borrowed
+    /// without any lock that writers need.
+    /// REQUIRES: the caller holds neither the lock of `front` nor of a strip.
     #[cold]
     fn grow(&self, words: usize) {
         let mut borrowed = self.growing.lock();

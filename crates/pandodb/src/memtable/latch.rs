@@ -1,20 +1,20 @@
-//! The latch of a node: one word that lets readers read without writing anything, and lets writers in one by one.
+//! The latch of a node: one word by which readers validate optimistically and writers exclude each other.
 //!
 //! ```text
 //!   word     | version, 62 bits | claimed | locked |
 //!
-//!   reader   v = read() ─▶ loads ─▶ is_still(v)?   no: what was loaded is worth nothing, again from the root
-//!   writer   v = read() ─▶ loads ─▶ lock(v)?       no: as above; yes: what was loaded holds, and nobody else may store
-//!   split    v = read() ─▶ claim(v) ─▶ builds the other half while readers go on ─▶ lock ─▶ stores
+//!   reader   v = read() ─▶ loads ─▶ is_still(v)?   no: discard the loaded values, restart from the root
+//!   writer   v = read() ─▶ loads ─▶ lock(v)?       no: as above; yes: the values are valid, no other thread stores
+//!   split    v = read() ─▶ claim(v) ─▶ builds the right half while readers continue ─▶ lock ─▶ stores
 //! ```
 //!
-//! A *claim* keeps other writers out and readers in (002 §3.6.2, §3.6.1). Letting go of a lock makes a new version; of a
-//! claim that was never locked, none. Everybody tries and nobody waits with a latch in hand, so there is no deadlock:
-//! who fails lets go of what he has and begins again.
+//! A *claim* excludes other writers but not readers (002 §3.6.2, §3.6.1). Releasing a lock makes a new version;
+//! releasing a claim that was never locked does not. Threads only try to take latches and never wait while they hold
+//! one, so there is no deadlock: a thread that fails releases its latches and restarts.
 //!
-//! What a latch guards are atomics, stored with `Release` under the lock and loaded with `Acquire` by readers. Thus whoever
-//! loads a value that was stored under a lock also sees the word locked, or a later version, when it validates: optimistic
-//! reads need no fence, and no value is ever torn.
+//! The guarded data are atomics, stored with `Release` under the lock and loaded with `Acquire` by readers. So a reader
+//! that loads a value stored under a lock also sees the locked word, or a later version, when it validates. Optimistic
+//! reads therefore need no fence, and no value is ever torn.
 //!
 //! Source: 002 §3.6.2; Leis, Haubenschild, Neumann, *Optimistic Lock Coupling*, 2019.
 
@@ -23,24 +23,24 @@ use crate::base::sync::{AtomicU64, Ordering, relax};
 
 const LOCKED: u64 = 1;
 const CLAIMED: u64 = 2;
-/// One version.
+/// The difference between two successive versions.
 const STEP: u64 = 4;
 
-/// A state of a node between two changes.
+/// The state of a node between two changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(u64);
 
-/// See the module's documentation.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Latch(AtomicU64);
 
 impl Latch {
-    /// Nobody holds it.
+    /// A free latch.
     pub(super) fn new() -> Latch {
         Latch(AtomicU64::new(0))
     }
 
-    /// The version now; waits while the latch is locked, which is for tens of nanoseconds.
+    /// The current version. Spins while the latch is locked, which takes tens of nanoseconds.
     #[inline]
     pub(super) fn read(&self) -> Version {
         let mut turn = 0;
@@ -54,28 +54,28 @@ impl Latch {
         }
     }
 
-    /// Whether nothing has changed since `version`: then what was loaded meanwhile belongs together.
+    /// Whether nothing has changed since `version`, so that the values loaded in between are consistent.
     #[inline]
     pub(super) fn is_still(&self, version: Version) -> bool {
         self.0.load(Ordering::Acquire) & !CLAIMED == version.0 || SeededBug::ChangedNodeTrusted.is_on()
     }
 
-    /// Takes the latch, if nothing has changed since `version` and nobody else has it.
+    /// Takes the latch, if nothing has changed since `version` and no other thread holds or claims it.
     #[inline]
     pub(super) fn lock(&self, version: Version) -> Option<Locked<'_>> {
         let taken = self.0.compare_exchange(version.0, version.0 | LOCKED, Ordering::Acquire, Ordering::Relaxed);
-        // Made only now: a guard that is made in vain would let go of another's latch.
+        // Create the guard only on success: dropping one would release another thread's latch.
         taken.is_ok().then(|| Locked { latch: self, version })
     }
 
-    /// As [`Latch::lock`], but readers go on.
+    /// As [`Latch::lock`], but readers may continue.
     pub(super) fn claim(&self, version: Version) -> Option<Claimed<'_>> {
         let taken = self.0.compare_exchange(version.0, version.0 | CLAIMED, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Claimed { latch: self, version })
     }
 }
 
-/// The right to store into a node; dropped, it makes a new version.
+/// The right to store into a node; dropping it makes a new version.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Locked<'a> {
@@ -90,7 +90,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The right to lock a node later; dropped, it leaves everything as it was.
+/// The right to lock a node later; dropping it leaves the version as it was.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Claimed<'a> {
@@ -99,7 +99,7 @@ pub(super) struct Claimed<'a> {
 }
 
 impl<'a> Claimed<'a> {
-    /// Keeps readers out, too.
+    /// Excludes readers, too.
     pub(super) fn lock(self) -> Locked<'a> {
         let (latch, version) = (self.latch, self.version);
         std::mem::forget(self);
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_lets_readers_in_and_a_lock_makes_a_version() {
+    fn a_claim_admits_readers_and_a_lock_makes_a_new_version() {
         let latch = Latch::new();
         let first = latch.read();
         let claimed = latch.claim(first).expect("free");

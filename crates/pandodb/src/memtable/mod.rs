@@ -7,34 +7,36 @@
 //!             └───────────────────────┘   └───────────────────┘   └──────────────────────┘
 //! ```
 //!
-//! 1. A point message is copied to the arena and its reference put into the tree: (key ascending, seqno descending).
-//! 2. A range tombstone goes to a [`FragmentSet`] beside the tree, so that it costs O(log² n) and no search meets it.
-//! 3. A lookup visits the versions of its key, newest first. A cursor copies the next messages out, a leaf at a time; it
-//!    comes back with the position at which it stopped.
-//! 4. A full memtable is sealed by whoever holds it: it is not written to any more, and stays readable until the last
-//!    reader drops it. Then its chunks go back to the [`ChunkPool`].
+//! 1. A point message is copied to the arena and its reference is inserted into the tree: (key ascending, seqno
+//!    descending).
+//! 2. A range tombstone goes to a separate [`FragmentSet`], so an insertion costs O(log² n) and point searches do not
+//!    meet it.
+//! 3. A lookup visits the versions of its key, newest first. A cursor copies the next messages out, one leaf at a time,
+//!    and resumes from the position at which it stopped.
+//! 4. The owner of a full memtable seals it: it takes no more writes, and stays readable until the last reader drops
+//!    it. Then its chunks go back to the [`ChunkPool`].
 //!
-//! Writers and readers share it, many at a time. In the tree a writer latches a leaf for the time that it takes to put a
-//! slot in, and readers latch nothing (`tree`); range tombstones stand behind a lock of their own, which nobody touches
-//! while there are none. What is behind either is in order at every moment. A reader meets every message whose insertion
-//! had ended when it began, of those under way any, and none in part.
+//! Many writers and readers use a memtable concurrently. In the tree a writer latches a leaf while it inserts a slot,
+//! and readers latch nothing (`tree`). Range tombstones have a lock of their own, which no thread takes while there are
+//! none. Both structures are consistent at every moment. A reader sees every message whose insertion had finished when
+//! the read began, may see those being inserted, and never sees a part of one.
 //!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
-//! | `tree` | the way to a leaf, insertion, splits |
+//! | `tree` | descent to a leaf, insertion, splits |
 //! | `node` | a node's slots, heads, prefix and fences |
 //! | `latch` | versions, claims and locks of nodes |
 //! | `table` | nodes and chunks by number, found without a lock |
-//! | `arena`, `record` | where messages lie, and how |
+//! | `arena`, `record` | memory and layout of messages |
 //!
-//! There is no `unsafe`: nodes and records are atomics, which on the usual machines are loaded and stored like anything
-//! else. The price is that a message is copied before it is shown (decision 0015).
+//! There is no `unsafe`: nodes and records are atomics, whose relaxed, acquire and release accesses are plain moves on
+//! x86-64. The cost is that a message is copied before it is passed to the reader (decision 0015).
 //!
-//! Invariants: a (key, seqno) occurs once; nothing is removed or changed once it is in, so a position stays meaningful;
-//! the memory charged never shrinks but where range tombstones are merged.
+//! Invariants: a (key, seqno) occurs once; inserted messages are never removed or changed, so a position stays valid;
+//! the charged memory shrinks only when range tombstones are merged.
 //!
-//! Source: 002 §3.6.2, where the memtable is a B-tree like the branches, with preemptive and shadow splitting; optimistic
-//! latches in the place of the paper's distributed ones.
+//! Source: 002 §3.6.2, where the memtable is a B-tree like the branches, with preemptive and shadow splitting; this one
+//! has optimistic latches instead of the paper's distributed ones.
 
 mod arena;
 mod latch;
@@ -57,10 +59,10 @@ use tree::Tree;
 use crate::base::sync::{AtomicUsize, Once, Ordering, RwLock};
 use crate::base::{Entry, EntryBlock, FragmentSet, Fragments, KeyRange, Kind, RangeTombstone, Seqno};
 
-/// Before all versions of a key.
+/// Sorts before all versions of a key.
 const NEWEST: Seqno = Seqno(u64::MAX);
 
-/// What is searched for: a key and a seqno, in the order of messages.
+/// A search target: a key and a seqno, in the order of messages.
 #[derive(Clone, Copy, Debug)]
 struct Target<'a> {
     key: &'a [u8],
@@ -79,18 +81,18 @@ struct Ranges {
 pub struct Memtable {
     id: u64,
     chunks: Arc<ChunkPool>,
-    /// Made by the first message: a keyspace that nobody writes to takes almost nothing.
+    /// Created by the first message: a keyspace without writes takes almost no memory.
     tree: Once<Box<Tree>>,
     ranges: RwLock<Ranges>,
-    /// Memory charged for range tombstones, to be read without the lock.
+    /// Memory charged for range tombstones, readable without the lock.
     range_bytes: AtomicUsize,
-    /// How many range tombstones there are, so that keyspaces without any pay nothing for them.
+    /// The number of range tombstones, so that keyspaces without any do not take the lock.
     tombstones: AtomicUsize,
 }
 
 impl Memtable {
-    /// An empty memtable that takes its memory from `chunks`. `id` is its number in its
-    /// keyspace's life: in messages to humans, and in the log of paper mode, where it says which leaves' generations compare.
+    /// An empty memtable that takes its memory from `chunks`. `id` is its number in its keyspace. It appears in
+    /// messages to users, and in the log of paper mode, where it identifies comparable leaf generations.
     pub fn new(id: u64, chunks: Arc<ChunkPool>) -> Memtable {
         let ranges = Ranges { set: FragmentSet::new(), tally: Tally::default() };
         let (range_bytes, tombstones) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -102,22 +104,24 @@ impl Memtable {
         self.id
     }
 
-    /// Adds a copy of a point message. About 0.4 µs; O(log n). Several threads may do so at once.
+    /// Adds a copy of a point message. About 0.4 µs; O(log n). Several threads may insert concurrently.
     ///
-    /// Returns the generation of its leaf, unless a newer message of its key was in already. So of two messages of a key that
-    /// have one the newer has the higher, however often leaves were split between (002 §3.6.4): had the newer come first, the
-    /// other would have none. Versions of a key may lie in several leaves; the newest goes to one that was split from the
-    /// leaf of the newest before it, and each half inherits the generation.
+    /// Returns the generation of its leaf, or `None` if a newer message of its key is already there. So if two messages
+    /// of a key both have a generation, the newer one's is higher, however often leaves were split in between (002
+    /// §3.6.4). (If the newer one had been inserted first, the other would have none.) Versions of a key may be in
+    /// several leaves; the newest goes to a leaf that was split from the leaf of the previous newest one, and each half
+    /// inherits the generation.
     ///
     /// # Panics
-    /// If the message's (key, seqno) is already there, if it is a range delete, or if key or value are over their limits:
-    /// writes are checked before they get a seqno.
+    /// If the message's (key, seqno) is already there, if it is a range delete, or if key or value are over their
+    /// limits: writes are checked before they get a seqno.
     pub fn insert(&self, entry: Entry<'_>) -> Option<u64> {
         assert!(entry.kind != Kind::RangeDelete, "range tombstones are kept apart: insert_range");
         self.tree_to_write().insert(&entry)
     }
 
-    /// The tree. A reader that has to see a message finds it: the tree was there before the message was visible.
+    /// The tree. A reader that must see a message finds the tree, since the tree was set before the message became
+    /// visible.
     fn tree(&self) -> Option<&Tree> {
         self.tree.get().map(|tree| &**tree)
     }
@@ -132,8 +136,8 @@ impl Memtable {
 
     #[cold]
     fn plant(&self) -> &Tree {
-        // Of several threads one succeeds; what the others have made holds nothing yet. Not made under the cell's own lock, since
-        // threads may be switched there.
+        // If several threads get here, one of them sets the cell; the others' trees are empty and dropped. The tree is
+        // not created inside the cell's initialization lock, since an explorer may switch threads there.
         let _ = self.tree.set(Box::new(Tree::new(self.chunks.clone())));
         self.tree.get().expect("it was set")
     }
@@ -151,12 +155,12 @@ impl Memtable {
         self.tombstones.fetch_add(1, Ordering::Release);
     }
 
-    /// Visits the messages of `key` with a seqno up to `at`, newest first, until `visit` returns false. Range tombstones
-    /// are not regarded: see [`Memtable::covering`]. Nothing is latched meanwhile.
+    /// Visits the messages of `key` with a seqno up to `at`, newest first, until `visit` returns false. Range
+    /// tombstones are ignored: see [`Memtable::covering`]. No latch is held while `visit` runs.
     pub fn get(&self, key: &[u8], at: Seqno, visit: &mut dyn FnMut(Entry<'_>) -> bool) {
         let Some(tree) = self.tree() else { return };
         let mut scratch = Scratch::new();
-        // Whether it was one of the key's, and `visit` wants more.
+        // Whether the record belongs to the key and `visit` wants more.
         let mut show = |at| {
             let record = tree.arena.record(at);
             record.is_of(key) && visit(record.copied(&mut scratch))
@@ -165,7 +169,7 @@ impl Memtable {
         if newest == NONE || !show(newest) {
             return;
         }
-        // Most lookups have ended. Who wants more may want many.
+        // Most lookups end before this. A caller that wants more versions may want many.
         let seqno = tree.arena.record(newest).seqno();
         let mut batch = tree.ahead(Target { key, seqno }, true);
         while batch.refs().iter().all(|&at| show(at)) && batch.fence != NONE {
@@ -173,8 +177,8 @@ impl Memtable {
         }
     }
 
-    /// The seqno of the newest range tombstone up to `at` that covers `key`; 0 if there is none. Free without tombstones,
-    /// O(log³ n) with n of them.
+    /// The seqno of the newest range tombstone up to `at` that covers `key`; 0 if there is none. Free without
+    /// tombstones, O(log³ n) with n of them.
     #[inline]
     pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
         match self.tombstones.load(Ordering::Acquire) {
@@ -183,19 +187,20 @@ impl Memtable {
         }
     }
 
-    /// All range tombstones as one, for packing. O(n log n) after insertions, free if there were none: a reader that
-    /// opens often takes [`Memtable::tombstones`].
+    /// All range tombstones as one set, for packing and for scans. O(n log n) after insertions, free otherwise. Takes the
+    /// lock of the range tombstones exclusively if there are any.
     pub fn fragments(&self) -> Arc<Fragments> {
         match self.tombstones.load(Ordering::Acquire) {
             0 => Arc::default(),
             _ => {
-                // The memory charged stays as it is until the next write: who adds it up must find the same again.
+                // The charged memory is updated by the next write only: a caller that sums it up must get the same sum
+                // again.
                 self.ranges.write().set.unify()
             }
         }
     }
 
-    /// A snapshot of the range tombstones. O(log n), whatever was inserted.
+    /// A snapshot of the range tombstones, without merging them. O(log n).
     pub fn tombstones(&self) -> FragmentSet {
         match self.tombstones.load(Ordering::Acquire) {
             0 => FragmentSet::new(),
@@ -206,9 +211,9 @@ impl Memtable {
     /// Appends to `out` the next messages of `range`, all versions, in order or, if `reverse`, in exact reverse order.
     ///
     /// Starts after the position `after`, which need not exist (or be in the range), or at the range's first or last
-    /// message. Ends with the range, after `max_entries`, or with the message that brings what was appended to
-    /// `max_bytes`. Nothing appended: the range is done. O(log n) for every 64 messages, and the output. Messages whose
-    /// insertion is under way may be met or not; all others are.
+    /// message. Ends with the range, after `max_entries`, or with the message at which the appended bytes reach
+    /// `max_bytes`. If nothing is appended, the range is done. O(log n) for every 64 messages, and the output. A
+    /// message that is being inserted concurrently may or may not be included.
     pub fn fill(
         &self,
         range: &KeyRange,
@@ -241,22 +246,22 @@ impl Memtable {
         }
     }
 
-    /// Memory that a memtable with one message takes beside [`Memtable::bytes`]. It is within the budget, but to seal a memtable in order
-    /// to get it back would make runs of a few messages.
+    /// Memory that a memtable with at least one message takes in addition to [`Memtable::bytes`]. It counts against the
+    /// budget, but is no reason to seal a memtable: that would make runs of a few messages.
     pub const LEAST_BYTES: usize = Tree::EMPTY_BYTES;
 
-    /// How far it is filled, in bytes: messages, the nodes that they made necessary, and range tombstones. Only writes change it, and a write
-    /// of a range tombstone may make it smaller. Takes no lock.
+    /// The fill level in bytes: messages, the nodes that they required, and range tombstones. Only writes change it;
+    /// writing a range tombstone may decrease it. Takes no lock.
     pub fn bytes(&self) -> usize {
         self.tree().map_or(0, Tree::bytes) + self.range_bytes.load(Ordering::Relaxed)
     }
 
-    /// Memory that it takes, in bytes: [`Memtable::bytes`] with what an empty tree takes.
+    /// Memory taken, in bytes: [`Memtable::bytes`] plus the memory of an empty tree.
     pub fn taken_bytes(&self) -> usize {
         self.bytes() + self.tree().map_or(0, |_| Self::LEAST_BYTES)
     }
 
-    /// The number of point messages; one whose insertion is under way may count.
+    /// The number of point messages; may include some that are being inserted.
     pub fn len(&self) -> usize {
         self.tree().map_or(0, |tree| tree.tally().count)
     }
@@ -276,14 +281,14 @@ impl Memtable {
         self.tally().logical_bytes
     }
 
-    /// Of everything.
+    /// The tally of all messages and range tombstones.
     fn tally(&self) -> Tally {
         let points = self.tree().map(Tree::tally).unwrap_or_default();
         points.and(self.ranges.read().tally)
     }
 }
 
-/// Where a forward scan of `range` goes on after `after`.
+/// The batch with which a forward scan of `range` continues after `after`.
 fn first(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
     match after {
         Some((key, seqno)) if key >= &range.from[..] => tree.ahead(Target { key, seqno }, true),
@@ -291,7 +296,7 @@ fn first(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::
     }
 }
 
-/// Where a backward scan of `range` goes on before `after`.
+/// The batch with which a backward scan of `range` continues before `after`.
 fn last(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::Batch {
     match after {
         Some((key, seqno)) if range.is_above(key) => tree.behind(Some(Target { key, seqno })),
@@ -300,7 +305,7 @@ fn last(tree: &Tree, range: &KeyRange, after: Option<(&[u8], Seqno)>) -> tree::B
     }
 }
 
-/// Whether a scan that began in `range` is still in it.
+/// Whether a record of a scan that began in `range` is still inside it.
 #[inline]
 fn is_inside(record: Record<'_>, range: &KeyRange, reverse: bool) -> bool {
     let before = |key: &[u8]| record.order(Target { key, seqno: NEWEST }).is_lt();

@@ -6,21 +6,23 @@
 //!                              children  ·      ·     ·     ·            of an inner node: one more than slots
 //! ```
 //!
-//! A search touches a record only where heads are equal, so that it costs a cache line or two a node and not a miss a
-//! comparison. That needs heads that differ, hence the bytes *after* what the node's keys have in common, its *prefix*:
+//! A search reads a record only where heads are equal, so it costs one or two cache lines a node instead of a cache
+//! miss per comparison. The heads must differ for that, so they are the bytes *after* the common bytes of the node's
+//! keys, its *prefix*:
 //!
-//! * a node between two *fences* (the separators left and right of it, in whichever ancestor) takes what the fences have
-//!   in common, which every key between them shares too;
-//! * a node at an *edge* of the tree lacks a fence. Its prefix is what its keys happen to have in common: a search compares
-//!   it with the first key, and an insertion of a key that shares less makes it shorter.
+//! * A node between two *fences* (the separators left and right of it, in any ancestor) has the common bytes of its
+//!   fences as prefix, which every key between them shares.
+//! * A node at an *edge* of the tree lacks a fence. Its prefix is the common bytes of its present keys: a search
+//!   compares the prefix with the first key, and inserting a key that shares less shortens it.
 //!
-//! Everything is an atomic under the node's [`Latch`]. Methods that store want the latch locked, or a node that nobody else
-//! knows; methods that load work at any time, but what they tell is worth something only if the latch stood still. Until
-//! that is known, numbers may not fit each other: nothing here panics at that, or goes round in circles. They are always
-//! numbers of *something*: a slot below `len` was stored before that `len` was, and the record before the slot.
+//! All fields are atomics under the node's [`Latch`]. Methods that store require that the latch is locked, or that no
+//! other thread knows the node. Methods that load may be called at any time, but their results are valid only if the
+//! latch's version is unchanged afterwards. Before that check the loaded numbers may be inconsistent; no method here
+//! panics or loops forever because of that. The numbers always refer to existing objects: a slot below `len` was stored
+//! before that `len`, and the record before the slot.
 //!
-//! Invariants, while the latch is free: heads are the records' under the prefix; slots ascend; an upper fence is above all
-//! slots; the lower fence never changes, the upper one with a split of this node only.
+//! Invariants, while the latch is free: heads are those of the records after the prefix; slots ascend; an upper fence
+//! is above all slots; the lower fence never changes, the upper one only when this node is split.
 
 use std::cmp::Ordering as Order;
 
@@ -33,16 +35,16 @@ use crate::base::sync::{AtomicU32, AtomicU64, EXPLORED, Ordering};
 
 /// Slots of a node.
 pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
-/// No record: where a fence is lacking.
+/// The reference in place of a missing fence.
 pub(super) const NONE: Ref = Ref::MAX;
 
-/// What a node says of itself, in one word so that it is never half new.
+/// Node header, packed into one u64 so that it is read and written atomically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) len: usize,
-    /// How many bytes all its keys have in common, or fewer.
+    /// The number of leading bytes that all keys have in common, or a smaller one.
     pub(super) prefix: usize,
-    /// Whether it lacks a fence.
+    /// Whether the node lacks a fence.
     pub(super) edge: bool,
 }
 
@@ -59,13 +61,13 @@ impl Meta {
     }
 }
 
-/// The sorted slots of a node; by itself, a leaf.
+/// The sorted slots of a node. A leaf consists of these only.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Slots {
     pub(super) latch: Latch,
     meta: AtomicU64,
-    /// Of a leaf: how many were inserted into it, and into those that it was split from. Stored under the latch.
+    /// In a leaf: the number of insertions into it and into the leaves from which it was split. Stored under the latch.
     generation: AtomicU64,
     low: AtomicU32,
     high: AtomicU32,
@@ -81,7 +83,7 @@ pub(super) struct Inner {
     children: [AtomicU32; SLOTS + 1],
 }
 
-/// Moves the values from `at` on one place up, and puts `value` there.
+/// Moves the values from `at` on up by one, and stores `value` at `at`.
 macro_rules! shift_in {
     ($cells:expr, $at:expr, $len:expr, $value:expr) => {{
         let cells = &$cells[$at..=$len];
@@ -93,7 +95,7 @@ macro_rules! shift_in {
 }
 
 impl Slots {
-    /// An empty node between two fences, with a prefix that suits an edge.
+    /// An empty node between two fences. `prefix` must be valid for a node at an edge.
     pub(super) fn new(prefix: usize, low: Ref, high: Ref) -> Slots {
         let meta = Meta { len: 0, prefix, edge: low == NONE || high == NONE };
         Slots {
@@ -122,8 +124,8 @@ impl Slots {
         self.refs[slot].load(Ordering::Acquire)
     }
 
-    /// Whether the record in a slot is that of `target`. Unless heads are equal it is not, and the record need not be
-    /// fetched from memory, which would cost as much as the rest of an insertion.
+    /// Whether the record in a slot is that of `target`. If the heads differ it is not, and the record is not read from
+    /// memory, which would cost as much as the rest of an insertion.
     #[inline]
     pub(super) fn holds(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
         slot < meta.len
@@ -131,11 +133,12 @@ impl Slots {
             && arena.record(self.record(slot)).order(target).is_eq()
     }
 
-    /// Whether the slot before `slot` is a newer message of the key of `target`, which belongs into `slot`. As in
-    /// [`Slots::holds`], the record is fetched only if heads are equal.
+    /// Whether the slot before `slot` is a newer message of the key of `target`, whose position is `slot`. As in
+    /// [`Slots::holds`], the record is read only if the heads are equal.
     #[inline]
     pub(super) fn follows_newer(&self, arena: &Arena, meta: Meta, slot: usize, target: Target<'_>) -> bool {
-        // A newer one in the leaf before would have made this leaf's fence a message of the key, and that is in slot 0.
+        // If a newer message is in the previous leaf, this leaf's lower fence is a message of the key, too, and is in
+        // slot 0.
         slot > 0
             && self.heads[slot - 1].load(Ordering::Acquire) == head(target.key, meta.prefix)
             && arena.record(self.record(slot - 1)).is_of(target.key)
@@ -149,12 +152,12 @@ impl Slots {
         self.high.load(Ordering::Acquire)
     }
 
-    /// How many slots are before `target`; with `or_at`, also one that is equal.
+    /// The number of slots before `target`; with `or_at`, a slot equal to it is counted.
     #[inline]
     pub(super) fn rank(&self, arena: &Arena, meta: Meta, target: Target<'_>, or_at: bool) -> usize {
         let Meta { len, prefix, edge } = meta;
         if edge && prefix > 0 && len > 0 {
-            // Heads speak of keys that share the prefix only.
+            // Heads are comparable only for keys that share the prefix.
             let first = arena.record(self.record(0));
             if first.common_with(target.key) < prefix {
                 return if first.order(target).is_lt() { len } else { 0 };
@@ -171,7 +174,8 @@ impl Slots {
             Order::Equal => or_at,
             Order::Greater => false,
         };
-        // Most often they are messages of the target's key, and all older: each of these records would be fetched from memory.
+        // Equal heads mostly belong to older messages of the target's key; each of these records would be read from
+        // memory.
         if !before(&self.refs[first]) {
             return first;
         }
@@ -180,7 +184,8 @@ impl Slots {
         rest + self.refs[rest..rest + ties].partition_point(before)
     }
 
-    /// Puts a record into slot `at`.
+    /// Inserts a record into slot `at`.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     pub(super) fn insert(&self, arena: &Arena, at: usize, record: Ref) {
         let meta = self.admit(arena, record);
         assert!(meta.len < SLOTS && at <= meta.len);
@@ -189,7 +194,8 @@ impl Slots {
         self.set_meta(Meta { len: meta.len + 1, ..meta });
     }
 
-    /// The generation of an insertion, under the latch; the next one has the next (002 §3.6.4).
+    /// The generation of an insertion; increments by one each time (002 §3.6.4).
+    /// REQUIRES: the caller holds the latch locked.
     #[inline]
     pub(super) fn next_generation(&self) -> u64 {
         let generation = self.generation.load(Ordering::Relaxed);
@@ -197,7 +203,8 @@ impl Slots {
         generation
     }
 
-    /// Makes the prefix one that a new record shares.
+    /// Shortens the prefix to one that a new record shares.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     #[inline]
     fn admit(&self, arena: &Arena, record: Ref) -> Meta {
         let meta = self.meta();
@@ -212,7 +219,8 @@ impl Slots {
         self.set_prefix(arena, shared.min(meta.prefix))
     }
 
-    /// Changes the prefix, and the heads with it.
+    /// Changes the prefix and all heads.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn set_prefix(&self, arena: &Arena, prefix: usize) -> Meta {
         let meta = self.meta();
         let changed = Meta { prefix, ..meta };
@@ -226,11 +234,12 @@ impl Slots {
     }
 
     /// A new node with the slots from `from` on, right of the fence `low`.
+    /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Slots {
         let (meta, high) = (self.meta(), self.high());
         let right = Slots::new(meta.prefix, low, high);
         if !SeededBug::GenerationNotInherited.is_on() {
-            // Nobody inserts meanwhile: the node is claimed.
+            // No thread inserts concurrently, since the node is claimed.
             right.generation.store(self.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         for i in from..meta.len {
@@ -242,7 +251,8 @@ impl Slots {
         right
     }
 
-    /// Forgets the slots from `len` on: they are right of the fence `high`, in another node.
+    /// Removes the slots from `len` on, which are in another node, right of the fence `high`.
+    /// REQUIRES: the caller holds the latch locked.
     pub(super) fn truncate(&self, arena: &Arena, len: usize, high: Ref) {
         let meta = Meta { len, edge: self.low() == NONE, ..self.meta() };
         self.set_meta(meta);
@@ -250,7 +260,7 @@ impl Slots {
         self.refit(arena);
     }
 
-    /// Makes the prefix that of the fences, where there are two; at an edge it stays.
+    /// Sets the prefix to the common bytes of the fences, if there are two; at an edge it stays.
     fn refit(&self, arena: &Arena) {
         if !self.meta().edge {
             self.set_prefix(arena, arena.record(self.low()).common(arena.record(self.high())));
@@ -259,26 +269,28 @@ impl Slots {
 }
 
 impl Inner {
-    /// A node without slots above `child`, which has this prefix.
+    /// A node without slots above `child`, whose prefix is `prefix`.
     pub(super) fn above(child: u32, prefix: usize) -> Inner {
         let children = std::array::from_fn(|i| AtomicU32::new(if i == 0 { child } else { 0 }));
         Inner { slots: Slots::new(prefix, NONE, NONE), children }
     }
 
-    /// The child right of so many slots.
+    /// The child right of `rank` slots.
     #[inline]
     pub(super) fn child(&self, rank: usize) -> u32 {
         self.children[rank].load(Ordering::Acquire)
     }
 
-    /// Puts a separator into slot `at`, and `child` right of it.
+    /// Inserts a separator into slot `at`, and `child` right of it.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     pub(super) fn insert(&self, arena: &Arena, at: usize, separator: Ref, child: u32) {
         let len = self.slots.meta().len;
         shift_in!(self.children, at + 1, len + 1, child);
         self.slots.insert(arena, at, separator);
     }
 
-    /// A new node with the slots from `from` on and all children between and right of them, right of the fence `low`.
+    /// A new node, right of the fence `low`, with the slots from `from` on and the children between and right of them.
+    /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Inner {
         let len = self.slots.meta().len;
         let child = |i: usize| if from + i <= len { self.children[from + i].load(Ordering::Relaxed) } else { 0 };
@@ -288,12 +300,12 @@ impl Inner {
 
 #[cfg(test)]
 impl Slots {
-    /// The heads, as they stand.
+    /// The present heads.
     pub(super) fn heads(&self) -> Vec<u64> {
         self.heads[..self.meta().len].iter().map(|head| head.load(Ordering::Acquire)).collect()
     }
 
-    /// The records, as they stand.
+    /// The present records.
     pub(super) fn records(&self) -> Vec<Ref> {
         (0..self.meta().len).map(|slot| self.record(slot)).collect()
     }

@@ -1,18 +1,18 @@
-//! A message as it lies in the arena: words that are written once, before anyone can find them.
+//! The layout of a message in the arena: words that are written once, before their reference is published.
 //!
 //! ```text
 //!   | seqno 8 | kind 1 | – | key length 2 | value length 4 | key, padded with zeros to 8 | value, padded to 8 |
 //! ```
 //!
-//! The words are atomics, so that the engine needs no `unsafe` to share them while their neighbours are being written:
-//! loads and stores of them are plain moves. The writer publishes the reference with `Release` when all words are there,
-//! and readers load it with `Acquire`, so relaxed accesses are enough here.
+//! The words are atomics, so that threads share them without `unsafe` while neighbouring words are being written; their
+//! relaxed loads and stores are plain moves. The writer publishes the reference with `Release` after all words are
+//! written, and readers load it with `Acquire`, so relaxed accesses suffice here.
 //!
-//! Keys are compared a word at a time, where they lie. A reader that hands a message on copies it: a lookup into a
+//! Keys are compared in place, one word at a time. A reader copies a message before it passes it on: a lookup into a
 //! [`Scratch`], a cursor into its block.
 //!
-//! Invariant: the last word of a key ends with zeros, so that words, turned big-endian, are ascending with keys; keys that
-//! differ by zeros at the end only are told apart by their lengths.
+//! Invariant: the last word of a key is padded with zeros, so that big-endian words ascend with the keys; keys that
+//! differ only by trailing zeros are distinguished by their lengths.
 
 use std::cmp::Ordering as Order;
 
@@ -26,16 +26,17 @@ use crate::base::{Entry, EntryBlock, Kind, Seqno};
 pub(super) const WORD: usize = 8;
 /// Words before the key.
 const HEADER: usize = 2;
-/// Words of a message that a [`Scratch`] takes without an allocation.
+/// The most words of a message that a [`Scratch`] holds without an allocation.
 const NEAR: usize = 32;
 
-/// The words of a record of `entry`.
+/// The number of words of a record of `entry`.
 #[inline]
 pub(super) fn words(entry: &Entry<'_>) -> usize {
     HEADER + entry.key.len().div_ceil(WORD) + entry.value.len().div_ceil(WORD)
 }
 
-/// Writes a record of `entry` into words that nobody knows yet.
+/// Writes a record of `entry`.
+/// REQUIRES: no other thread knows the words yet.
 #[inline]
 pub(super) fn write(to: &[Word], entry: &Entry<'_>) {
     debug_assert_eq!(to.len(), words(entry));
@@ -58,7 +59,7 @@ fn write_bytes(to: &[Word], bytes: &[u8]) {
     }
 }
 
-/// The first 8 bytes of `key` after `prefix`, padded with zeros. Ascending with the key.
+/// The first 8 bytes of `key` after `prefix` bytes, padded with zeros. Ascends with the key.
 #[inline]
 pub(super) fn head(key: &[u8], prefix: usize) -> u64 {
     let rest = key.get(prefix..).unwrap_or_default();
@@ -72,7 +73,7 @@ pub(super) fn head(key: &[u8], prefix: usize) -> u64 {
     }
 }
 
-/// A record in the arena, and what lies behind it.
+/// A record in the arena; the slice extends beyond it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a>(&'a [Word]);
 
@@ -107,7 +108,7 @@ impl<'a> Record<'a> {
         self.0[HEADER..HEADER + len].iter().map(|word| u64::from_be(word.load(Ordering::Relaxed)))
     }
 
-    /// As [`head`], of this record's key.
+    /// [`head`] of this record's key.
     #[inline]
     pub(super) fn head(self, prefix: usize) -> u64 {
         let shift = (prefix % WORD * 8) as u32;
@@ -116,26 +117,26 @@ impl<'a> Record<'a> {
         if shift == 0 { first } else { first << shift | second >> (u64::BITS - shift) }
     }
 
-    /// How many bytes two keys have in common.
+    /// The number of leading bytes that the two keys have in common.
     pub(super) fn common(self, other: Record<'_>) -> usize {
         let limit = self.key_len().min(other.key_len());
         common(limit, self.key().zip(other.key()))
     }
 
-    /// How many bytes the key has in common with `key`.
+    /// The number of leading bytes that the key has in common with `key`.
     #[inline]
     pub(super) fn common_with(self, key: &[u8]) -> usize {
         let limit = self.key_len().min(key.len());
         common(limit, self.key().zip((0..).map(|i| head(key, i * WORD))))
     }
 
-    /// Whether this is the key.
+    /// Whether the record's key equals `key`.
     #[inline]
     pub(super) fn is_of(self, key: &[u8]) -> bool {
         self.key_len() == key.len() && self.key().enumerate().all(|(i, word)| word == head(key, i * WORD))
     }
 
-    /// The order of this record and `target`: keys ascending, seqnos descending.
+    /// Compares this record with `target`: keys ascending, seqnos descending.
     #[inline]
     pub(super) fn order(self, target: Target<'_>) -> Order {
         for (i, word) in self.key().enumerate() {
@@ -144,7 +145,7 @@ impl<'a> Record<'a> {
                 unequal => return unequal,
             }
         }
-        // Equal as far as this key goes: the longer one is greater.
+        // Equal up to the length of this key: the longer key is greater.
         self.key_len().cmp(&target.key.len()).then_with(|| target.seqno.cmp(&self.seqno()))
     }
 
@@ -185,7 +186,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// How many of the first `limit` bytes of two keys are equal, by the words of both.
+/// The number of equal leading bytes of two keys, at most `limit`, computed from the words of both.
 #[inline]
 fn common(limit: usize, mut words: impl Iterator<Item = (u64, u64)>) -> usize {
     let mut equal = 0;
@@ -196,7 +197,7 @@ fn common(limit: usize, mut words: impl Iterator<Item = (u64, u64)>) -> usize {
     unequal.map_or(limit, |bytes| (equal - WORD + bytes).min(limit))
 }
 
-/// Where a message is copied to: small ones without an allocation.
+/// The destination of a message copy; small messages need no allocation.
 #[derive(Debug)]
 pub(super) struct Scratch {
     near: [u64; NEAR],
@@ -237,7 +238,7 @@ mod tests {
 
     fn record(key: &[u8], seqno: u64, value: &[u8]) -> Vec<Word> {
         let entry = Entry { key, seqno: Seqno(seqno), kind: Kind::Merge, value };
-        // What lies there before and behind is of no account.
+        // The words before and after the record have arbitrary content.
         let words: Vec<Word> = (0..words(&entry) + 3).map(|_| Word::new(u64::MAX)).collect();
         write(&words[..super::words(&entry)], &entry);
         words

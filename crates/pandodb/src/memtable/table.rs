@@ -1,34 +1,36 @@
-//! An append-only table: things that are added once, found by their number without a lock, and never moved.
+//! An append-only table: values are added once, found by their number without a lock, and never moved.
 //!
 //! ```text
-//!   segments  | 0 | 1 | 2 | 3 | …        segment k holds FIRST × 2^k cells and is made when its first number is given out
+//!   segments  | 0 | 1 | 2 | 3 | …        segment k holds FIRST × 2^k cells, created on first use
 //!               │   │   └─▶ | · · · · · · · · · · · · · · · · |
 //!               │   └─────▶ | · · · · · · · · |
 //!               └─────────▶ | · · · · |
 //! ```
 //!
-//! A thread that pushes takes the next number, fills its cell, and only then tells others the number: so a thread that knows a
-//! number finds the cell filled, and the segment made. That needs a `Release` where the number is published and an `Acquire` where it
-//! is read, and both callers have them: numbers of nodes stand in their parents' children and in the anchor, numbers of chunks in
-//! references to records, and all of these are stored with `Release` and loaded with `Acquire`. `next` is not a way to learn a
-//! number, so it needs no order (unlike the pool's count of frames, `pool/hand.rs`). Nothing is freed before the table, so what was found
-//! stays; this is what spares readers of the memtable any counting of who reads what.
+//! Steps: a thread that pushes takes the next number, fills its cell, and publishes the number afterwards.
+//!
+//! Invariant: a thread that knows a number finds the segment created and the cell filled. This requires that the number
+//! is published with `Release` and read with `Acquire`, which both callers do: numbers of nodes are in their parents'
+//! children and in the anchor, numbers of chunks in references to records, and all of these are stored with `Release`
+//! and loaded with `Acquire`. No thread learns a number from `next`, so `next` needs no ordering (unlike the pool's
+//! count of frames, `pool/hand.rs`). Nothing is freed before the table, so readers of the memtable need no reference
+//! counts or epochs.
 
 use crate::base::sync::{AtomicUsize, EXPLORED, Once, Ordering};
 
-/// Cells of the first segment, a power of two: few, since most of many keyspaces hold little.
+/// Cells of the first segment, a power of two. Small, since with many keyspaces most hold little.
 const FIRST: usize = if EXPLORED { 2 } else { 4 };
 
 type Segment<T> = Box<[Once<T>]>;
 
-/// See the module's documentation. `SEGMENTS`: as many as the memory of a machine may need.
+/// See the module documentation. `SEGMENTS` bounds the number of values.
 #[derive(Debug)]
 pub(super) struct Table<T, const SEGMENTS: usize> {
     segments: [Once<Segment<T>>; SEGMENTS],
     next: AtomicUsize,
 }
 
-/// The segment of a number, and the place in it.
+/// The segment of a number, and the index in it.
 #[inline]
 fn place(number: u32) -> (usize, usize) {
     let shifted = number as usize + FIRST;
@@ -42,13 +44,13 @@ impl<T, const SEGMENTS: usize> Table<T, SEGMENTS> {
         Table { segments: std::array::from_fn(|_| Once::new()), next: AtomicUsize::new(0) }
     }
 
-    /// How many numbers were given out.
+    /// How many numbers were assigned.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Adds `value`; returns its number, which nobody else knows yet.
+    /// Adds `value`; returns its number, which no other thread knows yet.
     pub(super) fn push(&self, value: T) -> u32 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         assert!(number < FIRST * ((1 << SEGMENTS) - 1), "a memtable is sealed long before");
@@ -59,10 +61,10 @@ impl<T, const SEGMENTS: usize> Table<T, SEGMENTS> {
         number as u32
     }
 
-    /// What has the number `number`.
+    /// The value with the number `number`.
     ///
     /// # Panics
-    /// If nothing has it.
+    /// If there is no such value.
     #[inline]
     pub(super) fn get(&self, number: u32) -> &T {
         let (segment, at) = place(number);
@@ -70,7 +72,7 @@ impl<T, const SEGMENTS: usize> Table<T, SEGMENTS> {
         cell.expect("a number that was published")
     }
 
-    /// Everything in the table, which is empty afterwards.
+    /// Removes and returns all values.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.next = AtomicUsize::new(0);
         let cells = self.segments.iter_mut().filter_map(Once::take).flat_map(|segment| segment.into_vec());
@@ -83,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_stands_for_what_was_pushed() {
+    fn a_number_refers_to_the_pushed_value() {
         let mut table = Table::<u32, 20>::new();
         for number in 0..1000u32 {
             assert_eq!(table.push(number * 3), number);

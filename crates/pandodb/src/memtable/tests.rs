@@ -1,4 +1,4 @@
-//! The memtable against a `BTreeMap`, its invariants, and readers beside a writer.
+//! The memtable compared with a `BTreeMap`, its invariants, and readers concurrent with a writer.
 
 mod writers;
 
@@ -28,7 +28,7 @@ fn put(memtable: &Memtable, key: &[u8], seqno: u64, value: &[u8]) {
     memtable.insert(Entry { key, seqno: Seqno(seqno), kind: Kind::Put, value });
 }
 
-/// Everything of a range, in blocks of `max_entries` and `max_bytes`.
+/// All messages of a range, read in blocks of `max_entries` and `max_bytes`.
 fn scan(memtable: &Memtable, range: &KeyRange, reverse: bool, max_entries: usize, max_bytes: usize) -> Vec<Row> {
     let (mut rows, mut block) = (Vec::<Row>::new(), EntryBlock::new());
     loop {
@@ -44,7 +44,8 @@ fn scan(memtable: &Memtable, range: &KeyRange, reverse: bool, max_entries: usize
 }
 
 impl Tree {
-    /// Checks the invariants of the module documentation, reading everything. Nobody may write meanwhile.
+    /// Checks the invariants of the module documentation by reading everything.
+    /// REQUIRES: no concurrent writer.
     fn check(&self) {
         let mut leaves = Vec::new();
         self.check_node(self.root(), NONE, NONE, &mut leaves);
@@ -111,7 +112,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     #[test]
-    fn it_does_what_an_ordered_map_does(
+    fn it_behaves_as_an_ordered_map(
         keys in prop::collection::vec(key(), 1..600),
         only_long in any::<bool>(),
         order in 0u8..3,
@@ -153,7 +154,7 @@ proptest! {
             expect.reverse();
             prop_assert_eq!(scan(&memtable, &range, true, sizes.0, sizes.1), expect);
         }
-        // Positions that no message has.
+        // Positions of nonexistent messages.
         for (key, seqno) in &probes {
             for (reverse, range) in [(false, KeyRange::all()), (true, KeyRange::all())] {
                 let mut block = EntryBlock::new();
@@ -167,7 +168,7 @@ proptest! {
     }
 }
 
-/// Enough for three levels, in the orders that split nodes differently.
+/// Enough messages for three levels, in orders that split nodes differently.
 #[test]
 fn large_trees_hold_their_invariants_in_every_order_of_insertion() {
     let orders: [fn(u64) -> u64; 4] =
@@ -208,7 +209,7 @@ fn many_versions_of_one_key_span_leaves() {
 fn range_tombstones_are_found_while_they_are_inserted() {
     let memtable = memtable();
     assert!(memtable.is_empty() && memtable.fragments().is_empty() && memtable.tombstones().is_empty());
-    // A queue: consume, then delete what was consumed, one after the other.
+    // A queue: consume, then delete the consumed entries, one after the other.
     for i in 1..=20_000u64 {
         let range = KeyRange::new([], i.to_be_bytes());
         memtable.insert_range(&RangeTombstone { range, seqno: Seqno(i) });
@@ -245,7 +246,7 @@ fn chunks_are_recycled_up_to_the_bound() {
     let again = filled(10);
     assert_eq!(pool.free_bytes(), CHUNK_BYTES);
     assert_eq!(visited(&again, &5u64.to_be_bytes(), 5, 1)[0].3, [1; 200_000]);
-    // The largest record, and one that just does not fit any more.
+    // The largest record, and one that does not fit into the rest of the chunk.
     let (key, value) = (vec![9; crate::base::MAX_KEY], vec![3; crate::base::MAX_OPERAND]);
     (100..110).for_each(|seqno| put(&again, &key, seqno, &value));
     assert!(visited(&again, &key, 200, 99).iter().all(|row| row.0 == key && row.3 == value));
@@ -253,13 +254,13 @@ fn chunks_are_recycled_up_to_the_bound() {
 
 #[test]
 #[should_panic(expected = "given out twice")]
-fn a_seqno_is_not_given_out_twice_for_a_key() {
+fn inserting_a_key_twice_with_one_seqno_panics() {
     let memtable = memtable();
     put(&memtable, b"k", 5, b"");
     put(&memtable, b"k", 5, b"again");
 }
 
-/// A writer and two readers: what the writer has published is there, complete, in order, from both ends.
+/// A writer and two readers: the writer's published messages are found, complete and in order, from both ends.
 #[test]
 fn readers_see_a_prefix_of_the_writes_while_they_happen() {
     const KEYS: u64 = 64;
@@ -300,7 +301,8 @@ fn readers_see_a_prefix_of_the_writes_while_they_happen() {
     memtable.tree().unwrap().check();
 }
 
-/// Of one key generations go up with seqnos, wherever its leaf was split from; and what comes late has none.
+/// The generations of one key ascend with its seqnos, even if its leaf was split; a message older than an existing one
+/// gets none.
 #[test]
 fn generations_follow_a_key_through_splits() {
     let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
@@ -320,7 +322,7 @@ fn generations_follow_a_key_through_splits() {
     }
 }
 
-/// A lender that counts, and calls back while it lends.
+/// A lender that counts bytes and calls `meanwhile` while it lends.
 struct Counting {
     lent: std::sync::atomic::AtomicUsize,
     most: std::sync::atomic::AtomicUsize,
@@ -361,7 +363,7 @@ fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
     put(&memtable, b"key", 1, b"value");
     let (charged, lent) = (memtable.bytes(), lender.lent.load(Ordering::Relaxed));
     assert!(charged < 100 && lent <= 4 << 10, "one message is charged {charged} bytes and borrows {lent}");
-    // What is charged is what was borrowed, to a chunk, at every size.
+    // At every size the charged bytes match the borrowed ones, up to a chunk.
     for seqno in 2..40_000u64 {
         put(&memtable, &seqno.to_be_bytes(), seqno, &[7; 100]);
         if seqno.is_multiple_of(1_000) {
@@ -374,12 +376,12 @@ fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
     }
     drop(memtable);
     drop(chunks);
-    assert_eq!(lender.lent.load(Ordering::Relaxed), 0, "all is given back");
+    assert_eq!(lender.lent.load(Ordering::Relaxed), 0, "all memory was released");
 }
 
-/// To borrow memory evicts blocks, which takes long: meanwhile other threads write into what is left.
+/// Borrowing memory evicts blocks, which takes long; other threads write into the remaining space meanwhile.
 #[test]
-fn nobody_waits_for_a_thread_that_borrows_memory() {
+fn no_thread_waits_for_a_thread_that_borrows_memory() {
     let place: Arc<std::sync::OnceLock<Arc<Memtable>>> = Arc::default();
     let (seqno, held_up) = (Arc::new(std::sync::atomic::AtomicU64::new(1_000_000)), Arc::new(AtomicUsize::new(0)));
     let lender = {
@@ -401,7 +403,7 @@ fn nobody_waits_for_a_thread_that_borrows_memory() {
     let memtable = Arc::new(Memtable::new(1, chunks));
     put(&memtable, b"first", 1, b"");
     assert!(place.set(memtable.clone()).is_ok());
-    // Too long for what is left of the chunk, of which most is free.
+    // Too long for the rest of the chunk, most of which is free.
     put(&memtable, b"long", 2, &[1; 600]);
     assert_eq!(held_up.load(Ordering::Relaxed), 0, "another thread waited for a lock while memory was borrowed");
     assert!(seqno.load(Ordering::Relaxed) > 1_000_000, "nothing was borrowed meanwhile");

@@ -1,4 +1,4 @@
-//! The B+-tree over the arena: many readers and many writers, each latching a node or two for a moment.
+//! The B+-tree over the arena, with concurrent readers and writers; a writer latches one or two nodes for a short time.
 //!
 //! ```text
 //!   anchor ─▶ root          | separator | separator |          a separator is the first record right of it
@@ -8,31 +8,33 @@
 //!            leaf      leaf  …   [low fence, high fence)        leaves know their fences, not their neighbours
 //! ```
 //!
-//! *Reading* takes nothing: load a node's version, load from the node, load the child's version, see that the node's is
-//! still the same, go on with the child (*optimistic lock coupling*). If it is not, begin again at the root.
+//! *Reading* takes no latch: load a node's version, load from the node, load the child's version, check that the node's
+//! version is unchanged, continue with the child (*optimistic lock coupling*). If the version has changed, restart at
+//! the root.
 //!
-//! *Inserting* goes down in the same way, finds the slot, and locks the leaf at the version at which it was searched.
+//! *Inserting* descends in the same way, finds the slot, and locks the leaf at the version at which it was searched.
 //!
-//! *Splitting* is preemptive (002 §3.6.2): who meets a full node on the way down splits it before going on, so that the
-//! node above has room:
+//! *Splitting* is preemptive (002 §3.6.2): an insertion that meets a full node during its descent splits it before it
+//! goes on, so that the parent has room:
 //!
-//! 1. claim the full node: others go on reading it;
-//! 2. build the right half, which nobody knows yet;
-//! 3. lock the node above at the version at which it was passed, then the full node;
-//! 4. put the separator and the new half into the node above, and let go of it;
-//! 5. forget the right half in the full node, and let go of it.
+//! 1. claim the full node; readers may still read it;
+//! 2. build the right half, which no other thread knows yet;
+//! 3. lock the parent at the version at which it was passed, then the full node;
+//! 4. insert the separator and the new half into the parent, and unlock it;
+//! 5. remove the right half from the full node, and unlock it.
 //!
-//! That is the paper's shadow splitting, in memory: the node above is held while a slot is put in, not while half a node is
-//! copied; and whoever finds the new half through the node above waits for step 5 before it reads the old one. Where a
-//! claim or lock is refused, somebody else is splitting: an inner node that is full is passed all the same, for a full leaf
-//! one begins again at the root. All steps try and none waits, so the order of latches cannot be wrong.
+//! This is the paper's shadow splitting, in memory: the parent is locked while one slot is inserted, not while half a
+//! node is copied. A thread that finds the new half through the parent waits for step 5 before it reads the old one. If
+//! a claim or lock fails, another thread is splitting: the insertion passes a full inner node, but restarts at the root
+//! for a full leaf. All steps try and none waits, so no order of latches is needed.
 //!
-//! Appends at the right edge, and at the left, leave full nodes behind. Nothing is ever removed or freed, so a number of a
-//! node stays good, and a position is a (key, seqno). A scan takes from one leaf what it wants, at one version, and goes on
-//! at the leaf's fence: a search more for 64 slots, and no links between leaves that a split would have to mend.
+//! Appends at the right edge, and at the left, leave full nodes behind. Nothing is ever removed or freed, so the number
+//! of a node stays valid, and a position is a (key, seqno). A scan copies references from one leaf, at one version, and
+//! continues at the leaf's fence. That is one more search for 64 slots, and there are no links between leaves for a
+//! split to update.
 //!
-//! Invariants: (key ascending, seqno descending) is strictly ascending along the leaves; only a root may be an empty leaf;
-//! see also [`super::node`].
+//! Invariants: (key ascending, seqno descending) is strictly ascending along the leaves; only the root may be an empty
+//! leaf; see also [`super::node`].
 //!
 //! Source: 002 §3.6.2; Leis, Haubenschild, Neumann, *Optimistic Lock Coupling*, 2019.
 
@@ -47,14 +49,14 @@ use super::table::Table;
 use crate::base::sync::{AtomicU64, Ordering, relax};
 use crate::base::{Entry, MAX_KEY};
 
-/// Segments of the tables of nodes: a quarter of a thousand million nodes, more than records of 32 GiB need.
+/// Segments of the node tables: they hold 268 million nodes, more than records of 32 GiB need.
 const NODE_SEGMENTS: usize = 26;
 
-/// Where the root is.
+/// The location of the root.
 #[derive(Debug)]
 struct Anchor {
     latch: Latch,
-    /// Number and level in one word: they change together.
+    /// Number and level in one word, since they change together.
     root: AtomicU64,
 }
 
@@ -65,7 +67,7 @@ pub(super) struct NodeNo {
     pub(super) number: u32,
 }
 
-/// A node, found.
+/// A reference to a node.
 #[derive(Clone, Copy)]
 pub(super) enum Node<'a> {
     Leaf(&'a Slots),
@@ -82,7 +84,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// A node on the way down, at the version at which it was met.
+/// A node of a descent, with the version at which it was reached.
 #[derive(Clone, Copy)]
 struct Stop<'a> {
     no: NodeNo,
@@ -90,19 +92,19 @@ struct Stop<'a> {
     version: Version,
 }
 
-/// What was passed on the way to a node, at which version, and where.
+/// The parent of a node in a descent: its version, and the slot at which the descent left it.
 #[derive(Clone, Copy)]
 enum Above<'a> {
     Anchor(Version),
     Inner(&'a Inner, Version, usize),
 }
 
-/// Records in a row, taken from one leaf at one moment.
+/// Consecutive records, copied from one leaf at one version.
 #[derive(Debug)]
 pub(super) struct Batch {
     refs: [Ref; SLOTS],
     len: usize,
-    /// The leaf's fence on the far side; [`NONE`] at the end of the tree.
+    /// The leaf's fence in the direction of the scan; [`NONE`] at the end of the tree.
     pub(super) fence: Ref,
 }
 
@@ -114,7 +116,7 @@ impl Batch {
     }
 }
 
-/// See the module's documentation.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) arena: Arena,
@@ -141,17 +143,17 @@ impl Tree {
         self.arena.bytes()
     }
 
-    /// What was put in.
+    /// The tally of all inserted messages.
     pub(super) fn tally(&self) -> Tally {
         self.arena.tally()
     }
 
-    /// The root at this moment.
+    /// The current root.
     pub(super) fn root(&self) -> NodeNo {
         NodeNo::unpack(self.anchor.root.load(Ordering::Acquire))
     }
 
-    /// The node of a number.
+    /// The node with a number.
     #[inline]
     pub(super) fn node(&self, no: NodeNo) -> Node<'_> {
         match no.level {
@@ -160,7 +162,8 @@ impl Tree {
         }
     }
 
-    /// Adds a message; its (key, seqno) must be new. The generation of its leaf, unless a newer one of its key was there.
+    /// Adds a message; its (key, seqno) must be new. Returns the generation of its leaf, or `None` if a newer one of
+    /// its key is there.
     pub(super) fn insert(&self, entry: &Entry<'_>) -> Option<u64> {
         let record = self.arena.push(entry);
         let target = Target { key: entry.key, seqno: entry.seqno };
@@ -174,7 +177,7 @@ impl Tree {
         }
     }
 
-    /// One descent of an insertion; `None`: once more.
+    /// One descent of an insertion; `None` means retry.
     fn try_insert(&self, target: Target<'_>, record: Ref) -> Option<Option<u64>> {
         let (leaf, version) = self.descend_for_insert(target)?;
         let meta = leaf.meta();
@@ -185,7 +188,7 @@ impl Tree {
         let taken = leaf.holds(&self.arena, meta, at, target);
         let late = leaf.follows_newer(&self.arena, meta, at, target);
         let locked = leaf.latch.lock(version)?;
-        // Only now it is sure that all of this belonged together.
+        // The lock succeeded, so the values loaded above are consistent.
         if taken {
             drop(locked);
             panic!("seqno {} was given out twice for a key", target.seqno);
@@ -196,7 +199,7 @@ impl Tree {
         Some((!late).then_some(generation))
     }
 
-    /// The root, and the version of the anchor.
+    /// The root, and the version of the anchor; `None` means retry.
     #[inline]
     fn start(&self) -> Option<(Stop<'_>, Version)> {
         let anchor = self.anchor.latch.read();
@@ -206,7 +209,7 @@ impl Tree {
         self.anchor.latch.is_still(anchor).then_some((Stop { no, node, version }, anchor))
     }
 
-    /// The leaf for `target`: full nodes on the way are split.
+    /// Finds the leaf for `target` and splits full nodes on the way; `None` means retry.
     fn descend_for_insert(&self, target: Target<'_>) -> Option<(&Slots, Version)> {
         let (mut stop, anchor) = self.start()?;
         let mut above = Above::Anchor(anchor);
@@ -226,7 +229,8 @@ impl Tree {
         }
     }
 
-    /// The child of `inner`, which is `stop`, right of so many slots; `None` if it may be the wrong one.
+    /// The child right of `rank` slots of `inner`, the node of `stop`; `None` if the node has changed and the child may
+    /// be wrong.
     #[inline]
     fn enter<'a>(&'a self, inner: &Inner, stop: Stop<'_>, rank: usize) -> Option<Stop<'a>> {
         let no = NodeNo { level: stop.no.level - 1, number: inner.child(rank) };
@@ -235,7 +239,8 @@ impl Tree {
         inner.slots.latch.is_still(stop.version).then_some(Stop { no, node, version })
     }
 
-    /// Splits the full node `stop`, by the steps of the module's documentation; `None` if somebody was in the way.
+    /// Splits the full node `stop`, by the steps of the module documentation; `None` if another thread has changed or
+    /// latched a node.
     #[cold]
     fn split(&self, above: Above<'_>, stop: Stop<'_>, target: Target<'_>) -> Option<()> {
         let slots = stop.node.slots();
@@ -276,18 +281,18 @@ impl Tree {
         }
     }
 
-    /// Locks what is above a full node, if it has room and stands as it was.
+    /// Locks the parent of a full node, if it has room and is unchanged.
     fn lock_above<'a>(&'a self, above: Above<'a>) -> Option<Over<'a>> {
         match above {
             Above::Anchor(version) => Some(Over::Anchor(self.anchor.latch.lock(version)?)),
-            // It was passed full, because somebody else was splitting it.
+            // The parent was passed although it is full, because another thread was splitting it.
             Above::Inner(inner, ..) if inner.slots.meta().len == SLOTS => None,
             Above::Inner(inner, version, rank) => Some(Over::Inner(inner, rank, inner.slots.latch.lock(version)?)),
         }
     }
 
-    /// Goes down to a leaf; `rank` chooses between a node's children. Returns what `take` takes from the leaf, once it is
-    /// sure that it was the right one and stood still.
+    /// Descends to a leaf; `rank` chooses between a node's children. Returns the result of `take` for the leaf, after
+    /// checking that it was the right leaf and did not change meanwhile.
     #[inline]
     fn visit<R>(&self, rank: impl Fn(&Slots, Meta) -> usize, take: impl Fn(&Slots, Meta) -> R) -> R {
         let descend = || {
@@ -326,7 +331,7 @@ impl Tree {
         })
     }
 
-    /// The records from `target` on, or after it, as far as they are in one leaf; then the upper fence.
+    /// The records from `target` on, or after it, within one leaf, and the leaf's upper fence.
     pub(super) fn ahead(&self, target: Target<'_>, after: bool) -> Batch {
         let child = |slots: &Slots, meta| slots.rank(&self.arena, meta, target, true);
         self.visit(child, |leaf, meta| {
@@ -334,14 +339,15 @@ impl Tree {
         })
     }
 
-    /// The records before `target`, or before the end, as far as they are in one leaf; then the lower fence.
+    /// The records before `target`, or before the end, within one leaf, and the leaf's lower fence.
     pub(super) fn behind(&self, target: Option<Target<'_>>) -> Batch {
-        // Where a separator is the target itself, what is before it is left of it.
+        // If a separator equals the target, the records before the target are left of it.
         let rank = |slots: &Slots, meta: Meta| target.map_or(meta.len, |to| slots.rank(&self.arena, meta, to, false));
         self.visit(rank, |leaf, meta| Batch::copy(leaf, 0, rank(leaf, meta), leaf.low()))
     }
 
-    /// All records of the leaf on the far side of a fence. It ends there, however often it was split: no slot is looked for.
+    /// All records of the leaf on the other side of a fence. That leaf ends at the fence however often it was split, so
+    /// no slot is searched.
     pub(super) fn beyond(&self, fence: Ref, reverse: bool) -> Batch {
         let mut place = Scratch::new();
         let target = self.arena.record(fence).place(&mut place);
@@ -372,13 +378,13 @@ impl NodeNo {
     }
 }
 
-/// What is above a node that is split, locked.
+/// The locked parent of a node that is being split.
 enum Over<'a> {
     Anchor(Locked<'a>),
     Inner(&'a Inner, usize, Locked<'a>),
 }
 
-/// The right half of a node, which nobody knows yet.
+/// The right half of a node, which no other thread knows yet.
 enum Half {
     Leaf(Box<Slots>),
     Inner(Box<Inner>),
@@ -393,7 +399,7 @@ impl Half {
         }
     }
 
-    /// Gives it a number.
+    /// Adds it to the tree's table and returns its number.
     fn push(self, tree: &Tree) -> u32 {
         match self {
             Half::Leaf(leaf) => {

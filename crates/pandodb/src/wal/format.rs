@@ -1,4 +1,4 @@
-//! The bytes of the log: file names, the segment header and the record. All integers are little-endian.
+//! The persisted bytes of the log: file names, the segment header and the record. All integers are little-endian.
 //!
 //! ```text
 //!  segment file                              record (starts at a multiple of 8)
@@ -9,13 +9,17 @@
 //!                           sync  │ 4 KiB
 //! ```
 //!
-//! Every checksum is CRC-32C. That of a record is seeded with the store, epoch, stream, segment and offset, so that a
-//! record which is stale, or stands in the wrong place or file, fails like a damaged one.
+//! Every checksum is CRC-32C. That of a record is seeded with the store, epoch, stream, segment and offset, so a stale
+//! record and one at the wrong offset or in the wrong file fail verification like a damaged one.
+//!
+//! Invariant: records are aligned to 8 bytes, and no record shares a 4 KiB block with earlier synced bytes.
+//!
+//! Source: ours; 002 §3.6.4 for one log per thread.
 
 use crate::base::codec::Reader;
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 
-/// A sync ends its block of this many bytes: what is written later never shares a block with synced bytes.
+/// A sync ends its block of this many bytes, so later records never share a block with synced bytes.
 pub(super) const BLOCK: u64 = 4096;
 /// Bytes of the segment header; the first record follows it.
 pub(super) const HEADER_BYTES: usize = 4096;
@@ -23,10 +27,11 @@ pub(super) const HEADER_BYTES: usize = 4096;
 pub(super) const RECORD_HEAD: usize = 32;
 /// The longest payload of one record, in bytes.
 pub const MAX_PAYLOAD: usize = 256 << 20;
-/// The longest segment file that is believed, in bytes: only a hostile or damaged directory holds a longer one.
+/// The longest segment file that is accepted, in bytes; a longer one is damage.
 pub(super) const MAX_SEGMENT: u64 = 16 << 30;
-/// The version of this format. Version 1 has records of operations only, version 2 tagged ones, too, version 3 those that create
-/// keyspaces, too: earlier builds would take a record of a kind that they do not know for damage.
+/// The version of this format. Version 1 has only records of operations, version 2 also tagged ones, version 3 also
+/// those that create keyspaces. The version prevents an earlier build from taking a record of an unknown kind for
+/// damage.
 pub(super) const VERSION: u32 = 3;
 /// The oldest version that is read.
 const OLDEST_VERSION: u32 = 1;
@@ -35,16 +40,16 @@ const SEGMENT_MAGIC: [u8; 8] = *b"PandoWAL";
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 const RECORD_MAGIC: [u8; 3] = *b"REC";
 
-/// What the payload of a record is.
+/// The kind of a record's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RecordKind {
     /// The operations of a batch, see [`super::ops`].
     #[default]
     Ops = 1,
-    /// The same with generations of leaves, see [`super::tags`].
+    /// As `Ops`, with generations of leaves, see [`super::tags`].
     Tagged = 2,
-    /// A keyspace that was created, as the store encodes it. Takes one seqno.
+    /// The creation of a keyspace, as the store encodes it. Takes one seqno.
     Created = 3,
 }
 
@@ -54,9 +59,9 @@ impl RecordKind {
     }
 }
 
-/// The most streams a file name has digits for.
+/// The highest stream for which a file name has digits.
 const MAX_STREAM: u32 = 9_999;
-/// The highest segment number a file name has digits for.
+/// The highest segment number for which a file name has digits.
 pub(super) const MAX_NUMBER: u64 = 999_999_999_999;
 
 /// The name of a segment file: `wal-SSSS-NNNNNNNNNNNN`, stream and segment number in decimal.
@@ -65,7 +70,7 @@ pub fn segment_name(stream: u32, number: u64) -> String {
     format!("wal-{stream:04}-{number:012}")
 }
 
-/// The name under which a segment is built that must appear whole or not at all.
+/// The temporary name of a segment under construction, which is renamed when it is complete.
 pub(super) fn unfinished_name(stream: u32, number: u64) -> String {
     segment_name(stream, number) + UNFINISHED
 }
@@ -77,11 +82,11 @@ const UNFINISHED: &str = ".new";
 pub(super) struct FileName {
     pub stream: u32,
     pub number: u64,
-    /// Built by a recovery that did not get to rename it.
+    /// Whether it is an unfinished copy by a recovery that did not reach the rename.
     pub unfinished: bool,
 }
 
-/// Reads the name of a file; `None` if it is not one of the log's.
+/// Parses a file name; `None` if it is not a file of the log.
 pub(super) fn parse_name(name: &str) -> Option<FileName> {
     let rest = name.strip_prefix("wal-")?;
     let (rest, unfinished) = match rest.strip_suffix(UNFINISHED) {
@@ -96,17 +101,18 @@ pub(super) fn parse_name(name: &str) -> Option<FileName> {
     Some(FileName { stream: stream.parse().ok()?, number: number.parse().ok()?, unfinished })
 }
 
-/// What the first block of a segment says.
+/// The contents of a segment's header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub stream: u32,
     pub number: u64,
     pub epoch: u32,
-    /// The seqno after which this epoch begins: records of earlier epochs above it are void, and everything through it
+    /// The seqno after which this epoch begins. Records of earlier epochs above it are void, and everything through it
     /// was durable before this header was written.
     pub start: Seqno,
-    /// Records of this segment are above this seqno, those of earlier segments of the stream are not. `None` if it was made
-    /// ahead, while records were still written to the one before it: then its first record says so.
+    /// Records of this segment are above this seqno, those of earlier segments of the stream are not. `None` if the
+    /// segment was made ahead, while records were still written to an earlier one; then its first record gives the
+    /// bound.
     pub after: Option<Seqno>,
 }
 
@@ -123,7 +129,7 @@ impl Header {
     /// | 40 | 4 | epoch |
     /// | 44 | 4 | 0 |
     /// | 48 | 8 | `start` |
-    /// | 56 | 8 | `after`; the highest seqno there is if that was not known yet |
+    /// | 56 | 8 | `after`; `Seqno::MAX` if it was not known yet |
     /// | 64 | 4,028 | 0 |
     /// | 4,092 | 4 | crc of all bytes before it |
     pub fn encode(&self, store: StoreId) -> Vec<u8> {
@@ -144,14 +150,14 @@ impl Header {
         block
     }
 
-    /// Reads a header block that ought to belong to `store` and to the file `name`.
+    /// Decodes the header block of the file `name` of `store`.
     ///
     /// # Errors
     /// `Unsupported` for a later format version, else `Corruption`.
     pub fn decode(block: &[u8], store: StoreId, name: FileName) -> Result<Header> {
         let mut reader = Reader::new(block, "log segment header");
         if block.len() != HEADER_BYTES {
-            return Err(reader.corrupt(format!("{} bytes where {HEADER_BYTES} belong", block.len())));
+            return Err(reader.corrupt(format!("the header has {} bytes, must have {HEADER_BYTES}", block.len())));
         }
         let (body, crc) = block.split_at(HEADER_CRC_AT);
         if reader.take(8)? != SEGMENT_MAGIC || crc32c::crc32c(body).to_le_bytes() != crc {
@@ -190,7 +196,7 @@ impl Header {
     }
 }
 
-/// What a record says before its payload.
+/// The fixed part of a record, before its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
     /// Payload bytes.
@@ -201,7 +207,7 @@ pub(super) struct Head {
     pub first: Seqno,
     /// The whole log was durable through here when the record was written.
     pub durable: Seqno,
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: RecordKind,
 }
 
@@ -216,7 +222,7 @@ impl Head {
         record_bytes(self.length as usize)
     }
 
-    /// Reads the head at the start of `bytes`; `None` if none can stand there. The checksum is not looked at yet.
+    /// Decodes the head at the start of `bytes`; `None` if it is malformed. Does not verify the checksum.
     pub fn decode(bytes: &[u8]) -> Option<Head> {
         let bytes = bytes.get(..RECORD_HEAD)?;
         if !has_magic(bytes) {
@@ -239,13 +245,13 @@ pub(super) fn has_magic(bytes: &[u8]) -> bool {
     bytes[12..15] == RECORD_MAGIC && RecordKind::from_u8(bytes[15]).is_some()
 }
 
-/// Bytes that a record with so many payload bytes takes in the file.
+/// Bytes of a record with `payload` payload bytes in the file.
 #[inline]
 pub(super) fn record_bytes(payload: usize) -> u64 {
     (RECORD_HEAD + payload).next_multiple_of(8) as u64
 }
 
-/// Appends a record that will stand at `offset` of the segment whose seed is given.
+/// Appends a record for `offset` of the segment with the given seed.
 ///
 /// | offset | bytes | |
 /// | --- | --- | --- |
@@ -277,12 +283,12 @@ pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head,
     out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Whether the whole `record`, which stands at `offset`, is what was written there.
+/// Whether the whole `record`, at `offset`, has the right checksum.
 pub(super) fn record_is_intact(seed: u32, offset: u64, record: &[u8]) -> bool {
     record_crc(seed, offset, record).to_le_bytes() == record[..4] || SeededBug::RecordUnchecked.is_on()
 }
 
-/// The checksum of a record: everything after the place of the checksum itself.
+/// The checksum of a record: everything after the checksum field.
 fn record_crc(seed: u32, offset: u64, record: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &offset.to_le_bytes()), &record[4..])
 }

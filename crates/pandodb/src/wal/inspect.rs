@@ -1,7 +1,7 @@
-//! What a log holds, for people and tools: every segment and record, on the decoders that replay uses.
+//! A listing of a log for people and tools: every segment and record, decoded as in replay.
 //!
-//! Modifies nothing, decides nothing, and takes no part of the log for void: it shows what is there. Damage is part of
-//! the answer, not an error.
+//! It modifies nothing and lists all records, including those that replay would treat as void. Damage is part of the
+//! result, not an error.
 
 use super::format::{FileName, Header, RecordKind, parse_name};
 use super::scan::{Opened, SegmentReader, open_segment};
@@ -17,26 +17,26 @@ pub struct SegmentSummary {
     pub stream: u32,
     /// The segment number, by the name.
     pub number: u64,
-    /// The length of the file in bytes, where it could be told.
+    /// The length of the file in bytes; 0 if it could not be determined.
     pub bytes: u64,
     /// The epoch that wrote it; `None` if the header is damaged.
     pub epoch: Option<u32>,
     /// The seqno after which that epoch began.
     pub start: Seqno,
-    /// Its records are above this seqno, as far as its header knows.
+    /// Its records are above this seqno, if its header says so.
     pub after: Option<Seqno>,
-    /// Its intact records, in the order in which they stand.
+    /// Its intact records, in file order.
     pub records: Vec<RecordSummary>,
-    /// Offsets at which there is something that is neither a record nor zeros; one for each gap between records.
+    /// Offsets of bytes that are neither a record nor zeros; one for each gap between records.
     pub damage: Vec<u64>,
-    /// Why the file could not be read, or not to its end.
+    /// The reason why the file could not be read, or not to its end.
     pub problem: Option<String>,
 }
 
 /// One intact record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSummary {
-    /// Where it starts in the file.
+    /// Its byte offset in the file.
     pub offset: u64,
     /// Bytes of payload.
     pub payload_bytes: u32,
@@ -44,14 +44,14 @@ pub struct RecordSummary {
     pub first: Seqno,
     /// How many seqnos it takes.
     pub count: u32,
-    /// The log was durable through here when it was written.
+    /// The log was durable through this seqno when the record was written.
     pub durable: Seqno,
-    /// What its payload is.
+    /// The kind of its payload.
     pub kind: RecordKind,
 }
 
-/// Lists the segments of the log of `store`, by stream and number, with all that can be read of them. Takes memory for
-/// every record.
+/// Lists the segments of the log of `store`, by stream and number, with everything that is readable. Uses memory in
+/// proportion to the number of records.
 ///
 /// # Errors
 /// `Io` if the directory cannot be listed.
@@ -79,7 +79,7 @@ fn summary(device: &dyn Device, store: StoreId, name: FileName, file: String) ->
         }
         Ok(Opened::Damaged { error, blank, bytes }) => {
             out.bytes = bytes;
-            let rest = if blank { "no records" } else { "the rest cannot be told without the header" };
+            let rest = if blank { "no records" } else { "the rest cannot be read without the header" };
             out.problem = Some(format!("{error} ({rest})"));
         }
         Err(error) => out.problem = Some(error.to_string()),

@@ -1,31 +1,37 @@
-//! The writer: a set of streams, and the syncs that make all of them durable together.
+//! The log writer: a set of streams, and syncs that make all of them durable together.
 //!
 //! ```text
-//!   thread a ─▶ stream 0 │ 4 │ 5 │   │   │ 8 │   │       each thread has a stream (some share one, by their
-//!   thread b ─▶ stream 1 │   │   │ 6 │   │   │ 9 │       numbers); what is to be synced goes to stream 0
+//!   thread a ─▶ stream 0 │ 4 │ 5 │   │   │ 8 │   │       each thread has a stream (some share one);
+//!   thread b ─▶ stream 1 │   │   │ 6 │   │   │ 9 │       records to be synced go to stream 0
 //!   thread c ─▶ stream 2 │   │   │   │ 7 │   │   │
-//!                                    ▲ sync(7): what the streams hold now is written, each ends its block, all are
-//!                                      synced, `durable` = 7. Not 9: whether 8 was appended in time nobody asked.
+//!                                    ▲ sync(7): write the buffers of all streams, end their blocks, sync them,
+//!                                      `durable` = 7. Not 9: the caller guarantees only that 7 and below are appended.
 //! ```
 //!
-//! **Group commit.** Whoever wants a seqno durable and finds no sync running leads: it takes the highest seqno that anyone
-//! wants, writes the buffers of all streams, ends their blocks, and syncs without a lock those that have something new,
-//! while appends go on in the blocks after it. Others wait; when they wake, they are covered, or one of them leads the next
-//! round. No timer: a batch is what arrived during the sync before it.
+//! **Group commit.** A thread that wants a seqno durable and finds no sync running becomes the leader. It takes the
+//! highest wanted seqno, writes the buffers of all streams, ends their blocks, and syncs the files with new bytes
+//! without holding a lock, while appends continue in later blocks. Other threads wait. When they wake, their seqno is
+//! durable, or one of them leads the next round. There is no timer: a group consists of the requests that arrived
+//! during the previous sync.
 //!
-//! **Who is to be synced meets in the first stream.** Records that are only to be in the page cache, or nowhere yet, gain by
-//! streams: their writes are beside each other. Those that wait for a sync lose, since each file more is a sync more. So they
-//! all go to stream 0, and where nobody writes anything else a sync is of one file, however many streams there are.
+//! **Records to be synced go to the first stream.** Records that only go to the page cache, or stay in memory, benefit
+//! from several streams: their writes run concurrently. Records that wait for a sync do not, since each additional file
+//! needs a sync. So they all go to stream 0. If nothing else is written, a sync affects one file, however many streams
+//! there are.
 //!
-//! **What may be claimed.** Who asks for a seqno knows that it and all below are appended, in whatever stream: a commit asks
-//! when the watermark has passed it. So a sync may claim what it was asked for and no more, though more of some streams is
-//! durable then: in a stream that it had looked at already, an earlier seqno may have come later. Records claim what such a
-//! sync claimed, for all streams; never what their own stream knows of itself.
+//! **What may be claimed.** A caller of [`Log::sync`] guarantees that its seqno and all below are appended, in any
+//! stream: a commit calls it when the watermark has passed its seqno. So a sync may claim the requested seqno and no
+//! more, although some streams are durable beyond it: an earlier seqno may have been appended to a stream after the
+//! sync had examined that stream. Records state the seqno that such a sync claimed, for all streams, and never what
+//! their own stream alone would allow.
 //!
-//! **What survives a kill.** A commit that has to be in the page cache writes its own stream. Commits before it that have to
-//! be there as well did so before they were finished, and it waits until they are. Those that were acknowledged for nothing
-//! (*lazy*) may still be in a buffer of another stream; without them the log would end before the commit. So once all before
-//! it are finished, hence appended, it asks every stream for lazy ones before its own seqno ([`Log::write_before`]).
+//! **What survives a kill.** A buffered commit writes its own stream. Earlier buffered commits have written theirs
+//! before they finished, and the commit waits until all earlier commits have finished. Earlier *lazy* commits,
+//! acknowledged without any durability, may still be in the buffer of another stream. Without them the log would end
+//! before the commit. So after all earlier commits have finished, and are therefore appended, the commit writes the
+//! lazy records below its own seqno in every stream ([`Log::write_before`]).
+//!
+//! Source: ours; 002 §3.6.4 for one log per thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -41,24 +47,26 @@ use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 use crate::space::DataFile;
 
-/// Asked before space for a segment of so many bytes is taken.
+/// A check that is called before space for a segment of that many bytes is allocated.
 pub type MayTake<'a> = &'a dyn Fn(u64) -> Result<()>;
 
-/// Space may be taken as long as there is some.
+/// Permits every allocation.
 pub const UNLIMITED: MayTake<'static> = &|_| Ok(());
 
-/// How the log is laid out.
+/// The layout of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// Bytes preallocated for a segment: a multiple of 4,096, from 8 KiB to 16 GiB. A larger record gets a segment of
     /// its own size.
     pub segment_bytes: u64,
-    /// Streams that are written, 1 to [`MAX_STREAMS`]. Whatever there is of others is read and discarded all the same.
+    /// The number of streams to write, 1 to [`MAX_STREAMS`]. Segments of other streams are read and discarded all the
+    /// same.
     pub streams: usize,
-    /// Whether records carry the generations of the leaves that they went to: payloads are those of [`super::tags`] then, else
-    /// of [`super::ops`].
+    /// Whether records carry the generations of the leaves into which they were inserted: payloads are those of
+    /// [`super::tags`] then, else those of [`super::ops`].
     pub tagged: bool,
-    /// Whether the device may take records without a system call each ([`OpenHow::small_writes`](crate::device::OpenHow)).
+    /// Whether the device may take records without a system call each
+    /// ([`OpenHow::small_writes`](crate::device::OpenHow)).
     pub mapped: bool,
 }
 
@@ -68,31 +76,32 @@ impl Default for LogOptions {
     }
 }
 
-/// The log of a store, open for writing. Everything may be called from any thread at any time.
+/// The log of a store, open for writing. All methods may be called concurrently from any thread.
 #[derive(Debug)]
 pub struct Log {
-    /// Where large values live that records name.
+    /// The file with the large values to which records refer.
     data: Option<Arc<DataFile>>,
     common: Common,
     streams: Box<[Stream]>,
     group: Mutex<Group>,
-    /// Notified when a sync ends, well or not.
+    /// Notified when a sync ends, successfully or not.
     synced: Condvar,
 }
 
-/// Those who want something durable.
+/// The state of group commit.
 #[derive(Debug)]
 struct Group {
-    /// The highest seqno that anyone wants. It and all below are appended.
+    /// The highest requested seqno. It and all below are appended.
     wanted: Seqno,
-    /// Somebody leads.
+    /// Whether a thread is leading a sync.
     syncing: bool,
 }
 
 impl Log {
-    /// Begins a new epoch after `last`, through which the log is durable: `epoch` is one above and `next_segment` at
-    /// least the report's of [`super::replay()`], `old` are its segments, of whatever streams. Does no I/O; a stream's first
-    /// reservation creates its first segment, so that a store opens on a full disk.
+    /// Begins a new epoch after `last`, through which the log is durable. `epoch` is one above the epoch in the report
+    /// of [`super::replay()`], `next_segment` is at least the reported one, and `old` are the reported segments of all
+    /// streams. Does no I/O: the first reservation in a stream creates its first segment, so that a store can be opened
+    /// on a full disk.
     ///
     /// # Errors
     /// `InvalidArgument` for a segment size or a number of streams out of bounds.
@@ -112,7 +121,7 @@ impl Log {
             )));
         }
         if !(1..=MAX_STREAMS).contains(&streams) {
-            return Err(Error::invalid(format!("{streams} log streams; there may be 1 to {MAX_STREAMS}")));
+            return Err(Error::invalid(format!("log_streams is {streams}, must be from 1 to {MAX_STREAMS}")));
         }
         if epoch > MAX_EPOCH {
             return Err(Error::Unsupported { detail: format!("epoch {epoch}: the log has been opened too often") });
@@ -147,32 +156,34 @@ impl Log {
         })
     }
 
-    /// Makes every sync of the log sync the large values in `data` first: a record may only count as durable when what it
-    /// names is.
+    /// Makes every sync of the log sync the large values in `data` first: a record must not count as durable before the
+    /// values to which it refers.
     #[must_use]
     pub fn with_data(mut self, data: Arc<DataFile>) -> Log {
         self.data = Some(data);
         self
     }
 
-    /// The epoch of this writer: the life of the memtables that its records went to.
+    /// The epoch of this writer, which also identifies the memtables into which its records were inserted.
     pub fn epoch(&self) -> u32 {
         self.common.epoch
     }
 
-    /// Takes the turn in a stream, and makes room there for one record with up to so many payload bytes, in a new segment if
-    /// need be: in this thread's own, or, if it is `to_sync`, in the first, since one sync of one file is then enough for
-    /// all who wait. The record's seqno is to be drawn after this, and its append has no way to fail then but an earlier
-    /// failure of the device.
+    /// Takes the append lock of a stream, and makes room there for one record with up to `payload_bytes` payload bytes,
+    /// in a new segment if necessary. The stream is this thread's own or, with `to_sync`, the first one, so that one
+    /// sync of one file is enough for all waiting threads. The caller draws the record's seqno after this call. The
+    /// append can then fail only because of an earlier failure of the device.
     ///
-    /// `may_take` is asked before a new segment of so many bytes is begun: what it refuses with is returned.
+    /// `may_take` is called with the size of a new segment before the segment is created; its error is returned.
     ///
     /// # Errors
-    /// `DiskFull`, `TooManyFiles` and `InvalidArgument` have no effect; `Poisoned` after an earlier failure or a close; `Io` poisons.
+    /// `DiskFull`, `TooManyFiles` and `InvalidArgument` have no effect. `Poisoned` after an earlier failure, `Closed`
+    /// after a close. `Io` poisons the log.
     pub fn reserve(&self, payload_bytes: usize, to_sync: bool, may_take: MayTake<'_>) -> Result<Room<'_>> {
         let stream = if to_sync { &self.streams[0] } else { self.own() };
         match stream.reserve(&self.common, payload_bytes, may_take) {
-            // Another may have room in its segment; in which one a record stands does not matter, since its seqno is drawn after this.
+            // Another stream may have room in its segment. The record may go to any stream, since its seqno is drawn
+            // after this.
             Err(full) if full.is_refusal() => {
                 let mut others = self.streams.iter().filter(|other| !std::ptr::eq(*other, stream));
                 others.find_map(|other| other.reserve(&self.common, payload_bytes, may_take).ok()).ok_or(full)
@@ -189,17 +200,17 @@ impl Log {
         }
     }
 
-    /// Returns when everything in `stream`, as [`Room::append`] named it, through `through` is in the page cache: by one
-    /// write with what was lazy before it, this thread's or another's.
+    /// Returns when all records in `stream` (the result of [`Room::append`]) through `through` are in the page cache.
+    /// One write by this thread or another one includes the earlier lazy records of the stream.
     ///
     /// # Errors
-    /// `Io` poisons; `Indeterminate` if another thread's failure came before the write.
+    /// `Io` poisons the log; `Indeterminate` if another thread's failure came before the write.
     pub fn write(&self, stream: u32, through: Seqno) -> Result<()> {
         self.streams[stream as usize].write(&self.common, through)
     }
 
-    /// Returns when everything through `through`, all of which is appended, is in the page cache. A look at each stream if it
-    /// is.
+    /// Returns when all records through `through`, which must be appended, are in the page cache. If they already are,
+    /// it costs one load per stream.
     ///
     /// # Errors
     /// As [`Log::write`].
@@ -210,20 +221,20 @@ impl Log {
         self.streams.iter().try_for_each(|stream| stream.write(&self.common, through))
     }
 
-    /// Writes what was appended lazily, by one write to the page cache for each stream.
+    /// Writes the lazy records, by one write to the page cache for each stream.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure; `Io` poisons.
+    /// `Poisoned` after an earlier failure; `Io` poisons the log.
     pub fn flush(&self) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.flush(&self.common))
     }
 
-    /// Returns when everything through `through`, all of which is appended, is durable in every stream: at once if it is,
-    /// else after at most two rounds of syncs.
+    /// Returns when everything through `through`, which must be appended, is durable in every stream: immediately if it
+    /// already is, else after at most two rounds of syncs.
     ///
     /// # Errors
-    /// `Indeterminate` if a write or sync failed before `through` was durable: also one that failed before this call, since
-    /// what was appended is applied, and may survive, whoever noticed first. No sync is tried again.
+    /// `Indeterminate` if a write or sync failed before `through` was durable, even if it failed before this call: an
+    /// appended record is applied and may survive. No sync is retried.
     ///
     /// # Panics
     /// If `through` was not appended yet.
@@ -246,7 +257,8 @@ impl Log {
         }
     }
 
-    /// Syncs all streams for everyone who waits. A failure is found in `poison`; a panic of the device poisons, and goes on.
+    /// Syncs all streams for all waiting threads. Records a failure in `poison`; a panic of the device poisons the log
+    /// and is resumed.
     fn lead(&self, group: &mut MutexGuard<'_, Group>) {
         group.syncing = true;
         let mut target = group.wanted;
@@ -264,7 +276,7 @@ impl Log {
             }
             synced
         });
-        // Whoever waits learns of a failure, too.
+        // Wake the waiting threads after a failure, too.
         group.syncing = false;
         self.synced.notify_all();
         if let Err(panic) = result {
@@ -272,7 +284,8 @@ impl Log {
         }
     }
 
-    /// Writes and syncs whatever any stream holds; all through `target` is among it.
+    /// Writes and syncs the records of all streams, which include everything through `target`.
+    /// REQUIRES: the caller is the only sync leader (`group.syncing`) and does not hold `group`.
     fn sync_streams(&self, target: &mut Seqno) -> Result<()> {
         let forgets = SeededBug::SyncForgetsStreams.is_on();
         let streams = if forgets { std::slice::from_ref(self.own()) } else { &self.streams[..] };
@@ -293,42 +306,43 @@ impl Log {
         };
         let synced = sync();
         if !SeededBug::FailedSyncForgiven.is_on() {
-            // Appends that failed meanwhile lie behind the target: what was synced is durable all the same.
+            // A concurrent append that failed is beyond the target; the synced records are durable anyway.
             synced?;
         }
         streams.iter().zip(&ready).for_each(|(stream, ready)| stream.note_sync(ready));
         Ok(())
     }
 
-    /// Gives back what is preallocated behind the last records, and for segments to come: the last call before a clean close. Appending goes on in
-    /// new segments.
+    /// Frees the preallocated space after the last records and the segments made ahead: the last call before a clean
+    /// close. Later appends go to new segments.
     ///
     /// # Errors
-    /// `Io` if a file cannot be cut; it is whole all the same.
+    /// `Io` if a file cannot be cut; its records are still intact.
     pub fn trim(&self) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.trim(&self.common))
     }
 
-    /// Refuses room from now on: whoever comes late creates no segment in a store that is closed, and perhaps open elsewhere.
+    /// Refuses reservations from now on, so that a late writer creates no segment in a closed store, which may be open
+    /// elsewhere.
     pub fn close(&self) {
         self.streams.iter().for_each(Stream::close);
     }
 
-    /// Everything through here survives the power, in every stream.
+    /// Everything through this seqno survives a power cut, in every stream.
     pub fn durable(&self) -> Seqno {
         Seqno(self.common.durable.load(Ordering::Acquire))
     }
 
     /// Removes the segments, other than the current ones, all of whose records are at or below `seqno`; returns how
-    /// many. Call it when a durable checkpoint covers them. The directory is not synced: a segment that comes back
-    /// after a crash holds nothing that replay would visit.
+    /// many. Call it when a durable checkpoint covers them. The directory is not synced: a segment that reappears after
+    /// a crash holds nothing that replay would visit.
     ///
-    /// A segment's counted records end where a later epoch begins, and what lies behind is void only as long as that epoch's
-    /// header can be read. So segments go in the order of their numbers, whatever their streams, and while this life has no
-    /// header of its own the last one stays.
+    /// The valid records of a segment end where a later epoch begins. Records beyond are void only as long as the
+    /// header of that epoch is readable. So segments are removed in the order of their numbers, across all streams, and
+    /// the last one stays until this epoch has a durable header of its own.
     ///
     /// # Errors
-    /// `Io`; the segments that are left are tried again next time.
+    /// `Io`; the next call retries the remaining segments.
     pub fn discard_through(&self, seqno: Seqno) -> Result<usize> {
         let Common { older, device, .. } = &self.common;
         let mut gone: Vec<SegmentInfo> = {
@@ -351,48 +365,47 @@ impl Log {
         Ok(gone.len())
     }
 
-    /// Bytes of log that are kept: the older segments, and the current ones up to their last records.
+    /// Bytes of the log on disk: the older segments, and the current ones up to their last records.
     pub fn retained_bytes(&self) -> u64 {
         let older = self.common.older.lock().iter().map(|info| info.bytes).sum::<u64>();
         older + self.streams.iter().map(Stream::current_bytes).sum::<u64>()
     }
 
-    /// Starts a new segment in each stream, so that a checkpoint can discard the one before it. Waits for the next
-    /// reservation where one is in use or the disk is full; does nothing where the current segment has no records.
+    /// Starts a new segment in each stream, so that a checkpoint can discard the previous one. Deferred to the next
+    /// reservation if one is in use or the disk is full; does nothing if the current segment has no records.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure; `Io` poisons.
+    /// `Poisoned` after an earlier failure; `Io` poisons the log.
     pub fn roll(&self) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.roll(&self.common))
     }
 
-    /// Makes the next segments of those streams that will soon need one, so that no writer has to wait for the disk at that
-    /// moment. A segment that cannot be made is no failure: the writer makes it when it needs it, as it does without this.
-    ///
+    /// Makes the next segments of streams that will soon need one, so that no writer has to wait for the disk at that
+    /// moment. Failing to make one is not an error: the writer creates the segment when it needs it.
     /// # Errors
-    /// `Poisoned` after a failure, also one to sync the directory here.
+    /// `Poisoned` after an earlier failure, or if the sync of the directory failed here.
     pub fn prepare(&self, may_take: MayTake<'_>) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.prepare(&self.common, may_take))
     }
 
-    /// Removes what [`Log::prepare`] has made and nobody has taken yet: the disk is full, and its space may be all that is missing. It is
-    /// not made again for the current segments. Whether there was any.
+    /// Removes the segments that [`Log::prepare`] has made and no writer has taken yet, since the disk is full and
+    /// needs their space. They are not made again for the current segments. Returns whether there were any.
     pub fn give_up_prepared(&self) -> bool {
         self.streams.iter().fold(false, |any, stream| stream.give_up_prepared(&self.common) | any)
     }
 
-    /// Whether [`Log::prepare`] has got something to do since this was asked before.
+    /// Whether [`Log::prepare`] has become useful since the last call.
     pub fn wants_segment(&self) -> bool {
         let wants = &self.common.wants_segment;
         wants.load(Ordering::Relaxed) && wants.swap(false, Ordering::Relaxed)
     }
 
-    /// All bytes written since the start, for write amplification.
+    /// All bytes written since the log was started, for write amplification.
     pub fn written_bytes(&self) -> u64 {
         self.common.written_bytes.load(Ordering::Relaxed)
     }
 
-    /// Everything through here is in the page cache at least, and more where a stream is ahead of another's buffer.
+    /// Everything through this seqno is at least in the page cache; a stream may have written more.
     #[cfg(test)]
     pub(super) fn written(&self) -> Seqno {
         let reaches: Vec<_> = self.streams.iter().map(Stream::reach).collect();

@@ -1,9 +1,10 @@
 //! All records of the log in the order of their seqnos: the streams' segments, merged.
 //!
-//! Each stream's segments are read one after another; the stream whose next record has the smallest first seqno goes
-//! next. Records of an epoch that a later epoch's `start` cut off are left out: they were not part of the log when
-//! that epoch began, and their seqnos were given out again. What is left of a stream only goes up; one that does not was
-//! not written by us.
+//! Steps: the segments of each stream are read one after another; the next record is that of the stream whose next
+//! record has the smallest first seqno. Records that the `start` of a later epoch cut off are skipped: they were not
+//! part of the log when that epoch began, and their seqnos were assigned again.
+//!
+//! Invariant: the remaining records of a stream ascend by seqno; otherwise the log is corrupt.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use super::scan::{Found, Opened, SegmentReader, open_segment};
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 
-/// A place in the log.
+/// A position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The index of the segment in [`Merge::segments`].
@@ -21,13 +22,13 @@ pub(super) struct Place {
     pub offset: u64,
 }
 
-/// A segment as the merge sees it.
+/// A segment of the merge.
 #[derive(Debug)]
 pub(super) struct Source {
     pub reader: SegmentReader,
-    /// Records above this seqno are void: a later epoch began without them.
+    /// Records above this seqno are void, since a later epoch began without them.
     limit: Seqno,
-    /// Whether there are any.
+    /// Whether void records were found.
     voided: bool,
 }
 
@@ -38,34 +39,35 @@ pub(super) struct Headless {
     pub error: Error,
     pub blank: bool,
     pub bytes: u64,
-    /// The index of the stream's next segment that tells through which seqno the records before it go, and that seqno.
+    /// The stream's next segment from which the last seqno of the records before it is known: its index, and that
+    /// seqno.
     pub next: Option<(usize, Seqno)>,
 }
 
 impl Headless {
-    /// Whether that segment, a later one, is the first of its stream after it that may tell where its records end.
+    /// Whether `later`, a later segment, is the first one of the same stream that may bound this segment's records.
     fn lacks_next(&self, later: FileName) -> bool {
         self.name.stream == later.stream && self.next.is_none()
     }
 
-    /// The segment that shows that all of it is at most `from`, and where it ends, if there is one.
+    /// The segment that proves that all records of this one are at most `from`, and their last seqno, if there is one.
     pub fn covering(&self, from: Seqno) -> Option<(usize, Seqno)> {
         self.next.filter(|&(_, last)| last <= from)
     }
 }
 
-/// Through which seqno the records of the stream go before this segment, if it tells: by its header or, where that was made
-/// ahead, by its first record.
+/// The last seqno of the stream's records before this segment, if known: from its header or, if the segment was made
+/// ahead, from its first record.
 fn ends_before(device: &dyn Device, store: StoreId, name: FileName, reader: &SegmentReader) -> Result<Option<Seqno>> {
     if reader.header.after.is_some() {
         return Ok(reader.header.after);
     }
-    // Read apart: the merge is to find every record.
+    // Read with a separate reader, since the merge must return every record.
     let Opened::Intact(mut records) = open_segment(device, store, name)? else { return Ok(None) };
     Ok(records.next()?.map(|found| Seqno(found.head.first.0 - 1)))
 }
 
-/// A record, and where it stands. Its payload is [`Merge::payload`] until the merge goes on.
+/// A record and its position. Its payload is available from [`Merge::payload`] until the next call of [`Merge::next`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub segment: usize,
@@ -85,7 +87,7 @@ impl Item {
 
 #[derive(Debug)]
 struct Stream {
-    /// Segments not read to their end yet.
+    /// Segments that were not read to their end yet.
     rest: Range<usize>,
     head: Option<Item>,
     /// The last seqno of the records so far.
@@ -104,9 +106,9 @@ pub(super) struct Merge {
     pub segments: Vec<Source>,
     /// The others.
     pub headless: Vec<Headless>,
-    /// What a recovery left behind that did not finish.
+    /// Files of a recovery that did not finish.
     pub unfinished: Vec<String>,
-    /// Above every segment number in use, of whatever state.
+    /// Above every segment number in use, in any state.
     pub next_segment: u64,
     streams: Vec<Stream>,
 }
@@ -125,7 +127,7 @@ impl Merge {
         let mut files: Vec<FileName> = Vec::new();
         for (text, name) in names.iter().filter_map(|text| Some((text, parse_name(text)?))) {
             if name.number >= MAX_NUMBER {
-                return Err(Error::corruption("log segment", 0, "no number is left after this one").in_file(text, 0));
+                return Err(Error::corruption("log segment", 0, "the segment numbers are used up").in_file(text, 0));
             }
             merge.next_segment = merge.next_segment.max(name.number + 1);
             if name.unfinished {
@@ -173,7 +175,7 @@ impl Merge {
         Ok(())
     }
 
-    /// Each segment's limit is the smallest `start` of a later epoch.
+    /// The limit of a segment is the smallest `start` of a later epoch.
     fn set_limits(&mut self) {
         let mut starts: Vec<(u32, Seqno)> =
             self.segments.iter().map(|s| (s.reader.header.epoch, s.reader.header.start)).collect();
@@ -210,8 +212,8 @@ impl Merge {
                     state.damage.get_or_insert(Place { segment, offset });
                 }
                 if found.head.last() <= source.limit || SeededBug::VoidEpochReplayed.is_on() {
-                    // Else what follows a record that is not part of the log could become part of it, once that record's
-                    // segment is removed.
+                    // Otherwise a record after one that is not part of the log could become part of it, once that
+                    // record's segment is removed.
                     if found.head.first <= state.last {
                         let detail = format!("seqno {} after {} in the same stream", found.head.first, state.last);
                         let error = Error::corruption("log record", found.offset, detail);
@@ -236,18 +238,18 @@ impl Merge {
         self.segments[item.segment].reader.payload(&item.found)
     }
 
-    /// Says that `item`, returned last, is part of the log: damage before it hid nothing of its stream.
+    /// Reports that `item`, returned last, is part of the log, so that damage before it hid no record of its stream.
     pub fn accept(&mut self, item: &Item) {
         self.streams[item.stream].damage = None;
     }
 
-    /// Says that `item` is not part of the log.
+    /// Reports that `item` is not part of the log.
     pub fn reject(&mut self, item: &Item) {
         self.streams[item.stream].rejected.get_or_insert(item.place());
     }
 
-    /// The first place after what was accepted that is damaged, or else rejected; of several streams, that of the
-    /// newest epoch.
+    /// The first damaged or, failing that, rejected position after the accepted records; among several streams, that of
+    /// the newest epoch.
     pub fn damage(&self) -> Option<Place> {
         let places = self.streams.iter().flat_map(|stream| {
             let damage = stream.damage.map(|place| (place, true));
@@ -257,7 +259,7 @@ impl Merge {
         newest.map(|(place, _)| place)
     }
 
-    /// The segments whose headers are all that says that some records of a segment are void.
+    /// The segments whose headers alone make some records of `segment` void.
     pub fn voiding(&self, segment: usize) -> impl Iterator<Item = usize> + '_ {
         let Source { reader, limit, voided } = &self.segments[segment];
         let voids = |other: &Header| *voided && other.epoch > reader.header.epoch && other.start == *limit;
@@ -274,7 +276,7 @@ impl Merge {
         self.segments.iter().map(|source| source.reader.header.epoch).max().unwrap_or(0)
     }
 
-    /// File name and offset of a place; without one, where a log would begin.
+    /// File name and offset of a position; for `None`, the start of the log.
     pub fn describe(&self, place: Option<Place>) -> (String, u64) {
         match place {
             Some(place) => (self.segments[place.segment].reader.name.clone(), place.offset),

@@ -1,7 +1,7 @@
-//! The log: what was promised before it reached an index, and how it is found again after a crash.
+//! The write-ahead log: it stores every batch before the batch reaches an index, and recovers it after a crash.
 //!
-//! Logical redo: a record holds the operations of one batch ([`ops`]) and the seqnos that it took. [`Log`] writes
-//! records, [`replay()`] reads them back, [`inspect()`] shows what a log holds.
+//! Logical redo: a record holds the operations of one batch ([`ops`]) and the seqnos of the batch. [`Log`] writes
+//! records, [`replay()`] reads them back, [`inspect()`] shows the contents of a log.
 //!
 //! ```text
 //!  wal-0000-000000000007      wal-0000-000000000009
@@ -18,35 +18,39 @@
 //!
 //! # Invariants
 //!
-//! - A segment is created, preallocated, given its header and synced, with the directory, **before** its first record is
-//!   written. So an append never fails for want of space, and a header that is damaged above a body that is not blank
-//!   was damaged later.
-//! - The next segments of a stream may be made ahead, with all of this. Then they lie there without records; replay removes them
-//!   like any others that hold none. They are used in the order of their numbers, and all are removed before another one is made to be used
-//!   at once: so a stream's numbers go up with its seqnos.
-//! - Bytes that were synced are never written again: a sync ends its 4 KiB block, the next record starts in the next.
-//! - A record says through which seqno the whole log was durable when it was written. That is what tells a torn tail
-//!   from damage in the middle.
-//! - Seqnos are contiguous. Replay takes the contiguous prefix; an *epoch* (one life of a writer) begins after the
-//!   prefix that it found, and voids what earlier epochs left beyond it.
-//! - The first failed write or sync is final: the log refuses everything afterwards, and a sync is never tried again.
+//! - A segment is created, preallocated, given its header and synced, with the directory, **before** its first record
+//!   is written. So an append never fails for lack of space, and a damaged header above a body that is not blank was
+//!   damaged later.
+//! - The next segments of a stream may be made ahead, in all these respects. Until they are used they hold no records;
+//!   replay removes all segments without records. They are used in the order of their numbers. All of them are removed
+//!   before another segment is created for immediate use. So the numbers of a stream's segments ascend with its seqnos.
+//! - Synced bytes are never overwritten: a sync ends its 4 KiB block, the next record starts in the next block.
+//! - A record states the seqno through which the whole log was durable when it was written. This distinguishes a torn
+//!   tail from damage in the middle.
+//! - Seqnos are contiguous. Replay uses the contiguous prefix. An *epoch* (one opening for writing) begins after the
+//!   prefix that it found, and voids the records of earlier epochs beyond it.
+//! - The first failed write or sync is final: the log refuses all later operations, and a sync is never retried.
 //!
 //! # Streams
 //!
-//! Segments belong to streams. A thread writes to a stream of its own, which goes up by seqno and has holes where other
-//! threads wrote; replay merges all streams by seqno and takes the contiguous prefix, so what a crash leaves is a prefix of
-//! the commit order whichever stream lost what. Durability is claimed for *all* streams through a seqno. How many streams
-//! are written is a choice of each opening: what there is of others is replayed and discarded like anything else.
+//! Segments belong to streams. A thread writes to one stream. The seqnos of a stream ascend, with gaps where other
+//! threads wrote. Replay merges all streams by seqno and uses the contiguous prefix, so a crash leaves a prefix of the
+//! commit order, whichever stream lost records. Durability is claimed for *all* streams through a seqno. Each opening
+//! chooses the number of streams that it writes; segments of other streams are replayed and discarded like all others.
 //!
 //! # Locks
 //!
-//! A stream has two. Its *turn* is taken before the caller's sequencer and let go of when the record is in the buffer; with a turn
-//! in hand one waits for the sequencer, for room in a segment, and in paper mode for a memtable's latches, never for another
-//! turn. Its *state* has within only `making` (held alone while a segment is made ahead), within which is the list of what is there
-//! (`ahead`), and the list of older segments: held for the creation of a segment and for the write before a sync, never for a sync, nor for the writes of commits. Who leads a sync
-//! takes one state after the other and holds the group's lock over none of them.
+//! A stream has two main locks. Its *turn* (append lock) is taken before the caller's sequencer and released when the
+//! record is in the buffer. A thread that holds a turn may wait for the sequencer, for room in a segment, and in paper
+//! mode for a memtable's latches, but never for another turn.
 //!
-//! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are stated beside
+//! Its *state* guards the buffers and the current segment. While it is held, a thread may take `making` (also taken
+//! alone while a segment is made ahead), then `ahead` (the list of segments made ahead), and the list of older
+//! segments. The state lock is held during the creation of a segment for immediate use and during the write before a
+//! sync, but never during a sync or during the writes of commits. A thread that leads a sync takes one state lock after
+//! the other, and holds the group's lock during none of them.
+//!
+//! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are documented with
 //! their encoders, in `format.rs` and `ops.rs`.
 
 mod format;
@@ -74,10 +78,10 @@ pub use tags::{Tag, Tags, tagged_bytes};
 
 use crate::base::Seqno;
 
-/// The most streams that are written. Names have digits for more, and replay reads those, too.
+/// The most streams that are written. File names have digits for more, and replay reads those, too.
 pub const MAX_STREAMS: usize = 16;
 
-/// The bytes that a segment may have; whole pages.
+/// The permitted size of a segment in bytes; whole pages.
 pub const SEGMENT_BYTES: RangeInclusive<u64> = 2 * format::BLOCK..=format::MAX_SEGMENT;
 
 /// A segment that is kept until a checkpoint covers it.

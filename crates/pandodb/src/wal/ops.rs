@@ -7,8 +7,10 @@
 //! | varint, n | key; of a range delete its lower bound (empty: from the first key) |
 //! | varint, n | value, operand or blob reference; of a range delete its upper bound (empty: to the last); a delete has none |
 //!
-//! The operations take the record's seqnos in order. What is read is bounded as what is written: a decoded operation
-//! can be applied without another look at its lengths.
+//! The operations take the record's seqnos in order.
+//!
+//! Invariant: decoding checks the same bounds as encoding, so a decoded operation can be applied without further checks
+//! of lengths.
 
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};
@@ -21,9 +23,9 @@ const MAX_BOUND: usize = MAX_KEY + 1;
 /// One operation of a batch, borrowed from the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op<'a> {
-    /// The keyspace that it goes to.
+    /// The keyspace of the operation.
     pub keyspace: KeyspaceId,
-    /// What it does.
+    /// The kind of operation.
     pub kind: Kind,
     /// The key, 1 to `MAX_KEY` bytes; of a range delete the lower bound, possibly empty.
     pub key: &'a [u8],
@@ -62,7 +64,7 @@ fn max_value(kind: Kind) -> usize {
     }
 }
 
-/// Iterates over the operations of a payload. After an error there is nothing more.
+/// Iterates over the operations of a payload. Ends after an error.
 #[derive(Clone, Debug)]
 pub struct Ops<'a> {
     reader: Reader<'a>,

@@ -1,25 +1,28 @@
-//! Replay: what the log holds after a crash, and where it ends.
+//! Replay: reads the log after a crash and determines its end.
 //!
 //! ```text
 //!   seqno  ···│ 7 │ 8 │ 9 │10 │ ╳ │12 │13 │        ╳ missing or damaged
 //!             └from       └end        └ durable = 9: a torn tail, 12 and 13 are void
-//!                                       durable = 11: corruption, since 11 had been acknowledged
+//!                                       durable = 11: corruption, since 11 was already durable
 //! ```
 //!
-//! 1. The records of all streams are merged by seqno ([`super::merge`]) and the contiguous ones after `from` are
-//!    visited, until one is missing, or the visitor cannot use one. There the log ends.
-//! 2. The rest is read to its end all the same. If anything intact claims that the log was durable past its end — a
-//!    record, a later epoch's `start`, a superblock — then what is missing had been promised: that is
-//!    [`Error::Corruption`], never a silent cut. Otherwise it is the torn tail of a crash and is ignored.
-//! 3. The end of the prefix that no claim covers is made durable again ([`super::settle`]): a sync that failed before
-//!    the crash may have marked its pages clean, so that reading them proves nothing about the disk.
-//! 4. Segments that hold nothing of the log are removed.
+//! 1. The records of all streams are merged by seqno ([`super::merge`]). The contiguous ones after `from` are visited,
+//!    until one is missing or the visitor rejects one. There the log ends.
+//! 2. The rest is still read to its end. If anything intact (a record, a later epoch's `start`, a superblock) claims
+//!    that the log was durable past its end, then a durable record is missing: that is [`Error::Corruption`], never a
+//!    silent cut. Otherwise the rest is the torn tail of a crash and is ignored.
+//! 3. The end of the prefix that no claim covers is made durable ([`super::settle`]): a sync that failed before the
+//!    crash may have marked its pages clean, so that reading them proves nothing about the disk.
+//! 4. Segments that hold no part of the log are removed.
 //!
-//! A segment whose header is damaged holds no records if its body is blank, since a header is durable before the first
-//! record is written; else it is corruption, unless the next segment shows that all of it is at most `from`.
+//! If a segment's header is damaged, a blank body means that it holds no records, since a header is durable before the
+//! first record is written. Otherwise it is corruption, unless a later segment shows that all of its records are at
+//! most `from`.
 //!
-//! Source: design §5.3, §5.5, §5.6. The streams are merged by sequence number; 002 §3.6.4 has generation numbers of memtable
-//! leaves in its place, which a visitor may compare ([`super::tags`]).
+//! Invariant: with [`Mode::Recover`], everything that was visited and kept is durable when [`replay()`] returns.
+//!
+//! Source: design §5.3, §5.5, §5.6. The streams are merged by sequence number; 002 §3.6.4 uses generation numbers of
+//! memtable leaves instead, which a visitor may compare ([`super::tags`]).
 
 use super::format::{HEADER_BYTES, RECORD_HEAD, RecordKind};
 use super::merge::{Headless, Item, Merge, Place};
@@ -30,21 +33,21 @@ use super::{SegmentInfo, segment_name};
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 
-/// What is known before the log is read.
+/// Facts that are known before the log is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
-    /// Records through here are in the index of every keyspace; they may be missing.
+    /// Records through this seqno are in the index of every keyspace, so they may be missing.
     pub from: Seqno,
-    /// A superblock says that the log was durable through here.
+    /// A superblock claims that the log was durable through this seqno.
     pub durable: Seqno,
 }
 
-/// What the visitor says of a record.
+/// The visitor's decision about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
     /// It was applied.
     Continue,
-    /// It cannot be used, since something it refers to never reached the disk: the log ends before it.
+    /// It cannot be used, since data to which it refers never reached the disk: the log ends before it.
     Stop,
 }
 
@@ -57,67 +60,67 @@ pub struct Record<'a> {
     pub count: u32,
     /// The epoch that wrote it.
     pub epoch: u32,
-    /// The log was durable through here when it was written.
+    /// The log was durable through this seqno when the record was written.
     pub durable: Seqno,
-    /// What the payload is; generations are split off already, so never [`RecordKind::Tagged`].
+    /// The kind of the payload; never [`RecordKind::Tagged`], since generations are split off.
     pub kind: RecordKind,
     /// The operations, see [`super::ops`], or a created keyspace.
     pub payload: &'a [u8],
-    /// Where they were inserted, if the record says so.
+    /// The leaves into which they were inserted, if the record has tags.
     pub tags: Option<&'a Tags>,
 }
 
 impl<'a> Record<'a> {
-    /// Its operations: none if it creates a keyspace.
+    /// Its operations; none if it creates a keyspace.
     pub fn ops(&self) -> Ops<'a> {
         Ops::new(if self.kind == RecordKind::Created { &[] } else { self.payload })
     }
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayReport {
     /// The last seqno of the log, at least [`Claims::from`]; all of it is durable (unless read only).
     pub last: Seqno,
-    /// Through here the log was known to be durable before it was replayed.
+    /// The log was known to be durable through this seqno before it was replayed.
     pub durable: Seqno,
-    /// The highest epoch in use; 0 if there is none. [`super::Log::start`] takes the next.
+    /// The highest epoch in use; 0 if there is none. [`super::Log::start`] gets the next one.
     pub epoch: u32,
     /// Above every segment number in use.
     pub next_segment: u64,
-    /// The segments that hold something of the log, for [`super::Log::start`].
+    /// The segments that hold a part of the log, for [`super::Log::start`].
     pub segments: Vec<SegmentInfo>,
-    /// Records visited and kept.
+    /// Records that were visited and kept.
     pub records: u64,
     /// Their bytes in the log, heads and padding included.
     pub bytes: u64,
-    /// Where a torn tail begins that was ignored: file and byte offset.
+    /// The start of an ignored torn tail: file and byte offset.
     pub torn: Option<(String, u64)>,
-    /// The damage to what had been durable at which a [`Mode::Salvage`] ended.
+    /// The damage to durable records at which a [`Mode::Salvage`] ended.
     pub cut: Option<Error>,
 }
 
-/// What a replay may do.
+/// The actions that a replay may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Make the end of the log durable, and remove what holds nothing of it.
+    /// Make the end of the log durable, and remove segments that hold no part of it.
     Recover,
     /// Modify nothing.
     Read,
-    /// Modify nothing, and take damage to what had been durable for the end of the log instead of an error: what was
-    /// visited is the contiguous prefix before it.
+    /// Modify nothing, and treat damage to durable records as the end of the log instead of an error: the visited
+    /// records are the contiguous prefix before it.
     Salvage,
 }
 
-/// Reads the log of `store` and hands its records after `claims.from` to `visit` in the order of their seqnos. A record
-/// that only ends after `from` is visited too; the visitor skips what it has.
+/// Reads the log of `store` and passes its records after `claims.from` to `visit` in the order of their seqnos. A
+/// record that straddles `from` is visited too; the visitor skips the operations that it already has.
 ///
-/// Reads every segment once, and those records a second time that are not known to be durable. With [`Mode::Recover`] the
-/// result is durable when it returns, and nothing is modified if it fails with `Corruption`.
+/// Reads every segment once, and the records that are not known to be durable a second time. With [`Mode::Recover`] the
+/// log is durable when it returns, and nothing is modified if it fails with `Corruption`.
 ///
 /// # Errors
-/// `Corruption` where a durable record is missing or damaged (but see [`Mode::Salvage`]); what the device or the visitor
-/// returned.
+/// `Corruption` if a durable record is missing or damaged (but see [`Mode::Salvage`]); errors of the device and the
+/// visitor.
 pub fn replay(
     device: &dyn Device,
     store: StoreId,
@@ -137,7 +140,7 @@ pub fn replay(
         }
         opened => opened?,
     };
-    // One epoch for what is settled, one for the log to come; what is written must be believed when it is read.
+    // One epoch for the settled tail, one for the new log; every written epoch must be accepted when it is read.
     if !read_only && merge.epoch() > MAX_EPOCH - 2 {
         let detail = format!("epoch {}: the log has been opened too often", merge.epoch());
         return Err(Error::Unsupported { detail });
@@ -172,7 +175,7 @@ pub fn replay(
     Ok(report)
 }
 
-/// Removes files; a file that comes back after a crash is void again.
+/// Removes files. A file that reappears after a crash is void again.
 fn remove(device: &dyn Device, names: &[String]) -> Result<()> {
     for name in names {
         device.remove(name).map_err(|e| Error::io("remove", name, None, &e))?;
@@ -183,7 +186,7 @@ fn remove(device: &dyn Device, names: &[String]) -> Result<()> {
     device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))
 }
 
-/// Who says that the log was durable.
+/// The source of a durability claim.
 #[derive(Clone, Copy, Debug)]
 enum Claimant {
     Superblock,
@@ -197,12 +200,12 @@ struct Walk {
     from: Seqno,
     /// The end of the prefix so far.
     end: Seqno,
-    /// Whether the prefix has ended: what follows is only asked for claims.
+    /// Whether the prefix has ended; later records are only checked for claims.
     ended: bool,
-    /// The highest durability that anything claims, and who does.
+    /// The highest claimed durability, and its source.
     claimed: Seqno,
     claimant: Claimant,
-    /// Where the record after the prefix would stand.
+    /// The position of the record that would follow the prefix.
     next_place: Option<Place>,
     /// The first and last seqno that each segment contributes.
     spans: Vec<Option<(Seqno, Seqno)>>,
@@ -236,14 +239,14 @@ impl Walk {
         }
     }
 
-    /// Takes every record, and judges the end.
+    /// Processes every record, and checks the end of the log.
     fn walk(
         &mut self,
         merge: &mut Merge,
         claims: Claims,
         visit: &mut dyn FnMut(&Record<'_>) -> Result<Visit>,
     ) -> Result<()> {
-        // It may have been what made other records void, so none of them is certain.
+        // The damaged header may have made other records void, so no record is certain.
         let unsure = |headless: &&Headless| !headless.blank && headless.covering(claims.from).is_none();
         if let Some(headless) = merge.headless.iter().find(unsure) {
             return Err(headless.error.clone());
@@ -254,7 +257,7 @@ impl Walk {
         self.judge(merge)
     }
 
-    /// Takes the next record: skips it, visits it, or ends the prefix before it.
+    /// Processes the next record: skips it, visits it, or ends the prefix before it.
     fn step(
         &mut self,
         merge: &mut Merge,
@@ -276,7 +279,7 @@ impl Walk {
         let straddles = self.end == self.from && head.first <= self.from;
         if head.first <= self.end && !straddles {
             let (file, _) = merge.describe(Some(item.place()));
-            let detail = format!("seqno {} once more, after {}", head.first, self.end);
+            let detail = format!("seqno {} occurs again after {}", head.first, self.end);
             return Err(Error::corruption("log record", item.found.offset, detail).in_file(&file, 0));
         }
         let mut read = || {
@@ -291,7 +294,7 @@ impl Walk {
             let kind = if tags.is_some() { RecordKind::Ops } else { head.kind };
             visit(&Record { first, count, epoch, durable, kind, payload, tags: tags.as_ref() })
         };
-        // Whoever cannot read a record does not know where it stands.
+        // A decoder does not know the position of its record, so add it to the error.
         let visited = read().map_err(|error| {
             let (file, offset) = merge.describe(Some(item.place()));
             error.in_file(&file, offset + RECORD_HEAD as u64)
@@ -309,7 +312,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Notes that the segment of `item` is needed for it.
+    /// Records that the segment of `item` is needed.
     fn count(&mut self, item: &Item) {
         let (first, last) = (item.head().first, item.head().last());
         let span = self.spans[item.segment].get_or_insert((first, last));
@@ -317,7 +320,7 @@ impl Walk {
         self.next_place = Some(Place { segment: item.segment, offset: item.found.end() });
     }
 
-    /// Tells a torn tail from damage to what had been durable.
+    /// Distinguishes a torn tail from damage to durable records.
     fn judge(&self, merge: &Merge) -> Result<()> {
         if self.claimed <= self.end || SeededBug::TornTailEatsTheMiddle.is_on() {
             return Ok(());
@@ -339,15 +342,16 @@ impl Walk {
         Err(Error::corruption("log record", offset, detail).in_file(&file, 0))
     }
 
-    /// Fills the report's segments and the numbers that settling changed. Returns the files that hold nothing.
+    /// Fills in the report's segments and the numbers that settling changed. Returns the files that hold no part of the
+    /// log.
     fn keep(&self, merge: &Merge, claims: Claims, settled: &Settled, report: &mut ReplayReport) -> Vec<String> {
         let mut void = merge.unfinished.clone();
         let start = match settled {
             Settled::Copied { start, .. } => *start,
             Settled::AsIs => Seqno::MAX,
         };
-        // A segment without a header that is kept rests on what the next one says; void records are void only
-        // as long as the header is there that says so. Such headers are kept even above no record.
+        // A kept segment without a header depends on the bound from a later segment. Void records are void only as long
+        // as the header that voids them exists. So such headers are kept even if they have no records.
         let mut witnesses = Vec::new();
         for headless in &merge.headless {
             let (stream, number) = (headless.name.stream, headless.name.number);
@@ -364,9 +368,9 @@ impl Walk {
         let mut kept: Vec<Option<Seqno>> = self.spans.iter().map(used).collect();
         let mut todo: Vec<usize> = (0..kept.len()).filter(|&index| kept[index].is_some()).chain(witnesses).collect();
         while let Some(index) = todo.pop() {
-            // Until something is written after its start: then a newer header says the same.
+            // Kept until something after its start is written; then a newer header makes the same claim.
             kept[index].get_or_insert(merge.segments[index].reader.header.start.next());
-            // A witness may hold void records itself. Its own are of a later epoch, so this ends.
+            // A witness may hold void records itself. Its own witnesses are of later epochs, so this loop ends.
             todo.extend(merge.voiding(index).filter(|&other| kept[other].is_none()));
         }
         for (source, last) in merge.segments.iter().zip(kept) {

@@ -1,14 +1,18 @@
-//! Reading one segment: every intact record of it, in order, whatever lies between them.
+//! Reading one segment: returns every intact record, in order, regardless of damage between them.
 //!
-//! 1. The header is checked first; a segment without an intact one is only asked whether its body is blank.
-//! 2. From the first block on, each multiple of 8 may start a record: the magic is looked for, then the head is bounded
-//!    by what remains of the file, then the checksum of the whole record decides.
-//! 3. Zeros are the padding after a sync, or space not used yet. Anything else that is not a record is *damage*; its
-//!    place is kept, since only the order of the seqnos shows later whether a record was lost there.
+//! 1. The header is checked first. For a segment without an intact header, only whether its body is blank is
+//!    determined.
+//! 2. From the first block on, each multiple of 8 may start a record: its magic is checked, then the length in its head
+//!    is compared with the rest of the file, then the checksum of the whole record is verified.
+//! 3. Zeros are the padding after a sync, or unused space. Anything else that is not a record is *damage*. Its position
+//!    is kept, since only the order of the seqnos shows later whether a record was lost there.
 //!
-//! So a damaged record hides nothing behind it, and a crash that persisted blocks out of order is seen as it is. The
-//! file is read through one window that grows to the longest record. Checksums of what only looked like a record are
-//! charged to a budget of a small multiple of the file, so that a hostile file cannot make the scan quadratic.
+//! So a damaged record hides no later record, and a crash that persisted blocks out of order is handled. The file is
+//! read through one window that grows to the longest record. Checksums of byte sequences that only looked like a record
+//! are charged to a budget, a small multiple of the file's length, so that a hostile file cannot make the scan
+//! quadratic.
+//!
+//! Invariant: offsets only ascend, so every byte before `at` has been examined.
 
 use std::sync::Arc;
 
@@ -20,20 +24,20 @@ use crate::device::{Device, File, OpenHow, read_exact_at};
 
 /// Bytes read at a time.
 const WINDOW: usize = 256 << 10;
-/// How many times the file's length may be spent on checksums that turn out wrong. Payloads that hold a copy of a log
-/// cost about its length once.
+/// The budget for failed checksums, as a multiple of the file's length. Payloads that hold a copy of a log cost about
+/// its length once.
 const FALSE_RECORDS: u64 = 16;
 
-/// What opening a segment file gave.
+/// The result of opening a segment file.
 #[derive(Debug)]
 pub(super) enum Opened {
     /// Its header is intact.
     Intact(SegmentReader),
     /// Its header is not.
     Damaged {
-        /// What is wrong with it.
+        /// The defect.
         error: Error,
-        /// Whether nothing was ever written behind the header: the segment was being created at the crash.
+        /// Whether nothing was ever written after the header: the segment was being created at the crash.
         blank: bool,
         /// The length of the file.
         bytes: u64,
@@ -76,7 +80,7 @@ pub(super) fn open_segment(device: &dyn Device, store: StoreId, name: FileName) 
     }))
 }
 
-/// Whether everything behind the header block is zeros.
+/// Whether everything after the header block is zeros.
 fn is_blank(file: &dyn File, name: &str, len: u64) -> Result<bool> {
     let mut chunk = vec![0; WINDOW];
     let mut at = BLOCK;
@@ -94,16 +98,16 @@ fn is_blank(file: &dyn File, name: &str, len: u64) -> Result<bool> {
 /// An intact record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Found {
-    /// Where it starts.
+    /// Its byte offset.
     pub offset: u64,
-    /// What it says.
+    /// Its decoded head.
     pub head: Head,
     /// The first damage between it and the record before it.
     pub damage: Option<u64>,
 }
 
 impl Found {
-    /// Where it ends.
+    /// The byte offset of its end.
     pub fn end(&self) -> u64 {
         self.offset + self.head.record_bytes()
     }
@@ -129,7 +133,7 @@ pub(super) struct SegmentReader {
 }
 
 impl SegmentReader {
-    /// The next intact record; `None` at the end of the file, where [`SegmentReader::take_damage`] tells what came
+    /// The next intact record; `None` at the end of the file, where [`SegmentReader::take_damage`] returns the damage
     /// after the last record.
     pub fn next(&mut self) -> Result<Option<Found>> {
         while self.seek_magic()? {
@@ -200,7 +204,7 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// The head of the record at `self.at`, if an intact one stands there.
+    /// The head of the record at `self.at`, if an intact one is there.
     fn intact_record(&mut self) -> Result<Option<Head>> {
         let start = (self.at - self.window_at) as usize;
         let Some(head) = Head::decode(&self.window[start..]) else { return Ok(None) };
@@ -215,7 +219,7 @@ impl SegmentReader {
         }
         self.false_bytes += bytes;
         if self.false_bytes > self.len * FALSE_RECORDS {
-            let error = Error::corruption("log segment", self.at, "more false records than any log leaves behind");
+            let error = Error::corruption("log segment", self.at, "too many byte sequences that resemble records");
             return Err(error.in_file(&self.name, 0));
         }
         Ok(None)

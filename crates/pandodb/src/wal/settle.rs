@@ -1,16 +1,22 @@
-//! Making the replayed tail durable again, without touching what may be durable already.
+//! Making the replayed tail durable, without overwriting records that may already be durable.
 //!
-//! Records that no claim covers may be on disk, or only in the page cache, or in pages that a failed sync marked clean.
-//! They are **copied**, under a new epoch, into a segment of their own, which appears whole by a rename:
+//! Records that no durability claim covers may be on disk, or only in the page cache, or in pages that a failed sync
+//! marked clean. They are **copied**, under a new epoch, into a segment of their own, which appears atomically by a
+//! rename:
 //!
-//! 1. write header and records to `….new`, 2. sync it, 3. rename it, 4. sync the directory.
+//! 1. write header and records to `….new`,
+//! 2. sync it,
+//! 3. rename it,
+//! 4. sync the directory.
 //!
-//! The new header's `start` is the seqno before the first copied record, so the old copies are void from the moment the
-//! rename is durable, and valid until then. A crash at any point leaves one or the other, and no byte of an
-//! acknowledged record is ever written over, so that not even a write torn to garbage can hurt one.
+//! Invariant: the new header's `start` is the seqno before the first copied record, so the old copies are void once the
+//! rename is durable, and valid until then. A crash at any point leaves one or the other. No byte of an acknowledged
+//! record is ever overwritten, so a write torn to garbage cannot damage one.
 //!
-//! Without space for a copy the tail is **rewritten in place**: the same bytes, in whole blocks, so that the pages are
-//! dirty again, and then a sync. That needs no space, so a full disk does not keep a store shut.
+//! If there is no space for a copy, the tail is **rewritten in place**: the same bytes, in whole blocks, so that the
+//! pages are dirty again, and then a sync. That needs no space, so a store can be opened on a full disk.
+//!
+//! Source: ours; the problem of clean pages after a failed fsync is the "fsyncgate" of 2018.
 
 use std::io;
 use std::sync::Arc;
@@ -27,7 +33,7 @@ const CHUNK: usize = 256 << 10;
 /// The records to make durable: those that end after `durable` and at or before `end`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tail {
-    /// Everything through here is known to be durable.
+    /// Everything through this seqno is known to be durable.
     pub durable: Seqno,
     /// The end of the log.
     pub end: Seqno,
@@ -46,10 +52,10 @@ impl Tail {
     }
 }
 
-/// What became of the tail.
+/// The outcome for the tail.
 #[derive(Debug)]
 pub(super) enum Settled {
-    /// It stands where it stood.
+    /// It stays in its place.
     AsIs,
     /// It was copied into a segment of the next epoch, which begins after `start`.
     Copied {
@@ -77,7 +83,7 @@ pub(super) fn settle(device: &dyn Device, store: StoreId, tail: Tail, epoch: u32
     }
 }
 
-/// Copies the tail; `None` if it is longer than a segment may be.
+/// Copies the tail; `None` if it exceeds the maximum size of a segment.
 fn copy(
     device: &dyn Device,
     store: StoreId,
@@ -112,7 +118,7 @@ fn copy(
         out.file.sync().map_err(|e| Error::final_io("sync", name, None, &e))?;
     }
     let target = segment_name(0, number);
-    // From here on the copy may count: a full disk is no longer a reason to fall back.
+    // From here on the copy may be valid, so a full disk no longer permits the fallback.
     device.rename(name, &target).map_err(|e| Error::final_io("rename", name, None, &e))?;
     device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))?;
     let info = SegmentInfo { stream: 0, number, last: tail.end, bytes: out.end() };
@@ -124,7 +130,7 @@ struct Output {
     file: Arc<dyn File>,
     name: String,
     buffer: Vec<u8>,
-    /// Where the buffer goes.
+    /// The offset of the buffer in the file.
     at: u64,
 }
 
@@ -142,7 +148,7 @@ impl Output {
     }
 }
 
-/// Writes the blocks of the tail again with the bytes that they hold, and syncs them.
+/// Writes the blocks of the tail again with their present bytes, and syncs them.
 fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
     let mut merge = Merge::open(device, store)?;
     let mut spans: Vec<Option<(u64, u64)>> = vec![None; merge.segments.len()];
@@ -156,7 +162,7 @@ fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
         debug_assert!(from >= HEADER_BYTES as u64);
         rewrite_range(device, &source.reader.name, from, to.min(source.reader.len))?;
     }
-    // The segments' directory entries may never have been synced either, if the sync of the directory had failed.
+    // The segments' directory entries may not be durable either, if a sync of the directory had failed.
     device.sync_dir().map_err(|e| Error::final_io("sync", &device.path(), None, &e))
 }
 

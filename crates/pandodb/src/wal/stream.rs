@@ -1,24 +1,30 @@
-//! One stream of the log: its turn, its buffers, its segments.
+//! One stream of the log: its append lock (the *turn*), its buffers, its segments.
 //!
 //! ```text
-//!  turn ─▶ room ─▶ (seqno) ─▶ append ──▶ buffer ──write──▶ page cache      then the set syncs: `log`
-//!  one at  or       drawn     encode,    lazy: stays       `pending` goes on
+//!  turn ─▶ room ─▶ (seqno) ─▶ append ──▶ buffer ──write──▶ page cache      then `log` syncs all streams
+//!  one at  or       drawn     encode,    lazy: stays       `pending` advances
 //!  a time  DiskFull by the    crc        until 64 KiB
 //!                   caller
 //! ```
 //!
-//! **The turn** is held from before a seqno is drawn until its record is in the buffer, so that the records of a stream go up
-//! although nobody holds the sequencer meanwhile. A thread that has a stream to itself never waits for it.
+//! **The turn** is held from before a seqno is drawn until its record is in the buffer, so the records of a stream
+//! ascend although the sequencer is released in between. A thread that has a stream to itself never waits for it.
 //!
-//! **One writes, others append.** Whoever needs a record in the page cache and finds nobody writing takes the whole buffer
-//! and writes it without the lock, while others append to a second one. Who comes meanwhile waits, and finds itself
-//! covered or writes what has gathered. So records reach the file in their order, and no append waits for such a write; only
-//! who leads a sync, or begins a segment, writes under the lock.
+//! **One thread writes, others append.** A thread that needs a record in the page cache and finds no write running
+//! takes the whole buffer and writes it without the lock, while other threads append to a second buffer. A thread that
+//! arrives meanwhile waits, and then finds its record written or writes what has accumulated. So records reach the file
+//! in order, and no append waits for such a write; only a sync leader, or a thread that begins a segment, writes under
+//! the lock.
 //!
-//! **Rolling.** A full segment is cut to its length and joins the older ones; if it has bytes that are not durable yet,
-//! the next sync syncs it before the current one counts. Its successors have been made ahead by then ([`Stream::prepare`]): up to
-//! four in a stream that fills one after the other, since a disk may stand still for longer than it takes to fill one. If there is none,
-//! it is made now.
+//! **Rolling.** A full segment is cut to its length and joins the older ones. If it has bytes that are not durable yet,
+//! the next sync includes it, before the current one counts as durable. Its successors have normally been made ahead
+//! ([`Stream::prepare`]): up to four in a stream that fills one after the other, since a disk may stall for longer than
+//! it takes to fill one. Otherwise the next segment is created at that moment.
+//!
+//! Invariants: the buffer ends at the current segment's `end`; at most one thread writes at a time (`writing`), and no
+//! thread replaces the current segment meanwhile; the numbers of a stream's segments ascend in the order of their use.
+//!
+//! Source: ours; 002 §3.6.4 for one log per thread.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -31,20 +37,21 @@ use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGua
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, write_all_at};
 
-/// A lazy buffer is written when it holds this many bytes.
+/// A buffer of lazy records is written when it holds this many bytes.
 const LAZY_BYTES: usize = 64 << 10;
-/// A buffer that one large record made longer than this is given back.
+/// A buffer that one large record made longer than this is shrunk.
 const KEEP_BYTES: usize = 1 << 20;
-/// The next segment is made ahead when one part of the current one in so many is used: early, since the disk may be busy.
+/// The next segment is made ahead when 1/WANTS_NEXT of the current one is used: early, since the disk may be busy.
 const WANTS_NEXT: u64 = 4;
-/// So many are made ahead at most: as many as the stream has filled lately, so that a small log stays small;
+/// The most segments that are made ahead. At most as many as the stream has filled lately, so that a small log stays
+/// small.
 const MOST_AHEAD: u64 = 4;
-/// and not more bytes than this, but one.
+/// The most bytes of segments made ahead, except that one segment is always permitted.
 const AHEAD_BYTES: u64 = 32 << 20;
-/// No record waits for its write.
+/// The value of `pending` if no record waits to be written.
 const NOTHING: u64 = u64::MAX;
 
-/// What the streams of a log share.
+/// State that the streams of a log share.
 #[derive(Debug)]
 pub(super) struct Common {
     pub device: Arc<dyn Device>,
@@ -57,18 +64,18 @@ pub(super) struct Common {
     pub tagged: bool,
     /// Whether segments are opened for small writes.
     pub mapped: bool,
-    /// The number of the next segment, of whatever stream.
+    /// The number of the next segment of any stream.
     pub next_segment: AtomicU64,
-    /// Whether the header of a segment of this life is durable.
+    /// Whether a segment header of this epoch is durable.
     pub has_header: AtomicBool,
-    /// Everything through here is durable, in every stream: what a record may claim.
+    /// Everything through this seqno is durable, in every stream: records may claim it.
     pub durable: AtomicU64,
-    /// Segments that nobody writes any more, of all streams and earlier lives.
+    /// Segments that are no longer written, of all streams and earlier epochs.
     pub older: Mutex<Vec<SegmentInfo>>,
     pub written_bytes: Counter,
     /// A segment has been filled so far that the next one may be made ahead.
     pub wants_segment: AtomicBool,
-    /// The first failure, in words.
+    /// The text of the first failure.
     pub poison: OnceLock<String>,
 }
 
@@ -80,7 +87,7 @@ impl Common {
         }
     }
 
-    /// Fails if something failed before: for who asks about a record that was appended.
+    /// Fails if an operation failed before: for a caller whose record was already appended.
     pub fn check_appended(&self) -> Result<()> {
         match self.poison.get() {
             Some(first) => Err(Error::Indeterminate { first: first.clone() }),
@@ -88,24 +95,25 @@ impl Common {
         }
     }
 
-    /// Remembers the first failure.
+    /// Records the first failure, and returns `error`.
     pub fn poison(&self, error: Error) -> Error {
         let _ = self.poison.set(error.to_string());
         error
     }
 
-    /// As [`Common::poison`], but want of space, or of a free file, is no failure.
+    /// As [`Common::poison`], but lack of space or of file descriptors is no failure.
     fn poison_unless_refused(&self, error: Error) -> Error {
         if error.is_refusal() { error } else { self.poison(error) }
     }
 
-    /// Bytes of a new segment that has to hold a record of so many.
+    /// The size of a new segment that has to hold a record of `bytes` bytes.
     fn capacity_for(&self, bytes: u64) -> u64 {
         self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK))
     }
 
-    /// Creates the next segment of a stream, with records after that seqno if it is known yet: when this returns, its file,
-    /// space and header are durable. It leaves nothing behind if it fails.
+    /// Creates the next segment of a stream; `after` is the seqno before its records, if it is known yet. When this
+    /// returns, file, space and header are durable. Leaves nothing behind if it fails.
+    /// REQUIRES: the caller holds `making` of the stream.
     fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
         let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
         if number > MAX_NUMBER {
@@ -144,77 +152,79 @@ impl Common {
         if header.after.is_none() && SeededBug::SegmentAheadNotSynced.is_on() {
             return Ok(file);
         }
-        // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So the
-        // error is final, both for a writer and for background work.
+        // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So
+        // the error is final, for a writer as well as for background work.
         let synced = self.device.sync_dir();
         synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
         Ok(file)
     }
 }
 
-/// One stream. In cache lines of its own, since its threads are others than its neighbours'.
+/// One stream. Aligned to cache lines of its own, since neighbouring streams are used by other threads.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Stream {
     number: u32,
-    /// Held by who has room for a record and does not know its seqno yet.
+    /// The append lock: held by a thread that has room for a record and is about to draw its seqno.
     turn: Mutex<()>,
     state: Mutex<State>,
-    /// Taken after the state, or alone, by whoever creates a segment or removes those that were made ahead: the numbers of a stream's
-    /// segments go up in the order in which they are used.
+    /// Taken after `state`, or alone, by a thread that creates a segment or removes segments made ahead. So the numbers
+    /// of a stream's segments ascend in the order of their use.
     making: Mutex<Making>,
-    /// What was made ahead, in the order of numbers. Taken last, for a moment: who needs one that is there does not wait for the
-    /// next one to be made.
+    /// Segments made ahead, in the order of numbers. Taken last and briefly: a thread that takes an existing one does
+    /// not wait while the next one is being made.
     ahead: Mutex<VecDeque<Segment>>,
-    /// Notified when a write without the lock ends, well or not, if somebody waits for it.
+    /// Notified when a write without the lock ends, successfully or not, if a thread waits for it.
     idle: Condvar,
-    /// Somebody writes what was the buffer, without the lock. Changed under it.
+    /// Whether a thread is writing the other buffer without the lock. Changed under the lock of `state`.
     writing: AtomicBool,
-    /// The first seqno that is appended and not in the page cache; [`NOTHING`] if there is none. Changed under the lock.
+    /// The first seqno that is appended and not in the page cache; [`NOTHING`] if there is none. Changed under the lock
+    /// of `state`.
     pending: AtomicU64,
 }
 
-/// What the lock guards.
+/// The state that the lock `state` guards.
 #[derive(Debug)]
 struct State {
     current: Option<Segment>,
     /// Older segments with bytes that may not be durable.
     unsynced: Vec<SyncFile>,
-    /// Encoded records that end at the current segment's `end` and that nobody writes yet.
+    /// Encoded records that end at the current segment's `end` and are not being written yet.
     buffer: Vec<u8>,
     /// The first seqno in the buffer, if it holds any.
     first: Seqno,
-    /// The other buffer, empty, for its memory; without any while it is written.
+    /// The other buffer, empty, kept for its memory; without memory while it is being written.
     spare: Vec<u8>,
-    /// How many wait for the end of a write.
+    /// The number of threads that wait for the end of a write.
     waiting: usize,
-    /// The last seqno of this stream.
+    /// The last seqno appended to this stream.
     appended: Seqno,
-    /// This stream is durable through here; of others that says nothing.
+    /// This stream is durable through this seqno; it says nothing about other streams.
     synced: Seqno,
-    /// Room waits for its append: the current segment must stay.
+    /// A reservation is in use, so the current segment must stay.
     reserved: bool,
     /// The next reservation starts a new segment.
     roll_wanted: bool,
-    /// Nothing is created any more.
+    /// No reservations are granted any more.
     closed: bool,
 }
 
-/// What is known of the segments that were made.
+/// The state of making segments.
 #[derive(Debug, Default)]
 struct Making {
-    /// The number of the segment that was current when somebody last looked.
+    /// The number of the current segment at the last call of [`Stream::prepare`].
     current: u64,
-    /// Nothing more is made while that is the current one: it was tried in vain, or given up.
+    /// No more segments are made while that one is current: an attempt failed, or they were given up.
     over: bool,
-    /// How many different ones were current when somebody looked, since something made ahead was removed.
+    /// The number of different current segments that [`Stream::prepare`] saw since segments made ahead were last
+    /// removed.
     filled: u64,
 }
 
-/// A file to be synced, by its name.
+/// A file to be synced, with its name.
 type SyncFile = (String, Arc<dyn File>);
 
-/// The segment that is written.
+/// A segment for writing.
 #[derive(Debug)]
 struct Segment {
     file: Arc<dyn File>,
@@ -223,9 +233,9 @@ struct Segment {
     seed: u32,
     /// Preallocated bytes.
     capacity: u64,
-    /// Where the next record goes.
+    /// The offset of the next record.
     end: u64,
-    /// The highest seqno in it; before the first record, the one before it.
+    /// The highest seqno in it; before the first record, the last seqno before the segment.
     last: Seqno,
 }
 
@@ -234,29 +244,29 @@ impl Segment {
         self.end == BLOCK
     }
 
-    /// Whether so much of it is used that the next one may be made: an owner of a small store never pays for two.
+    /// Whether enough of it is used that the next one may be made; a small store never allocates two.
     fn wants_next(&self) -> bool {
         self.end >= self.capacity / WANTS_NEXT
     }
 
-    /// Whether a record of so many bytes fits, even if a sync ends the block before it is appended.
+    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before it is appended.
     fn fits(&self, bytes: u64) -> bool {
         self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
     }
 }
 
-/// What a sync has to make durable of a stream.
+/// The files of a stream that a sync has to make durable.
 #[derive(Debug)]
 pub(super) struct Ready {
     /// The segments, the older first.
     pub files: Vec<SyncFile>,
-    /// How many of them are closed.
+    /// The number of files that are closed segments.
     closed: usize,
     /// The stream's last seqno in them.
     pub through: Seqno,
 }
 
-/// Room for one record in a stream, whose turn it is: until it is used or dropped nobody else appends there.
+/// Room for one record in a stream, and its append lock: until it is used or dropped, no other thread appends there.
 #[derive(Debug)]
 #[must_use = "room is for a record"]
 pub struct Room<'a> {
@@ -268,20 +278,21 @@ pub struct Room<'a> {
 }
 
 impl Room<'_> {
-    /// Appends the record of the seqnos from `first` on, which must be above all of the stream, to the buffer. The stream
-    /// that is to be written by [`super::Log::write`], if it is: unless `lazy`, or once much has gathered. No I/O.
+    /// Appends the record with the seqnos from `first` on, which must be above all of the stream, to the buffer.
+    /// Returns the stream if the caller must write it by [`super::Log::write`]: if it is not `lazy`, or 64 KiB have
+    /// accumulated. No I/O.
     ///
     /// # Errors
-    /// `Poisoned` after an earlier failure: then nothing was appended.
+    /// `Poisoned` after an earlier failure; then nothing was appended.
     ///
     /// # Panics
-    /// If the seqno is not above those of the stream, or the payload longer than its room.
+    /// If the seqno is not above those of the stream, or the payload is longer than its room.
     pub fn append(self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
         let kind = if self.common.tagged { RecordKind::Tagged } else { RecordKind::Ops };
         self.append_as(kind, first, count, payload, lazy)
     }
 
-    /// The same for a record that creates a keyspace: one seqno.
+    /// As [`Room::append`], for a record that creates a keyspace and takes one seqno.
     ///
     /// # Errors
     /// As [`Room::append`].
@@ -330,6 +341,8 @@ impl Stream {
         Ok(Room { common, stream: self, bytes, _turn: turn })
     }
 
+    /// Ensures that the current segment has room for the record.
+    /// REQUIRES: the caller holds `turn` and `state`.
     fn make_room(
         &self,
         common: &Common,
@@ -338,7 +351,7 @@ impl Stream {
         may_take: MayTake<'_>,
     ) -> Result<()> {
         if payload_bytes > MAX_PAYLOAD {
-            let detail = format!("a batch of {payload_bytes} bytes; the log takes {MAX_PAYLOAD} in one, split it");
+            let detail = format!("the batch has {payload_bytes} bytes, the limit is {MAX_PAYLOAD}; split it");
             return Err(Error::invalid(detail));
         }
         let bytes = record_bytes(payload_bytes);
@@ -354,7 +367,7 @@ impl Stream {
             let replaced =
                 may_take(common.capacity_for(bytes)).and_then(|()| self.replace_segment(common, state, bytes));
             match replaced {
-                // There is room where we are: a full disk can wait.
+                // The current segment has room, so a full disk is no obstacle yet.
                 Err(e) if fits && e.is_refusal() => {}
                 result => result?,
             }
@@ -363,7 +376,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether the record is to be written.
+    /// Encodes the record into the buffer. Returns whether the caller must write it.
+    /// REQUIRES: the caller holds `turn`.
     fn append(
         &self,
         common: &Common,
@@ -404,15 +418,15 @@ impl Stream {
         Ok(!lazy || state.buffer.len() >= LAZY_BYTES)
     }
 
-    /// Returns when all that was appended here through `through` is in the page cache, by one write, this thread's or
-    /// another's. At once, without the lock, if it is.
+    /// Returns when everything that was appended here through `through` is in the page cache, by one write of this
+    /// thread or another one. Returns immediately, without the lock, if it already is.
     pub fn write(&self, common: &Common, through: Seqno) -> Result<()> {
         let mut round = 0;
         if SeededBug::BufferedStaysInMemory.is_on() {
             return Ok(());
         }
         while self.pending.load(Ordering::Acquire) <= through.0 {
-            // Whoever writes is done in a moment, and then what has gathered since is ours to write.
+            // A running write ends soon; then this thread writes the records that have accumulated since.
             if self.writing.load(Ordering::Acquire) && linger(&mut round) {
                 continue;
             }
@@ -432,7 +446,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes what was appended lazily.
+    /// Writes the lazy records.
     pub fn flush(&self, common: &Common) -> Result<()> {
         let mut state = self.state.lock();
         common.check()?;
@@ -440,7 +454,7 @@ impl Stream {
         self.write_out(common, &mut state)
     }
 
-    /// Writes everything and ends the block; what is to be synced for it.
+    /// Writes everything and ends the block; returns the files to sync.
     pub fn ready(&self, common: &Common) -> Result<Ready> {
         let mut state = self.state.lock();
         self.wait_for_writer(common, &mut state)?;
@@ -457,7 +471,8 @@ impl Stream {
         Ok(Ready { files, closed, through: state.appended })
     }
 
-    /// What was ready is durable. A segment closed during the sync stands behind these, and is synced again.
+    /// Records that the files of `ready` are durable. A segment that was closed during the sync comes after them and is
+    /// synced again.
     pub fn note_sync(&self, ready: &Ready) {
         let mut state = self.state.lock();
         debug_assert!(ready.through >= state.synced);
@@ -471,16 +486,16 @@ impl Stream {
         let most = MOST_AHEAD.min(AHEAD_BYTES / common.segment_bytes).max(1);
         loop {
             let state = self.state.lock();
-            // One that was made for a long record says nothing of the next.
+            // A segment that was made for a long record does not show how fast the stream fills segments.
             let wants = |segment: &&Segment| segment.wants_next() && segment.capacity <= common.segment_bytes;
             let current = state.current.as_ref().filter(wants).filter(|_| !state.closed);
             let Some(current) = current.map(|segment| segment.number) else { return Ok(()) };
-            // Nobody who only appends is to wait for what follows.
+            // Release the lock: appending threads must not wait for the following I/O.
             drop(state);
-            // For one segment at a time, so that who waits for one gets it. Whoever has the lock now makes one, or will be asked
-            // again.
+            // Take the lock for one segment at a time, so that a thread that waits for a segment gets it. Another
+            // holder of the lock makes one itself, or this is called again.
             let Some(mut making) = self.making.try_lock() else { return Ok(()) };
-            // What another has seen since is newer.
+            // Another thread may have seen a newer current segment.
             if making.current < current {
                 *making = Making { current, over: false, filled: making.filled + 1 };
             }
@@ -490,7 +505,7 @@ impl Stream {
             let made = may_take(common.segment_bytes).and_then(|()| common.create_segment(self.number, None, 0));
             match made {
                 Ok(segment) => self.ahead.lock().push_back(segment),
-                // Nothing was lost by it: the writer will make its segment, and see.
+                // Not an error: the writer will create its segment itself.
                 Err(_) => {
                     making.over = true;
                     return common.check();
@@ -507,7 +522,8 @@ impl Stream {
         self.remove_ahead(common, &mut making)
     }
 
-    /// Removes what was made ahead. Whether there was any.
+    /// Removes the segments made ahead; returns whether there were any.
+    /// REQUIRES: the caller holds `making`.
     fn remove_ahead(&self, common: &Common, making: &mut Making) -> bool {
         let unused = std::mem::take(&mut *self.ahead.lock());
         unused.iter().for_each(|segment| common.remove_unused(&segment.name));
@@ -532,7 +548,7 @@ impl Stream {
             .map_err(|e| Error::final_io("cut", &segment.name, Some(segment.capacity), &e))
     }
 
-    /// Refuses room from now on.
+    /// Refuses reservations from now on.
     pub fn close(&self) {
         self.state.lock().closed = true;
     }
@@ -572,13 +588,15 @@ impl Stream {
     }
 
     /// Waits for the end of a write without the lock.
+    /// REQUIRES: the caller holds `state`, which is released while it waits.
     fn rest(&self, state: &mut MutexGuard<'_, State>) {
         state.waiting += 1;
         self.idle.wait(state);
         state.waiting -= 1;
     }
 
-    /// Waits until nobody writes without the lock: for those who write under it, or move the segment's end.
+    /// Waits until no thread writes without the lock, before a caller writes under the lock or moves the segment's end.
+    /// REQUIRES: the caller holds `state`, which is released while it waits.
     fn wait_for_writer(&self, common: &Common, state: &mut MutexGuard<'_, State>) -> Result<()> {
         while self.writing.load(Ordering::Relaxed) {
             self.rest(state);
@@ -586,7 +604,7 @@ impl Stream {
         common.check()
     }
 
-    /// Where the buffer belongs.
+    /// The segment and offset to which the buffer belongs.
     fn place(state: &State) -> Option<(&Segment, u64)> {
         let segment = state.current.as_ref().filter(|_| !state.buffer.is_empty())?;
         let at = segment.end - state.buffer.len() as u64;
@@ -594,7 +612,8 @@ impl Stream {
         Some((segment, at))
     }
 
-    /// Writes the buffer to the current segment, under the lock. Nobody writes without it.
+    /// Writes the buffer to the current segment, under the lock.
+    /// REQUIRES: the caller holds `state`, and no other thread is writing.
     fn write_out(&self, common: &Common, state: &mut State) -> Result<()> {
         debug_assert!(!self.writing.load(Ordering::Relaxed));
         let Some((segment, at)) = Stream::place(state) else { return Ok(()) };
@@ -607,7 +626,9 @@ impl Stream {
         self.note_write(common, state, written)
     }
 
-    /// Writes the buffer to the current segment, without the lock. A panic of the device poisons, and goes on.
+    /// Writes the buffer to the current segment, without the lock. A panic of the device poisons the log and is
+    /// resumed.
+    /// REQUIRES: the caller holds `state`, which is released during the write, and no other thread is writing.
     fn write_unlocked(&self, common: &Common, state: &mut MutexGuard<'_, State>) -> Result<()> {
         let Some((segment, at)) = Stream::place(state) else { return Ok(()) };
         let file = Arc::clone(&segment.file);
@@ -616,7 +637,7 @@ impl Stream {
         self.writing.store(true, Ordering::Release);
         let work = || catch_unwind(AssertUnwindSafe(|| write_all_at(&*file, at, &buffer)));
         let result = MutexGuard::unlocked(state, work);
-        // Still the segment that was written: to replace it one waits for the writer.
+        // The segment is still the one that was written, since a thread that replaces it waits for the writer.
         let name = || state.current.as_ref().map_or_else(String::new, |segment| segment.name.clone());
         let written = match &result {
             Ok(Ok(())) => Ok(buffer.len()),
@@ -626,7 +647,7 @@ impl Stream {
         empty(&mut buffer);
         state.spare = buffer;
         let noted = self.note_write(common, state, written);
-        // After it: who waits for the writer looks at what was written first.
+        // Clear the flag after `pending` was updated: a thread that waits for the writer checks `pending` first.
         self.writing.store(false, Ordering::Release);
         if state.waiting > 0 {
             self.idle.notify_all();
@@ -637,7 +658,8 @@ impl Stream {
         noted
     }
 
-    /// Notes what became of a write of so many bytes: what is in the buffer now comes next.
+    /// Records the result of a write, and updates `pending` to the first record of the present buffer.
+    /// REQUIRES: the caller holds `state`.
     fn note_write(&self, common: &Common, state: &mut State, written: Result<usize>) -> Result<()> {
         let bytes = written.map_err(|error| common.poison(error))?;
         common.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -646,7 +668,8 @@ impl Stream {
         Ok(())
     }
 
-    /// The segment that was made ahead, if a record of so many bytes fits, or a new one; with records after that seqno.
+    /// The next segment made ahead, if a record of `bytes` bytes fits, or a new one; its records come after `after`.
+    /// REQUIRES: the caller holds `state`.
     fn take_segment(&self, common: &Common, after: Seqno, bytes: u64) -> Result<Segment> {
         let made = || {
             let mut ahead = self.ahead.lock();
@@ -656,7 +679,7 @@ impl Stream {
         if let Some(segment) = made() {
             return Ok(segment);
         }
-        // One that is being made is waited for: another one would take longer.
+        // Wait for a segment that is being made: creating another one would take longer.
         let mut making = self.making.lock();
         if let Some(segment) = made() {
             return Ok(segment);
@@ -666,7 +689,8 @@ impl Stream {
         created.map_err(|error| common.poison_unless_refused(error))
     }
 
-    /// Puts a new segment with room for `bytes` in the place of the current one. `DiskFull` has no effect.
+    /// Replaces the current segment by one with room for `bytes`. `DiskFull` has no effect.
+    /// REQUIRES: the caller holds `state`, and no other thread is writing.
     fn replace_segment(&self, common: &Common, state: &mut State, bytes: u64) -> Result<()> {
         self.write_out(common, state)?;
         let segment = self.take_segment(common, state.appended, bytes)?;
@@ -674,7 +698,7 @@ impl Stream {
             let len = old.end.next_multiple_of(BLOCK);
             let info = SegmentInfo { stream: self.number, number: old.number, last: old.last, bytes: len };
             common.older.lock().push(info);
-            // Whatever becomes of the cut, the next sync is of this one, too.
+            // The next sync includes the old segment, whether the cut succeeds or not.
             if old.last > state.synced {
                 state.unsynced.push((old.name.clone(), old.file.clone()));
             }
@@ -688,7 +712,7 @@ impl Stream {
     }
 }
 
-/// Empties a buffer, and gives back the memory that one large record made it take.
+/// Empties a buffer, and frees the extra memory that one large record required.
 fn empty(buffer: &mut Vec<u8>) {
     buffer.clear();
     if buffer.capacity() > KEEP_BYTES {

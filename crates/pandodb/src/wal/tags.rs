@@ -1,4 +1,5 @@
-//! Generations of memtable leaves beside the operations of a record: how 002 §3.6.4 orders what stands in several logs.
+//! Generations of memtable leaves for the operations of a record: 002 §3.6.4 orders the records of several logs by
+//! them.
 //!
 //! ```text
 //!   payload   | length of the operations, 4 bytes | operations | life | tag of each operation |
@@ -6,26 +7,27 @@
 //!
 //! | bytes | |
 //! | --- | --- |
-//! | varint | life: the epoch of the log in whose memtables the operations were inserted |
+//! | varint | life: the epoch in whose memtables the operations were inserted |
 //! | | for each operation: |
-//! | varint | 0 without a generation; else 1 + that of its leaf, which the insertion moved on |
-//! | varint | after a generation: the record's first seqno less the identity of the memtable |
+//! | varint | 0 without a generation; else 1 + the generation of its leaf, which the insertion increments |
+//! | varint | after a generation: the record's first seqno minus the identity of the memtable |
 //!
-//! A range delete goes to no leaf, and an operation that found a newer message of its key in the memtable came too late for the
-//! paper's order; neither has a generation. Of those that have one, on a key, in one memtable of one life, generations go up
-//! with seqnos ([`crate::memtable::Memtable::insert`]): what recovery checks.
+//! Two kinds of operations have no generation: a range delete, which goes to no leaf, and an operation that found a
+//! newer message of its key in the memtable, which is too late for the paper's order. For the others, generations of
+//! one key in one memtable of one epoch ascend with seqnos ([`crate::memtable::Memtable::insert`]); recovery checks
+//! this.
 //!
 //! Source: 002 §3.6.4.
 
 use crate::base::codec::{Reader, put_varint};
 use crate::base::{Result, Seqno};
 
-/// Where an insertion met its leaf.
+/// The leaf of an insertion, and its generation at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// The identity of the memtable: the seqno after which it began.
     pub memtable: Seqno,
-    /// The leaf's generation, which no other insertion into it has.
+    /// The leaf's generation, unique among the insertions into the leaf.
     pub generation: u64,
 }
 
@@ -34,18 +36,18 @@ pub struct Tag {
 pub struct Tags {
     /// The epoch in whose memtables the operations were inserted; a copy of the record keeps it.
     pub life: u32,
-    /// Of each operation.
+    /// The tag of each operation.
     pub tags: Vec<Option<Tag>>,
 }
 
-/// The most bytes that so many operations have when they are tagged.
+/// The maximum size of a tagged payload with `ops` bytes of operations and `count` operations.
 pub fn tagged_bytes(ops: usize, count: u32) -> usize {
     const VARINT: usize = 10;
     4 + ops + VARINT + count as usize * 2 * VARINT
 }
 
 impl Tags {
-    /// The payload of `ops`, a record that begins at `first`, with its tags.
+    /// The tagged payload of a record that begins at `first`: `ops` with these tags.
     pub fn encode(&self, first: Seqno, ops: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(tagged_bytes(ops.len(), self.tags.len() as u32));
         out.extend_from_slice(&(ops.len() as u32).to_le_bytes());
@@ -67,7 +69,7 @@ impl Tags {
     /// Splits a payload into operations and tags.
     ///
     /// # Errors
-    /// `Corruption` if it is none; `count` is how many operations the record has.
+    /// `Corruption` if the payload is malformed; `count` is the number of operations of the record.
     pub fn split(payload: &[u8], first: Seqno, count: u32) -> Result<(&[u8], Tags)> {
         let mut reader = Reader::new(payload, "tagged log record");
         let length = reader.u32()? as usize;
@@ -85,7 +87,7 @@ impl Tags {
             tags.push(tag);
         }
         if !reader.is_empty() {
-            return Err(reader.corrupt("bytes behind the last tag"));
+            return Err(reader.corrupt("bytes after the last tag"));
         }
         Ok((ops, Tags { life, tags }))
     }

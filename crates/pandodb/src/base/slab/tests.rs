@@ -1,4 +1,4 @@
-//! Slots are apart, are used again, and the system gets back what is too much.
+//! Slots do not overlap, pieces are reused, and the system gets excess memory back.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn slab(most: usize, spare: usize) -> Arc<Slab<u64>> {
     Slab::new(2 * WORDS, most, spare)
 }
 
-/// How many of the pieces of a slab are in memory to their last page, as the system says.
+/// How many pieces of a slab are wholly in memory, according to the system.
 #[cfg(all(target_os = "linux", not(miri)))]
 fn resident(slab: &Slab<u64>) -> usize {
     use std::os::unix::fs::FileExt;
@@ -25,8 +25,8 @@ fn resident(slab: &Slab<u64>) -> usize {
 }
 
 #[test]
-fn slots_are_apart_and_keep_what_is_written() {
-    // The last ones are past the reserved addresses.
+fn slots_do_not_overlap_and_keep_their_values() {
+    // The last three are past the reserved addresses.
     let slab = slab(6, 2);
     let mut slots: Vec<_> = (0..9).map(|_| slab.take()).collect();
     for (i, slot) in slots.iter_mut().enumerate() {
@@ -38,7 +38,7 @@ fn slots_are_apart_and_keep_what_is_written() {
 }
 
 #[test]
-fn pieces_are_used_again_and_outlive_the_slab_handle() {
+fn pieces_are_reused_and_outlive_the_slab_handle() {
     let slab = slab(4, 2);
     let mut slot = slab.take();
     slot[7] = 3;
@@ -54,7 +54,7 @@ fn pieces_are_used_again_and_outlive_the_slab_handle() {
 
 #[cfg(all(target_os = "linux", not(miri)))]
 #[test]
-fn the_system_gets_back_what_is_too_much() {
+fn the_system_gets_excess_memory_back() {
     let slab = slab(64, 3);
     let touch = |slot: &mut Slot<u64>| slot.iter_mut().step_by(WORDS).for_each(|word| *word = 1);
     let mut slots: Vec<_> = (0..16).map(|_| slab.take()).collect();
@@ -62,8 +62,8 @@ fn the_system_gets_back_what_is_too_much() {
     let held = slots.remove(9);
     assert_eq!(resident(&slab), 16);
     drop(slots);
-    assert_eq!(resident(&slab), 1 + 3, "what is in use and what is spare");
-    assert_eq!(held[0], 1, "its neighbours' pages went, not its own");
+    assert_eq!(resident(&slab), 1 + 3, "the piece in use and the spare ones");
+    assert_eq!(held[0], 1, "only its neighbours' pages were discarded");
     let again: Vec<_> = (0..15).map(|_| slab.take()).collect();
     let zeros = again.iter().filter(|slot| slot.iter().all(|word| *word == 0)).count();
     assert_eq!(zeros, 12, "discarded pieces read as zeros");
@@ -71,7 +71,7 @@ fn the_system_gets_back_what_is_too_much() {
 }
 
 #[test]
-fn threads_take_and_return() {
+fn threads_take_and_return_pieces_concurrently() {
     let slab = slab(8, 2);
     std::thread::scope(|scope| {
         for thread in 1..=4u64 {

@@ -1,8 +1,8 @@
-//! The primitives under the explorer: `shuttle`'s, with the faces of the crates that they stand in for. Only what the
+//! The primitives under the explorer: `shuttle`'s, with the interfaces of the crates that they replace. Only what the
 //! engine uses.
 //!
-//! All threads of an execution are coroutines on one thread of the system, switched at *points*. What has no point of its
-//! own in `shuttle` gets one from [`Point`], passed before the operation.
+//! All threads of an execution are coroutines on one thread of the system, switched at *points*. A type without a point
+//! in `shuttle` gets one from [`Point`], passed before the operation.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError};
@@ -10,20 +10,20 @@ use std::time::Duration;
 
 pub use shuttle::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 
-/// An explorer chooses who goes on.
+/// An explorer schedules the threads.
 pub const EXPLORED: bool = true;
 
-/// Lets others go on; who waits for one of them would else go round in circles.
+/// Switches to another thread; otherwise a thread that waits for another one would loop forever.
 pub fn relax(_turn: u32) {
     shuttle::thread::yield_now();
 }
 
-/// Nobody lingers under an explorer: to go round is a point more, and shows nothing that sleeping does not.
+/// Never waits under an explorer: a retry is one more point and shows nothing that sleeping does not.
 pub fn linger(_turn: &mut u32) -> bool {
     false
 }
 
-/// The number of this thread in its execution. The explorers show it only in words.
+/// The number of this thread in its execution, parsed from the debug output, since `shuttle` offers no other access.
 pub fn thread_number() -> usize {
     let words = format!("{:?}", shuttle::thread::current().id());
     words.bytes().filter(u8::is_ascii_digit).fold(0, |number, digit| number * 10 + usize::from(digit - b'0'))
@@ -47,7 +47,7 @@ pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
     of: &'a Mutex<T>,
-    /// `None` only while the lock is let go of inside a call.
+    /// `None` only while the lock is released inside a call.
     held: Option<shuttle::sync::MutexGuard<'a, T>>,
 }
 
@@ -62,7 +62,7 @@ impl<T> Mutex<T> {
         MutexGuard { of: self, held: Some(self.acquire()) }
     }
 
-    /// The lock, if nobody has it.
+    /// Takes the lock if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = match self.0.try_lock() {
             Ok(held) => held,
@@ -76,14 +76,14 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it guards, without locking: the borrow shows that nobody else can.
+    /// The guarded value, without locking: the exclusive borrow shows that no other thread can hold the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T> MutexGuard<'_, T> {
-    /// Runs `work` with the lock let go of, then takes it again.
+    /// Runs `work` with the lock released, then takes the lock again.
     pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
         guard.held = None;
         let result = work();
@@ -111,31 +111,31 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 pub struct Condvar(shuttle::sync::Condvar);
 
 impl Condvar {
-    /// Nobody waits.
+    /// A condition variable without waiters.
     pub fn new() -> Condvar {
         Condvar::default()
     }
 
-    /// Lets go of the lock until notified.
+    /// Releases the lock until notified, then takes it again.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let held = guard.held.take().expect("held by the caller");
         guard.held = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Lets go of the lock for a while. The explorer has no clock: the time may be up at any moment, and when the thread
-    /// goes on is a choice like any other, so being notified adds no outcome that is not tried anyway.
+    /// Releases the lock for a while. The explorer has no clock: the timeout may end at any moment, and the moment at
+    /// which the thread continues is a scheduling choice like any other. So a notification would add no outcome.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _time: Duration) {
         MutexGuard::unlocked(guard, shuttle::thread::yield_now);
     }
 
-    /// Wakes everyone who waits.
+    /// Wakes all waiting threads.
     pub fn notify_all(&self) {
         self.0.notify_all();
     }
 }
 
-/// A reader-writer lock without poisoning. Stricter than `parking_lot`'s in one thing: a thread that takes it shared twice
-/// panics, since with a writer waiting in between it would wait for itself.
+/// A reader-writer lock without poisoning. Stricter than `parking_lot`'s in one respect: a thread that takes it shared
+/// twice panics, since with a writer waiting in between it would deadlock.
 #[derive(Debug, Default)]
 pub struct RwLock<T>(shuttle::sync::RwLock<T>);
 
@@ -145,31 +145,31 @@ impl<T> RwLock<T> {
         RwLock(shuttle::sync::RwLock::new(value))
     }
 
-    /// Waits for the lock, shared.
+    /// Waits for shared access.
     pub fn read(&self) -> shuttle::sync::RwLockReadGuard<'_, T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the lock, alone.
+    /// Waits for exclusive access.
     pub fn write(&self) -> shuttle::sync::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An `Arc` that is replaced as a whole, as `arc_swap`'s.
+/// An `Arc` that is replaced atomically, as `arc_swap`'s.
 #[derive(Debug)]
 pub struct ArcSwap<T> {
     point: Point,
-    /// Held over no point.
+    /// Held across no point.
     current: parking_lot::Mutex<Arc<T>>,
 }
 
-/// What an [`ArcSwap`] held when it was asked, as `arc_swap`'s; here it counts as a reference.
+/// The value of an [`ArcSwap`] at the time of a load, as `arc_swap`'s; here it is a counted reference.
 #[derive(Debug)]
 pub struct Guard<R>(R);
 
 impl<R> Guard<R> {
-    /// A guard that is a reference.
+    /// A guard around a reference.
     pub fn from_inner(inner: R) -> Guard<R> {
         Guard(inner)
     }
@@ -189,39 +189,39 @@ impl<R> Deref for Guard<R> {
 }
 
 impl<T> ArcSwap<T> {
-    /// Holds `value`.
+    /// A cell that holds `value`.
     pub fn new(value: Arc<T>) -> ArcSwap<T> {
         ArcSwap { point: Point::default(), current: parking_lot::Mutex::new(value) }
     }
 
-    /// Holds `value`.
+    /// A cell that holds `value`.
     pub fn from_pointee(value: T) -> ArcSwap<T> {
         ArcSwap::new(Arc::new(value))
     }
 
-    /// What it holds.
+    /// The current value.
     pub fn load_full(&self) -> Arc<T> {
         self.point.pass();
         self.current.lock().clone()
     }
 
-    /// What it holds.
+    /// The current value.
     pub fn load(&self) -> Guard<Arc<T>> {
         Guard(self.load_full())
     }
 
-    /// Replaces what it holds, and hands that out.
+    /// Replaces the value and returns the old one.
     pub fn swap(&self, new: Arc<T>) -> Arc<T> {
         self.point.pass();
         std::mem::replace(&mut *self.current.lock(), new)
     }
 
-    /// Replaces what it holds. What it held is let go of afterwards: that may be a point.
+    /// Replaces the value. The old one is dropped afterwards, since its drop may pass a point.
     pub fn store(&self, new: Arc<T>) {
         drop(self.swap(new));
     }
 
-    /// Replaces what it holds by what `change` makes of it, as often as others come between.
+    /// Replaces the value by the result of `change`; retries if another thread has replaced it meanwhile.
     pub fn rcu(&self, mut change: impl FnMut(&Arc<T>) -> T) {
         loop {
             let seen = self.load_full();
@@ -251,20 +251,20 @@ impl<T> OnceLock<T> {
         OnceLock { point: Point::default(), value: std::sync::OnceLock::new() }
     }
 
-    /// What it was set to.
+    /// The value, if the cell is set.
     pub fn get(&self) -> Option<&T> {
         self.point.pass();
         self.value.get()
     }
 
-    /// Sets it, or gives `value` back if it is set.
+    /// Sets the cell; returns `value` as an error if it is already set.
     pub fn set(&self, value: T) -> Result<(), T> {
         self.point.pass();
         self.value.set(value)
     }
 
-    /// Returns the cell's value; sets it to the result of `value` first if it is empty. Unlike the standard type, several threads may call
-    /// `value` at once; the first to finish sets the cell.
+    /// Returns the cell's value; sets it to the result of `value` first if it is empty. Unlike the standard type,
+    /// several threads may call `value` at once; the first to finish sets the cell.
     pub fn get_or_init(&self, value: impl FnOnce() -> T) -> &T {
         self.point.pass();
         if let Some(set) = self.value.get() {
@@ -275,7 +275,7 @@ impl<T> OnceLock<T> {
         self.value.get_or_init(|| value)
     }
 
-    /// Empties it.
+    /// Takes the value out and leaves the cell empty.
     pub fn take(&mut self) -> Option<T> {
         self.value.take()
     }

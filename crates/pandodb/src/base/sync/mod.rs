@@ -1,25 +1,26 @@
-//! The one place that chooses the primitives by which threads meet: locks, condition variables, atomics, swapped `Arc`s.
+//! The one place that chooses the synchronization primitives: locks, condition variables, atomics, swapped `Arc`s.
 //!
-//! By default these are other crates' types under one roof, at no cost: `parking_lot`'s locks (no poisoning), std's
-//! atomics, `arc_swap`. With the feature `explore` they are `shuttle`'s, behind the same faces: then every lock, every
-//! atomic and every swap is a point at which an explorer may let another thread go on, so that it can try the schedules
-//! one by one, find a deadlock, and replay what it found (`crates/explore`). Such an engine works only inside an explored
-//! execution.
+//! By default these are re-exports of other crates' types, at no cost: `parking_lot`'s locks (no poisoning), std's
+//! atomics, `arc_swap`. With the feature `explore` they are `shuttle`'s, with the same interfaces. Then every lock,
+//! every atomic and every swap is a *point*: a place at which an explorer may switch threads, so that it can try the
+//! schedules one by one, find a deadlock, and replay it (`crates/explore`). Such an engine works only inside an
+//! explored execution.
 //!
 //! | here | by default | under `explore` |
 //! | --- | --- | --- |
 //! | [`Mutex`], [`MutexGuard`], [`RwLock`], [`Condvar`] | `parking_lot` | `shuttle`, a timed wait may end at any moment |
-//! | [`AtomicU64`] and the like | std | `shuttle`, sequentially consistent: orderings are `loom`'s subject |
+//! | [`AtomicU64`] and the like | std | `shuttle`, sequentially consistent: `loom` checks the orderings |
 //! | [`ArcSwap`], [`Guard`] | `arc_swap` | a pointer behind a point, a counted reference |
 //! | [`OnceLock`] | std | std behind a point |
 //! | [`Counter`], [`Word`], [`Once`] | std | std: no point |
-//! | [`linger`] | a few hundred cycles, then the processor is offered to others | not at all |
-//! | [`relax`], [`thread_number`] | a hint to the core, a number of its own | a switch, the number in the execution |
+//! | [`linger`] | spins, then yields the processor, for about 2 µs | does not wait |
+//! | [`relax`], [`thread_number`] | a hint to the core, a number of the thread | a switch, the number in the execution |
 //!
-//! `Arc` is std's in both: who lets go last follows from the points around it. The devices below do not come here: their
-//! locks are leaves, held over no call into the engine and hence over no point.
+//! `Arc` is std's in both: the points around a drop determine which thread drops the last reference. The devices do not
+//! use this module: their locks are leaves of the lock order, held across no call into the engine and hence across no
+//! point.
 //!
-//! `tests/tidy.rs` keeps the originals out of the rest of the engine.
+//! `tests/tidy.rs` rejects direct uses of the original types in the rest of the engine.
 
 #[cfg(feature = "explore")]
 mod explored;
@@ -40,32 +41,35 @@ pub use explored::{
     OnceLock, RwLock, linger, relax, thread_number,
 };
 
-/// A cell that is set before the number by which others find it is published, so that they never meet: never a point.
+/// A cell that is set before the number by which other threads find it is published, so threads never contend for it:
+/// never a point.
 pub use std::sync::OnceLock as Once;
-/// A number for statistics, on which nothing decides: never a point at which threads are switched.
+/// A number for statistics, on which no decision depends: never a point.
 pub use std::sync::atomic::AtomicU64 as Counter;
-/// Eight bytes that are written before the reference by which others find them is published: never a point.
+/// Eight bytes that are written before the reference by which other threads find them is published: never a point.
 pub use std::sync::atomic::AtomicU64 as Word;
 pub use std::sync::atomic::Ordering;
 /// Orders this thread's own loads and stores: never a point.
 pub use std::sync::atomic::fence;
 
-/// Whether an explorer chooses who goes on: then structures are as small as they can be, so that schedules reach far.
+/// Whether an explorer schedules the threads: then structures are as small as possible, so that explored schedules
+/// reach far.
 #[cfg(not(feature = "explore"))]
 pub const EXPLORED: bool = false;
 
-/// Waits a moment for another thread, which is about to be done; `turn` counts the moments.
+/// Waits a moment for another thread that is about to finish; `turn` counts the calls. Spins at first, then yields the
+/// processor.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn relax(turn: u32) {
-    /// Then the other one has probably lost its core.
+    /// After this many calls the other thread has probably been preempted.
     const PATIENCE: u32 = 64;
     if turn < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
-/// Runs `work` in the calling thread and in up to `helpers` other threads, and returns when all of them have ended. If the system
-/// refuses to start a thread, fewer threads run `work`, so `work` must do all of the job even if only the caller runs it. A panic
-/// in a helper thread panics in the caller, too. Under an explorer only the caller runs `work`.
+/// Runs `work` in the calling thread and in up to `helpers` other threads, and returns when all of them have ended. If
+/// the system refuses to start a thread, fewer threads run `work`, so `work` must do all of the job even if only the
+/// caller runs it. A panic in a helper thread panics in the caller, too. Under an explorer only the caller runs `work`.
 pub fn with_helpers(helpers: usize, work: impl Fn() + Sync) {
     std::thread::scope(|scope| {
         for _ in 0..if EXPLORED { 0 } else { helpers } {
@@ -80,7 +84,7 @@ thread_local! {
     static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
 }
 
-/// A small number of this thread's own, for spreading threads over parts that they would else fight for.
+/// A small number of this thread, by which callers spread threads over shards to avoid contention.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn thread_number() -> usize {
@@ -92,15 +96,15 @@ pub fn thread_number() -> usize {
     })
 }
 
-/// Makes this thread stand for the thread of that number from now on: for simulations, in which one thread is many writers by
-/// turns, and the same ones when it is done again.
+/// Gives this thread the number `number` from now on. For simulations in which one thread acts for several writers in
+/// turn and must repeat the same run.
 #[cfg(not(feature = "explore"))]
 pub fn stand_for_thread(number: usize) {
     NUMBER.set(Some(number));
 }
 
-/// Waits a moment for another thread; whether it is worth to look once more. If not, what is waited for takes long, and the
-/// caller sleeps. `turn` counts the moments and starts at 0.
+/// Waits a moment for another thread. Returns whether the caller should check again; `false` means that the wait is
+/// long and the caller should sleep. `turn` counts the calls and starts at 0.
 #[cfg(not(feature = "explore"))]
 #[inline]
 pub fn linger(turn: &mut u32) -> bool {

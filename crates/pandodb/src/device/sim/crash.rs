@@ -1,36 +1,37 @@
-//! What a power cut does to the operations that were pending: one choice, and the list of choices worth trying.
+//! The effect of a power cut on the pending operations: one choice, and the list of choices worth trying.
 
 use std::borrow::Borrow;
 
 use super::{Rng, SimOp};
 
-/// The unit in which a disk writes: tears lie on its multiples, in bytes from the start of the file.
+/// The unit in which a disk writes, in bytes: a torn write ends at a multiple of it, counted from the start of the
+/// file.
 const SECTOR: u64 = 512;
 
-/// What becomes of one pending operation. All but `Drop` keep an operation that is not a write.
+/// The fate of one pending operation. An operation that is not a write is kept by every fate except `Drop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// It reached the disk.
     Keep,
     /// It never happened.
     Drop,
-    /// Of a write, the first bytes, this many.
+    /// The first bytes of a write, this many, reached the disk.
     Head(u64),
-    /// Of a write, the last bytes, this many.
+    /// The last bytes of a write, this many, reached the disk.
     Tail(u64),
-    /// The space was given to the file, the bytes did not arrive: the pages of the write are zeros, whatever stood there
-    /// before.
+    /// The file system allocated the space, but the bytes did not reach the disk: the pages of the write are zeros,
+    /// whatever they held before.
     Zeros,
-    /// As `Zeros`, with rubbish: bytes that follow from the seed.
+    /// As `Zeros`, with garbage: pseudo-random bytes from this seed.
     Garbage(u64),
 }
 
 /// The fate of every pending operation, by its position in the list of pending ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrashChoice {
-    /// Operations before this position are kept, the rest dropped,
+    /// Operations before this position are kept, the rest dropped, …
     kept: usize,
-    /// save these. Ascending by position.
+    /// … except for these. Ascending by position.
     except: Vec<(usize, Fate)>,
 }
 
@@ -40,7 +41,7 @@ impl CrashChoice {
         CrashChoice::prefix(0)
     }
 
-    /// Nothing is lost, as when only the process dies.
+    /// Nothing is lost, as when only the process is killed.
     pub fn all() -> CrashChoice {
         CrashChoice::prefix(usize::MAX)
     }
@@ -55,7 +56,7 @@ impl CrashChoice {
         positions.into_iter().fold(CrashChoice::none(), |choice, position| choice.with(position, Fate::Keep))
     }
 
-    /// The same, but for the operation at `position`. Costs a search among the exceptions.
+    /// The same choice, except for the operation at `position`. Costs a search among the exceptions.
     #[must_use]
     pub fn with(mut self, position: usize, fate: Fate) -> CrashChoice {
         match self.except.binary_search_by_key(&position, |(position, _)| *position) {
@@ -65,7 +66,7 @@ impl CrashChoice {
         self
     }
 
-    /// What becomes of the operation at `position`.
+    /// The fate of the operation at `position`.
     pub fn fate(&self, position: usize) -> Fate {
         match self.except.binary_search_by_key(&position, |(position, _)| *position) {
             Ok(at) => self.except[at].1,
@@ -77,21 +78,21 @@ impl CrashChoice {
 
 /// Which choices to try at one point of a history.
 ///
-/// Up to `exhaustive` pending operations: every subset. Above: every prefix, all but one, only one, all pairs if
-/// asked for, and seeded subsets. Then, if asked for, every write torn or spoilt, with the writes before it kept and
-/// with all others kept.
+/// Up to `exhaustive` pending operations: every subset. Above that: every prefix, all but one, only one, all pairs if
+/// `pairs` is set, and random subsets by the seed. Then every write is torn (`tears`) or replaced (`rot`), once with
+/// only the earlier operations kept and once with all others kept.
 #[derive(Clone, Debug)]
 pub struct CrashPlan {
-    /// Up to how many pending operations all subsets are tried. At most 20.
+    /// The most pending operations for which all subsets are tried. At most 20.
     pub exhaustive: usize,
-    /// Above that, whether all pairs are tried. Their number is quadratic.
+    /// Whether all pairs are tried above that number. Their number is quadratic.
     pub pairs: bool,
-    /// Above that, how many seeded subsets are tried.
+    /// The number of random subsets above that number.
     pub subsets: usize,
-    /// In how many places each write is torn, at most; 0 for none. Each place gives head only and tail only. A write
-    /// with more sector boundaries inside is torn at evenly spread ones.
+    /// The most positions at which each write is torn; 0 for none. Each position gives a head and a tail. A write with
+    /// more sector boundaries inside is torn at evenly spaced ones.
     pub tears: usize,
-    /// Whether each write comes back as zeros and as garbage.
+    /// Whether each write is also replaced by zeros and by garbage.
     pub rot: bool,
     /// The seed of subsets and garbage.
     pub seed: u64,
@@ -104,8 +105,8 @@ impl Default for CrashPlan {
 }
 
 impl CrashPlan {
-    /// The choices for the given pending operations, in an order that depends on nothing else. Different choices may
-    /// give the same image: drop repetitions by [`super::SimImage::hash`].
+    /// The choices for the given pending operations, in a deterministic order. Different choices may give the same
+    /// image: drop repetitions by [`super::SimImage::hash`].
     pub fn choices<'a>(&'a self, pending: &'a [impl Borrow<SimOp>]) -> impl Iterator<Item = CrashChoice> + 'a {
         assert!(self.exhaustive <= 20, "2^{} subsets are too many", self.exhaustive);
         let k = pending.len();
@@ -124,7 +125,7 @@ impl CrashPlan {
         let pairs = pairs.flat_map(move |a| (a + 1..k).map(move |b| CrashChoice::only([a, b])));
         let mut rng = Rng(self.seed);
         let subsets = (0..self.subsets).map(move |_| {
-            // The share that survives varies too: a fair coin for each would nearly always keep about half.
+            // The probability of survival varies too: with a fixed 1/2, nearly every subset would keep about half.
             let share = 1 + rng.below(15);
             CrashChoice::only((0..k).filter(|_| rng.below(16) < share))
         });

@@ -1,17 +1,17 @@
-//! What is on the disk: durable bytes and entries, and the operations that may or may not have reached it.
+//! The simulated disk: durable bytes and entries, and the operations that may or may not have reached it.
 //!
 //! ```text
-//!   files, entries:  applied for good
+//!   files, entries:  applied permanently
 //!   pending:         [write a][create b][write a][write b] …      in the order of issue, all files together
-//!                       │ sync(a): durable, and applied at once if nothing forgotten stands before it in a
-//!                       │ failed sync(a): forgotten: a crash may still find it, no later sync makes it durable
+//!                       │ sync(a): durable, and applied at once unless a forgotten operation on a precedes it
+//!                       │ failed sync(a): forgotten: a crash may still keep it, no later sync makes it durable
 //! ```
 //!
-//! Both the running device and the cursor over a history hold a `Disk` and feed it the same operations, so what one
-//! calls durable the other does too.
+//! Both the running device and the cursor over a history hold a `Disk` and feed it the same operations, so they agree
+//! on what is durable.
 //!
-//! Invariants: for each scope (one file, or the directory), whatever stands before the first optional operation of that
-//! scope has been applied. A file is kept as long as an entry, or a pending change of entries, names it.
+//! Invariants: for each scope (one file, or the directory), every operation before the first optional one of that scope
+//! has been applied. A file is kept as long as an entry, or a pending change of entries, names it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -31,7 +31,7 @@ enum State {
     Waiting,
     /// A failed sync gave it up.
     Forgotten,
-    /// Durable, but after a forgotten one of its scope, so that it cannot be applied for good yet.
+    /// Durable, but after a forgotten operation of its scope, so it cannot be applied permanently yet.
     Durable,
 }
 
@@ -42,7 +42,7 @@ struct Pending {
     state: State,
 }
 
-/// See the module's page.
+/// See the module documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
     entries: Entries,
@@ -56,7 +56,7 @@ impl Disk {
         Disk { entries, files, pending: Vec::new() }
     }
 
-    /// Takes the next operation in. A sync costs a step per pending operation.
+    /// Processes the next operation. A sync costs a step per pending operation.
     pub fn feed(&mut self, op: &SimOp) {
         match op {
             SimOp::Sync { inode } => self.settle(Scope::File(*inode), State::Durable),
@@ -105,7 +105,7 @@ impl Disk {
     fn push(&mut self, op: &SimOp) {
         let Some(scope) = op.scope() else { return };
         match scope {
-            // Nothing can name a removed file again: what its last openers still write is lost already.
+            // Nothing can name a removed file again: later writes by its remaining openers are lost in any case.
             Scope::File(inode) if !self.files.contains_key(&inode) => return,
             Scope::File(_) => {}
             Scope::Directory => {
@@ -118,8 +118,8 @@ impl Disk {
         self.pending.push(Pending { op: op.clone(), scope, state: State::Waiting });
     }
 
-    /// Gives the waiting operations of a scope their new state, then applies the durable ones that nothing optional
-    /// precedes.
+    /// Gives the waiting operations of a scope their new state, then applies the durable ones that no optional
+    /// operation precedes.
     fn settle(&mut self, scope: Scope, state: State) {
         let Disk { entries, files, pending } = self;
         let mut blocked = false;
@@ -163,7 +163,7 @@ impl Disk {
     }
 }
 
-/// Applies a change of entries, if what it rests on is there.
+/// Applies a change of entries, if the entry that it changes exists.
 pub(super) fn change_entries(entries: &mut Entries, op: &SimOp) {
     match op {
         SimOp::Create { inode, name } => {
@@ -182,7 +182,8 @@ pub(super) fn change_entries(entries: &mut Entries, op: &SimOp) {
     }
 }
 
-/// Applies a change of a file's bytes or length. A fate other than `Keep` spoils a write; the others are atomic.
+/// Applies a change of a file's bytes or length. A fate other than `Keep` damages a write; all other operations are
+/// atomic.
 pub(super) fn change_content(content: &mut Content, op: &SimOp, fate: Fate) {
     match op {
         SimOp::Write { patch, .. } => write(content, patch, fate),
@@ -193,8 +194,8 @@ pub(super) fn change_content(content: &mut Content, op: &SimOp, fate: Fate) {
     }
 }
 
-/// The whole pages of a write, as far as the file goes: a page cache writes pages, so what rots takes with it whatever else
-/// stands in them, also what was synced before.
+/// The whole pages of a write, up to the end of the file. A page cache writes pages, so a damaged page loses all of its
+/// bytes, including those that were synced before.
 fn pages_of(content: &Content, range: &Range<u64>) -> Range<u64> {
     let page = PAGE as u64;
     let end = range.end.next_multiple_of(page).min(content.len().max(range.end));

@@ -1,11 +1,11 @@
-//! Faults to come: which operation breaks, and how.
+//! Injected faults: which operation fails, and how.
 
 use std::io;
 use std::ops::Range;
 
 use super::OpKind;
 
-/// Classes of operations, for errors that may strike any of them.
+/// Classes of operations, for errors that may strike several kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpClass {
     /// All.
@@ -32,28 +32,28 @@ impl OpClass {
     }
 }
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
     /// The operation fails with an I/O error and has no effect.
     IoError(OpClass),
-    /// A sync fails with an I/O error and what it should have written is forgotten: reads see the new bytes, a crash
-    /// may give the old, later syncs succeed and do not write it.
+    /// A sync fails with an I/O error and its pending writes are forgotten: reads see the new bytes, a crash may
+    /// restore the old ones, later syncs succeed and do not write them.
     FailedSync,
-    /// As [`FaultKind::FailedSync`], with `StorageFull`: a thin-provisioned disk, or a file system that copies on write, finds out
-    /// this late that there is no space.
+    /// As [`FaultKind::FailedSync`], with `StorageFull`: a thin-provisioned disk, or a copy-on-write file system, may
+    /// detect only at the sync that there is no space.
     FullSync,
     /// A read or write moves fewer bytes than asked for, at least one (whole pages on a direct file). Transfers that
     /// cannot be shorter are not counted.
     ShortTransfer,
-    /// The operation fails with `Interrupted`, without effect. A sticky one lets every second attempt through, or nothing
-    /// would ever be done.
+    /// The operation fails with `Interrupted`, without effect. A sticky fault lets every second attempt through, since
+    /// otherwise no operation would ever finish.
     Interrupted,
-    /// A write is reported done, and is not.
+    /// A write reports success without writing.
     LostWrite,
-    /// A write is reported done, and was done on other pages, of this file or of another one.
+    /// A write reports success, but wrote to other pages, of this file or of another one.
     MisdirectedWrite,
-    /// A read returns one bit turned over; what is stored stays as it is.
+    /// A read returns one flipped bit; the stored bytes stay as they are.
     BitFlip,
     /// An operation that needs space fails with `StorageFull`, without effect.
     StorageFull,
@@ -77,34 +77,34 @@ impl FaultKind {
     }
 }
 
-/// A fault to come, for [`super::SimDevice::set_fault`].
+/// A fault to inject, for [`super::SimDevice::set_fault`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// How many operations that it could strike go well first.
+    /// The number of matching operations that succeed first.
     pub nth: u64,
-    /// What goes wrong.
+    /// The effect.
     pub kind: FaultKind,
-    /// Whether it goes wrong from then on, or once.
+    /// Whether every later matching operation fails too, or only one.
     pub sticky: bool,
     /// Only operations on the file of this name.
     pub file: Option<String>,
-    /// Only operations that touch these bytes, as an unreadable sector does. One that is written over as a whole can be read
-    /// again: a drive gives it another place.
+    /// Only operations that touch these bytes, as for an unreadable sector. Overwriting the whole range makes it
+    /// readable again: a drive remaps such a sector.
     pub range: Option<Range<u64>>,
 }
 
 impl Fault {
-    /// The fault strikes the operation after the next `nth` that it could strike, once.
+    /// The fault strikes once: at the matching operation after the next `nth`.
     pub fn once(kind: FaultKind, nth: u64) -> Fault {
         Fault { nth, kind, sticky: false, file: None, range: None }
     }
 
-    /// The fault strikes from the operation after the next `nth` on, every time.
+    /// The fault strikes every matching operation after the next `nth`.
     pub fn sticky(kind: FaultKind, nth: u64) -> Fault {
         Fault { sticky: true, ..Fault::once(kind, nth) }
     }
 
-    /// Whether the operation writes over all of a sector that cannot be read.
+    /// Whether the operation overwrites all of an unreadable range.
     fn is_healed_by(&self, operation: &Operation<'_>) -> bool {
         let Some((sector, written)) = self.range.as_ref().zip(operation.range.as_ref()) else { return false };
         self.kind == FaultKind::IoError(OpClass::Read)
@@ -114,7 +114,7 @@ impl Fault {
             && sector.end <= written.end
     }
 
-    /// Whether what the operation touches is what the fault is about.
+    /// Whether the operation touches the file and range of the fault.
     fn is_about(&self, operation: &Operation<'_>) -> bool {
         let file = self.file.as_deref().is_none_or(|file| operation.name == Some(file));
         let range = self.range.as_ref().is_none_or(|range| {
@@ -124,26 +124,26 @@ impl Fault {
     }
 }
 
-/// An operation about to be done, as far as faults care.
+/// An operation that is about to run, as far as faults depend on it.
 pub(super) struct Operation<'a> {
     pub kind: OpKind,
-    /// The file's name now, if the operation is about a file that has one.
+    /// The file's present name, if the operation concerns a file with a name.
     pub name: Option<&'a str>,
     /// The bytes that a transfer touches.
     pub range: Option<Range<u64>>,
-    /// Whether a transfer can move fewer bytes than asked for.
+    /// Whether a transfer can move fewer bytes than requested.
     pub divisible: bool,
-    /// Whether it occupies pages that were holes.
+    /// Whether it allocates pages that were holes.
     pub needs_space: bool,
 }
 
-/// Decides when the fault strikes.
+/// Decides which operations the fault strikes.
 #[derive(Default)]
 pub(super) struct Injector {
     fault: Option<Fault>,
     seen: u64,
     struck: u64,
-    /// Whether a sticky interruption has just struck, so that the next attempt goes through.
+    /// Whether a sticky interruption has just struck, so that the next attempt succeeds.
     pausing: bool,
 }
 
@@ -156,7 +156,7 @@ impl Injector {
         self.struck
     }
 
-    /// What goes wrong with this operation, if anything.
+    /// The fault that strikes this operation, if any.
     pub fn strike(&mut self, operation: &Operation<'_>) -> Option<FaultKind> {
         if self.fault.as_ref().is_some_and(|fault| fault.is_healed_by(operation)) {
             self.fault = None;
@@ -180,12 +180,12 @@ impl Injector {
     }
 }
 
-/// What a sync fails with.
+/// The error of a failed sync.
 pub(super) fn sync_error(kind: FaultKind) -> io::Error {
     if kind == FaultKind::FullSync { io::ErrorKind::StorageFull.into() } else { io_error() }
 }
 
-/// The error that a failing disk gives (EIO).
+/// The error of a failing disk (EIO).
 pub(super) fn io_error() -> io::Error {
     io::Error::from_raw_os_error(5)
 }

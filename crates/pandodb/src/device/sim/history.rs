@@ -1,9 +1,9 @@
-//! A recorded run, and the walk over the points at which the power could have been cut.
+//! A recorded run, and a cursor over the points at which a power cut could have happened.
 
 use super::disk::Disk;
 use super::{CrashChoice, SimImage, SimOp};
 
-/// Where a recording started, and every change since.
+/// The state at the start of a recording, and every change since.
 #[derive(Clone, Debug)]
 pub struct SimHistory {
     start: Disk,
@@ -25,7 +25,8 @@ impl SimHistory {
         Cursor { history: self, disk: self.start.clone(), position: 0, last_mark: None }
     }
 
-    /// A cursor behind the first `prefix` operations. Costs a walk from the start: to visit many points, walk.
+    /// A cursor after the first `prefix` operations. Costs a walk from the start, so visit many points with one
+    /// [`SimHistory::walk`].
     ///
     /// # Panics
     /// If there are fewer operations.
@@ -38,18 +39,18 @@ impl SimHistory {
         cursor
     }
 
-    /// The files after a power cut behind the first `prefix` operations; see [`SimHistory::at`].
+    /// The files after a power cut that follows the first `prefix` operations; see [`SimHistory::at`].
     pub fn image_at(&self, prefix: usize, choice: &CrashChoice) -> SimImage {
         self.at(prefix).image(choice)
     }
 
-    /// The files after the process was killed behind the first `prefix` operations; see [`SimHistory::at`].
+    /// The files after a kill of the process that follows the first `prefix` operations; see [`SimHistory::at`].
     pub fn image_cached_at(&self, prefix: usize) -> SimImage {
         self.at(prefix).cached_image()
     }
 }
 
-/// A point of a history, moving forward.
+/// A point of a history that moves forward.
 #[derive(Clone, Debug)]
 pub struct Cursor<'h> {
     history: &'h SimHistory,
@@ -70,27 +71,28 @@ impl<'h> Cursor<'h> {
         Some(op)
     }
 
-    /// How many operations lie behind.
+    /// The number of operations before this point.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// The last mark that was passed.
+    /// The last mark before this point.
     pub fn last_mark(&self) -> Option<u64> {
         self.last_mark
     }
 
-    /// The operations that a power cut here could undo, in order: what the positions of a [`CrashChoice`] mean.
+    /// The operations that a power cut here could undo, in order of issue. A [`CrashChoice`] refers to them by
+    /// position.
     pub fn pending(&self) -> Vec<&SimOp> {
         self.disk.pending().collect()
     }
 
-    /// The files after a power cut here. Costs a few microseconds and some for each operation kept.
+    /// The files after a power cut here. Costs a few microseconds, plus some for each kept operation.
     pub fn image(&self, choice: &CrashChoice) -> SimImage {
         self.disk.image(choice)
     }
 
-    /// The files after the process was killed here: nothing is lost.
+    /// The files after a kill of the process here: nothing is lost.
     pub fn cached_image(&self) -> SimImage {
         self.image(&CrashChoice::all())
     }

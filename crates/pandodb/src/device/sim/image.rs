@@ -1,4 +1,4 @@
-//! The files that are left when the machine stops: what recovery finds.
+//! The files after a crash: the input of recovery.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::device::content::{Content, mix};
 
-/// A directory at rest. Cheap to clone (a pointer per file); changing a clone leaves the original alone.
+/// A directory at rest. Cheap to clone (a pointer per file); changing a clone does not change the original.
 ///
-/// The methods that damage a file are for tests of what damage does. They panic on a file that is not there: the test
-/// would not be testing.
+/// The methods that damage a file are for tests of damage. They panic if the file does not exist, since such a test
+/// would test nothing.
 #[derive(Clone, Default)]
 pub struct SimImage {
     files: BTreeMap<Arc<str>, Content>,
@@ -37,7 +37,7 @@ impl SimImage {
         Some(self.read(name, 0..content.len()))
     }
 
-    /// The bytes of a range of a file, as far as it goes.
+    /// The bytes of a range of a file, up to the end of the file.
     pub fn read(&self, name: &str, range: Range<u64>) -> Vec<u8> {
         let content = self.content(name);
         let end = range.end.min(content.len());
@@ -52,8 +52,8 @@ impl SimImage {
         self.content(name).ranges()
     }
 
-    /// A hash of names, lengths and bytes: images with the same hash are the same to a reader. Costs a page for each
-    /// page that no image before has hashed.
+    /// A hash of names, lengths and bytes: images with the same hash look the same to a reader. Costs a page for each
+    /// page that no earlier image has hashed.
     pub fn hash(&self) -> u64 {
         let files = self.files.iter().map(|(name, content)| {
             let name = xxhash_rust::xxh3::xxh3_64(name.as_bytes());
@@ -62,7 +62,7 @@ impl SimImage {
         files.fold(0, u64::wrapping_add)
     }
 
-    /// Turns one bit of a file over. `bit` is 0 (the lowest) to 7.
+    /// Flips one bit of a file. `bit` is 0 (the lowest) to 7.
     pub fn flip_bit(&mut self, name: &str, byte: u64, bit: u32) {
         let mut value = [0];
         let n = self.content(name).read(byte, &mut value);

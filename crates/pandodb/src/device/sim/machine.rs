@@ -1,8 +1,13 @@
-//! The running device: what its callers see, and the faults between them and the disk.
+//! The running device: the state that its callers see, and the faults between them and the disk.
 //!
-//! Each operation goes the same way: its arguments are checked, it is counted and the clock moves, a fault may strike,
-//! space is asked for, and then [`Machine::commit`] gives the change to the cached files, to the [`Disk`] and to the
-//! recording. Nothing else changes state, so the three cannot disagree.
+//! Steps of an operation:
+//!
+//! 1. Check its arguments.
+//! 2. Count it and advance the clock; a fault may strike ([`Machine::begin`]).
+//! 3. Check the space budget.
+//! 4. [`Machine::commit`] applies the change to the cached files, to the [`Disk`] and to the recording.
+//!
+//! Invariant: nothing else changes state, so the three agree.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,13 +28,13 @@ use crate::device::content::Content;
 use crate::device::host::{check_direct, check_name, check_range};
 use crate::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue};
 
-/// What every operation costs on the simulated clock.
+/// The duration of every operation on the simulated clock.
 const OPERATION_TIME: Duration = Duration::from_micros(10);
-/// What looking at the clock costs, so that waiting for a time by looking ends.
+/// The duration of reading the clock, so that a loop that waits for a time ends.
 const LOOK_TIME: Duration = Duration::from_nanos(100);
-/// How far the clock leaps when it does.
+/// The size of a clock jump.
 const CLOCK_JUMP: Duration = Duration::from_secs(3_600);
-/// Few enough to be full now and then.
+/// The default queue depth: small enough that queues are full now and then.
 const QUEUE_DEPTH: usize = 8;
 
 /// A file as its openers see it.
@@ -47,15 +52,16 @@ pub(super) struct Machine {
     recording: Option<(Disk, Vec<SimOp>)>,
     injector: Injector,
     byte_budget: Option<u64>,
-    /// Space that holes have not given back.
+    /// Space of holes that was not freed.
     stranded: Stranded,
     counts: [u64; OpKind::ALL.len()],
     inodes_given: u64,
     clock: Duration,
     rng: Rng,
-    /// Of its own, for the order in which reads in flight end: it changes nothing else that follows from the seed.
+    /// A separate generator for the completion order of reads in flight, so that it does not affect other random
+    /// choices.
     order: Rng,
-    /// Reads that one queue has in flight at most.
+    /// The most reads that one queue has in flight.
     queue_depth: usize,
 }
 
@@ -124,7 +130,7 @@ impl Machine {
         self.byte_budget = budget;
     }
 
-    /// What the byte budget leaves.
+    /// The rest of the byte budget.
     fn available(&self) -> Option<u64> {
         Some(self.byte_budget?.saturating_sub(self.occupied()))
     }
@@ -150,7 +156,7 @@ impl Machine {
         self.clock
     }
 
-    /// The one place where anything changes.
+    /// Applies a change. All changes of state go through this function.
     fn commit(&mut self, op: SimOp) {
         match &op {
             SimOp::Create { inode, .. } => {
@@ -178,7 +184,8 @@ impl Machine {
         }
     }
 
-    /// Counts an operation, lets time pass, and fails it or says what else goes wrong.
+    /// Counts an operation and advances the clock. Fails if the fault is an error; otherwise returns the fault that
+    /// strikes, if any.
     fn begin(&mut self, operation: &Operation<'_>) -> io::Result<Option<FaultKind>> {
         self.counts[operation.kind as usize] += 1;
         self.clock += OPERATION_TIME;
@@ -221,7 +228,7 @@ impl Machine {
         &self.files.get(&inode).expect("a named or open file is kept").content
     }
 
-    /// Refuses a change that would occupy more space than there is.
+    /// Rejects a change that would exceed the space budget.
     fn reserve(&self, inode: Inode, offset: u64, len: u64) -> io::Result<()> {
         let Some(budget) = self.byte_budget else { return Ok(()) };
         let missing = self.content(inode).missing(offset, len);
@@ -231,7 +238,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Drops the bytes of a file that no entry names and nobody has open.
+    /// Drops the bytes of a file without a name and without open handles.
     fn reap(&mut self, inode: Inode) {
         let named = self.entries.values().any(|named| *named == inode);
         let open = self.files.get(&inode).is_some_and(|file| file.handles > 0);
@@ -313,7 +320,7 @@ impl Machine {
         self.read_of(inode, &content, offset, buf, unit)
     }
 
-    /// Reads from what a file held at some moment; what goes wrong goes wrong now.
+    /// Reads from `content`, the file's content at some moment; faults strike now.
     pub fn read_of(
         &mut self,
         inode: Inode,
@@ -333,7 +340,7 @@ impl Machine {
         Ok(n)
     }
 
-    /// A number below `bound`, for the order of things that happen beside each other.
+    /// A random number below `bound`, for the order of concurrent events.
     pub fn pick(&mut self, bound: usize) -> usize {
         self.order.below(bound as u64) as usize
     }
@@ -370,8 +377,8 @@ impl Machine {
         (1 + self.rng.below(units - 1) as usize) * unit
     }
 
-    /// Another page for a write that goes astray, at the same place in the page: of any file that has a name. If there is no
-    /// other page at all, the next one of the same file.
+    /// The target of a misdirected write: another page, at the same offset in the page, of any file that has a name. If
+    /// there is no other page at all, the next one of the same file.
     fn elsewhere(&mut self, inode: Inode, offset: u64) -> (Inode, u64) {
         let page_bytes = PAGE as u64;
         let (page, within) = (offset / page_bytes, offset % page_bytes);
@@ -462,7 +469,7 @@ impl Device for SimDevice {
     }
 
     fn spawn(&self, name: &str, _body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
-        let message = format!("the simulation has one thread, `{name}` cannot be another");
+        let message = format!("the simulator cannot start thread `{name}`; use 0 background threads");
         Err(io::Error::new(io::ErrorKind::Unsupported, message))
     }
 
@@ -485,7 +492,7 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
-    /// Another handle on it, for reading.
+    /// Another handle on the file, for reading.
     fn again(&self) -> SimFile {
         let mut machine = self.machine.lock();
         machine.files.get_mut(&self.inode).expect("an open file is kept").handles += 1;
@@ -496,7 +503,7 @@ impl SimFile {
         if self.write { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
     }
 
-    /// Checks a transfer; returns the bytes that are moved together or not at all.
+    /// Checks a transfer; returns the number of bytes that are transferred atomically.
     pub fn transfer_unit(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         if self.direct {
             check_direct(offset, buf)?;

@@ -1,33 +1,33 @@
 //! A simulated machine: the tool of every crash and fault test.
 //!
-//! [`SimDevice`] is a directory in memory that knows what a power cut would leave of it. It is deterministic from its
-//! seed: the same calls give the same answers, the same clock, the same history.
+//! [`SimDevice`] is a directory in memory that tracks which of its state a power cut would leave. It is deterministic
+//! in its seed: the same calls give the same answers, the same clock, the same history.
 //!
 //! ```text
 //!      engine ── Device, File ──▶ SimDevice ── record() ──▶ SimHistory ── walk() ──▶ Cursor
 //!                                   │   │                                      for each point and CrashPlan choice
-//!               cached: what reads ─┘   └─ disk: durable bytes and entries            │
-//!               and a SIGKILL see          + pending operations since a sync          ▼
+//!               cached: state that ─┘   └─ disk: durable bytes and entries            │
+//!               reads and kills see        + pending operations since a sync          ▼
 //!                                                                                  SimImage ── from_image() ──▶ SimDevice
 //! ```
 //!
 //! **The model.** A file is an inode with bytes; the directory maps names to inodes. Every change is an operation that
-//! is at first *pending*. A sync of a file makes the operations on its bytes and length durable, a sync of the directory
-//! those on its entries; neither does the other's work. At a power cut each pending operation survives or not,
-//! independently of the others, and a write may survive in part or as rubbish ([`Fate`]). Those that survive apply in
-//! the order in which they were issued. An entry operation that has lost its ground (renaming a file whose creation is
-//! lost) is lost too, and a file that no entry names is gone with its bytes.
+//! is at first *pending*. A sync of a file makes the operations on its bytes and length durable, a sync of the
+//! directory those on its entries; neither covers the other's operations. At a power cut each pending operation
+//! survives or not, independently of the others, and a write may survive in part or as garbage ([`Fate`]). The
+//! survivors apply in the order in which they were issued. An entry operation whose precondition is missing (renaming a
+//! file whose creation is lost) is lost too, and a file that no entry names is lost with its bytes.
 //!
-//! **Exhaustive crashes.** Record a run, putting in [`SimDevice::mark`] where a commit was acknowledged; walk the
-//! history; at each point build the images of a [`CrashPlan`], drop those whose [`SimImage::hash`] was seen, open the
-//! rest. Building and hashing an image costs microseconds: images share pages with the history.
+//! **Exhaustive crashes.** Record a run, and call [`SimDevice::mark`] where a commit was acknowledged; walk the
+//! history; at each point build the images of a [`CrashPlan`], drop those whose [`SimImage::hash`] was seen before,
+//! open the rest. Building and hashing an image costs microseconds: images share pages with the history.
 //!
-//! **Reads in flight** ([`super::Reads`]) end in any order, and see the file as it was at some moment between their beginning and their
-//! end; [`SimDevice::set_queue_depth`] says how many there are.
+//! **Reads in flight** ([`super::Reads`]) complete in any order. Each sees the file as it was at some moment between
+//! the read's beginning and its end; [`SimDevice::set_queue_depth`] bounds their number.
 //!
-//! **Faults.** [`SimDevice::set_fault`] breaks the nth matching operation, once or from then on;
-//! [`SimDevice::set_byte_budget`] fills the disk. A failed sync behaves as on Linux: reads see the new bytes, later
-//! syncs succeed and do not write them, a crash may give the old.
+//! **Faults.** [`SimDevice::set_fault`] makes the nth matching operation fail, once or from then on;
+//! [`SimDevice::set_byte_budget`] bounds the disk space. A failed sync behaves as on Linux: reads see the new bytes,
+//! later syncs succeed and do not write them, a crash may restore the old bytes.
 //!
 //! ```
 //! use pandodb::device::sim::{CrashPlan, SimDevice};
@@ -93,12 +93,12 @@ pub struct SimDevice {
 }
 
 impl SimDevice {
-    /// An empty device. All its choices follow from `seed`.
+    /// An empty device. All its random choices follow from `seed`.
     pub fn new(seed: u64) -> Arc<SimDevice> {
         SimDevice::from_image(&SimImage::default(), seed)
     }
 
-    /// A device that starts with the files of `image`, all durable, nobody holding a lock.
+    /// A device that starts with the files of `image`, all durable, and with no lock held.
     pub fn from_image(image: &SimImage, seed: u64) -> Arc<SimDevice> {
         let machine = Arc::new(Mutex::new(Machine::new(image, seed)));
         Arc::new(SimDevice { machine, locks: Arc::default() })
@@ -114,18 +114,18 @@ impl SimDevice {
         self.machine.lock().count_of(kind)
     }
 
-    /// Starts recording at the present state, dropping what was recorded before. The history holds every byte written
+    /// Starts recording at the present state, and drops the previous recording. The history holds every byte written
     /// from here on.
     pub fn record(&self) {
         self.machine.lock().record();
     }
 
-    /// Puts a mark of the test's own (`batch n was acknowledged`) into the history.
+    /// Adds a mark to the history, with a meaning chosen by the test (`batch n was acknowledged`).
     pub fn mark(&self, value: u64) {
         self.machine.lock().mark(value);
     }
 
-    /// What was recorded so far; recording goes on.
+    /// The recording so far; recording continues.
     ///
     /// # Panics
     /// If [`SimDevice::record`] was never called.
@@ -133,57 +133,58 @@ impl SimDevice {
         self.machine.lock().history()
     }
 
-    /// The files as a killed process leaves them: all that was written, synced or not.
+    /// The files after a kill of the process: all written bytes, synced or not.
     pub fn image(&self) -> SimImage {
         self.machine.lock().image()
     }
 
-    /// The files as a power cut leaves them at worst: only what was synced.
+    /// The files after the worst power cut: only synced changes.
     pub fn durable_image(&self) -> SimImage {
         self.crash_image(&CrashChoice::none())
     }
 
-    /// The files as a power cut leaves them, `choice` deciding about [`SimDevice::pending`].
+    /// The files after a power cut in which `choice` decides about [`SimDevice::pending`].
     pub fn crash_image(&self, choice: &CrashChoice) -> SimImage {
         self.machine.lock().disk().image(choice)
     }
 
-    /// The operations that a power cut now could undo, in order.
+    /// The operations that a power cut now could undo, in order of issue.
     pub fn pending(&self) -> Vec<SimOp> {
         self.machine.lock().disk().pending().cloned().collect()
     }
 
-    /// Sets (or clears) the fault to come; it counts matching operations from here.
+    /// Sets (or clears) the fault; it counts matching operations from this call on.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.machine.lock().set_fault(fault);
     }
 
-    /// How often the fault set last has struck. 0 after a run says that `nth` is past the end of what there is to break.
+    /// How often the last fault has struck. 0 after a run means that the run had no more than `nth` matching
+    /// operations.
     pub fn faults_struck(&self) -> u64 {
         self.machine.lock().faults_struck()
     }
 
     /// Bounds the space of all files, in bytes (whole pages count). A write or allocation that needs more fails with
-    /// `StorageFull` and has no effect; cutting, punching and removing give space back. Lowering it below what is in
-    /// use takes nothing away.
+    /// `StorageFull` and has no effect; cutting, punching and removing free space. A bound below the space in use
+    /// removes nothing.
     pub fn set_byte_budget(&self, budget: Option<u64>) {
         self.machine.lock().set_byte_budget(budget);
     }
 
-    /// Gives space back as a copy-on-write file system does: a hole in a piece of `bytes` bytes (whole pages), of which other pages
-    /// are in use, gives back nothing before those are punched or cut off, too; and what is written there takes new space.
-    /// The default is one page. Set it before there are files.
+    /// Frees space as a copy-on-write file system does. A hole in a piece of `bytes` bytes (whole pages) frees nothing
+    /// while other pages of the piece are in use; later writes into the hole take new space. The default is one page.
+    /// Set it before there are files.
     pub fn set_hole_unit(&self, bytes: u64) {
         self.machine.lock().set_hole_unit(bytes);
     }
 
-    /// Bytes of space that all files occupy, what holes have not given back and removed ones that are still open included.
+    /// Bytes of space that all files occupy, including unfreed space of holes and removed files that are still open.
     pub fn occupied(&self) -> u64 {
         self.machine.lock().occupied()
     }
 
-    /// How many reads a queue has in flight at most, 8 if nobody says otherwise; 0: there are no queues. Concerns queues that
-    /// are handed out from now on.
+    /// The most reads that a queue has in flight, 8 by default; 0 disables queues. Applies to queues that are created
+    /// from now on.
     pub fn set_queue_depth(&self, depth: usize) {
         self.machine.lock().set_queue_depth(depth);
     }
@@ -193,7 +194,7 @@ impl SimDevice {
         self.machine.lock().advance_clock(time);
     }
 
-    /// Lets go of every lock, for an engine that was killed and not dropped.
+    /// Releases every lock, for an engine that was killed and not dropped.
     pub fn release_locks(&self) {
         self.locks.release_all();
     }
@@ -209,7 +210,7 @@ impl Rng {
         mix(self.0)
     }
 
-    /// A number below `bound`, as good as uniform for the small bounds of a simulation.
+    /// A number below `bound`, close to uniform for the small bounds of a simulation.
     fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "nothing is below zero");
         self.next() % bound

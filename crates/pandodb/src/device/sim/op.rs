@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Patch;
 
-/// What identifies a file whatever its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Inode(pub u64);
 
@@ -29,7 +29,7 @@ pub enum OpKind {
     Write,
     /// Setting a length.
     SetLen,
-    /// Occupying space.
+    /// Allocating space.
     Allocate,
     /// Punching a hole.
     Punch,
@@ -55,14 +55,14 @@ impl OpKind {
     ];
 }
 
-/// One change, or one promise about changes, as a history records it.
+/// One change or sync, as a history records it.
 #[derive(Clone, Debug)]
 pub enum SimOp {
     /// Bytes were written.
     Write {
         /// The file.
         inode: Inode,
-        /// Where and what.
+        /// The offset and the bytes.
         patch: Patch,
     },
     /// The file was cut or extended.
@@ -72,30 +72,31 @@ pub enum SimOp {
         /// Its new length in bytes.
         len: u64,
     },
-    /// Space was occupied.
+    /// Space was allocated.
     Allocate {
         /// The file.
         inode: Inode,
-        /// From this byte,
+        /// The first byte.
         offset: u64,
-        /// for this many.
+        /// The number of bytes.
         len: u64,
     },
     /// A hole was punched.
     Punch {
         /// The file.
         inode: Inode,
-        /// From this byte,
+        /// The first byte.
         offset: u64,
-        /// for this many.
+        /// The number of bytes.
         len: u64,
     },
-    /// What was pending on the file's bytes and length became durable.
+    /// The pending changes of the file's bytes and length became durable.
     Sync {
         /// The file.
         inode: Inode,
     },
-    /// A sync failed and forgot what was pending on the file: it may be on the disk or not, and no later sync helps.
+    /// A sync failed and forgot the file's pending changes: they may be on the disk or not, and no later sync makes
+    /// them durable.
     SyncFailed {
         /// The file.
         inode: Inode,
@@ -107,7 +108,7 @@ pub enum SimOp {
         /// Its name.
         name: Arc<str>,
     },
-    /// A file was renamed, replacing what had the name.
+    /// A file was renamed; a file that had the new name was replaced.
     Rename {
         /// The file.
         inode: Inode,
@@ -123,15 +124,15 @@ pub enum SimOp {
         /// The name.
         name: Arc<str>,
     },
-    /// What was pending on the directory became durable.
+    /// The pending changes of the directory became durable.
     SyncDir,
-    /// A sync of the directory failed and forgot what was pending, as [`SimOp::SyncFailed`].
+    /// A sync of the directory failed and forgot its pending changes, as [`SimOp::SyncFailed`].
     SyncDirFailed,
-    /// The test's own mark.
+    /// A mark of the test.
     Mark(u64),
 }
 
-/// What one sync covers.
+/// The changes that one sync covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// The entries of the directory.
@@ -141,7 +142,7 @@ pub(super) enum Scope {
 }
 
 impl SimOp {
-    /// Whose sync makes the change durable; none for syncs and marks, which change nothing.
+    /// The scope whose sync makes the change durable; `None` for syncs and marks, which change nothing.
     pub(super) fn scope(&self) -> Option<Scope> {
         match self {
             SimOp::Write { inode, .. }

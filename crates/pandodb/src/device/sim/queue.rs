@@ -1,8 +1,8 @@
 //! Reads in flight on the simulated machine.
 //!
-//! They end in an order that follows from the seed. What each one sees is what the file held at some moment between its
-//! beginning and its end; what goes wrong with it goes wrong at its end. Time passes for one after the other, as for
-//! operations that wait.
+//! Reads complete in an order that follows from the seed. Each one sees the file as it was at some moment between the
+//! read's beginning and its end; faults strike it at its end. The clock advances for each read as for a blocking
+//! operation.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub(super) struct SimQueue {
 #[derive(Debug)]
 struct Flying {
     read: Read,
-    /// What it sees, if it has seen it already.
+    /// The file's content that it sees, if that was decided at its beginning.
     seen: Option<Content>,
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_end_in_an_order_of_the_seed() {
+    fn reads_complete_in_an_order_that_follows_from_the_seed() {
         let in_turn: Vec<usize> = (0..20).collect();
         let mut sorted = order(1);
         assert_ne!(sorted, in_turn);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_meanwhile_is_seen_or_not() {
+    fn a_read_in_flight_may_or_may_not_see_a_concurrent_write() {
         let seen = |seed| {
             let (_sim, file) = with_pages(seed, 2);
             let mut reads = submit_all(&file, 1);
@@ -138,7 +138,7 @@ mod tests {
         let mut reads = submit_all(&file, 6);
         let failed = std::iter::from_fn(|| reads.complete()).filter(|(_, read)| read.is_err()).count();
         assert_eq!((failed, sim.faults_struck()), (1, 1));
-        // Those that a caller has to see to itself.
+        // Short and interrupted reads, which `Reads` completes.
         for kind in [FaultKind::Interrupted, FaultKind::ShortTransfer] {
             sim.set_fault(Some(Fault::sticky(kind, 0)));
             let mut reads = Reads::new(file.clone());

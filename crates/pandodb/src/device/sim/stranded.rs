@@ -1,7 +1,7 @@
-//! Space that holes have not given back.
+//! Stranded space: space of holes that the file system has not freed.
 //!
-//! A copy-on-write file system keeps what was written by one call together, and gives its space back when no part of it is in use
-//! any more. Here a piece of a fixed size, counted from the start of the file, stands for such a call.
+//! A copy-on-write file system stores the bytes of one write call together, and frees their space when no part of it is
+//! in use any more. This model uses aligned pieces of a fixed size in place of such calls.
 //!
 //! ```text
 //!   piece     [ a  b  c  d ]      4 pages in use
@@ -16,10 +16,10 @@ use super::Inode;
 use crate::base::PAGE;
 use crate::device::content::Content;
 
-/// What is stranded in each piece of each file.
+/// The stranded space in each piece of each file.
 pub(super) struct Stranded {
     unit: u64,
-    /// In bytes; no piece with none.
+    /// In bytes; pieces without stranded space have no entry.
     bytes: BTreeMap<(Inode, u64), u64>,
 }
 
@@ -34,12 +34,13 @@ impl Stranded {
         self.unit
     }
 
-    /// In all files together.
+    /// The sum over all files.
     pub fn bytes(&self) -> u64 {
         self.bytes.values().sum()
     }
 
-    /// The whole pages of this range are about to leave a file, which still has them.
+    /// The whole pages of this range are about to be removed from a file.
+    /// REQUIRES: `content` still has them.
     pub fn leave(&mut self, inode: Inode, content: &Content, offset: u64, len: u64) {
         let page = PAGE as u64;
         let end = offset.saturating_add(len).min(content.len().next_multiple_of(page)) / page * page;
@@ -59,7 +60,7 @@ impl Stranded {
         }
     }
 
-    /// A file is gone.
+    /// A file was deleted.
     pub fn forget(&mut self, inode: Inode) {
         self.bytes.retain(|(of, _), _| *of != inode);
     }

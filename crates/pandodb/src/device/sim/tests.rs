@@ -1,4 +1,4 @@
-//! The simulator against a plain model of bytes, and each of its promises by itself.
+//! The simulator compared with a plain model of bytes, and a test for each of its guarantees.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
@@ -10,7 +10,7 @@ use crate::device::{AlignedBuf, Device, File, LockMode, OpenHow, read_exact_at, 
 const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false, small_writes: false };
 const PAGE_BYTES: u64 = PAGE as u64;
 
-/// A device that records, with one durable, empty file.
+/// A recording device with one durable, empty file.
 fn with_file(name: &str) -> (Arc<SimDevice>, Arc<dyn File>) {
     let sim = SimDevice::new(42);
     let file = sim.open(name, CREATE).unwrap();
@@ -30,7 +30,7 @@ fn contents(file: &dyn File) -> Vec<u8> {
 }
 
 #[test]
-fn a_power_cut_leaves_what_was_synced() {
+fn a_power_cut_keeps_synced_bytes() {
     let (sim, file) = with_file("a");
     file.write_at(0, b"durable").unwrap();
     file.sync().unwrap();
@@ -50,7 +50,7 @@ fn a_power_cut_leaves_what_was_synced() {
 }
 
 #[test]
-fn a_write_can_be_torn_or_spoilt() {
+fn a_write_can_be_torn_or_damaged() {
     let (sim, file) = with_file("a");
     let old: Vec<u8> = vec![1; 3 * PAGE];
     write_all_at(&*file, 0, &old).unwrap();
@@ -66,9 +66,9 @@ fn a_write_can_be_torn_or_spoilt() {
     assert!(after(Fate::Drop) == old);
     assert!(after(Fate::Head(5144)) == expect(1000..6144));
     assert!(after(Fate::Tail(1024)) == expect(1000 + 2 * PAGE - 1024..1000 + 2 * PAGE));
-    assert!(after(Fate::Head(1 << 40)) == after(Fate::Keep), "more than all is all");
+    assert!(after(Fate::Head(1 << 40)) == after(Fate::Keep), "a longer head than the write is the whole write");
     let zeros = after(Fate::Zeros);
-    assert!(zeros == vec![0; 3 * PAGE], "whole pages rot, also what was synced in them before");
+    assert!(zeros == vec![0; 3 * PAGE], "whole pages are damaged, with their synced bytes");
     let garbage = after(Fate::Garbage(5));
     assert!(garbage.len() == 3 * PAGE && garbage[..1000] != old[..1000]);
     assert!(garbage == after(Fate::Garbage(5)) && garbage != after(Fate::Garbage(6)));
@@ -101,7 +101,7 @@ fn a_rename_keeps_the_bytes_and_can_be_lost() {
     assert_eq!(after(&[]).files(), [("name".to_owned(), 3)]);
     assert_eq!(after(&[]).file("name").unwrap(), b"old");
     assert_eq!(after(&[0]).files().len(), 2);
-    assert_eq!(after(&[1]).file("name").unwrap(), b"old", "what was not created is not renamed");
+    assert_eq!(after(&[1]).file("name").unwrap(), b"old", "a file whose creation was lost is not renamed");
     assert_eq!(after(&[0, 1]).files(), [("name".to_owned(), 3)]);
     assert_eq!(after(&[0, 1]).file("name").unwrap(), b"new");
     assert_eq!(contents(&*old), b"old", "an open file outlives its name");
@@ -110,7 +110,7 @@ fn a_rename_keeps_the_bytes_and_can_be_lost() {
     old.write_at(0, b"later").unwrap();
     old.sync().unwrap();
     assert_eq!(sim.durable_image().file("name").unwrap(), b"new");
-    assert!(sim.pending().is_empty(), "what goes to a file without a name does not matter");
+    assert!(sim.pending().is_empty(), "writes to a file without a name are not pending");
     sim.rename("name", "name").unwrap();
     assert_eq!(sim.image().file("name").unwrap(), b"new");
 }
@@ -132,7 +132,7 @@ fn a_removal_can_be_lost() {
 }
 
 #[test]
-fn a_failed_sync_forgets() {
+fn a_failed_sync_forgets_its_writes() {
     let (sim, file) = with_file("a");
     file.write_at(0, b"1").unwrap();
     file.sync().unwrap();
@@ -143,10 +143,10 @@ fn a_failed_sync_forgets() {
     assert_eq!(contents(&*file), b"2", "reads see the new bytes");
     file.sync().unwrap();
     assert_eq!(sim.durable_image().file("a").unwrap(), b"1", "the next sync reports success and writes nothing");
-    assert_eq!(sim.pending().len(), 1, "but it may have been written by chance");
+    assert_eq!(sim.pending().len(), 1, "but it may have reached the disk");
     file.write_at(1, b"3").unwrap();
     file.sync().unwrap();
-    assert_eq!(sim.durable_image().file("a").unwrap(), b"13", "what was written since is durable");
+    assert_eq!(sim.durable_image().file("a").unwrap(), b"13", "later writes are durable");
     file.write_at(0, b"4").unwrap();
     file.sync().unwrap();
     assert_eq!(sim.durable_image().file("a").unwrap(), b"43");
@@ -165,7 +165,7 @@ fn a_failed_sync_forgets() {
 }
 
 #[test]
-fn an_error_at_a_sync_leaves_it_to_be_done() {
+fn an_io_error_at_a_sync_keeps_the_writes_pending() {
     let (sim, file) = with_file("a");
     file.write_at(0, b"1").unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Sync), 0)));
@@ -175,7 +175,7 @@ fn an_error_at_a_sync_leaves_it_to_be_done() {
 }
 
 #[test]
-fn errors_strike_the_nth_of_their_class_without_effect() {
+fn errors_strike_the_nth_operation_of_their_class_which_has_no_effect() {
     let (sim, file) = with_file("a");
     file.write_at(0, b"0").unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Write), 1)));
@@ -202,7 +202,7 @@ fn errors_strike_the_nth_of_their_class_without_effect() {
 }
 
 #[test]
-fn an_unreadable_sector_is_a_fault_with_a_place() {
+fn a_fault_can_be_limited_to_a_range_as_an_unreadable_sector() {
     let (sim, file) = with_file("a");
     let other = sim.open("b", CREATE).unwrap();
     for file in [&file, &other] {
@@ -218,7 +218,7 @@ fn an_unreadable_sector_is_a_fault_with_a_place() {
     file.read_at(600, &mut [0]).unwrap();
     sim.rename("c", "a").unwrap();
     file.write_at(512, &[2; 256]).unwrap();
-    assert!(file.read_at(600, &mut [0]).is_err(), "half of it is not all of it");
+    assert!(file.read_at(600, &mut [0]).is_err(), "overwriting half of the range does not repair it");
     file.write_at(512, &[2; 512]).unwrap();
     file.read_at(600, &mut [0]).unwrap();
 }
@@ -228,7 +228,7 @@ fn space_can_run_out_and_the_clock_can_leap() {
     let (sim, file) = with_file("a");
     file.write_at(0, b"there").unwrap();
     sim.set_fault(Some(Fault::sticky(FaultKind::StorageFull, 0)));
-    assert_eq!(file.write_at(0, b"again").unwrap(), 5, "what has its space needs none");
+    assert_eq!(file.write_at(0, b"again").unwrap(), 5, "an overwrite needs no space");
     let full = |result: std::io::Result<()>| result.unwrap_err().kind() == std::io::ErrorKind::StorageFull;
     assert!(full(file.write_at(1 << 20, b"x").map(drop)) && full(file.allocate(1 << 20, 1)));
     assert_eq!(file.len().unwrap(), 5, "a refused write leaves no trace");
@@ -281,7 +281,7 @@ fn transfers_can_be_short_or_interrupted() {
 }
 
 #[test]
-fn writes_can_be_lost_or_go_astray_and_reads_lie() {
+fn writes_can_be_lost_or_misdirected_and_reads_can_flip_bits() {
     let (sim, file) = with_file("a");
     write_all_at(&*file, 0, &[1; 4 * PAGE]).unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::LostWrite, 0)));
@@ -299,7 +299,7 @@ fn writes_can_be_lost_or_go_astray_and_reads_lie() {
     let wrong = contents(&*file);
     let flipped: u32 = wrong.iter().zip(&bytes).map(|(a, b)| (a ^ b).count_ones()).sum();
     assert_eq!(flipped, 1);
-    assert!(contents(&*file) == bytes, "what is stored is not harmed");
+    assert!(contents(&*file) == bytes, "the stored bytes are unchanged");
     assert_eq!(sim.faults_struck(), 1);
 }
 
@@ -332,7 +332,7 @@ fn the_disk_can_be_full() {
 }
 
 #[test]
-fn a_hole_may_give_back_nothing_until_its_piece_is_empty() {
+fn a_hole_frees_no_space_until_its_piece_is_empty() {
     let sim = SimDevice::new(1);
     sim.set_hole_unit(4 * PAGE_BYTES);
     let file = sim.open("a", CREATE).unwrap();
@@ -341,14 +341,14 @@ fn a_hole_may_give_back_nothing_until_its_piece_is_empty() {
     let pages = || sim.occupied() / PAGE_BYTES;
     file.punch_hole(PAGE_BYTES, PAGE_BYTES).unwrap();
     file.punch_hole(PAGE_BYTES, PAGE_BYTES).unwrap();
-    assert_eq!(pages(), 10, "others of the piece are in use");
+    assert_eq!(pages(), 10, "other pages of the piece are in use");
     sim.set_byte_budget(Some(10 * PAGE_BYTES));
-    assert_eq!(kind(file.write_at(PAGE_BYTES, &[1; PAGE])), ErrorKind::StorageFull, "the old place is not to be had");
+    assert_eq!(kind(file.write_at(PAGE_BYTES, &[1; PAGE])), ErrorKind::StorageFull, "the hole has no free space");
     sim.set_byte_budget(None);
     write_all_at(&*file, PAGE_BYTES, &[2; PAGE]).unwrap();
     assert_eq!(pages(), 11);
     file.punch_hole(0, 5 * PAGE_BYTES).unwrap();
-    assert_eq!(pages(), 6, "a whole piece, and a page of the next that stays");
+    assert_eq!(pages(), 6, "a whole piece was freed; one page of the next one stays");
     file.set_len(9 * PAGE_BYTES).unwrap();
     assert_eq!(pages(), 6);
     file.set_len(8 * PAGE_BYTES).unwrap();
@@ -359,7 +359,7 @@ fn a_hole_may_give_back_nothing_until_its_piece_is_empty() {
 }
 
 #[test]
-fn images_hash_by_what_a_reader_sees() {
+fn images_that_look_the_same_to_a_reader_have_the_same_hash() {
     let (sim, file) = with_file("a");
     write_all_at(&*file, 0, &[1; 3 * PAGE]).unwrap();
     file.sync().unwrap();
@@ -381,7 +381,7 @@ fn images_hash_by_what_a_reader_sees() {
         change(&mut changed);
         assert!(hashes.insert(changed.hash()), "{changed:?}");
     }
-    assert_eq!(image.hash(), other.hash(), "changing a clone leaves the original alone");
+    assert_eq!(image.hash(), other.hash(), "changing a clone does not change the original");
     other.flip_bit("a", 5000, 3);
     other.flip_bit("a", 5000, 3);
     assert_eq!(image.hash(), other.hash());
@@ -395,7 +395,7 @@ fn images_hash_by_what_a_reader_sees() {
 }
 
 #[test]
-fn an_image_makes_a_device() {
+fn a_device_can_start_from_an_image() {
     let mut image = SimImage::default();
     image.write("a", 3, b"bytes");
     image.write("b", 0, b"");
@@ -409,7 +409,7 @@ fn an_image_makes_a_device() {
 }
 
 #[test]
-fn a_killed_engine_lets_go() {
+fn locks_of_a_killed_engine_can_be_released() {
     let sim = SimDevice::new(1);
     let forgotten = sim.lock(LockMode::Exclusive).unwrap();
     assert_eq!(kind(sim.lock(LockMode::Shared)), ErrorKind::WouldBlock);
@@ -429,7 +429,7 @@ fn operations_are_counted_and_take_time() {
     file.read_at(0, &mut [0]).unwrap();
     file.sync().unwrap();
     assert_eq!(kind(sim.remove("missing")), ErrorKind::NotFound);
-    assert_eq!(sim.op_count(), ops + 3, "a bad argument never reaches the device");
+    assert_eq!(sim.op_count(), ops + 3, "an operation with a bad argument is not counted");
     assert_eq!((sim.op_count_of(OpKind::Read), sim.op_count_of(OpKind::Create)), (1, 1));
     assert!(sim.now() > before);
     sim.sleep(Duration::from_secs(5));
@@ -447,7 +447,7 @@ fn random_run(sim: &SimDevice, steps: usize, seed: u64) {
             sim.open(name, CREATE).unwrap();
             continue;
         };
-        // Around the borders of pages and of the 256 KiB segments.
+        // Around the boundaries of pages and of the 256 KiB segments.
         let offset = rng.below(2) * (60 * PAGE_BYTES) + rng.below(6 * PAGE_BYTES);
         let magnitude = rng.below(15);
         let len = 1 + rng.below(1 << magnitude);
@@ -465,7 +465,7 @@ fn random_run(sim: &SimDevice, steps: usize, seed: u64) {
     }
 }
 
-/// The same model on plain vectors of bytes: the files after the operations `ops`, of which `keep` survive.
+/// The same model on plain vectors of bytes: the files after the operations `ops`, of which those with `keep` survive.
 fn plain(ops: &[&SimOp], keep: impl Fn(usize) -> bool) -> BTreeMap<String, Vec<u8>> {
     let (mut entries, mut files) = (BTreeMap::new(), BTreeMap::<Inode, Vec<u8>>::new());
     for (position, op) in ops.iter().enumerate() {
@@ -528,7 +528,7 @@ fn random_runs_agree_with_plain_bytes() {
         let mut passed: Vec<&SimOp> = Vec::new();
         while let Some(op) = cursor.advance() {
             passed.push(op);
-            // Every pending operation survives as a coin says.
+            // Each pending operation survives or not, by a random bit.
             let bits = choices.next();
             let pending = cursor.pending();
             let choice = CrashChoice::only((0..pending.len()).filter(|position| bits >> (position % 64) & 1 == 1));
@@ -539,7 +539,7 @@ fn random_runs_agree_with_plain_bytes() {
                     if is_durable(&passed, at) {
                         return true;
                     }
-                    // Pending operations come in order. Those missing belong to files gone for good.
+                    // Pending operations come in order. Those missing belong to deleted files.
                     let next = fates.next_if(|(_, op)| format!("{op:?}") == format!("{:?}", passed[at]));
                     next.is_some_and(|(position, _)| choice.fate(position) == Fate::Keep)
                 })
@@ -559,7 +559,7 @@ fn random_runs_agree_with_plain_bytes() {
     }
 }
 
-/// Nothing lies outside the ranges of an image, and its hash is that of an image written afresh.
+/// Checks that all non-zero bytes are in the ranges of an image, and that its hash is that of a newly written image.
 fn check_sparse(image: &SimImage, expected: &BTreeMap<String, Vec<u8>>) {
     let mut fresh = SimImage::default();
     for (name, bytes) in expected {
@@ -582,11 +582,11 @@ fn the_same_seed_gives_the_same_run() {
         (format!("{:?}", sim.history()), sim.image().hash(), sim.now(), sim.random())
     };
     assert_eq!(run(5), run(5));
-    assert_ne!(run(5), run(6), "the seed decides how short a transfer is");
+    assert_ne!(run(5), run(6), "the length of a short transfer follows from the seed");
 }
 
 #[test]
-fn plans_cover_what_they_promise() {
+fn plans_contain_the_documented_choices() {
     let writes = |count: u64| -> Vec<SimOp> {
         let patch = |at: u64| Patch::new(at * PAGE_BYTES, &[1; 100]);
         (0..count).map(|at| SimOp::Write { inode: Inode(0), patch: patch(at) }).collect()
@@ -615,7 +615,8 @@ fn plans_cover_what_they_promise() {
     assert_eq!(fates(CrashPlan { tears: 0, ..CrashPlan::default() }).len(), 4, "zeros and garbage");
 }
 
-/// Replaces the file `name`, syncing as `careful` says. What a crash may show is the old or the new text, whole.
+/// Replaces the file `name`; syncs before the rename if `careful`. After a crash the file should hold the old text or
+/// all of the new one.
 fn replace(sim: &SimDevice, careful: bool) {
     let tmp = sim.open("tmp", CREATE).unwrap();
     write_all_at(&*tmp, 0, &[2; 2 * PAGE]).unwrap();
@@ -627,7 +628,8 @@ fn replace(sim: &SimDevice, careful: bool) {
     sim.mark(1);
 }
 
-/// Images in which `name` is neither old nor new, or is old after the new was acknowledged; and images seen at all.
+/// The number of images that hold neither the old nor the new text, or the old one after the new was acknowledged; and
+/// of all images.
 fn violations(careful: bool) -> (usize, usize) {
     let mut image = SimImage::default();
     image.write("name", 0, &[1; PAGE]);
@@ -652,12 +654,12 @@ fn violations(careful: bool) -> (usize, usize) {
 }
 
 #[test]
-fn a_missing_sync_is_found() {
+fn a_missing_sync_is_detected() {
     let (bad, seen) = violations(true);
     assert_eq!(bad, 0, "syncing before renaming is safe");
     assert!(seen > 10);
     let (bad, _) = violations(false);
-    assert!(bad > 10, "renaming what was not synced loses it in {bad} images");
+    assert!(bad > 10, "renaming an unsynced file loses it in {bad} images");
 }
 
 #[test]

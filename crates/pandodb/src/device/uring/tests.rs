@@ -1,5 +1,5 @@
-//! Rings under many threads, dropped, refused and full. Where the system has no io_uring there is nothing to test: what
-//! happens then is tested by the suite of all devices, with `Io::Sync`.
+//! Rings under many threads, dropped, refused and full. Without io_uring these tests pass vacuously; the suite of all
+//! devices covers that case with `Io::Sync`.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -10,15 +10,14 @@ use crate::device::{FileDevice, Io, OpenHow, Reads};
 
 const PAGES: usize = 300;
 
-/// What stands at the start of a page.
+/// The first bytes of a page.
 fn mark(page: usize) -> [u8; 8] {
     (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()
 }
 
-/// A file of marked pages, and rings; nothing if the system has none.
+/// A file of marked pages, and rings; `None` if the system has no io_uring.
 fn marked() -> Option<(Arc<Rings>, Arc<File>)> {
     let rings = Rings::new(true)?;
-    // Where the system has none, there is nothing to test.
     rings.try_out().ok()?;
     let file = tempfile::tempfile().unwrap();
     for page in 0..PAGES {
@@ -33,7 +32,7 @@ fn read(page: usize, pages: usize) -> Read {
     Read { tag: page, offset: (page * PAGE) as u64, buf: AlignedBuf::zeroed(pages) }
 }
 
-/// Whether a read has brought what its tag says.
+/// Whether a read returned the pages that its tag names.
 fn is_right(done: &Done) -> bool {
     let Read { tag, buf, .. } = &done.read;
     let pages = buf.chunks(PAGE).enumerate();
@@ -41,14 +40,14 @@ fn is_right(done: &Done) -> bool {
         && pages.into_iter().all(|(i, bytes)| bytes[..8] == mark(tag + i) && bytes[PAGE - 1] == (tag + i) as u8)
 }
 
-/// A small generator: tests are to be the same each time.
+/// A small generator, so that each run of the tests is the same.
 fn next(seed: &mut u64) -> usize {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) as usize
 }
 
 #[test]
-fn threads_submit_and_complete_as_they_like() {
+fn threads_submit_and_complete_in_any_order() {
     let Some((rings, file)) = marked() else { return };
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -73,7 +72,7 @@ fn threads_submit_and_complete_as_they_like() {
                             }
                         }
                     }
-                    // Half of them end with reads in flight.
+                    // Half of the queues are dropped with reads in flight.
                     while next(&mut seed).is_multiple_of(2) && waits > 0 {
                         assert!(is_right(&queue.wait().unwrap()));
                         waits -= 1;
@@ -83,21 +82,21 @@ fn threads_submit_and_complete_as_they_like() {
         }
     });
     assert!(rings.made.load(Relaxed) <= 4, "{rings:?}: a ring for each thread");
-    assert_eq!(rings.idle.lock().len(), rings.made.load(Relaxed), "all are back");
+    assert_eq!(rings.idle.lock().len(), rings.made.load(Relaxed), "all rings were returned");
 }
 
 #[test]
 fn a_ring_that_was_dropped_with_reads_in_flight_serves_the_next() {
     let Some((rings, file)) = marked() else { return };
     for round in 0..50 {
-        // What the rounds before have begun has ended by now.
+        // By now the reads of earlier rounds have completed.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let mut queue = rings.queue(&file).unwrap();
         let mut taken = 0;
         while queue.push(read(taken + round, 2)).is_ok() {
             taken += 1;
         }
-        assert_eq!(taken, SLOTS as usize, "round {round}: reads that were let go of leave their slots");
+        assert_eq!(taken, SLOTS as usize, "round {round}: abandoned reads release their slots");
         if round % 2 == 0 {
             queue.start();
         }
@@ -113,7 +112,7 @@ fn a_ring_that_was_dropped_with_reads_in_flight_serves_the_next() {
 }
 
 #[test]
-fn a_thread_may_end_or_panic_before_its_reads() {
+fn a_thread_may_exit_or_panic_before_its_reads_complete() {
     let Some((rings, file)) = marked() else { return };
     let started = |pages: usize| {
         let mut queue = rings.queue(&file).unwrap();
@@ -122,7 +121,7 @@ fn a_thread_may_end_or_panic_before_its_reads() {
         queue
     };
     let mut queue = std::thread::scope(|scope| scope.spawn(|| started(40)).join().unwrap());
-    // What ends with its thread is said to be canceled: `Reads` does it again.
+    // The kernel cancels reads of a thread that exits; `Reads` repeats them.
     let done: Vec<Done> = std::iter::from_fn(|| queue.wait()).collect();
     assert_eq!(done.len(), 40);
     assert!(done.iter().all(|done| is_right(done) || done.result.is_err()));
@@ -140,13 +139,13 @@ fn a_thread_may_end_or_panic_before_its_reads() {
 }
 
 #[test]
-fn a_full_ring_takes_no_more_and_there_are_only_so_many() {
+fn a_full_ring_refuses_reads_and_the_number_of_rings_is_bounded() {
     let Some((rings, file)) = marked() else { return };
     let mut queue = rings.queue(&file).unwrap();
     for page in 0..SLOTS as usize {
         queue.push(read(page, 1)).unwrap();
     }
-    assert_eq!(queue.push(read(200, 1)).unwrap_err().tag, 200, "given back as it was");
+    assert_eq!(queue.push(read(200, 1)).unwrap_err().tag, 200, "the read is returned unchanged");
     assert!(is_right(&queue.wait().unwrap()));
     queue.push(read(200, 1)).unwrap();
     assert_eq!(std::iter::from_fn(|| queue.wait()).filter(is_right).count(), SLOTS as usize);
@@ -154,15 +153,15 @@ fn a_full_ring_takes_no_more_and_there_are_only_so_many() {
     let mut all: Vec<_> = (1..MOST_RINGS).map(|_| rings.queue(&file).unwrap()).collect();
     assert!(rings.queue(&file).is_none(), "one too many");
     all.pop();
-    assert!(rings.queue(&file).is_some(), "one is back");
+    assert!(rings.queue(&file).is_some(), "one was returned");
 }
 
 #[test]
-fn errors_and_ends_are_told() {
+fn errors_and_the_end_of_the_file_are_reported() {
     let Some((rings, file)) = marked() else { return };
     let mut queue = rings.queue(&file).unwrap();
     queue.push(read(PAGES - 1, 3)).unwrap();
-    assert_eq!(queue.wait().unwrap().result.unwrap(), PAGE, "a file ends");
+    assert_eq!(queue.wait().unwrap().result.unwrap(), PAGE, "the file ends after one page");
     queue.push(read(PAGES + 7, 1)).unwrap();
     assert_eq!(queue.wait().unwrap().result.unwrap(), 0);
     let dir = tempfile::tempdir().unwrap();
@@ -174,7 +173,7 @@ fn errors_and_ends_are_told() {
 }
 
 #[test]
-fn what_the_kernel_refuses_is_handed_back() {
+fn reads_that_the_kernel_refuses_are_returned() {
     let Some((_, file)) = marked() else { return };
     let mut ring = Ring::new(Process::current()).unwrap();
     (0..3).for_each(|page| ring.push(read(page, 1), &file).unwrap());
@@ -182,7 +181,7 @@ fn what_the_kernel_refuses_is_handed_back() {
     (3..8).for_each(|page| ring.push(read(page, 1), &file).unwrap());
     ring.fill_in();
     ring.retire();
-    assert!(ring.push(read(9, 1), &file).is_err(), "it takes nothing any more");
+    assert!(ring.push(read(9, 1), &file).is_err(), "a retired ring refuses reads");
     let mut refused = 0;
     for _ in 0..8 {
         let done = loop {
@@ -198,11 +197,11 @@ fn what_the_kernel_refuses_is_handed_back() {
     }
     assert_eq!((refused, ring.flying), (5, 0));
     ring.enter(true);
-    assert!(ring.reap().is_none(), "it does not wait for nothing");
+    assert!(ring.reap().is_none(), "it does not wait without reads in flight");
 }
 
 #[test]
-fn what_cannot_be_waited_for_keeps_its_memory() {
+fn buffers_of_reads_that_cannot_be_awaited_are_leaked() {
     let Some((_, file)) = marked() else { return };
     let mut ring = Ring::new(Process::current()).unwrap();
     let before: Vec<_> = (0..5)
@@ -219,21 +218,21 @@ fn what_cannot_be_waited_for_keeps_its_memory() {
     assert_eq!((lost.len(), ring.flying), (5, 0));
     for Done { read, result } in &lost {
         assert_eq!(result.as_ref().unwrap_err().kind(), ErrorKind::Interrupted);
-        assert!(!before.contains(&read.buf.as_ptr()), "the buffer is the kernel's for ever");
+        assert!(!before.contains(&read.buf.as_ptr()), "the buffer was leaked to the kernel");
     }
 }
 
 #[test]
-fn a_refusal_is_remembered_and_a_fork_has_no_rings() {
+fn a_refusal_is_remembered_and_a_forked_child_gets_no_rings() {
     let Some((rings, file)) = marked() else { return };
     let taken = rings.queue(&file).unwrap();
     rings.refused.store(true, Relaxed);
     assert!(rings.queue(&file).is_none());
     drop(taken);
-    assert!(rings.queue(&file).is_some(), "what is there serves on");
+    assert!(rings.queue(&file).is_some(), "existing rings stay usable");
     let forked = Rings { process: Process::current().other(), ..Arc::into_inner(Rings::new(true).unwrap()).unwrap() };
     assert!(Arc::new(forked).queue(&file).is_none());
-    // One that comes from the parent does not wait for what is in flight there.
+    // A ring inherited from the parent does not wait for the parent's reads.
     let mut ring = Ring::new(Process::current()).unwrap();
     ring.push(read(0, 1), &file).unwrap();
     ring.enter(false);
@@ -242,7 +241,7 @@ fn a_refusal_is_remembered_and_a_fork_has_no_rings() {
 }
 
 #[test]
-fn a_device_reads_as_it_is_told() {
+fn a_device_reads_with_the_selected_method() {
     let Some(_) = marked() else { return };
     let dir = tempfile::tempdir().unwrap();
     let how = |create_new| OpenHow { write: true, create_new, direct: true, ..OpenHow::default() };
@@ -255,6 +254,6 @@ fn a_device_reads_as_it_is_told() {
         let mut reads = Reads::new(file);
         assert_eq!(reads.has_queue(), io != Io::Sync, "{io:?}");
         let log = device.open("log", OpenHow { direct: false, ..how(i == 0) }).unwrap();
-        assert!(log.queue().is_none(), "only what bypasses the cache");
+        assert!(log.queue().is_none(), "only direct files have queues");
     }
 }

@@ -42,7 +42,7 @@ fn merge(inputs: &[(&Built, Vec<Option<u8>>)], room: u64) -> Result<Built> {
     Ok((merge.meta(), buf))
 }
 
-/// Wrong values that a hash gets on average which was never added.
+/// The average number of wrong values for a hash that was never added.
 fn wrong(built: &Built, tries: u64) -> f64 {
     (0..tries).map(|i| look(built, hash(1 << 40 | i)).len()).sum::<usize>() as f64 / tries as f64
 }
@@ -62,7 +62,7 @@ fn wrong_values_are_one_in_256_at_any_size() {
 }
 
 #[test]
-fn none_and_one_and_all() {
+fn maplets_of_no_entry_one_entry_and_all_values() {
     let (meta, buf) = build(9, 0, []);
     assert!(meta.pages == 0 && buf.is_empty());
     let one = build(0, 0, [(5, 0), (5, 0)]);
@@ -71,7 +71,7 @@ fn none_and_one_and_all() {
     assert_eq!(look(&all, hash(1)), (0..=255).collect::<Vec<u8>>());
 }
 
-/// Pages overflow until all fingerprints are equal, and each value is still there.
+/// Pages overflow until all fingerprints are equal, but every value is still found.
 #[test]
 fn skewed_entries_are_never_lost() {
     for shift in [4, 40, 50, 63] {
@@ -81,7 +81,7 @@ fn skewed_entries_are_never_lost() {
     }
 }
 
-/// Filters with room become a maplet that is as precise as one that was built from the hashes.
+/// Filters with room merge into a maplet that is as precise as one that is built from the hashes.
 #[test]
 fn a_merge_of_filters_answers_as_a_maplet() {
     let (runs, each) = (8u64, 20_000u64);
@@ -106,15 +106,15 @@ fn a_merge_of_filters_answers_as_a_maplet() {
     assert!(merged.1.pages() <= direct.1.pages() + 1, "{} and {} pages", merged.1.pages(), direct.1.pages());
 }
 
-/// Without room, a merge is as good as the fingerprints that it was given; a far shorter one does not spoil the rest.
+/// Without room, a merge is as precise as the given fingerprints; a much shorter input does not spoil the others.
 #[test]
-fn short_fingerprints_spoil_what_they_must() {
+fn short_fingerprints_only_affect_their_own_input() {
     let small = build(0, 0, (0..100).map(|i| (hash(i), 0)));
     let large = build(0, 0, (1_000..101_000).map(|i| (hash(i), 0)));
     let merged = merge(&[(&small, vec![Some(0)]), (&large, vec![Some(1)])], 0).expect("sound pages");
     assert!((0..100).all(|i| look(&merged, hash(i)).contains(&0)));
     assert!((1_000..101_000).all(|i| look(&merged, hash(i)).contains(&1)));
-    // The small one is as wrong as before, 1/512; the large one's pages gave it room by dropping bits.
+    // The small input is as imprecise as before, 1/512; the pages of the large one made room for it by dropping bits.
     let rate = wrong(&merged, 400_000);
     assert!(rate < 1.0 / 50.0, "1/{:.0}", 1.0 / rate);
 }
@@ -157,7 +157,7 @@ fn damaged_inputs_are_errors() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Merges of merges, of any widths and values, against a map.
+    /// Merges of merges, of any widths and values, compared with a map.
     #[test]
     fn merges_lose_nothing(
         runs in prop::collection::vec(
@@ -187,11 +187,12 @@ proptest! {
 }
 
 #[test]
-fn foreign_figures_are_refused_not_merged() {
+fn inconsistent_descriptions_are_rejected() {
     let mut page = vec![0; PAGE];
     let print = Fingerprint { low: 0, high: 0, value: 0 };
     PageEncoder::default().encode(&mut page, (0, 1), 1, 0, &[print]);
-    // Sound on its own: an entry takes a bit of a page. Four of them are more than there are fingerprints of one bit.
+    // Each is sound on its own, with one bit of a page per entry. Together they have more entries than there are
+    // fingerprints of 1 bit.
     let meta = QuotientMeta { pages: 1, bits: 1, entries: 32_768 };
     assert!(meta.is_sound());
     let input = |value| Input { meta, pages: [Ok(page.clone())].into_iter(), values: vec![Some(value)] };

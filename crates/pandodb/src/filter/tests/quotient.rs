@@ -23,13 +23,13 @@ fn found(meta: QuotientMeta, buf: &[u8], hash: u64) -> bool {
     ask(page_of(meta, buf, hash), hash)
 }
 
-/// Pages that had to drop bits.
+/// The number of pages that dropped bits.
 fn dropped(buf: &[u8]) -> usize {
     buf.chunks_exact(PAGE).filter(|page| page[BLOCK_HEADER + 15] > 0).count()
 }
 
 #[test]
-fn one_in_256_is_let_through_at_any_size() {
+fn at_most_one_false_positive_in_256_at_any_size() {
     for keys in [1_000u64, 1_024, 10_000, 65_536, 100_000, 262_000, 1_000_000] {
         let (meta, buf) = build((0..keys).map(hash));
         assert!((0..keys).all(|i| found(meta, &buf, hash(i))), "a false negative among {keys}");
@@ -43,7 +43,7 @@ fn one_in_256_is_let_through_at_any_size() {
 }
 
 #[test]
-fn no_hash_and_few_hashes() {
+fn filters_of_no_hash_and_of_few_hashes() {
     let (meta, buf) = build([]);
     assert!(meta == QuotientMeta::default() && meta.is_sound() && buf.is_empty());
     for hashes in [&[0][..], &[u64::MAX], &[0, u64::MAX], &[7; 9], &[1 << 63, 1 << 63 | 1]] {
@@ -56,7 +56,7 @@ fn no_hash_and_few_hashes() {
     assert!((0..10_000).filter(|&i| found(meta, &buf, hash(i))).count() < 60);
 }
 
-/// All hashes in the share of few pages, or even equal in their fingerprints: pages overflow, and nothing is lost.
+/// All hashes are in the shares of few pages, or even have equal fingerprints: pages overflow, but no hash is lost.
 #[test]
 fn skewed_hashes_cost_precision_and_are_never_lost() {
     for (shift, keys) in [(1, 40_000u64), (4, 40_000), (12, 40_000), (44, 40_000), (44, 1_000_000), (50, 10_000)] {
@@ -67,7 +67,7 @@ fn skewed_hashes_cost_precision_and_are_never_lost() {
     }
 }
 
-/// The share of each page reads back as what was added.
+/// The share of each page reads back as it was added.
 #[test]
 fn pages_read_back_in_order() {
     let (meta, buf) = build((0..30_000).map(hash));
@@ -81,13 +81,13 @@ fn pages_read_back_in_order() {
         assert_eq!(prints.len(), page.len());
         read.extend(prints.iter().map(|print| print.low >> (64 - meta.bits)));
     }
-    assert_eq!(dropped(&buf), 0, "else they read back in part");
+    assert_eq!(dropped(&buf), 0, "dropped bits would not read back");
     assert_eq!(read, expected);
     assert_eq!(meta.entries, expected.len() as u64);
 }
 
 #[test]
-fn a_page_that_makes_no_sense_says_perhaps() {
+fn a_malformed_page_answers_perhaps() {
     let (meta, buf) = build((0..3_000).map(hash));
     assert!(ask(&[0; PAGE], 1) && ask(&[0xff; PAGE], 1) && ask(&[], 1));
     let page = page_of(meta, &buf, hash(0));
@@ -148,7 +148,7 @@ const GOLDEN: &[(usize, u8)] = &[
 
 proptest! {
     #[test]
-    fn what_was_added_is_found(
+    fn every_added_hash_is_found(
         hashes in prop::collection::vec(prop_oneof![any::<u64>(), any::<u64>().prop_map(|h| h >> 40), Just(u64::MAX)], 0..5_000),
         room in prop_oneof![Just(0u64), 1u64..1 << 40],
     ) {
@@ -164,7 +164,7 @@ proptest! {
     fn foreign_pages_end(head in prop::array::uniform16(any::<u8>()), body in prop::collection::vec(any::<u8>(), 0..300), hash: u64) {
         let mut page = [0; PAGE];
         page[BLOCK_HEADER..][..16].copy_from_slice(&head);
-        // Often a head that makes sense: then the body is believed further.
+        // Use a well-formed head in many cases, so that the body is parsed further.
         page[BLOCK_HEADER + 12] %= 20;
         page[BLOCK_HEADER + 13] %= 9;
         page[BLOCK_HEADER + 14] = page[BLOCK_HEADER + 14] % 56 + 1;
@@ -181,11 +181,11 @@ proptest! {
     }
 }
 
-/// Whoever makes a filter a little at a time gets the same one, and is never kept for long.
+/// Making a filter in small steps gives the same filter, and no step takes long.
 #[test]
 fn a_filter_in_steps_is_the_same() {
     for keys in [0u64, 1, 5_000, 200_000] {
-        // Some of them twice.
+        // Some hashes occur twice.
         let hashes: Vec<u64> = (0..keys).chain(0..keys / 3).map(hash).collect();
         let mut builder = QuotientBuilder::new();
         hashes.iter().for_each(|&hash| builder.add(hash));
@@ -197,9 +197,9 @@ fn a_filter_in_steps_is_the_same() {
             if all {
                 break;
             }
-            assert!(done > 0, "a step goes on");
+            assert!(done > 0, "a step makes progress");
         }
-        // A part is halved as a whole, until it is small: 266,666 by fifteen cuts.
+        // A part is halved as a whole until it is small: 266,666 hashes take fifteen cuts.
         assert!(long <= 15, "{long} long steps");
         let mut pages = sort.pages();
         let (mut page, mut filled) = ([0; PAGE], Vec::new());

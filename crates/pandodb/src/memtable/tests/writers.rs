@@ -1,7 +1,7 @@
-//! Several writers, readers and cursors at once, checked against an ordered map.
+//! Concurrent writers, readers and cursors, checked against an ordered map.
 //!
-//! What a writer inserts follows from its number and the turn, so that a reader can tell, of any message that it meets,
-//! whether it is whole, and, of any turn that a writer had finished before, that it is met.
+//! The messages of a writer follow from its number and the turn. So a reader can check that each message it meets is
+//! whole, and that all messages of finished turns are found.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -10,7 +10,7 @@ use super::*;
 const WRITERS: u64 = 3;
 const TURNS: u64 = if cfg!(miri) { 24 } else { 6_000 };
 
-/// How keys follow from writers and turns.
+/// How keys depend on writers and turns.
 type Key = fn(u64, u64) -> Vec<u8>;
 
 fn mix(number: u64) -> u64 {
@@ -28,10 +28,10 @@ fn value(seqno: u64) -> Vec<u8> {
     (0..len).map(|i| (mix(seqno) >> (i % 8 * 8)) as u8).collect()
 }
 
-/// All that will be inserted, and which turn of which writer does it.
+/// All messages that will be inserted, and the writer and turn of each.
 struct Plan {
     rows: BTreeMap<(Vec<u8>, Reverse<u64>), (u64, u64)>,
-    /// Turns that each writer has finished.
+    /// The number of turns that each writer has finished.
     done: [AtomicU64; WRITERS as usize],
 }
 
@@ -42,12 +42,12 @@ impl Plan {
         Plan { rows: turns.map(row).collect(), done: Default::default() }
     }
 
-    /// What had been inserted when this was called.
+    /// The finished turns at the time of this call.
     fn progress(&self) -> Vec<u64> {
         self.done.iter().map(|done| done.load(Acquire)).collect()
     }
 
-    /// Everything that was found belongs there, and everything that had to be there was found.
+    /// Checks that every found message is planned, and that every message that had to be found was found.
     fn compare(&self, found: Vec<Row>, inside: impl Fn(&(Vec<u8>, Reverse<u64>)) -> bool, progress: &[u64]) {
         let mut found = found.into_iter().peekable();
         for (place, &(writer, turn)) in self.rows.iter().filter(|(place, _)| inside(place)) {
@@ -56,11 +56,11 @@ impl Plan {
                 None => assert!(turn >= progress[writer as usize], "writer {writer}, turn {turn}: not found"),
             }
         }
-        assert_eq!(found.next(), None, "nobody inserted this, or it came out of order");
+        assert_eq!(found.next(), None, "a message that was never inserted, or out of order");
     }
 }
 
-/// Looks up and scans from both ends until all writers are done.
+/// Looks up keys and scans from both ends until all writers are done.
 fn read(memtable: &Memtable, plan: &Plan, key: Key, seed: u64) {
     for round in 0.. {
         let progress = plan.progress();
@@ -69,7 +69,7 @@ fn read(memtable: &Memtable, plan: &Plan, key: Key, seed: u64) {
         let (wanted, at) = (key(writer, turn), mix(dice + 1) % (WRITERS * TURNS) + 1);
         let versions = visited(memtable, &wanted, at, usize::MAX);
         plan.compare(versions, |place| place.0 == wanted && place.1.0 <= at, &progress);
-        // A range of about a hundredth, or everything now and then.
+        // A range of about one hundredth of the keys, or all of them now and then.
         let (from, to) = match round % 16 {
             0 => (vec![], vec![]),
             _ => (wanted, key(dice % WRITERS, (turn + TURNS / 100) % TURNS)),
@@ -116,19 +116,19 @@ fn run(key: Key) {
 }
 
 #[test]
-fn random_keys() {
+fn writers_of_random_keys() {
     run(|writer, turn| mix(seqno(writer, turn)).to_be_bytes().to_vec());
 }
 
-/// All writers append, so they split the same leaves and all the nodes above them.
+/// All writers append, so they split the same leaves and the same nodes above them.
 #[test]
-fn neighbouring_ascending_keys() {
+fn writers_of_neighbouring_ascending_keys() {
     run(|writer, turn| [b"table/", &seqno(writer, turn).to_be_bytes()[..]].concat());
 }
 
 /// One writer appends, one prepends, one does both: prefixes at the edges become shorter while they are read.
 #[test]
-fn growing_at_both_edges() {
+fn writers_at_both_edges() {
     run(|writer, turn| {
         let side = if writer == 2 { turn % 2 } else { writer };
         let number = if side == 0 { 1 << 40 | seqno(writer, turn) } else { !(1 << 41 | seqno(writer, turn)) };
@@ -136,15 +136,15 @@ fn growing_at_both_edges() {
     });
 }
 
-/// Few keys, so leaves are full of ties and lookups go from leaf to leaf.
+/// Few keys, so leaves are full of equal heads and lookups continue from leaf to leaf.
 #[test]
-fn many_versions_of_few_keys() {
+fn writers_of_many_versions_of_few_keys() {
     run(|writer, turn| vec![b'k'; 1 + (mix(seqno(writer, turn)) % 5) as usize]);
 }
 
-/// Range tombstones come and go on their own.
+/// Range tombstones are inserted concurrently with messages.
 #[test]
-fn range_tombstones_beside_messages() {
+fn range_tombstones_concurrent_with_messages() {
     const COUNT: u64 = if cfg!(miri) { 40 } else { 4_000 };
     let (memtable, stop) = (memtable(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -173,7 +173,7 @@ fn range_tombstones_beside_messages() {
     assert_eq!(memtable.seqno_range(), Some((Seqno(2), Seqno(2 * COUNT + 1))));
 }
 
-/// `visit` may do what it likes with the memtable.
+/// `visit` may call the memtable, even insert.
 #[test]
 fn a_visit_may_insert() {
     let memtable = memtable();

@@ -1,4 +1,4 @@
-//! Segments that are made before they are needed.
+//! Segments that are made ahead.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn a_writer_takes_the_segment_that_was_made_ahead() {
     put(&log, 2, 100, false).unwrap();
     log.prepare(UNLIMITED).unwrap();
     log.prepare(UNLIMITED).unwrap();
-    assert_eq!(names(&*device), [segment_name(0, 1), segment_name(0, 2)], "one, and no more");
+    assert_eq!(names(&*device), [segment_name(0, 1), segment_name(0, 2)], "exactly one is made ahead");
     put(&log, 3, 5000, false).unwrap();
     put(&log, 4, 10_000, false).unwrap();
     assert_eq!(names(&*device).len(), 2);
@@ -34,28 +34,28 @@ fn a_writer_takes_the_segment_that_was_made_ahead() {
     log.sync(Seqno(4)).unwrap();
     assert_eq!(log.discard_through(Seqno(3)).unwrap(), 1);
     log.prepare(UNLIMITED).unwrap();
-    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 0, "never the current one, nor the next");
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 0, "neither the current one nor the next");
     drop(log);
     let (_, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4) }, SMALL).unwrap();
     assert_eq!(found, batches([4], 10_000));
-    assert_eq!(names(&*device), [segment_name(0, 2)], "what was made for nothing is gone");
+    assert_eq!(names(&*device), [segment_name(0, 2)], "the unused segment was removed");
 }
 
 #[test]
-fn it_is_wanted_once_a_quarter_of_the_current_one_is_used() {
+fn a_segment_is_wanted_once_a_quarter_of_the_current_one_is_used() {
     let device = MemDevice::new();
     let log = reopen(&device, Claims::default(), 64 << 10).unwrap().0;
     put(&log, 1, 8000, false).unwrap();
     log.prepare(UNLIMITED).unwrap();
     assert!(!log.wants_segment() && names(&*device).len() == 1);
     put(&log, 2, 8000, false).unwrap();
-    assert!(log.wants_segment() && !log.wants_segment(), "said once");
+    assert!(log.wants_segment() && !log.wants_segment(), "reported once");
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 2);
 }
 
 #[test]
-fn one_that_is_too_small_gives_way() {
+fn a_segment_that_is_too_small_for_a_record_is_removed() {
     let device = MemDevice::new();
     let log = fresh(&device);
     put(&log, 1, 10_000, false).unwrap();
@@ -68,7 +68,7 @@ fn one_that_is_too_small_gives_way() {
 }
 
 #[test]
-fn a_clean_end_leaves_none() {
+fn a_clean_close_removes_segments_made_ahead() {
     let device = MemDevice::new();
     let log = fresh(&device);
     put(&log, 1, 10_000, false).unwrap();
@@ -81,7 +81,7 @@ fn a_clean_end_leaves_none() {
 }
 
 #[test]
-fn a_full_disk_is_met_by_the_writer() {
+fn only_the_writer_reports_a_full_disk() {
     let sim = SimDevice::new(3);
     sim.set_byte_budget(Some(SMALL + 100));
     let log = fresh(&sim);
@@ -90,7 +90,7 @@ fn a_full_disk_is_met_by_the_writer() {
     assert_eq!(names(&*sim), [segment_name(0, 1)], "nothing is left of the attempt");
     sim.set_byte_budget(None);
     log.prepare(UNLIMITED).unwrap();
-    assert_eq!(names(&*sim).len(), 1, "it is tried once for each segment");
+    assert_eq!(names(&*sim).len(), 1, "one attempt for each current segment");
     sim.set_byte_budget(Some(SMALL + 100));
     assert!(matches!(log.reserve(10_000, false, UNLIMITED), Err(Error::DiskFull { .. })));
     sim.set_byte_budget(None);
@@ -98,9 +98,9 @@ fn a_full_disk_is_met_by_the_writer() {
     log.sync(Seqno(2)).unwrap();
 }
 
-/// No call that fails costs more than the segment; but a directory that cannot be synced may have lost other names, too.
+/// A failed call only prevents the segment. But after a failed sync of the directory, other names may be lost, too.
 #[test]
-fn a_failure_is_no_failure_of_the_log() {
+fn failing_to_make_a_segment_ahead_does_not_poison_the_log() {
     let mut final_ones = 0;
     for kind in [FaultKind::IoError(OpClass::Any), FaultKind::FailedSync] {
         for nth in 0.. {
@@ -133,7 +133,7 @@ fn a_failure_is_no_failure_of_the_log() {
 }
 
 #[test]
-fn who_fills_one_after_the_other_has_four_ahead() {
+fn a_stream_that_fills_segments_quickly_has_four_ahead() {
     let device = MemDevice::new();
     let log = fresh(&device);
     let mut ahead = Vec::new();
@@ -144,41 +144,41 @@ fn who_fills_one_after_the_other_has_four_ahead() {
         ahead.push(names(&*device).len() - seqno as usize);
     }
     assert_eq!(ahead, [1, 2, 3, 4, 4, 4]);
-    // Who has run dry is not to have fewer for it.
+    // A stream that has used up its segments does not get fewer.
     (7..=11).for_each(|seqno| put(&log, seqno, 10_000, false).unwrap());
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11 + 4);
     assert!(log.give_up_prepared() && !log.give_up_prepared());
     log.prepare(UNLIMITED).unwrap();
-    assert_eq!(names(&*device).len(), 11, "not for the same segment again");
+    assert_eq!(names(&*device).len(), 11, "none for the same current segment");
     put(&log, 12, 10_000, false).unwrap();
     log.prepare(UNLIMITED).unwrap();
     put(&log, 13, 50_000, false).unwrap();
-    assert_eq!(names(&*device).len(), 13, "what is too small for it is gone: it has a number above theirs");
+    assert_eq!(names(&*device).len(), 13, "too small segments have lower numbers, so they are removed");
     log.prepare(UNLIMITED).unwrap();
-    assert_eq!(names(&*device).len(), 13, "a segment for a long record says nothing of the next");
+    assert_eq!(names(&*device).len(), 13, "a segment for a long record makes none ahead");
     put(&log, 14, 10_000, false).unwrap();
     log.prepare(UNLIMITED).unwrap();
-    assert_eq!(names(&*device).len(), 15, "and the count begins anew");
+    assert_eq!(names(&*device).len(), 15, "the count restarts");
     drop(log);
     let (_, found) = reopen(&device, Claims::default(), SMALL).unwrap();
     assert_eq!(found.len(), 14);
 }
 
 #[test]
-fn long_segments_are_not_piled_up() {
+fn long_segments_are_limited_by_their_bytes() {
     let device = MemDevice::new();
     let log = reopen(&device, Claims::default(), 16 << 20).unwrap().0;
     for seqno in 1..=4 {
         put(&log, seqno, 9 << 20, false).unwrap();
         log.prepare(UNLIMITED).unwrap();
     }
-    assert_eq!(names(&*device).len(), 4 + 2, "32 MiB of them");
+    assert_eq!(names(&*device).len(), 4 + 2, "two of 16 MiB");
 }
 
-/// Its header does not know what came before it. Its first record does.
+/// The header of a segment made ahead does not bound the previous segment; its first record does.
 #[test]
-fn the_first_record_says_where_the_segment_before_ends() {
+fn the_first_record_bounds_the_previous_segment() {
     let device = MemDevice::new();
     let header = |number, after| Header { stream: 0, number, epoch: 1, start: Seqno(0), after };
     let mut damaged = handmade(header(1, Some(Seqno(0))), &[(1, 1, 0), (2, 1, 0)]);
@@ -186,7 +186,7 @@ fn the_first_record_says_where_the_segment_before_ends() {
     create(&*device, &segment_name(0, 1), &damaged);
     create(&*device, &segment_name(0, 2), &handmade(header(2, None), &[]));
     let recover = |from| collect(&*device, Claims { from: Seqno(from), durable: Seqno(0) }, false);
-    assert!(recover(2).unwrap_err().is_corruption(), "an empty one says nothing");
+    assert!(recover(2).unwrap_err().is_corruption(), "an empty segment gives no bound");
     create(&*device, &segment_name(0, 3), &handmade(header(3, None), &[(3, 1, 0)]));
     assert!(recover(1).unwrap_err().is_corruption(), "2 may be lost");
     assert!(inspect(&*device, STORE).unwrap().iter().all(|segment| segment.after.is_none()));
@@ -198,7 +198,7 @@ fn the_first_record_says_where_the_segment_before_ends() {
 }
 
 #[test]
-fn writers_and_those_who_prepare_keep_the_order_of_segments() {
+fn concurrent_writers_and_preparation_keep_the_order_of_segments() {
     let device = MemDevice::new();
     let log = fresh(&device);
     let done = std::sync::atomic::AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! The persisted bytes, pinned; operations, there and back.
+//! The persisted bytes, pinned; round trips of operations.
 
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ fn golden_header() {
     golden.extend_from_slice(&GOLDEN_HEADER_CRC.to_le_bytes());
     assert_eq!(block[..64], golden[..64]);
     assert_eq!(block[4092..], golden[4092..]);
-    assert!(block == golden, "zeros between");
+    assert!(block == golden, "zeros in between");
     let name = FileName { stream: 2, number: 0x0102_0304, unfinished: false };
     assert_eq!(Header::decode(&block, STORE, name).unwrap(), HEADER);
     assert!(Header::decode(&block, StoreId([1; 16]), name).unwrap_err().is_corruption());
@@ -33,7 +33,7 @@ fn golden_header() {
         assert!(Header::decode(&bad, STORE, name).is_err(), "byte {byte}");
     }
 }
-/// Computed apart from this program, as are the others.
+/// The checksum was computed independently of this program, as the others were.
 const GOLDEN_HEADER_CRC: u32 = 0xd6c2_1fb6;
 
 #[test]
@@ -59,7 +59,7 @@ fn golden_record() {
 }
 const GOLDEN_RECORD_CRC: u32 = 0xf709_4ed9;
 
-/// Segments of earlier versions are read, one of a later version is refused by name.
+/// Segments of earlier versions are read; the error for a later version names it.
 #[test]
 fn golden_versions() {
     let name = FileName { stream: 2, number: 0x0102_0304, unfinished: false };
@@ -76,7 +76,7 @@ fn golden_versions() {
 }
 const GOLDEN_CRCS: [(u8, u32); 4] = [(1, 0xccbd_a001), (2, 0x590b_fb15), (3, GOLDEN_HEADER_CRC), (4, 0x778b_3bcc)];
 
-/// What carries generations says so in itself.
+/// A record with generations has a kind of its own.
 #[test]
 fn golden_tagged() {
     let tag = |memtable, generation| Some(Tag { memtable: Seqno(memtable), generation });
@@ -85,7 +85,7 @@ fn golden_tagged() {
     assert_eq!(payload, b"\x05\0\0\0hello\x07\xad\x02\x0b\x00\x01\x8b\x14");
     assert!(payload.len() <= tagged_bytes(5, 3));
     assert_eq!(Tags::split(&payload, Seqno(0x0a0b), 3).unwrap(), (&b"hello"[..], tags));
-    assert!(Tags::split(&payload, Seqno(0x0a0b), 2).unwrap_err().is_corruption(), "one more than operations");
+    assert!(Tags::split(&payload, Seqno(0x0a0b), 2).unwrap_err().is_corruption(), "more operations than tags");
     for len in 0..payload.len() {
         assert!(Tags::split(&payload[..len], Seqno(0x0a0b), 3).unwrap_err().is_corruption(), "cut to {len}");
     }
@@ -101,7 +101,7 @@ fn golden_tagged() {
     assert_eq!((&out[12..16], Head::decode(&out)), (&b"REC\x02"[..], Some(head)));
 }
 
-/// A created keyspace stands in a record of a kind of its own.
+/// A created keyspace has a record kind of its own.
 #[test]
 fn golden_created() {
     let mut out = Vec::new();
@@ -109,7 +109,7 @@ fn golden_created() {
     put_record(&mut out, 1, 4096, &head, b"ks");
     assert_eq!((&out[12..16], Head::decode(&out)), (&b"REC\x03"[..], Some(head)));
     out[15] = 4;
-    assert_eq!(Head::decode(&out), None, "no record is of a kind that is not known");
+    assert_eq!(Head::decode(&out), None, "an unknown kind is not a record");
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn a_head_out_of_bounds_is_none() {
 }
 
 #[test]
-fn names() {
+fn file_names_round_trip() {
     assert_eq!(segment_name(0, 7), "wal-0000-000000000007");
     assert_eq!(unfinished_name(12, 345), "wal-0012-000000000345.new");
     assert_eq!(parse_name("wal-0012-000000000345.new"), Some(FileName { stream: 12, number: 345, unfinished: true }));
@@ -174,7 +174,7 @@ fn operations_out_of_bounds_are_corruption() {
     put_op(&mut out, KeyspaceId(0), Kind::RangeDelete, &bound, &bound);
     assert_eq!(Ops::new(&out).next().unwrap().unwrap().value.len(), MAX_KEY + 1);
     out[1] = Kind::Put as u8;
-    assert!(Ops::new(&out).next().unwrap().is_err(), "as a key it is too long");
+    assert!(Ops::new(&out).next().unwrap().is_err(), "too long for a key");
 }
 
 proptest! {
@@ -196,7 +196,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end(payload in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn decoding_of_arbitrary_bytes_ends(payload in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(Ops::new(&payload).count() <= payload.len());
     }
 }

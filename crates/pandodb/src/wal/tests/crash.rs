@@ -9,14 +9,14 @@ use crate::device::sim::{CrashChoice, CrashPlan, Fault, FaultKind, OpClass, SimD
 
 const SMALL: u64 = 12 << 10;
 
-/// What was acknowledged when the machine stopped.
+/// The state that was acknowledged when the machine stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Promise {
-    /// Through here by a sync.
+    /// Synced through this seqno.
     durable: u64,
-    /// Through here into the page cache.
+    /// Written to the page cache through this seqno.
     written: u64,
-    /// Through here by a checkpoint, elsewhere.
+    /// Covered by a checkpoint through this seqno.
     from: u64,
 }
 
@@ -43,18 +43,18 @@ fn expected(seqnos: std::ops::RangeInclusive<u64>) -> Vec<Batch> {
     seqnos.map(|first| Batch { first, count: 1, payload: payload(first, len_of(first)) }).collect()
 }
 
-/// So many streams.
+/// Options with this number of streams.
 fn of(streams: usize) -> LogOptions {
     LogOptions { segment_bytes: SMALL, streams, tagged: false, mapped: true }
 }
 
-/// Writes the seqnos after `last` through `last + steps`, by several writers in turn, with everything that a log does; tells
-/// the device what was promised after each step.
+/// Writes the seqnos after `last` through `last + steps`, as several writers in turn, with all operations of a log;
+/// marks the acknowledged state on the device after each step.
 fn work(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64) -> Result<()> {
     work_ahead(sim, log, promise, last, steps, u64::MAX)
 }
 
-/// The same; at every seqno that can be divided by `ahead`, segments are made ahead.
+/// As [`work`]; at every seqno that is a multiple of `ahead`, segments are made ahead.
 fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, steps: u64, ahead: u64) -> Result<()> {
     for seqno in last + 1..=last + steps {
         stand_for_thread([0, 1, 2, 2, 0, 0, 1, 2, 1][seqno as usize % 9]);
@@ -68,7 +68,7 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
                 promise.written = seqno;
             }
             3 => {
-                // A checkpoint: it holds what is durable.
+                // A checkpoint: it holds everything that is durable.
                 log.roll()?;
                 promise.from = promise.durable;
                 sim.mark(promise.mark());
@@ -88,7 +88,7 @@ fn work_ahead(sim: &SimDevice, log: &Log, promise: &mut Promise, last: u64, step
     Ok(())
 }
 
-/// Reopens an image and checks that it holds a prefix that covers `least`; then writes on, and opens it once more.
+/// Reopens an image and checks that it holds a prefix that covers `least`; then writes more, and reopens it once more.
 fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, context: &str) -> Arc<SimDevice> {
     let sim = SimDevice::from_image(image, 1);
     sim.record();
@@ -97,7 +97,7 @@ fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, contex
     let last = log.durable().0;
     sim.mark(last);
     assert!((least..=most).contains(&last), "{context}: {least} to {most} were promised, found {last}");
-    assert!(found == expected(promise.from + 1..=last), "{context}: other batches than were written");
+    assert!(found == expected(promise.from + 1..=last), "{context}: batches that were not written");
     let recovered = sim.history();
     put(&log, last + 1, len_of(last + 1), true).unwrap();
     log.sync(Seqno(last + 1)).unwrap();
@@ -105,7 +105,7 @@ fn check_image(image: &SimImage, promise: Promise, least: u64, most: u64, contex
     let (log, found) = reopen(&again, promise.claims(), SMALL).unwrap_or_else(|e| panic!("{context}, again: {e}"));
     assert_eq!(log.durable(), Seqno(last + 1), "{context}, again");
     assert!(found == expected(promise.from + 1..=last + 1), "{context}, again");
-    // What recovery said is exact from the moment at which it returned.
+    // The state that recovery reported is durable from its return on.
     let settled = recovered.image_at(recovered.ops().len(), &CrashChoice::none());
     let (report, _) = collect(&*SimDevice::from_image(&settled, 1), promise.claims(), true).unwrap();
     assert_eq!(report.last, Seqno(last), "{context}: lost after recovery");
@@ -121,21 +121,21 @@ fn every_crash_keeps_what_was_acknowledged() {
     crash_everywhere(1, 1, u64::MAX);
 }
 
-/// Each segment is made ahead, or only some.
+/// All segments are made ahead, or only some.
 #[test]
 fn every_crash_keeps_what_was_acknowledged_with_segments_made_ahead() {
     crash_everywhere(1, 2, 1);
     crash_everywhere(2, 1, 3);
 }
 
-/// Streams come and go with the openings.
+/// The number of streams changes with the openings.
 #[test]
 fn every_crash_keeps_what_was_acknowledged_in_several_streams() {
     crash_everywhere(3, 2, u64::MAX);
     crash_everywhere(1, 3, 2);
 }
 
-/// Two lives of a log of so many streams, and every crash in them.
+/// Opens a log with `first`, then with `second` streams, and tries every crash.
 fn crash_everywhere(first: usize, second: usize, ahead: u64) {
     let sim = SimDevice::new(3);
     sim.record();
@@ -213,7 +213,7 @@ fn every_fault_is_final_and_loses_nothing() {
                 assert!(nth > 3, "{kind:?} struck {nth} times");
                 break;
             }
-            let error = result.expect_err("a fault does not go unnoticed");
+            let error = result.expect_err("a fault is reported");
             assert!(matches!(error, Error::Io { .. } | Error::Indeterminate { .. }), "{error}");
             let removing = matches!(error, Error::Io { op: "remove", .. });
             let poisoned = |result: Result<()>| removing || matches!(result, Err(Error::Poisoned { .. }));
@@ -222,7 +222,7 @@ fn every_fault_is_final_and_loses_nothing() {
                 "{kind:?} {nth}"
             );
             drop(log);
-            // On the same machine: pages that the failed sync marked clean are read, but are not on the disk.
+            // On the same machine, pages that the failed sync marked clean are readable, but are not on the disk.
             let context = format!("{kind:?} at {nth}");
             check_image(&sim.durable_image(), promise, promise.durable, 18, &context);
             let (log, found) = reopen(&sim, promise.claims(), SMALL).unwrap();
@@ -270,10 +270,11 @@ fn waiters_of_a_failed_sync_learn_that_it_is_indeterminate() {
     put(&log, 3, 10, false).unwrap();
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
     assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })));
-    // A thread whose commit was applied before another one's sync failed: `Poisoned` would say that it was refused.
+    // For a thread whose commit was applied before another one's sync failed, `Poisoned` would wrongly mean that it was
+    // refused.
     assert!(matches!(log.sync(Seqno(3)), Err(Error::Indeterminate { .. })));
-    assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })), "and it is not tried again");
-    assert!(log.sync(Seqno(1)).is_ok(), "what is durable stays durable");
+    assert!(matches!(log.sync(Seqno(2)), Err(Error::Indeterminate { .. })), "no sync is retried");
+    assert!(log.sync(Seqno(1)).is_ok(), "durable records stay durable");
     assert!(matches!(log.reserve(0, false, UNLIMITED), Err(Error::Poisoned { .. })));
     assert_eq!(sim.faults_struck(), 1);
 }
@@ -301,7 +302,7 @@ fn a_full_disk_shows_in_the_reservation() {
 }
 
 #[test]
-fn a_full_disk_does_not_keep_the_log_shut() {
+fn a_log_can_be_opened_on_a_full_disk() {
     let sim = SimDevice::new(3);
     let (log, _) = reopen(&sim, Claims::default(), SMALL).unwrap();
     let mut promise = Promise::default();
@@ -309,7 +310,7 @@ fn a_full_disk_does_not_keep_the_log_shut() {
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
     assert!(log.sync(Seqno(8)).is_err());
     for extra in 0..20 {
-        // The pages are marked clean by the failed sync; there is no space for a whole copy.
+        // The failed sync marks the pages clean; there is no space for a complete copy.
         sim.set_byte_budget(Some(sim.occupied() + extra * 1024));
         let (log, found) = reopen(&sim, promise.claims(), SMALL).unwrap();
         assert!(log.durable() == Seqno(8) && found == expected(promise.from + 1..=8));

@@ -1,5 +1,5 @@
-//! Tests of the log. Batches are numbered by their first seqno and carry a payload that follows from it, so that
-//! whatever replay returns can be checked without a model.
+//! Tests of the log. A batch is identified by its first seqno and carries a payload that follows from it, so replayed
+//! batches can be checked without a model.
 
 mod ahead;
 mod bytes;
@@ -17,12 +17,12 @@ use crate::device::{Device, OpenHow, read_exact_at, write_all_at};
 
 const STORE: StoreId = StoreId(*b"the store of log");
 
-/// The payload of the batch that begins at `first`: `len` bytes that follow from it.
+/// The payload of the batch that begins at `first`: `len` bytes, determined by `first`.
 fn payload(first: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (first * 31 + i * 7 + (i >> 8)) as u8).collect()
 }
 
-/// Opens the log after a replay that must succeed; returns the batches that it visited.
+/// Opens the log after a replay that must succeed; returns the visited batches.
 fn reopen(device: &Arc<impl Device + 'static>, claims: Claims, segment_bytes: u64) -> Result<(Log, Vec<Batch>)> {
     reopen_with(device, claims, LogOptions { segment_bytes, ..LogOptions::default() })
 }
@@ -54,12 +54,12 @@ fn collect(device: &dyn Device, claims: Claims, read_only: bool) -> Result<(Repl
     Ok((report, batches))
 }
 
-/// Appends the batch of one seqno after the last, with a payload of `len` bytes.
+/// Appends a batch of one seqno, with a payload of `len` bytes.
 fn put(log: &Log, seqno: u64, len: usize, lazy: bool) -> Result<()> {
     append(log, seqno, 1, len, lazy)
 }
 
-/// Appends a record, and writes it if it is due; unless lazy, with all before it.
+/// Appends a record, and writes it if it is due; unless it is lazy, also writes all records before it.
 fn append(log: &Log, seqno: u64, count: u32, len: usize, lazy: bool) -> Result<()> {
     let last = Seqno(seqno + u64::from(count) - 1);
     let due = log.reserve(len, false, UNLIMITED)?.append(Seqno(seqno), count, &payload(seqno, len), lazy)?;
@@ -89,13 +89,13 @@ fn snapshot(device: &dyn Device) -> Vec<(String, Vec<u8>)> {
     device.list().unwrap().into_iter().map(|name| (name.clone(), read_all(device, &name))).collect()
 }
 
-/// A new file with these bytes.
+/// Creates a file with these bytes.
 fn create(device: &dyn Device, name: &str, bytes: &[u8]) {
     let file = device.open(name, OpenHow { write: true, create_new: true, ..OpenHow::default() }).unwrap();
     write_all_at(&*file, 0, bytes).unwrap();
 }
 
-/// A segment made by hand: records of (first, count, durable).
+/// A segment built by the test: records of (first, count, durable).
 fn handmade(header: Header, records: &[(u64, u32, u64)]) -> Vec<u8> {
     let mut out = header.encode(STORE);
     assert_eq!(out.len() as u64, BLOCK);
@@ -108,7 +108,7 @@ fn handmade(header: Header, records: &[(u64, u32, u64)]) -> Vec<u8> {
     out
 }
 
-/// Where the records of the log stand: file, offset, first seqno, end.
+/// The positions of the log's records: file, offset, first seqno, end.
 fn places(device: &dyn Device) -> Vec<(String, u64, u64, u64)> {
     let mut out = Vec::new();
     for segment in inspect(device, STORE).unwrap() {

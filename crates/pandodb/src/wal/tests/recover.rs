@@ -8,7 +8,7 @@ use crate::device::mem::MemDevice;
 
 const SMALL: u64 = 16 << 10;
 
-/// A device that holds a copy of these files.
+/// A device with a copy of these files.
 fn restore(files: &[(String, Vec<u8>)]) -> Arc<MemDevice> {
     let device = MemDevice::new();
     for (name, bytes) in files {
@@ -43,7 +43,7 @@ fn a_torn_last_record_is_cut_at_every_byte() {
         let torn = restore(&files);
         write_at(&*torn, &name, at, &vec![0; (end - at) as usize]);
         let (report, found) = collect(&*torn, claims(0, 3), false).unwrap();
-        assert_eq!(found, batches(1..=4, 40), "zeros from byte {at}");
+        assert_eq!(found, batches(1..=4, 40), "zeros from byte {at} on");
         assert_eq!(report.last, Seqno(4));
 
         let torn = restore(&files);
@@ -51,9 +51,9 @@ fn a_torn_last_record_is_cut_at_every_byte() {
         let (report, found) = collect(&*torn, claims(0, 3), false).unwrap();
         assert_eq!(found, batches(1..=4, 40), "byte {at} turned over");
         assert!(report.torn.is_some(), "byte {at}");
-        assert_eq!(collect(&*torn, claims(0, 4), false).unwrap().1.len(), 4, "and again after recovery");
+        assert_eq!(collect(&*torn, claims(0, 4), false).unwrap().1.len(), 4, "again after recovery");
         let error = collect(&*torn, claims(0, 5), true).unwrap_err();
-        assert!(error.is_corruption(), "a superblock had promised it: {error}");
+        assert!(error.is_corruption(), "a superblock claims it: {error}");
     }
 }
 
@@ -86,7 +86,7 @@ fn damage_to_any_durable_record_is_corruption() {
         let (_, found) = collect(&*bad, claims(*first, 0), true).unwrap();
         assert_eq!(found.len() as u64, 60 - first, "records that are not needed may be missing");
     }
-    // Of the last segment, nothing else knows.
+    // No other segment has a claim about the last one.
     for (name, _) in &files[..files.len() - 1] {
         let bad = restore(&files);
         bad.remove(name).unwrap();
@@ -103,7 +103,7 @@ fn damage_between_records_is_harmless() {
 }
 
 #[test]
-fn a_damaged_header() {
+fn a_damaged_header_is_corruption_unless_the_segment_is_blank_or_covered() {
     let device = logged(60, 59, 500);
     let files = snapshot(&*device);
     for (i, (name, _)) in files.iter().enumerate() {
@@ -131,12 +131,12 @@ fn a_damaged_header() {
 }
 
 #[test]
-fn a_stale_tail_stays_away() {
+fn a_stale_tail_stays_void() {
     let device = logged(6, 2, 100);
     let places = places(&*device);
     let (name, offset, ..) = &places[3];
     write_at(&*device, name, *offset, &[0; 136]);
-    // Seqno 4 is lost, 5 and 6 are intact behind it.
+    // Seqno 4 is lost, 5 and 6 after it are intact.
     let (log, found) = reopen(&device, claims(0, 0), SMALL).unwrap();
     assert_eq!(found, batches(1..=3, 100));
     put(&log, 4, 70, false).unwrap();
@@ -165,7 +165,7 @@ fn the_visitor_can_end_the_log_or_the_replay() {
     };
     let report = stop_at(5, claims(0, 0)).unwrap();
     assert_eq!((report.last, report.records), (Seqno(4), 4));
-    assert!(stop_at(2, claims(0, 0)).unwrap_err().is_corruption(), "record 3 says that 2 was durable");
+    assert!(stop_at(2, claims(0, 0)).unwrap_err().is_corruption(), "record 3 claims that 2 was durable");
     assert!(stop_at(5, claims(0, 5)).unwrap_err().is_corruption());
     let error = replay(&*device, STORE, claims(0, 0), Mode::Read, &mut |_| Err(Error::ReadOnly)).unwrap_err();
     assert!(matches!(error, Error::ReadOnly));
@@ -181,7 +181,7 @@ fn read_only_modifies_nothing() {
     assert!(snapshot(&*device) == before);
     let (report, _) = collect(&*device, claims(0, 0), false).unwrap();
     let names: Vec<_> = report.segments.iter().map(|s| segment_name(s.stream, s.number)).collect();
-    assert_eq!(device.list().unwrap(), names, "what holds nothing is gone");
+    assert_eq!(device.list().unwrap(), names, "files without records were removed");
     assert_eq!(report.segments.last().unwrap().last, Seqno(6));
 }
 
@@ -202,11 +202,11 @@ fn streams_are_merged_by_seqno() {
     let (report, found) = collect(&*device, claims(0, 0), true).unwrap();
     assert_eq!((firsts(&found), report.last), (vec![1, 3, 5, 6, 7, 8, 9], Seqno(11)));
 
-    // Without the second stream: 3 is missing, and 9 says that the log was durable through 4.
+    // Without the second stream: 3 is missing, and 9 claims that the log was durable through 4.
     let files = snapshot(&*device);
     device.remove(&segment_name(1, 1)).unwrap();
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // Without the end of the second stream: 8 was not promised, 9 to 11 are void.
+    // Without the end of the second stream: no claim covers 8, and 9 to 11 are void.
     let device = restore(&files);
     write_at(&*device, &segment_name(1, 1), b.len() as u64 - 10, &[0xff]);
     let (report, found) = collect(&*device, claims(0, 0), false).unwrap();
@@ -221,7 +221,7 @@ fn streams_are_merged_by_seqno() {
 }
 
 #[test]
-fn a_later_epoch_voids_what_lies_beyond_its_start() {
+fn a_later_epoch_voids_earlier_records_beyond_its_start() {
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 0), (3, 5, 0)]));
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 3, 2, 2), &[(3, 1, 2), (4, 1, 2)]));
@@ -236,22 +236,22 @@ fn a_later_epoch_voids_what_lies_beyond_its_start() {
 }
 
 #[test]
-fn hostile_segments_are_refused() {
+fn hostile_segments_are_rejected() {
     // The same seqnos twice in one epoch.
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 3, 0), (2, 1, 0)]));
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // A file longer than any segment.
+    // A file longer than the maximum.
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), b"");
     let file = device.open(&segment_name(0, 1), OpenHow { write: true, ..OpenHow::default() }).unwrap();
     file.set_len(super::super::format::MAX_SEGMENT + 1).unwrap();
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // The last number there is.
+    // The highest possible number.
     let device = MemDevice::new();
     create(&*device, "wal-0000-999999999999", b"");
     assert!(collect(&*device, claims(0, 0), true).unwrap_err().is_corruption());
-    // Heads that each claim all the rest of the file.
+    // Heads that each claim the whole rest of the file.
     let device = MemDevice::new();
     let mut bytes = handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0)]);
     for i in 0..4000u32 {
@@ -267,7 +267,7 @@ fn hostile_segments_are_refused() {
 }
 
 #[test]
-fn any_byte_turned_over_is_noticed_or_harmless() {
+fn any_flipped_byte_is_detected_or_harmless() {
     let device = logged(12, 6, 100);
     let (name, bytes) = snapshot(&*device).remove(0);
     for (at, byte) in bytes.iter().enumerate() {
@@ -287,7 +287,7 @@ fn any_byte_turned_over_is_noticed_or_harmless() {
 }
 
 #[test]
-fn a_missing_log_is_corruption_if_it_was_promised() {
+fn a_missing_log_is_corruption_if_it_was_durable() {
     let device = MemDevice::new();
     assert!(collect(&*device, claims(3, 4), false).unwrap_err().is_corruption());
     let (report, found) = collect(&*device, claims(4, 4), false).unwrap();
@@ -310,12 +310,12 @@ fn the_inspector_reports_damage() {
 }
 
 #[test]
-fn what_says_that_a_damaged_header_does_not_matter_stays() {
+fn a_segment_that_bounds_a_damaged_one_is_kept() {
     let device = MemDevice::new();
     let mut damaged = handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 1)]);
     damaged[20] ^= 1;
     create(&*device, &segment_name(0, 1), &damaged);
-    // Nothing was written to it yet; all that it says is that the first one ended at 2.
+    // It has no records yet; its header only gives the bound 2 of the first segment.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 1, 0, 2), &[]));
     for _ in 0..3 {
         let (report, found) = collect(&*device, claims(2, 2), false).unwrap();
@@ -324,14 +324,14 @@ fn what_says_that_a_damaged_header_does_not_matter_stays() {
 }
 
 #[test]
-fn what_says_that_a_record_is_void_stays() {
+fn a_segment_that_voids_a_record_is_kept() {
     let device = MemDevice::new();
     create(&*device, &segment_name(0, 1), &handmade(header(0, 1, 1, 0, 0), &[(1, 1, 0), (2, 1, 0)]));
     // The second epoch could not use record 2, began without it, and wrote nothing.
     create(&*device, &segment_name(0, 2), &handmade(header(0, 2, 2, 1, 1), &[]));
     for _ in 0..3 {
         let (log, found) = reopen(&device, claims(0, 0), SMALL).unwrap();
-        assert_eq!(found.iter().map(|batch| batch.first).collect::<Vec<_>>(), [1], "record 2 is void for ever");
+        assert_eq!(found.iter().map(|batch| batch.first).collect::<Vec<_>>(), [1], "record 2 stays void");
         drop(log);
     }
     let (log, _) = reopen(&device, claims(0, 0), SMALL).unwrap();
@@ -339,22 +339,22 @@ fn what_says_that_a_record_is_void_stays() {
     log.sync(Seqno(2)).unwrap();
     drop(log);
     let (_, found) = reopen(&device, claims(0, 2), SMALL).unwrap();
-    assert_eq!(found[1..], batches([2], 30), "the new one");
+    assert_eq!(found[1..], batches([2], 30), "the new record");
 }
 
 #[test]
-fn no_epoch_is_written_that_would_not_be_believed() {
+fn no_epoch_is_written_that_would_be_rejected() {
     for (epoch, opens) in [(MAX_EPOCH - 2, true), (MAX_EPOCH - 1, false), (MAX_EPOCH, false)] {
         let device = MemDevice::new();
         create(&*device, &segment_name(0, 1), &handmade(header(0, 1, epoch, 0, 0), &[(1, 1, 0)]));
         let recovered = collect(&*device, claims(0, 0), false);
         assert_eq!(recovered.is_ok(), opens, "epoch {epoch}: {recovered:?}");
-        assert_eq!(collect(&*device, claims(0, 0), true).unwrap().1.len(), 1, "what is there can be read");
+        assert_eq!(collect(&*device, claims(0, 0), true).unwrap().1.len(), 1, "the log is still readable");
     }
 }
 
 #[test]
-fn what_a_record_holds_wrongly_is_named_by_its_place() {
+fn damage_inside_a_record_is_reported_with_file_and_offset() {
     let device = logged(1, 1, 40);
     let place = &places(&*device)[0];
     let detail = "no operation has kind 9";

@@ -1,4 +1,4 @@
-//! Several streams: who writes where, what a sync makes durable, what a kill finds.
+//! Several streams: the stream of each record, the effect of a sync, and the result of a kill.
 
 use std::sync::Arc;
 
@@ -20,19 +20,19 @@ fn fresh(streams: usize) -> (Arc<SimDevice>, Log) {
     (device, log)
 }
 
-/// A record of the writer of that number.
+/// Appends a record as the writer with that number.
 fn put_as(log: &Log, writer: usize, seqno: u64, lazy: bool) {
     stand_for_thread(writer);
     put(log, seqno, 100, lazy).unwrap();
 }
 
-/// Opens what the power leaves.
+/// Replays the state after a power cut.
 fn after_a_cut(device: &SimDevice) -> Vec<Batch> {
     collect(&*SimDevice::from_image(&device.durable_image(), 1), Claims::default(), false).unwrap().1
 }
 
 #[test]
-fn each_thread_has_its_stream() {
+fn threads_write_to_streams_by_their_numbers() {
     let (device, log) = fresh(2);
     for (writer, seqno) in [(0, 1), (1, 2), (2, 3), (1, 4), (5, 5)] {
         put_as(&log, writer, seqno, false);
@@ -44,13 +44,13 @@ fn each_thread_has_its_stream() {
 }
 
 #[test]
-fn a_sync_is_of_all_streams_and_claims_what_was_asked() {
+fn a_sync_includes_all_streams_and_claims_the_requested_seqno() {
     let (device, log) = fresh(3);
     put_as(&log, 0, 1, true);
     put_as(&log, 1, 2, true);
     put_as(&log, 2, 3, false);
     log.sync(Seqno(2)).unwrap();
-    assert_eq!(log.durable(), Seqno(2), "nobody has said that all through 3 is appended");
+    assert_eq!(log.durable(), Seqno(2), "no caller has stated that all through 3 is appended");
     assert_eq!(after_a_cut(&device), batches(1..=3, 100));
     put_as(&log, 1, 4, false);
     log.sync(Seqno(4)).unwrap();
@@ -60,7 +60,7 @@ fn a_sync_is_of_all_streams_and_claims_what_was_asked() {
 }
 
 #[test]
-fn a_stream_without_news_is_not_synced() {
+fn a_stream_without_new_records_is_not_synced() {
     let (device, log) = fresh(4);
     put_as(&log, 3, 1, false);
     log.sync(Seqno(1)).unwrap();
@@ -72,7 +72,7 @@ fn a_stream_without_news_is_not_synced() {
 }
 
 #[test]
-fn what_is_written_takes_along_what_is_lazy_before_it() {
+fn a_write_includes_earlier_lazy_records() {
     let (device, log) = fresh(3);
     put_as(&log, 0, 1, true);
     put_as(&log, 1, 2, true);
@@ -85,7 +85,7 @@ fn what_is_written_takes_along_what_is_lazy_before_it() {
 }
 
 #[test]
-fn a_lost_stream_cuts_the_log_where_it_was_needed() {
+fn a_lost_stream_ends_the_log_at_its_first_missing_record() {
     let (device, log) = fresh(2);
     for seqno in 1..=6 {
         put_as(&log, usize::from(seqno == 3 || seqno > 4), seqno, false);
@@ -95,27 +95,27 @@ fn a_lost_stream_cuts_the_log_where_it_was_needed() {
     kept.iter().filter(|(name, _)| name.starts_with("wal-0000")).for_each(|(name, bytes)| create(&*half, name, bytes));
     let (report, found) = collect(&*half, Claims::default(), true).unwrap();
     assert_eq!((report.last, found), (Seqno(2), batches(1..=2, 100)));
-    // What lies beyond stays void when the seqnos are given out again.
+    // Records beyond the end stay void when their seqnos are assigned again.
     let (log, _) = reopen(&half, Claims::default(), SMALL).unwrap();
     put_as(&log, 1, 3, false);
     drop(log);
     let (report, _) = collect(&*half, Claims::default(), true).unwrap();
-    assert_eq!(report.last, Seqno(3), "no 4 of an earlier life");
+    assert_eq!(report.last, Seqno(3), "no 4 of an earlier epoch");
 }
 
 #[test]
-fn segments_of_other_lives_streams_are_discarded() {
+fn segments_of_streams_of_earlier_epochs_are_discarded() {
     let (device, log) = fresh(3);
     (1..=3).for_each(|seqno| put_as(&log, seqno as usize, seqno, false));
     log.sync(Seqno(3)).unwrap();
     drop(log);
-    // Known to be durable: else the tail would be copied into one.
+    // All records are known to be durable; otherwise the tail would be copied into one segment.
     let (log, found) = reopen(&device, Claims { from: Seqno(0), durable: Seqno(3) }, SMALL).unwrap();
     assert_eq!((found.len(), device.list().unwrap().len()), (3, 3));
     put_as(&log, 0, 4, false);
     log.sync(Seqno(4)).unwrap();
     assert_eq!(log.discard_through(Seqno(2)).unwrap(), 2);
-    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "never the current one");
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "the current one stays");
     drop(log);
     let claims = Claims { from: Seqno(3), durable: Seqno(4) };
     let (log, found) =
@@ -127,7 +127,7 @@ fn segments_of_other_lives_streams_are_discarded() {
 }
 
 #[test]
-fn a_closed_log_makes_no_room() {
+fn a_closed_log_refuses_reservations() {
     let (device, log) = fresh(2);
     put_as(&log, 0, 1, false);
     log.trim().unwrap();
@@ -139,7 +139,7 @@ fn a_closed_log_makes_no_room() {
     assert_eq!(device.list().unwrap().len(), 1);
 }
 
-/// As many threads as streams, and more: whatever is acknowledged is there.
+/// As many threads as streams, and more: all acknowledged records are replayed.
 #[test]
 fn threads_share_syncs_and_streams() {
     let device = MemDevice::new();
@@ -187,11 +187,11 @@ fn threads_share_syncs_and_streams() {
 }
 
 #[test]
-fn what_an_epoch_has_voided_stays_void_wherever_a_discard_ends() {
+fn voided_records_stay_void_wherever_a_discard_stops() {
     let options = LogOptions { segment_bytes: SMALL, streams: 2, tagged: false, mapped: true };
     for stops in (0..4).flat_map(|first| (0..4).map(move |second| [first, second])) {
         let (device, log) = fresh(2);
-        // Stream 1 has intact records behind a gap: 2 was only in the process's memory when that was killed.
+        // Stream 1 has intact records after a gap: 2 was only in the memory of the killed process.
         put_as(&log, 1, 1, false);
         log.sync(Seqno(1)).unwrap();
         put_as(&log, 0, 2, true);
@@ -200,24 +200,25 @@ fn what_an_epoch_has_voided_stays_void_wherever_a_discard_ends() {
         drop(log);
         let (log, found) = reopen_with(&device, Claims::default(), options).unwrap();
         assert_eq!(found, batches([1], 100));
-        // The next life writes less than that, elsewhere.
+        // The next epoch writes fewer records, to the other stream.
         (2..=8).for_each(|seqno| put_as(&log, 0, seqno, false));
         log.sync(Seqno(8)).unwrap();
         drop(log);
-        // Others write nothing, have it all in a checkpoint, and are killed while they remove what that covers.
+        // Later epochs write nothing, have a checkpoint that covers everything, and are killed while they remove
+        // covered segments.
         let covered = Claims { from: Seqno(8), durable: Seqno(8) };
         for stop in stops {
             let (log, found) = reopen_with(&device, covered, options).unwrap();
-            assert_eq!(found, [], "{stops:?}: void records are back");
+            assert_eq!(found, [], "{stops:?}: void records reappeared");
             device.set_fault(Some(Fault::once(FaultKind::IoError(OpClass::Meta), stop)));
             let _ = log.discard_through(Seqno(8));
             device.set_fault(None);
         }
         let (log, found) = reopen_with(&device, covered, options).unwrap();
-        assert_eq!(found, [], "{stops:?}: void records are back");
+        assert_eq!(found, [], "{stops:?}: void records reappeared");
         put_as(&log, 1, 9, false);
         log.sync(Seqno(9)).unwrap();
         log.discard_through(Seqno(8)).unwrap();
-        assert_eq!(device.list().unwrap().len(), 1, "a header of its own, and nothing else is left");
+        assert_eq!(device.list().unwrap().len(), 1, "only a segment of the current epoch is left");
     }
 }

@@ -1,4 +1,4 @@
-//! The writer: what it lays down, and when.
+//! The log writer: what it writes, and when.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn fresh(segment_bytes: u64) -> (Arc<MemDevice>, Log) {
 }
 
 #[test]
-fn what_was_written_is_replayed() {
+fn written_records_are_replayed() {
     let (device, log) = fresh(SMALL);
     assert!(device.list().unwrap().is_empty(), "opening writes nothing");
     let mut seqno = 1;
@@ -76,7 +76,7 @@ fn lazy_records_wait_for_a_flush_or_64_kib() {
     }
     assert!(log.written() >= Seqno(70) && log.written() < Seqno(100));
     put(&log, 101, 10, false).unwrap();
-    assert_eq!(log.written(), Seqno(101), "one that is not lazy takes along what was before it");
+    assert_eq!(log.written(), Seqno(101), "a record that is not lazy is written with those before it");
     assert_eq!(places(&*device).len(), 101);
     assert_eq!(log.durable(), Seqno(0));
 }
@@ -105,7 +105,7 @@ fn segments_are_rolled_cut_and_discarded() {
     put(&log, 1, 100, false).unwrap();
     log.roll().unwrap();
     assert_eq!(device.list().unwrap().len(), 2);
-    assert_eq!(read_all(&*device, &segment_name(0, 1)).len(), 8192, "the rest was given back");
+    assert_eq!(read_all(&*device, &segment_name(0, 1)).len(), 8192, "the rest was freed");
     log.roll().unwrap();
     assert_eq!(device.list().unwrap().len(), 2, "an empty segment is not rolled");
     put(&log, 2, 100, true).unwrap();
@@ -121,18 +121,18 @@ fn segments_are_rolled_cut_and_discarded() {
     assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1);
     assert_eq!(log.discard_through(Seqno(2)).unwrap(), 0);
     log.sync(Seqno(4)).unwrap();
-    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "never the current one");
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "the current one stays");
     assert_eq!(device.list().unwrap(), [segment_name(0, 3)]);
     drop(log);
     let (log, found) = reopen(&device, Claims { from: Seqno(3), durable: Seqno(4) }, SMALL).unwrap();
     assert_eq!(found, batches([4], 100));
     put(&log, 5, 100, false).unwrap();
-    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "a segment of the epoch before");
+    assert_eq!(log.discard_through(Seqno(4)).unwrap(), 1, "a segment of the previous epoch");
 }
 
-/// What was void behind the records of an older life would count again if the first segment came back without the second.
+/// If the first segment reappeared without the second, the void records at the end of the first one would count again.
 #[test]
-fn a_segment_that_could_not_be_made_is_no_header_of_this_life() {
+fn a_segment_that_could_not_be_created_is_no_header_of_this_epoch() {
     let sim = SimDevice::new(3);
     let open = |from| reopen(&sim, Claims { from: Seqno(from), durable: Seqno(from) }, SMALL).unwrap().0;
     for life in 1..=2 {
@@ -141,7 +141,7 @@ fn a_segment_that_could_not_be_made_is_no_header_of_this_life() {
     let log = open(2);
     sim.set_byte_budget(Some(100));
     assert!(matches!(log.reserve(100, false, UNLIMITED), Err(Error::DiskFull { .. })));
-    assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1, "the last segment is the only witness of a later life");
+    assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1, "only the last segment proves that there was a later epoch");
     sim.set_byte_budget(None);
     put(&log, 3, 100, false).unwrap();
     assert_eq!(log.discard_through(Seqno(2)).unwrap(), 1);
@@ -172,9 +172,9 @@ fn group_commit_with_threads() {
     assert_eq!(found, batches(1..=800, 50));
 }
 
-/// Appends go on while somebody writes, and everybody's record is written when it is told so.
+/// Appends continue during a write, and each due record is written when `write` returns.
 #[test]
-fn writes_of_many_threads_are_shared() {
+fn threads_share_writes() {
     let (device, log) = fresh(64 << 10);
     let sequencer = parking_lot::Mutex::new(1u64);
     std::thread::scope(|scope| {
@@ -209,9 +209,9 @@ fn writes_of_many_threads_are_shared() {
     assert_eq!(found, batches(1..=2000, 50));
 }
 
-/// Whoever shares a write that fails learns of it, and so does everybody after them.
+/// All threads that share a failed write get an error, and so do all later ones.
 #[test]
-fn a_failed_write_fails_all_who_share_it() {
+fn a_failed_write_fails_all_threads_that_share_it() {
     let sim = SimDevice::new(1);
     let options = LogOptions { segment_bytes: 64 << 10, ..LogOptions::default() };
     let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();
@@ -225,14 +225,14 @@ fn a_failed_write_fails_all_who_share_it() {
     let room = log.reserve(50, false, UNLIMITED).unwrap();
     assert!(matches!(log.write(0, Seqno(3)), Err(Error::Io { .. })));
     assert!(matches!(log.write(0, Seqno(2)), Err(Error::Indeterminate { .. })));
-    assert!(log.write(0, Seqno(1)).is_ok(), "what was written stays so");
+    assert!(log.write(0, Seqno(1)).is_ok(), "earlier writes still succeed");
     assert!(matches!(room.append(Seqno(4), 1, &payload(4, 50), false), Err(Error::Poisoned { .. })));
 }
 
-/// Found by the explorer (`sync-large`, `random:7000022:250`): another thread's sync fails between a reservation and its
-/// append; then a checkpoint asks for the seqno that was given out and never appended.
+/// Found by the explorer (`sync-large`, `random:7000022:250`): another thread's sync fails between a reservation and
+/// its append; then a checkpoint syncs a seqno that was assigned but never appended.
 #[test]
-fn a_sync_of_what_could_not_be_appended_is_an_error() {
+fn a_sync_of_a_record_whose_append_failed_is_an_error() {
     let sim = SimDevice::new(1);
     let options = LogOptions { segment_bytes: 64 << 10, ..LogOptions::default() };
     let log = Log::start(sim.clone(), STORE, 1, Seqno(0), 1, Vec::new(), options).unwrap();

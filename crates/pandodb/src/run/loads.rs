@@ -1,13 +1,16 @@
-//! [`Loads`]: blocks on their way from the device into the pool, several at a time.
+//! [`Loads`]: reads several blocks at a time from the device into the pool.
 //!
 //! ```text
 //!   ask ──▶ in the pool? ── yes ─▶ the block
-//!             └─ no ─▶ on its way already? wait beside who asked before │ else a read is submitted
-//!   next ─▶ the block that arrives first: checked, cached, handed to one of those who wait for it
+//!             └─ no ─▶ being read? wait for that read │ else submit a read
+//!   next ─▶ the block that arrives first: checked, cached, returned to one of the requesters that wait for it
 //! ```
 //!
-//! Whoever asks is a number of the caller's: a lookup of a `multi_get`, a run of a scan. It asks for one thing at a time. The
-//! leaves of a scan are asked for as they lie in the file, past the pool ([`Need::Pages`]).
+//! A requester is a number that the caller chooses: a lookup of a `multi_get`, or a run of a scan. It requests one
+//! thing at a time. Leaves of a scan are requested as raw pages, which bypass the pool ([`Need::Pages`]).
+//!
+//! Invariants: each request is answered exactly once, by [`Loads::ask`] or by [`Loads::next`]; a block that is being
+//! read is not read a second time. Source: [decision 0021](../../../../docs/decisions/0021-reads-in-flight.md).
 
 use super::reader::Run;
 use crate::base::{BlockAddr, Result, SeededBug};
@@ -15,16 +18,16 @@ use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
 use crate::space::BlockKind;
 
-/// What somebody needs of a run.
+/// A request for a part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A block, from the pool or into it.
+    /// A block, from the pool or, if it is not there, read into it.
     Block(BlockAddr, BlockKind),
-    /// Pages as they are, unchecked, past the pool.
+    /// Unchecked pages that bypass the pool.
     Pages(BlockAddr),
 }
 
-/// What somebody has needed.
+/// The answer to a [`Need`].
 pub enum Landed {
     /// A block.
     Block(Block),
@@ -33,31 +36,31 @@ pub enum Landed {
 }
 
 impl Landed {
-    /// The block that was asked for.
+    /// The requested block.
     ///
     /// # Panics
     /// If it was not a block.
     pub fn block(self) -> Block {
         match self {
             Landed::Block(block) => block,
-            Landed::Pages(_) => panic!("a block was asked for"),
+            Landed::Pages(_) => panic!("a block was requested"),
         }
     }
 
-    /// The pages that were asked for.
+    /// The requested pages.
     ///
     /// # Panics
     /// If it were not pages.
     pub fn pages(self) -> AlignedBuf {
         match self {
             Landed::Pages(buf) => buf,
-            Landed::Block(_) => panic!("pages were asked for"),
+            Landed::Block(_) => panic!("pages were requested"),
         }
     }
 }
 
 impl Run {
-    /// What is needed, one thing at a time.
+    /// Loads what is needed, synchronously.
     pub(super) fn fetch(&self, need: Need) -> Result<Landed> {
         match need {
             Need::Block(addr, kind) => self.load(addr, kind).map(Landed::Block),
@@ -66,31 +69,31 @@ impl Run {
     }
 }
 
-/// Blocks of runs that one caller waits for.
+/// Reads of one caller that are in flight, and their requesters.
 #[derive(Default)]
 pub struct Loads<'r> {
     reads: Option<Reads>,
-    /// By the tag of the read; places of those that have arrived are used again.
+    /// By the tag of the read. Entries of completed reads are reused.
     flights: Vec<Flight<'r>>,
     vacant: Vec<usize>,
-    /// Who is to be told of what has arrived.
+    /// Answers that are ready: requester and result.
     arrived: Vec<(usize, Result<Landed>)>,
 }
 
-/// What is being read.
+/// A read in flight.
 struct Flight<'r> {
     run: &'r Run,
     need: Need,
-    /// What is read for it: more than the block, perhaps.
+    /// The pages that are read: the block, perhaps with its neighbours.
     read: BlockAddr,
     first: usize,
-    /// Who else waits, and for what of it.
+    /// Further requesters, each with the block that it waits for.
     others: Vec<(usize, BlockAddr, BlockKind)>,
     landed: bool,
 }
 
 impl Flight<'_> {
-    /// Whether the block at `addr` is on its way with this.
+    /// Whether this read includes the block at `addr`.
     fn brings(&self, run: &Run, addr: BlockAddr) -> bool {
         let end = |addr: BlockAddr| addr.page.0 + u64::from(addr.pages);
         let inside = self.read.page <= addr.page && end(addr) <= end(self.read);
@@ -99,7 +102,8 @@ impl Flight<'_> {
 }
 
 impl<'r> Loads<'r> {
-    /// Asks on behalf of `who`: hands out the block if the pool has it, else nothing, and [`Loads::next`] will tell.
+    /// Requests a block or pages for requester `who`. Returns the block if the pool has it. Otherwise returns `None`,
+    /// and [`Loads::next`] returns the answer later.
     ///
     /// # Errors
     /// As [`Run::load`].
@@ -117,7 +121,7 @@ impl<'r> Loads<'r> {
                 run.reach(addr, kind)
             }
         };
-        // Neighbours that cannot be read are not this block's fault.
+        // If the read with the block's neighbours cannot be started, the block is read alone.
         let (read, buf) = match (run.data().begin_read(read, AlignedBuf::default()), need) {
             (Err(_), Need::Block(addr, _)) if addr != read => {
                 (addr, run.data().begin_read(addr, AlignedBuf::default())?)
@@ -140,8 +144,8 @@ impl<'r> Loads<'r> {
         Ok(None)
     }
 
-    /// What somebody has asked for, as soon as something is there; `None` if nobody waits.
-    #[expect(clippy::should_implement_trait, reason = "between two calls others ask")]
+    /// Waits for the next read and returns a requester with its answer; `None` if no request is open.
+    #[expect(clippy::should_implement_trait, reason = "callers call `ask` between two calls")]
     pub fn next(&mut self) -> Option<(usize, Result<Landed>)> {
         if let Some(told) = self.arrived.pop() {
             return Some(told);
@@ -157,7 +161,7 @@ impl<'r> Loads<'r> {
             Need::Block(addr, kind) => (addr, kind),
         };
         let block = run.admit_from(read, buf, addr, kind);
-        // What came with it is in the pool.
+        // The blocks that were read with it are in the pool.
         let other = |(at, of): (BlockAddr, BlockKind)| match (at, of) == (addr, kind) {
             true => block.clone(),
             false => run.load(at, of),

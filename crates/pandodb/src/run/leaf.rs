@@ -322,8 +322,8 @@ impl LeafBuilder {
         u32::try_from(self.exact_size().div_ceil(PAGE)).expect("a leaf is bounded by its builder")
     }
 
-    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages. Does not write the block's header. `flags` may
-    /// contain [`CONTINUED`] and [`CONTINUES`].
+    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages. Does not write the block's header. `flags`
+    /// may contain [`CONTINUED`] and [`CONTINUES`].
     pub fn encode(&self, block: &mut [u8], pages_before: u32, flags: u16) {
         let prefix = &self.bytes[..self.prefix_len];
         let size = (self.pending.len(), self.entry_bytes());

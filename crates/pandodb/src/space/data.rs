@@ -265,8 +265,8 @@ impl DataFile {
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
-    /// Allocates `pages` pages, or a gap of `least` to `pages` pages if gap filling is on ([`DataFile::fill_gaps`]) and a
-    /// gap is found.
+    /// Allocates `pages` pages, or a gap of `least` to `pages` pages if gap filling is on ([`DataFile::fill_gaps`]) and
+    /// finds one.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].

@@ -362,7 +362,8 @@ impl DataFile {
         }
     }
 
-    /// Punches all free extents. Called after an opening, when pages that no root reaches may still occupy disk space.
+    /// Punches all free extents. Called once when the disk is found full: since the opening, free pages that no root reaches
+    /// may still occupy disk space.
     pub fn punch_free(&self) {
         // Keep the lock, so that no thread allocates and writes such a page before it is punched.
         let mut state = self.state.lock();

@@ -5,8 +5,8 @@
 //!
 //! ```text
 //!   id │ extents: count, then (start, pages) each │ leaf pages
-//!   root: page, pages │ height u8 │ filter: pages + kind · 2³², first position, then u8 bits of a fingerprint unless it is
-//!   a Bloom filter │ tombstones: count, then (page, pages) each
+//!   root: page, pages │ height u8 │ filter: pages + kind · 2³², first position, then u8 bits of a fingerprint unless
+//!   it is a Bloom filter │ tombstones: count, then (page, pages) each
 //!   first key bytes │ last key bytes │ min seqno │ max seqno
 //!   puts │ deletes │ merges │ blob puts │ range tombstones │ keys │ key bytes │ value bytes │ blob bytes
 //! ```

@@ -164,10 +164,7 @@ mod tests {
         for _ in 0..100 {
             assert!(pace.charge(1 << 40, SECOND * 100, AHEAD).is_some());
         }
-        assert!(
-            pace.charge(1, SECOND * 100, AHEAD) < Some(SECOND * 101),
-            "at most one second is owed"
-        );
+        assert!(pace.charge(1, SECOND * 100, AHEAD) < Some(SECOND * 101), "at most one second is owed");
         pace.rest();
         assert_eq!(pace.charge(1000, SECOND * 100, AHEAD), None, "the debt is cancelled");
     }

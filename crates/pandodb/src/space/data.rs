@@ -10,8 +10,7 @@
 //!  4  kind u8      5  zeros (3)      8  pages u32      12  zeros (4)
 //! ```
 //!
-//! The number of pages is that on disk. A compressed leaf is longer in memory; its header still has the number of pages
-//! on disk ([`stored_pages`]).
+//! The number of pages is that on disk, also in the memory of a compressed leaf, which is longer ([`stored_pages`]).
 //!
 //! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks, except
 //! for a page that was allocated and freed within one replay of the log; an address is checked against the length of
@@ -139,8 +138,7 @@ pub struct DataFile {
     blobs_unsynced: AtomicBool,
     /// Held during each sync; holds the error of the first sync that failed. A failed sync may mark pages clean that
     /// are not on the disk, and the system reports the error to only one of several concurrent syncs; a later sync
-    /// would succeed without having written these pages. So syncs run one after another, and after a failure none
-    /// succeeds.
+    /// would succeed without having written them. So syncs are serialized, and after a failure none succeeds.
     failed_sync: Mutex<Option<String>>,
     /// The number of pages of [`File::hole_unit`]. Only units that are wholly free are punched.
     hole_pages: u32,
@@ -154,12 +152,10 @@ struct Space {
     map: PageMap,
     /// Extents that were freed since the last checkpoint began.
     dropped: Vec<Extent>,
-    /// Extents that were freed before each of the last checkpoints began, oldest first. Each list waits for two
-    /// superblocks after it.
+    /// Extents freed before each of the last checkpoints began, oldest first. Each list waits for two superblocks.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
-    /// During a replay, the map at its beginning. Pages that are free in it are reached neither by the opened
-    /// superblock nor by the log.
+    /// During a replay, the map at its beginning. Neither the opened superblock nor the log reaches its free pages.
     before_replay: Option<PageMap>,
     /// Set when the store is closed. The file may then be in use by another opener.
     closed: bool,
@@ -200,8 +196,7 @@ impl DataFile {
         device.open(DATA_FILE, how).map_err(|e| Error::io("open", DATA_FILE, None, &e))
     }
 
-    /// Wraps the data file of an existing store. Only the superblock slots are marked as used. The caller must mark all
-    /// pages that the roots reach before it allocates.
+    /// Wraps the data file of an existing store. The caller must mark all pages that roots reach before it allocates.
     pub fn open(file: Arc<dyn File>, store_id: StoreId) -> Result<Arc<DataFile>> {
         let len = file.len().map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
         Self::around(file, store_id, len)
@@ -249,8 +244,7 @@ impl DataFile {
 
     // ---- allocation ----
 
-    /// Allocates `pages` contiguous pages, aligned to an extent if they fill at least one. Grows the file if there is
-    /// no free range.
+    /// Allocates `pages` contiguous pages, aligned to an extent if they fill one. Grows the file if none are free.
     ///
     /// # Errors
     /// [`Error::DiskFull`] or [`Error::Io`] if the file cannot grow.
@@ -265,8 +259,7 @@ impl DataFile {
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
-    /// Allocates `pages` pages, or a gap of `least` to `pages` pages if gap filling is on ([`DataFile::fill_gaps`]) and
-    /// finds one.
+    /// Allocates `pages` pages, or a gap of `least` to `pages` pages ([`DataFile::fill_gaps`]) if there is one.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
@@ -362,8 +355,7 @@ impl DataFile {
         }
     }
 
-    /// Punches all free extents. Called once when the disk is found full: since the opening, free pages that no root reaches
-    /// may still occupy disk space.
+    /// Punches all free extents. Called once the disk is full: they may occupy disk space since before the opening.
     pub fn punch_free(&self) {
         // Keep the lock, so that no thread allocates and writes such a page before it is punched.
         let mut state = self.state.lock();

@@ -1,4 +1,5 @@
-//! Settings out of bounds are errors that name them, before anything is touched: not aborts, and not other settings in silence.
+//! A setting out of bounds is refused with an error that names it, before any file is created. The process does not
+//! abort, and the setting is not replaced silently.
 
 use std::path::Path;
 use std::{env, fs, process};
@@ -28,7 +29,7 @@ fn every_setting_has_an_upper_and_a_lower_bound() {
     refused(&path, "memory_budget", "1048575", |b| b.memory_budget((1 << 20) - 1));
     refused(&path, "memory_budget", max, |b| b.memory_budget(usize::MAX));
     refused(&path, "memory_budget", "1125899906842624", |b| b.memory_budget(1 << 50));
-    // A terabyte: no machine that this is tested on.
+    // 1 TiB: more memory than the machines on which this is tested have.
     refused(&path, "memory_budget", "1099511627776", |b| b.memory_budget(1 << 40));
     refused(&path, "memtable_bytes", "4095", |b| b.memtable_bytes(4095));
     refused(&path, "memtable_bytes", "67108865", |b| b.memory_budget(64 << 20).memtable_bytes((64 << 20) + 1));
@@ -69,10 +70,10 @@ fn the_bounds_themselves_are_accepted() {
     }
 }
 
-/// A memtable is a thirty-second of the disk at most, so that the default budget works on 200 MB; where even the least sizes do not
-/// fit, nothing is created.
+/// A memtable is at most 1/32 of the disk, so that the default budget works on 200 MB. On a disk that is too small for
+/// the least sizes, nothing is created.
 #[test]
-fn a_small_disk_has_small_memtables_or_is_refused_with_what_it_needs() {
+fn a_small_disk_gets_small_memtables_or_an_error_with_the_needed_size() {
     let on = |disk: u64, budget: usize| {
         let device = pandodb::device::SimDevice::new(1);
         device.set_byte_budget(Some(disk));
@@ -101,7 +102,7 @@ fn a_small_disk_has_small_memtables_or_is_refused_with_what_it_needs() {
     assert!(first_full(1 << 30).expect("a memtable was full") > 4 * bytes);
 }
 
-/// In a process that may map a gigabyte: budgets that the machine has, and the process may not use.
+/// Runs in a process that may map 1 GiB. The machine has enough memory for the budget, but the process may not use it.
 #[test]
 fn a_budget_above_the_limit_of_the_process_is_an_error() {
     if let Some(path) = env::var_os(LIMITED) {
@@ -119,7 +120,7 @@ fn a_budget_above_the_limit_of_the_process_is_an_error() {
     assert!(path.with_extension("done").exists(), "the child did nothing");
 }
 
-/// With the default budget nothing could be deleted any more on a disk of 48 MB.
+/// Regression: on a disk of 48 MB, deletes failed with the default budget.
 #[test]
 fn a_small_full_disk_can_be_emptied_with_the_default_budget() {
     let device = pandodb::device::SimDevice::new(1);

@@ -1,5 +1,6 @@
-//! After `Store::close` every handle, iterator and snapshot of the store answers [`Error::Closed`]: a later opener of the same files,
-//! in this process or in another, reuses their pages, so nothing that is read through an old handle could be believed.
+//! After `Store::close` every handle, iterator and snapshot of the store returns [`Error::Closed`]. A later opener of
+//! the same files, in this process or in another, reuses their pages, so data read through an old handle could be
+//! wrong.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::{env, process};
 use pandodb::device::MemDevice;
 use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store};
 
-/// The directory of the store in the process that [`another_process_rewrites_the_store`] starts.
+/// Set in the process that [`another_process_rewrites_the_store`] starts: the directory of the store.
 const REWRITE: &str = "PANDODB_TEST_REWRITE";
 const KEYS: u32 = 20_000;
 
@@ -21,7 +22,7 @@ fn key(i: u32) -> [u8; 4] {
     i.to_be_bytes()
 }
 
-/// Overwrites every value four times, so that the pages of the first owner are used again.
+/// Overwrites every value four times, so that the pages of the first opener are reused.
 fn rewrite(path: &Path) {
     let store = open(path);
     let keyspace = store.keyspace("k").expect("a keyspace");
@@ -70,7 +71,7 @@ impl Kept {
         Kept { store: store.clone(), keyspace, counters, snapshot, batch, fresh, begun, both_ends }
     }
 
-    /// Asks everything; nothing but `Closed` may come.
+    /// Calls everything. Each call must return `Closed`.
     fn ask(self) {
         let Kept { store, keyspace, counters, snapshot, mut batch, mut fresh, mut begun, mut both_ends } = self;
         for i in (0..KEYS).step_by(7) {
@@ -92,7 +93,7 @@ impl Kept {
             [("an iterator", &mut fresh), ("a begun one", &mut begun), ("one from the end", &mut both_ends)]
         {
             is_closed(what, range.next().expect("an item"));
-            assert!(range.next().is_none() && range.next_back().is_none(), "{what} ends behind its error");
+            assert!(range.next().is_none() && range.next_back().is_none(), "{what} ends after its error");
         }
         is_closed("put", keyspace.put("x", "y"));
         is_closed("a large put", keyspace.put("x", vec![1; 10_000]));
@@ -119,7 +120,7 @@ impl Kept {
 }
 
 #[test]
-fn every_handle_of_a_closed_store_says_so() {
+fn every_handle_of_a_closed_store_returns_closed() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir.path().join("s"));
     let kept = Kept::of(&store);
@@ -127,7 +128,7 @@ fn every_handle_of_a_closed_store_says_so() {
     kept.ask();
 }
 
-/// Of several thousand reads nearly all used to be reported as corruption, with the advice to restore a backup.
+/// Regression: nearly all of several thousand reads were reported as corruption, with the advice to restore a backup.
 #[test]
 fn handles_of_a_closed_store_never_read_what_a_later_opener_wrote() {
     let dir = tempfile::tempdir().unwrap();
@@ -156,7 +157,7 @@ fn another_process_rewrites_the_store() {
 }
 
 #[test]
-fn values_that_were_read_before_a_close_stay_as_they_are() {
+fn values_read_before_a_close_stay_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = open(&path);
@@ -175,10 +176,10 @@ fn values_that_were_read_before_a_close_stay_as_they_are() {
     assert_eq!(large, vec![9; 100_000]);
 }
 
-/// What is dropped gives its pages back to the file system: a batch its large values, an engine the outputs of unfinished jobs. Of a
-/// closed store these are another opener's.
+/// Dropping a batch frees its large values, and dropping an engine frees the outputs of unfinished jobs. After a close
+/// these pages may belong to another opener.
 #[test]
-fn what_is_dropped_after_a_close_does_nothing_to_the_file() {
+fn drops_after_a_close_do_not_change_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = open(&path);
@@ -197,10 +198,9 @@ fn what_is_dropped_after_a_close_does_nothing_to_the_file() {
     assert!(report.is_clean(), "{:?}", report.problems);
 }
 
-/// Readers that are in the middle of a read when the store is closed, and rewritten at once, either have the old value or say that
-/// the store is closed.
+/// A read that runs while the store is closed and rewritten returns the old value or [`Error::Closed`].
 #[test]
-fn reads_under_way_during_a_close_are_right_or_refused() {
+fn reads_during_a_close_return_the_right_value_or_closed() {
     let dir = tempfile::tempdir().unwrap();
     for round in 0..4 {
         let path = dir.path().join(format!("s{round}"));
@@ -217,7 +217,7 @@ fn reads_under_way_during_a_close_are_right_or_refused() {
                     let check = |result: Result<()>| match result {
                         Ok(()) => true,
                         Err(Error::Closed) => false,
-                        Err(e) => panic!("a reader is told: {e}"),
+                        Err(e) => panic!("a reader got the error: {e}"),
                     };
                     let mut i = reader * 5000;
                     loop {

@@ -1,4 +1,5 @@
-//! Commits of many threads beside each other: more of them than may be under way, seals among them, and a device that panics.
+//! Concurrent commits: more threads than there may be concurrent commits, memtables sealed meanwhile, and a device that
+//! panics.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -113,7 +114,7 @@ impl File for TrapFile {
 }
 
 #[test]
-fn a_thread_that_panics_in_a_sync_leaves_nobody_waiting() {
+fn a_panic_in_a_sync_leaves_no_thread_waiting() {
     let armed = Arc::new(AtomicBool::new(false));
     let trap = Arc::new(Trap { device: MemDevice::new(), armed: armed.clone(), at_sync: true });
     let store = Store::builder("trap").device(trap).durability(Durability::Synced).open().unwrap();
@@ -136,18 +137,18 @@ fn a_thread_that_panics_in_a_sync_leaves_nobody_waiting() {
             .collect();
         writers.into_iter().map(|writer| usize::from(writer.join().is_err())).sum()
     });
-    assert_eq!(panics, 1, "the leader of the sync; the others are told");
+    assert_eq!(panics, 1, "only the leader of the sync panics; the others get an error");
     assert!(matches!(rows.put("later", "row"), Err(Error::Poisoned { .. })));
     drop(rows);
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
 }
 
 #[test]
-fn a_thread_that_panics_in_its_commit_leaves_nobody_waiting() {
+fn a_panic_in_a_commit_leaves_no_thread_waiting() {
     [1, 2, 4].into_iter().for_each(panic_in_a_commit);
 }
 
-/// One thread in each stream may be writing when the trap closes.
+/// When the trap is armed, one thread of each stream may be writing.
 fn panic_in_a_commit(streams: usize) {
     let (device, armed) = (MemDevice::new(), Arc::new(AtomicBool::new(false)));
     let trap = Arc::new(Trap { device: device.clone(), armed: armed.clone(), at_sync: false });
@@ -160,7 +161,7 @@ fn panic_in_a_commit(streams: usize) {
                 let (rows, acknowledged, armed, begun) = (&rows, &acknowledged, &armed, &begun);
                 scope.spawn(move || {
                     for i in 0..10_000u32 {
-                        // Streams have their segments by then.
+                        // Then each stream has its segment.
                         (i == 1).then(|| begun.wait());
                         match rows.put([&[thread][..], &i.to_be_bytes()].concat(), "row") {
                             Ok(()) => drop(acknowledged.fetch_add(1, SeqCst)),
@@ -174,21 +175,21 @@ fn panic_in_a_commit(streams: usize) {
             .collect();
         writers.into_iter().map(|writer| usize::from(writer.join().is_err())).sum()
     });
-    assert!((1..=streams).contains(&panics), "{panics}: the others are told, not taken along");
+    assert!((1..=streams).contains(&panics), "{panics} threads panicked; the others must get an error");
     let acknowledged = acknowledged.into_inner();
     assert!(acknowledged > 100);
-    assert_eq!(rows.iter().count() as u64, acknowledged, "nothing is visible that was not acknowledged");
+    assert_eq!(rows.iter().count() as u64, acknowledged, "all visible rows were acknowledged");
     assert!(matches!(rows.put("later", "row"), Err(Error::Poisoned { .. })));
     assert!(matches!(store.persist(Durability::Synced), Err(Error::Poisoned { .. })));
     drop(rows);
     assert!(matches!(store.close(), Err(Error::Poisoned { .. })));
     armed.store(false, SeqCst);
     let store = Store::builder("trap").device(device).open().unwrap();
-    assert_eq!(store.keyspace("rows").unwrap().iter().count() as u64, acknowledged, "nothing of it is lost");
+    assert_eq!(store.keyspace("rows").unwrap().iter().count() as u64, acknowledged, "no acknowledged row is lost");
 }
 
 #[test]
-fn more_threads_than_may_be_under_way() {
+fn more_threads_commit_than_may_commit_concurrently() {
     const THREADS: u64 = 80;
     const EACH: u64 = 60;
     let store = Store::builder("many").device(MemDevice::new()).memtable_bytes(64 << 10).open().unwrap();

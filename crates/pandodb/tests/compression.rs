@@ -1,5 +1,6 @@
-//! Compressed data at the bottom of the tree, from outside: it is smaller, an altered keyspace holds both kinds, and the
-//! superblock names it from the first checkpoint on that may reach it.
+//! Compressed data at the bottom of the tree, through the public interface: it is smaller; a keyspace whose option was
+//! altered holds both kinds; the superblock has the feature flag from the first checkpoint on that may reach compressed
+//! leaves.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ fn open(device: &Arc<MemDevice>, compression: Compression) -> Result<Store> {
     builder.background_threads(0).compression(compression).open()
 }
 
-/// Keys in no order.
+/// Keys in a scattered order.
 fn key(i: u64) -> Vec<u8> {
     format!("user{:020}", i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).into_bytes()
 }
 
-/// A hundred bytes, the second half of them zeros.
+/// A value of 100 bytes, of which the last 50 are zeros.
 fn value(i: u64, round: u64) -> Vec<u8> {
     let word = |at: u64| (i * 7 + at).wrapping_add(round << 40).wrapping_mul(0xD6E8_FEB8_6659_FD93).rotate_left(29);
     let mut value: Vec<u8> = (0..7).flat_map(|at| word(at).to_le_bytes()).take(50).collect();
@@ -58,7 +59,8 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
     for (round, compression) in [Compression::None, Compression::Lz4, Compression::None].into_iter().enumerate() {
         let store = open(&device, compression)?;
         let keyspace = store.keyspace("k")?;
-        // The keyspace keeps what it was created with, until it is altered; the index follows at the next opening.
+        // A keyspace keeps the compression that it was created with until it is altered. The index uses the new one
+        // after the next opening.
         store.alter_keyspace("k", StbeOptions::new().compression(compression))?;
         drop(keyspace);
         store.close()?;
@@ -69,7 +71,7 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
         }
         load(&keyspace, round as u64)?;
         store.settle()?;
-        // Some of the leaves were compacted in this life, some may not have been.
+        // Some of the leaves were written since this opening, others may be older.
         check(&keyspace, round as u64);
         keyspace.compact(..)?;
         check(&keyspace, round as u64);
@@ -80,7 +82,7 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
         assert_eq!(flags(&device), [named, named], "round {round}");
     }
     assert!(disk[1] * 100 < disk[0] * 75 && disk[2] * 100 > disk[0] * 95, "{disk:?}");
-    // Nothing but reading.
+    // The store can also be opened read-only.
     let store = Store::builder("s").device(device).read_only(true).open()?;
     check(&store.open_keyspace("k")?.expect("it was made"), 2);
     assert!(store.verify()?.is_clean());
@@ -88,7 +90,7 @@ fn a_keyspace_whose_compression_was_altered_holds_both_kinds() -> Result<()> {
 }
 
 #[test]
-fn a_feature_that_is_not_known_is_refused_by_name() -> Result<()> {
+fn an_unknown_feature_is_refused_with_its_flag() -> Result<()> {
     let device = MemDevice::new();
     open(&device, Compression::Lz4)?.close()?;
     let file = DataFile::open_raw(&*device, true)?;
@@ -108,8 +110,8 @@ fn a_feature_that_is_not_known_is_refused_by_name() -> Result<()> {
 }
 
 #[test]
-fn what_holds_nothing_compressed_is_what_it_ever_was() -> Result<()> {
-    // The option alone changes nothing: data that cannot be compressed, byte for byte.
+fn compression_does_not_change_a_file_of_incompressible_data() -> Result<()> {
+    // The option alone changes nothing: with incompressible data the sizes, the written bytes and the flags are equal.
     let images = [Compression::None, Compression::Lz4].map(|compression| {
         let device = MemDevice::new();
         let store = open(&device, compression).unwrap();

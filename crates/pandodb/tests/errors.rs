@@ -1,4 +1,5 @@
-//! Errors say what happened, to which object, and what to do next; and what the host can mend is not final.
+//! Error texts say what happened, to which object, and what the user can do. Errors that the user can remove are not
+//! final.
 
 use std::path::Path;
 use std::{env, fs, io, process};
@@ -16,7 +17,7 @@ fn small(path: &Path) -> pandodb::StoreBuilder {
 }
 
 #[test]
-fn a_path_that_cannot_be_a_store_says_what_is_in_the_way() {
+fn opening_an_unusable_path_reports_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "something else").unwrap();
@@ -43,9 +44,9 @@ fn a_path_that_cannot_be_a_store_says_what_is_in_the_way() {
     assert!(nul.to_string().contains("NUL byte") && !nul.to_string().contains('\0'), "{nul}");
 }
 
-/// Every refusal of the system had the same advice: "check the device, then reopen the store".
+/// Regression: every error of the operating system had the advice "check the device, then reopen the store".
 #[test]
-fn a_refusal_of_the_system_comes_with_advice_that_fits() {
+fn errors_of_the_operating_system_have_matching_advice() {
     let says = |kind: io::ErrorKind, op, words: &str| {
         let error = Error::io(op, "s", None, &kind.into());
         assert!(error.to_string().contains(words), "{error}");
@@ -60,7 +61,7 @@ fn a_refusal_of_the_system_comes_with_advice_that_fits() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_not_called_a_damaged_store() {
+fn a_directory_with_foreign_files_is_not_reported_as_a_damaged_store() {
     let dir = tempfile::tempdir().unwrap();
     for content in [&b""[..], b"a table", &[7; 300_000]] {
         let path = dir.path().join(content.len().to_string());
@@ -75,7 +76,7 @@ fn a_directory_of_somebody_else_is_not_called_a_damaged_store() {
 }
 
 #[test]
-fn a_damaged_store_is_never_called_something_else() {
+fn a_damaged_store_is_reported_as_corruption() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     small(&path).open().unwrap().keyspace("k").unwrap().put("x", "y").unwrap();
@@ -92,7 +93,7 @@ fn a_damaged_store_is_never_called_something_else() {
     };
     damaged("both superblocks zeroed", &|bytes| bytes[..33 * 4096].fill(0));
     damaged("no file to speak of", &|bytes| bytes.truncate(0));
-    // Without its other files, too, as long as a superblock begins like one.
+    // Also without the other files of the store, as long as a superblock has the magic number.
     for entry in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.file_name().unwrap() != "data" {
             fs::remove_file(entry).unwrap();
@@ -105,10 +106,10 @@ fn a_damaged_store_is_never_called_something_else() {
     });
 }
 
-/// Such errors used to advise to check the device. Nothing can be made in `/sys`, not even by root.
+/// Regression: such errors advised to check the device. Not even root can create files in `/sys`.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_place_where_nothing_may_be_made_is_told_apart_from_a_broken_device() {
+fn a_directory_without_write_permission_is_not_reported_as_a_broken_device() {
     if !Path::new("/sys/kernel").exists() {
         return;
     }
@@ -117,7 +118,7 @@ fn a_place_where_nothing_may_be_made_is_told_apart_from_a_broken_device() {
     assert!(!error.contains("check the device"), "{error}");
 }
 
-/// It poisoned the store, though nothing had been written.
+/// Regression: running out of file descriptors poisoned the store, though nothing had been written.
 #[test]
 fn a_process_without_free_files_is_refused_and_goes_on() {
     if let Some(path) = env::var_os(FEW_FILES) {
@@ -155,7 +156,7 @@ fn with_few_files(path: &Path) {
     store.close().unwrap();
 }
 
-/// A disk that finds out in a sync that it is full has not kept its promise: no later sync succeeds.
+/// A disk that reports only in a sync that it is full has lost accepted writes, so no later sync succeeds.
 #[test]
 fn a_full_disk_in_a_sync_is_final() {
     let device = SimDevice::new(5);

@@ -1,5 +1,6 @@
-//! A process that forks with an open store: the store stays the parent's. In the child every operation is refused with
-//! [`Error::Forked`], nothing hangs on a lock that another thread held, and dropping the handles does the parent no harm.
+//! A process that forks with an open store. The store stays the parent's. In the child every operation fails with
+//! [`Error::Forked`], no operation blocks on a lock that another thread held, and dropping the handles does not affect
+//! the parent.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,16 +13,16 @@ use fork::{Fork, fork, waitpid_nohang};
 use pandodb::device::MemDevice;
 use pandodb::{AddI64, Batch, Durability, Error, Keyspace, KeyspaceOptions, Range, Result, Snapshot, Store, Value};
 
-/// So long a child may take before it counts as hung.
+/// A child that takes longer than this counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn open(path: &Path) -> Store {
     Store::builder(path).memory_budget(2 << 20).open().expect("the store opens")
 }
 
-/// Held by each test: they run one after the other. The crate `parking_lot` keeps threads that wait in tables of the process. If a thread is
-/// changing such a table at the moment of a fork, the table stays locked in the child, and stores that the child opens wait for ever
-/// (`docs/decisions/0042`).
+/// Held by each test, so that they run one after the other. The crate `parking_lot` keeps waiting threads in tables of
+/// the process. If a thread changes such a table at the moment of a fork, the table stays locked in the child, and
+/// stores that the child opens block for ever (`docs/decisions/0042`).
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -34,12 +35,12 @@ struct Child {
 }
 
 impl Child {
-    /// Waits for its end, and fails the test if it says that something was wrong.
+    /// Waits until the child ends, and fails the test if the child failed.
     fn join(self) {
         let begun = Instant::now();
         loop {
             match waitpid_nohang(self.pid).expect("a child to wait for") {
-                Some(status) => return assert_eq!(status, 0, "what the child says stands above"),
+                Some(status) => return assert_eq!(status, 0, "the child failed; its output is above"),
                 None if begun.elapsed() > PATIENCE => panic!("the child hangs"),
                 None => std::thread::sleep(Duration::from_millis(2)),
             }
@@ -47,7 +48,7 @@ impl Child {
     }
 }
 
-/// Forks; the child does `body` with its copy of `handles`, which it owns, and ends.
+/// Forks. The child runs `body` with its copy of `handles`, which it owns, and exits.
 fn in_child<T>(handles: T, body: impl FnOnce(T)) -> (Child, T) {
     match fork().expect("forked") {
         Fork::Parent(pid) => (Child { pid }, handles),
@@ -89,10 +90,10 @@ impl Handles {
         Handles { snapshot: store.snapshot(), store, keyspace, counters, batch, begun, value }
     }
 
-    /// In the child: everything is refused. All handles end here.
+    /// Runs in the child: checks that everything is refused. Drops all handles.
     fn are_refused(self) {
         let Handles { store, keyspace, counters, snapshot, mut batch, mut begun, value } = self;
-        assert_eq!(value, "seven", "a value is memory");
+        assert_eq!(value, "seven", "a value stays readable");
         refused("get", keyspace.get("7"));
         refused("contains", keyspace.contains("7"));
         refused("multi_get", keyspace.multi_get(&["7", "8"]));
@@ -126,12 +127,12 @@ impl Handles {
     }
 }
 
-/// A store with a few rows in a run, and one in the memtable.
+/// A store with some rows in a run and one in the memtable.
 fn filled(path: &Path) -> Store {
     fill(open(path))
 }
 
-/// The same without background threads, so that none is at work when the process forks: see [`ALONE`].
+/// Like [`filled`], without background threads, so that none of them runs when the process forks: see [`ALONE`].
 fn filled_at_rest(path: &Path) -> Store {
     fill(Store::builder(path).memory_budget(2 << 20).background_threads(0).open().expect("the store opens"))
 }
@@ -151,7 +152,7 @@ fn the_child_is_refused_and_the_parent_goes_on() {
     let path = dir.path().join("s");
     let (child, parent) = in_child(Handles::of(filled(&path)), Handles::are_refused);
     child.join();
-    // The lock is still the parent's.
+    // The lock is still held by the parent.
     assert!(matches!(Store::open(&path), Err(Error::Locked { .. })));
     let Handles { store, keyspace, mut batch, begun, snapshot, .. } = parent;
     assert_eq!(begun.count(), 1998);
@@ -167,9 +168,10 @@ fn the_child_is_refused_and_the_parent_goes_on() {
     assert_eq!(keyspace.iter().count(), 2003);
 }
 
-/// Nothing was written since the opening, so both would make the log's first file: the parent was poisoned by it.
+/// Regression: nothing was written since the opening, so parent and child would both create the first log file. The
+/// parent was poisoned by it.
 #[test]
-fn the_first_write_after_a_fork_is_the_parents() {
+fn only_the_parent_creates_the_first_log_file_after_a_fork() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
@@ -207,7 +209,7 @@ fn a_parent_that_closes_its_store_need_not_wait_for_the_child() {
 }
 
 #[test]
-fn a_child_has_stores_of_its_own() {
+fn a_child_can_open_other_stores() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (path, other) = (dir.path().join("s"), dir.path().join("other"));
@@ -215,7 +217,7 @@ fn a_child_has_stores_of_its_own() {
         let own = filled(&other);
         assert_eq!(own.keyspace("k").unwrap().iter().count(), 2001);
         refused("stats", store.stats());
-        // And a child of its own, which has neither.
+        // The child has a child of its own, which can use neither store.
         let (grandchild, own) = in_child(own, |own| {
             refused("stats of the grandparent's store", store.stats());
             refused("stats of the parent's store", own.stats());
@@ -229,9 +231,9 @@ fn a_child_has_stores_of_its_own() {
     assert!(store.verify().unwrap().is_clean());
 }
 
-/// A child that has dropped what it inherited does not keep the lock of a parent that was killed.
+/// A child that has dropped its inherited handles does not keep the lock of a killed parent.
 #[test]
-fn the_store_of_a_killed_parent_can_be_opened_beside_its_child() {
+fn the_store_of_a_killed_parent_can_be_opened_while_its_child_runs() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let (path, dropped, done) = (dir.path().join("s"), dir.path().join("dropped"), dir.path().join("done"));
@@ -242,7 +244,7 @@ fn the_store_of_a_killed_parent_can_be_opened_beside_its_child() {
             wait_for(&done);
         });
         wait_for(&dropped);
-        // As a kill: nothing is closed.
+        // Like a kill: nothing is closed.
         std::mem::forget(store);
         std::process::exit(0);
     });
@@ -259,7 +261,8 @@ fn wait_for(path: &Path) {
     }
 }
 
-/// Threads that hold locks of the engine at the moment of a fork are not in the child, which must not wait for them.
+/// Threads that hold locks of the engine at the moment of a fork do not exist in the child. The child must not wait for
+/// them.
 #[test]
 fn a_child_waits_for_no_thread_of_the_parent() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! `check::glance` beside a writer: it takes no lock, writes nothing, and never shows a state that was not there.
+//! `check::glance` while a writer runs: it takes no lock, writes nothing, and never returns a state that did not exist.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,7 @@ use pandodb::{AddU64, Error, KeyspaceOptions, Store};
 /// Called with the number of a read of the data file, before it.
 type Hook = Box<dyn FnMut(u64) + Send>;
 
-/// A device that may only be read. It tells how often the data file was.
+/// A device that allows reads only. Counts the reads of the data file.
 struct ReadOnly {
     inner: Arc<dyn Device>,
     hook: Arc<Mutex<Hook>>,
@@ -116,13 +116,13 @@ impl File for ReadOnlyFile {
     }
 }
 
-/// A store without threads of its own, with small memtables and so with a trunk of many nodes.
+/// A store without background threads, and with small memtables, so that its trunk has many nodes.
 fn small(device: &Arc<MemDevice>) -> Store {
     let builder = Store::builder("memory").device(device.clone()).background_threads(0);
     builder.memory_budget(2 << 20).memtable_bytes(24 << 10).open().unwrap()
 }
 
-/// Writes so much that trunk and catalogue move several times, and ends with a checkpoint.
+/// Writes enough to rewrite trunk and catalogue several times, and ends with a checkpoint.
 fn burst(store: &Store, round: u64) {
     let events = store.keyspace("events").unwrap();
     let counts = store.keyspace_with("counts", KeyspaceOptions::new().merge(AddU64)).unwrap();
@@ -143,7 +143,7 @@ fn look(device: Arc<dyn Device>) -> Glance {
 }
 
 #[test]
-fn a_writer_that_overtakes_the_reading_is_noticed() {
+fn a_writer_that_checkpoints_during_a_glance_is_noticed() {
     let device = MemDevice::new();
     let store = Arc::new(small(&device));
     burst(&store, 0);
@@ -166,18 +166,19 @@ fn a_writer_that_overtakes_the_reading_is_noticed() {
         let seen = look(ReadOnly::new(device.clone(), hook));
         let after = look(device.clone());
         assert!(after.generation >= before.generation + 4);
-        // The log goes on beside the roots: its size is that of the moment.
+        // The log changes without the roots, so its size is not compared.
         let same = |one: &Glance, other: &Glance| {
             (one.generation, &one.keyspaces, one.logical_bytes)
                 == (other.generation, &other.keyspaces, other.logical_bytes)
         };
-        // A burst between the reads of the two slots may leave the older of its last two superblocks in the one that is read after it.
+        // With a burst between the reads of the two slots, the slot read later may hold the older of the last two
+        // superblocks.
         let between = at < 4 && (before.generation..after.generation).contains(&seen.generation);
         assert!(
             same(&seen, &before) || same(&seen, &after) || between,
             "read {at}: neither the state before nor the one after"
         );
-        // The first four reads are those of superblocks.
+        // The first four reads are those of the superblock slots.
         noticed += u32::from(at >= 4 && same(&seen, &after));
         before = after;
         round += 1;
@@ -187,12 +188,12 @@ fn a_writer_that_overtakes_the_reading_is_noticed() {
 }
 
 #[test]
-fn a_writer_that_never_lets_the_reading_end_is_an_error() {
+fn a_glance_fails_if_each_attempt_is_overtaken() {
     let device = MemDevice::new();
     let store = Arc::new(small(&device));
     burst(&store, 0);
     let (writer, mut round) = (store.clone(), 0);
-    // Each try reads both slots twice, then the catalogue: before that, the writer goes on.
+    // Each attempt reads both slots twice, then the catalogue. The writer goes on before that.
     let mut slots = 0;
     let hook: Hook = Box::new(move |_| {
         slots += 1;
@@ -208,14 +209,14 @@ fn a_writer_that_never_lets_the_reading_end_is_an_error() {
 }
 
 #[test]
-fn damage_that_stays_is_reported() {
+fn permanent_damage_is_reported() {
     let device = MemDevice::new();
     let store = small(&device);
     burst(&store, 0);
     store.close().unwrap();
     let whole = look(device.clone());
     assert!(whole.clean);
-    // Where nothing is in the log alone, an opening tells the same.
+    // After a clean close nothing is only in the log, so an opening returns the same figures.
     let opened = Store::builder("memory").device(device.clone()).read_only(true).open().unwrap().stats().unwrap();
     for (seen, opened) in whole.keyspaces.iter().zip(&opened.keyspaces) {
         let mut index = seen.index.clone();
@@ -225,7 +226,7 @@ fn damage_that_stays_is_reported() {
     assert_eq!((whole.logical_bytes, whole.keyspaces.len()), (opened.logical_bytes, 2));
     assert_eq!(whole.lifetime_user_bytes, opened.lifetime_user_bytes);
     let file = device.open("data", OpenHow { write: true, ..OpenHow::default() }).unwrap();
-    // Pages that say that they are a trunk node, at the start of their block.
+    // Pages whose header is that of a trunk node.
     let nodes: Vec<u64> = (0..file.len().unwrap() / 4096)
         .map(|page| page * 4096)
         .filter(|at| {
@@ -241,7 +242,7 @@ fn damage_that_stays_is_reported() {
     };
     for &at in &nodes {
         flip(at);
-        assert_eq!(look(device.clone()).keyspaces, whole.keyspaces, "the other copy serves");
+        assert_eq!(look(device.clone()).keyspaces, whole.keyspaces, "the other copy is read");
         flip(at);
     }
     nodes.iter().for_each(|at| flip(*at));
@@ -252,7 +253,7 @@ fn damage_that_stays_is_reported() {
 }
 
 #[test]
-fn a_busy_writer_and_its_openings_are_not_disturbed() {
+fn glances_do_not_disturb_a_busy_writer_or_its_openings() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     assert!(matches!(glance(&path), Err(Error::NotAStore { .. })));
@@ -279,7 +280,7 @@ fn a_busy_writer_and_its_openings_are_not_disturbed() {
         });
         let begun = Instant::now();
         let mut key = 0u64;
-        // At least three lives, of which each must get the lock at once.
+        // Open the store at least three times. Each opening must get the lock at once.
         while begun.elapsed() < Duration::from_secs(2) || key < 60_000 {
             let store = store();
             let keyspace = store.keyspace("k").unwrap();

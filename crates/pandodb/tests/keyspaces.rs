@@ -1,4 +1,5 @@
-//! Creating and dropping keyspaces: what it costs with many of them, and what a crash or a damaged superblock leaves.
+//! Creating and dropping keyspaces: the cost with many keyspaces, and the state after a crash or with a damaged
+//! superblock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,14 +26,15 @@ fn the_thousandth_keyspace_is_written_with_as_few_bytes_as_the_tenth() {
         }
     }
     let (first, last) = (written[0], written[3] - written[2]);
-    // Checkpoints write all keyspaces, but the more there are, the fewer of them are taken for creations.
+    // Checkpoints write all keyspaces. The more keyspaces there are, the fewer checkpoints are made for creations.
     assert!(
         last < 2 * first,
         "400 creations wrote {first} bytes, and {last} when there were 1,200 before: {written:?}"
     );
 }
 
-/// What an empty memtable takes made small ones seem full: each write packed one entry into a run of its own.
+/// Regression: small memtables seemed full because of the memory of an empty one. Each write packed one entry into a
+/// run of its own.
 #[test]
 fn small_memtables_of_several_keyspaces_are_filled_before_they_are_packed() {
     let builder = Store::builder("small").device(MemDevice::new()).background_threads(0);
@@ -45,7 +47,7 @@ fn small_memtables_of_several_keyspaces_are_filled_before_they_are_packed() {
     assert!(written.pack < 16 * written.user, "packed into runs of a few entries: {written:?}");
 }
 
-/// Keyspaces with the value of their one key.
+/// The keyspaces, each with the value of its single key.
 type World = BTreeMap<String, Option<u64>>;
 
 fn contents(store: &Store) -> World {
@@ -54,7 +56,7 @@ fn contents(store: &Store) -> World {
     store.keyspaces().into_iter().map(|info| (info.name.clone(), of(&info.name))).collect()
 }
 
-/// The image with the superblock damaged that was written last.
+/// The image with the newest superblock damaged.
 fn without_newest(mut image: SimImage) -> SimImage {
     let slots = [0, 32 * PAGE as u64];
     let generation = |at: &u64| {
@@ -65,7 +67,8 @@ fn without_newest(mut image: SimImage) -> SimImage {
     image
 }
 
-/// Opens a store three times, killing it in between, and finds the same each time; then writes to what is there.
+/// Opens a store three times, with a kill after each opening, and checks that it finds the same contents. Then writes
+/// to it.
 fn check(image: &SimImage, world: &World, what: &str) {
     let mut image = image.clone();
     for opening in 0..3 {
@@ -79,12 +82,13 @@ fn check(image: &SimImage, world: &World, what: &str) {
             let fresh = store.keyspace("one more").unwrap();
             fresh.put("sum", 1u64.to_le_bytes()).unwrap();
             let ids: Vec<u32> = store.keyspaces().iter().map(|info| info.id).collect();
-            assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{what}: an id was given out twice: {ids:?}");
+            assert!(ids.windows(2).all(|pair| pair[0] < pair[1]), "{what}: an id was used twice: {ids:?}");
         }
     }
 }
 
-/// Every sequence of so many steps with one keyspace that comes and goes, beside one whose memtable holds the log back.
+/// All sequences of 5 steps with one keyspace that is created and dropped; with and without another keyspace whose
+/// memtable needs the log.
 #[test]
 fn creations_and_drops_survive_a_power_cut_and_the_loss_of_the_newest_superblock() {
     const STEPS: u32 = 5;
@@ -122,7 +126,7 @@ fn creations_and_drops_survive_a_power_cut_and_the_loss_of_the_newest_superblock
                 }
                 text += [" create", " merge", " drop", " checkpoint"][steps as usize % 4];
                 steps /= 4;
-                // The last step is enough: what comes before is the end of another history.
+                // Check after the last step only: shorter histories are the ends of other histories.
                 if nth + 1 == STEPS {
                     let image = device.durable_image();
                     check(&image, &world, &text);
@@ -134,7 +138,7 @@ fn creations_and_drops_survive_a_power_cut_and_the_loss_of_the_newest_superblock
 }
 
 #[test]
-fn a_name_is_given_out_again_with_nothing_of_what_it_held() {
+fn a_recreated_keyspace_is_empty() {
     let device = SimDevice::new(1);
     let store = builder(device.clone()).durability(Durability::Synced).open().unwrap();
     for round in 0..20u64 {
@@ -150,9 +154,9 @@ fn a_name_is_given_out_again_with_nothing_of_what_it_held() {
     }
 }
 
-/// A creation needs room in the log and nothing else; without it nothing has happened.
+/// A creation needs space in the log only. If there is none, nothing is created.
 #[test]
-fn a_creation_on_a_full_disk_is_refused_without_a_trace() {
+fn a_creation_on_a_full_disk_fails_and_creates_nothing() {
     let device = SimDevice::new(1);
     let store = builder(device.clone()).durability(Durability::Synced).open().unwrap();
     drop(store.keyspace("first").unwrap());

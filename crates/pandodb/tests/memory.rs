@@ -1,4 +1,4 @@
-//! What thousands of keyspaces take in memory. Alone in its process, since it measures that.
+//! The memory of thousands of keyspaces. The only test of its process, because it measures the memory of the process.
 #![cfg(target_os = "linux")]
 
 use pandodb::Store;
@@ -6,7 +6,7 @@ use pandodb::Store;
 const KEYSPACES: usize = 3_000;
 const BUDGET: usize = 64 << 20;
 
-/// Bytes of this process in memory.
+/// Resident memory of this process in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it is there");
@@ -17,7 +17,7 @@ fn open(dir: &std::path::Path) -> Store {
     Store::builder(dir.join("s")).memory_budget(BUDGET).open().expect("opens")
 }
 
-/// Puts one entry into each keyspace, twice, and says what memory parts and process take at most.
+/// Puts one entry into each keyspace, and checks the memory of the store's parts and of the process.
 fn put_into_each(store: &Store, round: &str) {
     for i in 0..KEYSPACES {
         let keyspace = store.keyspace(&format!("keyspace {i}")).expect("there or made");
@@ -26,7 +26,7 @@ fn put_into_each(store: &Store, round: &str) {
             let (resident, memory) = (resident(), store.stats().expect("told").memory);
             let counted = memory.memtables + memory.keyspaces + memory.pool + memory.rows;
             assert!(counted <= BUDGET as u64, "{i} keyspaces: {memory:?}");
-            // A test binary takes some 10 MiB by itself.
+            // A test binary takes about 10 MiB by itself.
             assert!(resident <= BUDGET + BUDGET / 10 + (10 << 20), "{i} keyspaces: {resident} bytes, {memory:?}");
             assert!(memory.keyspaces >= 1_000 * (i as u64 + 1), "a keyspace counts: {memory:?}");
         }

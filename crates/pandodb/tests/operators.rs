@@ -1,4 +1,4 @@
-//! A merge operator that calls into a store is refused ([`Error::Reentrant`]), wherever it runs; it never waits for itself.
+//! A merge operator that calls a store gets [`Error::Reentrant`] in every place where it runs. It never blocks.
 
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use pandodb::device::MemDevice;
 use pandodb::{Durability, Error, Keyspace, KeyspaceOptions, MergeOperator, Result, Store};
 
-/// What the operator does inside each fold.
+/// The call that the operator makes inside each fold.
 type Call = Box<dyn FnMut() + Send>;
 
-/// Joins its operands, and does what it was told to do meanwhile.
+/// Joins its operands, and makes the call that was set.
 #[derive(Clone, Default)]
 struct Caller(Arc<Mutex<Option<Call>>>);
 
@@ -19,7 +19,7 @@ impl Caller {
     }
 
     fn call(&self) {
-        // Taken out meanwhile: a fold inside the fold must not wait here, but in the store if anywhere.
+        // Take the call out of the mutex while it runs, so that a nested fold does not block here.
         let call = self.0.lock().unwrap().take();
         if let Some(mut call) = call {
             call();
@@ -70,7 +70,7 @@ fn open(threads: usize) -> (Caller, Store, Keyspace) {
     (caller, store, keyspace)
 }
 
-/// Every call that an operator could make, by name.
+/// Every call that an operator could make, with its name.
 type Named = (&'static str, fn(&Store, &Keyspace) -> Result<()>);
 const CALLS: &[Named] = &[
     ("get", |_, keyspace| keyspace.get("k").map(drop)),
@@ -107,7 +107,7 @@ fn an_operator_that_calls_the_store_is_refused_in_reads_and_in_background_work()
                 keyspace.merge("k", "a").unwrap();
                 keyspace.merge("k", "call").unwrap();
                 assert_eq!(keyspace.get("k").unwrap().unwrap(), "acall");
-                // On a worker, if there is one.
+                // Folds on a worker thread, if there is one.
                 keyspace.compact(..).unwrap();
                 keyspace.merge("k", "b").unwrap();
                 store.settle().unwrap();
@@ -116,14 +116,14 @@ fn an_operator_that_calls_the_store_is_refused_in_reads_and_in_background_work()
                 assert!(seen.len() >= 4, "validate, two reads, a compaction: {}", seen.len());
                 assert!(seen.iter().all(|answer| matches!(answer, Err(Error::Reentrant))), "{name}: {seen:?}");
                 assert!(store.verify().unwrap().is_clean());
-                // The operator holds handles of its own store.
+                // The operator holds handles of its own store. Drop them.
                 caller.set(|| ());
             });
         }
     }
 }
 
-/// A close on the worker itself would wait for the worker: it is done on a thread of its own.
+/// Closing on the worker thread would wait for this worker, so the close runs on a thread of its own.
 #[test]
 fn an_operator_may_drop_the_last_handle() {
     ends("dropping the last handle inside a fold".into(), || {
@@ -144,11 +144,11 @@ fn an_operator_may_drop_the_last_handle() {
                 begun.send(()).unwrap();
                 gone.recv_timeout(Duration::from_secs(20)).unwrap();
                 drop(last);
-                // A close on this thread would have waited for it: it used to panic here, and to leave the store unended.
+                // A close on this thread would wait for itself. It used to panic here and to leave the store unclosed.
                 survived.send(()).unwrap();
             }
         });
-        // More than a memtable: a worker packs it, and folds.
+        // Write more than a memtable, so that a worker packs it and folds.
         let written = 120u8;
         (0..written).for_each(|i| keyspace.merge([i % 10], [b'x'; 100]).unwrap());
         in_fold.recv_timeout(Duration::from_secs(20)).unwrap();
@@ -156,7 +156,7 @@ fn an_operator_may_drop_the_last_handle() {
         go.send(()).unwrap();
         dropped.recv_timeout(Duration::from_secs(20)).expect("the operator goes on");
         caller.set(|| ());
-        // Whoever comes next opens the store as soon as it is closed.
+        // The store can be opened as soon as it is closed.
         let again = loop {
             match open() {
                 Ok(store) => break store,

@@ -1,4 +1,4 @@
-//! Background work that does not stand still for a checkpoint, and writers that do not outrun background work.
+//! Background work does not stop during a checkpoint, and writers do not outrun background work.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -9,7 +9,7 @@ use pandodb::device::mem::MemDevice;
 use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
 use pandodb::{Error, Keyspace, Store};
 
-/// What the device is to hold up.
+/// The calls to the data file that the device blocks or refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
     Nothing,
@@ -17,7 +17,7 @@ enum Held {
     Syncs,
     /// Writes to the data file.
     Writes,
-    /// Nothing, but there is no space for more of it.
+    /// Blocks nothing, but the file cannot grow.
     Space,
 }
 
@@ -26,9 +26,9 @@ enum Held {
 struct Gate {
     held: Mutex<Held>,
     opened: Condvar,
-    /// Calls that wait.
+    /// The number of blocked calls.
     waiting: Mutex<usize>,
-    /// Calls that found no space.
+    /// The number of calls that were refused for lack of space.
     refused: AtomicUsize,
 }
 
@@ -61,7 +61,7 @@ impl Gate {
     }
 }
 
-/// Opens the gate when a test ends, however it does: a store that is closed waits for its threads.
+/// Opens the gate when a test ends, also by a panic, because closing a store waits for its threads.
 struct Opens(Arc<Gate>);
 
 impl Drop for Opens {
@@ -207,7 +207,7 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
             assert!(start.elapsed() < Duration::from_secs(60), "writers wait for work that waits for the checkpoint");
         }
     };
-    // The first memtable that is packed makes a checkpoint due.
+    // Packing the first memtable makes a checkpoint due.
     write(2 * MEMTABLE);
     wait_until("a checkpoint that waits", || gate.waiting() > 0);
     let before = store.stats().unwrap().written.pack;
@@ -217,7 +217,7 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
     assert!(gate.waiting() > 0, "the checkpoint still waits");
     let packed = store.stats().unwrap().written.pack - before;
     assert!(packed > 3 * MEMTABLE as u64, "{packed} bytes of memtables became runs all the same");
-    // But not without end: log and space are kept until the checkpoint is done.
+    // Packing is bounded, because log and space are kept until the checkpoint is done.
     write(6 * MEMTABLE);
     let halted = || {
         let packed = store.stats().unwrap().written.pack;
@@ -231,7 +231,7 @@ fn memtables_are_packed_while_a_checkpoint_waits_for_the_disk() {
 }
 
 #[test]
-fn writers_do_not_outrun_a_worker_that_stands_still() {
+fn writers_do_not_outrun_a_blocked_worker() {
     let gate = Gate::new();
     let (store, rows) = store(&gate);
     let _opens = Opens(gate.clone());
@@ -250,7 +250,7 @@ fn writers_do_not_outrun_a_worker_that_stands_still() {
     let memory = |store: &Store| store.stats().unwrap().memory.memtables;
     let first = memory(&store);
     assert!(first > MEMTABLE as u64, "memtables wait");
-    // From here on each memtable that waits doubles what a write costs: so much more time is no such step.
+    // From here on each waiting memtable doubles the price of a write, so a longer time adds few memtables.
     count(&mut key, Duration::from_secs(2));
     let then = memory(&store);
     assert!(then < 12 * MEMTABLE as u64, "{first} and then {then} bytes of memtables");
@@ -260,14 +260,15 @@ fn writers_do_not_outrun_a_worker_that_stands_still() {
     gate.hold(Held::Writes);
     count(&mut key, Duration::from_secs(1));
     gate.hold(Held::Nothing);
-    // What was owed while nothing went on is not paid for long after, though the worker has no rest meanwhile.
+    // Debt from the time when the worker was blocked is not paid for long afterwards, though the worker is never idle
+    // meanwhile.
     count(&mut key, Duration::from_secs(2));
-    assert!(count(&mut key, Duration::from_secs(1)) > 2_000, "no write waits for its whole patience any more");
+    assert!(count(&mut key, Duration::from_secs(1)) > 2_000, "no write waits for the longest time any more");
     store.close().unwrap();
 }
 
 #[test]
-fn background_threads_rest_while_the_disk_is_full() {
+fn background_threads_sleep_while_the_disk_is_full() {
     let gate = Gate::new();
     let (store, rows) = store(&gate);
     let _opens = Opens(gate.clone());
@@ -281,7 +282,7 @@ fn background_threads_rest_while_the_disk_is_full() {
     let before = gate.refused.load(Relaxed);
     std::thread::sleep(Duration::from_secs(2));
     let refused = gate.refused.load(Relaxed) - before;
-    // Each thread looks again ten times a second, and may try several things then.
+    // Each thread retries ten times a second, and may try several things each time.
     assert!(refused < 200, "{refused} times there was no space");
     gate.hold(Held::Nothing);
     wait_until("space that is found", || store.stats().unwrap().debt_bytes == 0);

@@ -1,5 +1,5 @@
-//! What reviews and random histories found, so that it stays found: each test failed before its fix, and is reduced to the
-//! few steps that it takes. Simulated crashes and random histories stand in `pandodb-proof`.
+//! Regression tests for findings of reviews and random histories. Each test failed before its fix and is reduced to the
+//! necessary steps. Simulated crashes and random histories are in `pandodb-proof`.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -27,13 +27,13 @@ fn ends(what: &str, body: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Copies the files of an open store as they are: what a SIGKILL leaves.
+/// Copies the files of an open store as a SIGKILL would leave them.
 fn killed_copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
     let mut names: Vec<_> = std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     for name in names {
-        // A log segment may go while it is copied; then a checkpoint no longer needs it.
+        // A log segment may be deleted while it is copied. In that case a checkpoint no longer needs it.
         let _ = std::fs::copy(from.join(&name), to.join(&name));
     }
 }
@@ -61,7 +61,7 @@ fn deleting_the_same_range_again_keeps_the_accounts() {
 }
 
 #[test]
-fn compaction_ends_where_a_snapshot_or_a_large_value_keeps_messages_alive() {
+fn compaction_ends_if_a_snapshot_or_a_large_value_keeps_messages() {
     ends("compacting under a snapshot", || {
         let dir = tempfile::tempdir().unwrap();
         let store = small(&dir.path().join("s"), 0);
@@ -103,11 +103,11 @@ fn a_close_and_a_checkpoint_leave_nothing_to_replay() {
     };
     assert_eq!(opens_after("close", &|store| store.clone().close().unwrap()), 0);
     assert_eq!(opens_after("checkpoint", &|store| store.checkpoint().unwrap()), 0);
-    assert!(opens_after("kill", &|_| ()) > 0, "the count counts");
+    assert!(opens_after("kill", &|_| ()) > 0, "replayed operations are counted");
 }
 
 #[test]
-fn replay_into_a_smaller_budget_spares_the_large_values_that_later_records_name() {
+fn replay_with_a_smaller_budget_keeps_large_values_of_later_records() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let big = |i: u32| (format!("big{i:08}"), vec![i as u8; 10_000]);
@@ -138,7 +138,7 @@ fn dropping_the_last_handle_closes_before_it_returns() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     for round in 0..20u32 {
-        // Opening fails with `Locked` if a worker still held the store of the round before.
+        // Opening fails with `Locked` if a worker still holds the store of the previous round.
         let store = Store::builder(&path).memory_budget(8 << 20).memtable_bytes(64 << 10).open().unwrap();
         let keyspace = store.keyspace("k").unwrap();
         (0..2000u32).for_each(|i| keyspace.put((i ^ round).to_be_bytes(), [1u8; 100]).unwrap());
@@ -146,7 +146,7 @@ fn dropping_the_last_handle_closes_before_it_returns() {
 }
 
 #[test]
-fn a_keyspace_that_can_be_written_survives_a_kill_at_once() {
+fn a_visible_keyspace_survives_an_immediate_kill() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = Store::builder(&path).memory_budget(8 << 20).open().unwrap();
@@ -174,7 +174,7 @@ fn a_keyspace_that_can_be_written_survives_a_kill_at_once() {
 }
 
 #[test]
-fn one_damaged_superblock_costs_nothing_also_after_a_keyspace_was_created() {
+fn one_damaged_superblock_loses_nothing_even_after_a_keyspace_was_created() {
     let dir = tempfile::tempdir().unwrap();
     let (path, copy) = (dir.path().join("s"), dir.path().join("copy"));
     let store = Store::builder(&path).memory_budget(8 << 20).open().unwrap();
@@ -193,7 +193,7 @@ fn one_damaged_superblock_costs_nothing_also_after_a_keyspace_was_created() {
 }
 
 #[test]
-fn damaged_inner_blocks_do_not_keep_new_memtables_out() {
+fn damaged_inner_blocks_do_not_block_packing_for_ever() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let open = || Store::builder(&path).memory_budget(8 << 20).memtable_bytes(64 << 10).open().unwrap();
@@ -215,20 +215,20 @@ fn damaged_inner_blocks_do_not_keep_new_memtables_out() {
     let store = open();
     let keyspace = store.keyspace("k").unwrap();
     for i in 0..40_000 {
-        // Refusing writes is an answer; taking them without end is not.
+        // The store may refuse writes, but it must not accept them without bound.
         if keyspace.put(key(i + 1_000_000), [1u8; 60]).is_err() {
             break;
         }
     }
     let stats = store.stats().unwrap();
     assert!(stats.memory.memtables < 8 << 20 && stats.disk_bytes < 64 << 20, "{stats:?}");
-    // Runs that cannot be measured must not make leaves look too large: they would be split without end.
+    // Runs whose size cannot be determined must not make leaves look too large; the leaves would be split without end.
     assert!(stats.keyspaces[0].index.figure("nodes") < 100, "{stats:?}");
     assert!(!store.verify().unwrap().is_clean(), "the damage is reported");
 }
 
 #[test]
-fn a_scan_of_a_dropped_keyspace_says_so() {
+fn a_scan_of_a_dropped_keyspace_ends_with_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let store = small(&dir.path().join("s"), 1);
     let keyspace = store.keyspace("k").unwrap();
@@ -237,7 +237,7 @@ fn a_scan_of_a_dropped_keyspace_says_so() {
     let mut scan = keyspace.iter();
     scan.by_ref().take(10).for_each(|entry| drop(entry.unwrap()));
     store.drop_keyspace("k").unwrap();
-    // Longer than a scan holds on to one view.
+    // Longer than a scan keeps one view.
     std::thread::sleep(Duration::from_millis(2100));
     let rest: Vec<_> = scan.collect();
     assert!(rest.len() == 4990 || rest.last().is_some_and(|entry| entry.is_err()), "{} items, no error", rest.len());
@@ -248,10 +248,10 @@ fn tiny(device: &Arc<SimDevice>, memtable_bytes: usize) -> StoreBuilder {
     builder.memory_budget(1 << 20).memtable_bytes(memtable_bytes).index(StbeOptions::new().fanout(2))
 }
 
-/// A checkpoint recorded that a keyspace held nothing back, and let go of the log; the next one, with the keyspace
-/// written to again, recorded an older cut: the store could not be opened any more.
+/// A checkpoint recorded that a keyspace needed no log, and released the log. After a write to that keyspace the next
+/// checkpoint recorded an older cut, and the store could not be opened any more.
 #[test]
-fn a_keyspace_that_wakes_up_does_not_ask_for_log_that_is_gone() {
+fn a_write_to_an_idle_keyspace_does_not_need_released_log() {
     let device = SimDevice::new(1);
     let store = tiny(&device, 8 << 10).open().unwrap();
     let (sleepy, busy) = (store.keyspace("sleepy").unwrap(), store.keyspace("busy").unwrap());
@@ -273,14 +273,14 @@ fn a_keyspace_that_wakes_up_does_not_ask_for_log_that_is_gone() {
     assert_eq!(store.keyspace("busy").unwrap().iter().count(), 3000);
 }
 
-/// Replay packed a full memtable into pages that held the large values of records still to come.
+/// Replay packed a full memtable into pages with large values of records that were not replayed yet.
 #[test]
-fn packing_during_replay_spares_the_large_values_of_later_records() {
+fn packing_during_replay_keeps_large_values_of_later_records() {
     let device = SimDevice::new(1);
     let store = tiny(&device, 256 << 10).open().unwrap();
     let large = store.keyspace_with("large", KeyspaceOptions::new().blob_threshold(16)).unwrap();
     let (key, value) = (|i: u32| i.to_be_bytes(), |i: u32| vec![i as u8; 20 + i as usize % 3000]);
-    // Gaps between the values that stay, for runs to fall into.
+    // Leave free pages between the large values, into which runs could be written.
     for i in 0..1500 {
         large.put(key(i), value(i)).unwrap();
     }
@@ -293,8 +293,8 @@ fn packing_during_replay_spares_the_large_values_of_later_records() {
     assert!(store.verify().unwrap().is_clean());
 }
 
-/// A read changed what a memtable with range tombstones weighs, so that debt never came to nothing and packing was
-/// waited for without end.
+/// A read changed the weight of a memtable with range tombstones, so the debt never became 0, and waiting for packing
+/// did not end.
 #[test]
 fn range_deletes_leave_no_debt_behind() {
     let device = SimDevice::new(1);
@@ -313,10 +313,10 @@ fn range_deletes_leave_no_debt_behind() {
     assert_eq!(store.debt(), 0);
 }
 
-/// Debt was paid in bytes of messages and owed in bytes of pages: where keys have much in common, a compaction that was parked
-/// between two steps counted as paid, and whoever waited for it went on without it.
+/// Debt was paid in bytes of messages and owed in bytes of pages. With keys that share a long prefix, a compaction that
+/// was paused between two steps counted as paid, and threads that waited for it went on too early.
 #[test]
-fn a_compaction_of_keys_that_are_much_alike_is_waited_for() {
+fn compact_waits_for_the_compaction_of_keys_with_a_long_common_prefix() {
     let device = SimDevice::new(1);
     let store = tiny(&device, 256 << 10).memory_budget(8 << 20).open().unwrap();
     let alike = store.keyspace("alike").unwrap();
@@ -333,11 +333,11 @@ fn a_compaction_of_keys_that_are_much_alike_is_waited_for() {
     assert_eq!((index.entries, index.tombstones, index.debt.total()), (1500, 0, 0));
 }
 
-/// Found by `pando sim histories --seed 5`: a checkpoint that was under way when the store was closed met the refusal of a
-/// closed store and took it for a failure of the disk. The store was then poisoned, and its close left the end of the log in
-/// memory and said that all was well.
+/// Found by `pando sim histories --seed 5`: a checkpoint that was running when the store was closed got the error of a
+/// closed store and treated it as a failure of the disk. This poisoned the store; its close then left the end of the
+/// log in memory and returned success.
 #[test]
-fn a_checkpoint_under_way_does_not_keep_a_close_from_writing_the_end() {
+fn a_running_checkpoint_does_not_prevent_a_close_from_writing_the_log() {
     for round in 0..120u64 {
         let device = MemDevice::new();
         let small = || Store::builder("s").device(device.clone()).memory_budget(1 << 20).memtable_bytes(4 << 10);
@@ -361,16 +361,16 @@ fn a_checkpoint_under_way_does_not_keep_a_close_from_writing_the_end() {
 }
 
 #[test]
-fn a_damaged_large_value_that_only_the_log_names_is_found() {
+fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
     let device = SimDevice::new(1);
     let builder = |device| Store::builder("sim").device(device).background_threads(0).reserve_bytes(8 << 10);
     let open = |image: &SimImage| builder(SimDevice::from_image(image, 1)).open();
     let store = builder(device.clone()).open().unwrap();
     let keyspace = store.keyspace_with("k", KeyspaceOptions::new().blob_threshold(100)).unwrap();
     keyspace.put_with("large", vec![0x5A; 6_000], Durability::Synced).unwrap();
-    // Killed: after a close nothing would be left in the log.
+    // An image of the running store: after a close the log would be empty.
     let unconfirmed = device.image();
-    // Says that what is before it is durable.
+    // A later synced record confirms that everything before it is durable.
     keyspace.put_with("later", "small", Durability::Synced).unwrap();
     let image = device.image();
     let whole = open(&image).unwrap();
@@ -383,15 +383,17 @@ fn a_damaged_large_value_that_only_the_log_names_is_found() {
         image.flip_bit("data", at as u64 + 50, 3);
         open(&image)
     };
-    // Whether the value had ever reached the disk is not known: the log ends before it, as after a power cut.
+    // Without that record it is unknown whether the value ever reached the disk. The log ends before it, as after a
+    // power cut.
     let store = damaged(unconfirmed).unwrap();
     assert_eq!(store.open_keyspace("k").unwrap().unwrap().get("large").unwrap(), None);
-    // Here it is, and the error says what is damaged: not the log.
+    // With that record the value must be intact. The error is about the data file, not about the log.
     let Err(pandodb::Error::Corruption { file, offset, what, .. }) = damaged(image) else { panic!("it opens") };
     assert_eq!((&*file, offset, what), ("data", at as u64, "large value"));
 }
 
-/// A quarter of an eighth of it is no multiple of a page: the log refused its own segment size (lab, figure 3.5).
+/// A quarter of an eighth of the budget was not a multiple of a page, and the log refused its own segment size (lab,
+/// figure 3.5).
 #[test]
 fn any_memory_budget_opens() {
     for budget in [1 << 20, (1 << 20) + 1, 6_381_793, (256 << 20) - 1] {
@@ -400,10 +402,11 @@ fn any_memory_budget_opens() {
     }
 }
 
-/// A store that was killed with a long log and then opened with little memory packed thousands of memtables and compacted none: each of
-/// them searched all runs of a leaf before it, and the tree took 120 MB. An opening with a log of 200 MB took longer than five minutes.
+/// A store that was killed with a long log and then opened with little memory packed thousands of memtables and
+/// compacted none. Packing each memtable searched all runs of a leaf, and the tree took 120 MB. Opening with a log of
+/// 200 MB took longer than five minutes.
 #[test]
-fn an_opening_with_less_memory_than_the_life_before_compacts_what_it_packs() {
+fn recovery_with_less_memory_compacts_the_runs_that_it_packs() {
     let device = SimDevice::new(1);
     let store = tiny(&device, 4 << 20).memory_budget(64 << 20).open().unwrap();
     let keyspace = store.keyspace("k").unwrap();
@@ -414,16 +417,16 @@ fn an_opening_with_less_memory_than_the_life_before_compacts_what_it_packs() {
     let stats = again.stats().unwrap();
     assert!(stats.replayed_operations > 20_000, "{}", stats.replayed_operations);
     assert!(stats.debt_bytes < 40 * (16 << 10), "{} bytes are owed", stats.debt_bytes);
-    // What was packed and compacted again meanwhile does not stay until the next checkpoint.
+    // Pages of runs that were packed and compacted during the opening are reused before the next checkpoint.
     assert!(stats.written.data > 3 * stats.disk_bytes, "{} of {}", stats.disk_bytes, stats.written.data);
     assert!(stats.disk_bytes < 12 << 20, "{}", stats.disk_bytes);
     assert_eq!(again.open_keyspace("k").unwrap().unwrap().iter().count(), 30_000);
 }
 
-/// The pages of a large value that was replaced were used again while the log still named them: pages that are freed during a replay are
-/// used again at once, and so were those that were freed after it.
+/// Pages of a replaced large value were reused while the log still referred to them: pages freed during a replay are
+/// reused at once, and this was wrongly also done for pages freed after it.
 #[test]
-fn what_the_log_names_is_not_written_over() {
+fn pages_that_the_log_refers_to_are_not_reused() {
     let device = SimDevice::new(1);
     let store = tiny(&device, 16 << 10).open().unwrap();
     let keyspace = store.keyspace_with("k", KeyspaceOptions::new().blob_threshold(1024)).unwrap();

@@ -1,9 +1,9 @@
-//! Hot rows from the row cache are what the index holds, whatever becomes of their keys.
+//! Rows from the row cache are equal to those of the index after every kind of change to their keys.
 
 use pandodb::{Append, Keyspace, KeyspaceOptions, Store};
 
 const ROWS: u64 = 2_000;
-/// The key on which the stories turn.
+/// The key that the tests change.
 const HOT: u64 = 777;
 
 fn key(i: u64) -> String {
@@ -32,11 +32,11 @@ fn warm() -> (tempfile::TempDir, Store, Keyspace) {
     store.pack().unwrap();
     let before = hits(&store);
     (0..4).for_each(|_| assert_eq!(get(&rows, HOT), Some(value(HOT))));
-    assert!(hits(&store) >= before + 2, "looked for twice, it is a hot row");
+    assert!(hits(&store) >= before + 2, "a row that is looked up twice is cached");
     (dir, store, rows)
 }
 
-/// Does something to the hot row and packs it; what it is then, seen twice, and by a scan.
+/// Changes the hot row with `act` and packs it. Returns its value afterwards, read twice and by a scan.
 fn after(act: impl FnOnce(&Keyspace)) -> Option<String> {
     let (_dir, store, rows) = warm();
     let before = store.snapshot();
@@ -48,12 +48,12 @@ fn after(act: impl FnOnce(&Keyspace)) -> Option<String> {
     let scanned = rows.range(key(HOT)..=key(HOT)).next().map(|entry| entry.unwrap().1.to_vec());
     assert_eq!(scanned, packed.clone().map(String::into_bytes));
     let old = rows.at(&before).get(key(HOT)).unwrap().unwrap();
-    assert_eq!(old, value(HOT).as_bytes(), "a snapshot shows what was");
+    assert_eq!(old, value(HOT).as_bytes(), "a snapshot returns the old value");
     packed
 }
 
 #[test]
-fn a_hot_row_follows_its_key() {
+fn a_cached_row_follows_changes_of_its_key() {
     assert_eq!(after(|rows| rows.put(key(HOT), "NEW").unwrap()).unwrap(), "NEW");
     let as_long = "VALUE".to_owned() + &value(HOT)[5..];
     assert_eq!(after(|rows| rows.put(key(HOT), &as_long).unwrap()).unwrap(), as_long);
@@ -76,7 +76,7 @@ fn a_hot_row_follows_its_key() {
 }
 
 #[test]
-fn a_hot_row_stays_when_others_are_packed() {
+fn a_cached_row_stays_when_others_are_packed() {
     let (_dir, store, rows) = warm();
     for round in 0..3 {
         (0..ROWS).filter(|i| *i != HOT).for_each(|i| rows.put(key(i), format!("{round}")).unwrap());
@@ -85,7 +85,7 @@ fn a_hot_row_stays_when_others_are_packed() {
         assert_eq!(get(&rows, HOT), Some(value(HOT)));
         assert_eq!(hits(&store), before + 1);
     }
-    // Several at once ask it, too.
+    // A `multi_get` uses the row cache too.
     let before = hits(&store);
     let found = rows.multi_get(&[key(HOT), key(HOT + 1), key(ROWS)]).unwrap();
     assert_eq!((found[0].as_ref().unwrap().to_vec(), found[2].is_none()), (value(HOT).into_bytes(), true));
@@ -93,7 +93,7 @@ fn a_hot_row_stays_when_others_are_packed() {
 }
 
 #[test]
-fn hot_rows_of_a_dropped_keyspace_are_not_those_of_the_next() {
+fn cached_rows_of_a_dropped_keyspace_are_not_returned_for_the_next() {
     let (_dir, store, rows) = warm();
     drop(rows);
     store.drop_keyspace("rows").unwrap();

@@ -1,4 +1,4 @@
-//! A first walk through everything: load, reopen, scan, verify.
+//! A first test of everything: load, reopen, scan, verify.
 
 use pandodb::{AddU64, Durability, KeyspaceOptions, Store};
 
@@ -22,8 +22,6 @@ fn load_reopen_scan_verify() -> pandodb::Result<()> {
             batch.commit(Durability::Buffered)?;
         }
         store.settle()?;
-        let stats = store.stats()?;
-        println!("{:#?} wa {} sa {}", stats, stats.write_amplification(), stats.space_amplification());
         for i in (0..n).step_by(7) {
             assert_eq!(ks.get(key(i))?.expect("there"), format!("value {i}"), "{i}");
         }
@@ -46,8 +44,8 @@ fn load_reopen_scan_verify() -> pandodb::Result<()> {
     Ok(())
 }
 
-/// The debt of a memtable with range deletes is paid in full when it is packed: unifying its tombstones must not leave a
-/// rest that nobody can pay, for which `settle` and recovery would wait for ever.
+/// Packing a memtable with range deletes pays its debt in full: unifying the tombstones must leave no debt that nothing
+/// can pay, for which `settle` and recovery would wait for ever.
 #[test]
 fn range_deletes_leave_no_debt() -> pandodb::Result<()> {
     let device = pandodb::device::SimDevice::new(1);

@@ -1,29 +1,32 @@
-//! Tidiness as a test: what a reviewer would otherwise have to look for in every change.
+//! Tidiness as a test: rules that a reviewer would otherwise have to check in every change.
 //!
-//! 1. *Layering*: a module of the engine uses only what stands below it in [`LAYERS`].
-//! 2. *Size*: no file over [`MAX_FILE_LINES`] lines, no function over [`MAX_FN_LINES`] without a `// long:` reason above.
+//! 1. *Layering*: a module of the engine uses only modules below it in [`LAYERS`].
+//! 2. *Size*: no file over [`MAX_FILE_LINES`] lines, no function over [`MAX_FN_LINES`] without a `// long:` reason
+//!    above it.
 //! 3. *Leftovers*: no `todo!`, `dbg!`, `unimplemented!`, ignored test; in the engine no printing.
-//! 4. *Purpose*: every source file opens with `//!`.
+//! 4. *Purpose*: every source file begins with `//!`.
 //! 5. *Dead modules*: every source file is reached by a `mod`.
-//! 6. *Primitives*: threads of the engine meet through `base::sync` only, so that the explorer can take over.
-//! 7. *Seeded bugs*: each has one site, in the engine or in the lab, and no manifest but that of the proof's tests asks for the switch.
+//! 6. *Primitives*: the engine uses threads and locks through `base::sync` only, so that the explorer can replace them.
+//! 7. *Seeded bugs*: each has one site, in the engine or in the lab. Only the tests of the proof crate enable the
+//!    switch.
 //! 8. *Links*: every relative link of the documents leads to a file.
-//! 9. *Unsafe*: in the engine only in the files of [`UNSAFE_IN`], in blocks, each below a line that says why it is sound.
+//! 9. *Unsafe*: in the engine only in the files of [`UNSAFE_IN`], in blocks, each below a line that says why it is
+//!    sound.
 //!
-//! The checks are plain functions from text to complaints. They work on code whose comments and literals were blanked
-//! ([`code_only`]), by counting braces: no parser. Each has a test below on a few lines that break its rule.
+//! The checks are functions from text to complaints. They work on code whose comments and literals were blanked
+//! ([`code_only`]), by counting braces, without a parser. Each has a test below on some lines that break its rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// The engine's modules, bottom first.
+/// The engine's modules, lowest first.
 const LAYERS: [&str; 15] = [
     "base", "device", "space", "wal", "pool", "rows", "filter", "blocks", "run", "resolve", "memtable", "sched",
     "index", "store", "check",
 ];
-/// Uses against the order, and why they stay.
+/// Allowed uses of a higher layer, with the reason.
 const EXCEPTIONS: [(&str, &str); 1] = [
-    // `Store::verify` hands its engine to the verifier, which reads the store's catalogue: they know each other.
+    // `Store::verify` passes its engine to the verifier, which reads the store's catalogue: each uses the other.
     ("store", "check"),
 ];
 const MAX_FILE_LINES: usize = 800;
@@ -32,17 +35,16 @@ const MAX_FN_LINES: usize = 70;
 const LEFTOVERS: [&str; 4] = ["todo!", "dbg!", "unimplemented!", "#[ignore"];
 /// Forbidden in the engine's sources.
 const NOT_IN_ENGINE: [&str; 4] = ["println!", "print!", "eprintln!", "eprint!"];
-/// The files of the engine that may contain `unsafe`. Each allows it itself: the crate denies it.
+/// The files of the engine that may contain `unsafe`. The crate denies it; each of these files allows it for itself.
 const UNSAFE_IN: [&str; 3] = ["base/slab.rs", "device/mapped.rs", "device/uring.rs"];
-/// What `base::sync` chooses; forbidden in the engine outside of it, of the switch of seeded bugs, of the
-/// devices and of unit tests. Of `std::sync` only
-/// `Arc` and `Weak` are free.
+/// Names that only `base::sync`, the switch of seeded bugs, the devices and unit tests may use. Of `std::sync`, all
+/// modules may use `Arc` and `Weak` only.
 const PRIMITIVES: [&str; 4] = ["parking_lot", "arc_swap", "shuttle", "std::thread"];
 const FREE: [&str; 2] = ["Arc", "Weak"];
 
 // ---- reading Rust without a parser ----
 
-/// `source` with comments, strings and character literals blanked; line breaks stay where they are.
+/// `source` with comments, strings and character literals blanked. Line breaks are kept.
 fn code_only(source: &str) -> String {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len());
@@ -62,7 +64,7 @@ fn code_only(source: &str) -> String {
     out
 }
 
-/// Where the comment or literal that begins at `at` ends; `None` if none begins there.
+/// The end of the comment or literal that begins at `at`; `None` if none begins there.
 fn literal_end(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = &bytes[at..];
     let in_word = at > 0 && is_word(bytes[at - 1]);
@@ -111,7 +113,7 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Where `word` stands in `code` as a word of its own.
+/// The positions of `word` in `code` as a whole word.
 fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let bytes = code.as_bytes();
     let edge = |at: Option<&u8>, of: u8| !is_word(of) || at.is_none_or(|&b| !is_word(b));
@@ -133,7 +135,7 @@ fn line_of(text: &str, at: usize) -> usize {
 
 // ---- the rules ----
 
-/// The names that follow `crate::`, the members of a `crate::{…}` included.
+/// The names that follow `crate::`, including the members of a `crate::{…}`.
 fn root_names(code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, "crate::") {
@@ -160,7 +162,7 @@ fn root_names(code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The names that enough `super::` reach at the crate's root from a file `depth` modules below it.
+/// The names at the crate's root that a file `depth` modules below it reaches through `super::`.
 fn names_above(code: &str, depth: usize) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, "super::") {
@@ -176,7 +178,7 @@ fn names_above(code: &str, depth: usize) -> Vec<(usize, String)> {
     found
 }
 
-/// What the crate's root re-exports, by the layer that it comes from.
+/// The names that the crate's root re-exports, each with its layer.
 fn re_exports(lib: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     for at in words(lib, "pub use") {
@@ -190,7 +192,7 @@ fn re_exports(lib: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Uses of a layer that does not stand below. `path` is relative to `src`.
+/// Uses of layers that are not below the file's own. `path` is relative to `src`.
 fn layering(path: &Path, code: &str, exports: &BTreeMap<String, String>) -> Vec<String> {
     let parts: Vec<&str> = path.iter().filter_map(|part| part.to_str()).collect();
     let own = parts[0].trim_end_matches(".rs");
@@ -212,7 +214,7 @@ fn layering(path: &Path, code: &str, exports: &BTreeMap<String, String>) -> Vec<
     complaints
 }
 
-/// Functions that are too long and do not say why: (line, name, lines).
+/// Functions that are too long and have no reason for it: (line, name, lines).
 fn long_functions(source: &str) -> Vec<(usize, String, usize)> {
     let code = code_only(source);
     let lines: Vec<&str> = source.lines().collect();
@@ -233,7 +235,7 @@ fn long_functions(source: &str) -> Vec<(usize, String, usize)> {
     found
 }
 
-/// Where the body of the function that `code` begins with ends; `None` for a declaration.
+/// The end of the body of the function that `code` begins with; `None` for a declaration.
 fn body_end(code: &str) -> Option<usize> {
     let (mut brackets, mut braces) = (0, 0);
     for (i, c) in code.char_indices() {
@@ -254,12 +256,12 @@ fn body_end(code: &str) -> Option<usize> {
     None
 }
 
-/// Forbidden words: (line, word).
+/// The forbidden words in the code: (line, word).
 fn leftovers<'a>(code: &str, forbidden: &[&'a str]) -> Vec<(usize, &'a str)> {
     forbidden.iter().flat_map(|word| words(code, word).map(move |at| (line_of(code, at), *word))).collect()
 }
 
-/// Primitives that are not taken from `base::sync`: (line, what). `path` is relative to `src`.
+/// Primitives that are not taken from `base::sync`: (line, name). `path` is relative to `src`.
 fn primitives(path: &Path, code: &str) -> Vec<(usize, String)> {
     let tests = path.iter().any(|part| part == "tests" || part == "tests.rs");
     if tests || ["device", "base/sync", "base/seeded.rs"].iter().any(|free| path.starts_with(free)) {
@@ -275,7 +277,7 @@ fn primitives(path: &Path, code: &str) -> Vec<(usize, String)> {
     named.chain(from_std.map(|(at, name)| (line_of(code, at), format!("std::sync::{name}")))).collect()
 }
 
-/// Uses of `unsafe` that break the rule: (line, how). `path` is relative to `src`.
+/// Uses of `unsafe` that break the rule: (line, complaint). `path` is relative to `src`.
 fn unsafe_uses(path: &Path, source: &str) -> Vec<(usize, &'static str)> {
     let code = code_only(source);
     let lines: Vec<&str> = source.lines().map(str::trim_start).collect();
@@ -302,7 +304,7 @@ fn unsafe_uses(path: &Path, source: &str) -> Vec<(usize, &'static str)> {
     words(&code, "unsafe").filter_map(complaint).chain(misplaced).chain(useless).collect()
 }
 
-/// The files that `mod name;` in `file` may stand for.
+/// For each `mod name;` in `file`, the two files that may define it.
 fn modules_of(file: &Path, code: &str) -> Vec<[PathBuf; 2]> {
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
     let folder = file.parent().unwrap_or(Path::new(""));
@@ -342,7 +344,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every file with that ending under `folder` (relative to the root), by its path below it.
+/// Every file with this extension under `folder` (relative to the root), by its path below it.
 fn read(folder: &str, ending: &str) -> BTreeMap<PathBuf, String> {
     let base = root().join(folder);
     let mut found = BTreeMap::new();
@@ -380,7 +382,7 @@ const CODE: [&str; 10] = [
 ];
 
 #[test]
-fn layers_use_only_what_stands_below() {
+fn layers_use_only_layers_below() {
     let files = read(CODE[0], "rs");
     let lib = code_only(&files[Path::new("lib.rs")]);
     for layer in LAYERS {
@@ -409,7 +411,7 @@ fn files_and_functions_are_short() {
 }
 
 #[test]
-fn nothing_was_left_behind() {
+fn sources_contain_no_leftovers() {
     let mut complaints = Vec::new();
     for folder in CODE {
         let mut forbidden = LEFTOVERS.to_vec();
@@ -425,7 +427,7 @@ fn nothing_was_left_behind() {
 }
 
 #[test]
-fn threads_meet_through_one_module() {
+fn primitives_are_used_through_base_sync_only() {
     let files = read(CODE[0], "rs");
     let found = files.iter().flat_map(|(path, text)| {
         let found = primitives(path, &code_only(text)).into_iter();
@@ -435,7 +437,7 @@ fn threads_meet_through_one_module() {
 }
 
 #[test]
-fn unsafe_is_where_it_may_be_and_says_why_it_is_sound() {
+fn unsafe_is_in_listed_files_only_and_says_why_it_is_sound() {
     let files = read(CODE[0], "rs");
     assert!(files[Path::new("lib.rs")].contains("\n#![deny(unsafe_code)]\n"), "the crate does not deny unsafe code");
     assert!(UNSAFE_IN.iter().all(|file| files.contains_key(Path::new(file))), "a file that is not there");
@@ -446,7 +448,7 @@ fn unsafe_is_where_it_may_be_and_says_why_it_is_sound() {
 }
 
 #[test]
-fn every_source_file_says_what_it_is_for_and_is_alive() {
+fn every_source_file_has_a_header_and_is_reached_by_a_mod() {
     for folder in [CODE[0], CODE[2]] {
         let files = read(folder, "rs");
         let silent = files.iter().filter(|(_, text)| !text.starts_with("//! "));
@@ -459,7 +461,7 @@ fn every_source_file_says_what_it_is_for_and_is_alive() {
 #[test]
 fn every_seeded_bug_has_one_site_and_no_release_has_the_switch() {
     let mut files = read(CODE[0], "rs");
-    // What the engine was measured against is explored as well.
+    // The lab's pools for comparison contain seeded bugs too.
     files.extend(read("crates/lab/src/pool", "rs"));
     let seeded = Path::new("base/seeded.rs");
     let list =
@@ -481,7 +483,7 @@ fn every_seeded_bug_has_one_site_and_no_release_has_the_switch() {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_lead_to_files() {
     let mut documents: Vec<(PathBuf, String)> =
         read("docs", "md").into_iter().map(|(path, text)| (root().join("docs").join(path), text)).collect();
     for name in ["README.md", "CHANGELOG.md", "crates/cli/README.md"] {
@@ -508,7 +510,7 @@ fn code_only_blanks_comments_and_literals() {
 }
 
 #[test]
-fn layering_sees_every_way_up() {
+fn layering_finds_every_use_of_a_higher_layer() {
     let exports = re_exports("pub use base::{Error, Result};\npub use store::{Store, Range};");
     let complaints = |path: &str, code: &str| layering(Path::new(path), code, &exports).len();
     assert_eq!(complaints("pool/mod.rs", "use crate::base::X; use crate::Error; use super::device::Y;"), 0);

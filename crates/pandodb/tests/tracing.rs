@@ -1,4 +1,4 @@
-//! What a subscriber of `tracing` is told, with the feature `tracing`.
+//! The events that a subscriber of `tracing` receives, with the feature `tracing`.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Something that was told: its level, the spans around it, its text with all fields.
+/// An event: its level, the spans around it, its text with all fields.
 #[derive(Clone, Debug)]
 struct Told {
     level: tracing::Level,
@@ -26,7 +26,7 @@ struct Records {
 }
 
 static RECORDS: Mutex<Records> = Mutex::new(Records { spans: Vec::new(), told: Vec::new() });
-/// One test at a time: the subscriber is the process's.
+/// Held by each test, because the subscriber is global to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
 thread_local! {
@@ -37,7 +37,7 @@ fn records() -> MutexGuard<'static, Records> {
     RECORDS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Keeps everything that has our target.
+/// Records everything with the target `pandodb`.
 struct Recorder;
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Subscriber for Recorder {
     }
 }
 
-/// Begins to record, alone.
+/// Begins to record. The returned guard excludes other tests.
 fn record() -> MutexGuard<'static, ()> {
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let _ = tracing::subscriber::set_global_default(Recorder);
@@ -89,7 +89,7 @@ fn record() -> MutexGuard<'static, ()> {
     turn
 }
 
-/// What was told so far, of which the texts begin with `start`.
+/// The events so far whose texts begin with `start`.
 fn told(start: &str) -> Vec<Told> {
     records().told.iter().filter(|told| told.text.starts_with(start)).cloned().collect()
 }
@@ -101,7 +101,7 @@ fn one(start: &str) -> Told {
     found[0].clone()
 }
 
-/// A field's number.
+/// The number in a field of an event.
 fn number(told: &Told, field: &str) -> u64 {
     let value = told.text.split(' ').find_map(|word| word.strip_prefix(field)?.strip_prefix('='));
     value.unwrap_or_else(|| panic!("{field} in {told:?}")).parse().unwrap()
@@ -116,7 +116,7 @@ fn on(device: &Arc<dyn Device>) -> StoreBuilder {
 }
 
 #[test]
-fn the_life_of_a_store_is_told() {
+fn opening_work_and_closing_are_reported() {
     let _turn = record();
     let device: Arc<dyn Device> = MemDevice::new();
     let store = on(&device).open().unwrap();
@@ -154,7 +154,7 @@ fn the_life_of_a_store_is_told() {
 }
 
 #[test]
-fn recovery_tells_what_it_replayed() {
+fn recovery_reports_the_number_of_replayed_records() {
     let _turn = record();
     let sim = SimDevice::new(1);
     let device: Arc<dyn Device> = sim.clone();
@@ -173,7 +173,7 @@ fn recovery_tells_what_it_replayed() {
 }
 
 #[test]
-fn failures_are_told_at_their_level() {
+fn failures_are_reported_at_their_level() {
     let _turn = record();
     let sim = SimDevice::new(1);
     let device: Arc<dyn Device> = sim.clone();
@@ -184,7 +184,7 @@ fn failures_are_told_at_their_level() {
     }
     store.settle().unwrap();
     assert!(told("damage").is_empty() && told("disk full").is_empty());
-    // A sector that cannot be read: told with the keyspace, for a get as for a scan.
+    // A sector that cannot be read is reported with the keyspace, by a get as well as by a scan.
     let data = Fault { file: Some("data".into()), ..Fault::sticky(FaultKind::IoError(OpClass::Read), 0) };
     let (store, rows) = {
         drop(rows);
@@ -214,7 +214,7 @@ fn failures_are_told_at_their_level() {
 }
 
 #[test]
-fn a_writer_that_waits_is_told_and_no_other_write_is() {
+fn stalled_writers_are_reported_and_other_operations_are_not() {
     let _turn = record();
     let device: Arc<dyn Device> = MemDevice::new();
     let store = on(&device).background_threads(1).open().unwrap();
@@ -222,8 +222,8 @@ fn a_writer_that_waits_is_told_and_no_other_write_is() {
     (0..10u32).for_each(|i| rows.put(i.to_be_bytes(), "quick").unwrap());
     assert!((0..10u32).all(|i| rows.get(i.to_be_bytes()).unwrap().is_some()));
     let quiet = records().told.iter().all(|told| !told.within.is_empty() || told.text.starts_with("keyspace"));
-    assert!(quiet, "neither a put nor a get tells anything");
-    // Faster than one thread can pack and compact.
+    assert!(quiet, "neither a put nor a get is reported");
+    // Write faster than one thread can pack and compact.
     let mut i = 0u32;
     while told("writer stalled").is_empty() && i < 2_000_000 {
         i += 1;

@@ -1,8 +1,19 @@
-//! [`Block`]: an immutable block as a reader holds it, and [`PinnedBlock`]: as a user does.
+//! [`Block`]: an immutable block as a reader holds it; [`PinnedBlock`]: as a user of the store holds it.
 //!
-//! A block out of the pool is *guarded*: it stands in one of the few slots that `arc_swap` has for the thread which asked, and
-//! costs no reference count, which all readers of a filter would fight for. Who holds blocks for long takes a reference
-//! ([`Block::keep`]), lest later lookups of that thread find no slot and have to count.
+//! ```text
+//!   Pool::get ──▶ Block (guarded: one of the thread's arc_swap slots, no reference count)
+//!                   ├─ keep() ──▶ Block (counted: an `Arc` of its own)
+//!                   └─ pin()  ──▶ PinnedBlock (an `Arc`, and its bytes are added to the pool's pinned bytes)
+//! ```
+//!
+//! A block from the pool is *guarded*: it occupies one of the few slots that `arc_swap` has for the calling thread. It
+//! costs no update of a reference count, for which all readers of a filter would contend. A caller that holds blocks
+//! for long takes a reference ([`Block::keep`]); otherwise later lookups of that thread find no free slot and update
+//! the count.
+//!
+//! Invariants: the bytes of a block never change; a block of one page lies in a slot of a [`Slab`]; each
+//! [`PinnedBlock`] is counted in the pinned bytes exactly once. Source: 002 §3.6.1; guards instead of counters of
+//! readers: [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,7 +25,7 @@ use super::key::FrameKey;
 use crate::base::sync::{AtomicU64, Guard, Ordering::Relaxed};
 use crate::base::{PAGE, Slab, Slot};
 
-/// What keeping a block costs beside its bytes: frame, chain, name, reference counts, the allocator's share.
+/// Bytes that a cached block costs in addition to its data: frame, chain, key, reference counts, the allocator's share.
 pub(super) const OVERHEAD: usize = 224;
 
 /// An immutable block of whole pages. Dereferences to its bytes.
@@ -24,33 +35,33 @@ pub struct Block(Guard<Arc<Body>>);
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
-/// Lines of a page.
+/// Cache lines of a page.
 const LINES: usize = PAGE / size_of::<CacheLine>();
-/// Pages that stay in memory for the next blocks.
+/// Free page slots that the slab keeps in memory for the next blocks.
 const SPARE: usize = 64;
 
-/// What the blocks of a pool share.
+/// State that all blocks of a pool share.
 pub(super) struct Home {
-    /// Bytes that users pin.
+    /// Bytes of blocks that users hold.
     pub pinned: AtomicU64,
-    /// The memory of blocks of one page, which are nearly all where leaves are not compressed.
+    /// The memory of blocks of one page. Unless leaves are compressed, nearly all blocks have one page.
     pages: Arc<Slab<CacheLine>>,
 }
 
-/// The bytes of a block, without a gap between two of them as an allocator leaves it, aligned as the lines of filters want it.
+/// The bytes of a block, aligned to cache lines as the filters need it. A slot of the slab has no allocator header.
 enum Lines {
     Page(Slot<CacheLine>),
     More(Box<[CacheLine]>),
 }
 
 impl Home {
-    /// For about so many blocks.
+    /// For about `blocks` cached blocks.
     pub fn new(blocks: usize) -> Home {
-        // Some more: evicted blocks that somebody still reads.
+        // The slab has some more slots than that, for evicted blocks that readers still hold.
         Home { pinned: AtomicU64::new(0), pages: Slab::new(LINES, blocks + blocks / 8 + SPARE, SPARE) }
     }
 
-    /// A copy of what was read.
+    /// Copies `bytes` into new memory.
     fn lines(&self, bytes: &[u8]) -> Lines {
         debug_assert!(bytes.len().is_multiple_of(PAGE), "whole pages");
         let mut lines = if bytes.len() == PAGE {
@@ -79,7 +90,7 @@ impl Deref for Lines {
     }
 }
 
-/// A block, and whose it is.
+/// A block and its key.
 pub(super) struct Body {
     pub(super) key: FrameKey,
     pub(super) keep: Keep,
@@ -88,12 +99,12 @@ pub(super) struct Body {
 }
 
 impl Body {
-    /// A copy of what was read.
+    /// Copies `bytes` into a new block.
     pub(super) fn new(key: FrameKey, keep: Keep, bytes: &[u8], home: Arc<Home>) -> Arc<Body> {
         Arc::new(Body { key, keep, lines: home.lines(bytes), home })
     }
 
-    /// No block.
+    /// A placeholder for a frame without a block.
     pub(super) fn vacant() -> Body {
         Body {
             key: FrameKey::NONE,
@@ -122,7 +133,7 @@ impl Block {
         Block(Guard::from_inner(body))
     }
 
-    /// The same, for holding it long: by a reference of its own.
+    /// The same block with a reference of its own, for a caller that holds it for long.
     pub fn keep(self) -> Block {
         Block::counted(Guard::into_inner(self.0))
     }
@@ -164,7 +175,7 @@ impl std::fmt::Debug for Block {
     }
 }
 
-/// A block that a user holds. Dereferences to its bytes.
+/// A block that a user of the store holds; counted in the pool's pinned bytes. Dereferences to the block's bytes.
 pub struct PinnedBlock(Arc<Body>);
 
 impl PinnedBlock {

@@ -1,15 +1,24 @@
-//! [`Hands`]: which frames are looked at when room is needed, and which are free (002 §3.6.1).
+//! [`Hands`]: the clock hands of the pool's eviction, and the list of free frames (002 §3.6.1).
 //!
 //! ```text
 //!   frames   |■■■■■■■■|■■■■■■■■|■■■■■■■■|■■■■□□□□|      a hand is 64 frames in a row
 //!                thread 1   thread 0  next ──▶             taken by compare-and-swap, round and round
 //! ```
 //!
-//! Each of a few groups of threads has a hand of its own, from which it evicts, one frame after the other, as many as it
-//! needs; then it takes the next. So two threads that miss work on different cache lines. The source writes dirty pages out a
-//! quarter turn ahead; ours are never dirty.
+//! Steps of an eviction ([`Hands::evict`]):
 //!
-//! Locks: a group's hand, and under it chains, one at a time; the free frames, alone.
+//! 1. A thread locks the hand of its group. Threads are divided into 8 groups, so that two threads that miss work on
+//!    different cache lines.
+//! 2. It passes the frames of the hand one after the other and evicts those without chances, until it has evicted
+//!    enough.
+//! 3. When it reaches the end of the hand, it takes the next 64 frames.
+//!
+//! The source writes dirty pages out a quarter turn ahead; blocks of this pool are never dirty.
+//!
+//! Invariants: a frame number below `used` has a frame in the table; a free frame is in no chain.
+//!
+//! Locks: a group's hand; under it the lock of one chain at a time and, in the callback of [`Hands::evict`], that of
+//! the free frames. Under the lock of the free frames, only a segment of frames is initialized.
 
 use super::Keep;
 use super::table::Table;
@@ -21,10 +30,10 @@ use crate::base::sync::{
 
 /// Frames of a hand.
 const SPAN: u32 = if EXPLORED { 2 } else { 64 };
-/// Groups of threads.
+/// Groups of threads; each group has one hand.
 const GROUPS: usize = if EXPLORED { 2 } else { 8 };
 
-/// Frames that are still to be looked at.
+/// The range of frames that a group still has to inspect.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Hand {
@@ -36,14 +45,14 @@ struct Hand {
 #[derive(Debug)]
 pub(super) struct Hands {
     groups: [Mutex<Hand>; GROUPS],
-    /// How many of the groups there are.
+    /// The number of groups in use.
     spread: usize,
-    /// Where the next hand begins.
+    /// The frame at which the next hand begins.
     next: AtomicU32,
-    /// Frames that are there. Whoever reads a number below it finds the frame: stored with `Release` after the frame was made, and loaded with
-    /// `Acquire` where numbers are taken from it.
+    /// The number of frames. Each frame with a number below `used` exists: `used` is stored with `Release` after the
+    /// frame was created, and loaded with `Acquire` where frame numbers are derived from it.
     used: AtomicU32,
-    /// Of these, the ones without a block.
+    /// Numbers of frames without a block.
     free: Mutex<Vec<u32>>,
 }
 
@@ -59,12 +68,12 @@ impl Hands {
         }
     }
 
-    /// All threads evict from the same hand: what goes then does not depend on which threads have asked.
+    /// Makes all threads share one hand, so that evictions do not depend on which threads send the requests.
     pub(super) fn one(&mut self) {
         self.spread = 1;
     }
 
-    /// The next hand: its frames.
+    /// Takes the next hand: a range of up to `SPAN` frames. Empty if there are no frames.
     fn take(&self) -> Hand {
         let used = self.used.load(Acquire);
         let mut at = self.next.load(Relaxed);
@@ -78,11 +87,12 @@ impl Hands {
         }
     }
 
-    /// Throws blocks out, one after the other, as long as `wanted` says so: it is told which frame that was, the hash, and what the
-    /// block was charged. `false` if there is nothing left to throw out.
+    /// Evicts blocks until `wanted` returns `false`. Calls `wanted` after each eviction with the frame's number, the
+    /// hash of the block's key and the bytes that the block was charged. Returns `false` if nothing is left to evict.
     pub(super) fn evict(&self, table: &Table, mut wanted: impl FnMut(u32, u64, usize) -> bool) -> bool {
         let mut hand = self.groups[thread_number() % self.spread].lock();
-        // As many rounds as a frame has chances, and one, and what other groups have in their hands.
+        // The number of frames to pass without an eviction before giving up: `chances + 2` rounds, plus the hands of
+        // all groups.
         let rounds = u64::from(Keep::Long.chances()) + 2;
         let mut patience = rounds * u64::from(self.used.load(Relaxed)) + GROUPS as u64 * u64::from(SPAN);
         while patience > 0 {
@@ -105,7 +115,7 @@ impl Hands {
         false
     }
 
-    /// A frame without a block: one that was given back, or a new one.
+    /// Returns a frame without a block: a free one, or a new one.
     pub(super) fn frame(&self, table: &Table) -> u32 {
         let mut free = self.free.lock();
         free.pop().unwrap_or_else(|| {
@@ -116,7 +126,7 @@ impl Hands {
         })
     }
 
-    /// Takes a frame back, and lets go of what it held.
+    /// Drops the block of a frame and adds the frame to the free ones.
     pub(super) fn give_back(&self, table: &Table, number: u32) {
         table.vacate(number);
         self.free.lock().push(number);

@@ -1,8 +1,12 @@
-//! [`FrameKey`]: how a cached block is known.
+//! [`FrameKey`]: identifies a cached block by its owner and its first page.
+//!
+//! Owners' identities are never reused within a store. So a page that was freed and written again by another owner has
+//! another key, and an outdated frame cannot be returned for it (002 §3.6.1). Invariant: [`FrameKey::hash`] is never 0,
+//! because 0 marks a frame that is in no chain.
 
 use crate::base::{OwnerId, PageNo, SeededBug};
 
-/// Who wrote the block, and where it starts.
+/// The owner that wrote a block, and the block's first page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FrameKey {
     owner: OwnerId,
@@ -10,7 +14,7 @@ pub(super) struct FrameKey {
 }
 
 impl FrameKey {
-    /// The key of no block: nobody has this number.
+    /// The key of no block. No owner has this number.
     pub(super) const NONE: FrameKey = FrameKey { owner: OwnerId(u64::MAX), page: PageNo(u64::MAX) };
 
     /// The key of a block.
@@ -19,7 +23,8 @@ impl FrameKey {
         FrameKey { owner: if SeededBug::PoolForgetsOwner.is_on() { OwnerId(0) } else { owner }, page }
     }
 
-    /// All 64 bits are usable, and one is set. Neither number is chosen by a user, so nothing stronger is needed.
+    /// A hash of which all 64 bits are usable. The highest bit is always set, so that the hash is not 0. Users do not
+    /// choose owners or pages, so a hash that resists chosen keys is not needed.
     #[inline]
     pub(super) fn hash(self) -> u64 {
         let mixed = (self.owner.0.rotate_left(32) ^ self.page.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);

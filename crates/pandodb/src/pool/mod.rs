@@ -1,4 +1,4 @@
-//! The buffer pool: the one cache of immutable blocks, inside one number of bytes (002 §3.6.1).
+//! The buffer pool: the only cache of immutable blocks, within a fixed number of bytes (002 §3.6.1).
 //!
 //! ```text
 //!   (owner, page) ──hash──▶ chain ──▶ frame ──▶ block         a hit: no lock, nothing written that others read
@@ -6,33 +6,43 @@
 //!   frames  [■][■][□][■]…[■][■] …     ──┴─ chances            hands of 64 frames ──▶
 //! ```
 //!
-//! Steps of a read ([`Pool::get`]): follow the chain and guard the block (`table`). If it is missing, look once more under
-//! the chain's lock; then, without a lock, load it, make room (`hand`) and link it, unless another thread was faster: then
-//! its block is used. I/O never happens under a lock.
+//! Steps of a read ([`Pool::get`]):
+//!
+//! 1. Follow the chain without a lock and guard the block (`table`).
+//! 2. If it is not found, look once more under the chain's lock.
+//! 3. If it is still not found, load the block without holding a lock, evict others to make room (`hand`), and link it
+//!    into the chain. If another thread has linked the same block meanwhile, use that one.
+//!
+//! I/O never happens under a lock.
+//!
+//! Invariants:
 //!
 //! * **The key is the owner's identity and the page.** Identities are never reused within a store, so a page that was
-//!   freed and written again by another owner has another key, and each block carries its own: a stale frame can never be hit.
-//!   Nobody has to tell the pool that a run died; its frames are not asked for any more and age out. (Runs tell it of their blocks above
-//!   the leaves all the same, which have more chances than they deserve then.)
-//! * **CLOCK** (`002 §3.6.1`): a hit gives the frame its chances back; the hand takes one from each frame that it passes
-//!   and evicts the first that has none. A leaf has one, and starts with none, so that one read once goes before one
-//!   read twice. A block above the leaves has more ([`Keep`]): it saves reads for hundreds of them.
-//! * **Room is made before it is taken**: who caches a block charges it, evicts until the sum is within the capacity, and
-//!   links only then.
-//! * A leaf that was compressed on disk is kept, and charged, as it was before.
-//! * A block over an eighth of the capacity is handed out without being cached, and so is one for which there is no room
-//!   since everything is on its way.
-//! * A block that is evicted while somebody holds it lives until the last holder lets go; blocks that a *user* holds
-//!   for long are counted ([`Block::pin`]), and past a quarter of the capacity new guards should copy
-//!   ([`Pool::should_copy`]).
+//!   freed and written again by another owner has another key. Each block carries its key, so a lookup never returns an
+//!   outdated frame. The pool need not be informed that a run was dropped: its frames are not requested any more and
+//!   are evicted in time. (Runs call [`Pool::forget`] for their blocks above the leaves all the same, because those
+//!   would stay for several rounds of the hand.)
+//! * **CLOCK** (`002 §3.6.1`): a hit sets the chances of a frame to their maximum. The hand takes one chance from each
+//!   frame that it passes and evicts frames without chances. A leaf has at most one chance and starts with none, so
+//!   that a leaf read once is evicted before one read twice. A block above the leaves has more ([`Keep`]): it saves
+//!   reads for hundreds of leaves.
+//! * **Memory is charged before it is used**: a thread that caches a block first charges the pool for it, then evicts
+//!   until the sum is within the capacity, and only then links the block.
+//! * A leaf that is compressed on disk is cached, and charged, uncompressed.
+//! * A block over an eighth of the capacity is returned without being cached. The same happens if the pool finds
+//!   nothing to evict.
+//! * An evicted block stays in memory until its last holder drops it. Blocks that a *user* holds for long are counted
+//!   ([`Block::pin`]). When they exceed a quarter of the capacity, new guards should copy ([`Pool::should_copy`]).
 //!
-//! **Lending**: memtables come and go, and blocks use what they leave ([`Lender`]). A block of one page is a slot
-//! of a [`Slab`](crate::base::Slab), so that what is evicted for them is memory indeed.
+//! **Reservations** ([`Lender`]): memtables and the row cache reserve a part of the capacity; blocks use the rest. A
+//! block of one page is a slot of a [`Slab`](crate::base::Slab), so that evicting blocks returns memory.
 //!
-//! What of the source is not here: dirty pages, hence write locks and their claims; its counters of readers. Blocks never
-//! change, and `arc_swap` guards them ([decision 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
+//! Two things of the source are missing, because blocks never change: dirty pages with their write locks and claims,
+//! and counters of readers, which `arc_swap` replaces
+//! ([decision 0019](../../../../docs/decisions/0019-pool-concurrency.md)).
 //!
-//! Locks: a group's hand, under it a chain's, that of free frames, or that of the slab; nothing else is locked inside.
+//! Locks: a group's hand; under it the lock of a chain, of the free frames or of the slab. No other lock is taken under
+//! these.
 
 mod block;
 mod hand;
@@ -54,39 +64,39 @@ use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, threa
 use crate::base::{BlockAddr, Ghosts, OwnerId, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
 
-/// Groups of threads that count what they find without meeting each other.
+/// Groups of threads that count hits and misses in separate cache lines.
 const TALLIES: usize = 8;
 
 /// The buffer pool. Shared by everything that reads blocks, through an `Arc`.
 #[derive(Debug)]
 pub struct Pool {
     table: Table,
-    /// What the frames may be charged with, in bytes.
+    /// The capacity in bytes, reserved bytes included.
     capacity: AtomicUsize,
-    /// How much of that others have borrowed.
+    /// Bytes of the capacity that others have reserved.
     lent: AtomicUsize,
-    /// Of this, what structures take as long as they exist.
+    /// The part of `lent` that structures hold for their whole existence ([`Pool::hold`]).
     held: AtomicUsize,
     tallies: [Tally; TALLIES],
-    /// What frames are charged with, those included for which room is being made.
+    /// Bytes charged for the frames, including those for which room is being made.
     bytes: Charged,
     hands: Hands,
     ghosts: Ghosts,
     home: Arc<Home>,
 }
 
-/// What changes with each miss, away from what each hit reads.
+/// A counter that each miss writes, in another cache line than the fields that each hit reads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Charged(AtomicUsize);
 
-/// What some threads have looked for.
+/// Counts of one group of threads.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Tally {
     hits: Counter,
     misses: Counter,
-    /// Blocks put into the cache, and taken out; the latter to make room, or not.
+    /// Blocks put into the cache, blocks removed from it for any reason, and blocks removed to make room.
     linked: Counter,
     unlinked: Counter,
     evictions: Counter,
@@ -97,12 +107,12 @@ struct Tally {
 pub enum Keep {
     /// A leaf.
     Short,
-    /// A block that searches pass on their way to many leaves: a filter's, an inner one, tombstones.
+    /// A block that many searches pass: of a filter, an inner node, range tombstones.
     Long,
 }
 
 impl Keep {
-    /// How often the hand passes a frame that was just hit.
+    /// The number of times that the hand passes a frame after a hit before it evicts the block.
     fn chances(self) -> u8 {
         match self {
             Keep::Short => 1,
@@ -111,28 +121,29 @@ impl Keep {
     }
 }
 
-/// Figures of the pool.
+/// Statistics of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Bytes charged: the cached blocks and what it costs to keep them.
+    /// Bytes charged: the cached blocks and their overhead.
     pub bytes: u64,
-    /// The most that may be charged now, in bytes: without what is lent to memtables and rows.
+    /// The most that may be charged now, in bytes: the size of the pool without the bytes that memtables and rows
+    /// reserve.
     pub capacity: u64,
     /// Blocks in the cache.
     pub blocks: u64,
     /// Lookups that found their block.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that did not find their block.
     pub misses: u64,
-    /// Blocks that were thrown out to make room.
+    /// Blocks that were evicted to make room.
     pub evictions: u64,
     /// Bytes of blocks that users hold.
     pub pinned_bytes: u64,
 }
 
 impl Pool {
-    /// A pool that keeps at most `capacity_bytes`, overhead included. Allocates 4 to 8 bytes for each page of them; the rest as
-    /// blocks come.
+    /// Creates a pool that keeps at most `capacity_bytes`, overhead included. Allocates 4 to 8 bytes for each page of
+    /// the capacity at once, and the memory of blocks when they are cached.
     pub fn new(capacity_bytes: usize) -> Pool {
         let blocks = capacity_bytes / (PAGE + OVERHEAD);
         Pool {
@@ -148,7 +159,7 @@ impl Pool {
         }
     }
 
-    /// With one hand for all threads: the same blocks go for the same requests, whichever threads make them.
+    /// Uses one hand for all threads, so that evictions depend on the requests only, not on which threads send them.
     #[must_use]
     pub fn with_one_hand(mut self) -> Pool {
         self.hands.one();
@@ -157,15 +168,15 @@ impl Pool {
 
     #[inline]
     fn tally(&self) -> &Tally {
-        // The explorer's threads all run on one, and are numbered at a price.
+        // The explorer runs all threads on one, and `thread_number` is expensive there.
         &self.tallies[if EXPLORED { 0 } else { thread_number() % TALLIES }]
     }
 
-    /// The block at `addr` of `owner`: from the cache, or loaded by `load` (outside every lock) and cached. A hit takes about
-    /// 20 ns beside what the processor's caches miss.
+    /// Returns the block at `addr` of `owner` from the cache, or loads it with `load` (without holding a lock) and
+    /// caches it. A hit takes about 20 ns plus cache misses.
     ///
     /// # Errors
-    /// Those of `load`; nothing is cached then.
+    /// Those of `load`; in this case nothing is cached.
     #[inline]
     pub fn get(
         &self,
@@ -180,7 +191,7 @@ impl Pool {
         }
     }
 
-    /// The block if it is cached; counts as a hit or a miss.
+    /// Returns the block if it is cached. Counts as a hit or a miss.
     #[inline]
     pub fn peek(&self, owner: OwnerId, page: PageNo) -> Option<Block> {
         let key = FrameKey::new(owner, page);
@@ -191,8 +202,9 @@ impl Pool {
         found.map(Block::guarded)
     }
 
-    /// Looks for several blocks at once: `found[i]` becomes `wanted[i]`, if that is cached and nothing is in the way; which does not say that
-    /// it is not cached. At most [`Pool::TOGETHER`]. Costs little more than for one, where memory is what one waits for.
+    /// Looks up several blocks at once: sets `found[i]` to the block `wanted[i]` if it is found. May miss a cached
+    /// block while its chain changes. Looks up at most [`Pool::TOGETHER`] blocks. Their cache misses overlap, so the
+    /// call costs little more than the lookup of one block.
     #[inline]
     pub fn peek_several(&self, wanted: &[(OwnerId, PageNo)], found: &mut [Option<Block>]) {
         let mut keys = [(FrameKey::NONE, 0); Pool::TOGETHER];
@@ -211,53 +223,54 @@ impl Pool {
         self.tally().hits.fetch_add(hits, Relaxed);
     }
 
-    /// The share of the capacity that is never lent: one in so many.
+    /// At least 1/`LEAST_SHARE` of the capacity stays available to blocks, however much is reserved.
     pub const LEAST_SHARE: usize = 4;
 
-    /// What left the pool within so much of its capacity is remembered: one part in so many. Whoever compares himself with the pool has to
-    /// remember as much.
+    /// The pool remembers the keys of the blocks evicted last, up to 1/`GHOSTS` of its capacity in bytes. A cache that
+    /// is compared with the pool must remember the same part.
     pub const GHOSTS: usize = 16;
 
-    /// Bytes that others have borrowed.
+    /// Bytes that others have reserved.
     pub fn lent(&self) -> usize {
         self.lent.load(Relaxed)
     }
 
-    /// Lends `bytes` to a structure that is not a cache and takes them as long as it exists: an index, the description of a run. Never evicts by
-    /// itself, so it may be called under any lock; the next block that comes finds less room.
+    /// Reserves `bytes` for a structure that is not a cache, for its whole existence: an index, the description of a
+    /// run. Does not evict, so it may be called under any lock; the next block to be cached evicts.
     pub fn hold(&self, bytes: usize) {
         self.held.fetch_add(bytes, Relaxed);
         self.lent.fetch_add(bytes, Relaxed);
     }
 
-    /// The structure is gone.
+    /// Releases `bytes` that were reserved by [`Pool::hold`].
     pub fn let_go(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Relaxed);
         self.take_back(bytes);
     }
 
-    /// Bytes that structures take as long as they exist.
+    /// Bytes that structures hold for their whole existence.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed)
     }
 
-    /// Blocks that were read, of which a pool larger by a sixteenth would have had about so many.
+    /// The approximate number of misses that a pool larger by 1/[`Pool::GHOSTS`] would have avoided.
     pub fn ghosts_found(&self) -> u64 {
         self.ghosts.found()
     }
 
-    /// Blocks that are looked for together at most.
+    /// The most blocks that [`Pool::peek_several`] looks up.
     pub const TOGETHER: usize = table::MOST_TOGETHER;
 
-    /// Caches a copy of a block that was read from `addr`, as it is to be handed out: longer than there, if it was compressed. If another
-    /// thread was faster, its block is kept and handed out.
+    /// Caches a copy of a block that was read from `addr`. `bytes` are the uncompressed bytes, which may be more than
+    /// `addr` has on disk. If another thread has cached the block meanwhile, its copy is returned.
     pub fn insert(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
         self.ghosts.came(FrameKey::new(owner, addr.page).hash());
-        // A leaf starts without a chance: one that is read once goes before one that is read twice.
+        // A leaf starts without a chance, so that a leaf read once is evicted before one read twice.
         self.put(owner, addr, keep, keep.chances() - Keep::Short.chances(), bytes)
     }
 
-    /// Caches a copy of a block that nobody has asked for yet, but probably will: it goes first if nobody does.
+    /// Caches a copy of a block that was not requested yet but probably will be. It starts without chances, so it is
+    /// evicted early if no lookup hits it.
     pub fn offer(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) {
         let key = FrameKey::new(owner, addr.page);
         if self.table.find(key, key.hash()).is_none() {
@@ -265,18 +278,19 @@ impl Pool {
         }
     }
 
-    /// The pool's capacity in bytes, including what it has lent to memtables, rows and keyspaces.
+    /// The pool's capacity in bytes, including the bytes that memtables, rows and keyspaces have reserved.
     pub fn size(&self) -> usize {
         self.capacity.load(Relaxed)
     }
 
-    /// What blocks may be charged with now, in bytes: what is not lent, but a quarter of the whole at least.
+    /// The most that blocks may be charged now, in bytes: the capacity without the reserved bytes, but at least
+    /// 1/[`Pool::LEAST_SHARE`] of it.
     fn capacity(&self) -> usize {
         let whole = self.capacity.load(Relaxed);
         whole.saturating_sub(self.lent.load(Relaxed)).max(whole / Pool::LEAST_SHARE)
     }
 
-    /// Whether so many bytes of blocks of a page each can be cached without throwing anything out.
+    /// Whether `bytes` of blocks of one page each can be cached without evicting anything.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.bytes.0.load(Relaxed) + bytes / PAGE * (PAGE + OVERHEAD) <= self.capacity()
     }
@@ -307,7 +321,8 @@ impl Pool {
         }
     }
 
-    /// Charges `cost`, evicts until that is within `capacity` bytes, and finds a frame; charges nothing if there is no room.
+    /// Charges `cost`, evicts until the sum is within `capacity` bytes, and returns a frame. If there is nothing left
+    /// to evict, charges nothing and returns `None`.
     fn make_room(&self, cost: usize, capacity: usize) -> Option<u32> {
         self.bytes.0.fetch_add(cost, Relaxed);
         let mut frame = None;
@@ -319,8 +334,8 @@ impl Pool {
         Some(frame.unwrap_or_else(|| self.hands.frame(&self.table)))
     }
 
-    /// Evicts until the pool is within `capacity` bytes; one of the frames that become free goes into `frame`. `false` if
-    /// nothing is left to evict.
+    /// Evicts until the pool is within `capacity` bytes and puts one of the freed frames into `frame`. Returns `false`
+    /// if nothing is left to evict.
     fn shrink_to(&self, capacity: usize, frame: &mut Option<u32>) -> bool {
         if self.bytes.0.load(Relaxed) <= capacity {
             return true;
@@ -338,7 +353,8 @@ impl Pool {
         })
     }
 
-    /// Changes the capacity, and evicts down to it. One far above that of the beginning makes lookups longer.
+    /// Changes the capacity and evicts down to it. A capacity far above the initial one makes chains, and so lookups,
+    /// longer.
     pub fn set_capacity(&self, capacity_bytes: usize) {
         self.capacity.store(capacity_bytes, Relaxed);
         self.evict_down();
@@ -350,7 +366,7 @@ impl Pool {
         frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
     }
 
-    /// Throws a block out, if it is cached: for what will surely not be asked for again.
+    /// Removes a block from the cache, if it is cached. For blocks that will not be requested again.
     pub fn forget(&self, owner: OwnerId, page: PageNo) {
         let key = FrameKey::new(owner, page);
         if let Some((number, cost)) = self.table.remove(key, key.hash()) {
@@ -365,7 +381,7 @@ impl Pool {
         self.home.pinned.load(Relaxed) > self.capacity() as u64 / 4
     }
 
-    /// Figures. Takes no lock: exact when nobody else is at work.
+    /// Returns the statistics. Takes no lock; exact only while no other thread uses the pool.
     pub fn stats(&self) -> PoolStats {
         let sum = |of: fn(&Tally) -> &Counter| self.tallies.iter().map(|tally| of(tally).load(Relaxed)).sum::<u64>();
         PoolStats {
@@ -381,16 +397,16 @@ impl Pool {
 }
 
 impl Lender for Pool {
-    /// Lends `bytes` of the capacity to who needs memory for something else, and evicts as much. Below a quarter of the capacity nothing is
-    /// evicted any more: so much a reader needs whatever happens, and the borrower goes over what both may have.
+    /// Reserves `bytes` of the capacity and evicts blocks that do not fit any more. Blocks always keep a quarter of the
+    /// capacity; if more than three quarters are reserved, the pool and the reservations together exceed the capacity.
     fn lend(&self, bytes: usize) {
         self.lent.fetch_add(bytes, Relaxed);
         self.evict_down();
     }
 
-    /// Gets `bytes` back that were lent; blocks fill them as they come.
+    /// Releases `bytes` that were reserved. Does not read anything in.
     fn take_back(&self, bytes: usize) {
         let before = self.lent.fetch_sub(bytes, Relaxed);
-        debug_assert!(before >= bytes, "nobody returns more than he has borrowed");
+        debug_assert!(before >= bytes, "at most the reserved bytes are released");
     }
 }

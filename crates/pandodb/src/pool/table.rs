@@ -1,23 +1,29 @@
-//! [`Table`]: frames, and the chains by which a block is found in them without a lock. No I/O, no bookkeeping of bytes.
+//! [`Table`]: frames, and the chains by which a block is found in them without a lock. No I/O, no accounting of bytes.
 //!
 //! ```text
-//!   hash ──▶ bucket ──▶ frame 7 ──next──▶ frame 2 ──next──▶ end          read by anybody, at any time
+//!   hash ──▶ bucket ──▶ frame 7 ──next──▶ frame 2 ──next──▶ end          read by any thread, at any time
 //!                        hash, chances, block: ArcSwap ──▶ Body { owner, page, bytes }
 //! ```
 //!
-//! Steps of a lookup ([`Table::find`]): follow the chain; where the hash is right, guard the block, then look whose it is.
-//! **Hashes and links are hints, the block's own name is the truth**: a frame may be taken out of its chain, and be given to
-//! another block, under a reader's eyes. Then he meets another's block and goes on, or loses his way and misses; he never
-//! takes a wrong one, and whoever misses looks again under the chain's lock ([`Table::find_locked`]). So hashes need no order of memory
-//! accesses. **Numbers of frames do**: a number is only worth something with the segment that its frame lies in. Every link is stored
-//! with `Release` and loaded with `Acquire`, also the one of a frame that is put into another chain while a reader stands at it, and so is the
-//! count of frames (`hand`). Loom's models `frames` and `links` show it.
+//! Steps of a lookup ([`Table::find`]): follow the chain; at each frame with the wanted hash, guard the block and
+//! compare its key.
 //!
-//! Invariants, under the lock of a chain: it holds exactly the frames whose `hash` belongs to it; a key is in it once; a frame
-//! without a hash is in no chain. What it held stays in it until the next block comes, which mostly is at once: exchanging
-//! blocks looks into all threads' slots, and once is enough.
+//! **Hashes and links are hints; the key inside the block decides.** While a reader is at a frame, another thread may
+//! take the frame out of its chain and reuse it for another block. The reader then finds another key and goes on, or
+//! follows a foreign chain and misses. It never returns a wrong block. A reader that misses looks again under the
+//! chain's lock ([`Table::find_locked`]). So the hashes need no memory ordering.
 //!
-//! A guarded block costs its reader two swaps in his own cache line, and writes nothing that others read: that is the point.
+//! **Frame numbers do need ordering**: a reader of a number must find the segment that the frame lies in. So each link
+//! is stored with `Release` and loaded with `Acquire`, even the link of a frame that moves into another chain while a
+//! reader is at it. The same holds for the count of frames (`hand`). Loom's models `frames` and `links` check it.
+//!
+//! Invariants, under the lock of a chain: the chain holds exactly the frames whose `hash` belongs to it; a key is in it
+//! once; a frame without a hash is in no chain. A frame that was taken out keeps its old block until it gets the next
+//! one or is vacated. Replacing the block in one step is cheaper than in two, because `arc_swap` inspects the slots of
+//! all threads at each exchange.
+//!
+//! A reader of a guarded block makes two swaps in a cache line of its own thread and writes nothing that other threads
+//! read. Source: 002 §3.6.1; [decision 0019](../../../../docs/decisions/0019-pool-concurrency.md).
 
 use std::sync::Arc;
 
@@ -29,22 +35,22 @@ use crate::base::sync::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// Locks of chains: a chain's number, modulo this.
+/// The number of locks. The lock of a chain is the chain's number modulo `LOCKS`.
 const LOCKS: usize = if EXPLORED { 2 } else { 64 };
-/// Frames of the first segment; each further one has twice as many as the one before.
+/// Frames of the first segment. Each further segment has twice as many as the one before.
 const FIRST: usize = if EXPLORED { 4 } else { 64 };
 const SEGMENTS: usize = 26;
-/// The most chains, whatever the capacity.
+/// The most chains, for any capacity.
 const MOST_CHAINS: usize = 1 << 28;
 /// The hash of a frame that is in no chain.
 const NOWHERE: u64 = 0;
-/// A reader who has followed so many links has lost his way.
+/// A reader that has followed this many links is no longer in the chain it started in, and stops.
 const FAR: usize = 64;
 
-/// Blocks that are looked for together at most: a thread has eight guards that cost little, and others are in use.
+/// The most blocks of [`Table::find_several`]. A thread has eight `arc_swap` slots, of which some are in use.
 pub(super) const MOST_TOGETHER: usize = 5;
 
-/// A block's place. Two of them share a cache line, which hits do not write.
+/// The frame of one block. Two frames share a cache line, which repeated hits do not write.
 #[derive(Debug)]
 #[repr(align(32))]
 pub(super) struct Frame {
@@ -53,23 +59,24 @@ pub(super) struct Frame {
     hash: AtomicU64,
     /// The number of the next frame of the chain, plus one; 0 is the end. Changed under the chain's lock.
     next: AtomicU32,
-    /// How often the hand passes it by.
+    /// The number of times that the hand passes this frame before it evicts the block.
     chances: AtomicU8,
 }
 
 /// Frames and chains.
 #[derive(Debug)]
 pub(super) struct Table {
-    /// The number of the first frame of each chain, plus one. As many as a power of two.
+    /// The number of the first frame of each chain, plus one; 0 is an empty chain. The number of chains is a power of
+    /// two.
     chains: Box<[AtomicU32]>,
     locks: [Mutex<()>; LOCKS],
     segments: [Once<Box<[Frame]>>; SEGMENTS],
-    /// What a frame without a block holds.
+    /// The block of a frame that has none.
     vacant: Arc<Body>,
 }
 
 impl Table {
-    /// A table for about so many blocks; more make chains longer.
+    /// Creates a table for about `blocks` blocks. More blocks make chains longer.
     pub(super) fn new(blocks: usize) -> Table {
         let least = if EXPLORED { 2 } else { 64 };
         let chains = blocks.clamp(least, MOST_CHAINS).next_power_of_two();
@@ -89,13 +96,13 @@ impl Table {
         self.locks[self.chain(hash) % LOCKS].lock()
     }
 
-    /// The segment of a frame, and its place there.
+    /// The segment of a frame, and its position in the segment.
     fn place(number: u32) -> (usize, usize) {
         let segment = (number as usize / FIRST + 1).ilog2() as usize;
         (segment, number as usize - FIRST * ((1 << segment) - 1))
     }
 
-    /// Makes room for the frame of a number, which nobody knows yet.
+    /// Creates the frame of a number that is not published yet, with the rest of its segment.
     pub(super) fn prepare(&self, number: u32) {
         let (segment, _) = Table::place(number);
         self.segments[segment].get_or_init(|| {
@@ -112,11 +119,11 @@ impl Table {
     #[inline]
     fn frame(&self, number: u32) -> &Frame {
         let (segment, at) = Table::place(number);
-        &self.segments[segment].get().expect("a number is known after its frame was prepared")[at]
+        &self.segments[segment].get().expect("a frame is prepared before its number is published")[at]
     }
 
-    /// Looks a block up without a lock and gives its frame its chances back. May miss a block that is there while its chain
-    /// changes.
+    /// Looks up a block without a lock and sets its frame's chances to their maximum. May miss a cached block while its
+    /// chain changes.
     #[inline]
     pub(super) fn find(&self, key: FrameKey, hash: u64) -> Option<Guard<Arc<Body>>> {
         let mut link = self.chains[self.chain(hash)].load(Acquire);
@@ -134,9 +141,10 @@ impl Table {
         None
     }
 
-    /// The same for several blocks: `found[i]` for `wanted[i]`, where it is found. What is needed of each lies in memory behind something
-    /// else of it: here all go a step together, so that the waits overlap. The guards come last but one, since taking one waits
-    /// for everything before it.
+    /// Looks up several blocks without a lock: sets `found[i]` to `wanted[i]` where it is found. Each lookup is a
+    /// sequence of dependent memory accesses. All lookups advance together, one step at a time, so that their cache
+    /// misses overlap. The guards are taken after all frames are known, because taking a guard waits for all memory
+    /// accesses before it.
     pub(super) fn find_several(&self, wanted: &[(FrameKey, u64)], found: &mut [Option<Guard<Arc<Body>>>]) {
         let mut frames = [None; MOST_TOGETHER];
         for (frame, (_, hash)) in frames.iter_mut().zip(wanted) {
@@ -146,7 +154,7 @@ impl Table {
         for ((frame, (key, hash)), found) in frames.iter_mut().zip(wanted).zip(found.iter_mut()) {
             *found = match frame {
                 Some(first) if first.hash.load(Relaxed) == *hash => Some(first.block.load()),
-                // Not the first of its chain; its own frame has learnt of the hit.
+                // The block is not at the head of its chain. `find` records the hit in the block's own frame.
                 Some(_) => {
                     *frame = None;
                     self.find(*key, *hash)
@@ -164,7 +172,7 @@ impl Table {
         }
     }
 
-    /// The same for certain, under the chain's lock.
+    /// Looks up a block under the chain's lock. Misses only if the block is not cached.
     #[cold]
     pub(super) fn find_locked(&self, key: FrameKey, hash: u64) -> Option<Guard<Arc<Body>>> {
         let _chain = self.lock(hash);
@@ -176,7 +184,8 @@ impl Table {
         })
     }
 
-    /// The frame of a key; the chain is locked.
+    /// The frame of a key.
+    /// REQUIRES: the caller holds the lock of the chain of `hash`.
     fn number_of(&self, key: FrameKey, hash: u64) -> Option<u32> {
         let mut link = self.chains[self.chain(hash)].load(Relaxed);
         while let Some(number) = link.checked_sub(1) {
@@ -189,7 +198,8 @@ impl Table {
         None
     }
 
-    /// Puts a block into a frame that is in no chain, with so many chances; or hands out the block that is there already.
+    /// Puts a block into a frame that is in no chain, gives the frame `chances`, and links it. If the block is cached
+    /// already, returns the cached one.
     pub(super) fn link(&self, number: u32, hash: u64, body: &Arc<Body>, chances: u8) -> Result<(), Guard<Arc<Body>>> {
         let frame = self.frame(number);
         let before = frame.block.swap(body.clone());
@@ -201,7 +211,7 @@ impl Table {
         let first = &self.chains[self.chain(hash)];
         frame.chances.store(chances, Relaxed);
         frame.hash.store(hash, Relaxed);
-        // A reader that stands at the frame from its former chain follows this.
+        // A reader that reached the frame through its former chain follows this link.
         frame.next.store(first.load(Relaxed), Release);
         first.store(number + 1, Release);
         drop(chain);
@@ -209,7 +219,8 @@ impl Table {
         Ok(())
     }
 
-    /// Takes a frame out of its chain, which is locked; what its block was charged.
+    /// Takes a frame out of its chain. Returns the bytes that its block was charged.
+    /// REQUIRES: the caller holds the lock of the chain of `hash`.
     fn unlink(&self, number: u32, hash: u64) -> usize {
         let frame = self.frame(number);
         let mut link = &self.chains[self.chain(hash)];
@@ -217,24 +228,25 @@ impl Table {
             let before = link.load(Relaxed).checked_sub(1).expect("a frame is in the chain of its hash");
             link = &self.frame(before).next;
         }
-        // The frame's own link stays, for those who are just there.
+        // The frame keeps its own link for readers that are at it.
         link.store(frame.next.load(Relaxed), Release);
         frame.hash.store(NOWHERE, Relaxed);
         frame.block.load().cost()
     }
 
-    /// Lets go of the block that a frame held when it was taken out of its chain.
+    /// Drops the block that a frame still holds after it was taken out of its chain.
     pub(super) fn vacate(&self, number: u32) {
         self.frame(number).block.store(self.vacant.clone());
     }
 
-    /// Takes the frame of a key out: its number, and what its block was charged.
+    /// Takes the frame of a key out of its chain. Returns its number and the bytes that its block was charged.
     pub(super) fn remove(&self, key: FrameKey, hash: u64) -> Option<(u32, usize)> {
         let _chain = self.lock(hash);
         self.number_of(key, hash).map(|number| (number, self.unlink(number, hash)))
     }
 
-    /// The hand is at a frame: takes a chance from it, or, if it has none, takes it out of its chain: its hash, and what its block was charged.
+    /// Passes a frame with the hand: takes a chance from it, or, if it has none, takes it out of its chain. In the
+    /// second case, returns the hash of the block's key and the bytes that the block was charged.
     pub(super) fn pass(&self, number: u32) -> Option<(u64, usize)> {
         let frame = self.frame(number);
         let hash = frame.hash.load(Relaxed);
@@ -243,7 +255,7 @@ impl Table {
         }
         let chances = frame.chances.load(Relaxed);
         if chances > 0 {
-            // If it is hit in between, the hit counts as one before.
+            // A hit between the load and the store is lost; it counts as a hit before the load.
             frame.chances.store(chances - 1, Relaxed);
             return None;
         }
@@ -253,7 +265,7 @@ impl Table {
 }
 
 impl Frame {
-    /// Gives the chances back. A frame that is hit all the time is only read.
+    /// Sets the chances to their maximum. A frame that is hit repeatedly is only read, not written.
     #[inline]
     fn hit(&self, chances: u8) {
         if self.chances.load(Relaxed) < chances && !SeededBug::HitNotNoted.is_on() {
@@ -267,7 +279,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_dense() {
+    fn frame_numbers_map_to_consecutive_positions() {
         let mut before = None;
         for number in 0..10_000 {
             let (segment, at) = Table::place(number);

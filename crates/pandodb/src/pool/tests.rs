@@ -34,8 +34,8 @@ fn a_block_is_loaded_once_and_known_by_owner_and_page() {
 }
 
 #[test]
-fn several_are_found_as_each_alone() {
-    // Three blocks a chain, so that most are not the first of theirs.
+fn peek_several_finds_the_same_blocks_as_peek() {
+    // Three blocks a chain, so that most of them are not at the head of a chain.
     let pool = Pool::new(64 * (PAGE + OVERHEAD));
     pool.set_capacity(1 << 20);
     let fill = |page: u64| (page % 251) as u8;
@@ -55,7 +55,7 @@ fn several_are_found_as_each_alone() {
 }
 
 #[test]
-fn what_is_lent_is_evicted_and_comes_back() {
+fn reserving_evicts_blocks_and_releasing_restores_the_capacity() {
     let pool = Pool::new(1 << 20);
     let fill = |from: u64| {
         (from..from + 300).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(1, 1))))
@@ -65,7 +65,7 @@ fn what_is_lent_is_evicted_and_comes_back() {
     assert!(pool.stats().bytes <= 512 << 10 && pool.stats().capacity == 512 << 10);
     fill(1_000);
     assert!(pool.stats().bytes <= 512 << 10, "{:?}", pool.stats());
-    // A quarter stays, whatever is asked for.
+    // Blocks keep a quarter of the capacity, however much is reserved.
     pool.lend(4 << 20);
     let stats = pool.stats();
     assert!(stats.bytes <= 256 << 10 && stats.blocks > 40 && !pool.has_room(128 << 10), "{stats:?}");
@@ -84,7 +84,7 @@ fn a_failed_load_caches_nothing() {
 }
 
 #[test]
-fn the_capacity_holds_and_what_is_hit_stays() {
+fn the_capacity_is_kept_and_blocks_that_are_hit_stay() {
     let pool = Pool::new(1 << 20);
     for page in 0..32 {
         pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(9, 1));
@@ -123,7 +123,7 @@ fn blocks_above_the_leaves_outlive_leaves_that_are_hit() {
 }
 
 #[test]
-fn what_is_offered_and_not_asked_for_goes_first() {
+fn offered_blocks_that_are_not_requested_are_evicted_first() {
     let pool = Pool::new(64 * (PAGE + OVERHEAD));
     assert!(pool.has_room(64 * PAGE) && !pool.has_room(65 * PAGE));
     for page in 0..32 {
@@ -134,7 +134,7 @@ fn what_is_offered_and_not_asked_for_goes_first() {
     let asked = pool.peek(OWNER, PageNo(3)).expect("there is room for all");
     assert_eq!(asked[0], 3);
     pool.offer(OWNER, addr(3, 1), Keep::Long, &buf(99, 1));
-    assert_eq!(pool.peek(OWNER, PageNo(3)).unwrap()[0], 3, "what is there stays");
+    assert_eq!(pool.peek(OWNER, PageNo(3)).unwrap()[0], 3, "a cached block is not replaced");
     for page in 200..231 {
         pool.insert(OWNER, addr(page, 1), Keep::Long, &buf(0, 1));
     }
@@ -188,7 +188,7 @@ fn threads_that_miss_together_share_one_block() {
 }
 
 #[test]
-fn blocks_of_all_sizes_come_and_go_under_their_readers() {
+fn readers_see_the_right_bytes_while_blocks_of_all_sizes_are_evicted() {
     let pool = Pool::new(96 * (PAGE + OVERHEAD));
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
@@ -202,7 +202,7 @@ fn blocks_of_all_sizes_come_and_go_under_their_readers() {
                     let block =
                         pool.get(OWNER, addr(page, pages), keep, || Ok(buf(page as u8, pages as usize))).unwrap();
                     assert!(block.pages() == pages && block.iter().all(|&byte| byte == page as u8));
-                    // More of them than a thread has slots: the rest are counted.
+                    // More blocks than a thread has slots: the rest are reference-counted.
                     held.push(if i % 3 == 0 { block.keep() } else { block });
                     if held.len() > 12 {
                         held.drain(..).for_each(|block| assert!(block.iter().all(|&byte| byte == block[0])));
@@ -217,11 +217,11 @@ fn blocks_of_all_sizes_come_and_go_under_their_readers() {
     let stats = pool.stats();
     assert!(stats.bytes <= stats.capacity && stats.evictions > 1_000, "{stats:?}");
     pool.set_capacity(0);
-    assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0), "what was charged is given back");
+    assert_eq!((pool.stats().bytes, pool.stats().blocks), (0, 0), "evicting all blocks releases all charged bytes");
 }
 
 #[test]
-fn a_pool_that_grows_finds_all_in_longer_chains() {
+fn lookups_find_all_blocks_after_the_pool_has_grown() {
     let pool = Pool::new(8 * (PAGE + OVERHEAD));
     pool.set_capacity(20_000 * (PAGE + OVERHEAD));
     for page in 0..10_000 {
@@ -231,7 +231,7 @@ fn a_pool_that_grows_finds_all_in_longer_chains() {
 }
 
 #[test]
-fn a_block_that_does_not_fit_is_handed_out_and_charged_to_nobody() {
+fn a_block_that_does_not_fit_is_returned_and_not_charged() {
     let pool = Pool::new(0);
     let block = pool.get(OWNER, addr(1, 1), Keep::Long, || Ok(buf(3, 1))).unwrap();
     assert_eq!((block[0], pool.stats().bytes, pool.stats().blocks), (3, 0, 0));

@@ -1,7 +1,7 @@
-//! What a compaction keeps of a key's messages, and of range tombstones.
+//! [`fold_key`] and [`prune_tombstones`]: the messages of a key, and the range tombstones, that a compaction must keep.
 //!
-//! The live snapshots cut the seqnos into *stripes*. Two messages of one stripe are visible to the same read points, so a
-//! stripe needs no more than one answer: its newest base, or its merges folded into one.
+//! The live snapshots divide the seqnos into *stripes*. Two messages of one stripe are visible to the same read points,
+//! so a stripe needs at most one answer: its newest base, or its merges folded into one.
 //!
 //! ```text
 //!   seqno      1    4     6      9       12      15 … horizon 16 | 17 | 18
@@ -9,22 +9,24 @@
 //!   stripe     0    0     1      1       2       2                 3    4
 //! ```
 //!
-//! Readers that hold no snapshot read at the horizon or later. So every message above the horizon is a stripe of its own
-//! and is kept as it is.
+//! Readers without a snapshot read at the horizon or later. So every message above the horizon is a stripe of its own
+//! and is kept unchanged.
 //!
-//! [`fold_key`], stripe by stripe, newest first:
+//! Steps of [`fold_key`], for each stripe, newest first:
 //!
-//! 1. A range tombstone of the stripe is a delete at its seqno: what is older in the stripe goes. The tombstone itself
-//!    is not a message of the key; [`prune_tombstones`] decides about it.
-//! 2. The newest base stays, what is below it goes. Merges above it are applied to it: to the value of a put, to nothing
-//!    above a delete or the tombstone. A large value is not read for that: it stays, and so do the merges.
-//! 3. Merges without a base are combined with their neighbours where the operator can. If nothing older exists anywhere
-//!    (`bottom`) they are applied to nothing instead.
-//! 4. At the bottom, deletes that no message is below any more go.
+//! 1. A range tombstone of the stripe acts as a delete at its seqno: older messages of the stripe are dropped. The
+//!    tombstone itself is not a message of the key; [`prune_tombstones`] decides about it.
+//! 2. The newest base is kept; messages below it are dropped. Merges above it are applied to it: to the value of a put,
+//!    or to no value above a delete or a tombstone. A large value is not read for this: it is kept, and so are the
+//!    merges above it.
+//! 3. Merges without a base are combined with their neighbours if the operator can. If nothing older exists anywhere
+//!    (`bottom`), they are applied to no value instead.
+//! 4. At the bottom, deletes with no message below them are dropped.
 //!
-//! Invariants: the messages that stay are answers to the same questions as those that came (see the module above); a
-//! fold takes the seqno of its newest message, so seqnos stay within their container's range; a stripe whose operator
-//! fails or is not registered keeps its merges one by one; every large value that goes is reported.
+//! Invariants: each read point sees the same before and after a fold (see the module above); a folded message has the
+//! seqno of its newest message, so seqnos stay within the range of their container; a stripe whose operator fails or is
+//! not registered keeps its merges one by one; every large value that is dropped is reported. Source: the upserts of
+//! 000 Table 5.1.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -32,20 +34,21 @@ use std::ops::Range;
 use super::operator::Operator;
 use crate::base::{BlobRef, Entry, Fragments, Kind, RangeTombstone, Result, SeededBug, Seqno};
 
-/// Rounds of combining neighbours: each halves the operands if all combine.
+/// The most rounds of combining neighbours. Each round halves the number of operands if all combine.
 const COMBINE_ROUNDS: usize = 32;
 
-/// The read points that must stay exact.
+/// The read points whose results must not change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stripes {
-    /// Live snapshots, ascending. A message is visible to a snapshot that is not below its seqno.
+    /// Live snapshots, ascending. A message is visible to a snapshot at or above its seqno.
     pub snapshots: Vec<Seqno>,
-    /// Whoever reads without a snapshot reads at this point or later.
+    /// Readers without a snapshot read at this point or later.
     pub horizon: Seqno,
 }
 
 impl Stripes {
-    /// The stripe of a message: the older, the smaller; 0 for what all read points see. O(log s).
+    /// The number of a message's stripe. Older stripes have smaller numbers; all read points see the messages of stripe
+    /// 0. O(log s).
     #[inline]
     pub fn stripe_of(&self, seqno: Seqno) -> u64 {
         if seqno > self.horizon {
@@ -55,23 +58,23 @@ impl Stripes {
     }
 }
 
-/// Where the message that stays has its value.
+/// The origin of a message that is kept.
 #[derive(Clone, Debug)]
 enum Source {
-    /// It is a message of the group, unchanged.
+    /// A message of the group, unchanged.
     Input(usize),
-    /// It is a fold: its bytes in the output's buffer.
+    /// A folded message; its value is in the output's buffer.
     Folded { kind: Kind, seqno: Seqno, bytes: Range<usize> },
 }
 
-/// What [`fold_key`] found; reused from key to key.
+/// The result of [`fold_key`]; reused from key to key.
 #[derive(Clone, Debug, Default)]
 pub struct FoldOutput {
     kept: Vec<Source>,
     bytes: Vec<u8>,
-    /// Large values of messages that were dropped, of all keys since the caller last took them.
+    /// Large values of dropped messages, of all keys since the caller last emptied the list.
     pub dropped_blobs: Vec<BlobRef>,
-    /// How often an operator failed, and the messages therefore stayed unfolded.
+    /// The number of failed calls of an operator, after which messages stayed unfolded.
     pub failures: u64,
 }
 
@@ -81,17 +84,18 @@ impl FoldOutput {
         FoldOutput::default()
     }
 
-    /// The number of messages that stay of the last key.
+    /// The number of messages of the last key that are kept.
     pub fn len(&self) -> usize {
         self.kept.len()
     }
 
-    /// Whether nothing stays of the last key.
+    /// Whether no message of the last key is kept.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// The messages that stay, newest first. `group` is what was folded: messages that stay unchanged are not copied.
+    /// The messages that are kept, newest first. `group` is the group that was folded; unchanged messages are taken
+    /// from it.
     pub fn entries<'a>(&'a self, group: &'a [Entry<'a>]) -> impl Iterator<Item = Entry<'a>> {
         self.kept.iter().map(move |source| match source {
             Source::Input(i) => group[*i],
@@ -113,18 +117,20 @@ impl FoldOutput {
 
     fn drop_all(&mut self, dropped: &[Entry<'_>]) {
         for entry in dropped.iter().filter(|entry| entry.kind == Kind::BlobPut) {
-            // Whoever read the message has decoded the reference already; one that names nothing frees nothing.
+            // Readers of the message have decoded the reference before. A malformed reference refers to nothing, so
+            // nothing is to be freed.
             self.dropped_blobs.extend(BlobRef::decode(entry.value).ok());
         }
     }
 }
 
-/// Finds the least messages that answer every read point like `group`, the messages of one key, newest first.
+/// Computes the fewest messages that give the same result at every read point as `group`, the messages of one key,
+/// newest first.
 ///
-/// `tombs` are the seqnos of the range tombstones among the same inputs that cover the key, newest first. `bottom` says
-/// that nothing older than the inputs exists for the key. Without an operator merges are kept as they are. The result
-/// replaces the one of the last key in `out`; blobs and failures add up. Costs one full merge a stripe at most; nothing is
-/// allocated for a key with a single put.
+/// `tombs` are the seqnos of the range tombstones among the same inputs that cover the key, newest first. `bottom`
+/// means that nothing older than the inputs exists for the key. Without an operator, merges are kept unchanged. The
+/// result replaces that of the last key in `out`; dropped blobs and failures accumulate. Costs at most one full merge a
+/// stripe. Allocates nothing for a key with a single put.
 pub fn fold_key(
     group: &[Entry<'_>],
     tombs: &[Seqno],
@@ -174,7 +180,7 @@ struct Stripe<'a> {
     operator: Option<&'a Operator>,
     /// The newest range tombstone of the stripe; 0: none.
     floor: Seqno,
-    /// Nothing older exists, in no stripe.
+    /// Set if nothing older exists in any stripe.
     ground: bool,
 }
 
@@ -196,7 +202,7 @@ impl Stripe<'_> {
         out.drop_all(&self.group[base + 1..dead]);
         let merges = live.start..base;
         match self.group[base].kind {
-            // Reading the value would make a compaction pay for what it only has to pass on.
+            // Do not read the large value: a compaction only passes it on.
             Kind::BlobPut => self.combine(merges, out),
             Kind::Put if self.apply(merges.clone(), Some(self.group[base].value), out) => return,
             Kind::Delete if self.apply(merges.clone(), None, out) => return,
@@ -206,8 +212,8 @@ impl Stripe<'_> {
         out.keep(base..base + 1);
     }
 
-    /// Applies merges to `base` and keeps the result. False, and nothing is kept: there are no merges, or no operator, or
-    /// it failed.
+    /// Applies merges to `base` and keeps the result. Returns `false`, and keeps nothing, if there are no merges or no
+    /// operator, or if the operator fails.
     fn apply(&self, merges: Range<usize>, base: Option<&[u8]>, out: &mut FoldOutput) -> bool {
         let (Some(operator), merges @ [newest, ..]) = (self.operator, &self.group[merges]) else { return false };
         let operands: Vec<&[u8]> = merges.iter().rev().map(|entry| entry.value).collect();
@@ -222,7 +228,7 @@ impl Stripe<'_> {
         true
     }
 
-    /// Keeps merges whose base is not known here, combined where the operator can.
+    /// Keeps merges whose base is unknown here, combined if the operator can.
     fn combine(&self, merges: Range<usize>, out: &mut FoldOutput) {
         let (Some(operator), true) = (self.operator, merges.len() > 1) else { return out.keep(merges) };
         let Ok(operands) = combine(operator, &self.group[merges.clone()]) else {
@@ -239,16 +245,16 @@ impl Stripe<'_> {
     }
 }
 
-/// An operand on its way through the rounds of [`combine`].
+/// An operand in the rounds of [`combine`].
 struct Operand<'a> {
-    /// The place of its newest message among the merges.
+    /// The index of its newest message among the merges.
     newest: usize,
-    /// Borrowed: still that one message.
+    /// Borrowed if the operand is a single message, owned if it is combined.
     bytes: Cow<'a, [u8]>,
 }
 
-/// Combines neighbours, pairs first, then pairs of pairs, so that long operands are copied a logarithmic number of times
-/// and not once for each short one.
+/// Combines neighbours: first pairs, then pairs of pairs, so that a long operand is copied a logarithmic number of
+/// times and not once for each short operand.
 fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<'a>>> {
     let mut operands: Vec<Operand<'a>> =
         merges.iter().enumerate().map(|(newest, e)| Operand { newest, bytes: Cow::Borrowed(e.value) }).collect();
@@ -278,9 +284,10 @@ fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<
     Ok(operands)
 }
 
-/// The range tombstones that must outlive a compaction whose inputs hold `tombs`: of each stripe the newest of each
-/// place, disjoint and in key order, newer stripes first. At the bottom those of stripe 0 vanish with what they covered;
-/// `bottom` says that nothing older than the inputs exists for any key under them. O(n log² n).
+/// The range tombstones that must be kept after a compaction whose inputs hold `tombs`: for each stripe and key, the
+/// newest one; disjoint and in key order, newer stripes first. At the bottom those of stripe 0 are dropped with the
+/// messages that they cover. `bottom` means that nothing older than the inputs exists for any key that they cover. O(n
+/// log² n).
 pub fn prune_tombstones(tombs: &[RangeTombstone], stripes: &Stripes, bottom: bool) -> Vec<RangeTombstone> {
     let mut tombs: Vec<(u64, &RangeTombstone)> = tombs.iter().map(|t| (stripes.stripe_of(t.seqno), t)).collect();
     tombs.sort_by_key(|&(stripe, _)| std::cmp::Reverse(stripe));

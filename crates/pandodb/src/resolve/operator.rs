@@ -1,21 +1,24 @@
-//! Merge operators: how an operand changes a value without anybody reading it at write time.
+//! Merge operators: functions that change a value by an operand, so that the writer need not read the value.
 //!
-//! A write leaves an operand. Reads and compactions fold operands into values, at places and in groups that depend on
-//! how compactions happen to run, so an operator must not care:
+//! A write leaves an operand. Reads and compactions fold operands into values. Which operands are folded together
+//! depends on the timing of compactions, so an operator must satisfy these invariants:
 //!
-//! * **total**: an answer for every base and every operand, also for operands that an older version accepted;
-//! * **deterministic**: the same answer every time, on every machine, from nothing but the arguments;
-//! * **composable**: folding some operands into a value and the rest later gives what folding all at once gives;
-//! * **associative** where [`MergeOperator::partial_merge`] answers: two neighbouring operands and their combination do the
-//!   same to every base, in every neighbourhood;
-//! * **self-contained**: it calls into no store, and starts no thread that does and waits for it. It runs inside reads and inside
-//!   steps of background work that closes wait for, so a call could wait for itself: each one fails with [`Error::Reentrant`]
-//!   ([`in_operator`]).
+//! * **total**: it has a result for every base and every operand, also for operands that an older version accepted;
+//! * **deterministic**: the same arguments give the same result every time, on every machine;
+//! * **composable**: folding some operands into a value and the rest later gives the same as folding all at once;
+//! * **associative**, if it implements [`MergeOperator::partial_merge`]: replacing two neighbouring operands by their
+//!   combination does not change the result, for any base and any other operands;
+//! * **self-contained**: it calls no store, and waits for no thread that does. It runs inside reads and inside steps of
+//!   background work that closing waits for, so a call could wait for itself. Each such call fails with
+//!   [`Error::Reentrant`] ([`in_operator`]).
 //!
-//! [`Operator`] is what the engine calls: it catches panics and refuses results over [`MAX_VALUE`], so that the worst a
-//! bad operator does is that its keys cannot be read. Nothing is lost, since a failed fold keeps its messages.
+//! [`Operator`] wraps an operator for the engine: it catches panics and refuses results over [`MAX_VALUE`]. A bad
+//! operator can at worst make its keys unreadable. No data is lost, because a failed fold keeps its messages.
 //!
-//! Source: the upserts of 000 Table 5.1. The blind update "if absent" there is one of the built-in operators: [`PutIfAbsent`].
+//! Steps of a call: mark the thread as inside an operator, call the operator, convert a panic or an oversized result
+//! into [`Error::OperatorFailed`].
+//!
+//! Source: the upserts of 000 Table 5.1. Its blind update "if absent" is the built-in operator [`PutIfAbsent`].
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,15 +28,16 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 
 /// Folds operands into values.
 ///
-/// Reads and compactions fold at places and in groups that depend on how compactions happen to run, so an operator must
-/// be *total* (an answer for every base and every operand, also those of older versions), *deterministic*, *composable*
-/// (folding some operands now and the rest later gives what folding all at once gives), and *associative* where it
-/// offers [`MergeOperator::partial_merge`]. A panic in it is caught, and fails the read or compaction that called it with
-/// [`Error::OperatorFailed`]; before that, Rust's panic hook runs as for any panic, which prints to stderr unless the
-/// program has set another.
+/// Which operands reads and compactions fold together depends on the timing of compactions. So an operator must be
+/// *total* (it has a result for every base and every operand, also those of older versions), *deterministic*,
+/// *composable* (folding some operands now and the rest later gives the same as folding all at once), and, if it
+/// implements [`MergeOperator::partial_merge`], *associative*. A panic in an operator is caught, and the read or
+/// compaction that called it fails with [`Error::OperatorFailed`]. Rust's panic hook runs first, as for any panic; it
+/// prints to stderr unless the program has set another hook.
 ///
-/// It is also *self-contained*: it uses nothing but its arguments. A store that it calls, its own or another one, refuses with
-/// [`Error::Reentrant`]. A thread that it starts and waits for must not call one either: that is not noticed, and may never end.
+/// It must also be *self-contained*: it uses nothing but its arguments. A call of any store from inside an operator
+/// fails with [`Error::Reentrant`]. An operator must also not wait for a thread that calls a store: this is not
+/// detected and may block forever.
 ///
 /// A keyspace stores the name and version of its operator; register your own with
 /// [`StoreBuilder::operator`](crate::StoreBuilder::operator) each time the store is opened.
@@ -50,7 +54,7 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 ///         Ok(())
 ///     }
 ///     fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
-///         // Of equally long ones the first: so it does not matter how they are grouped.
+// Of equally long values the first wins, so that the grouping does not matter.
 ///         let all = base.into_iter().chain(operands.iter().copied());
 ///         all.reduce(|best, next| if next.len() > best.len() { next } else { best }).map(<[u8]>::to_vec)
 ///     }
@@ -71,35 +75,35 @@ pub trait MergeOperator: Send + Sync + 'static {
     /// The name that the catalogue stores with the keyspace.
     fn name(&self) -> &str;
 
-    /// Grows when the meaning of operands changes.
+    /// The version of the operator. Increase it when the meaning of operands changes.
     fn version(&self) -> u32 {
         1
     }
 
-    /// Whether `operand` may be committed; if not, why. Called before a write is accepted.
+    /// Checks whether `operand` may be committed; returns the reason if not. Called before a write is accepted.
     fn validate(&self, operand: &[u8]) -> Result<(), String>;
 
-    /// Whether `value` may be put into a keyspace with this operator; if not, why. Called before a put is accepted. The
-    /// default accepts every value. [`MergeOperator::full_merge`] has to answer for refused values all the same: an older
-    /// version of the operator may have accepted them.
+    /// Checks whether `value` may be put into a keyspace with this operator; returns the reason if not. Called before a
+    /// put is accepted. The default accepts every value. [`MergeOperator::full_merge`] must have a result for refused
+    /// values all the same, because an older version of the operator may have accepted them.
     fn validate_value(&self, value: &[u8]) -> Result<(), String> {
         let _ = value;
         Ok(())
     }
 
-    /// The value of `key` after `operands`, oldest first and at least one, are applied to `base`, the value before them.
-    /// `None`: the key has no value then.
+    /// The value of `key` after `operands` were applied to `base`, the value before them. There is at least one
+    /// operand; the oldest is first. `None` means that the key has no value afterwards.
     fn full_merge(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>>;
 
-    /// One operand that does what `older` and then `newer` do; `None` if there is none, or none that is worth it. A result
-    /// over [`MAX_OPERAND`] bytes is not used.
+    /// One operand with the effect of `older` followed by `newer`; `None` if there is none, or if combining is not
+    /// worthwhile. A result over [`MAX_OPERAND`] bytes is not used.
     fn partial_merge(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
         let _ = (key, older, newer);
         None
     }
 }
 
-/// An operator that is shared.
+/// A shared operator.
 impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
     fn name(&self) -> &str {
         (**self).name()
@@ -123,15 +127,17 @@ impl<T: MergeOperator + ?Sized> MergeOperator for Arc<T> {
 
 /// Adds 64-bit unsigned numbers.
 ///
-/// **A sum wraps around** at 2^64 without an error: use it where that cannot happen. Operands and values have 8 bytes, little-endian (`to_le_bytes`); a put or merge of another length is refused. A base of
-/// another length, from a version that accepted it, counts as 0.
+/// **A sum wraps around** at 2^64 without an error; do not use this operator where a sum may get so large. Operands and
+/// values have 8 bytes, little-endian (`to_le_bytes`); a put or merge of another length is refused. A base of another
+/// length, which an older version may have accepted, counts as 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddU64;
 
 /// Adds 64-bit signed numbers.
 ///
-/// **A sum wraps around** at ±2^63 without an error: use it where that cannot happen. Operands and values have 8 bytes, little-endian, in two's complement (`to_le_bytes`); a put or merge of another length
-/// is refused. A base of another length, from a version that accepted it, counts as 0.
+/// **A sum wraps around** at ±2^63 without an error; do not use this operator where a sum may get so large. Operands
+/// and values have 8 bytes, little-endian, in two's complement (`to_le_bytes`); a put or merge of another length is
+/// refused. A base of another length, which an older version may have accepted, counts as 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddI64;
 
@@ -147,22 +153,23 @@ pub struct Min;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Max;
 
-/// Appends to the value. What goes beyond [`MAX_VALUE`] bytes is cut off, wherever the operands are folded.
+/// Appends to the value. The value is truncated to [`MAX_VALUE`] bytes, with the same result however operands are
+/// grouped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Append;
 
-/// Combines byte by byte with *or*; the shorter one is padded with zeros at its end.
+/// Combines byte strings by bitwise *or*. The shorter one is padded with zeros at its end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BitOr;
 
-/// Gives the key a value unless it has one: the base wins, then the oldest operand.
+/// Sets the value of a key that has none. The base wins, then the oldest operand.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PutIfAbsent;
 
-/// The names that [`builtin`] knows.
+/// The names of the built-in operators.
 pub const BUILTIN_NAMES: [&str; 7] = ["add_u64", "add_i64", "min", "max", "append", "bit_or", "put_if_absent"];
 
-/// The built-in operator of that name.
+/// The built-in operator of this name.
 pub fn builtin(name: &str) -> Option<Arc<dyn MergeOperator>> {
     Some(match name {
         "add_u64" => Arc::new(AddU64),
@@ -176,12 +183,12 @@ pub fn builtin(name: &str) -> Option<Arc<dyn MergeOperator>> {
     })
 }
 
-/// The number in `bytes`; 0 if they are not a number.
+/// The number in `bytes`; 0 if they are not 8 bytes.
 fn number(bytes: &[u8]) -> u64 {
     bytes.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Sums as bytes. Two's complement adds signed and unsigned numbers alike.
+/// The sum of numbers, as bytes. Addition in two's complement is the same for signed and unsigned numbers.
 fn sum<'a>(numbers: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     numbers.map(number).fold(0, u64::wrapping_add).to_le_bytes().to_vec()
 }
@@ -277,7 +284,7 @@ impl MergeOperator for Append {
         Some(value)
     }
     fn partial_merge(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
-        // Cutting here would not be associative: what is cut off could have been followed by room.
+        // Truncating here would not be associative: another grouping may keep the truncated bytes.
         (older.len() + newer.len() <= MAX_OPERAND).then(|| [older, newer].concat())
     }
 }
@@ -316,7 +323,7 @@ impl MergeOperator for PutIfAbsent {
     }
 }
 
-/// A registered operator as the engine calls it: contained, so that it can fail but not break anything.
+/// A registered operator as the engine calls it. Its failures are contained.
 #[derive(Clone)]
 pub struct Operator {
     operator: Arc<dyn MergeOperator>,
@@ -345,8 +352,8 @@ impl Operator {
         self.version
     }
 
-    /// Whether `operand` may be committed: at most [`MAX_OPERAND`] bytes and accepted by the operator. Otherwise
-    /// [`Error::InvalidArgument`]; [`Error::OperatorFailed`] if the operator panics.
+    /// Checks that `operand` may be committed: it has at most [`MAX_OPERAND`] bytes and the operator accepts it. Fails
+    /// with [`Error::InvalidArgument`] if not, or with [`Error::OperatorFailed`] if the operator panics.
     pub fn validate(&self, operand: &[u8]) -> Result<()> {
         let refuse = |detail: &str| Error::invalid(format!("merge operand for `{}`: {detail}", self.name));
         if operand.len() > MAX_OPERAND {
@@ -355,15 +362,15 @@ impl Operator {
         self.contain(|operator| operator.validate(operand))?.map_err(|detail| refuse(&detail))
     }
 
-    /// Whether `value` may be put: accepted by the operator. Otherwise [`Error::InvalidArgument`];
+    /// Checks that the operator accepts `value`. Fails with [`Error::InvalidArgument`] if not, or with
     /// [`Error::OperatorFailed`] if the operator panics.
     pub fn validate_value(&self, value: &[u8]) -> Result<()> {
         let refuse = |detail: String| Error::invalid(format!("value in a keyspace with `{}`: {detail}", self.name));
         self.contain(|operator| operator.validate_value(value))?.map_err(refuse)
     }
 
-    /// The value after `operands`, oldest first and at least one, are applied to `base`. [`Error::OperatorFailed`] if the
-    /// operator panics or makes a value over [`MAX_VALUE`].
+    /// The value after `operands` were applied to `base`. There is at least one operand; the oldest is first. Fails
+    /// with [`Error::OperatorFailed`] if the operator panics or returns a value over [`MAX_VALUE`].
     pub fn full(&self, key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Result<Option<Vec<u8>>> {
         assert!(!operands.is_empty(), "a merge needs an operand");
         let value = self.contain(|operator| operator.full_merge(key, base, operands))?;
@@ -375,8 +382,8 @@ impl Operator {
         }
     }
 
-    /// One operand in place of two neighbours, if the operator has one of at most [`MAX_OPERAND`] bytes.
-    /// [`Error::OperatorFailed`] if it panics or makes a value over [`MAX_VALUE`].
+    /// One operand that replaces two neighbours, if the operator has one of at most [`MAX_OPERAND`] bytes. Fails with
+    /// [`Error::OperatorFailed`] if the operator panics or returns an operand over [`MAX_VALUE`].
     pub fn partial(&self, key: &[u8], older: &[u8], newer: &[u8]) -> Result<Option<Vec<u8>>> {
         let operand = self.contain(|operator| operator.partial_merge(key, older, newer))?;
         match operand {
@@ -387,8 +394,8 @@ impl Operator {
         }
     }
 
-    /// Calls the operator. State that it shares with itself may be left half changed by a panic; that it stays total all
-    /// the same is its own duty, and the engine shares none with it.
+    /// Calls the operator and catches a panic. A panic may leave the operator's own shared state half changed; staying
+    /// total afterwards is the operator's responsibility. The engine shares no state with it.
     fn contain<T>(&self, call: impl FnOnce(&dyn MergeOperator) -> T) -> Result<T> {
         let _running = Running::begin();
         catch_unwind(AssertUnwindSafe(|| call(&*self.operator))).map_err(|panic| self.failed(panic_words(&*panic)))
@@ -406,11 +413,11 @@ impl fmt::Debug for Operator {
 }
 
 thread_local! {
-    /// How many operators this thread is in the middle of.
+    /// The number of nested operator calls on this thread.
     static RUNNING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Notes that an operator runs on this thread, until it is dropped.
+/// Marks this thread as inside an operator until it is dropped.
 struct Running;
 
 impl Running {
@@ -426,14 +433,14 @@ impl Drop for Running {
     }
 }
 
-/// Whether this thread is in the middle of a merge operator: then it may not use a store.
+/// Whether this thread is inside a merge operator. It may not use a store then.
 #[inline]
 pub fn in_operator() -> bool {
     RUNNING.get() > 0
 }
 
-/// What a panic said.
+/// The message of a panic, as an error detail.
 fn panic_words(panic: &(dyn Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("it panicked: {}", words.unwrap_or("without words"))
+    format!("it panicked: {}", words.unwrap_or("no message"))
 }

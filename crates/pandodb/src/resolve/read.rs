@@ -1,33 +1,35 @@
-//! [`Gather`]: the operands that a reader meets on its way from a key's newest visible message to its base.
+//! [`Gather`]: the operands that a reader collects between a key's newest visible message and its base.
 //!
-//! The reader walks containers newest to oldest and stops at the first base (put, large value, delete, covering range
-//! tombstone) or at the end. Without operands the base is the answer as it lies, and nothing was copied here. With
-//! operands, [`Gather::fold`] applies them.
+//! Steps: the reader walks the containers from newest to oldest, calls [`Gather::push`] for each message of the key,
+//! and stops at the first base (put, large value, delete, covering range tombstone) or at the end. Without operands the
+//! base is the result, and nothing was copied. With operands, [`Gather::fold`] applies them.
+//!
+//! Invariant: operands are kept from newest to oldest; `ends` ascends. Source: the upserts of 000 Table 5.1.
 
 use super::operator::Operator;
 use crate::base::{Error, Kind, Result};
 
-/// Operands of one key, gathered newest to oldest. Allocates with the first one.
+/// Operands of one key, from newest to oldest. Allocates when the first operand is added.
 #[derive(Clone, Debug, Default)]
 pub struct Gather {
     bytes: Vec<u8>,
-    /// Where each operand ends in `bytes`, newest first.
+    /// The end of each operand in `bytes`, newest first.
     ends: Vec<usize>,
 }
 
 impl Gather {
-    /// Nothing gathered.
+    /// No operands.
     pub fn new() -> Gather {
         Gather::default()
     }
 
-    /// Forgets what was gathered, keeps the memory.
+    /// Removes the operands and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
     }
 
-    /// Whether there are no operands: then the base is the answer.
+    /// Whether there are no operands. The base is then the result.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -38,7 +40,8 @@ impl Gather {
         self.ends.len()
     }
 
-    /// Takes the key's next older message. True: it is a base, and nothing older matters. An operand is copied.
+    /// Adds the key's next older message. Returns `true` if it is a base, so that older messages do not matter. Copies
+    /// an operand.
     #[inline]
     pub fn push(&mut self, kind: Kind, value: &[u8]) -> bool {
         debug_assert_ne!(kind, Kind::RangeDelete, "range tombstones are kept apart");
@@ -48,17 +51,18 @@ impl Gather {
         kind != Kind::Merge
     }
 
-    /// Takes an operand that is older than all before.
+    /// Adds an operand that is older than all others.
     pub fn push_merge(&mut self, operand: &[u8]) {
         self.bytes.extend_from_slice(operand);
         self.ends.push(self.bytes.len());
     }
 
-    /// The value of `key` once the operands are applied to `base`; `None` if it then has none. `missing` makes the error
-    /// for operands without an operator ([`Error::OperatorMissing`]); [`Error::OperatorFailed`] comes from the operator.
+    /// The value of `key` after the operands were applied to `base`; `None` if it has no value afterwards. Fails with
+    /// the error that `missing` returns ([`Error::OperatorMissing`]) if there is no operator, or with
+    /// [`Error::OperatorFailed`] from the operator.
     ///
     /// # Panics
-    /// If there are no operands: the base is the answer, and the caller has it without a copy.
+    /// If there are no operands. The caller then has the result already, without a copy.
     pub fn fold(
         &self,
         key: &[u8],

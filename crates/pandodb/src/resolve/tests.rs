@@ -1,4 +1,4 @@
-//! The golden invariant on random histories, and the laws of the built-in operators.
+//! Tests of the main invariant on random histories, and of the laws of the built-in operators.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::base::{BlobRef, Entry, Error, KeyRange, Kind, MAX_OPERAND, MAX_VALUE,
 
 const KEY: &[u8] = b"key";
 
-/// What happened at one seqno.
+/// An event at one seqno.
 #[derive(Clone, Debug)]
 enum Event {
     Message(Kind, Vec<u8>),
@@ -25,7 +25,7 @@ fn blob(seqno: u64) -> Vec<u8> {
     out
 }
 
-/// A short history, newest first: seqnos 1, 2, 3, … or, with `sparse`, 1, 4, 7, ….
+/// A random short history, newest first. Seqnos begin at 1 and have a fixed gap of 1 to 3.
 fn history(max: usize) -> impl Strategy<Value = History> {
     let event = prop_oneof![
         3 => any::<u8>().prop_map(|n| (Kind::Put, i64::from(n).to_le_bytes().to_vec())),
@@ -48,12 +48,12 @@ fn history(max: usize) -> impl Strategy<Value = History> {
     })
 }
 
-/// What a reader sees.
+/// The result of a read.
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
     Value(Vec<u8>),
-    /// A large value by its reference, and what the operands above it make of a stand-in for it.
+    /// A large value by its reference, and the result of applying its operands to a substitute value, if there are any.
     Large(Vec<u8>, Option<Vec<u8>>),
 }
 
@@ -103,7 +103,7 @@ fn compact(history: &History, stripes: &Stripes, bottom: bool, operator: Option<
     fold_key(&group, &tombs, stripes, bottom, operator, &mut out);
     let kept: Vec<Entry<'_>> = out.entries(&group).collect();
     assert_eq!(kept.len(), out.len());
-    // Large values are either kept or reported.
+    // Each large value is either kept or reported.
     let blobs = |entries: &[Entry<'_>]| entries.iter().filter(|e| e.kind == Kind::BlobPut).count();
     assert_eq!(blobs(&group), blobs(&kept) + out.dropped_blobs.len());
     let ranges: Vec<RangeTombstone> =
@@ -131,7 +131,7 @@ impl MergeOperator for NoPartial {
     }
 }
 
-/// Sets the key to a count of its operands; a zero operand takes the value away.
+/// Appends operands to the value. An operand whose first byte is a multiple of 3 removes the value.
 struct Vanish;
 
 impl MergeOperator for Vanish {
@@ -149,7 +149,7 @@ impl MergeOperator for Vanish {
     }
 }
 
-/// Fails on some operands.
+/// Panics in every call.
 struct Fails;
 
 impl MergeOperator for Fails {
@@ -174,7 +174,7 @@ fn operators() -> Vec<Operator> {
     all
 }
 
-/// Read points from `horizon` on, and the snapshots.
+/// The snapshots, and read points from the horizon on.
 fn points(stripes: &Stripes) -> Vec<Seqno> {
     let later = [0, 1, 2, 3, 5, 9, 200].map(|d| Seqno(stripes.horizon.0.saturating_add(d)));
     stripes.snapshots.iter().copied().chain(later).chain([Seqno::MAX]).collect()
@@ -197,7 +197,7 @@ proptest! {
         let stripes = Stripes { snapshots: snapshots.into_iter().map(Seqno).collect(), horizon: Seqno(horizon) };
         let operator = &operators()[which];
         let fails = Operator::new(Arc::new(Fails));
-        // What compactions have: the operator, none, or one that fails.
+        // The operator of the compactions: the right one, none, or one that fails.
         let folds = match working { 0 => None, 1 => Some(&fails), _ => Some(operator) };
 
         let whole = compact(&history, &stripes, true, folds);
@@ -207,7 +207,8 @@ proptest! {
         let again = compact(&whole, &stripes, true, folds);
         prop_assert!(again.len() <= whole.len());
 
-        // Three containers: the newest is folded alone, then with the next; the oldest lies below, perhaps empty.
+        // Three containers: the newest is folded alone, then with the next one; the oldest is below both and may be
+        // empty.
         let low = cuts.0.max(cuts.1).min(history.len());
         let high = cuts.0.min(cuts.1).min(low);
         let (upper, oldest) = history.split_at(low);
@@ -250,7 +251,7 @@ proptest! {
     }
 }
 
-/// Writes a history down, newest first: `12m` is a merge at 12; p put, d delete, b large put, r range delete.
+/// Parses a history, newest first: `12m` is a merge at seqno 12; `p` put, `d` delete, `b` large put, `r` range delete.
 fn parse(text: &str) -> History {
     let event = |word: &str| {
         let seqno: u64 = word[..word.len() - 1].parse().unwrap();
@@ -280,7 +281,7 @@ fn show(history: &History) -> String {
 }
 
 #[test]
-fn what_stays_is_as_little_as_can_be() {
+fn a_fold_keeps_the_fewest_messages() {
     let add = Operator::new(builtin("add_i64").unwrap());
     let case = |history: &str, snapshots: &[u64], horizon: u64, bottom: bool| {
         let snapshots = snapshots.iter().copied().map(Seqno).collect();
@@ -296,7 +297,7 @@ fn what_stays_is_as_little_as_can_be() {
     assert_eq!(case("9m 8m 7b 6p", &[], NO_READERS, true), "9m 7b");
     assert_eq!(case("9d 8p", &[], NO_READERS, false), "9d");
     assert_eq!(case("9d 8p", &[], NO_READERS, true), "");
-    // Range tombstones are virtual deletes.
+    // Range tombstones act as deletes.
     assert_eq!(case("9m 8r 7p", &[], NO_READERS, false), "9p 8r");
     assert_eq!(case("9m 8r 7p 6r", &[], NO_READERS, true), "9p");
     assert_eq!(case("9r 8r 7b", &[], NO_READERS, false), "9r");
@@ -306,7 +307,7 @@ fn what_stays_is_as_little_as_can_be() {
     assert_eq!(case("9d 8d 7d 6d 5d", &[6, 8], NO_READERS, false), "9d 8d 6d");
     assert_eq!(case("9d 8d 7p 6d 5d", &[6, 7], NO_READERS, true), "9d 7p");
     assert_eq!(case("9m 8m 7m 6m 5r", &[6], NO_READERS, true), "9m 6p");
-    // Above the horizon everybody may look between any two.
+    // Above the horizon, a reader may read between any two seqnos.
     assert_eq!(case("9p 8p 7p 6p 5p", &[], 6, true), "9p 8p 7p 6p");
     assert_eq!(case("9r 8p 7p 6p 5r", &[], 6, true), "9r 8p 7p 6p");
 }
@@ -330,12 +331,12 @@ fn an_operator_that_fails_is_contained_and_loses_nothing() {
         assert_eq!(kept, history);
         assert_eq!(show(&compact(&parse(history), &stripes, false, None)), history);
     }
-    // At the bottom a delete below merges is nothing to stand on.
+    // At the bottom, a delete below merges is dropped: applying merges to it or to nothing is the same.
     assert_eq!(show(&compact(&parse("9m 8m 7d"), &stripes, true, Some(&fails))), "9m 8m");
 }
 
 #[test]
-fn operands_and_results_are_bounded() {
+fn oversized_operands_and_results_are_refused_or_truncated() {
     struct Huge;
     impl MergeOperator for Huge {
         fn name(&self) -> &str {
@@ -388,7 +389,7 @@ fn the_built_in_operators_do_what_their_names_say() {
 }
 
 #[test]
-fn operands_without_an_operator_are_an_error_by_name() {
+fn operands_without_an_operator_are_an_error() {
     let mut gather = Gather::new();
     assert!(gather.push(Kind::Delete, b"") && gather.is_empty());
     assert!(!gather.push(Kind::Merge, b"x") && gather.len() == 1);
@@ -399,7 +400,7 @@ fn operands_without_an_operator_are_an_error_by_name() {
 }
 
 #[test]
-fn of_overlapping_range_tombstones_the_newest_of_each_place_stays() {
+fn pruning_keeps_the_newest_range_tombstone_for_each_key_and_stripe() {
     let tomb =
         |from: &str, to: &str, seqno: u64| RangeTombstone { range: KeyRange::new(from, to), seqno: Seqno(seqno) };
     let tombs = [tomb("a", "m", 1), tomb("c", "e", 4), tomb("b", "d", 9), tomb("x", "", 12)];

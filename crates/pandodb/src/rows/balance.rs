@@ -1,17 +1,23 @@
-//! [`Balance`]: how much of the caches' memory is the rows'. What rows have above their least they borrow from the pool.
+//! [`Balance`]: divides memory between the row cache and the pool. Rows have a fixed minimum; any more they reserve
+//! from the pool.
 //!
 //! ```text
-//!   each 4,096 misses:  rows that left lately and were wanted × how many of the misses read ─▶ reads that more rows would save
-//!                       blocks that left lately and were wanted ────────────────────────────▶ reads that more blocks would save
-//!                       a step of memory is to go where more is saved
-//!  each 256 misses:     a piece of that moves, so that no lookup pays for all of it
+//!   each 4,096 row misses:
+//!      evicted rows requested again × share of the misses that read ─▶ reads that more rows would save
+//!      evicted blocks requested again ───────────────────────────────▶ reads that more blocks would save
+//!      the target moves by one step to the side that saves more
+//!   each 256 row misses:
+//!      a piece of a step moves, so that no single lookup evicts a whole step
 //! ```
 //!
-//! Where some rows are much hotter than others, and lie anywhere, rows win: a block is one of them and thirty that nobody wants. Where
-//! neighbours are wanted together, blocks win. Memtables go before both: what they need is given back whenever one is sealed or packed ([`Balance::give_way`]).
+//! Rows save more where some rows are much hotter than others and are scattered: a cached block then holds one hot row
+//! and thirty cold ones. Blocks save more where neighbouring rows are requested. Memtables have priority over both:
+//! rows release memory that memtables need whenever a memtable is sealed or packed ([`Balance::give_way`]).
 //!
-//! Invariant: what was borrowed is what the shards may have above the least; both change under one lock, the loan first when it grows,
-//! the shards first when it shrinks.
+//! Invariant: the loan is the number of bytes that the shards may use above the minimum. Both change under one lock.
+//! When the loan grows, the bytes are reserved before the shards grow; when it shrinks, the shards shrink first.
+//!
+//! Source: design §4 (hot-record cache); [decision 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
 
 use std::sync::Arc;
 
@@ -19,26 +25,27 @@ use crate::base::slab::Lender;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::pool::Pool;
 
-/// Misses of rows between two decisions, and between two pieces.
+/// Row misses between two decisions,
 const EACH: u64 = 4_096;
+/// and between two moves of a piece of memory.
 pub(super) const PIECES: u64 = 256;
-/// What a decision is about: one part in so many of what pool and rows share.
+/// A decision moves the target by 1/`STEPS` of the memory that pool and rows share.
 const STEPS: usize = 32;
-/// What changes hands at a time: one part in so many, and not more bytes than this. A lookup throws out as many blocks.
+/// A piece is 1/`PARTS` of the shared memory, and at most `PIECE` bytes. One lookup evicts as many bytes of blocks.
 const PARTS: usize = 512;
 const PIECE: usize = 512 << 10;
-/// The rows borrow at most one part in so many.
+/// The rows reserve at most 1/`MOST` of the shared memory.
 const MOST: usize = 2;
-/// Reads that must be saved by a step: fewer may be chance.
+/// The least number of saved reads for which a step moves. Fewer may be chance.
 const LEAST_GAIN: u64 = 16;
 
-/// Shares out memory between rows and blocks.
+/// Divides memory between rows and blocks.
 #[derive(Debug)]
 pub(super) struct Balance {
     pool: Arc<Pool>,
-    /// What rows have in any case.
+    /// Bytes that rows have in any case.
     least: usize,
-    /// What they share.
+    /// Bytes that rows and blocks share.
     whole: usize,
     state: Mutex<State>,
 }
@@ -46,21 +53,21 @@ pub(super) struct Balance {
 #[derive(Debug, Default)]
 struct State {
     loan: usize,
-    /// What it is to become.
+    /// The loan to be reached, piece by piece.
     target: usize,
     seen: Seen,
 }
 
-/// What was counted so far.
+/// Counts at the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Rows that were looked for in vain.
+    /// Lookups that did not find a cached row.
     pub row_misses: u64,
-    /// Of these, those that a larger cache would have had.
+    /// Of these, lookups that a larger row cache would have answered.
     pub row_ghosts: u64,
     /// Blocks that were read.
     pub pool_misses: u64,
-    /// Of these, those that a larger pool would have had.
+    /// Of these, blocks that a larger pool would have had.
     pub pool_ghosts: u64,
 }
 
@@ -69,11 +76,12 @@ impl Balance {
         Balance { pool, least, whole, state: Mutex::default() }
     }
 
-    /// Looks where a step of memory saves more, and lets `resize` bring the rows nearer to what they may have then. `counts` says how many rows were
-    /// missed, and how many of them a larger cache would have had. Does nothing where somebody else is at it.
+    /// Decides on which side a step of memory saves more reads, and moves one piece of memory towards that target.
+    /// `counts` returns the number of row misses, and how many of them a larger cache would have avoided. `resize` sets
+    /// the bytes of the rows. Returns at once if another thread is doing the same.
     pub(super) fn weigh(&self, counts: impl FnOnce() -> (u64, u64), resize: impl Fn(usize)) {
         let Some(mut state) = self.state.try_lock() else { return };
-        // Not before the lock: another's figures may be newer.
+        // Read the counts under the lock: counts read before it may be older than those of another thread.
         let (row_misses, row_ghosts) = counts();
         let pool = self.pool.stats();
         let now = Seen { row_misses, row_ghosts, pool_misses: pool.misses, pool_ghosts: self.pool.ghosts_found() };
@@ -93,7 +101,7 @@ impl Balance {
         self.change(&mut state, target.min(most), resize);
     }
 
-    /// Gives back what memtables may need.
+    /// Releases memory that memtables may need.
     pub(super) fn give_way(&self, resize: impl Fn(usize)) {
         let mut state = self.state.lock();
         let most = self.most(state.loan);
@@ -103,9 +111,10 @@ impl Balance {
         }
     }
 
-    /// What rows may borrow, who have borrowed `loan`.
+    /// The most that rows may reserve, if `loan` bytes are reserved for them now.
     fn most(&self, loan: usize) -> usize {
-        // Others are the memtables; an eighth more than they have now, since they grow until the next time that somebody asks.
+        // The rest of the reserved bytes belongs mainly to memtables. They grow until the next call, so an eighth is
+        // added.
         let others = self.pool.lent().saturating_sub(loan) + self.whole / 8;
         let room = self.whole - self.whole / Pool::LEAST_SHARE;
         room.saturating_sub(others).min(self.whole / MOST)
@@ -129,10 +138,10 @@ impl Drop for Balance {
     }
 }
 
-/// The reads that two steps of memory more would have saved, for rows and for blocks.
+/// The reads that two more steps of memory would have saved, for rows and for blocks.
 fn gains(before: &Seen, now: &Seen) -> (u64, u64) {
     let row_misses = now.row_misses.saturating_sub(before.row_misses).max(1);
-    // A row that is missing costs a read only where its leaf is missing, too.
+    // A missing row costs a read only if its leaf is not cached either.
     let read = now.pool_misses.saturating_sub(before.pool_misses).min(row_misses);
     let rows = u128::from(now.row_ghosts.saturating_sub(before.row_ghosts)) * u128::from(read) / u128::from(row_misses);
     (rows as u64, now.pool_ghosts.saturating_sub(before.pool_ghosts))

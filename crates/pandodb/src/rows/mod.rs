@@ -1,34 +1,39 @@
-//! The row cache: rows that are asked for again and again, each alone, above the pool.
+//! The row cache: single rows that are requested repeatedly, cached above the pool.
 //!
-//! Where some rows are much hotter than others, a cached leaf is one hot row and thirty cold ones: by single rows the same
-//! memory holds ten times as many of those that are wanted. And who finds a row here asks no filter and walks no tree.
+//! Where some rows are much hotter than others, a cached leaf holds one hot row and thirty cold ones. The same memory
+//! holds ten times as many hot rows if each row is cached alone. A lookup that finds its row here asks no filter and
+//! searches no tree.
 //!
 //! ```text
-//!   lookup ─▶ memtables ─▶ row cache ─▶ filters, inner blocks, leaf ─▶ found ─▶ offer: kept at the second time
+//!   lookup ─▶ memtables ─▶ row cache ─▶ filters, inner blocks, leaf ─▶ found ─▶ offer: cached at the second offer
 //!                             ▲
 //!   sealed memtable ─▶ packed ┴▶ absorb: new values in, deleted rows out ─▶ new root published
 //! ```
 //!
-//! What is cached is what the *index* says of a key, nothing that is still in a memtable: its newest value, and the seqno of that.
-//! Memtables are asked first, as ever.
+//! A cached row is the newest value that the *index* holds for a key, with the value's seqno. It contains nothing that
+//! is only in a memtable; lookups ask the memtables first.
 //!
-//! * **A lookup at `at` in a root** takes a cached row if the row's seqno is above neither `at` nor the root's `through`: then the root holds
-//!   it, and there is nothing newer in any. What the root does not hold yet the lookup has met in a memtable; a row with that folded in
-//!   would count it twice.
-//! * **A memtable is absorbed before the root that holds it is published** ([`IndexRows::absorb`]), while it is packed: rows of its keys
-//!   are brought up to date or leave.
-//! * **A row is offered with the `through` of the root that it was read from** ([`IndexRows::offer`]), and taken only if nothing has been
-//!   absorbed since: that is looked at under the lock which whoever absorbs must take to touch the row.
-//! * Only plain values that stand alone are cached: no operands, no large values. Compactions change no such value.
+//! Invariants:
 //!
-//! **How many** (`balance.rs`): at least what was asked for; more at the pool's expense as long as that saves reads.
+//! * **A lookup at `at` in a root** uses a cached row if the row's seqno is at most `at` and at most the root's
+//!   `through`. Then the root holds the row, and no root holds a newer one. Messages that the root does not hold were
+//!   found by the lookup in a memtable. A row in which such a message is folded already would count it twice.
+//! * **A memtable is absorbed before the root that holds it is published** ([`IndexRows::absorb`]), while it is packed:
+//!   cached rows of its keys are updated or removed.
+//! * **A row is offered with the `through` of the root that it was read from** ([`IndexRows::offer`]). It is refused if
+//!   a memtable was absorbed since. The check is made under the shard's lock, which `absorb` must take to change the
+//!   row.
+//! * Only plain values without operands are cached, and no large values. Compactions do not change such values.
 //!
-//! **What stays** (`shard.rs`): a row comes in when its key was looked for twice within about as many lookups as four times the rows,
-//! and leaves in the order of coming, unless it was asked for meanwhile.
+//! **Size** (`balance.rs`): at least the requested bytes; more, taken from the pool, while that saves reads.
 //!
-//! Locks: a shard's, for one row; nothing inside it. The balance's, above those of shards and the pool's.
+//! **Replacement** (`shard.rs`): a row is cached if its key was looked up twice within a number of lookups of about
+//! four times the cached rows. Rows are evicted in insertion order, except rows that were requested since.
 //!
-//! Source: design §4 (hot-record cache); the queue with a second chance is CLOCK by another name (002 §3.6.1).
+//! Locks: the lock of a shard, for one row, with no lock under it. The balance's lock, taken before those of shards and
+//! of the pool.
+//!
+//! Source: design §4 (hot-record cache). The queue with a second chance is equivalent to CLOCK (002 §3.6.1).
 
 mod balance;
 mod segment;
@@ -46,73 +51,75 @@ use crate::pool::Pool;
 
 /// The most shards.
 const SHARDS: usize = 16;
-/// A shard below this is not worth a lock of its own.
+/// The least bytes of a shard. Smaller caches have fewer shards.
 const LEAST_SHARD: usize = 64 << 10;
 
-/// Segments that are kept in memory between two uses.
+/// Free segments that the slab keeps in memory for the next use.
 const SPARE: usize = 4;
 
-/// Of the rows that leave, one in so many is remembered, which are about so long.
+/// One in `WATCHED` evicted rows is remembered, at an estimated `ROW` bytes each.
 const WATCHED: usize = 8;
 const ROW: usize = 128;
 
 /// The rows of all indexes of a store.
 #[derive(Debug)]
 pub struct RowCache {
-    /// As many as a power of two.
+    /// The shards; their number is a power of two.
     shards: Box<[Locked]>,
-    /// It was made for no bytes: nobody looks.
+    /// Set if the capacity is 0: lookups and offers return at once.
     off: bool,
     ghosts: Arc<Ghosts>,
-    /// Shares memory with the pool.
+    /// Divides memory with the pool, if the cache shares it.
     balance: Option<Balance>,
     indexes: AtomicU64,
 }
 
-/// Cores that work on neighbours do not share a line.
+/// A shard in cache lines of its own, so that cores that use neighbouring shards do not share one.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Locked(Mutex<Shard>);
 
-/// What one index knows of the row cache.
+/// The row cache as one index uses it.
 #[derive(Debug)]
 pub struct IndexRows {
     cache: Arc<RowCache>,
-    /// Which index, among those of this cache.
+    /// The number of the index among those of this cache.
     index: u32,
-    /// Everything in the index up to here is regarded.
+    /// All messages of the index up to this seqno have been absorbed.
     absorbed: AtomicU64,
 }
 
-/// What became of a key in a memtable.
+/// The new state of a key in a memtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// It has this value since this seqno.
+    /// The key has this value since this seqno.
     Value(&'a [u8], Seqno),
-    /// Something that is not cached.
+    /// The key has no value that can be cached.
     Other,
 }
 
-/// Figures of the row cache.
+/// Statistics of the row cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowStats {
     /// Bytes of memory.
     pub bytes: u64,
-    /// Rows that can be found.
+    /// Rows in the cache.
     pub rows: u64,
     /// Lookups that found their row.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that did not find their row.
     pub misses: u64,
 }
 
 impl RowCache {
-    /// A cache of about so many bytes at most; of none for 0. Takes a sixteenth to an eighth of them at once, the rest as rows come.
+    /// Creates a cache of at most about `capacity_bytes`; 0 creates one that caches nothing. Allocates a sixteenth to
+    /// an eighth of the bytes at once, the rest as rows are cached.
     pub fn new(capacity_bytes: usize) -> Arc<RowCache> {
         RowCache::with(capacity_bytes, capacity_bytes, None)
     }
 
-    /// A cache that borrows from the pool, of so many bytes, where that saves reads. Takes an 800th of these at once to know when.
+    /// Creates a cache of at least `capacity_bytes` that reserves more from the pool of `pool_bytes` while that saves
+    /// reads. Allocates an 800th of `pool_bytes` at once to remember evicted rows.
     pub fn sharing(capacity_bytes: usize, pool: &Arc<Pool>, pool_bytes: usize) -> Arc<RowCache> {
         if capacity_bytes == 0 {
             return RowCache::new(0);
@@ -126,7 +133,7 @@ impl RowCache {
         let ghosts = Arc::new(Ghosts::new(span, ROW, sample));
         let shards = (capacity_bytes / LEAST_SHARD).clamp(1, SHARDS);
         let shards = 1 << shards.ilog2();
-        // Rows borrow half of what they share with the pool, at most.
+        // Rows reserve at most half of the memory that they share with the pool.
         let segment = segment_bytes(capacity_bytes / shards);
         let slab = Slab::new(segment, (capacity_bytes + shared / 2) / segment + SHARDS, SPARE);
         let shard = || Locked(Mutex::new(Shard::new(capacity_bytes / shards, slab.clone(), ghosts.clone())));
@@ -139,13 +146,13 @@ impl RowCache {
         })
     }
 
-    /// For an index that holds everything up to `through`.
+    /// Registers an index whose root holds everything up to `through`.
     pub fn of_index(self: &Arc<Self>, through: Seqno) -> IndexRows {
         let index = self.indexes.fetch_add(1, Ordering::Relaxed) as u32;
         IndexRows { cache: self.clone(), index, absorbed: AtomicU64::new(through.0) }
     }
 
-    /// Figures.
+    /// Returns the statistics.
     pub fn stats(&self) -> RowStats {
         let ghosts = self.balance.as_ref().map_or(0, |_| self.ghosts.bytes() as u64);
         let mut stats = RowStats { bytes: ghosts, ..RowStats::default() };
@@ -160,16 +167,16 @@ impl RowCache {
     }
 
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
-        // The low bits choose within the shard.
+        // The low bits choose the position within the shard.
         &self.shards[(hash >> 48) as usize & (self.shards.len() - 1)].0
     }
 
-    /// Brings all shards to so many bytes together.
+    /// Divides `bytes` evenly among all shards.
     fn resize(&self, bytes: usize) {
         self.shards.iter().for_each(|shard| shard.0.lock().resize(bytes / self.shards.len()));
     }
 
-    /// Looks whether rows should have more memory, or less.
+    /// Decides whether rows should have more memory or less.
     #[cold]
     fn weigh(&self) {
         if let Some(balance) = &self.balance {
@@ -177,22 +184,23 @@ impl RowCache {
         }
     }
 
-    /// Gives back what was borrowed and memtables may need now: called when one is sealed or packed, without any lock.
+    /// Releases reserved memory that memtables may need. Called when a memtable is sealed or packed.
+    /// REQUIRES: the caller holds no lock.
     pub fn give_way(&self) {
         if let Some(balance) = &self.balance {
             balance.give_way(|bytes| self.resize(bytes));
         }
     }
 
-    /// Whether there is nothing of an index: then nothing has to be kept up to date.
+    /// Whether no row of an index is cached. Then absorbing a memtable is not needed.
     fn has_none_of(&self, index: u32) -> bool {
         self.shards.iter().all(|shard| shard.0.lock().rows_of(index) == 0)
     }
 }
 
 impl IndexRows {
-    /// The value that a root has for a key at the read point `at`, if it is cached. `through` is the root's. `hash` is the key's
-    /// [`crate::base::key_hash`].
+    /// Returns the value that a root with `through` has for a key at the read point `at`, if it is cached. `hash` is
+    /// the key's [`crate::base::key_hash`].
     pub fn get(&self, key: &[u8], hash: u64, at: Seqno, through: Seqno) -> Option<Vec<u8>> {
         if self.cache.off {
             return None;
@@ -208,7 +216,7 @@ impl IndexRows {
         found
     }
 
-    /// Offers the newest value that a root holds for a key, with its seqno. `through` is the root's.
+    /// Offers the newest value that a root holds for a key, with the value's seqno. `through` is the root's.
     pub fn offer(&self, key: &[u8], hash: u64, value: &[u8], seqno: Seqno, through: Seqno) {
         if self.cache.off {
             return;
@@ -220,15 +228,16 @@ impl IndexRows {
         }
     }
 
-    /// Says that the next root will hold everything up to `through`; then [`IndexRows::absorb`] is called for each key that it brings.
-    /// Whether there is any need to.
+    /// Announces that the next root will hold everything up to `through`. Returns whether [`IndexRows::absorb`] must be
+    /// called for each key that this root adds.
     pub fn begin(&self, through: Seqno) -> bool {
-        // First: who offers what an older root holds is refused from here on, or has done it before its row is looked at below.
+        // Store this first: a reader that offers a row of an older root is refused from now on, or has inserted the row
+        // before `absorb` inspects it.
         self.absorbed.store(through.0, Ordering::Release);
         !self.cache.off && !self.cache.has_none_of(self.index)
     }
 
-    /// A key of the memtable that the next root will hold, and what became of it.
+    /// Updates or removes the cached row of a key in the memtable that the next root will hold.
     pub fn absorb(&self, key: &[u8], hash: u64, change: Change<'_>) {
         if SeededBug::RowOutlivesOverwrite.is_on() {
             return;
@@ -243,7 +252,7 @@ impl IndexRows {
         self.absorb(key, hash, Change::Other);
     }
 
-    /// Rows that `covers` says are gone leave: for range tombstones. O(rows).
+    /// Removes the rows that `covers` selects: for range tombstones. O(rows).
     pub fn remove_where(&self, covers: impl Fn(&[u8], Seqno) -> bool) {
         for shard in &self.cache.shards {
             shard.0.lock().retain(|index, key, seqno| index != self.index || !covers(key, seqno));

@@ -1,11 +1,13 @@
-//! [`Segment`]: bytes that are only appended to, in a piece of a slab.
+//! [`Segment`]: an append-only buffer of bytes in a piece of a slab. It holds rows of a [`Shard`](super::shard::Shard).
+//!
+//! Invariant: `len` bytes have been appended; the rest of the piece is not read.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use crate::base::{Slab, Slot};
 
-/// A piece of a slab, filled from its beginning. Dereferences to the bytes that were appended.
+/// A piece of a slab, filled from its beginning. Dereferences to the appended bytes.
 #[derive(Debug)]
 pub(super) struct Segment {
     bytes: Slot<u8>,
@@ -13,7 +15,7 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// An empty one, with room for a piece of the slab.
+    /// Creates an empty segment with the capacity of a piece of the slab.
     pub(super) fn new(slab: &Arc<Slab<u8>>) -> Segment {
         Segment { bytes: slab.take(), len: 0 }
     }
@@ -21,7 +23,7 @@ impl Segment {
     /// Appends bytes.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If the segment has no room for them.
     pub(super) fn append(&mut self, bytes: &[u8]) {
         self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();

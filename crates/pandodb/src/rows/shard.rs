@@ -1,16 +1,27 @@
-//! [`Shard`]: rows in a queue of segments, found by hash.
+//! [`Shard`]: one part of the row cache: rows in a queue of segments, found by hash.
 //!
 //! ```text
 //!   places   | segment, oldest     | segment             | segment, newest |        bytes, appended
 //!              row row ··· row       row ··· ··· row       row row ▲
 //!   table    [·|17|·|·|402|9|·|…]  open addressing: a place in steps of 8 bytes, 0 for none
-//!   seen     [·|·|a7|·|1f|…]       what was offered lately and not kept: a mark of its hash
+//!   seen     [·|·|a7|·|1f|…]       a mark of the hash of each row that was offered once
 //! ```
 //!
-//! A row that is replaced or removed leaves the table; its bytes stay until its segment is the oldest and gives way. Then the rows of
-//! it that were asked for since they came are written once more at the front, up to half a segment of them, and the others are
-//! gone. So there is no list to keep and nothing to allocate for a row. Segments are pieces of a slab: when rows are evicted for
+//! Steps:
+//!
+//! 1. A row is offered. The first offer leaves a mark in `seen`; an offer that finds the mark appends the row to the
+//!    newest segment and enters it into the table.
+//! 2. A row that is replaced by one of another length, or removed, leaves the table. Its bytes stay until its segment
+//!    is reused.
+//! 3. When the shard is full, the oldest segment is emptied: rows that were requested since they were written are
+//!    copied to the front, up to half a segment of them, and the others are evicted.
+//!
+//! So there is no linked list, and no allocation for a row. Segments are pieces of a slab: when rows are evicted for
 //! memtables, their memory is returned to the operating system.
+//!
+//! Invariants: each place in the table is that of a row in a segment; a key of an index is in the table at most once;
+//! `by_index` sums up to `rows`. Source: CLOCK (002 §3.6.1);
+//! [decision 0030](../../../../docs/decisions/0030-rows-borrow-from-the-pool.md).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,54 +32,57 @@ use super::Change;
 use super::segment::Segment;
 use crate::base::{Ghosts, LargeVec, PAGE, Seqno, Slab};
 
-/// Before each row: hash u32, length of the key u16 and of the value u16, index u32, asked u8 and three unused, seqno u64.
+/// Bytes of a row's head: hash u32, length of the key u16 and of the value u16, index u32, asked u8, three unused,
+/// seqno u64.
 const HEAD: usize = 24;
 /// Rows begin at a multiple of this.
 const STEP: usize = 8;
-/// A segment of a large shard, in bytes,
+/// Bytes of a segment in a large shard,
 const SEGMENT: usize = 64 << 10;
-/// and of a small one; also what a shard is least good for.
+/// and in a small one.
 const LEAST_SEGMENT: usize = PAGE;
 /// Segments of a shard.
 const SEGMENTS: usize = 16;
-/// A longer row is better off in its leaf.
+/// The most bytes of a cached row. Longer rows are cached with their leaf only.
 const MAX_ROW: usize = 2 << 10;
 /// Bytes from which on the table and the marks have mappings of their own.
 const MAPPED: usize = 4 * PAGE;
 /// The table's entry for no row.
 const NONE: u32 = 0;
 
-/// A part of the cache. Empty, and for ever, if it was made for too few bytes.
+/// A part of the cache. A shard that is created for too few bytes stays empty.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// Oldest first.
+    /// The oldest is first.
     segments: VecDeque<Segment>,
-    /// Where they come from: that of all shards.
+    /// The memory of the segments of all shards.
     slab: Arc<Slab<u8>>,
-    /// The number of the oldest segment; they are numbered as they come.
+    /// The number of the oldest segment, modulo the number of segments that a place can express.
     first: u32,
     segment_bytes: usize,
     capacity: usize,
-    /// Place + 1 of a row, by hash; as many as a power of two.
+    /// Place + 1 of a row, by hash; [`NONE`] for no row. The length is a power of two.
     table: LargeVec<u32>,
     rows: usize,
-    /// Of these, by index.
+    /// The number of rows of each index.
     by_index: Vec<u32>,
-    /// Marks of hashes, as many as a power of two.
+    /// Marks of the hashes of rows that were offered once. The length is a power of two.
     seen: LargeVec<u16>,
-    /// What had to leave.
+    /// Remembers evicted rows.
     ghosts: Arc<Ghosts>,
     pub(super) hits: u64,
     pub(super) misses: u64,
 }
 
-/// Marks of a shard of so many bytes: four times as many as rows of middling length; a sixteenth to an eighth of the bytes.
+/// The number of marks in a shard of `capacity` bytes: four times the number of rows of medium length. The marks occupy
+/// a sixteenth to an eighth of the bytes.
 fn marks(capacity: usize) -> usize {
     if capacity == 0 { 0 } else { (capacity / 64).next_power_of_two() * 2 }
 }
 
-/// A vector of `len` zeros; from [`MAPPED`] bytes on it has a mapping of its own. One client thread resizes the tables of all shards: if
-/// the allocator held them, their memory would stay in that thread's arena after it is freed (decision 0056).
+/// A vector of `len` zeros, with a mapping of its own from [`MAPPED`] bytes on. One client thread resizes the tables of
+/// all shards. If the allocator held the tables, their memory would stay in that thread's arena after it is freed
+/// (decision 0056).
 fn zeros<T: FromZeros + Copy>(len: usize) -> LargeVec<T> {
     if len * size_of::<T>() >= MAPPED { LargeVec::mapped(len) } else { LargeVec::zeroed(len) }
 }
@@ -78,7 +92,7 @@ pub(super) fn segment_bytes(capacity: usize) -> usize {
     (capacity / SEGMENTS).clamp(LEAST_SEGMENT, SEGMENT) / PAGE * PAGE
 }
 
-/// What stands before a row.
+/// The head that precedes a row's key and value.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     hash: u32,
@@ -112,15 +126,15 @@ impl Head {
         out.append(&self.seqno.0.to_le_bytes());
     }
 
-    /// Bytes of the whole row.
+    /// Bytes of the row: head, key, value and padding.
     fn len(&self) -> usize {
         (HEAD + self.key + self.value).next_multiple_of(STEP)
     }
 }
 
 impl Shard {
-    /// A shard with a capacity of `capacity_bytes`, which [`Shard::resize`] may change. Its segments are pieces of `slab`, whose pieces
-    /// must be [`segment_bytes`]`(capacity_bytes)` long.
+    /// Creates a shard with a capacity of `capacity_bytes`, which [`Shard::resize`] may change. Its segments are pieces
+    /// of `slab`, which must be [`segment_bytes`]`(capacity_bytes)` long.
     pub(super) fn new(capacity_bytes: usize, slab: Arc<Slab<u8>>, ghosts: Arc<Ghosts>) -> Shard {
         let segment_bytes = segment_bytes(capacity_bytes);
         let capacity = if capacity_bytes < SEGMENTS * LEAST_SEGMENT / 4 { 0 } else { capacity_bytes };
@@ -140,25 +154,26 @@ impl Shard {
         }
     }
 
-    /// Changes how many bytes it may have; the oldest rows leave if that is fewer. Nothing for a shard that was made for none.
+    /// Changes the capacity and evicts the oldest rows if it shrinks. Does nothing if the shard was created for too few
+    /// bytes.
     pub(super) fn resize(&mut self, capacity_bytes: usize) {
         if self.capacity == 0 {
             return;
         }
         self.capacity = capacity_bytes.max(SEGMENTS * LEAST_SEGMENT / 4);
         if self.seen.len() != marks(self.capacity) {
-            // What was looked for once has to be looked for once more.
+            // Rows that were offered once must be offered twice again.
             self.seen = zeros(marks(self.capacity));
         }
         self.shrink();
     }
 
-    /// Lets the oldest rows go until it is within its bytes.
+    /// Evicts the oldest segments until the shard is within its capacity.
     fn shrink(&mut self) {
         while self.bytes() > self.capacity && self.segments.len() > 1 {
             self.turn(0);
             self.segments.pop_back();
-            // The table counts, too.
+            // The table counts towards the capacity.
             if self.table.len() > 64 && self.rows * 6 < self.table.len() {
                 self.rebuild((self.rows * 2).next_power_of_two().max(64));
             }
@@ -173,7 +188,7 @@ impl Shard {
         self.rows
     }
 
-    /// Rows of an index.
+    /// The number of rows of an index.
     pub(super) fn rows_of(&self, index: u32) -> u32 {
         self.by_index.get(index as usize).copied().unwrap_or(0)
     }
@@ -192,7 +207,7 @@ impl Shard {
         found
     }
 
-    /// Keeps the row if it was offered lately.
+    /// Caches the row if it was offered once before and its mark has not been overwritten.
     pub(super) fn offer(&mut self, index: u32, key: &[u8], hash: u64, value: &[u8], seqno: Seqno) {
         if self.capacity == 0 || HEAD + key.len() + value.len() > MAX_ROW.min(self.segment_bytes / 4) {
             return;
@@ -203,13 +218,13 @@ impl Shard {
             return;
         }
         self.seen[at] = 0;
-        // Another reader may have been faster.
+        // Another reader may have inserted the row meanwhile.
         if self.find(index, key, hash).is_none() {
             self.put(index, key, hash, value, seqno);
         }
     }
 
-    /// Brings a row up to date, if it is there.
+    /// Updates a cached row in place, or removes it if the new value has another length or cannot be cached.
     pub(super) fn change(&mut self, index: u32, key: &[u8], hash: u64, change: Change<'_>) {
         let Some(slot) = self.find(index, key, hash) else { return };
         let row = self.row_mut(self.table[slot] - 1);
@@ -224,7 +239,7 @@ impl Shard {
         }
     }
 
-    /// Removes the rows for which `keep` says so.
+    /// Removes the rows for which `keep` returns `false`.
     pub(super) fn retain(&mut self, keep: impl Fn(u32, &[u8], Seqno) -> bool) {
         let mut slot = 0;
         while slot < self.table.len() {
@@ -234,19 +249,20 @@ impl Shard {
                 let head = Head::read(row);
                 !keep(head.index, &row[HEAD..][..head.key], head.seqno)
             };
-            // What moves into the slot is looked at next.
+            // After a removal, inspect the same slot again: another row may have moved into it.
             if gone { self.vacate(slot) } else { slot += 1 }
         }
     }
 
     // ---- places ----
 
-    /// Steps of a segment.
+    /// The number of steps in a segment.
     fn steps(&self) -> u32 {
         (self.segment_bytes / STEP) as u32
     }
 
-    /// Places are numbers of steps since the first segment of all; they wrap.
+    /// Splits a place into the index of its segment and the byte within it. A place counts steps since the first
+    /// segment ever; it wraps.
     fn split(&self, place: u32) -> (usize, usize) {
         let steps = self.steps();
         let modulus = u32::MAX / steps;
@@ -287,7 +303,7 @@ impl Shard {
         }
     }
 
-    /// Empties a slot, and moves those behind it that may stand nearer to where they belong.
+    /// Empties a slot. Moves later rows of the same probe sequence forward, so that no search stops too early.
     fn vacate(&mut self, mut slot: usize) {
         let mask = self.table.len() - 1;
         let index = Head::read(self.row(self.table[slot] - 1)).index;
@@ -300,7 +316,7 @@ impl Shard {
                 break;
             }
             let home = Head::read(self.row(place - 1)).hash as usize & mask;
-            // Whether the slot lies between where the row belongs and where it is.
+            // Whether the empty slot lies between the row's home slot and its current one.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(slot) & mask) {
                 self.table[slot] = place;
                 slot = next;
@@ -322,7 +338,7 @@ impl Shard {
         self.by_index[index as usize] += 1;
     }
 
-    /// Moves all rows to a table of so many slots, a power of two.
+    /// Moves all rows into a table of `slots` slots, a power of two.
     fn rebuild(&mut self, slots: usize) {
         let old = std::mem::replace(&mut self.table, zeros(slots));
         for place in old.iter().copied().filter(|&place| place != NONE) {
@@ -349,7 +365,7 @@ impl Shard {
         self.enter(index, head.hash, place);
     }
 
-    /// Writes a row behind the others, where there is room for it; its place.
+    /// Appends a row to the newest segment, which must have room for it. Returns its place.
     fn append(&mut self, head: &Head, key: &[u8], value: &[u8]) -> u32 {
         let modulus = u32::MAX / self.steps();
         let number = (self.first % modulus + self.segments.len() as u32 - 1) % modulus;
@@ -368,7 +384,7 @@ impl Shard {
         if self.segments.back().is_some_and(fits) {
             return;
         }
-        // The table of many short rows takes more than was thought.
+        // The table of many short rows may have grown beyond the capacity.
         self.shrink();
         if self.bytes() + self.segment_bytes <= self.capacity || self.segments.is_empty() {
             self.segments.push_back(Segment::new(&self.slab));
@@ -377,7 +393,8 @@ impl Shard {
         }
     }
 
-    /// Makes the oldest segment the newest one: with the rows of it that were asked for, up to `most` bytes of them.
+    /// Empties the oldest segment and makes it the newest. Up to `most` bytes of rows that were requested are copied
+    /// into it; the others are evicted.
     fn turn(&mut self, most: usize) {
         let steps = self.steps();
         let modulus = u32::MAX / steps;
@@ -411,7 +428,7 @@ impl Shard {
         }
     }
 
-    /// The slot of the row at a place, unless it left the table.
+    /// The slot of the row at a place, if the row is still in the table.
     fn slot_of(&self, hash: u32, place: u32) -> Option<usize> {
         let mask = self.table.len() - 1;
         let mut slot = hash as usize & mask;

@@ -1,4 +1,4 @@
-//! Tests of the row cache: against a map, and what it must refuse.
+//! Tests of the row cache: against a map, against outdated rows, and of its memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ fn key(i: u64) -> Vec<u8> {
     format!("row{i:09}").into_bytes()
 }
 
-/// Offers twice: the second time counts.
+/// Offers a row twice; the second offer caches it.
 fn keep(rows: &IndexRows, i: u64, value: &[u8], seqno: u64, through: u64) {
     for _ in 0..2 {
         rows.offer(&key(i), key_hash(&key(i)), value, Seqno(seqno), Seqno(through));
@@ -28,7 +28,7 @@ fn change(rows: &IndexRows, i: u64, change: Change<'_>) {
 }
 
 #[test]
-fn a_row_is_kept_at_the_second_time_and_seen_from_its_seqno_on() {
+fn a_row_is_cached_at_the_second_offer_and_visible_from_its_seqno_on() {
     let rows = RowCache::new(1 << 20).of_index(Seqno(10));
     rows.offer(&key(1), key_hash(&key(1)), b"one", Seqno(5), Seqno(10));
     assert_eq!(get(&rows, 1, 10), None);
@@ -41,7 +41,7 @@ fn a_row_is_kept_at_the_second_time_and_seen_from_its_seqno_on() {
 }
 
 #[test]
-fn what_was_read_before_a_memtable_was_absorbed_is_refused_after_it() {
+fn rows_of_an_older_root_are_refused_after_a_memtable_was_absorbed() {
     let rows = RowCache::new(1 << 20).of_index(Seqno(10));
     keep(&rows, 1, b"one", 5, 10);
     assert!(rows.begin(Seqno(20)));
@@ -57,9 +57,10 @@ fn what_was_read_before_a_memtable_was_absorbed_is_refused_after_it() {
     assert_eq!((get(&rows, 1, 30), get(&rows, 2, 30), get(&rows, 3, 30)), (None, None, None));
 }
 
-/// Found by random histories: an operand was folded in twice, once out of a memtable and once in a row of the newer root.
+/// Regression, found by random histories: an operand was folded in twice, once from a memtable and once from a row of a
+/// newer root.
 #[test]
-fn a_root_is_not_answered_with_what_it_does_not_hold() {
+fn a_row_newer_than_the_root_is_not_returned() {
     let rows = RowCache::new(1 << 20).of_index(Seqno(10));
     rows.begin(Seqno(20));
     keep(&rows, 1, b"one and an operand", 15, 20);
@@ -68,7 +69,7 @@ fn a_root_is_not_answered_with_what_it_does_not_hold() {
 }
 
 #[test]
-fn indexes_share_memory_and_nothing_else() {
+fn indexes_do_not_see_rows_of_each_other() {
     let cache = RowCache::new(1 << 20);
     let (a, b) = (cache.of_index(Seqno(1)), cache.of_index(Seqno(1)));
     (0..100).for_each(|i| keep(&a, i, b"a", 1, 1));
@@ -91,39 +92,39 @@ fn a_cache_of_no_bytes_keeps_nothing() {
 }
 
 #[test]
-fn memory_is_bounded_and_what_is_asked_for_stays() {
+fn memory_is_bounded_and_requested_rows_stay() {
     let capacity = 256 << 10;
     let rows = RowCache::new(capacity).of_index(Seqno(1));
     for i in 0..40_000 {
         keep(&rows, i, &[7; 90], 1, 1);
-        // Ten rows that somebody always wants.
+        // Ten rows that are requested repeatedly.
         if i % 20 == 19 {
             let hot = i / 20 % 10;
             if get(&rows, hot, 1).is_none() {
                 keep(&rows, hot, &[8; 90], 1, 1);
             }
         }
-        // A table may just have doubled.
+        // A table may have just doubled.
         let bytes = rows.cache.stats().bytes;
         assert!(i % 1_000 > 0 || bytes <= capacity as u64 * 11 / 10, "{bytes}");
     }
     let stats = rows.cache.stats();
     assert!(stats.rows > 1_000, "{stats:?}");
     assert!((0..10).all(|hot| get(&rows, hot, 1).is_some()), "{stats:?}");
-    assert!(get(&rows, 30_000, 1).is_none(), "what nobody asked for went in the order of coming");
+    assert!(get(&rows, 30_000, 1).is_none(), "rows that were not requested are evicted in insertion order");
 }
 
 #[test]
-fn a_long_row_is_left_to_its_leaf() {
+fn a_row_over_two_kib_is_not_cached() {
     let rows = RowCache::new(8 << 20).of_index(Seqno(1));
     keep(&rows, 1, &[1; 1_500], 1, 1);
     keep(&rows, 2, &[1; 2_100], 1, 1);
     assert_eq!((get(&rows, 1, 1).map(|value| value.len()), get(&rows, 2, 1)), (Some(1_500), None));
 }
 
-/// Random operations: whatever the cache has is what a map has.
+/// Random operations: a row in the cache equals that of a map.
 #[test]
-fn it_never_shows_what_a_map_does_not_hold() {
+fn cached_rows_equal_those_of_a_map() {
     for (seed, capacity) in [(1u64, 40 << 10), (2, 300 << 10), (3, 4 << 20)] {
         let rows = RowCache::new(capacity).of_index(Seqno(0));
         let mut model: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
@@ -172,7 +173,7 @@ fn it_never_shows_what_a_map_does_not_hold() {
 
 // ---- sharing memory with the pool ----
 
-/// A reader of rows in leaves of 30, with a pool: what it reads is counted.
+/// A reader of rows in leaves of 30 rows, through a row cache and a pool. Counts the blocks that it reads.
 struct Reader {
     pool: Arc<Pool>,
     rows: IndexRows,
@@ -207,7 +208,7 @@ impl Reader {
         self.rows.offer(&key, key_hash(&key), &[7; 100], Seqno(1), Seqno(1));
     }
 
-    /// A twentieth of the rows, anywhere, is asked for all the time: rows of 140 bytes that do not fit into what they have at first.
+    /// Looks up scattered rows, one in 20, at random: rows of 140 bytes that do not fit into the initial row cache.
     fn scattered(&mut self, lookups: u64) -> u64 {
         let before = self.reads;
         for _ in 0..lookups {
@@ -217,7 +218,7 @@ impl Reader {
         self.reads - before
     }
 
-    /// Rows that are neighbours.
+    /// Looks up neighbouring rows at random.
     fn together(&mut self, lookups: u64) -> u64 {
         let before = self.reads;
         for _ in 0..lookups {
@@ -233,7 +234,7 @@ impl Reader {
 }
 
 #[test]
-fn rows_get_memory_where_they_save_reads_and_blocks_where_they_do() {
+fn memory_moves_to_rows_or_blocks_whichever_save_more_reads() {
     let mut reader = Reader::new();
     let first = reader.scattered(100_000);
     assert!(reader.borrowed() > SHARED / 8, "{} borrowed", reader.borrowed());
@@ -251,12 +252,12 @@ fn rows_get_memory_where_they_save_reads_and_blocks_where_they_do() {
 }
 
 #[test]
-fn memtables_go_before_rows() {
+fn rows_release_memory_that_memtables_reserve() {
     let mut reader = Reader::new();
     reader.scattered(500_000);
     let lent = reader.borrowed();
     assert!(lent > SHARED / 4, "{lent}");
-    // What memtables take when much is written.
+    // Memtables reserve half of the memory, as under heavy writes.
     reader.pool.lend(SHARED / 2);
     reader.rows.cache.give_way();
     let left = reader.borrowed() - SHARED / 2;
@@ -265,17 +266,17 @@ fn memtables_go_before_rows() {
     assert!(bytes <= (SHARED / 16 + left) * 11 / 10, "{bytes}");
     let pool = reader.pool.stats();
     assert!(pool.capacity >= (SHARED / 4) as u64 && pool.bytes <= pool.capacity);
-    // And give it back.
+    // The memtables release it.
     reader.pool.take_back(SHARED / 2);
     let cache = reader.rows.cache.clone();
     let pool = reader.pool.clone();
     drop(reader);
     drop(cache);
-    assert_eq!(pool.lent(), 0, "who goes leaves nothing borrowed");
+    assert_eq!(pool.lent(), 0, "a dropped cache leaves nothing reserved");
 }
 
 #[test]
-fn threads_share_out_memory_beside_each_other() {
+fn concurrent_lookups_keep_rows_within_the_reserved_memory() {
     let pool = Arc::new(Pool::new(SHARED));
     let cache = RowCache::sharing(SHARED / 16, &pool, SHARED);
     std::thread::scope(|scope| {

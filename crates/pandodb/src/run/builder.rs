@@ -1,24 +1,27 @@
-//! [`RunBuilder`]: packs a sorted stream of messages into a run, bottom up, in one pass (002 §3.3).
+//! [`RunBuilder`]: writes a sorted stream of messages as a run, bottom up, in one pass (002 §3.3).
 //!
 //! ```text
 //!   push ─▶ leaf being filled ─▶ pages ─▶ disk          prepare: last leaf, inner levels, filter
 //!            └ separator, position ─▶ children          finish: tombstones, footer
 //! ```
 //!
-//! The filter of a run of millions of keys takes a quarter of a second: [`RunBuilder::prepare`] makes it a little at a time, so that
-//! a worker can do what is more urgent in between.
+//! Steps: [`RunBuilder::push`] each message; [`RunBuilder::prepare`] in as many calls as the caller likes;
+//! [`RunBuilder::finish`]. The filter of a run of millions of keys takes a quarter of a second. `prepare` makes it in
+//! small parts, so that a worker can do more urgent work in between.
 //!
-//! A leaf is closed when the next entry would not fit and it is seven eighths full; until then it grows, up to 8
-//! pages, so that middle-sized values waste little. All messages of a key stay in one leaf, which grows as far as it
-//! takes, up to 4 MiB of them: then the key goes on in the next leaf, and the leaf says so. A larger single entry has
-//! a leaf of its own.
+//! Invariants:
 //!
-//! In a compressed run ([`RunBuilder::with_compression`]) a leaf is *gathered* first, up to 16 KiB, and stored as LZ4 if that is worth it
-//! ([`super::compressed`]); if not, its messages go into ordinary leaves, by the rules above. Never into a long ordinary one: every
-//! lookup would read all of it.
+//! * A leaf is closed when the next entry would not fit and the leaf is at least 7/8 full. Until then it grows, up to 8
+//!   pages, so that entries of medium size waste little.
+//! * All messages of a key are in one leaf, which grows as needed, up to 4 MiB. Beyond that the key continues in the
+//!   next leaf, and flags in both leaves record it. A larger single entry has a leaf of its own.
+//! * In a compressed run ([`RunBuilder::with_compression`]) a leaf is *gathered* first, up to 16 KiB, and stored as LZ4
+//!   if that saves enough ([`super::compressed`]). Otherwise its messages go into ordinary leaves, by the rules above.
+//!   They never go into one long ordinary leaf, because every lookup would read all of it.
+//! * A builder that is dropped before it is finished frees its pages.
 //!
-//! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, one write buffer of at most 1 MiB (and
-//! of a compressed run, two leaves and a table of 8 or 16 KiB; while a Bloom filter is written, its 10 bits a key). Dropped before it is finished, a builder gives its pages back.
+//! Memory: 8 bytes a distinct key, a separator and 24 bytes a leaf, and one write buffer of at most 1 MiB. A compressed
+//! run also needs two leaves and a table of 8 or 16 KiB. While a Bloom filter is written, it needs its 10 bits a key.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -37,14 +40,14 @@ use crate::filter::{FilterBuilder, FilterMaker, FilterMeta, Filters};
 use crate::pool::Pool;
 use crate::space::{BlockKind, DataFile};
 
-/// A leaf does not grow beyond this for the sake of filling its last page.
+/// A leaf does not grow beyond this size to fill its last page.
 const GROWN_LEAF: usize = 8 * PAGE;
-/// To sort a key's hash and write its part of a filter takes about as long as to compact so many bytes.
+/// Sorting a key's hash and writing its part of a filter takes about as long as compacting this many bytes.
 const HASH_BYTES: u64 = 8;
-/// The messages of one key are spread over several leaves past this many bytes.
+/// The messages of one key are spread over several leaves if they exceed this many bytes.
 const MAX_GROUP: usize = 4 << 20;
 
-/// One level of the tree: its blocks, and the separators before them.
+/// One level of the tree: its blocks and the separator before each of them.
 #[derive(Default)]
 struct Level {
     blocks: Vec<(Child, u32)>,
@@ -67,30 +70,30 @@ impl Level {
     }
 }
 
-/// How far the filter is.
+/// The state of the run's filter.
 enum Filter {
-    /// Its keys are collected.
+    /// The hashes of the keys are being collected.
     Gathering(FilterBuilder),
-    /// All are there.
+    /// All hashes were collected; the filter is being made.
     Making(FilterMaker),
-    /// It is written, or there is to be none.
+    /// The filter was written, or the run has none.
     Written,
 }
 
-/// Builds one run from messages in their order.
+/// Builds one run from messages that are pushed in order.
 pub struct RunBuilder {
     pages: PageWriter,
     leaf: LeafBuilder,
-    /// The bytes that the leaf may grow to before it is closed or allowed more.
+    /// The size in bytes up to which the leaf is filled before it is closed or allowed to grow.
     leaf_limit: usize,
-    /// Of a compressed run.
+    /// Set for a compressed run.
     compressor: Option<Box<Compressor>>,
-    /// The leaf being filled will be compressed.
+    /// Whether the leaf being filled is to be compressed.
     gathering: bool,
-    /// Bounds the leaf from below; empty for the first.
+    /// The separator before the leaf being filled; empty for the first leaf.
     leaf_separator: Vec<u8>,
     pages_before: u32,
-    /// The flag of the leaf being filled that says whether its first key began in the one before.
+    /// [`CONTINUED`] if the first key of the leaf being filled began in the leaf before, else 0.
     continued: u16,
     leaves: Level,
     filter: Filter,
@@ -101,8 +104,8 @@ pub struct RunBuilder {
 }
 
 impl RunBuilder {
-    /// Starts the run `id`, which will take about `expected_bytes` on disk: a hint for allocation only. Its filter will be a
-    /// Bloom filter.
+    /// Starts the run `id`. `expected_bytes` is its estimated size on disk and only a hint for allocation. The run gets
+    /// a Bloom filter unless [`RunBuilder::with_filter`] is called.
     pub fn new(data: Arc<DataFile>, id: OwnerId, expected_bytes: u64) -> RunBuilder {
         RunBuilder {
             pages: PageWriter::new(data, id, expected_bytes),
@@ -122,23 +125,29 @@ impl RunBuilder {
         }
     }
 
-    /// Gives the run another filter. Before anything is pushed.
+    /// Sets the run's filter.
+    ///
+    /// # Panics
+    /// If a message was pushed.
     #[must_use]
     pub fn with_filter(self, filter: FilterBuilder) -> RunBuilder {
-        assert!(self.last_key.is_empty(), "the filter knows every key");
+        assert!(self.last_key.is_empty(), "the filter is set before the first key is pushed");
         RunBuilder { filter: Filter::Gathering(filter), ..self }
     }
 
-    /// Has the run's leaves compressed, or not. Before anything is pushed.
+    /// Sets whether the run's leaves are compressed.
+    ///
+    /// # Panics
+    /// If a message was pushed.
     #[must_use]
     pub fn with_compression(mut self, compression: Compression) -> RunBuilder {
-        assert!(self.last_key.is_empty(), "the first leaf is compressed as well");
+        assert!(self.last_key.is_empty(), "compression is set before the first key is pushed");
         self.compressor = (compression == Compression::Lz4).then(Box::default);
         self.begin_leaf(PAGE);
         self
     }
 
-    /// Offers the run's inner blocks and its filter to the pool as they are written.
+    /// Offers the run's inner blocks and its filter to the pool when they are written.
     #[must_use]
     pub fn cached_in(mut self, pool: Arc<Pool>) -> RunBuilder {
         self.pages.cache_in(pool);
@@ -148,10 +157,10 @@ impl RunBuilder {
     /// Appends a message.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error; the builder is good only for dropping then.
+    /// [`crate::Error::DiskFull`] or an I/O error. The builder must then be dropped.
     ///
     /// # Panics
-    /// If the message is not strictly after the one before it, or not one that a run may hold.
+    /// If the message is not strictly after the one before it, or is not allowed in a run.
     pub fn push(&mut self, entry: Entry<'_>) -> Result<()> {
         assert!((1..=MAX_KEY).contains(&entry.key.len()), "keys have 1 to 65,535 bytes");
         let new_key = match self.last_key.as_slice().cmp(entry.key) {
@@ -187,12 +196,12 @@ impl RunBuilder {
         self.tombstones.push(tombstone);
     }
 
-    /// Bytes of blocks that are complete.
+    /// Bytes of the blocks that are complete.
     pub fn bytes_written(&self) -> u64 {
         self.pages.placed_pages() * PAGE as u64
     }
 
-    /// Bytes of the run's leaves, the one being filled included.
+    /// Bytes of the run's leaves, including the one being filled.
     pub fn bytes(&self) -> u64 {
         self.bytes_written() + if self.leaf.is_empty() { 0 } else { self.leaf.size() as u64 }
     }
@@ -223,7 +232,7 @@ impl RunBuilder {
         }
     }
 
-    /// Sees to it that the leaf can take `entry`: lets it grow, or closes it.
+    /// Makes the leaf being filled able to take `entry`: lets it grow, or closes it.
     fn make_room(&mut self, entry: &Entry<'_>, new_key: bool) -> Result<()> {
         let need = self.leaf.size_with(entry);
         if need <= self.leaf_limit {
@@ -249,7 +258,7 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// The same for a leaf that will be compressed.
+    /// Like [`RunBuilder::make_room`], for a leaf that is to be compressed.
     fn gather(&mut self, entry: &Entry<'_>, new_key: bool, need: usize) -> Result<()> {
         let whole = self.leaf.is_empty() || !new_key;
         if whole && need <= MOST_PAGES * PAGE {
@@ -264,7 +273,7 @@ impl RunBuilder {
         self.make_room(entry, new_key)
     }
 
-    /// Sets the separator before the next leaf, which begins with `entry`, and how far it may be filled.
+    /// Sets the separator before the next leaf, which begins with `entry`, and the size up to which it is filled.
     fn bound_leaf(&mut self, entry: &Entry<'_>, new_key: bool) {
         self.leaf_separator.clear();
         if new_key {
@@ -285,7 +294,8 @@ impl RunBuilder {
         self.leaf_limit = full.map_or(least, |full| full.max(least));
     }
 
-    /// Writes the leaf that was gathered, if it is worth to be compressed.
+    /// Compresses and writes the gathered leaf. Returns `false`, and writes nothing, if compression does not save
+    /// enough.
     fn close_compressed(&mut self) -> Result<bool> {
         let compressor = self.compressor.as_mut().expect("a leaf is gathered to be compressed");
         let Some(pages) = compressor.compress(&self.leaf, self.pages_before, self.continued) else { return Ok(false) };
@@ -296,7 +306,7 @@ impl RunBuilder {
         Ok(true)
     }
 
-    /// Takes the messages of the leaf that was gathered into ordinary ones, of which the last is left to be filled.
+    /// Moves the messages of the gathered leaf into ordinary leaves. The last of these is left open to be filled.
     fn scatter(&mut self) -> Result<()> {
         let gathered = std::mem::take(&mut self.leaf);
         (self.gathering, self.leaf_limit) = (false, PAGE);
@@ -307,7 +317,7 @@ impl RunBuilder {
             }
             self.make_room(&entry, new_key)?;
             self.leaf.add(&entry);
-            // What it was at the end it will be again.
+            // After the loop this is the last pushed key again.
             self.last_key.clear();
             self.last_key.extend_from_slice(entry.key);
         }
@@ -331,7 +341,7 @@ impl RunBuilder {
         self.leaf.clear();
     }
 
-    /// Closes the last leaf, if there is one.
+    /// Closes the last leaf if it has entries.
     fn close_last(&mut self) -> Result<()> {
         while self.gathering && !self.leaf.is_empty() && !self.close_compressed()? {
             self.scatter()?;
@@ -339,12 +349,12 @@ impl RunBuilder {
         if self.leaf.is_empty() { Ok(()) } else { self.close_leaf(false) }
     }
 
-    /// Begins what [`RunBuilder::finish`] has to do, or goes on with it: about what takes as long as the compaction of `budget` bytes.
-    /// Some pieces are done whole: the inner levels, a Bloom filter, the halving of a part of the hashes. Whether the little that is left
-    /// can be done at once. Nothing is pushed after it.
+    /// Does a part of the work of [`RunBuilder::finish`]: about as much as takes the time of compacting `budget` bytes.
+    /// The inner levels, a Bloom filter, and each halving of a part of the hashes are done in one piece. Returns
+    /// whether only a small rest is left. No message may be pushed afterwards.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error; the builder is good only for dropping then.
+    /// [`crate::Error::DiskFull`] or an I/O error. The builder must then be dropped.
     pub fn prepare(&mut self, budget: u64) -> Result<bool> {
         if let Filter::Gathering(filter) = &mut self.filter {
             let filter = std::mem::replace(filter, FilterBuilder::new(Filters::Bloom, 1));
@@ -354,18 +364,18 @@ impl RunBuilder {
             if self.meta.leaf_pages > 0 {
                 self.write_inner()?;
             }
-            // Beside a single page of entries a filter saves nothing, but that a maplet can be made of it.
+            // For a single page of entries a filter saves no reads, but a maplet can be made from it.
             let is_wanted = self.meta.leaf_pages > 1 || self.meta.leaf_pages == 1 && filter.is_for_maplets();
             self.filter = if is_wanted { Filter::Making(filter.make()) } else { Filter::Written };
         }
         self.write_filter(usize::try_from(budget / HASH_BYTES).unwrap_or(usize::MAX).max(1))
     }
 
-    /// Writes the rest of the run and describes it; `None` if nothing was pushed. Everything is written, nothing
-    /// synced.
+    /// Writes the rest of the run and returns its description; `None` if nothing was pushed. All blocks are written but
+    /// not synced.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error; the pages are given back then.
+    /// [`crate::Error::DiskFull`] or an I/O error. The run's pages are then freed.
     pub fn finish(mut self) -> Result<Option<RunMeta>> {
         while !self.prepare(u64::MAX)? {}
         if self.meta.entries() == 0 && self.tombstones.is_empty() {
@@ -377,7 +387,7 @@ impl RunBuilder {
         Ok(Some(self.meta))
     }
 
-    /// Writes level upon level until one block is left: the root.
+    /// Writes the inner levels until a level has a single block: the root.
     fn write_inner(&mut self) -> Result<()> {
         let mut level = std::mem::take(&mut self.leaves);
         let mut height = 0u8;
@@ -387,14 +397,14 @@ impl RunBuilder {
             (level, root) = self.write_level(&level, height)?;
         }
         let first = level.blocks[0].0;
-        // A lone leaf is the root, and the first block of the run.
+        // A lone leaf is the root and the first block of the run.
         let extents = self.pages.extents();
         self.meta.root = root.unwrap_or(BlockAddr { page: extents[0].start, pages: first.pages });
         self.meta.height = height;
         Ok(())
     }
 
-    /// Writes the inner blocks above `below`; returns their level and where the last of them is.
+    /// Writes the inner blocks above `below`. Returns their level and the address of the last of them.
     fn write_level(&mut self, below: &Level, height: u8) -> Result<(Level, Option<BlockAddr>)> {
         let mut level = Level::default();
         let mut last = None;
@@ -430,7 +440,7 @@ impl RunBuilder {
         Ok(placed)
     }
 
-    /// Goes on with the filter, for about so many keys, at least one; whether it is written.
+    /// Continues to make the filter, for about `most` keys, at least one. Returns whether the filter is written.
     fn write_filter(&mut self, most: usize) -> Result<bool> {
         let Filter::Making(maker) = &mut self.filter else { return Ok(true) };
         let (mut keys, prepared) = maker.prepare(most);
@@ -463,7 +473,8 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Writes the description as the run's last block. It is placed before its own place is known: one more extent.
+    /// Writes the description as the run's last block. Its size is computed before its position is known, with room for
+    /// one more extent.
     fn write_footer(&mut self) -> Result<()> {
         const ONE_EXTENT_MORE: usize = 32;
         let mut body = Vec::new();

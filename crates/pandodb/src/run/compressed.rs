@@ -1,4 +1,4 @@
-//! Compressed leaves: a leaf of up to 16 pages, stored as LZ4 in fewer of them.
+//! Compressed leaves: a leaf of up to 16 pages, stored as LZ4 in fewer pages.
 //!
 //! ```text
 //!  0  block header (16 bytes, `space::data`), kind "compressed leaf", pages as they are stored
@@ -7,17 +7,21 @@
 //! 24  LZ4 block (without a frame) of the leaf from its byte 16 to its length │ zeros
 //! ```
 //!
-//! All little-endian. The checksum of the header is over what is stored, and is looked at before anything is unpacked. What was
-//! unpacked is a leaf as any other ([`super::leaf`]), with a header that repeats how many pages it has *on disk*: by these leaves
-//! follow one another.
+//! All numbers are little-endian. The header's checksum covers the stored bytes and is checked before anything is
+//! decompressed. The result of decompression is a leaf like any other ([`super::leaf`]). Its header repeats the number
+//! of pages *on disk*, from which the position of the next leaf follows.
 //!
-//! Steps of a builder ([`Compressor`]): fill a leaf up to [`Compressor::limit`], [`Compressor::compress`] it; if that is worth it
-//! the leaf is stored like this, else its messages go into ordinary leaves, as if nothing had been tried, and the next
-//! [`RESTS`] leaves are ordinary ones without trying. The limit is 16 KiB, or less, so that what comes out fills whole
-//! pages: how much that is the leaf before tells.
+//! Steps of a builder ([`Compressor`]):
 //!
-//! Invariants: a compressed leaf takes fewer pages than it would take as it was; its LZ4 is at most three quarters of it; it has at
-//! most [`MOST_PAGES`] in memory, so that nothing from disk makes a reader allocate more.
+//! 1. Fill a leaf up to the limit that [`Compressor::begin`] returns. The limit is at most 16 KiB. It is chosen from
+//!    the compression ratio of the previous leaf so that the result fills whole pages.
+//! 2. [`Compressor::compress`] the leaf. If that saves enough, store it in this form.
+//! 3. Otherwise put its messages into ordinary leaves. The next [`RESTS`] leaves are ordinary without an attempt.
+//!
+//! Invariants: a compressed leaf takes fewer pages than it would uncompressed; its LZ4 bytes are at most three quarters
+//! of it; it has at most [`MOST_PAGES`] pages in memory, so that damaged bytes on disk cannot make a reader allocate
+//! more. Source: design §9; [decision 0033](../../../../docs/decisions/0033-lz4-on-bottom-runs.md). most [`MOST_PAGES`]
+//! in memory, so that nothing from disk makes a reader allocate more.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
@@ -27,34 +31,35 @@ use crate::base::PAGE;
 use crate::space::data::stored_pages;
 use crate::space::{BLOCK_HEADER, BlockKind};
 
-/// How the leaves of new runs at the bottom of a tree are stored. Whatever is there already is read all the same.
+/// How the leaves of new runs at the bottom of a tree are stored. Existing runs stay readable with either setting.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// As they are: a lookup reads 4 KiB.
+    /// Uncompressed: a lookup reads 4 KiB.
     #[default]
     None,
-    /// As LZ4, where that makes a leaf a quarter shorter at least.
+    /// As LZ4, if that makes a leaf at least a quarter shorter.
     Lz4,
 }
 
-/// Where LZ4 begins in a stored block.
+/// The offset of the LZ4 bytes in a stored block.
 const PACKED: usize = BLOCK_HEADER + 8;
-/// The most pages of a compressed leaf in memory, 64 KiB: room for any inline value but the very longest.
+/// The most pages of a compressed leaf in memory, 64 KiB: enough for all but the very longest inline values.
 pub const MOST_PAGES: usize = 16;
-/// What a leaf is filled to before it is compressed, in bytes, unless a single key has more.
+/// The size in bytes to which a leaf is filled before it is compressed, unless a single key has more.
 const FULL: usize = 4 * PAGE;
-/// Ordinary leaves after one that was not worth it, until it is tried again: about an eighth of the bytes is tried in vain, more where a key has many messages.
+/// The number of ordinary leaves after one that compressed badly, before compression is tried again. So about an eighth
+/// of the bytes is compressed without use, more where keys have many messages.
 const RESTS: u32 = 32;
 
-/// What the builder of a compressed run needs beside a leaf.
+/// The state of a builder of compressed leaves, besides the leaf.
 pub struct Compressor {
-    /// The leaf as it is, and as it is stored: whole pages each.
+    /// The leaf uncompressed and as it is stored, in whole pages each.
     leaf: Vec<u8>,
     stored: Vec<u8>,
     table: CompressTable,
     limit: usize,
-    /// Leaves until it is tried again.
+    /// The number of leaves until compression is tried again.
     rests: u32,
 }
 
@@ -65,7 +70,8 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// The bytes that the next leaf is to have before it is compressed; `None` if it is to be an ordinary one.
+    /// The size in bytes to which the next leaf is filled before it is compressed; `None` if it is to be an ordinary
+    /// leaf.
     pub fn begin(&mut self) -> Option<usize> {
         if self.rests > 0 {
             self.rests -= 1;
@@ -74,8 +80,9 @@ impl Compressor {
         Some(self.limit)
     }
 
-    /// Compresses a leaf: the pages that it takes then, to be filled by [`Compressor::fill`]. `None` if it is not worth it.
-    /// `pages_before` and `flags`: see [`LeafBuilder::encode`]. About 3 ns a byte (design §9).
+    /// Compresses a leaf. Returns the number of pages that it takes then, to be filled by [`Compressor::fill`]; `None`
+    /// if compression does not save enough. `pages_before` and `flags`: see [`LeafBuilder::encode`]. About 3 ns a byte
+    /// (design §9).
     pub fn compress(&mut self, leaf: &LeafBuilder, pages_before: u32, flags: u16) -> Option<u32> {
         let (length, pages) = (leaf.exact_size(), leaf.pages() as usize);
         assert!(pages <= MOST_PAGES, "a compressed leaf is bounded");
@@ -85,7 +92,7 @@ impl Compressor {
         self.stored.clear();
         self.stored.resize(PACKED + get_maximum_output_size(body.len()), 0);
         let packed = compress_into_with_table(body, &mut self.stored[PACKED..], &mut self.table);
-        let packed = packed.expect("there is room for the worst that may come out");
+        let packed = packed.expect("the output buffer has the maximum size");
         let stored = (PACKED + packed).div_ceil(PAGE);
         if packed * 4 > length * 3 || stored >= pages {
             (self.limit, self.rests) = (FULL, RESTS);
@@ -98,15 +105,17 @@ impl Compressor {
         Some(stored as u32)
     }
 
-    /// Writes the body of the block that was made last into `block`, which has its pages; the header is left to be sealed.
+    /// Writes the body of the block that was compressed last into `block`, which has the returned number of pages. Does
+    /// not write the block's header.
     pub fn fill(&self, block: &mut [u8]) {
         block[BLOCK_HEADER..self.stored.len()].copy_from_slice(&self.stored[BLOCK_HEADER..]);
         block[self.stored.len()..].fill(0);
     }
 }
 
-/// What the next leaf is filled to, when one of `length` bytes came to `packed`: as much as fills whole pages, with a thirty-second to
-/// spare, since the last of them would be read and hold hardly anything.
+/// The size to which the next leaf is filled, given that a leaf of `length` bytes was compressed to `packed` bytes. The
+/// result should fill whole pages. A thirty-second is left as a margin: a further page would be read and be nearly
+/// empty.
 fn limit_after(length: usize, packed: usize) -> usize {
     let full = PACKED + FULL * packed / length;
     let pages = (full + full / 32) / PAGE;
@@ -117,16 +126,17 @@ fn limit_after(length: usize, packed: usize) -> usize {
     (fits - fits / 32).clamp(PAGE, FULL)
 }
 
-/// Whether a block that was read as a leaf has to be unpacked.
+/// Whether a block that was read as a leaf must be decompressed.
 #[inline]
 pub(super) fn is_compressed(stored: &[u8]) -> bool {
     stored[4] == BlockKind::RunCompressedLeaf as u8
 }
 
-/// Unpacks a compressed leaf whose checksum was right: whole pages, to be looked at by [`super::Leaf::check`].
+/// Decompresses a compressed leaf whose checksum was right, into whole pages. [`super::Leaf::check`] must check the
+/// result.
 ///
 /// # Errors
-/// What is wrong, in words; `leaf` is empty then.
+/// A description of what is wrong; `leaf` is empty then.
 pub fn unpack(stored: &[u8], leaf: &mut Vec<u8>) -> Result<(), &'static str> {
     leaf.clear();
     let unpacked = try_unpack(stored, leaf);
@@ -138,12 +148,12 @@ fn try_unpack(stored: &[u8], leaf: &mut Vec<u8>) -> Result<(), Flaw> {
     let (length, packed) = (number(BLOCK_HEADER), number(BLOCK_HEADER + 4));
     let pages = length.div_ceil(PAGE);
     if pages > MOST_PAGES || pages <= stored.len() / PAGE || packed > stored.len() - PACKED {
-        return Err("compressed, and of an impossible length");
+        return Err("the length of a compressed leaf is out of bounds");
     }
     leaf.resize(pages * PAGE, 0);
     match decompress_into(&stored[PACKED..PACKED + packed], &mut leaf[BLOCK_HEADER..length]) {
         Ok(unpacked) if unpacked == length - BLOCK_HEADER => {}
-        _ => return Err("compressed, and not to be unpacked to the length that it says"),
+        _ => return Err("a compressed leaf does not decompress to its recorded length"),
     }
     leaf[4] = BlockKind::RunLeaf as u8;
     leaf[8..12].copy_from_slice(&stored_pages(stored).to_le_bytes());

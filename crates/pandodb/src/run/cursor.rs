@@ -1,17 +1,21 @@
-//! [`RunCursor`]: the messages of one slice in a range, in order or in exact reverse.
+//! [`RunCursor`]: iterates over the messages of one slice in a range, in order or in reverse.
+//!
+//! ```text
+//!   leaf  [ · · · ■ ■ ■ ■ ■ · ]      ■ window: entries inside the range that were not passed yet
+//!                 ▲ slot, key        the current entry: the first of the window (the last, in reverse)
+//! ```
 //!
 //! Steps: walk from the root to the leaf of the starting bound, then from leaf to leaf by position ([`super::leaves`]).
-//! On entering a leaf, two searches cut its entries to the range: the *window*. The cursor stands at the window's first
-//! entry (the last, in reverse); when the window is empty it goes on to the next leaf, unless this one holds an entry
-//! beyond the range, which ends the cursor.
+//! In each leaf, two searches cut its entries to the range; the result is the *window*. If the window is empty, the
+//! cursor goes on to the next leaf, unless this leaf holds an entry beyond the range, which ends the cursor.
 //!
-//! A *pending* cursor has not read anything yet; it knows a key that nothing of it comes before. Of runs without a common
-//! key, which a load in key order leaves side by side, a merge opens one after the other. On its way to its first leaf a
-//! cursor is like a probe: it names the block that it needs and goes on with it, so that whoever opens several has their
-//! blocks read beside each other ([`RunCursor::open_all`]).
+//! A *pending* cursor has not read anything yet. It has a bound that no entry of it precedes. A load in key order
+//! leaves runs without common keys; a merge opens their cursors one after the other. While a cursor opens, it works
+//! like a probe: it returns the block that it needs next and is called again with that block. So a caller that opens
+//! several cursors can have their blocks read concurrently ([`RunCursor::open_all`]).
 //!
-//! Invariant: while the cursor stands at an entry, `key` is that entry's key, `slot` its place, and the window is not
-//! empty.
+//! Invariant: while the cursor is at an entry, `key` is that entry's key, `slot` its position in the leaf, and the
+//! window is not empty. Source: 002 §3.3.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -32,36 +36,36 @@ pub struct RunCursor {
     range: KeyRange,
     reverse: bool,
     leaves: Leaves,
-    /// Entries of the current leaf that are inside the range and not passed yet.
+    /// Entries of the current leaf that are inside the range and were not passed yet.
     window: Range<usize>,
-    /// The range goes on beyond the current leaf.
+    /// Whether the range may go on beyond the current leaf.
     more: bool,
     prefix_len: usize,
     key: Vec<u8>,
     slot: Option<Slot>,
-    /// It has not come to its first entry yet.
+    /// Set while the cursor has not reached its first entry.
     opening: Option<Opening>,
 }
 
-/// How far a cursor has come on its way to its first entry.
+/// The progress of a cursor towards its first entry.
 struct Opening {
-    /// Where it goes, in its direction: empty for the end of its slice.
+    /// The key at which the cursor starts, in its direction; empty for the end of its slice.
     bound: Vec<u8>,
     stage: Stage,
 }
 
 #[derive(Clone, Copy)]
 enum Stage {
-    /// Nothing was asked for.
+    /// Nothing was requested yet.
     Start,
-    /// The inner block of this level was.
+    /// The inner block of this level was requested.
     Inner(u8),
-    /// The first chunk, with this leaf, was.
+    /// The first chunk of leaf pages, with this leaf, was requested.
     Leaf(Child),
 }
 
 impl RunCursor {
-    /// A cursor at the first entry of `slice` in `range`; at the last one if `reverse`.
+    /// Opens a cursor at the first entry of `slice` in `range`, or at the last one if `reverse`.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -71,13 +75,13 @@ impl RunCursor {
         Ok(cursor)
     }
 
-    /// The same without reading anything, to be opened when its turn comes.
+    /// Creates a cursor without reading anything. [`RunCursor::open`] reads its first block.
     pub fn pending(slice: Arc<RunSlice>, range: &KeyRange, reverse: bool, readahead: ReadAhead) -> RunCursor {
         let range = slice.range().intersect(range);
         let leaves = Leaves::new(readahead, reverse, slice.span());
         let meta = slice.run().meta();
-        // Where no key of the run is in the range the cursor is at its end, and nothing has to be read to know it. A run of
-        // range tombstones has no keys.
+        // If no key of the run is in the range, the cursor is at its end without a read. A run of range tombstones only
+        // has no keys.
         let inside = range.from <= meta.last_key && range.is_above(&meta.first_key);
         let pending = !range.is_empty() && meta.leaf_pages > 0 && inside && !slice.span().is_empty();
         let bound = || if reverse { range.to.clone() } else { range.from.clone() };
@@ -96,10 +100,10 @@ impl RunCursor {
         }
     }
 
-    /// Goes to the first entry, if nothing was read yet.
+    /// Goes to the first entry, if the cursor is pending.
     ///
     /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
+    /// I/O errors and [`crate::Error::Corruption`]; the cursor is then past the end.
     pub fn open(&mut self) -> Result<()> {
         let mut landed = None;
         while let Some(need) = self.open_step(landed.take())? {
@@ -109,12 +113,12 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Opens those of the pending `cursors` that no other one comes before: with the blocks that they need at the same time
-    /// read beside each other.
+    /// Opens all pending `cursors` whose bound is the first of all in their direction. The blocks that they need are
+    /// read concurrently.
     ///
     /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`], with the cursor that met them, which is past the end then. Others may
-    /// still be pending.
+    /// I/O errors and [`crate::Error::Corruption`], with the number of the failed cursor, which is then past the end.
+    /// Others may still be pending.
     pub fn open_all(cursors: &mut [RunCursor]) -> std::result::Result<(), (usize, Error)> {
         let first = cursors.iter().reduce(|a, b| match (a.place(), b.place()) {
             (Some(first), Some(second)) if (second < first) != b.reverse => b,
@@ -131,7 +135,7 @@ impl RunCursor {
             }
         }
         while let Some((i, landed)) = loads.next() {
-            let slice = slices[i].as_ref().expect("it has asked");
+            let slice = slices[i].as_ref().expect("only a cursor with a slice requests blocks");
             let opened = landed.and_then(|landed| cursors[i].open_among(slice, Some(landed), &mut loads, i));
             opened.map_err(|e| {
                 cursors[i].give_up();
@@ -141,7 +145,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Goes on opening until something is missing, which is asked for on behalf of `who`. `slice` is the cursor's.
+    /// Continues to open the cursor until a block is missing, and requests that block for cursor number `who`. `slice`
+    /// is the cursor's.
     fn open_among<'r>(
         &mut self,
         slice: &'r RunSlice,
@@ -158,8 +163,8 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Goes on opening with what the last step has asked for; says what it needs next, until the cursor stands at its first
-    /// entry.
+    /// Continues to open the cursor with the block that the last step has requested. Returns the next block that it
+    /// needs; `None` once the cursor is at its first entry or past the end.
     fn open_step(&mut self, landed: Option<Loaded>) -> Result<Option<Need>> {
         let Some(Opening { bound, stage }) = self.opening.take() else { return Ok(None) };
         let run = self.slice.run();
@@ -172,7 +177,7 @@ impl RunCursor {
             }
             Stage::Inner(level) => {
                 let span = self.slice.span();
-                let block = landed.expect("a block was asked for").block();
+                let block = landed.expect("a block was requested").block();
                 let (child, addr) = run.child(&block, level, |inner| match (bound.is_empty(), self.reverse) {
                     (true, false) => inner.search_leaf(span.start),
                     (true, true) => inner.search_leaf(span.end - 1),
@@ -185,7 +190,7 @@ impl RunCursor {
                 child
             }
             Stage::Leaf(child) => {
-                self.leaves.take(run, child, landed.expect("pages were asked for").pages())?;
+                self.leaves.take(run, child, landed.expect("pages were requested").pages())?;
                 return self.arrive(&bound).map(|()| None);
             }
         };
@@ -196,18 +201,19 @@ impl RunCursor {
         self.arrive(&bound).map(|()| None)
     }
 
-    /// Stands at the first entry of the current leaf from the bound on, or of a later one.
+    /// Goes to the first entry at or after the bound in the current leaf, or to one of a later leaf.
     fn arrive(&mut self, bound: &[u8]) -> Result<()> {
         self.enter(Some(bound))?;
         self.settle()
     }
 
-    /// An error on the way to the first entry.
+    /// Ends a pending cursor after an error, or before a seek replaces its bound.
     fn give_up(&mut self) {
         self.opening = None;
     }
 
-    /// Of a pending cursor: a key that no entry comes before, in the cursor's direction; between the run's first and last.
+    /// The bound of a pending cursor: no entry precedes it, in the cursor's direction. It lies between the run's first
+    /// and last key.
     pub fn outlook(&self) -> Option<&[u8]> {
         let meta = self.slice.run().meta();
         self.opening.is_some().then(|| match self.reverse {
@@ -218,12 +224,12 @@ impl RunCursor {
         })
     }
 
-    /// The key of its entry, or its outlook; `None` past the end.
+    /// The key of the current entry, or the bound of a pending cursor; `None` past the end.
     pub(super) fn place(&self) -> Option<&[u8]> {
         self.entry().map(|entry| entry.key).or_else(|| self.outlook())
     }
 
-    /// The entry at which the cursor stands; `None` past the end.
+    /// The current entry; `None` past the end.
     #[inline]
     pub fn entry(&self) -> Option<Entry<'_>> {
         let slot = self.slot.as_ref()?;
@@ -231,10 +237,11 @@ impl RunCursor {
         Some(Entry { key: &self.key, seqno: slot.seqno, kind: slot.kind, value })
     }
 
-    /// Goes to the next entry (downwards, in reverse). Past the end it stays there. About 30 ns within a leaf.
+    /// Goes to the next entry (the previous key or older message, in reverse). Does nothing past the end. About 30 ns
+    /// within a leaf.
     ///
     /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
+    /// I/O errors and [`crate::Error::Corruption`]; the cursor is then past the end.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
         if self.slot.is_none() {
@@ -248,11 +255,11 @@ impl RunCursor {
         self.settle()
     }
 
-    /// Goes to the first entry whose key is at or above `key`; in reverse to the last one whose key is at or below it.
-    /// Never leaves the range. Within the current leaf it costs a search, else a walk from the root.
+    /// Goes to the first entry whose key is at or above `key`; in reverse, to the last one whose key is at or below it.
+    /// Never leaves the range. Costs a search if the entry is in the current leaf, else a walk from the root.
     ///
     /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`]; the cursor is past the end then.
+    /// I/O errors and [`crate::Error::Corruption`]; the cursor is then past the end.
     pub fn seek(&mut self, key: &[u8]) -> Result<()> {
         self.give_up();
         if self.reverse {
@@ -271,12 +278,12 @@ impl RunCursor {
         self.seek_bound(key.max(&self.range.from).to_vec())
     }
 
-    /// Bytes of the leaves that the cursor has been in: the measure of work done.
+    /// Bytes of the leaves that the cursor has visited: a measure of its work.
     pub fn passed_bytes(&self) -> u64 {
         self.leaves.passed_bytes()
     }
 
-    /// The slice under the cursor.
+    /// The cursor's slice.
     pub fn slice(&self) -> &Arc<RunSlice> {
         &self.slice
     }
@@ -292,7 +299,7 @@ impl RunCursor {
         if !self.leaves.current().is_empty() && !bound.is_empty() {
             let leaf = self.leaves.leaf();
             let at = leaf.search(&bound);
-            // With entries on both sides in this leaf, no other leaf can hold the place.
+            // If this leaf has entries on both sides of the bound, the wanted entry is in this leaf.
             if 0 < at && at < leaf.len() {
                 let inside = self.inside();
                 self.window =
@@ -304,7 +311,7 @@ impl RunCursor {
         self.start(&bound)
     }
 
-    /// Walks to the leaf of a bound of the direction, and stands at the first entry from there on.
+    /// Walks to the leaf of a bound and goes to the first entry from there on.
     fn start(&mut self, bound: &[u8]) -> Result<()> {
         self.end();
         if self.slice.span().is_empty() || self.range.is_empty() {
@@ -317,7 +324,7 @@ impl RunCursor {
     /// The entries of the current leaf that are inside the range.
     fn inside(&self) -> Range<usize> {
         let leaf = self.leaves.leaf();
-        // Most leaves are inside as a whole: two comparisons say so.
+        // Most leaves are entirely inside the range, which two comparisons find out.
         let from = if leaf.order(0, &self.range.from).is_lt() { leaf.search(&self.range.from) } else { 0 };
         let last = leaf.len() - 1;
         let whole = self.range.to.is_empty() || leaf.order(last, &self.range.to).is_lt();
@@ -325,8 +332,8 @@ impl RunCursor {
         from..to.max(from)
     }
 
-    /// Takes the current leaf's window, cut at `bound` too. Its keys must be among those of the run: who merges runs compares
-    /// only what they do not all share.
+    /// Computes the window of the current leaf, cut at `bound` too. Checks that the leaf's keys are between the first
+    /// and last key of the run, because a merge relies on these when it compares only the runs that overlap.
     fn enter(&mut self, bound: Option<&[u8]>) -> Result<()> {
         let leaf = self.leaves.leaf();
         let meta = self.slice.run().meta();
@@ -351,7 +358,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Stands at the window's entry.
+    /// Makes the first entry of the window (the last, in reverse) the current one.
     #[inline]
     fn stand(&mut self) {
         let i = if self.reverse { self.window.end - 1 } else { self.window.start };
@@ -362,7 +369,7 @@ impl RunCursor {
         self.slot = Some(slot);
     }
 
-    /// Stands at the window's entry, or at the next leaf's if the window is empty.
+    /// Like [`RunCursor::stand`], or goes to the next leaf if the window is empty.
     #[inline]
     fn settle(&mut self) -> Result<()> {
         if self.window.is_empty() {
@@ -372,15 +379,15 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Whether the current entry comes after another one, in the cursor's direction. Within a leaf the leaf's own check has
-    /// seen to that; who merges runs relies on it for all of them.
+    /// Whether the current entry follows the given one in the cursor's direction. Used between leaves; within a leaf,
+    /// the leaf's check ensures the order. Merges rely on it.
     fn follows(&self, (key, seqno): &(Vec<u8>, Seqno)) -> bool {
         let before = Entry { key, seqno: *seqno, kind: Kind::Delete, value: &[] };
         let order = self.entry().map(|entry| before.order(&entry));
         order == Some(if self.reverse { Ordering::Greater } else { Ordering::Less })
     }
 
-    /// Goes on to the next leaf with an entry in the range.
+    /// Goes to the next leaf that has an entry in the range.
     #[cold]
     fn next_leaf(&mut self) -> Result<()> {
         let last = self.slot.take().map(|slot| (std::mem::take(&mut self.key), slot.seqno));

@@ -1,11 +1,15 @@
-//! [`Foreseen`]: the filters on a lookup's way, looked for in the pool all at once.
+//! [`Foreseen`]: prefetches the filter blocks of a lookup from the pool, all at once.
 //!
-//! A lookup that ends in memory is bound by what the processor waits for: each filter is a place in the pool's table, a frame, a block's name
-//! and three of its cache lines away, each behind the one before. Which filters those will be is known before the first has answered, since the
-//! trunk is in memory: so their ways are gone side by side. A filter that is not asked in the end, since the key was found above it, has cost
-//! little.
+//! A lookup that finds everything in memory is bound by cache misses. To reach one filter it follows a chain of
+//! dependent memory accesses: the pool's table, a frame, the block's key, and three cache lines of the block. The trunk
+//! is in memory, so the filters of a lookup are known before the first of them is asked. Their memory accesses are made
+//! concurrently. A filter that is not asked in the end, because the key was found above it, costs little.
 //!
-//! Nothing depends on it: a filter that was not foreseen, or is not in the pool, is asked for when its turn comes.
+//! Steps: [`Foreseen::note`] each filter block, [`Foreseen::look`] once, [`Foreseen::take`] each block when its filter
+//! is asked.
+//!
+//! Invariant: prefetching does not change results. A filter that was not prefetched, or is not in the pool, is read
+//! when it is asked. Source: [decision 0028](../../../../docs/decisions/0028-lookups-side-by-side.md).
 
 use super::reader::Run;
 use crate::base::{BlockAddr, OwnerId, PageNo, SeededBug};
@@ -13,7 +17,7 @@ use crate::blocks::BlockSource;
 use crate::pool::{Block, Pool};
 use crate::space::BlockKind;
 
-/// Filters on the way of one lookup.
+/// The prefetched filter blocks of one lookup.
 #[derive(Debug, Default)]
 pub struct Foreseen<'r> {
     runs: [Option<(&'r Run, BlockAddr)>; Pool::TOGETHER],
@@ -22,12 +26,12 @@ pub struct Foreseen<'r> {
 }
 
 impl<'r> Foreseen<'r> {
-    /// Whether no more can be foreseen.
+    /// Whether no more blocks can be noted.
     pub fn is_full(&self) -> bool {
         self.count == Pool::TOGETHER
     }
 
-    /// Notes a filter's block.
+    /// Notes a filter block, unless [`Foreseen::is_full`].
     pub fn note(&mut self, run: &'r Run, addr: BlockAddr) {
         if !self.is_full() {
             self.runs[self.count] = Some((run, addr));
@@ -35,14 +39,15 @@ impl<'r> Foreseen<'r> {
         }
     }
 
-    /// Looks for everything that was noted, which is in the same pool, and for what a key with this hash will need of it.
+    /// Looks up all noted blocks in the pool, and touches the cache lines that a key with this hash needs. All runs
+    /// must use the same pool.
     pub fn look(&mut self, hash: u64) {
-        // One filter is found as fast when its turn comes.
+        // A single filter is found just as fast when it is asked.
         let Some((first, _)) = self.runs[0].filter(|_| self.count > 1) else { return };
         let names =
             self.runs.map(|noted| noted.map_or((OwnerId(0), PageNo(0)), |(run, addr)| (run.meta().id, addr.page)));
         first.pool().peek_several(&names[..self.count], &mut self.blocks[..self.count]);
-        // The first line of each, all together: what is told by it comes after.
+        // Read the first cache line of all blocks before any result is used, so that their cache misses overlap.
         let are_filters = self
             .blocks
             .each_ref()
@@ -60,7 +65,7 @@ impl<'r> Foreseen<'r> {
         std::hint::black_box(words.fold(0, |sum, word| sum ^ word));
     }
 
-    /// The filter's block, if it was found.
+    /// Returns the filter's block if it was noted and found.
     pub fn take(&mut self, run: &Run, addr: BlockAddr) -> Option<Block> {
         let is_it = |noted: &Option<(&Run, BlockAddr)>| {
             noted.is_some_and(|(other, place)| place == addr && other.meta().id == run.meta().id)

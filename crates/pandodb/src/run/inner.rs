@@ -1,4 +1,4 @@
-//! Inner blocks: separators and children.
+//! Inner blocks of a run: separators and children (002 §3.3).
 //!
 //! ```text
 //!   body of `slots`, link = level (1: the children are leaves), base = smallest child position
@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Positions count pages from the start of the run, across its extents. Child *i* holds the keys at or above separator
-//! *i*, up to the next one; the first separator of a block is left empty, since the block above (or nothing) bounds it,
-//! and the prefix is that of the others. `first leaf` is the position of the first leaf below the child, so that a
-//! place among the leaves can be found without reading the level above them.
+//! *i* and below the next separator. The first separator of a block is empty, because the block above (or nothing)
+//! bounds it; the prefix is that of the others. `first leaf` is the position of the first leaf below the child. With it
+//! a search by leaf position chooses a child without reading the child.
 //!
-//! Separators are cut short: between a leaf that ends with *x* and one that begins with *y* stands the shortest *s*
-//! with *x* < *s* ≤ *y* ([`separator`]). One exception: where the messages of one key *x* fill more than a leaf, the
-//! leaves that go on are bounded by *x* followed by a zero byte, the smallest key above it; so a search for *x* finds
-//! the first of them, and a search for anything above finds the last.
+//! Invariant: between a leaf that ends with *x* and one that begins with *y*, the separator is the shortest *s* with
+//! *x* < *s* ≤ *y* ([`separator`]). One exception: if the messages of one key *x* fill more than a leaf, the separator
+//! before each further leaf of it is *x* followed by a zero byte, the smallest key above *x*. So a search for *x* finds
+//! the first of these leaves, and a search for any key above *x* finds the last.
 
 use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, put_varint, varint_len};
@@ -23,12 +23,12 @@ use crate::space::data::MAX_BLOCK_PAGES;
 
 /// Every inner block but the last of a level has at least this many children, however long the separators.
 pub const MIN_FANOUT: usize = 4;
-/// More levels than a run of 2^48 pages can have.
+/// The most levels. A run of 2^48 pages has fewer.
 pub const MAX_HEIGHT: u8 = 24;
 
-/// The shortest key that is above `low` and not above `high`.
+/// The shortest key that is above `low` and at most `high`.
 pub fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
-    debug_assert!(low < high, "a separator stands between two keys");
+    debug_assert!(low < high, "a separator is between two keys");
     &high[..common_prefix(low, high) + 1]
 }
 
@@ -37,7 +37,7 @@ pub fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
 pub struct Child {
     /// The position of the block among the run's pages.
     pub position: u64,
-    /// Its pages.
+    /// The number of its pages.
     pub pages: u32,
     /// The position of the first leaf below (or of the child itself, if it is a leaf).
     pub leaf: u64,
@@ -50,7 +50,7 @@ pub struct Inner<'a> {
     slots: Slots,
 }
 
-/// Takes the child off an entry; returns it with the bytes that it took.
+/// Decodes the child at the start of an entry. Returns it with its encoded length.
 #[inline]
 fn parse_child(entry: &[u8], base: u64, level: u32) -> Result<(Child, usize), Flaw> {
     let (delta, mut at) = get_varint(entry).ok_or("position cut off")?;
@@ -75,10 +75,10 @@ impl<'a> Inner<'a> {
         Inner { bytes, slots: Slots::of(bytes) }
     }
 
-    /// Checks everything that the accessors rely on, and the order.
+    /// Checks everything that the accessors rely on, and the order of separators and children.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of what is wrong.
     pub fn check(bytes: &'a [u8]) -> Result<Inner<'a>, &'static str> {
         let inner = Inner { bytes, slots: Slots::check(bytes)? };
         if inner.level() == 0 || inner.level() > u32::from(MAX_HEIGHT) || inner.slots.flags & !super::slots::WIDE != 0 {
@@ -92,14 +92,14 @@ impl<'a> Inner<'a> {
             let (child, at) = parse_child(entry, inner.slots.base, inner.level())?;
             let rest = &entry[at..];
             if prefix_len + rest.len() > MAX_KEY + 1 || heads[i].get() != head(rest) {
-                return Err("a separator out of bounds, or not the one of its head");
+                return Err("a separator is out of bounds or does not match its head");
             }
             match before {
                 None if !rest.is_empty() => return Err("the first separator is not empty"),
                 Some((last, _)) if child.position <= last.position || child.leaf <= last.leaf => {
                     return Err("children out of order");
                 }
-                // Equal ones bound the leaves of one key; see the module.
+                // Equal separators bound the leaves of one key; see the module's documentation.
                 Some((_, last)) if rest < last => return Err("separators out of order"),
                 _ => {}
             }
@@ -143,13 +143,13 @@ impl<'a> Inner<'a> {
         }
     }
 
-    /// The child that may hold `key`: the last one whose separator is not above it.
+    /// The child that may hold `key`: the last one whose separator is at most `key`.
     #[inline]
     pub fn search(&self, key: &[u8]) -> usize {
         self.slots.search(self.bytes, key, 1, true, |i| self.parse(i).1) - 1
     }
 
-    /// The child below which the leaf at `position` lies: the last one that does not begin after it.
+    /// The child below which the leaf at `position` is: the last one whose first leaf is at or before `position`.
     pub fn search_leaf(&self, position: u64) -> usize {
         let (mut low, mut high) = (1, self.len());
         while low < high {
@@ -164,25 +164,25 @@ impl<'a> Inner<'a> {
     }
 }
 
-/// Gathers the children of one inner block, whose level is given. Reusable.
+/// Collects the children of one inner block of a given level. Reusable.
 pub struct InnerBuilder {
     level: u32,
     children: Vec<(Child, usize)>,
-    /// The separators back to back; the first one is left out.
+    /// The separators one after the other, without the first one.
     separators: Vec<u8>,
     prefix_len: usize,
-    /// What the children take in their entries, without separators.
+    /// Encoded bytes of the children, without separators.
     child_bytes: usize,
 }
 
 impl InnerBuilder {
-    /// For blocks `level` levels above the leaves, 1 at least.
+    /// For blocks `level` levels above the leaves; at least 1.
     pub fn new(level: u32) -> InnerBuilder {
-        assert!(level > 0, "level 0 are the leaves");
+        assert!(level > 0, "leaves are level 0, inner blocks begin at 1");
         InnerBuilder { level, children: Vec::new(), separators: Vec::new(), prefix_len: 0, child_bytes: 0 }
     }
 
-    /// The children added.
+    /// The number of children added.
     pub fn len(&self) -> usize {
         self.children.len()
     }
@@ -198,7 +198,7 @@ impl InnerBuilder {
         varint_len(child.position - base) + varint_len(u64::from(child.pages)) + leaf
     }
 
-    /// How much the prefix would be, with `separator` as the last one.
+    /// The length of the common prefix with `separator` as the last separator.
     fn prefix_with(&self, separator: &[u8]) -> usize {
         match self.children.len() {
             0 => 0,
@@ -211,7 +211,7 @@ impl InnerBuilder {
         self.child_bytes + self.separators.len() - prefix_len * self.children.len().saturating_sub(1)
     }
 
-    /// The size of the block in bytes with one child more.
+    /// The size of the block in bytes with one more child.
     pub fn size_with(&self, child: &Child, separator: &[u8]) -> usize {
         let prefix_len = self.prefix_with(separator);
         let mut entries = self.entry_bytes(prefix_len) + self.bytes_of(child);
@@ -221,7 +221,7 @@ impl InnerBuilder {
         frame_bytes(self.children.len() + 1, prefix_len, entries).0 + entries
     }
 
-    /// Adds a child, which is after all others. The separator of the first one is not kept.
+    /// Adds a child, which must be after all others. The separator of the first child is not stored.
     pub fn add(&mut self, child: Child, separator: &[u8]) {
         self.prefix_len = self.prefix_with(separator);
         let kept = if self.is_empty() { &[][..] } else { separator };
@@ -237,7 +237,7 @@ impl InnerBuilder {
         u32::try_from((frame + entries).div_ceil(PAGE)).expect("an inner block is bounded by its builder")
     }
 
-    /// Writes the body into `block`, which has [`InnerBuilder::pages`] pages; its header is left to be sealed.
+    /// Writes the body into `block`, which has [`InnerBuilder::pages`] pages. Does not write the block's header.
     pub fn encode(&self, block: &mut [u8]) {
         let base = self.children[0].0.position;
         let size = (self.children.len(), self.entry_bytes(self.prefix_len));
@@ -259,7 +259,7 @@ impl InnerBuilder {
         writer.finish();
     }
 
-    /// Forgets the children, keeps the memory.
+    /// Removes the children and keeps the memory.
     pub fn clear(&mut self) {
         self.children.clear();
         self.separators.clear();

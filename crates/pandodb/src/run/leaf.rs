@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!   body of `slots`, link = pages of the leaf before (0: none), base = smallest seqno
-//!   flag bit 1: the messages of the last key go on in the next leaf (only past 4 MiB of them)
-//!   flag bit 2: those of the first key began in the leaf before
+//!   flag bit 1: the messages of the last key continue in the next leaf (only if they exceed 4 MiB)
+//!   flag bit 2: the messages of the first key began in the leaf before
 //!
 //!   entry   kind u8 │ seqno − base varint │ rest length varint │ rest of the key │ value, to the entry's end
 //! ```
 //!
-//! The key of an entry is the block's prefix and its rest. Steps: [`LeafBuilder::add`] while [`LeafBuilder::size_with`]
-//! fits, then [`LeafBuilder::encode`]; on the way back [`Leaf::check`] once for bytes from disk, then [`Leaf::of`] and
-//! accessors that cannot fail.
+//! The key of an entry is the block's prefix followed by the rest. Steps of a writer: [`LeafBuilder::add`] while
+//! [`LeafBuilder::size_with`] fits, then [`LeafBuilder::encode`]. Steps of a reader: [`Leaf::check`] once for bytes
+//! from disk, then [`Leaf::of`] and accessors that cannot fail.
 //!
-//! Invariants, all checked: entries strictly ascend by (key, newest first); every key has 1 to 65,535 bytes; a delete
-//! has no value; a blob put holds a well-formed reference; every head is the one of its key.
+//! Invariants, all checked: entries strictly ascend by key, and within a key the newest is first; every key has 1 to
+//! 65,535 bytes; a delete has no value; a blob put holds a well-formed reference; every head matches its key. Source:
+//! 002 §3.3.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -29,12 +30,12 @@ pub struct Leaf<'a> {
     slots: Slots,
 }
 
-/// Where the parts of an entry are, as offsets in the block.
+/// The parts of an entry, as offsets in the block.
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// What the message does.
+    /// The kind of the message.
     pub kind: Kind,
-    /// Its place in the order of writes.
+    /// The seqno of the message.
     pub seqno: Seqno,
     rest_at: u32,
     value_at: u32,
@@ -42,7 +43,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Where the value lies in the block.
+    /// The position of the value in the block.
     #[inline]
     pub fn value(&self) -> Range<usize> {
         self.value_at as usize..self.end as usize
@@ -54,7 +55,7 @@ impl Slot {
     }
 }
 
-/// Takes an entry's fixed parts off its bytes, which begin at `at` in the block.
+/// Decodes the fixed parts of an entry whose bytes begin at `at` in the block.
 #[inline]
 fn parse_slot(entry: &[u8], at: usize, base: u64) -> Result<Slot, Flaw> {
     let kind = Kind::from_u8(entry[0]).ok_or("unknown kind of message")?;
@@ -81,10 +82,10 @@ impl<'a> Leaf<'a> {
         Leaf { bytes, slots: Slots::of(bytes) }
     }
 
-    /// Checks everything that the accessors rely on, and the order. Costs about 15 ns an entry.
+    /// Checks everything that the accessors rely on, and the order of entries. Costs about 15 ns an entry.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A description of what is wrong.
     pub fn check(bytes: &'a [u8]) -> Result<Leaf<'a>, &'static str> {
         let leaf = Leaf { bytes, slots: Slots::check(bytes)? };
         let prefix_len = leaf.slots.prefix(bytes).len();
@@ -95,7 +96,7 @@ impl<'a> Leaf<'a> {
             let slot = parse_slot(&bytes[range.clone()], range.start, leaf.slots.base)?;
             let rest = &bytes[slot.rest()];
             if !(1..=MAX_KEY).contains(&(prefix_len + rest.len())) || stored_head.get() != head(rest) {
-                return Err("a key out of bounds, or not the one of its head");
+                return Err("a key is out of bounds or does not match its head");
             }
             check_value(slot.kind, &bytes[slot.value()])?;
             if let Some((last, seqno)) = before {
@@ -123,7 +124,7 @@ impl<'a> Leaf<'a> {
         self.slots.link
     }
 
-    /// Whether the messages of the last key go on in the next leaf.
+    /// Whether the messages of the last key continue in the next leaf.
     #[inline]
     pub fn continues(&self) -> bool {
         self.slots.flags & CONTINUES != 0
@@ -148,7 +149,7 @@ impl<'a> Leaf<'a> {
         parse_slot(&self.bytes[range.clone()], range.start, self.slots.base).expect("the block was checked")
     }
 
-    /// What follows the prefix in an entry's key.
+    /// The part of an entry's key that follows the prefix.
     #[inline]
     pub fn rest(&self, slot: &Slot) -> &'a [u8] {
         &self.bytes[slot.rest()]
@@ -167,7 +168,7 @@ impl<'a> Leaf<'a> {
         key.extend_from_slice(self.rest(&self.slot(i)));
     }
 
-    /// How the key of the `i`-th entry compares with `key`.
+    /// Compares the key of the `i`-th entry with `key`.
     pub fn order(&self, i: usize, key: &[u8]) -> Ordering {
         let prefix = self.prefix();
         let shared = prefix.len().min(key.len());
@@ -177,7 +178,7 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// The first entry whose key is at or above `key`: the newest message of `key`, if there is one. About 60 ns.
+    /// The first entry whose key is at or above `key`. If `key` has messages, it is the newest one. About 60 ns.
     #[inline]
     pub fn search(&self, key: &[u8]) -> usize {
         self.slots.search(self.bytes, key, 0, false, |i| self.rest(&self.slot(i)))
@@ -211,7 +212,7 @@ fn check_value(kind: Kind, value: &[u8]) -> Result<(), Flaw> {
     }
 }
 
-/// What [`LeafBuilder`] remembers of an entry: lengths; the bytes follow one another in `bytes`.
+/// The kind, seqno and lengths of an entry in [`LeafBuilder`]. Its bytes are in `LeafBuilder::bytes`.
 #[derive(Clone, Copy)]
 struct Pending {
     kind: Kind,
@@ -220,17 +221,17 @@ struct Pending {
     value_len: u32,
 }
 
-/// Gathers the entries of one leaf. Reusable: [`LeafBuilder::clear`] keeps the memory.
+/// Collects the entries of one leaf. Reusable: [`LeafBuilder::clear`] keeps the memory.
 #[derive(Default)]
 pub struct LeafBuilder {
     pending: Vec<Pending>,
-    /// Key and value of each entry, back to back.
+    /// Key and value of each entry, one after the other.
     bytes: Vec<u8>,
-    /// How much of the first key, at the start of `bytes`, all keys share.
+    /// The length of the prefix that all keys share; the prefix is at the start of `bytes`.
     prefix_len: usize,
     min_seqno: u64,
     max_seqno: u64,
-    /// Kind and key length of all entries, at most.
+    /// An upper bound of the encoded bytes of all kinds and key lengths.
     fixed_bytes: usize,
 }
 
@@ -240,7 +241,7 @@ impl LeafBuilder {
         self.pending.is_empty()
     }
 
-    /// An upper bound of the block's size in bytes, if it held `count` entries of these measures.
+    /// An upper bound of the block's size in bytes with `count` entries of these sizes.
     #[inline]
     fn bound(&self, count: usize, prefix_len: usize, bytes: usize, fixed: usize, seqno_spread: u64) -> usize {
         let entries = bytes - count * prefix_len + fixed + count * varint_len(seqno_spread);
@@ -253,7 +254,7 @@ impl LeafBuilder {
         self.bound(self.pending.len(), self.prefix_len, self.bytes.len(), self.fixed_bytes, spread)
     }
 
-    /// The same with `entry` added.
+    /// An upper bound of the block's size in bytes with `entry` added.
     #[inline]
     pub fn size_with(&self, entry: &Entry<'_>) -> usize {
         let (prefix_len, min, max) = if self.is_empty() {
@@ -267,7 +268,7 @@ impl LeafBuilder {
         self.bound(self.pending.len() + 1, prefix_len, bytes, fixed, max - min)
     }
 
-    /// Adds an entry, which is after all others.
+    /// Adds an entry, which must be after all others.
     #[inline]
     pub fn add(&mut self, entry: &Entry<'_>) {
         if self.is_empty() {
@@ -321,8 +322,8 @@ impl LeafBuilder {
         u32::try_from(self.exact_size().div_ceil(PAGE)).expect("a leaf is bounded by its builder")
     }
 
-    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages; its header is left to be sealed. `flags`: of
-    /// [`CONTINUED`] and [`CONTINUES`].
+    /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages. Does not write the block's header. `flags`
+    /// may contain [`CONTINUED`] and [`CONTINUES`].
     pub fn encode(&self, block: &mut [u8], pages_before: u32, flags: u16) {
         let prefix = &self.bytes[..self.prefix_len];
         let size = (self.pending.len(), self.entry_bytes());
@@ -343,7 +344,7 @@ impl LeafBuilder {
         writer.finish();
     }
 
-    /// Forgets the entries, keeps the memory, unless it was a lot.
+    /// Removes the entries. Keeps up to 64 pages of the memory.
     pub fn clear(&mut self) {
         self.pending.clear();
         self.bytes.clear();

@@ -1,28 +1,36 @@
-//! Leaves in a row: fetches the leaf that a cursor asks for, in either direction, reading ahead as it is told.
+//! Reads the leaves of a run one after the other, in either direction, and reads ahead as its caller requests.
 //!
 //! ```text
 //!   Scan        | 8 KiB | 16 KiB | 32 KiB | 64 KiB | 128 KiB | 256 KiB | 256 KiB …      (the pool is asked first)
 //!   Wide        | 16 KiB | 32 KiB …                                                     (the same)
 //!   Streaming   | n bytes | n bytes …
 //!   Staggered   | m bytes | n bytes | n bytes …
-//!                                     └ half of it passed, going up: the next one is begun
+//!                                     └ half of it passed, going up: the read of the next one is submitted
 //! ```
 //!
-//! Leaves are read in chunks past the pool, since one long scan would wash it out; but a scan looks into the pool first, and
-//! puts its first two leaves there: most scans are short, and what they touch is worth keeping. Two pages cost a device
-//! hardly more than one, and save most short scans a second read. The leaves after these it puts there as long as nothing
-//! has to go for them, so that a store which fits into memory is scanned in memory. A compaction streams, and never touches the pool. A
-//! chunk stays inside one extent and inside the span of the cursor's slice, beyond which pages may belong to someone else by
-//! now.
+//! Steps: [`Leaves::fetch`] each leaf. It comes from the current chunk, else (for scans) from the pool, else from the
+//! next chunk, which is read or was read ahead.
 //!
-//! Once a cursor has come so far that it will probably go on, the next chunk is read while it walks through this one,
-//! where the device can do that. If it does not go on, that read is let go of.
+//! Leaves are read in chunks that bypass the pool, because one long scan would evict everything else. A scan looks into
+//! the pool first and caches its first two leaves: most scans are short, and their leaves are likely to be requested
+//! again. Reading two pages takes hardly longer than reading one, and saves most short scans a second read. Further
+//! leaves of a scan are cached only if the pool has room without evicting, so that a store that fits into memory is
+//! scanned from memory. A compaction streams and never uses the pool.
 //!
-//! Leaves follow one another by position. Going up, a leaf's length stands in its header; going down, the leaf above
-//! has noted the length of the one below. A length is believed only within its chunk, and its block only after all
-//! checks.
+//! When a cursor is likely to go on, the next chunk is read asynchronously while the cursor walks through the current
+//! one, if the device supports it. If the cursor does not go on, that read is abandoned.
 //!
-//! All lengths here are those on disk. A compressed leaf is unpacked when it becomes the current one, beside its chunk.
+//! Invariants:
+//!
+//! * A chunk is inside one extent and inside the span of the cursor's slice. Pages beyond the span may belong to
+//!   another owner.
+//! * Leaves follow one another by position. Going up, the length of a leaf is in its header; going down, the leaf above
+//!   has recorded the length of the one below. A length is used only within its chunk, and a leaf only after all
+//!   checks.
+//! * All lengths here are those on disk. A compressed leaf is decompressed into a buffer besides its chunk when it
+//!   becomes the current one.
+//!
+//! Source: 002 §3.3 (leaves of a run in extents).
 
 use super::inner::Child;
 use super::leaf::Leaf;
@@ -37,13 +45,14 @@ use crate::space::data::stored_pages as block_pages;
 /// How a cursor reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadAhead {
-    /// For users' scans: chunks that double from 8 to 256 KiB, what the pool has from there.
+    /// For scans of users: chunks that double from 8 to 256 KiB. Leaves in the pool are taken from there.
     Scan,
-    /// The same from 16 KiB on: of the runs that are scanned together, the one that holds most.
+    /// Like `Scan`, beginning with 16 KiB: for the largest of the runs that are scanned together.
     Wide,
-    /// For compactions: chunks of so many bytes, past the pool.
+    /// For compactions: chunks of this many bytes that bypass the pool.
     Streaming(usize),
-    /// The same, but for the length of the first chunk: so that the inputs of a merge do not all read at the same time.
+    /// Like `Streaming` with the second number of bytes; the first chunk has the first number of bytes, so that the
+    /// inputs of a merge do not all read at the same time.
     Staggered(usize, usize),
 }
 
@@ -57,39 +66,40 @@ fn pages_of(bytes: usize) -> u64 {
     (bytes / PAGE).max(1) as u64
 }
 
-/// The first chunk of a scan, that of a wide one, and the largest, in pages.
+/// Pages of the first chunk of a scan and of a wide scan, and of the largest chunk.
 const SCAN_PAGES: u64 = 2;
 const WIDE_PAGES: u64 = 4;
 const MOST_PAGES: u64 = 64;
-/// The first leaves of a scan are put into the pool.
+/// The number of leaves at the start of a scan that are cached.
 const POOLED_LEAVES: u32 = 2;
-/// Leaves that a cursor passes without asking for a queue again, after it got none: the system may have none at all.
+/// The number of leaves that a cursor passes before it asks for a queue again, after it got none. The system may have
+/// none at all.
 const AHEAD_RESTS: u32 = 1_000;
-/// Who is in a chunk of so many pages has come far enough for the next one to be begun early.
+/// A cursor in a chunk of at least this many pages is likely to go on, so the next chunk is read ahead.
 const AHEAD_FROM_PAGES: u64 = 8;
 
-/// Pages that are in memory, by position.
+/// Pages in memory, by position.
 enum Held {
     Nothing,
     Pooled(Block),
     Chunk(AlignedBuf, PageRange),
 }
 
-/// The next chunk, on its way.
+/// The next chunk, being read.
 struct Ahead {
     reads: Reads,
     addr: BlockAddr,
     range: PageRange,
 }
 
-/// Which leaf is wanted.
+/// Selects a leaf.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Want {
-    /// The one that a walk through inner blocks has found: position and pages.
+    /// The leaf that a walk through inner blocks has found: position and pages.
     Exact(u64, u32),
-    /// The one that begins at a position.
+    /// The leaf that begins at a position.
     From(u64),
-    /// The one of so many pages that ends at a position.
+    /// The leaf that ends at a position and has this number of pages.
     Before(u64, u32),
 }
 
@@ -98,19 +108,19 @@ pub(super) struct Leaves {
     reverse: bool,
     span: PageRange,
     held: Held,
-    /// The current leaf, by position; empty if there is none.
+    /// The positions of the current leaf; empty if there is none.
     current: PageRange,
-    /// Leaves fetched in a row.
+    /// The number of leaves fetched since the last restart.
     streak: u32,
     next_chunk: u64,
     ahead: Option<Ahead>,
-    /// Downwards nothing is read ahead.
+    /// Set for cursors that go down, which do not read ahead.
     ahead_is_vain: bool,
-    /// Leaves that are passed before it is tried again, after there was no queue to be had.
+    /// The number of leaves to pass before reading ahead is tried again, after no queue was available.
     ahead_rests: u32,
-    /// The buffer of the chunk before, to be used again.
+    /// The buffer of the previous chunk, for reuse.
     spare: AlignedBuf,
-    /// The current leaf, if it is one of the chunk and was compressed.
+    /// The current leaf decompressed, if it is one of the chunk and is compressed.
     unpacked: Vec<u8>,
     passed_bytes: u64,
 }
@@ -136,7 +146,7 @@ impl Leaves {
         leaves
     }
 
-    /// The next leaf is not the neighbour of the current one.
+    /// Prepares for a leaf that is not a neighbour of the current one.
     pub(super) fn restart(&mut self) {
         self.streak = 0;
         self.ahead = None;
@@ -147,8 +157,8 @@ impl Leaves {
         };
     }
 
-    /// There is no current leaf any more. A compaction that is done with an input holds nothing of it while it goes on with
-    /// others.
+    /// Drops the buffers of a cursor that does not scan. A compaction that has finished an input frees its memory while
+    /// it goes on with the others.
     pub(super) fn let_go(&mut self) {
         if !self.readahead.is_scan() {
             (self.held, self.current) = (Held::Nothing, 0..0);
@@ -161,7 +171,7 @@ impl Leaves {
         self.current.clone()
     }
 
-    /// The positions that it may read.
+    /// The positions that may be read.
     pub(super) fn span(&self) -> PageRange {
         self.span.clone()
     }
@@ -186,7 +196,7 @@ impl Leaves {
         }
     }
 
-    /// Whether the current leaf was compressed; said of leaves out of a chunk only.
+    /// Whether the current leaf is compressed. Only set for leaves from a chunk.
     pub(super) fn is_unpacked(&self) -> bool {
         !self.unpacked.is_empty()
     }
@@ -197,7 +207,7 @@ impl Leaves {
         Leaf::of(self.bytes())
     }
 
-    /// Fetches a leaf, which becomes the current one.
+    /// Fetches a leaf and makes it the current one.
     pub(super) fn fetch(&mut self, run: &Run, want: Want) -> Result<()> {
         let known = match want {
             Want::Exact(position, pages) => Some((position, pages)),
@@ -212,7 +222,7 @@ impl Leaves {
         if start < self.span.start || start >= self.span.end {
             return Err(run.corrupt("a leaf outside the span of its slice"));
         }
-        // Until the leaf is checked there is none.
+        // Until the leaf is checked there is no current one.
         self.current = 0..0;
         let pages = known.map(|(_, pages)| pages);
         if !self.take_pooled(run, start, pages)? {
@@ -221,7 +231,7 @@ impl Leaves {
         self.passed(run)
     }
 
-    /// Counts the current leaf, which was fetched a moment ago.
+    /// Accounts for the current leaf, which was just fetched: caches it if it is a scan's, and reads ahead.
     fn passed(&mut self, run: &Run) -> Result<()> {
         self.streak += 1;
         self.passed_bytes += (self.current.end - self.current.start) * PAGE as u64;
@@ -235,8 +245,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Goes to the leaf that a walk through inner blocks has found, if it is at hand; else says what is to be read, to be
-    /// handed to [`Leaves::take`].
+    /// Goes to the leaf that a walk through inner blocks has found, if it is in memory. Otherwise returns the pages to
+    /// be read; the caller reads them and calls [`Leaves::take`].
     pub(super) fn open(&mut self, run: &Run, child: Child) -> Result<Option<BlockAddr>> {
         let Child { position, pages, .. } = child;
         if self.holds(position) || position < self.span.start || position >= self.span.end {
@@ -249,10 +259,10 @@ impl Leaves {
         self.chunk(run, position, u64::from(pages)).map(|(_, addr)| Some(addr))
     }
 
-    /// Goes to that leaf with what was read.
+    /// Goes to the leaf that [`Leaves::open`] was called with, given the pages that it requested.
     pub(super) fn take(&mut self, run: &Run, child: Child, buf: AlignedBuf) -> Result<()> {
         let (range, addr) = self.chunk(run, child.position, u64::from(child.pages))?;
-        assert_eq!(buf.pages(), addr.pages as usize, "what was asked for is taken");
+        assert_eq!(buf.pages(), addr.pages as usize, "the buffer has the requested pages");
         self.hold(buf, range);
         self.fetch_chunked(run, child.position, Some(child.pages))?;
         self.passed(run)
@@ -262,7 +272,7 @@ impl Leaves {
         matches!(&self.held, Held::Chunk(_, range) if range.contains(&position))
     }
 
-    /// Takes the leaf from the pool if a scan finds it there.
+    /// Takes the leaf from the pool, if this is a scan and the pool has it.
     fn take_pooled(&mut self, run: &Run, start: u64, known: Option<u32>) -> Result<bool> {
         if !self.readahead.is_scan() || self.holds(start) {
             return Ok(false);
@@ -271,14 +281,14 @@ impl Leaves {
         let pages = block_pages(&block);
         let end = start + u64::from(pages);
         if known.is_some_and(|known| known != pages) || end > self.span.end {
-            return Err(run.corrupt("a leaf of another length"));
+            return Err(run.corrupt("a cached leaf with an unexpected length"));
         }
         self.current = start..end;
         self.held = Held::Pooled(block.keep());
         Ok(true)
     }
 
-    /// Takes the leaf from the chunk, or from the next one.
+    /// Takes the leaf from the current chunk, or from the next one.
     fn fetch_chunked(&mut self, run: &Run, start: u64, known: Option<u32>) -> Result<()> {
         let (extent, first_page) = run.extent_at(start)?;
         let end_of_all = extent.end.min(self.span.end);
@@ -301,12 +311,12 @@ impl Leaves {
                     return Ok(());
                 }
             }
-            // The second round, if the leaf is longer than the chunk was, reads as much as it says.
+            // If the leaf is longer than the chunk, the second iteration reads as many pages as its header gives.
             self.next(run, start, u64::from(pages.unwrap_or(1)))?;
         }
     }
 
-    /// The chunk with the leaf at `start`, which has `least` pages: its positions, and where it is in the file.
+    /// The chunk for the leaf at `start`, which has at least `least` pages: its positions, and its address in the file.
     fn chunk(&self, run: &Run, start: u64, least: u64) -> Result<(PageRange, BlockAddr)> {
         let (extent, first_page) = run.extent_at(start)?;
         let bounds = extent.start.max(self.span.start)..extent.end.min(self.span.end);
@@ -323,13 +333,14 @@ impl Leaves {
         Ok((range, BlockAddr { page, pages }))
     }
 
-    /// Reads the chunk with the leaf at `start`, or takes it, if that is what was read ahead.
+    /// Makes the chunk with the leaf at `start` the current one: the one that was read ahead, if it fits, else it is
+    /// read now.
     fn next(&mut self, run: &Run, start: u64, least: u64) -> Result<()> {
         if let Some(Ahead { mut reads, addr, range }) = self.ahead.take()
             && range.start == start
             && start + least <= range.end
         {
-            let (_, read) = reads.complete().expect("it is on its way");
+            let (_, read) = reads.complete().expect("a read was submitted");
             self.hold(run.data().end_read(addr, read)?, range);
             return Ok(());
         }
@@ -339,7 +350,7 @@ impl Leaves {
         Ok(())
     }
 
-    /// Makes a chunk the current one; the next will be longer.
+    /// Makes a chunk the current one and increases the length of the next one.
     fn hold(&mut self, buf: AlignedBuf, range: PageRange) {
         if let Held::Chunk(before, _) = std::mem::replace(&mut self.held, Held::Chunk(buf, range)) {
             self.spare = before;
@@ -351,7 +362,8 @@ impl Leaves {
         }
     }
 
-    /// Begins to read the next chunk, if half of this one has been passed. What is wrong with it is told when it is wanted.
+    /// Submits the read of the next chunk, if half of this one was passed. Errors are reported when the chunk is
+    /// needed.
     fn read_ahead(&mut self, run: &Run) {
         if self.ahead_is_vain || self.ahead.is_some() {
             return;
@@ -365,8 +377,8 @@ impl Leaves {
         if pages < AHEAD_FROM_PAGES || self.current.end - range.start < pages / 2 {
             return;
         }
-        // Where the next chunk begins: at the first leaf that does not end in this one. The lengths are not checked yet; if one
-        // is wrong, what is read ahead is not what will be wanted.
+        // The next chunk begins at the first leaf that does not end in this one. The lengths are not checked yet. If
+        // one is wrong, the pages read ahead do not match the next request and are not used.
         let mut next = self.current.end;
         while next < range.end {
             let pages = u64::from(stored_pages(buf, range, next));
@@ -391,7 +403,8 @@ impl Leaves {
     }
 }
 
-/// How many pages the leaf at `position` says that it has. Not checked yet: only used to know how much to check.
+/// The number of pages in the header of the leaf at `position`. Not checked yet; it only determines how many bytes are
+/// checked.
 fn stored_pages(buf: &[u8], range: &PageRange, position: u64) -> u32 {
     block_pages(&buf[(position - range.start) as usize * PAGE..])
 }

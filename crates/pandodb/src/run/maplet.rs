@@ -1,4 +1,4 @@
-//! Maplets on disk: the filters of several runs as one, made without their keys.
+//! Maplets on disk: the filters of several runs merged into one, without reading the runs' keys.
 //!
 //! ```text
 //!   run 7   filter pages ─┐
@@ -6,16 +6,16 @@
 //!   run 12  filter pages ─┘         7 → 0, 9 → 1, 12 → 2
 //! ```
 //!
-//! A maplet lives as a [`Run`] that has filter pages and nothing else: so it is read through the pool, accounted for, marked on
-//! opening and freed with its last reference like any run. It knows runs as a whole; who holds a slice of one may ask it
-//! all the same.
+//! A maplet is stored as a [`Run`] that has filter pages only. So it is read through the pool, accounted for, marked in
+//! the allocation map when the store opens, and freed with its last reference, like any run. It maps keys to runs, not
+//! to slices; the holder of a slice may ask it too.
 //!
-//! Steps: [`MapletWriter::new`] takes the inputs, runs with quotient filters or maplets, and says what becomes of their
-//! values; [`MapletWriter::step`] reads and writes some pages; [`MapletWriter::finish`] describes the result. A reader asks
-//! [`ask`] for the values of a key.
+//! Steps: [`MapletWriter::new`] takes the inputs, which are runs with quotient filters or maplets, and a mapping of
+//! their values; [`MapletWriter::step`] reads and writes some pages; [`MapletWriter::finish`] returns the description
+//! of the result. A reader calls [`ask`] for the values of a key.
 //!
-//! Invariant: a key that is in a run is answered with the run's value, or [`ask`] says that it does not know. Source: 002
-//! §3.3, §3.6.3; see [`crate::filter::maplet`].
+//! Invariant: for a key that is in a run, [`ask`] returns a set with the run's value, or `None` for "unknown". Source:
+//! 002 §3.3, §3.6.3; see [`crate::filter::maplet`].
 
 use std::sync::Arc;
 
@@ -29,18 +29,19 @@ use crate::filter::{FilterKind, FilterMeta};
 use crate::pool::Pool;
 use crate::space::{BlockKind, DataFile};
 
-/// Pages that are read at a time from each input.
+/// Pages that are read at once from each input.
 const CHUNK: u64 = 16;
 
-/// A run or maplet whose filter goes into a maplet.
+/// A run or maplet whose filter is merged into a maplet.
 pub struct Member {
-    /// It.
+    /// The run or maplet.
     pub run: Arc<Run>,
-    /// What becomes of each of its values, by value, or of a run's keys, by 0; `None` drops them.
+    /// The new value of each of its values, by old value; a run's keys have value 0. `None` drops the entries of a
+    /// value.
     pub values: Vec<Option<u8>>,
 }
 
-/// The pages of a filter, in order, past the pool.
+/// Reads the pages of a filter in order, bypassing the pool.
 struct Pages {
     run: Arc<Run>,
     next: u64,
@@ -81,21 +82,21 @@ impl Iterator for Pages {
     }
 }
 
-/// Writes a maplet. Dropped before it is finished, it gives its pages back.
+/// Writes a maplet. If it is dropped before it is finished, its pages are freed.
 pub struct MapletWriter {
     id: OwnerId,
     merge: Merge<Pages>,
     pages: PageWriter,
-    /// Pages of the inputs for each page of the result, and that one.
+    /// Pages of the inputs that are read for each page of the result, plus 1 for that page.
     pages_a_step: u64,
 }
 
 impl MapletWriter {
-    /// Starts the maplet `id` of these members. Its fingerprints will be good for a maplet of `room` entries, as far as those
-    /// of the members reach.
+    /// Starts the maplet `id` of these members. Its fingerprints are long enough for a maplet of `room` entries, as far
+    /// as the fingerprints of the members allow.
     ///
     /// # Errors
-    /// [`crate::Error::Corruption`] if the description of a filter is not such as a builder makes.
+    /// [`crate::Error::Corruption`] if the description of a filter is one that no builder makes.
     ///
     /// # Panics
     /// If a member has a filter that cannot be merged.
@@ -112,17 +113,17 @@ impl MapletWriter {
         Ok(MapletWriter { id, merge, pages, pages_a_step: read / written.max(1) + 1 })
     }
 
-    /// Offers the maplet's pages to the pool as they are written.
+    /// Offers the maplet's pages to the pool when they are written.
     #[must_use]
     pub fn cached_in(mut self, pool: Arc<Pool>) -> MapletWriter {
         self.pages.cache_in(pool);
         self
     }
 
-    /// Reads and writes about `budget` bytes: how many it were, and whether everything is there.
+    /// Reads and writes about `budget` bytes. Returns the number of bytes, and whether the maplet is complete.
     ///
     /// # Errors
-    /// Those of reading the members; [`crate::Error::DiskFull`] or an I/O error. The writer is good only for dropping then.
+    /// Those of reading the members; [`crate::Error::DiskFull`] or an I/O error. The writer must then be dropped.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let (mut done, mut page) = (0, vec![0; PAGE]);
         while done < budget {
@@ -135,10 +136,11 @@ impl MapletWriter {
         Ok((done, false))
     }
 
-    /// Describes the maplet; `None` if it has nothing in it. After the last step. Everything is written, nothing synced.
+    /// Returns the maplet's description; `None` if the maplet has no entries. All pages are written but not synced.
+    /// REQUIRES: the last [`MapletWriter::step`] has returned `true`.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error; the pages are given back then.
+    /// [`crate::Error::DiskFull`] or an I/O error. The pages are then freed.
     pub fn finish(self) -> Result<Option<RunMeta>> {
         let meta = self.merge.meta();
         if meta.entries == 0 {
@@ -159,19 +161,19 @@ impl MapletWriter {
     }
 }
 
-/// The values of a key, as a set.
+/// A set of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values([u64; 4]);
 
 impl Values {
-    /// Whether the value is among them.
+    /// Whether the value is in the set.
     #[inline]
     pub fn contains(&self, value: u8) -> bool {
         self.0[usize::from(value / 64)] & 1 << (value % 64) != 0
     }
 }
 
-/// All pages of a maplet, checked, past the pool.
+/// Returns all pages of a maplet, checked, bypassing the pool.
 ///
 /// # Errors
 /// An I/O error or [`crate::Error::Corruption`].
@@ -179,17 +181,17 @@ pub fn pages(maplet: &Arc<Run>) -> Result<Vec<Vec<u8>>> {
     Pages { run: maplet.clone(), next: 0, chunk: Vec::new().into_iter() }.collect()
 }
 
-/// The block of a maplet that answers for a key with this hash.
+/// The block of a maplet that has the entries of a key with this hash.
 ///
 /// # Errors
-/// [`crate::Error::Corruption`] if the description says nonsense.
+/// [`crate::Error::Corruption`] if the description is invalid.
 pub fn page_for(maplet: &Run, hash: u64) -> Result<BlockAddr> {
     let filter = &maplet.meta().filter;
     maplet.address(filter.first + u64::from(filter.page_of(hash)), 1)
 }
 
-/// The values of a key with this hash; `page` is the block of [`page_for`], or nothing if it cannot be read. `None`: it makes no
-/// sense, or is not there, and whoever asks has to do without.
+/// The values of a key with this hash. `page` is the block of [`page_for`], or `None` if it cannot be read. Returns
+/// `None` if the page is missing or damaged; the caller must then ask each run.
 #[inline]
 pub fn ask(page: Option<&[u8]>, hash: u64) -> Option<Values> {
     let mut set = Values([0; 4]);

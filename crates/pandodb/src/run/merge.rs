@@ -1,4 +1,4 @@
-//! [`MergeCursor`]: several runs as one ordered stream, by a loser tree.
+//! [`MergeCursor`]: iterates over several runs as one ordered stream, by a loser tree.
 //!
 //! ```text
 //!   winner ──▶ 2            each inner node holds the loser of its match,
@@ -8,14 +8,19 @@
 //!      0 1 2 3   4 5 6 7    inputs
 //! ```
 //!
-//! A match compares two numbers: the eight key bytes after the prefix that *all* inputs share (known from their bounds,
-//! so heads tell keys apart even where keys are alike for long). Equal heads are settled by whole keys, then by seqno,
-//! newest first. In reverse every comparison is turned round. About 150 ns a record at eight inputs.
+//! Steps of [`MergeCursor::advance`]: advance the winner's cursor; compute its new head; replay the matches on its path
+//! to the root; if the new winner is pending, open it and replay again.
 //!
-//! A pending input competes with its outlook and is opened when it wins: before that nothing of it can be next. Those that
-//! would win at the start are opened together.
+//! A match compares two numbers: the eight key bytes after the prefix that *all* inputs share. The prefix is computed
+//! from the runs' bounds, so heads differ even where keys share a long prefix. If the heads are equal, the keys are
+//! compared, then the seqnos, newest first. In reverse every comparison is inverted. An entry takes about 150 ns with
+//! eight inputs.
 //!
-//! Invariant: no two inputs hold the same (key, seqno): on any path a message is visible in one place.
+//! A pending input competes with its lower bound ([`RunCursor::outlook`]). It is opened when it wins, because none of
+//! its entries can be next before. The inputs that would win at the start are opened together.
+//!
+//! Invariant: no two inputs hold the same (key, seqno): each message is in one run of those that a reader merges.
+//! Source: 002 §3.3.
 
 use std::cmp::Ordering;
 
@@ -27,17 +32,17 @@ use crate::base::{Entry, Error, OwnerId, Result};
 /// A cursor over several cursors.
 pub struct MergeCursor {
     inputs: Vec<RunCursor>,
-    /// The key bytes that decide most matches; turned round in reverse; the greatest where the input has ended.
+    /// The eight key bytes that decide most matches, inverted in reverse. `u64::MAX` for an input that has ended.
     heads: Vec<u64>,
     /// `losers[0]` is the winner, `losers[i]` the loser of the match at node `i`.
     losers: Vec<u32>,
     reverse: bool,
     shared: usize,
-    /// The input that could not be read.
+    /// The input whose last step failed.
     failed: Option<u32>,
 }
 
-/// How many bytes all keys of the inputs share at their start.
+/// The length of the prefix that all keys of the inputs share.
 fn shared_prefix(inputs: &[RunCursor]) -> usize {
     let metas = || inputs.iter().map(|input| input.slice().run().meta()).filter(|meta| !meta.first_key.is_empty());
     let first = metas().map(|meta| meta.first_key.as_slice()).min();
@@ -46,10 +51,10 @@ fn shared_prefix(inputs: &[RunCursor]) -> usize {
 }
 
 impl MergeCursor {
-    /// Merges `inputs`, which all go the same way: downwards if `reverse`. Stands at the first entry of all.
+    /// Merges `inputs`, all of which have the direction `reverse`, and goes to the first entry.
     ///
     /// # Errors
-    /// The run that could not be opened, and why.
+    /// The id of the run that could not be opened, and its error.
     pub fn new(mut inputs: Vec<RunCursor>, reverse: bool) -> std::result::Result<MergeCursor, (OwnerId, Error)> {
         RunCursor::open_all(&mut inputs).map_err(|(input, e)| (inputs[input].slice().run().meta().id, e))?;
         let shared = shared_prefix(&inputs);
@@ -62,27 +67,27 @@ impl MergeCursor {
         }
     }
 
-    /// The entry at which the cursor stands; `None` past the end.
+    /// The current entry; `None` past the end.
     #[inline]
     pub fn entry(&self) -> Option<Entry<'_>> {
         self.inputs[*self.losers.first()? as usize].entry()
     }
 
-    /// Which of the inputs the current entry is from.
+    /// The number of the input that the current entry is from.
     pub fn input(&self) -> Option<usize> {
         let winner = *self.losers.first()? as usize;
         self.inputs[winner].entry().map(|_| winner)
     }
 
-    /// The run whose damage or refusal was the last error of [`MergeCursor::advance`].
+    /// The run whose error the last failed [`MergeCursor::advance`] returned.
     pub fn failed(&self) -> Option<OwnerId> {
         self.failed.map(|input| self.inputs[input as usize].slice().run().meta().id)
     }
 
-    /// Goes to the next entry. Past the end it stays there.
+    /// Goes to the next entry. Does nothing past the end.
     ///
     /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`] of an input; that input counts as ended then.
+    /// I/O errors and [`crate::Error::Corruption`] of an input. This input then counts as ended.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
         let Some(&winner) = self.losers.first() else { return Ok(()) };
@@ -93,7 +98,7 @@ impl MergeCursor {
         self.open_winner()
     }
 
-    /// Opens the winner as long as it is pending.
+    /// Opens the winner until one wins that is not pending.
     #[inline]
     fn open_winner(&mut self) -> Result<()> {
         while let Some(&winner) = self.losers.first()
@@ -117,7 +122,7 @@ impl MergeCursor {
         sought
     }
 
-    /// Bytes of the leaves that the inputs have been in: the measure of work done.
+    /// Bytes of the leaves that the inputs have visited: a measure of the work done.
     pub fn passed_bytes(&self) -> u64 {
         self.inputs.iter().map(RunCursor::passed_bytes).sum()
     }
@@ -125,7 +130,8 @@ impl MergeCursor {
     #[inline]
     fn take_head(&mut self, input: usize) {
         let cursor = &self.inputs[input];
-        // An outlook lies between the first and the last key of its run, so it begins as all keys do.
+        // The bound of a pending input lies between the first and the last key of its run, so it has the shared prefix
+        // too.
         let key = cursor.place();
         self.heads[input] = match key.map(|key| &key[self.shared..]) {
             None => u64::MAX,
@@ -149,7 +155,8 @@ impl MergeCursor {
     fn beats_by_key(&self, a: u32, b: u32) -> bool {
         match (self.inputs[a as usize].entry(), self.inputs[b as usize].entry()) {
             (Some(first), Some(second)) => {
-                // Equal only in a damaged store: neither beats the other, both come, and whoever compacts them notices.
+                // The entries are equal only in a damaged store. Then neither beats the other, both are returned, and a
+                // compaction detects it.
                 first.order(&second) == if self.reverse { Ordering::Greater } else { Ordering::Less }
             }
             (first, second) => {
@@ -158,7 +165,7 @@ impl MergeCursor {
                 let second = second.map(|entry| entry.key).or_else(|| b.outlook());
                 let Some((first, second)) = first.zip(second) else { return first.is_some() };
                 match first.cmp(second) {
-                    // What is pending is opened before a message of the same key is handed out: it may hold a newer one.
+                    // Open a pending input before a message of the same key is returned: it may hold a newer one.
                     Ordering::Equal => a.outlook().is_some(),
                     order => order == if self.reverse { Ordering::Greater } else { Ordering::Less },
                 }
@@ -166,7 +173,7 @@ impl MergeCursor {
         }
     }
 
-    /// Plays the matches on the way from an input to the root, after its head has changed.
+    /// Replays the matches from an input to the root, after its head has changed.
     #[inline]
     fn replay(&mut self, input: u32) {
         let mut winner = input;
@@ -185,7 +192,7 @@ impl MergeCursor {
         let count = self.inputs.len();
         (0..count).for_each(|input| self.take_head(input));
         self.losers = vec![0; count];
-        // Winners of the nodes, from the last one up; the inputs are the nodes from `count` on.
+        // The winners of the nodes, from the last node up. The inputs are the nodes from `count` on.
         let mut winners: Vec<u32> = vec![0; count];
         let at = |winners: &[u32], node: usize| if node >= count { (node - count) as u32 } else { winners[node] };
         for node in (1..count).rev() {

@@ -1,22 +1,26 @@
-//! [`RunMeta`]: everything about a run that is not in its blocks. Stored in trunk nodes and in the run's own footer.
+//! [`RunMeta`]: the description of a run: everything that is not in its leaf, inner and filter blocks. Stored in trunk
+//! nodes and in the run's own footer (002 §3.3).
 //!
-//! Persisted form, varints unless said otherwise, byte strings with their length before them:
+//! Persisted form, as varints unless noted; byte strings are preceded by their length:
 //!
 //! ```text
 //!   id │ extents: count, then (start, pages) each │ leaf pages
-//!   root: page, pages │ height u8 │ filter: pages + kind · 2³², first position, then u8 bits of a fingerprint unless it is
-//!   a Bloom filter │ tombstones: count, then (page, pages) each
+//!   root: page, pages │ height u8 │ filter: pages + kind · 2³², first position, then u8 bits of a fingerprint unless
+//!   it is a Bloom filter │ tombstones: count, then (page, pages) each
 //!   first key bytes │ last key bytes │ min seqno │ max seqno
 //!   puts │ deletes │ merges │ blob puts │ range tombstones │ keys │ key bytes │ value bytes │ blob bytes
 //! ```
 //!
-//! Kinds of filters: 0 Bloom, 1 quotient, 2 maplet. A *maplet* on disk is a run that has nothing else: no leaf, no tombstone,
-//! no footer; `keys` counts its entries. See [`super::maplet`].
+//! Kinds of filters: 0 Bloom, 1 quotient, 2 maplet. A *maplet* on disk is a run without leaves, tombstones and footer;
+//! `keys` counts its entries. See [`super::maplet`].
 //!
-//! The footer block holds, after its header of 16 bytes, the length of this in four bytes, and this.
+//! The footer block holds, after its header of 16 bytes, the length of the description in four bytes, and the
+//! description.
 //!
-//! Positions count the pages of the run through its extents, in their order: leaves first, then inner levels, filter,
-//! tombstones, footer.
+//! Steps of a reader: [`RunMeta::decode`] decodes all fields and then checks that they do not contradict one another.
+//!
+//! Invariant: positions count the pages of the run through its extents, in order: leaves first, then inner levels,
+//! filter, tombstones, footer.
 
 use std::ops::Range;
 
@@ -27,25 +31,25 @@ use crate::space::{BLOCK_HEADER, BlockKind, DataFile};
 
 use super::inner::MAX_HEIGHT;
 
-/// Page numbers stay below this.
+/// All page numbers are below this.
 const PAGE_LIMIT: u64 = 1 << 48;
-/// Where the description begins in a footer: after the block's header and the length.
+/// The offset of the description in a footer: after the block's header and the length.
 const FOOTER_BODY: usize = BLOCK_HEADER + 4;
 
 /// The description of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunMeta {
-    /// Its identity, mixed into the checksum of each of its blocks.
+    /// The run's identity, mixed into the checksum of each of its blocks.
     pub id: OwnerId,
-    /// Where its pages are, in the order of their positions.
+    /// The extents of its pages, in the order of positions.
     pub extents: Vec<Extent>,
-    /// The leaves are the first so many pages.
+    /// The number of leaf pages. The leaves are the first pages of the run.
     pub leaf_pages: u64,
-    /// The root block; no pages in a run that has only range tombstones.
+    /// The root block. It has 0 pages in a run with range tombstones only.
     pub root: BlockAddr,
     /// Levels of inner blocks: 0 if the root is a leaf.
     pub height: u8,
-    /// The filter over its keys.
+    /// The filter of its keys.
     pub filter: FilterMeta,
     /// The blocks of its range tombstones.
     pub tombstones: Vec<BlockAddr>,
@@ -78,12 +82,12 @@ pub struct RunMeta {
 }
 
 impl RunMeta {
-    /// Entries, superseded ones included; without range tombstones.
+    /// Entries, including superseded ones, without range tombstones.
     pub fn entries(&self) -> u64 {
         self.puts + self.deletes + self.merges + self.blob_puts
     }
 
-    /// Whether it is a maplet and no run.
+    /// Whether it describes a maplet.
     pub fn is_maplet(&self) -> bool {
         matches!(self.filter.kind, FilterKind::Maplet { .. })
     }
@@ -108,21 +112,21 @@ impl RunMeta {
         self.key_bytes + self.value_bytes + self.blob_bytes
     }
 
-    /// The positions of inner blocks and filter: what a search passes on its way to a leaf.
+    /// The positions of inner blocks and filter: the blocks that a search reads before a leaf.
     pub(super) fn above_leaves(&self) -> Range<u64> {
         let filter = &self.filter;
-        // Without a filter there is no inner block either.
+        // A run without a filter has no inner block either.
         let end = if filter.pages > 0 { filter.first + u64::from(filter.pages) } else { self.leaf_pages };
         self.leaf_pages..end
     }
 
-    /// The position and the pages of the footer: the rest, after all other blocks.
+    /// The position and the pages of the footer, which follows all other blocks.
     pub(super) fn footer(&self) -> (u64, u64) {
         let position = self.above_leaves().end + self.tombstones.iter().map(|addr| u64::from(addr.pages)).sum::<u64>();
         (position, self.pages().saturating_sub(position))
     }
 
-    /// Counters in the order in which they are stored.
+    /// The counters in the order in which they are stored.
     fn counters(&self) -> [u64; 9] {
         [
             self.puts,
@@ -161,7 +165,7 @@ impl RunMeta {
     /// Decodes what [`RunMeta::encode`] wrote.
     ///
     /// # Errors
-    /// [`crate::Error::Corruption`] if bytes are missing or a figure is out of bounds.
+    /// [`crate::Error::Corruption`] if bytes are missing or a field is out of bounds.
     pub fn decode(reader: &mut Reader<'_>) -> Result<RunMeta> {
         let mut meta = RunMeta { id: OwnerId(reader.varint()?), ..RunMeta::default() };
         let count = reader.count(2)?;
@@ -199,7 +203,7 @@ impl RunMeta {
         }
     }
 
-    /// What in the figures does not fit together.
+    /// A description of fields that contradict one another.
     fn flaw(&self) -> Option<&'static str> {
         let pages = self.pages();
         let has_entries = self.leaf_pages > 0;
@@ -211,7 +215,7 @@ impl RunMeta {
             return Some("a run with an empty extent or with more leaves than pages");
         }
         if has_entries != (self.entries() > 0) || has_entries == self.first_key.is_empty() {
-            return Some("a run that does not know whether it has entries");
+            return Some("leaf pages, counts of entries and first key of a run disagree");
         }
         if has_entries && !in_extents(&self.root) || !self.tombstones.iter().all(in_extents) {
             return Some("a block outside the run's extents");
@@ -224,7 +228,7 @@ impl RunMeta {
             return Some("height or filter out of bounds");
         }
         if self.is_maplet() && (has_entries || self.range_tombstones > 0) {
-            return Some("a maplet that is a run");
+            return Some("a maplet with entries or range tombstones");
         }
         let counts = self.keys <= self.entries() || self.is_maplet();
         if self.first_key > self.last_key || self.min_seqno > self.max_seqno || !counts {
@@ -275,12 +279,12 @@ fn get_key(reader: &mut Reader<'_>) -> Result<Vec<u8>> {
     Ok(key.to_vec())
 }
 
-/// The pages of a footer whose description takes `len` bytes.
+/// The number of pages of a footer whose description takes `len` bytes.
 pub(super) fn footer_pages(len: usize) -> u32 {
     (FOOTER_BODY + len).div_ceil(PAGE) as u32
 }
 
-/// Writes the body of a footer; its header is left to be sealed.
+/// Writes the body of a footer. Does not write the block's header.
 pub(super) fn fill_footer(block: &mut [u8], description: &[u8]) {
     let end = FOOTER_BODY + description.len();
     block[BLOCK_HEADER..FOOTER_BODY].copy_from_slice(&(description.len() as u32).to_le_bytes());
@@ -288,11 +292,11 @@ pub(super) fn fill_footer(block: &mut [u8], description: &[u8]) {
     block[end..].fill(0);
 }
 
-/// Reads the description of the run `owner` from its footer, the last block of its last extent: for inspection and
-/// salvage, where nothing else names the run any more.
+/// Reads the description of the run `owner` from its footer, the last block of its last extent. For inspection and
+/// salvage, if no readable trunk node refers to the run.
 ///
 /// # Errors
-/// [`crate::Error::Corruption`] if the block at `addr` is not that footer.
+/// [`crate::Error::Corruption`] if the block at `addr` is not the footer of this run.
 pub fn read_footer(data: &DataFile, owner: OwnerId, addr: BlockAddr) -> Result<RunMeta> {
     let block = data.read_block(addr, owner, BlockKind::RunFooter)?;
     let mut reader = Reader::new(&block[BLOCK_HEADER..], "run footer");

@@ -8,25 +8,30 @@
 //!   cursor: inner … ─▶ leaf ─▶ next leaf, by position, in chunks that bypass the pool
 //! ```
 //!
-//! | file | what |
+//! Steps: a builder writes a run once ([`RunBuilder`]); it is opened ([`Run`]), read through slices ([`RunSlice`]) by
+//! probes and cursors, and freed with its last reference.
+//!
+//! | file | contents |
 //! | --- | --- |
 //! | `slots` | the body that leaf and inner blocks share: prefix, heads, offsets |
 //! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
-//! | `compressed` | leaves as LZ4, at the bottom of a tree, if that is asked for |
+//! | `compressed` | leaves as LZ4, at the bottom of a tree, if the user enables it |
 //! | `pages`, `builder` | writing |
-//! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, leaves in a row, a range, several runs |
-//! | `foreseen` | the filters on a lookup's way, looked for in the pool all at once |
+//! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, consecutive leaves, a range, several runs
+//! | `foreseen` | prefetching of the filter blocks of a lookup |
+//! | `maplet` | the filters of several runs as one |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
-//! | `salvage` | reads what it can around damage, and says which keys are lost |
-//! | `slice`, `spans` | a run clipped to a key range, and which pages somebody still needs |
+//! | `salvage` | reads around damage and reports the ranges of lost keys |
+//! | `slice`, `spans` | a run clipped to a key range, and the leaf pages that slices still need |
 //!
 //! Invariants:
 //! * messages strictly ascend by (key, newest first) through all leaves; positions of leaves have no gaps;
-//! * a block never lies across two extents that do not touch;
-//! * positions and lengths of leaves are those on disk: a compressed one is longer in memory, and nothing counts that;
-//! * every block from disk is checked (checksum, owner, address, kind, then its whole structure) before it is used, by
-//!   whoever reads it: the pool holds checked blocks only;
-//! * a run owns its pages. What no slice spans any more is freed at once, the rest when the run is dropped (`spans`).
+//! * a block does not cross from an extent to one that is not adjacent;
+//! * positions and lengths of leaves are those on disk; a compressed leaf is longer in memory;
+//! * every block from disk is checked (checksum, owner, address, kind, then its whole structure) by its reader before
+//!   it is used; the pool holds checked blocks only;
+//! * a run owns its pages. Leaf pages that no slice spans any more are freed at once, the other pages when the run is
+//!   dropped (`spans`).
 
 mod builder;
 mod compressed;

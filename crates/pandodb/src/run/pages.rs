@@ -1,5 +1,5 @@
-//! Writes the pages of a run one after the other: allocates extents in steps, gathers blocks into large writes, gives
-//! back what it did not need.
+//! [`PageWriter`]: writes the pages of a run one after the other. It allocates extents in steps, collects blocks into
+//! large writes, and frees the pages that it did not need.
 //!
 //! ```text
 //!   extents    |■■■■■■■■□□□□|        |■■■■|      ■ placed   □ allocated, not placed yet
@@ -7,9 +7,12 @@
 //!                        └ buffer: placed pages that are contiguous and not written yet
 //! ```
 //!
-//! A block never lies across two extents that do not touch. Where it does not fit, the rest of the extent is given back
-//! and the block opens the next one, so that positions have no gaps. Dropped before [`PageWriter::finish`], it gives
-//! everything back: nothing durable can have reached it.
+//! Steps: [`PageWriter::place`] assigns a position and an address to a block, [`PageWriter::write`] writes it there,
+//! and [`PageWriter::append`] does both; [`PageWriter::finish`] writes the rest.
+//!
+//! Invariants: a block does not cross from an extent to one that is not adjacent. If a block does not fit, the rest of
+//! the extent is freed and the block begins the next extent, so that positions have no gaps. A writer that is dropped
+//! before [`PageWriter::finish`] frees all its pages; nothing durable can refer to them. Source: 002 §3.3.
 
 use std::sync::Arc;
 
@@ -18,41 +21,42 @@ use crate::device::AlignedBuf;
 use crate::pool::{Keep, Pool};
 use crate::space::{BlockKind, DataFile};
 
-/// The most that is allocated ahead, and written at a time: 1 MiB.
+/// The most pages that are allocated at once and written at once: 1 MiB.
 const STEP_PAGES: u32 = 256;
-/// A run that fills gaps on a full disk takes no more of them once it has this many extents: each node that reaches the run stores all
-/// of them.
+/// A run that fills gaps on a full disk takes no more short extents once it has this many: each node that refers to the
+/// run stores all of them.
 const MOST_SHORT: usize = 64;
-/// A run is written in so many pieces at least, as far as whole extents allow: who merges in steps writes in steps, too.
+/// A run is written in at least this many writes, as far as whole extents allow. A merge that works in small steps then
+/// writes in small steps too.
 const LEAST_WRITES: u64 = 8;
 
-/// A block's place.
+/// The place of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
-    /// The pages of the run before it.
+    /// The number of the run's pages before it.
     pub(super) position: u64,
-    /// Where it is in the file.
+    /// The address in the file.
     pub(super) addr: BlockAddr,
 }
 
 pub(super) struct PageWriter {
     data: Arc<DataFile>,
-    /// Gets a copy of each block that searches pass.
+    /// Receives a copy of each inner and filter block.
     pool: Option<Arc<Pool>>,
-    /// The blocks that it was offered.
+    /// The first pages of the blocks that were offered to the pool.
     offered: Vec<PageNo>,
     owner: OwnerId,
-    /// What the run will probably take in all.
+    /// The estimated number of pages of the run.
     expected_pages: u64,
-    /// The most that is gathered for one write.
+    /// The most pages that are collected for one write.
     buffer_pages: u32,
-    /// Extents with placed pages; the last one is open.
+    /// Extents with placed pages; the last one is still open.
     extents: Vec<Extent>,
     /// Pages of the last extent that are not placed yet.
     free_pages: u32,
     /// Pages placed in all extents.
     placed_pages: u64,
-    /// `filled` pages of it, from page `buffer_start` on, wait to be written.
+    /// Collects pages; the first `filled` of them, at `buffer_start` in the file, are not written yet.
     buffer: AlignedBuf,
     filled: u32,
     buffer_start: PageNo,
@@ -78,12 +82,12 @@ impl PageWriter {
         }
     }
 
-    /// Offers inner blocks and filters to the pool as they are written: lookups need not read them back.
+    /// Offers inner blocks and filters to the pool when they are written, so that lookups need not read them.
     pub(super) fn cache_in(&mut self, pool: Arc<Pool>) {
         self.pool = Some(pool);
     }
 
-    /// The extents so far; the last one may still be longer than it will be.
+    /// The extents so far. The last one may still be trimmed.
     pub(super) fn extents(&self) -> &[Extent] {
         &self.extents
     }
@@ -93,7 +97,7 @@ impl PageWriter {
         self.placed_pages
     }
 
-    /// Finds a place for a block.
+    /// Assigns a place to a block.
     pub(super) fn place(&mut self, pages: u32) -> Result<Placed> {
         assert!(pages > 0, "a block has pages");
         while self.free_pages < pages {
@@ -107,7 +111,7 @@ impl PageWriter {
         Ok(Placed { position, addr: BlockAddr { page, pages } })
     }
 
-    /// Allocates the next step, large enough for `pages`.
+    /// Allocates the next pages, enough for a block of `pages` pages.
     fn extend(&mut self, pages: u32) -> Result<()> {
         let left = self.expected_pages.saturating_sub(self.placed_pages + u64::from(self.free_pages));
         let step = left.clamp(u64::from(EXTENT_PAGES), u64::from(STEP_PAGES)) as u32;
@@ -128,7 +132,7 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Gives back what of the open extent was not placed.
+    /// Frees the pages of the open extent that were not placed.
     fn trim(&mut self) {
         if let Some(last) = self.extents.last_mut() {
             let rest = Extent { start: PageNo(last.end() - u64::from(self.free_pages)), pages: self.free_pages };
@@ -141,7 +145,8 @@ impl PageWriter {
         self.free_pages = 0;
     }
 
-    /// Writes a block to its place, sealed: `fill` writes the body. Blocks come in the order in which they were placed.
+    /// Writes a sealed block to its place; `fill` writes the body. Blocks must be written in the order in which they
+    /// were placed.
     pub(super) fn write(&mut self, placed: Placed, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let addr = placed.addr;
         let next = self.buffer_start.0 + u64::from(self.filled);
@@ -171,14 +176,14 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Finds a place for a block and writes it there.
+    /// Assigns a place to a block and writes it there.
     pub(super) fn append(&mut self, pages: u32, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<Placed> {
         let placed = self.place(pages)?;
         self.write(placed, kind, fill)?;
         Ok(placed)
     }
 
-    /// A small run does with a small buffer: doubles it, up to a full one.
+    /// Doubles the buffer, up to its full size, so that a small run uses a small buffer.
     fn grow_buffer(&mut self, pages: u32) {
         let want = (self.filled + pages).max(self.filled * 2).clamp(EXTENT_PAGES, self.buffer_pages);
         let mut larger = AlignedBuf::zeroed(want as usize);
@@ -197,13 +202,13 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Gives back the rest of the open extent, after which nothing more is placed: the extents are final.
+    /// Frees the rest of the open extent and returns the final extents. No block may be placed afterwards.
     pub(super) fn close(&mut self) -> &[Extent] {
         self.trim();
         &self.extents
     }
 
-    /// Writes what is still in the buffer, and lets go of the extents: they are the caller's now.
+    /// Writes the rest of the buffer and passes the extents to the caller.
     pub(super) fn finish(mut self) -> Result<Vec<Extent>> {
         self.close();
         self.flush()?;
@@ -214,7 +219,7 @@ impl PageWriter {
 
 impl Drop for PageWriter {
     fn drop(&mut self) {
-        // Nobody will ask for what is of no run.
+        // No run will refer to these blocks, so they will not be requested.
         if let Some(pool) = &self.pool {
             self.offered.drain(..).for_each(|page| pool.forget(self.owner, page));
         }

@@ -1,13 +1,15 @@
 //! [`RunProbe`]: a point lookup in one run that never does I/O itself.
 //!
 //! ```text
-//!   Start ─▶ Filter ─▶ Inner(height) ─▶ … ─▶ Inner(1) ─▶ Leaf ─▶ hit ─▶ Leaf (where the key goes on) ─▶ Done
-//!     └─ outside the range          └─ the filter says no                 └─ Done
+//!   Start ─▶ Filter ─▶ Inner(height) ─▶ … ─▶ Inner(1) ─▶ Leaf ─▶ hit ─▶ Leaf (if the key continues) ─▶ Done
+//!     └─ outside the range          └─ not in the filter                  └─ Done
 //! ```
 //!
-//! Each step says which block it needs next; the caller loads it ([`Run::load`], or from 32 reads in flight) and steps
-//! again. A hit is one leaf's messages of the key, newest first; stepping again after a hit yields the older ones, if
-//! the key has so many that they fill several leaves, and else the end.
+//! Each step returns the block that it needs next. The caller loads it ([`Run::load`], or with up to 32 reads in
+//! flight) and steps again. A hit is the messages of the key in one leaf, newest first. The next step after a hit
+//! returns the older messages, if the key's messages fill several leaves, or else the end.
+//!
+//! Invariant: all steps of a probe use the same slice and key. Source: 002 §3.3 (lookup by filter, then by tree).
 
 use std::ops::Range;
 
@@ -20,14 +22,14 @@ use crate::pool::Block;
 use crate::space::BlockKind;
 use crate::space::data::stored_pages;
 
-/// What a lookup needs, or has found.
+/// The result of a step of a lookup.
 #[derive(Debug)]
 pub enum ProbeStep {
-    /// A block of the run: step again with it.
+    /// A block of the run is needed: step again with it.
     Need(BlockAddr, BlockKind),
-    /// Messages of the key. Step again (without a block) if older ones matter.
+    /// Messages of the key. Step again without a block to get older ones.
     Found(LeafHit),
-    /// Nothing (more).
+    /// There are no (more) messages.
     Done,
 }
 
@@ -40,12 +42,13 @@ pub struct LeafHit {
 }
 
 impl LeafHit {
-    /// The messages, newest first, each with where its value lies in the block. `key` is the key that was looked up.
+    /// The messages, newest first, each with the position of its value in the block. `key` is the key that was looked
+    /// up.
     pub fn entries<'a>(&'a self, key: &'a [u8]) -> impl Iterator<Item = (Entry<'a>, Range<usize>)> {
         let leaf = Leaf::of(&self.block);
         self.entries.clone().map(move |i| {
             let slot = leaf.slot(i);
-            debug_assert!(key.ends_with(leaf.rest(&slot)), "the messages are those of the key");
+            debug_assert!(key.ends_with(leaf.rest(&slot)), "the entries are messages of the key");
             (Entry { key, seqno: slot.seqno, kind: slot.kind, value: leaf.value(&slot) }, slot.value())
         })
     }
@@ -56,9 +59,9 @@ enum State {
     Start,
     Filter,
     Inner(u8),
-    /// At this position.
+    /// The leaf at this position was requested.
     Leaf(u64),
-    /// The leaf before this position was the last one of the key so far; the key goes on.
+    /// The key continues in the leaf at this position.
     After(u64),
     Done,
 }
@@ -67,33 +70,32 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct RunProbe {
     hash: u64,
-    /// A maplet says that the run may hold the key: its own filter is not asked.
+    /// Set if a maplet has answered that the run may hold the key. The run's own filter is then not asked.
     told: bool,
     state: State,
-    /// Set once the key goes on: the position of the leaf to walk to, instead of to the key.
+    /// Set once the key continues: the position of the leaf to search for, instead of the key.
     after: Option<u64>,
 }
 
 impl RunProbe {
-    /// Looks for a key with this [`crate::base::key_hash`].
+    /// Looks up a key with this [`crate::base::key_hash`].
     pub fn new(hash: u64) -> RunProbe {
         RunProbe { hash, told: false, state: State::Start, after: None }
     }
 
-    /// Looks for a key of which a maplet says that the run may hold it.
+    /// Looks up a key for which a maplet has answered that the run may hold it. The run's filter is not asked.
     pub fn told(hash: u64) -> RunProbe {
         RunProbe { told: true, ..RunProbe::new(hash) }
     }
 
-    /// Goes on: with the block that the last step asked for, and always with the same slice and key. A filter block that
-    /// cannot be read may be left out: the run is asked then. Costs about 150
-    /// ns a block.
+    /// Continues with the block that the last step has requested, and always with the same slice and key. A filter
+    /// block that cannot be read may be omitted; the run is then searched without it. Costs about 150 ns a block.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if the run's blocks contradict one another.
     ///
     /// # Panics
-    /// If another block is missing that was asked for.
+    /// If a requested block other than a filter block is missing.
     pub fn step(&mut self, slice: &RunSlice, key: &[u8], block: Option<Block>) -> Result<ProbeStep> {
         let meta = slice.run().meta();
         match self.state {
@@ -113,7 +115,7 @@ impl RunProbe {
                 Ok(if hit { self.need_root(slice) } else { self.end() })
             }
             State::Inner(level) => {
-                let block = block.expect("an inner block was asked for");
+                let block = block.expect("an inner block was requested");
                 let (child, addr) = slice.run().child(&block, level, |inner| match self.after {
                     None => inner.search(key),
                     Some(position) => inner.search_leaf(position),
@@ -125,9 +127,10 @@ impl RunProbe {
                 self.state = State::Leaf(child.position);
                 Ok(ProbeStep::Need(addr, BlockKind::RunLeaf))
             }
-            State::Leaf(position) => Ok(self.look(slice, key, block.expect("a leaf was asked for"), position)),
+            State::Leaf(position) => Ok(self.look(slice, key, block.expect("a leaf was requested"), position)),
             State::After(position) if position < slice.span().end => {
-                // The next leaf's length stands in the block above it: seldom enough to walk down again.
+                // The length of the next leaf is in the inner block above it. This case is rare, so the probe walks
+                // down from the root again.
                 self.after = Some(position);
                 Ok(self.need_root(slice))
             }

@@ -1,12 +1,16 @@
-//! [`Run`]: an open run. Loads checked blocks through the pool, finds leaves, owns the run's pages.
+//! [`Run`]: an open run. Loads checked blocks through the pool, finds leaves, owns the run's pages (002 §3.3).
 //!
-//! Steps of opening: read the range tombstones, cut them into fragments; nothing else is read. If they cannot be read the
-//! run opens all the same, and every reader who would have to know them gets that error instead ([`Run::fragments`]). A run that was just
-//! built is opened by [`Run::open`]. One that a root on disk names is opened by [`Run::reopen`]: then its slices are
-//! restored, and [`Run::settle`] takes the pages that they span into the allocation map. Until then it owns nothing,
-//! so that an opening that fails half-way frees nothing.
+//! Steps of opening: read the range tombstones and split them into fragments. Nothing else is read. If the tombstones
+//! cannot be read, the run opens all the same, and every reader that needs them gets the error ([`Run::fragments`]).
 //!
-//! Locks: `holdings`, for bookkeeping only; then the map of the data file, never the other way round.
+//! [`Run::open`] opens a run that was just built; it owns all its pages. [`Run::reopen`] opens a run that a root on
+//! disk refers to. Its slices are then restored, and [`Run::settle`] marks the pages that they span in the allocation
+//! map. Before that the run owns nothing, so that a failed opening frees nothing.
+//!
+//! Invariants: the pool gets checked blocks of the run only; a page is freed once: when no slice spans it, or with the
+//! run.
+//!
+//! Locks: `holdings`, for bookkeeping only; under it the lock of the data file's map, never the other way round.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +29,7 @@ use crate::pool::{Block, Keep, Pool};
 use crate::space::data::stored_pages;
 use crate::space::{BlockKind, DataFile};
 
-/// Pages above the leaves that are read together. Chosen, not measured.
+/// Blocks above the leaves are read in aligned groups of this many pages. Chosen, not measured.
 const AROUND: u64 = 32;
 
 /// An open run. Dropping the last reference frees its pages.
@@ -37,15 +41,15 @@ pub struct Run {
     starts: Vec<u64>,
     fragments: Result<Arc<Fragments>>,
     false_positives: Counter,
-    /// A group of blocks could not be read, or not believed: each is read alone from now on.
+    /// Set if a group of blocks could not be read or failed its checks. Each block is then read alone.
     alone: AtomicBool,
     holdings: Mutex<Holdings>,
 }
 
-/// What the run owns.
+/// The pages that the run owns.
 #[derive(Debug)]
 struct Holdings {
-    /// The run's pages count as taken in the allocation map, so that they are freed with it.
+    /// Whether the run's pages are marked as used in the allocation map, so that they are freed with it.
     settled: bool,
     spans: Spans,
 }
@@ -60,7 +64,7 @@ impl Run {
     /// Opens a run that was just built: it owns all its pages.
     ///
     /// # Errors
-    /// An I/O error or [`Error::Corruption`] if its range tombstones cannot be read; nothing is freed then.
+    /// An I/O error or [`Error::Corruption`] if its range tombstones cannot be read; nothing is freed in this case.
     pub fn open(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Result<Arc<Run>> {
         let run = Run::reopen(data, pool, meta);
         run.fragments()?;
@@ -89,16 +93,16 @@ impl Run {
         &self.meta
     }
 
-    /// Its range tombstones.
+    /// The range tombstones of the run, as fragments.
     ///
     /// # Errors
-    /// Why they could not be read when the run was opened: what they cover is not known then, so nothing that is older is
-    /// an answer.
+    /// The error of reading them when the run was opened. The covered keys are then unknown, so readers must not return
+    /// older values.
     pub fn fragments(&self) -> Result<&Arc<Fragments>> {
         self.fragments.as_ref().map_err(Error::clone)
     }
 
-    /// Lookups that the filter let through and that found nothing.
+    /// The number of lookups that passed the filter, or a maplet, and found nothing.
     pub fn false_positives(&self) -> u64 {
         self.false_positives.load(Relaxed)
     }
@@ -136,7 +140,8 @@ impl Run {
         Some(block)
     }
 
-    /// Caches the block that begins at `page`, if one does, and is as it should be, and not the one that was asked for. Its pages.
+    /// Caches the block that begins at `page`, if it is valid and not the requested one. Returns its number of pages;
+    /// `None` if no inner or filter block begins there.
     fn offer(&self, bytes: &[u8], page: PageNo, asked: BlockAddr) -> Option<u32> {
         let (kind, pages) = self.data.claimed(bytes);
         let kind = kind.filter(|kind| [BlockKind::RunInner, BlockKind::RunFilter].contains(kind))?;
@@ -150,14 +155,14 @@ impl Run {
         Some(pages)
     }
 
-    /// The pages that are read with an inner block or one of the filter: those of its sort. `None` if it is alone.
+    /// The pages that are read with an inner or filter block: neighbours of the same kind. `None` if there are none.
     fn around(&self, addr: BlockAddr) -> Option<BlockAddr> {
         let mut extents = self.starts.iter().zip(&self.meta.extents);
         let end = addr.page.0 + u64::from(addr.pages);
         let (&start, extent) = extents.find(|(_, extent)| extent.start <= addr.page && end <= extent.end())?;
         let position = start + (addr.page.0 - extent.start.0);
         let above = self.meta.above_leaves();
-        // Not both: a maplet may spare searches the filter.
+        // Do not read inner and filter blocks together: with a maplet, searches may not need the filter.
         let first = self.meta.filter.first.max(above.start).min(above.end);
         let same = if position < first { above.start..first } else { first..above.end };
         let group = position / AROUND * AROUND;
@@ -169,32 +174,32 @@ impl Run {
         Some(BlockAddr { page: PageNo(extent.start.0 + from - start), pages: (to - from) as u32 })
     }
 
-    /// Puts a leaf that was read past the pool, and checked and unpacked, into it.
+    /// Caches a leaf that was read bypassing the pool. `bytes` are checked and uncompressed.
     pub(super) fn cache_leaf(&self, addr: BlockAddr, bytes: &[u8]) {
         self.pool.insert(self.meta.id, addr, Keep::Short, bytes);
     }
 
-    /// The leaf at `page` if the pool has it.
+    /// Returns the leaf at `page` if the pool has it.
     pub(super) fn peek_leaf(&self, page: PageNo) -> Option<Block> {
         let block = self.pool.peek(self.meta.id, page)?;
         let addr = BlockAddr { page, pages: stored_pages(&block) };
         self.expect_kind(&block, addr, BlockKind::RunLeaf).is_ok().then_some(block)
     }
 
-    /// Reads a block past the pool, checked but for the level of an inner block.
+    /// Reads a block bypassing the pool and checks it, except for the level of an inner block.
     pub(super) fn read_checked(&self, addr: BlockAddr, kind: BlockKind) -> Result<AlignedBuf> {
         let buf = self.data.read_block(addr, self.meta.id, kind)?;
         self.check(&buf, addr, kind)?;
         Ok(buf)
     }
 
-    /// Reads pages past the pool, unchecked.
+    /// Reads pages bypassing the pool, unchecked.
     pub(super) fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
         self.data.read(addr)
     }
 
-    /// Checks a leaf that was read. If it was compressed `unpacked` is the leaf then, else `unpacked` is empty and `bytes` are the leaf;
-    /// on an error it is empty, too.
+    /// Checks a leaf that was read. If it is compressed, `unpacked` becomes the uncompressed leaf. Otherwise `unpacked`
+    /// becomes empty, and `bytes` are the leaf. On an error `unpacked` is empty.
     pub(super) fn check_leaf(&self, bytes: &[u8], addr: BlockAddr, unpacked: &mut Vec<u8>) -> Result<()> {
         unpacked.clear();
         if !is_compressed(bytes) {
@@ -207,7 +212,8 @@ impl Run {
         self.check(unpacked, addr, BlockKind::RunLeaf).inspect_err(|_| unpacked.clear())
     }
 
-    /// The pool knows a block by its first page only: whoever asked with other measures was misled by a bad reference.
+    /// Checks that a block from the pool has the requested kind and length. The pool finds a block by its first page
+    /// only, so a damaged reference may find another block.
     fn expect_kind(&self, block: &Block, addr: BlockAddr, kind: BlockKind) -> Result<()> {
         if stored_pages(block) == addr.pages && block[4] == kind as u8 {
             return Ok(());
@@ -225,14 +231,14 @@ impl Run {
             BlockKind::RunLeaf => Leaf::check(bytes).map(drop),
             BlockKind::RunInner => Inner::check(bytes).map(drop),
             BlockKind::RunFilter if bytes.len() == PAGE => Ok(()),
-            _ => Err("not a block that is looked up"),
+            _ => Err("not a block that lookups read"),
         };
         checked.map_err(|flaw| self.data.corrupt(addr, kind.name(), flaw))
     }
 
     // ---- places ----
 
-    /// The extent that holds a position: the positions of its pages, and its first page.
+    /// The extent that holds a position: the positions of its pages and its first page.
     pub(super) fn extent_at(&self, position: u64) -> Result<(PageRange, PageNo)> {
         let at = self.starts.partition_point(|&start| start <= position);
         let found = at.checked_sub(1).map(|at| (self.starts[at], self.meta.extents[at]));
@@ -244,7 +250,7 @@ impl Run {
         }
     }
 
-    /// Where the block at a position is in the file.
+    /// The address in the file of the block at a position.
     pub(super) fn address(&self, position: u64, pages: u32) -> Result<BlockAddr> {
         let (range, page) = self.extent_at(position)?;
         if pages == 0 || u64::from(pages) > range.end - position {
@@ -253,12 +259,12 @@ impl Run {
         Ok(BlockAddr { page: PageNo(page.0 + position - range.start), pages })
     }
 
-    /// A corruption of the run's structure, reported at its root.
+    /// A corruption of the run's structure. Its address is that of the run's root.
     pub(super) fn corrupt(&self, detail: &'static str) -> Error {
         self.data.corrupt(self.meta.root, "run", format!("{detail} (run {})", self.meta.id))
     }
 
-    /// The child that `choose` picks of the inner block at `level`, and where it is.
+    /// The child of the inner block `block` at `level` that `choose` selects, and its address.
     pub(super) fn child(
         &self,
         block: &[u8],
@@ -276,7 +282,8 @@ impl Run {
         Ok((child, self.address(child.position, child.pages)?))
     }
 
-    /// Walks from the root to a leaf, through the pool. Only for runs with entries.
+    /// Walks from the root to a leaf, through the pool.
+    /// REQUIRES: the run has entries.
     pub(super) fn descend(&self, mut choose: impl FnMut(&Inner<'_>) -> usize) -> Result<Child> {
         assert!(self.meta.leaf_pages > 0, "a run without entries has no leaves");
         let mut child = Child { position: 0, pages: self.meta.root.pages, leaf: 0 };
@@ -288,13 +295,13 @@ impl Run {
         Ok(child)
     }
 
-    /// The leaf that may hold `key`; of several, the first.
+    /// The leaf that may hold `key`; the first one if there are several.
     pub(super) fn leaf_of(&self, key: &[u8]) -> Result<Child> {
         self.descend(|inner| inner.search(key))
     }
 
-    /// At most `parts − 1` ascending keys strictly inside `range` that divide `pages`, the positions of its leaves, into parts of about
-    /// equal size. Fewer where leaves are few. Reads inner blocks through the pool.
+    /// At most `parts − 1` ascending keys strictly inside `range` that divide the leaf positions `pages` into parts of
+    /// about equal size. Fewer keys if there are few leaves. Reads inner blocks through the pool.
     pub(super) fn split_keys(&self, range: &KeyRange, pages: Range<u64>, parts: usize) -> Result<Vec<Vec<u8>>> {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let Range { start: from, end: to } = pages;
@@ -323,27 +330,28 @@ impl Run {
 
     // ---- ownership ----
 
-    /// A slice begins to span these leaf pages; `false` if some of them are gone.
+    /// Registers a slice that spans these leaf pages. Returns `false` if some of them were freed.
     pub(super) fn span(&self, span: PageRange) -> bool {
         self.holdings.lock().spans.add(span)
     }
 
-    /// A slice is gone: frees the leaf pages that nobody needs any more.
+    /// Unregisters a slice and frees the leaf pages that no slice spans any more.
     pub(super) fn release(&self, span: &PageRange) {
         let gone = {
             let mut holdings = self.holdings.lock();
             let unneeded = holdings.spans.release(span);
-            // Before the run has settled it owns nothing; what is spanned when it does is what counts.
+            // Before the run has settled it owns nothing; `settle` considers the slices that exist then.
             if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
         self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
     }
 
-    /// All slices were restored: the pages that they span, and those that are no leaves, are marked as taken in the
-    /// allocation map and owned from here on. Others are somebody else's, or nobody's.
+    /// Marks the pages of the run as used in the allocation map, after all slices were restored: the pages that slices
+    /// span, and all pages that are not leaves. The run owns these from now on. Other leaf pages are free or belong to
+    /// other owners.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if a page is beyond the file or belongs to something else.
+    /// [`Error::Corruption`] if a page is beyond the file or belongs to another owner.
     pub fn settle(&self) -> Result<()> {
         let mut holdings = self.holdings.lock();
         assert!(!holdings.settled, "a run settles once");
@@ -358,7 +366,7 @@ impl Run {
         self.holdings.lock().spans.owned().to_vec()
     }
 
-    /// What the run owns: the leaf pages that slices span, and all other pages.
+    /// The pages that the run owns: the leaf pages that slices span, and all other pages.
     pub fn owned(&self) -> Vec<Extent> {
         self.owned_pages(&self.holdings.lock())
     }
@@ -373,7 +381,8 @@ impl Run {
         self.extents_of(&ranges)
     }
 
-    /// Nobody will ask for the blocks above the leaves again, and they have more chances than others.
+    /// Removes the blocks above the leaves from the pool. They will not be requested again, and would stay longer than
+    /// leaves.
     fn forget(&self) {
         for extent in self.extents_of(&[self.meta.above_leaves()]) {
             (extent.start.0..extent.end()).for_each(|page| self.pool.forget(self.meta.id, PageNo(page)));
@@ -437,12 +446,12 @@ impl BlockSource for Run {
     }
 }
 
-/// How long a block is kept in the pool.
+/// The retention class of a block in the pool.
 fn keep(kind: BlockKind) -> Keep {
     if kind == BlockKind::RunLeaf { Keep::Short } else { Keep::Long }
 }
 
-/// About what a run takes in memory as long as it is open: its description, and the slice and the branch by which a node holds it.
+/// The approximate memory of an open run: its description, and the slice and the branch by which a node holds it.
 fn description_bytes(meta: &RunMeta) -> usize {
     const BESIDE: usize = 640;
     let keys = 3 * (meta.first_key.len() + meta.last_key.len());

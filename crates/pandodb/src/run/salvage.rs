@@ -1,16 +1,19 @@
-//! [`Salvager`]: everything of a slice that can still be read, and which keys the rest may have held.
+//! [`Salvager`]: reads everything of a slice that is still readable, and reports the key ranges of the rest.
 //!
 //! ```text
 //!   leaves      | good |/////|/////| good | good |//////|
 //!   pieces      entries  lost [a, b)  entries entries  lost [c, end of the run]
 //! ```
 //!
-//! It walks the leaves by their positions and needs none of the blocks above them: a leaf says in its header how long it
-//! is, and its checksum says that it is the leaf of this run that was written there. Where that fails it tries each
-//! following page until one begins a leaf again. What was lost lies between the neighbours: above the last key before it
-//! (which counts as lost, too, if it goes on), below the first key after it (which counts as lost if it began before).
+//! Steps: walk the leaves by position, without the blocks above them. A leaf's header gives its length, and its
+//! checksum shows that it is the leaf that this run wrote there. After a damaged leaf, try each following page until a
+//! valid leaf begins.
 //!
-//! Range tombstones are not its business: see [`super::Run::fragments`].
+//! Invariant: each lost key is inside a reported range. The range of lost keys begins above the last key before the
+//! damage (at that key, if it continues) and ends below the first key after it (above that key, if it began before).
+//!
+//! Range tombstones are not covered here: see [`super::Run::fragments`]. Source:
+//! [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
 
 use std::sync::Arc;
 
@@ -23,17 +26,17 @@ use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::space::BlockKind;
 
-/// Pages read at a time.
+/// Pages that are read at once.
 const CHUNK: u64 = 64;
 
-/// What comes next in a slice.
+/// A step of a salvage.
 #[derive(Debug)]
 pub enum Piece {
-    /// Messages were appended: all that there are up to the last of them.
+    /// The messages of a leaf were appended: no message before the last of them is missing, except in reported ranges.
     Entries,
-    /// Messages of these keys, and of no others, may have stood here; and why they cannot be read.
+    /// Messages of keys in this range cannot be read, because of this error. No other keys are affected.
     Lost(KeyRange, Error),
-    /// Nothing more.
+    /// The end of the slice.
     End,
 }
 
@@ -41,12 +44,12 @@ pub enum Piece {
 pub struct Salvager {
     slice: Arc<RunSlice>,
     range: KeyRange,
-    /// The leaf to try next.
+    /// The position of the leaf to try next.
     position: u64,
-    /// Nothing below this can stand in it.
+    /// Messages at or after `position` have no key below this one.
     from: Vec<u8>,
     chunk: Option<(AlignedBuf, PageRange)>,
-    /// The leaf that was read last, if it was compressed.
+    /// The leaf that was read last, if it is compressed.
     unpacked: Vec<u8>,
 }
 
@@ -61,7 +64,7 @@ impl Salvager {
         } else if range.from <= meta.first_key {
             span.start
         } else {
-            // A short cut; without it the leaves below the range are walked, too.
+            // Skips the leaves below the range. If this fails, they are walked too.
             let found = slice.run().leaf_of(&range.from).ok().map(|leaf| leaf.position);
             found.filter(|position| span.contains(position)).unwrap_or(span.start)
         };
@@ -69,7 +72,7 @@ impl Salvager {
         Salvager { slice, range, position, from, chunk: None, unpacked: Vec::new() }
     }
 
-    /// Whether the run can hold messages of a key at all: its filter knows, if it can be read.
+    /// Whether the run can hold messages of a key, according to its filter. `true` if the filter cannot be read.
     pub fn may_hold(&self, key: &[u8]) -> bool {
         let (run, filter) = (self.slice.run(), self.slice.run().meta().filter);
         let hash = key_hash(key);
@@ -77,7 +80,8 @@ impl Salvager {
         filter.pages == 0 || page().map_or(true, |page| filter.may_contain(&page, hash))
     }
 
-    /// Appends the next leaf's messages to `out`, or says what is lost before the next leaf that can be read.
+    /// Appends the messages of the next leaf to `out`, or returns the range of keys that are lost before the next
+    /// readable leaf.
     pub fn next(&mut self, out: &mut EntryBlock) -> Piece {
         let end = self.slice.span().end;
         while self.position < end {
@@ -100,7 +104,7 @@ impl Salvager {
         Piece::End
     }
 
-    /// Takes what is in the range of a leaf; the position to go on at.
+    /// Appends the entries of a leaf that are in the range. Returns the position to continue at.
     fn take(&mut self, at: &PageRange, out: &mut EntryBlock) -> u64 {
         let leaf = self.leaf(at);
         let first = if self.range.from.is_empty() { 0 } else { leaf.search(&self.range.from) };
@@ -118,7 +122,7 @@ impl Salvager {
         next
     }
 
-    /// Goes to the next leaf that can be read, or to the end: the keys that may have stood before it.
+    /// Goes to the next readable leaf, or to the end. Returns the range of keys that may have been before it.
     fn pass_damage(&mut self) -> KeyRange {
         let span = self.slice.span();
         for position in self.position + 1..span.end {
@@ -138,14 +142,14 @@ impl Salvager {
         KeyRange::new(std::mem::take(&mut self.from), successor(&self.slice.run().meta().last_key))
     }
 
-    /// The positions of the leaf that begins at one, read and checked.
+    /// Reads and checks the leaf that begins at a position. Returns its positions.
     fn leaf_at(&mut self, position: u64) -> Result<PageRange> {
         let run = self.slice.run().clone();
         let (extent, first_page) = run.extent_at(position)?;
         let end = extent.end.min(self.slice.span().end);
         let page = PageNo(first_page.0 + position - extent.start);
         if !self.holds(&(position..position + 1)) {
-            // One sector that the device refuses must not take its neighbours along.
+            // If the device refuses a sector, read one page, so that readable neighbours are not lost.
             let long = self.read(page, position..end.min(position + CHUNK));
             long.or_else(|_| self.read(page, position..position + 1))?;
         }
@@ -166,7 +170,7 @@ impl Salvager {
         checked.map(|()| at)
     }
 
-    /// The leaf that was read last, from these positions.
+    /// The leaf that was read last, at these positions.
     fn leaf(&self, at: &PageRange) -> Leaf<'_> {
         Leaf::of(if self.unpacked.is_empty() { self.bytes(at) } else { &self.unpacked })
     }
@@ -182,7 +186,7 @@ impl Salvager {
         Ok(())
     }
 
-    /// Pages that are held.
+    /// The bytes of pages that were read.
     fn bytes(&self, at: &PageRange) -> &[u8] {
         let (buf, held) = self.chunk.as_ref().expect("the pages were read");
         &buf[(at.start - held.start) as usize * PAGE..(at.end - held.start) as usize * PAGE]

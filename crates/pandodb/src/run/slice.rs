@@ -1,4 +1,4 @@
-//! [`RunSlice`]: a run clipped to a key range: what a trunk node references (002 §3.4, "branch sharing").
+//! [`RunSlice`]: a run clipped to a key range, as a trunk node references it (002 §3.4, "branch sharing").
 //!
 //! ```text
 //!   leaves       |  |  |  |  |  |  |  |          from = f, to = p
@@ -6,9 +6,13 @@
 //!   span               |==============|          from the leaf that may hold f to the end of the one that may hold p
 //! ```
 //!
-//! A flush hands a slice to a child by clipping it: no data moves. While a slice lives, the leaf pages of its span
-//! stay; see [`super::spans`]. Persisted form, so that reopening needs no I/O: from bytes, to bytes, then the span's
-//! first page, its end, and the live pages, as varints.
+//! Steps of a flush: clip a slice to the range of a child ([`RunSlice::clip`]) and reference the clipped slice from the
+//! child. No data is moved.
+//!
+//! Invariant: as long as a slice exists, the leaf pages of its span are not freed; see [`super::spans`].
+//!
+//! Persisted form, so that reopening needs no I/O: from bytes, to bytes, then the span's first page, its end, and the
+//! live pages, as varints.
 
 use std::sync::Arc;
 
@@ -19,23 +23,25 @@ use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::range::{Heads, head};
 use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, SeededBug, Seqno};
 
-/// A run and the keys of it that count.
+/// A run and the range of its keys that are visible through the slice.
 #[derive(Debug)]
 pub struct RunSlice {
     run: Arc<Run>,
     range: KeyRange,
-    /// Those of the range, and of the keys that the run has in it: who looks a key up asks these first.
+    /// Heads of the bounds of the range, and of the part of it between the run's first and last key. Lookups compare
+    /// these first.
     heads: Heads,
     key_heads: Heads,
     span: Span,
 }
 
-/// Which leaf pages a slice needs, as positions.
+/// The leaf positions that a slice needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Span {
     first: u64,
     end: u64,
-    /// Pages that the slice's entries probably fill: the leaf of an inner upper bound is left to the neighbour.
+    /// The estimated number of pages of the slice's entries. A leaf cut by an upper bound inside the run counts for the
+    /// neighbour only.
     live: u64,
 }
 
@@ -50,14 +56,14 @@ impl Span {
 }
 
 impl RunSlice {
-    /// All of a run that was just built.
+    /// The whole of a run that was just built.
     pub fn whole(run: Arc<Run>) -> Arc<RunSlice> {
         let pages = run.meta().leaf_pages;
         let span = Span { first: 0, end: pages, live: pages };
         Self::register(run, KeyRange::all(), span).expect("a new run has all its pages")
     }
 
-    /// `None` if the run has let go of pages of the span.
+    /// Registers a slice with its run. `None` if the run has freed pages of the span.
     fn register(run: Arc<Run>, range: KeyRange, span: Span) -> Option<Arc<RunSlice>> {
         if !run.span(span.pages()) {
             return None;
@@ -73,8 +79,8 @@ impl RunSlice {
         Some(Arc::new(RunSlice { run, range, heads, key_heads, span }))
     }
 
-    /// The part of the slice in `range`; `None` if it can hold neither an entry nor a range tombstone there. A slice
-    /// that lies wholly in the range is handed back itself. Reads inner blocks through the pool.
+    /// The part of the slice in `range`; `None` if it can hold neither an entry nor a range tombstone. A slice that is
+    /// entirely in the range is returned as it is. Reads inner blocks through the pool.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -90,7 +96,7 @@ impl RunSlice {
         }
     }
 
-    /// The span of a part of the slice; `None` if nothing can be there.
+    /// The span of the part of the slice in `range`; `None` if nothing can be there.
     fn measure(&self, range: &KeyRange) -> Result<Option<Span>> {
         let meta = self.run.meta();
         if range.is_empty() {
@@ -98,19 +104,19 @@ impl RunSlice {
         }
         let hull = range.from.as_slice() <= meta.last_key.as_slice() && range.is_above(&meta.first_key);
         if meta.leaf_pages == 0 || !hull {
-            // Tombstones that cannot be read may be anywhere.
+            // If the tombstones cannot be read, some may be in the range.
             let covered = self.run.fragments().map_or(true, |fragments| !fragments.clipped(range).is_empty());
             return Ok(covered.then(Span::default));
         }
-        // A slice of one page has one leaf, so each part of it has that leaf. This saves reading the inner block above it, which a small
-        // pool would not have for many short runs.
+        // A slice of one page has one leaf, so each part of it has that leaf. Skipping the inner block above it matters
+        // with many short runs and a small pool, which does not hold all these blocks.
         if self.held_pages() == 1 {
             return Ok(Some(self.span));
         }
         let (first, end, live_end) = match self.bounds(range) {
-            // Where the leaves of a part are cannot be known if the blocks above them cannot be read: then it spans what the
-            // whole slice does, and weighs next to nothing. That keeps pages longer, keeps the trunk in order beside a
-            // damaged run, and keeps the run from having a say in it.
+            // If the inner blocks cannot be read, the leaves of the part are unknown. The part then spans all pages of
+            // the slice, and counts as one live page at most. This keeps pages longer than needed, but flushes go on,
+            // and a damaged run hardly affects decisions by size.
             Err(e) if e.is_damage() => return Ok(Some(Span { live: 1.min(self.span.live), ..self.span })),
             bounds => bounds?,
         };
@@ -120,7 +126,8 @@ impl RunSlice {
         Ok(Some(Span { first, end, live: live_end.saturating_sub(first).max(1) }))
     }
 
-    /// The leaves of a range in which the run has keys: the first, the end of the last, and where that one begins.
+    /// The leaves that have keys in a range: the first leaf, the end of the last one, and its beginning.
+    /// REQUIRES: the run has keys between the bounds of the range.
     fn bounds(&self, range: &KeyRange) -> Result<(u64, u64, u64)> {
         let meta = self.run.meta();
         let first = if range.from <= meta.first_key { 0 } else { self.run.leaf_of(&range.from)?.position };
@@ -132,7 +139,7 @@ impl RunSlice {
         Ok((first, position + if cut { 0 } else { u64::from(pages) }, position))
     }
 
-    /// Whether the key lies between the first and the last that the slice can hold. No I/O.
+    /// Whether the key lies between the first and the last key that the slice can hold. No I/O.
     #[inline]
     pub fn may_hold(&self, key: &[u8]) -> bool {
         self.key_heads.tell(head(key)).unwrap_or_else(|| {
@@ -142,14 +149,14 @@ impl RunSlice {
         })
     }
 
-    /// Whether the slice has a say about the key.
+    /// Whether the key is in the slice's range.
     #[inline]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.heads.tell(head(key)).unwrap_or_else(|| self.range.contains(key))
     }
 
-    /// An estimate of what the slice holds in `range`: bytes and entries. Exactly zero only if there can be nothing.
-    /// Costs two walks through inner blocks.
+    /// Estimates the bytes and the entries of the slice in `range`. Both are 0 only if there are none. Costs two walks
+    /// through inner blocks.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -158,8 +165,8 @@ impl RunSlice {
         Ok(span.map_or((0, 0), |span| (span.live * PAGE as u64, self.entries_in(span.live))))
     }
 
-    /// At most `parts − 1` keys strictly inside the slice, ascending, that cut it into parts of about the same size. Fewer where leaves
-    /// are few; of a single leaf none, and then nothing is read.
+    /// At most `parts − 1` ascending keys strictly inside the slice that divide it into parts of about equal size.
+    /// Fewer if there are few leaves. For a slice of a single leaf the result is empty, and nothing is read.
     ///
     /// # Errors
     /// I/O errors and [`crate::Error::Corruption`].
@@ -175,20 +182,20 @@ impl RunSlice {
         share as u64
     }
 
-    /// The keys that count.
+    /// The keys that are visible through the slice.
     pub fn range(&self) -> &KeyRange {
         &self.range
     }
 
-    /// Whether everything that the slice says is about smaller keys than everything that `other` says. No I/O; false if it
-    /// cannot be told without.
+    /// Whether all keys of entries and range tombstones of the slice are below those of `other`. No I/O; `false` if it
+    /// cannot be decided without I/O.
     pub fn is_before(&self, other: &RunSlice) -> bool {
         let (low, meta) = (other.low(), self.run.meta());
         let ends_before = meta.range_tombstones == 0 && meta.last_key.as_slice() < low;
         ends_before || !self.range.is_above(low)
     }
 
-    /// Nothing is said about smaller keys.
+    /// A lower bound of all keys of entries and range tombstones of the slice.
     pub fn low(&self) -> &[u8] {
         let meta = self.run.meta();
         match meta.range_tombstones {
@@ -202,12 +209,12 @@ impl RunSlice {
         &self.run
     }
 
-    /// Estimated bytes of the leaves that the slice needs; 0 if it has range tombstones only.
+    /// Estimated bytes of the slice's leaves; 0 if it has range tombstones only.
     pub fn bytes(&self) -> u64 {
         self.span.live * PAGE as u64
     }
 
-    /// Pages of leaves that stay as long as the slice does.
+    /// The number of leaf pages that the slice keeps from being freed.
     pub fn held_pages(&self) -> u64 {
         self.span.end - self.span.first
     }
@@ -217,8 +224,8 @@ impl RunSlice {
         self.entries_in(self.span.live)
     }
 
-    /// The newest range tombstone at or below `at` that covers `key`; 0 if there is none or the slice does not hold
-    /// `key`.
+    /// The newest range tombstone with a seqno of at most `at` that covers `key`; 0 if there is none or `key` is not in
+    /// the slice's range.
     ///
     /// # Errors
     /// As [`Run::fragments`].
@@ -254,7 +261,7 @@ impl RunSlice {
     /// Restores a slice of a run that [`Run::reopen`] has opened, from what [`RunSlice::encode`] wrote. No I/O.
     ///
     /// # Errors
-    /// [`crate::Error::Corruption`] if the bounds are malformed or the span lies outside the run's leaves.
+    /// [`crate::Error::Corruption`] if the bounds are malformed or the span is outside the run's leaves.
     pub fn restore(run: Arc<Run>, reader: &mut Reader<'_>) -> Result<Arc<RunSlice>> {
         let range = KeyRange::new(reader.bytes()?, reader.bytes()?);
         let leaf_pages = run.meta().leaf_pages;

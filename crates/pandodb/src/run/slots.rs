@@ -1,4 +1,5 @@
-//! The body that leaf and inner blocks share: a common prefix, four-byte heads to search by, offsets, entries.
+//! [`Slots`]: the body that leaf and inner blocks share: a common prefix, four-byte heads for searching, offsets,
+//! entries.
 //!
 //! ```text
 //!  0  block header (16 bytes, `space::data`)
@@ -11,12 +12,16 @@
 //! 40  prefix │ heads, count × u32 │ offsets, count × u16 or u32 │ entries, back to back │ zeros
 //! ```
 //!
-//! All little-endian. A *head* is the four bytes after the common prefix, padded with zeros, as a number whose order is
-//! theirs: heads *after* the prefix tell entries apart where heads of whole keys would all be equal (design §9: 60 ns a
-//! search against 166 by full keys). Equal heads are settled by the rest of the key.
+//! All numbers are little-endian. A *head* is the first four bytes of a key after the common prefix, padded with zeros,
+//! as a big-endian number, so that heads have the order of the keys. Heads *after* the prefix differ where heads of
+//! whole keys would all be equal (design §9: 60 ns a search against 166 with full keys). If heads are equal, the rest
+//! of the keys is compared.
 //!
-//! [`Slots`] knows where the parts are; its owner knows what an entry is. [`Slots::parse`] checks every length, and
-//! after that reading cannot go out of bounds of the parts.
+//! Steps: a writer calls [`SlotsWriter::start`], then [`SlotsWriter::entry`] for each entry, then
+//! [`SlotsWriter::finish`]. A reader calls [`Slots::check`] once for bytes from disk and [`Slots::of`] later.
+//!
+//! Invariant: [`Slots`] knows the positions of the parts; leaf and inner blocks know the contents of an entry. After
+//! [`Slots::check`], no access is outside the parts. Source: 002 §3.3; heads: design §9.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -26,21 +31,21 @@ use zerocopy::little_endian::{U16, U32};
 
 use crate::base::{MAX_KEY, PAGE};
 
-/// Where the prefix begins.
+/// The offset of the prefix.
 pub(super) const BODY: usize = 40;
-/// The offsets are four bytes wide.
+/// Flag: the offsets are four bytes wide.
 pub(super) const WIDE: u16 = 1;
-/// The messages of the leaf's last key go on in the next leaf.
+/// Flag: the messages of the leaf's last key continue in the next leaf.
 pub(super) const CONTINUES: u16 = 2;
-/// Those of its first key began in the leaf before.
+/// Flag: the messages of the leaf's first key began in the leaf before.
 pub(super) const CONTINUED: u16 = 4;
-/// Offsets of two bytes reach this far.
+/// Blocks of this many bytes or more need offsets of four bytes.
 const NARROW_LIMIT: usize = 1 << 16;
 
-/// What a parse found wrong: shown in an [`crate::Error::Corruption`].
+/// A description of damage, shown in an [`crate::Error::Corruption`].
 pub(super) type Flaw = &'static str;
 
-/// The head of what follows the common prefix in a key.
+/// The head of a key whose part after the common prefix is `rest`.
 #[inline]
 pub(super) fn head(rest: &[u8]) -> u32 {
     match rest.first_chunk::<4>() {
@@ -53,7 +58,7 @@ pub(super) fn head(rest: &[u8]) -> u32 {
     }
 }
 
-/// How many bytes two keys have in common at their start.
+/// The length of the common prefix of two keys.
 #[inline]
 pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let (words_a, words_b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
@@ -67,13 +72,13 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     same + a[same..].iter().zip(&b[same..]).take_while(|(x, y)| x == y).count()
 }
 
-/// Bytes of everything before the entries, and the width of an offset, for a block whose entries take `entry_bytes`.
+/// The bytes before the entries, and whether offsets are wide, for a block whose entries take `entry_bytes`.
 pub(super) fn frame_bytes(count: usize, prefix_len: usize, entry_bytes: usize) -> (usize, bool) {
     let narrow = BODY + prefix_len + count * (4 + 2);
     if narrow + entry_bytes < NARROW_LIMIT { (narrow, false) } else { (narrow + count * 2, true) }
 }
 
-/// Where the parts of a block are.
+/// The header of a block, from which the positions of its parts follow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slots {
     pub(super) count: usize,
@@ -109,14 +114,15 @@ impl Slots {
         }
     }
 
-    /// Checks the frame: every part lies inside the block, and the offsets cut the entries in order, none empty.
+    /// Checks that every part is inside the block and that the offsets divide the entries in order, with no empty
+    /// entry.
     pub(super) fn check(bytes: &[u8]) -> Result<Slots, Flaw> {
-        debug_assert!(bytes.len() >= PAGE, "a block has a page at least");
+        debug_assert!(bytes.len() >= PAGE, "a block has at least one page");
         let slots = Slots::of(bytes);
         if slots.count == 0 || slots.flags & !(WIDE | CONTINUES | CONTINUED) != 0 {
             return Err("no entries, or unknown flags");
         }
-        // Four bytes of head and one of entry each, so that the products below cannot overflow.
+        // Each entry takes at least four bytes of head and one byte, so the products below cannot overflow.
         if slots.count > bytes.len() / 5 || slots.end > bytes.len() || slots.entries_at() >= slots.end {
             return Err("more entries than fit");
         }
@@ -177,15 +183,15 @@ impl Slots {
         }
     }
 
-    /// Where the `i`-th entry lies in the block.
+    /// The position of the `i`-th entry in the block.
     #[inline]
     pub(super) fn entry(&self, bytes: &[u8], i: usize) -> Range<usize> {
         debug_assert!(i < self.count);
         self.offset(bytes, i)..self.offset(bytes, i + 1)
     }
 
-    /// The first entry, from `from` on, whose key is at or above `key` (above it, if `after`). `rest_of` yields what
-    /// follows the prefix in an entry's key; it is asked only where heads are equal.
+    /// The first entry, from `from` on, whose key is at or above `key` (above it, if `after`). `rest_of` returns the
+    /// part of an entry's key after the prefix; it is called only for equal heads.
     #[inline]
     pub(super) fn search<'a>(
         &self,
@@ -200,7 +206,7 @@ impl Slots {
         match key[..shared].cmp(&prefix[..shared]) {
             Ordering::Less => return from,
             Ordering::Greater => return self.count,
-            // A key that ends inside the prefix is before all that go on.
+            // A key that is a proper prefix of the common prefix is before all entries.
             Ordering::Equal if key.len() < prefix.len() => return from,
             Ordering::Equal => {}
         }
@@ -225,7 +231,7 @@ impl Slots {
     }
 }
 
-/// Writes a block body front to back: the frame first, then entry after entry.
+/// Writes a block body from front to back: the frame, then each entry.
 pub(super) struct SlotsWriter<'a> {
     bytes: &'a mut [u8],
     slots: Slots,
@@ -233,7 +239,7 @@ pub(super) struct SlotsWriter<'a> {
 }
 
 impl<'a> SlotsWriter<'a> {
-    /// Starts a body of `count` entries that take `entry_bytes` together. `flags` without [`WIDE`].
+    /// Starts a body of `count` entries that take `entry_bytes` together. `flags` must not contain [`WIDE`].
     pub(super) fn start(
         bytes: &'a mut [u8],
         (count, entry_bytes): (usize, usize),
@@ -259,7 +265,7 @@ impl<'a> SlotsWriter<'a> {
         SlotsWriter { bytes, slots, next: frame }
     }
 
-    /// Appends the `i`-th entry: its head and its parts.
+    /// Appends the `i`-th entry, given its head and the parts of its bytes.
     #[inline]
     pub(super) fn entry(&mut self, i: usize, head: u32, parts: [&[u8]; 3]) {
         let at = self.slots.heads_at() + i * 4;
@@ -277,8 +283,8 @@ impl<'a> SlotsWriter<'a> {
         }
     }
 
-    /// Ends the body.
+    /// Ends the body and checks its length.
     pub(super) fn finish(self) {
-        assert_eq!(self.next, self.slots.end, "the entries take what was announced");
+        assert_eq!(self.next, self.slots.end, "the entries take the announced number of bytes");
     }
 }

@@ -1,19 +1,23 @@
-//! Which leaf pages of a run somebody still needs.
+//! [`Spans`]: the leaf pages of a run that slices still need.
 //!
 //! ```text
 //!   leaves     |------------------------------------------|
 //!   slices       |=====A=====|       |====B====|
 //!                       |==C==|
-//!   owned        |============|       |=========|              the rest was freed when its last slice went
+//!   owned        |============|       |=========|              the rest was freed with its last slice
 //! ```
 //!
-//! A slice spans the leaf pages from the leaf of its lower bound to the end of the leaf of its upper bound. A page
-//! that no slice spans can never be asked for again, since slices are only made from slices: it is freed at once, long
-//! before the run goes (SplinterDB keeps a shared run whole and takes 3–4 times the data). Inner blocks, filter,
-//! tombstones and footer stay with the run.
+//! A slice spans the leaf pages from the leaf of its lower bound to the end of the leaf of its upper bound. New slices
+//! are only made from existing slices, so a page that no slice spans can never be requested again. It is freed at once,
+//! long before the run is dropped. (SplinterDB keeps all pages of a shared run and takes 3–4 times the size of the
+//! data.) Inner blocks, filter, tombstones and footer stay with the run.
 //!
-//! Pure bookkeeping over positions. Invariants: spans lie inside `owned`; once a span was released, `owned` is their
-//! union. Both are sets of half-open ranges; `owned` is sorted, disjoint and without touching neighbours.
+//! Steps: [`Spans::add`] a span for each new slice, [`Spans::release`] it when the slice is dropped, then
+//! [`Spans::settle`].
+//!
+//! Invariants: each span is inside `owned`; after [`Spans::settle`], `owned` is the union of the spans. Both are sets
+//! of half-open ranges; `owned` is sorted, disjoint and without adjacent ranges. This module does no I/O. Source: 002
+//! §3.4 (branch sharing); [decision 0024](../../../../docs/decisions/0024-clipped-run-references.md).
 
 use crate::base::SeededBug;
 
@@ -28,7 +32,7 @@ pub(super) struct Spans {
 }
 
 impl Spans {
-    /// All `leaf_pages` are owned and no slice exists yet.
+    /// All `leaf_pages` are owned, and there is no slice yet.
     pub(super) fn new(leaf_pages: u64) -> Spans {
         Spans {
             owned: if leaf_pages > 0 { std::iter::once(0..leaf_pages).collect() } else { Vec::new() },
@@ -36,12 +40,12 @@ impl Spans {
         }
     }
 
-    /// What is owned.
+    /// The owned pages.
     pub(super) fn owned(&self) -> &[PageRange] {
         &self.owned
     }
 
-    /// A slice begins to span these pages. `false`, and nothing happens, if they are not all owned.
+    /// Adds the span of a slice. Returns `false`, and changes nothing, if not all its pages are owned.
     pub(super) fn add(&mut self, span: PageRange) -> bool {
         if !span.is_empty() {
             if !self.owned.iter().any(|owned| owned.start <= span.start && span.end <= owned.end) {
@@ -52,18 +56,20 @@ impl Spans {
         true
     }
 
-    /// A slice is gone; returns whether some page may not be needed any more: then comes [`Spans::settle`].
+    /// Removes the span of a slice. Returns whether some of its pages may not be needed any more; then
+    /// [`Spans::settle`] must be called.
     pub(super) fn release(&mut self, span: &PageRange) -> bool {
         if span.is_empty() {
             return false;
         }
         let at = self.live.iter().position(|live| live == span).expect("a released span was added");
         self.live.swap_remove(at);
-        // Mostly a part that was clipped to be weighed, while the slice that it was clipped from lives on.
+        // In most cases another slice covers the span: a part that was clipped for an estimate is dropped while the
+        // original slice still exists.
         !self.live.iter().any(|live| live.start <= span.start && span.end <= live.end)
     }
 
-    /// Lets go of everything that no slice spans, and returns it.
+    /// Gives up all owned pages that no slice spans, and returns them.
     pub(super) fn settle(&mut self) -> Vec<PageRange> {
         let forgotten = usize::from(SeededBug::FreedWhileSpanned.is_on() && self.live.len() > 1);
         let needed = union(&self.live[forgotten..]);
@@ -87,7 +93,7 @@ fn union(ranges: &[PageRange]) -> Vec<PageRange> {
     out
 }
 
-/// What is in `from` and not in `what`; both sorted and disjoint.
+/// The pages that are in `from` and not in `what`. Both must be sorted and disjoint.
 fn subtract(from: &[PageRange], what: &[PageRange]) -> Vec<PageRange> {
     let mut out = Vec::new();
     let mut cuts = what.iter().peekable();
@@ -112,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_let_go_when_their_last_span_goes() {
+    fn pages_are_freed_when_their_last_span_is_released() {
         let mut spans = Spans::new(100);
         for span in [0..100, 10..40, 30..60, 80..90] {
             assert!(spans.add(span));
@@ -120,7 +126,7 @@ mod tests {
         let release = |spans: &mut Spans, span| if spans.release(&span) { spans.settle() } else { Vec::new() };
         assert_eq!(release(&mut spans, 0..100), [0..10, 60..80, 90..100]);
         assert_eq!(spans.owned(), [10..60, 80..90]);
-        assert!(!spans.add(50..85), "a page of it is gone");
+        assert!(!spans.add(50..85), "a page of the span was freed");
         assert!(spans.add(10..20));
         assert!(release(&mut spans, 10..40).iter().eq([&(20..30)]));
         for last in [30..60, 80..90, 10..20] {
@@ -130,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn settling_keeps_what_is_spanned() {
+    fn settling_keeps_exactly_the_spanned_pages() {
         let mut spans = Spans::new(50);
         assert!(spans.add(5..10) && spans.add(20..30));
         assert_eq!(spans.settle(), [0..5, 10..20, 30..50]);

@@ -1,4 +1,4 @@
-//! Tests of runs: what they share, and one file for each concern.
+//! Tests of runs: helpers, and one file for each concern.
 
 mod caching;
 mod compressed;
@@ -36,7 +36,7 @@ fn owned(entry: Entry<'_>) -> Message {
     Message { key: entry.key.to_vec(), seqno: entry.seqno, kind: entry.kind, value: entry.value.to_vec() }
 }
 
-/// SplitMix64: small, and the same on every machine.
+/// SplitMix64: a small generator with the same numbers on every machine.
 struct Random(u64);
 
 impl Random {
@@ -84,7 +84,7 @@ impl Bench {
         self.open(self.build(id, messages, &[]))
     }
 
-    /// Lets two checkpoints pass, so that what was freed is free.
+    /// Finishes three checkpoints, so that pages freed before become free.
     fn checkpoints(&self) {
         for _ in 0..3 {
             self.data.begin_checkpoint();
@@ -99,7 +99,7 @@ fn sorted(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// Random messages of every kind; a key has up to `versions` of them, values have up to `value_len` bytes.
+/// Random messages of every kind. A key has up to `versions` messages, values have up to `value_len` bytes.
 fn random_messages(seed: u64, count: u64, versions: u64, value_len: u64) -> Vec<Message> {
     let mut random = Random(seed);
     let mut messages = Vec::new();
@@ -137,7 +137,7 @@ fn put(key: &[u8], seqno: u64, value: Vec<u8>) -> Message {
     Message { key: key.to_vec(), seqno: Seqno(seqno), kind: Kind::Put, value }
 }
 
-/// Keys and values of every awkward size, among ordinary ones.
+/// Keys and values of unusual sizes, among ordinary ones.
 fn awkward_messages() -> Vec<Message> {
     let mut random = Random(5);
     let mut messages = random_messages(6, 300, 3, 60);
@@ -157,14 +157,14 @@ fn awkward_messages() -> Vec<Message> {
         add(format!("large{i}").into_bytes(), random.bytes(3));
     }
     (0..3_000).for_each(|i| add(b"versions".to_vec(), random.bytes(i % 9)));
-    // More than a leaf may hold of one key: 5 MiB, in two leaves.
+    // 5 MiB of messages of one key: more than a leaf may hold, so they are in two leaves.
     (0..22).for_each(|_| add(b"operands".to_vec(), random.bytes(240 << 10)));
     add(b"operands\0".to_vec(), Vec::new());
     add(b"operands\0\0".to_vec(), Vec::new());
     sorted(messages)
 }
 
-/// Everything that a cursor yields.
+/// All entries from the cursor's position on.
 fn drain(cursor: &mut RunCursor) -> Vec<Message> {
     let mut out = Vec::new();
     while let Some(entry) = cursor.entry() {
@@ -178,7 +178,7 @@ fn scan(slice: &Arc<RunSlice>, range: &KeyRange, reverse: bool, readahead: ReadA
     drain(&mut RunCursor::new(slice.clone(), range, reverse, readahead).unwrap())
 }
 
-/// What a scan of the model yields.
+/// The messages that a scan should return, from the model.
 fn expected(messages: &[Message], range: &KeyRange, reverse: bool) -> Vec<Message> {
     let mut out: Vec<Message> = messages.iter().filter(|message| range.contains(&message.key)).cloned().collect();
     if reverse {
@@ -187,7 +187,7 @@ fn expected(messages: &[Message], range: &KeyRange, reverse: bool) -> Vec<Messag
     out
 }
 
-/// A range whose bounds are keys of the model, or near them, or missing.
+/// A range whose bounds are keys of the model, close to such keys, or empty.
 fn random_range(random: &mut Random, messages: &[Message]) -> KeyRange {
     let mut bound = || {
         let mut key = messages[random.below(messages.len() as u64) as usize].key.clone();
@@ -203,7 +203,7 @@ fn random_range(random: &mut Random, messages: &[Message]) -> KeyRange {
     if a <= b || b.is_empty() { KeyRange::new(a, b) } else { KeyRange::new(b, a) }
 }
 
-/// Looks a key up through the pool: all its messages.
+/// Looks up a key through the pool and returns all its messages.
 fn probe(slice: &Arc<RunSlice>, key: &[u8]) -> crate::Result<Vec<Message>> {
     let mut probe = RunProbe::new(crate::base::key_hash(key));
     let (mut out, mut block) = (Vec::new(), None);

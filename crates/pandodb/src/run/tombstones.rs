@@ -1,24 +1,27 @@
-//! Tombstone blocks: the range deletes of a run, beside its entries.
+//! Tombstone blocks: the range deletes of a run, stored apart from its entries.
 //!
 //! ```text
 //!  0  block header (16)     16  count u32     20  length of the items in bytes u32
 //! 24  items: seqno varint │ from bytes │ to bytes      (byte strings with their length before them)
 //! ```
 //!
-//! A run has few of them, if any, so they are read whole when the run is opened and kept as fragments. Bounds have up
-//! to 65,535 bytes (a bound above the longest key one more); an empty `to` is no bound.
+//! Steps: [`encode`] divides the tombstones into blocks and [`fill`] writes each; [`read`] reads them all. A run has
+//! few range tombstones, if any, so all are read when the run is opened and kept in memory as fragments.
+//!
+//! Invariants: a range is not empty; bounds have at most 65,535 bytes, or one more for the bound just above the longest
+//! key; an empty `to` means no upper bound. Source: 002 §3.3.
 
 use super::meta::RunMeta;
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, Seqno};
 use crate::space::{BlockKind, DataFile};
 
-/// Where the items begin.
+/// The offset of the items.
 const ITEMS: usize = 24;
-/// A block is closed when it has this many bytes of items.
+/// A block is closed once its items have this many bytes.
 const TARGET: usize = 256 << 10;
 
-/// Cuts range tombstones into the items of blocks: (count, bytes) each.
+/// Divides range tombstones into the items of blocks: (count, bytes) for each block.
 pub fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
     let mut blocks: Vec<(u32, Vec<u8>)> = Vec::new();
     for tombstone in tombstones {
@@ -34,12 +37,12 @@ pub fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
     blocks
 }
 
-/// The pages of a block with these items.
+/// The number of pages of a block with these items.
 pub fn pages(items: &[u8]) -> u32 {
     (ITEMS + items.len()).div_ceil(PAGE) as u32
 }
 
-/// Writes the body of a block; its header is left to be sealed.
+/// Writes the body of a block. Does not write the block's header.
 pub fn fill(block: &mut [u8], count: u32, items: &[u8]) {
     block[16..20].copy_from_slice(&count.to_le_bytes());
     block[20..24].copy_from_slice(&(items.len() as u32).to_le_bytes());
@@ -47,7 +50,7 @@ pub fn fill(block: &mut [u8], count: u32, items: &[u8]) {
     block[ITEMS + items.len()..].fill(0);
 }
 
-/// The range tombstones of a run, from their blocks.
+/// Reads all range tombstones of a run.
 pub(super) fn read(data: &DataFile, meta: &RunMeta) -> Result<Vec<RangeTombstone>> {
     let mut ranges = Vec::new();
     for &addr in &meta.tombstones {
@@ -58,7 +61,7 @@ pub(super) fn read(data: &DataFile, meta: &RunMeta) -> Result<Vec<RangeTombstone
     Ok(ranges)
 }
 
-/// Decodes a block whose header was checked.
+/// Decodes a block whose header was checked and appends its range tombstones to `out`.
 pub fn decode(block: &[u8], out: &mut Vec<RangeTombstone>) -> Result<()> {
     let mut reader = Reader::new(block, "tombstone block");
     reader.take(16)?;

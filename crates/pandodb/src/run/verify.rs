@@ -1,16 +1,17 @@
-//! Verification of a run: reads every block that it owns, past the pool, and compares each with its neighbours.
+//! Verification of a run: reads every block that the run owns, bypassing the pool, and compares it with its neighbours.
 //!
-//! Steps: the filter's pages; from the root down every inner block, with the bounds that the separators above it set;
-//! under each lowest one its leaves, in order; the range tombstones; the footer. Beyond what every reader checks
-//! (checksum, address, structure of the block) it holds that
+//! Steps: read the pages of the filter; from the root down every inner block, with the bounds that the separators above
+//! it set; below each inner block of level 1 its leaves, in order; the range tombstones; the footer. Besides the checks
+//! of every reader (checksum, address, structure of the block) it checks these invariants:
 //!
 //! * a leaf's keys lie between its separators, and after those of the leaf before it;
-//! * leaves follow one another without gaps, and know the length of the one before;
-//! * the filter knows every key;
-//! * the description knows the first and the last key and counts what is there, and the footer repeats it.
+//! * leaves follow one another without gaps, and each records the length of the one before;
+//! * the filter admits every key;
+//! * the description has the right first and last key and the right counts, and the footer is equal to it.
 //!
-//! Leaves that no slice spans any more are skipped. One that is given up while the verification runs may have been
-//! overwritten: a finding counts only if the leaf is still owned.
+//! Leaves that no slice spans are skipped. A leaf that is freed during the verification may have been overwritten, so a
+//! finding counts only if the leaf is still owned. Source:
+//! [decision 0041](../../../../docs/decisions/0041-verify-pins-all.md).
 
 use super::inner::{Child, Inner};
 use super::leaf::Leaf;
@@ -24,10 +25,10 @@ use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::space::BlockKind;
 
-/// Bytes read at a time where leaves follow one another.
+/// Bytes read at once from consecutive leaves.
 const READ_AHEAD: usize = 256 << 10;
 
-/// What is remembered of the leaf before.
+/// The facts about the previous leaf that the next one is compared with.
 struct Before {
     end: u64,
     pages: u32,
@@ -42,13 +43,14 @@ struct Verifier<'a> {
     filter: Vec<AlignedBuf>,
     leaves: Option<Leaves>,
     before: Option<Before>,
-    /// Entries and distinct keys seen, while every leaf was read and found good.
+    /// The entries and distinct keys so far; `None` once a leaf was skipped or damaged.
     seen: Option<(u64, u64)>,
 }
 
 impl Run {
-    /// Reads every block that the run owns and reports it: its bytes on disk, or what is wrong with it. Goes on after a
-    /// finding. What cannot be read as a leaf is reported as one, whether or not it was compressed.
+    /// Reads every block that the run owns. Reports each block's bytes on disk, or its error, and goes on after an
+    /// error. A block in the place of a leaf that cannot be read is reported as a leaf, whether or not it is
+    /// compressed.
     pub fn verify(&self, report: &mut dyn FnMut(BlockKind, Result<u64>)) {
         let mut verifier =
             Verifier { run: self, report, filter: Vec::new(), leaves: None, before: None, seen: Some((0, 0)) };
@@ -91,7 +93,8 @@ impl Verifier<'_> {
         }
     }
 
-    /// Verifies the block `level` levels above the leaves, whose keys lie in `from ≤ key < to`, and what is below it.
+    /// Verifies the block `level` levels above the leaves, whose keys must be in `from ≤ key < to`, and all blocks
+    /// below it.
     fn block(&mut self, level: u8, child: Child, addr: BlockAddr, from: &[u8], to: Option<&[u8]>) {
         if level == 0 {
             return self.leaf(child, addr, from, to);
@@ -147,7 +150,7 @@ impl Verifier<'_> {
         self.leaves = Some(leaves);
     }
 
-    /// Compares a leaf with its separators, the leaf before it and the filter; remembers it.
+    /// Compares a leaf with its separators, the previous leaf and the filter, and remembers it as the previous leaf.
     fn compare(&mut self, leaf: &Leaf<'_>, child: Child, from: &[u8], to: Option<&[u8]>) -> Option<&'static str> {
         let mut first = Vec::new();
         leaf.key(0, &mut first);
@@ -158,11 +161,11 @@ impl Verifier<'_> {
         let goes_on = leaf.is_continued();
         let expected = match &before {
             Some(before) => before.continues && before.key == first,
-            // The leaf before is not there: the separator tells.
+            // The previous leaf was not read. The separator shows whether its last key continues in this leaf.
             None => *from == *successor(&first),
         };
         if goes_on != expected {
-            return Some("a leaf that does not know whether its first key began before it");
+            return Some("a leaf whose flag for a continued first key is wrong");
         }
         if let Some(before) = before {
             let in_order = if goes_on { leaf.slot(0).seqno < before.seqno } else { before.key < first };
@@ -177,7 +180,8 @@ impl Verifier<'_> {
             Ok(walked) => walked,
             Err(flaw) => return Some(flaw),
         };
-        // A key that goes on stands below the separator, and nothing else does: the separator is the smallest key above it.
+        // If the first key continues from the previous leaf, the separator is the smallest key above it. All other keys
+        // are at or above the separator.
         let below = if goes_on { *from != *successor(&first) } else { *first < *from };
         if below || to.is_some_and(|to| *last >= *to) {
             return Some("a key outside the leaf's separators");
@@ -196,7 +200,7 @@ impl Verifier<'_> {
         None
     }
 
-    /// The last key of a leaf, and how many distinct keys there are, all of which the filter must know.
+    /// The last key of a leaf and its number of distinct keys. Checks that the filter admits each of them.
     fn walk_keys(&self, leaf: &Leaf<'_>) -> Result<(Vec<u8>, u64), &'static str> {
         let (mut key, mut last) = (Vec::new(), Vec::new());
         let mut keys = 0;
@@ -210,14 +214,14 @@ impl Verifier<'_> {
                 keys += 1;
                 std::mem::swap(&mut key, &mut last);
                 if !self.filter_knows(&last) {
-                    return Err("the filter does not know one of its keys");
+                    return Err("the filter does not contain one of the leaf's keys");
                 }
             }
         }
         Ok((last, keys))
     }
 
-    /// Whether the filter, as far as it could be read, lets a key through.
+    /// Whether the filter admits a key. `true` if not all pages of the filter could be read.
     fn filter_knows(&self, key: &[u8]) -> bool {
         let meta = &self.run.meta().filter;
         if meta.pages == 0 || self.filter.len() != meta.pages as usize {
@@ -227,13 +231,13 @@ impl Verifier<'_> {
         meta.may_contain(&self.filter[meta.page_of(hash) as usize], hash)
     }
 
-    /// Compares the description with what was seen, if all was.
+    /// Compares the description with the counts, if all leaves were read.
     fn totals(&mut self) {
         let meta = self.run.meta();
         let Some(seen) = self.seen else { return };
         let ends_well = self.before.take().is_some_and(|last| last.end == meta.leaf_pages && last.key == meta.last_key);
         if !ends_well || seen != (meta.entries(), meta.keys) {
-            let error = self.run.corrupt("the description does not count what the leaves hold");
+            let error = self.run.corrupt("the counts of the description differ from those of the leaves");
             self.bytes(BlockKind::RunFooter, Err(error));
         }
     }
@@ -251,7 +255,7 @@ impl Verifier<'_> {
         let (position, pages) = meta.footer();
         let checked = self.run.address(position, pages.min(u64::from(u32::MAX)) as u32).and_then(|addr| {
             if read_footer(self.run.data(), meta.id, addr)? != *meta {
-                return Err(self.run.corrupt("the footer says something else than the description"));
+                return Err(self.run.corrupt("the footer differs from the description"));
             }
             Ok(addr.bytes())
         });

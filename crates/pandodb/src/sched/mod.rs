@@ -1,27 +1,36 @@
-//! Background work: who does it, and how writers pay for it (design §7, 001 §5.1 for the deamortised form).
+//! Background work: the worker threads, and how writers are throttled to their pace (design §7, 001 §5.1 for the
+//! deamortised form).
 //!
-//! `sched` knows one thing: *debt*, the bytes of work that accepted writes have caused. It does not know what the work is.
+//! `sched` knows only *debt*, the bytes of work that accepted writes have caused. It does not know the kinds of work.
 //!
 //! ```text
 //!   writer ── bytes, debt ──▶ price ──▶ paid_until += price ÷ pace ──▶ waits while paid_until is ahead of the clock
 //!   worker ── step ─────────────────────────────▶ pace: bytes worked a second, over some seconds
 //! ```
 //!
-//! * **No cliff.** The price grows with the debt, so a writer slows down a little at every write instead of standing still
-//!   at some limit. In balance the debt stays at about [`SPREAD`] times the write amplification of compactions, in memtables.
-//! * **A level rate.** A writer pays in time, at the workers' usual pace ([`Pace`]), not in work that it sees done: a worker that pauses for a
-//!   sync or is taken off its core stops nobody. And the debt of a compaction, which comes at once, is paid over [`SPREAD`] memtables.
-//! * **No timer.** A writer that has to wait for some microseconds watches the clock instead of sleeping, where that serves ([`Patience`]).
-//! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB that it begins, and at most 64 ms; what it still owes, the next one pays.
-//!   While memtables pile up, the price and the longest wait double for each of them: their memory is bounded by nothing else. Beyond 128
-//!   memtables of compaction debt the longest wait doubles, too: otherwise a writer outruns a slow disk, and each read searches all runs that
-//!   were not compacted. No wait is longer than a second.
-//! * **No price for the work of others**: compactions that do not fit on a full disk, and those that a caller asked for, cost writers nothing.
-//! * With no background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`], and pays in work ([`Account`]): deterministic.
-//! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a memtable: a store of a few
-//!   kilobytes parks its compactions between writes as a large one does.
+//! Steps of a write: compute its price from the debt ([`Load::price`]); charge it ([`Scheduler::pay`]); wait until it
+//! is paid.
 //!
-//! Invariant: credit does not pile up: neither work that ran ahead nor time in which nobody wrote buys a later burst.
+//! * **No stall at a limit.** The price grows with the debt, so each write is slowed down a little. In balance the debt
+//!   stays at about [`SPREAD`] times the write amplification of compactions, in memtables.
+//! * **A steady rate.** A writer pays in time, at the workers' usual pace ([`Pace`]). It does not wait for finished
+//!   work, so a worker that pauses for a sync or loses its core stalls no writer. The debt of a compaction, which
+//!   arises at once, is paid over [`SPREAD`] memtables.
+//! * **Short waits spin.** A writer that must wait for some microseconds polls the clock instead of sleeping, as long
+//!   as this pays off ([`Patience`]).
+//! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB that it begins, and at most 64 ms. The next write
+//!   pays the rest of what it owes. For each memtable beyond the usual number that waits to be packed, the price and
+//!   the longest wait double, because nothing else bounds the memory of memtables. Beyond 128 memtables of compaction
+//!   debt the longest wait doubles too; otherwise a writer would outrun a slow disk, and each read would search all
+//!   runs that were not compacted yet. No wait is longer than one second.
+//! * **No price for other work**: compactions that do not fit on a full disk, and compactions that a caller requested,
+//!   cost writers nothing.
+//! * Without background threads the writer does the steps itself, in pieces of [`FOREGROUND_STEP`], and pays in work
+//!   ([`Account`]). This mode is deterministic.
+//! * **Small stores scale.** A step ([`Scheduler::step`]) and the slack of the account are at most a quarter of a
+//!   memtable. So a store of a few kilobytes pauses its compactions between writes as a large one does.
+//!
+//! Invariant: credit does not accumulate: neither work done in advance nor time without writes allows a later burst.
 
 mod pace;
 
@@ -35,39 +44,39 @@ use crate::base::sync::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// The unit of a writer's patience.
+/// The unit of the longest wait of a write.
 const MOMENT: Duration = Duration::from_millis(1);
-/// A write waits at most one moment for each piece of this size that it begins, in bytes,
+/// A write may wait one moment for each piece of this many bytes that it begins,
 const MOMENT_BYTES: u64 = 2 << 10;
 /// and at most this number of moments.
 const MAX_MOMENTS: u64 = 64;
-/// The longest wait doubles at most this number of times.
+/// The longest wait doubles at most this many times.
 const MOST_CROWD: u64 = 8;
-/// A watch of the clock counts as so much of itself saved: while others want the core, so much of the time that is watched may be lost to them
-/// before writers sleep.
+/// A spin of a writer counts as having saved 1/`WORTH` of its duration. So while other threads want the core, the
+/// writers may lose about this share of their spinning time before they sleep instead.
 const WORTH: u32 = 4;
-/// How often a writer that watches looks at the clock at most: where it stands still.
+/// The most times that a spinning writer reads the clock, in case the clock does not advance.
 const MOST_LOOKS: u32 = 1 << 16;
-/// How often a writer waits at most: where the time stands still it is to come to an end, too.
+/// The most times that a writer sleeps for one payment, in case the clock does not advance.
 const ROUNDS: u32 = if EXPLORED { 1 } else { 4 };
-/// Bytes of work in one step of a worker, at most.
+/// The most bytes of work in one step of a worker.
 pub const BACKGROUND_STEP: u64 = 256 << 10;
-/// Bytes of work in one step of a writer, at most.
+/// The most bytes of work in one step of a writer.
 pub const FOREGROUND_STEP: u64 = 64 << 10;
-/// Bytes that a writer which works itself may owe before it does, at most.
+/// The most bytes that a writer that works itself may owe before it must work.
 const SLACK: u64 = 8 << 20;
-/// A background thread that has nothing to do looks again after that.
+/// An idle background thread looks for work again after this time.
 const REST: Duration = Duration::from_millis(100);
-/// The debt of compactions falls to a third within the writes of so many memtables.
+/// The debt of compactions falls to about a third (1/e) within the writes of this many memtables.
 pub const SPREAD: u64 = 8;
 /// The unit of [`Load::rate`]: one byte of work for each byte written.
 pub const RATE_UNIT: u64 = 1 << 16;
 /// Compaction debt that is usual, in memtables.
 const USUAL: u64 = 16 * SPREAD;
-/// The longest wait doubles with each further compaction debt of this size, in memtables.
+/// Beyond [`USUAL`], the longest wait doubles for each further compaction debt of this size, in memtables.
 const PILE: u64 = 8 * SPREAD;
 
-/// What a writer is up against.
+/// The debt and the free memory of a store, from which the price of a write follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// Bytes of memtables that the indexes have not written yet.
@@ -80,12 +89,12 @@ pub struct Load {
     pub room: u64,
     /// Bytes of a full memtable.
     pub memtable: u64,
-    /// Memtables that wait to be packed, beyond what is usual.
+    /// The number of memtables that wait to be packed, beyond the usual number.
     pub crowd: u64,
 }
 
 impl Load {
-    /// Bytes of background work that `bytes` of writing must wait for. Pure.
+    /// The price of `bytes` of writing: bytes of background work that the writer must wait for. A pure function.
     ///
     /// Work is due within [`SPREAD`] memtables, or earlier if a deadline says so; memtables must be written before the active one is full,
     /// since then there is no room.
@@ -100,9 +109,9 @@ impl Load {
         u64::try_from((work + memory) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
     }
 
-    /// The longest wait of a write of `bytes` bytes. It grows with the size, or a writer of batches would outrun the workers. It doubles
-    /// for each memtable that waits to be packed beyond what is usual, or for each [`PILE`] of compaction debt beyond [`USUAL`], whichever is
-    /// more.
+    /// The longest wait of a write of `bytes` bytes. It grows with the size; otherwise a writer of large batches would
+    /// outrun the workers. It doubles for each memtable beyond the usual number that waits to be packed, or for each
+    /// [`PILE`] of compaction debt beyond [`USUAL`], whichever is more.
     pub fn patience(&self, bytes: u64) -> Duration {
         let piles = (self.work / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
         let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
@@ -112,8 +121,9 @@ impl Load {
 
 /// The account of writers that do the work themselves.
 ///
-/// `owed` is read before `earned`, and written with `Release` by whoever has looked at `earned`: who sees credit voided sees
-/// the work that it was voided for, too, and does not owe it again (`crates/explore/loom`, model `account`).
+/// `owed` is read before `earned`, and written with `Release` by a thread that has read `earned` before. So a thread
+/// that sees voided credit also sees the work that it was voided for, and does not owe that work again
+/// (`crates/explore/loom`, model `account`).
 #[derive(Debug)]
 pub struct Account {
     owed: AtomicU64,
@@ -122,47 +132,47 @@ pub struct Account {
 }
 
 impl Account {
-    /// An account of a store with memtables of so many bytes.
+    /// Creates the account of a store with memtables of `memtable_bytes`.
     pub fn new(memtable_bytes: u64) -> Account {
         Account { owed: AtomicU64::new(0), earned: AtomicU64::new(0), slack: SLACK.min(memtable_bytes / 4) }
     }
 
-    /// A writer owes `price` more. Returns what is to be worked off before it may go on.
+    /// Adds `price` to the debt of writers. Returns the bytes of work that must be done before the write may continue.
     pub fn charge(&self, price: u64) -> u64 {
         let earned = self.earned.load(Relaxed);
         let before = self.owed.fetch_add(price, AcqRel);
         if before < earned {
-            // A worker that ran ahead: old credit is void.
+            // Work was done in advance: its credit is void.
             let _ = self.owed.compare_exchange(before + price, earned + price, AcqRel, Relaxed);
         }
         self.due()
     }
 
-    /// Work was done.
+    /// Records `bytes` of work that was done.
     pub fn earn(&self, bytes: u64) {
         self.earned.fetch_add(bytes, Relaxed);
     }
 
-    /// What is owed beyond the slack.
+    /// The bytes that are owed beyond the slack.
     pub fn due(&self) -> u64 {
         let owed = self.owed.load(Acquire);
         owed.saturating_sub(self.earned.load(Relaxed) + self.slack)
     }
 
-    /// There is no debt: nothing is owed.
+    /// Cancels all that is owed: there is no work.
     pub fn clear(&self) {
         self.owed.store(self.earned.load(Relaxed), Release);
     }
 }
 
-/// What one turn of a worker came to.
+/// The result of one turn of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Work was done.
+    /// This many bytes of work were done.
     Worked(u64),
-    /// Nothing to do.
+    /// There is nothing to do.
     Idle,
-    /// Nothing can be done now (a full disk, a failure): try again later.
+    /// Nothing can be done now, because of a full disk or a failure. Try again later.
     Stuck,
 }
 
@@ -173,25 +183,25 @@ pub struct Scheduler {
     pace: Pace,
     memtable_bytes: u64,
     gate: Mutex<()>,
-    /// How often the background threads were called.
+    /// The wake-up counter: the number of times that the background threads were woken.
     calls: AtomicU64,
-    /// Wakes them: there may be work.
+    /// Wakes the background threads: there may be work.
     work: Condvar,
-    /// Wakes those who wait for work: something was done.
+    /// Wakes threads that wait for progress: something was done.
     done: Condvar,
-    /// Wakes writers: nothing is owed.
+    /// Wakes throttled writers: nothing is owed any more.
     free: Condvar,
-    /// How often the debt of writers was forgiven.
+    /// The number of times that the debt of writers was cancelled.
     forgiven: AtomicU64,
-    /// Workers that have found work since they rested.
+    /// The number of workers that have found work in their last turn.
     busy: AtomicU64,
-    /// Of writers who pay, if they are to watch the clock for it.
+    /// The spin policy of throttled writers; `None`: they always sleep.
     watcher: Option<Patience>,
     stop: AtomicBool,
 }
 
 impl Scheduler {
-    /// The scheduler of a store with memtables of so many bytes.
+    /// Creates the scheduler of a store with memtables of `memtable_bytes`.
     pub fn new(memtable_bytes: u64) -> Scheduler {
         Scheduler {
             account: Account::new(memtable_bytes),
@@ -209,24 +219,24 @@ impl Scheduler {
         }
     }
 
-    /// Whether writers who pay watch the clock, where that serves; they sleep if this is not said.
+    /// Sets whether throttled writers may spin. By default they sleep.
     #[must_use]
     pub fn watching(mut self, watching: bool) -> Scheduler {
         self.watcher = watching.then(Patience::default);
         self
     }
 
-    /// The bytes of a step: `most`, but not more than a quarter of a memtable.
+    /// The size of a step in bytes: `most`, but at most a quarter of a memtable.
     pub fn step(&self, most: u64) -> u64 {
         most.min(self.memtable_bytes / 4)
     }
 
-    /// The account.
+    /// The account of writers that work themselves.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// Runs `turn` until the scheduler is stopped: the body of a worker thread.
+    /// Runs `turn` until the scheduler is stopped. The body of a worker thread.
     pub fn run(&self, turn: &dyn Fn() -> Turn, now: &dyn Fn() -> Duration) {
         let mut is_busy = false;
         while let Some(calls) = self.is_on() {
@@ -251,7 +261,7 @@ impl Scheduler {
         }
     }
 
-    /// A worker has nothing to do: if no other has, nothing is owed.
+    /// Called by a worker that has nothing to do. If no other worker has work, cancels the debt of the writers.
     fn forgive(&self) {
         let _gate = self.gate.lock();
         if self.busy.load(Relaxed) == 0 {
@@ -261,7 +271,8 @@ impl Scheduler {
         }
     }
 
-    /// Runs `turn` whenever the threads are called, until the scheduler is stopped: the body of a thread whose work is not paid for.
+    /// Runs `turn` whenever the background threads are woken, until the scheduler is stopped. The body of a thread for
+    /// whose work writers do not pay.
     pub fn attend(&self, turn: &dyn Fn() -> Turn) {
         while let Some(calls) = self.is_on() {
             let turn = turn();
@@ -272,18 +283,19 @@ impl Scheduler {
         }
     }
 
-    /// How often threads were called so far, unless they are to end.
+    /// The wake-up counter; `None` if the threads are to end.
     fn is_on(&self) -> Option<u64> {
         (!self.stop.load(Relaxed)).then(|| self.calls.load(Relaxed))
     }
 
-    /// The calls to be regarded as answered by a turn before which there were so many. Where nothing can be done all of them are: what calls may be
-    /// what failed, and would go round without a rest.
+    /// The wake-up counter that a turn covers, given its value `calls` before the turn. After [`Turn::Stuck`] it is the
+    /// current one: all pending wake-ups are dropped, so that a failing task that wakes the threads is not retried in a
+    /// loop.
     fn since(&self, turn: Turn, calls: u64) -> u64 {
         if turn == Turn::Stuck { self.calls.load(Relaxed) } else { calls }
     }
 
-    /// Waits for a call after those that were seen.
+    /// Sleeps until the wake-up counter differs from `seen`, but at most for [`REST`].
     fn rest(&self, seen: u64) {
         let mut gate = self.gate.lock();
         if self.is_on() == Some(seen) {
@@ -291,14 +303,14 @@ impl Scheduler {
         }
     }
 
-    /// There may be work: calls the background threads.
+    /// Wakes the background threads: there may be work.
     pub fn nudge(&self) {
         let _gate = self.gate.lock();
         self.calls.fetch_add(1, Relaxed);
         self.work.notify_all();
     }
 
-    /// Waits a moment for something to be done.
+    /// Waits until a worker has done something, but at most for `time`.
     pub fn wait(&self, time: Duration) {
         let mut gate = self.gate.lock();
         if !self.stop.load(Relaxed) {
@@ -306,7 +318,8 @@ impl Scheduler {
         }
     }
 
-    /// Charges a writer, at `now`, and makes it wait until it has paid, or for `most` ([`Load::patience`]). How long it waited.
+    /// Charges a writer at time `now`, and makes it wait until it has paid, or for `most` ([`Load::patience`]). Returns
+    /// how long it waited.
     pub fn pay(&self, price: u64, most: Duration, now: Duration, clock: &dyn Fn() -> Duration) -> Duration {
         if price == 0 {
             return Duration::ZERO;
@@ -325,7 +338,7 @@ impl Scheduler {
         ended.saturating_sub(now)
     }
 
-    /// Looks at the clock until then, or until `is_over`. When it ended.
+    /// Polls the clock until `until` or until `is_over`. Returns the time of its last look at the clock.
     fn watch(
         &self,
         watcher: &Patience,
@@ -344,13 +357,13 @@ impl Scheduler {
         }
         match now.saturating_sub(until) {
             late if late >= LONGEST => watcher.was_in_vain(late),
-            // Shorter than it was to be where nothing is owed any more.
+            // The spin was shorter than planned if the debt was cancelled meanwhile.
             _ => watcher.went_well(now.min(until).saturating_sub(since) / WORTH),
         }
         now
     }
 
-    /// Sleeps until then, or until `is_over`. When it ended, as of its last look at the clock.
+    /// Sleeps until `until` or until `is_over`. Returns the time of its last look at the clock.
     fn sleep(
         &self,
         until: Duration,
@@ -360,7 +373,8 @@ impl Scheduler {
     ) -> Duration {
         for _ in 0..ROUNDS {
             {
-                // Who forgives holds the gate: that is not missed.
+                // `forgive` and `stop` hold the gate while they change what `is_over` reads, so no notification is
+                // lost.
                 let mut gate = self.gate.lock();
                 if is_over() {
                     break;
@@ -375,7 +389,7 @@ impl Scheduler {
         now
     }
 
-    /// Tells the background threads to end after their current turn.
+    /// Makes the background threads end after their current turn, and wakes all waiting threads.
     pub fn stop(&self) {
         let _gate = self.gate.lock();
         self.stop.store(true, Relaxed);
@@ -403,9 +417,9 @@ mod tests {
         assert_eq!(
             Load { crowd: 3, ..owing }.price(1000),
             8 * owing.price(1000),
-            "and doubles where memtables pile up"
+            "the price doubles for each waiting memtable"
         );
-        // No room at all is a high price, not a division by zero.
+        // Without room the price is high; it is not a division by zero.
         assert!(Load { room: 0, ..packing }.price(1000) >= nearly_full.price(1000));
         let due = Load { rate: 3 * RATE_UNIT, ..free };
         assert_eq!(due.price(1000), 3000, "a deadline asks for three bytes of work a byte");
@@ -414,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_write_waits_once_and_none_for_long() {
+    fn the_longest_wait_grows_with_the_write_and_the_debt_up_to_a_limit() {
         let free = Load { memory: 0, work: 0, rate: 0, room: MIB, memtable: MIB, crowd: 0 };
         let moments = |load: Load, bytes| load.patience(bytes).as_millis() as u64;
         assert_eq!([0, 100, 2 << 10, 5 << 10, 1 << 30].map(|bytes| moments(free, bytes)), [1, 1, 2, 3, MAX_MOMENTS]);
@@ -424,8 +438,8 @@ mod tests {
         assert_eq!([USUAL, USUAL + PILE, USUAL + 3 * PILE, 1 << 30].map(piled), [1, 2, 8, 1 << MOST_CROWD]);
     }
 
-    /// Simulates a thread that writes `write` bytes at a time without a pause, and workers that compact `rate` bytes a second; each byte is
-    /// compacted ten times. Returns the largest debt, in memtables.
+    /// Simulates a thread that writes `write` bytes at a time without a pause, and workers that compact `rate` bytes a
+    /// second. Each byte is compacted ten times. Returns the largest debt, in memtables.
     fn largest_debt(write: u64, rate: u64, memtable: u64) -> u64 {
         let pace = Pace::default();
         let (mut now, mut owed, mut most) = (Duration::from_secs(1), 0, 0);
@@ -446,7 +460,7 @@ mod tests {
 
     #[test]
     fn one_writer_of_batches_does_not_outrun_a_slow_disk() {
-        // No write waits for more than a second, so larger ones do outrun 2 MiB a second.
+        // No write waits for more than one second, so larger writes do outrun a disk of 2 MiB a second.
         let k = 1 << 10;
         for (write, memtable) in
             [(128, 64 * k), (4 * k, 64 * k), (32 * k, 64 * k), (32 * k, 2 * MIB), (128 * k, 2 * MIB)]
@@ -458,7 +472,7 @@ mod tests {
         }
     }
 
-    /// A scheduler that owes enough for every write to wait, and a clock that goes on by so much with each look.
+    /// A scheduler with spinning writers, and a clock that advances by `step` at each look.
     fn owing(step: Duration) -> (Scheduler, impl Fn() -> Duration) {
         let time = AtomicU64::new(1_000_000_000);
         let clock = move || Duration::from_nanos(time.fetch_add(step.as_nanos() as u64, Relaxed));
@@ -468,9 +482,9 @@ mod tests {
     const MOMENTS: Duration = Duration::from_millis(5);
 
     #[test]
-    fn who_watches_the_clock_waits_until_what_he_owes_is_half_a_slack_away() {
+    fn a_spinning_writer_waits_until_its_debt_is_half_the_slack_ahead() {
         let (scheduler, clock) = owing(Duration::from_nanos(50));
-        // 40 µs at the pace that is believed at first.
+        // The price of 40 µs at the assumed initial pace.
         let price = 256 * MIB * 40 / 1_000_000;
         let began = clock();
         scheduler.pay(price, MOMENTS, began, &clock);
@@ -479,18 +493,18 @@ mod tests {
         assert!(took >= due && took < due + Duration::from_micros(1), "{took:?}");
         let again = clock();
         scheduler.pay(price / 40, MOMENTS, again, &clock);
-        assert!(clock() - again < Duration::from_micros(1), "what is within the slack is not waited for");
+        assert!(clock() - again < Duration::from_micros(1), "debt within the slack needs no wait");
     }
 
     #[test]
-    fn who_is_kept_from_looking_sleeps_from_then_on_and_who_watches_well_does_not() {
+    fn writers_stop_spinning_when_they_lose_the_core_and_not_otherwise() {
         let (scheduler, clock) = owing(Duration::from_micros(1));
         let watcher = scheduler.watcher.as_ref().expect("watching");
         for _ in 0..1000 {
             scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, clock(), &clock);
         }
         assert!(watcher.is_left());
-        // Each look comes four milliseconds after the one before: somebody else has the core meanwhile.
+        // Each look comes 4 ms after the one before, as if another thread had the core meanwhile.
         let (scheduler, clock) = owing(Duration::from_millis(4));
         let watcher = scheduler.watcher.as_ref().expect("watching");
         for _ in 0..10 {
@@ -500,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_watches_for_long_nor_a_clock_that_stands_still_nor_for_what_is_forgiven() {
+    fn spins_end_after_a_bounded_number_of_looks_and_when_the_debt_is_cancelled() {
         let (scheduler, _) = owing(Duration::ZERO);
         let looks = AtomicU64::new(0);
         let still = || {
@@ -509,10 +523,10 @@ mod tests {
         };
         scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
         assert_eq!(looks.swap(0, Relaxed), u64::from(MOST_LOOKS));
-        // What takes longer is slept for: a few rounds of a timer.
+        // For a longer wait the writer sleeps: a few timed waits.
         scheduler.pay(256 * MIB * 400 / 1_000_000, MOMENTS, Duration::from_secs(1), &still);
         assert_eq!(looks.swap(0, Relaxed), u64::from(ROUNDS));
-        // After ten looks nothing is owed any more, though another writer owes at once, or the store closes.
+        // After ten looks the debt is cancelled, while another writer owes at once, or the scheduler is stopped.
         let forgive = |it: &Scheduler| {
             it.forgive();
             it.pace.charge(256 * MIB, Duration::from_secs(1), pace::SLACK_ASLEEP);
@@ -531,11 +545,11 @@ mod tests {
     }
 
     #[test]
-    fn credit_does_not_pile_up() {
+    fn credit_does_not_accumulate() {
         let account = Account::new(32 * MIB);
         account.earn(100 * MIB);
         assert_eq!(account.charge(SLACK), 0);
-        assert_eq!(account.charge(MIB), MIB, "nothing was bought by the work before");
+        assert_eq!(account.charge(MIB), MIB, "work done in advance gives no credit");
         account.earn(MIB);
         assert_eq!(account.due(), 0);
     }

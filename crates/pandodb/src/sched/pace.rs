@@ -1,42 +1,49 @@
-//! [`Pace`]: how fast the workers usually work, and up to when writers have paid at that pace. It does not wait; writers take no lock.
+//! [`Pace`]: the usual speed of the workers, and the time up to which writers have paid at that speed. It does not
+//! wait; writers take no lock.
 //!
 //! ```text
 //!            now        paid_until
-//!   ──────────┼──────────────┼─────────▶ time      a charge moves paid_until by price ÷ pace; who finds it more than his slack
-//!             │◀── slack ──▶ │                     before him waits until half of that
+//!   ──────────┼──────────────┼─────────▶ time      a charge moves paid_until by price ÷ pace; a writer that finds it
+//!   more than
+//!             │◀── slack ──▶ │                     its slack ahead waits until it is half the slack ahead
 //! ```
 //!
-//! The pace is a mean over some seconds, pauses included: so it hardly changes while a worker waits for the disk, and neither do writers. What
-//! was written meanwhile makes the debt grow, and the price with it: that is how a pace which was believed too high corrects itself.
-//! The first measurement, of a tenth of a second, replaces an assumed pace, so a pause within it does make writers wait.
+//! The pace is a mean over about two seconds, pauses included. So it hardly changes while a worker waits for the disk,
+//! and writers hardly slow down. Their writes increase the debt meanwhile, and with it the price; this corrects a pace
+//! that was measured too high. The first measurement, over a tenth of a second, replaces the assumed initial pace, so a
+//! pause during it does slow writers down.
+//!
+//! Invariant: `paid_until` is at most one second ahead of the latest charge. Source: 001 §5.1;
+//! [decision 0029](../../../../docs/decisions/0029-writers-pay-by-the-clock.md).
 
 use std::time::Duration;
 
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
-/// So far ahead of the clock writers are before they wait, asleep: less would be little beside what a timer adds.
+/// A writer that sleeps waits only if it is this far ahead of the clock. Less would be small compared with the error of
+/// a timer.
 pub const SLACK_ASLEEP: Duration = Duration::from_micros(200);
-/// And so far if they watch the clock. The less, the more often and the more briefly each waits.
+/// A writer that spins waits if it is this far ahead. Smaller values mean more, shorter waits.
 pub const SLACK_WATCHING: Duration = Duration::from_micros(10);
-/// The pace is what was done in the last so many seconds, older work counting less.
+/// The time constant of the mean. Older work counts less.
 const MEMORY: Duration = Duration::from_secs(2);
-/// A measurement lasts so long at least.
+/// The least duration of a measurement.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Bytes a second, before anything was measured.
+/// The assumed pace before the first measurement, in bytes a second.
 const UNKNOWN: u64 = 256 << 20;
-/// The least that is believed, in bytes a second.
+/// The least pace, in bytes a second.
 const LEAST: u64 = 1 << 20;
-/// A measurement counts as one of so long at most: a worker that hung for a minute has not become slow.
+/// The most weight of a measurement. A worker that hung for a minute has not become slow.
 const MOST_TOOK: Duration = Duration::from_secs(1);
-/// Nobody owes more time than this: what was dear while a disk hung is not to be paid for long after.
+/// The most time that writers may owe, so that a high price while a disk hangs is not paid long afterwards.
 const MOST_AHEAD: Duration = Duration::from_secs(1);
 
-/// What writers pay with.
+/// The pace of the workers and the payments of the writers.
 #[derive(Debug)]
 pub struct Pace {
     /// Bytes of background work a second.
     rate: AtomicU64,
-    /// Up to when what was written is paid for, in nanoseconds of the device's clock.
+    /// The time up to which writers have paid, in nanoseconds of the device's clock.
     paid_until: AtomicU64,
     measured: Mutex<Measured>,
 }
@@ -45,11 +52,11 @@ pub struct Pace {
 #[derive(Debug, Default)]
 struct Measured {
     window: Option<Window>,
-    /// Total time measured, at most [`MEMORY`]: the weight of the pace before in the mean.
+    /// The total measured time, at most [`MEMORY`]: the weight of the old pace in the mean.
     known: Duration,
 }
 
-/// Work that is being measured.
+/// A measurement that is in progress.
 #[derive(Debug)]
 struct Window {
     since: Duration,
@@ -63,14 +70,15 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// A writer owes `price` bytes of work. Up to when it has to wait for that, if that is more than `slack` ahead.
+    /// Charges a writer `price` bytes of work. Returns the time until which it must wait, if it is more than `slack`
+    /// ahead.
     pub fn charge(&self, price: u64, now: Duration, slack: Duration) -> Option<Duration> {
         let now = nanos(now);
         let cost = u128::from(price) * 1_000_000_000 / u128::from(self.rate.load(Relaxed));
         let cost = u64::try_from(cost).unwrap_or(u64::MAX);
         let mut before = self.paid_until.load(Relaxed);
         let paid = loop {
-            // Time in which nobody wrote is void.
+            // Time in which no thread wrote gives no credit.
             let paid = before.max(now).saturating_add(cost).min(now.saturating_add(nanos(MOST_AHEAD)));
             match self.paid_until.compare_exchange_weak(before, paid, Relaxed, Relaxed) {
                 Ok(_) => break paid,
@@ -81,10 +89,10 @@ impl Pace {
         (paid > now.saturating_add(slack)).then(|| Duration::from_nanos(paid - slack / 2))
     }
 
-    /// Work was done, and has just ended.
+    /// Records `bytes` of work that ended at `now`.
     pub fn work(&self, bytes: u64, now: Duration) {
         let mut measured = self.measured.lock();
-        // When the first piece after a rest began is not known: it only starts the clock.
+        // The beginning of the first piece of work after a rest is unknown, so this piece only starts the measurement.
         let Some(seen) = measured.window.as_mut() else {
             measured.window = Some(Window { since: now, bytes: 0 });
             return;
@@ -104,7 +112,7 @@ impl Pace {
             Measured { window: Some(Window { since: now, bytes: 0 }), known: MEMORY.min(measured.known + took) };
     }
 
-    /// There is no work: what comes is not measured against this time, and nothing is owed.
+    /// Called when there is no work. Idle time is not measured, and nothing is owed any more.
     pub fn rest(&self) {
         self.measured.lock().window.take();
         self.paid_until.store(0, Relaxed);
@@ -137,7 +145,7 @@ mod tests {
     fn a_writer_that_pays_in_time_goes_at_the_pace_of_the_workers() {
         let pace = Pace::default();
         let mut now = SECOND;
-        // 256 MiB of price at 256 MiB a second, in small writes: a second, whoever sees it.
+        // A price of 256 MiB at 256 MiB a second, in small writes: one second in total.
         for _ in 0..1 << 14 {
             if let Some(until) = pace.charge(16 << 10, now, AHEAD) {
                 assert!(until > now && until - now < AHEAD, "a small write waits for little");
@@ -148,20 +156,17 @@ mod tests {
     }
 
     #[test]
-    fn neither_silence_nor_rest_buy_or_leave_anything() {
+    fn idle_time_gives_no_credit_and_rest_cancels_the_debt() {
         let pace = Pace::default();
         assert_eq!(pace.charge(1000, SECOND, AHEAD), None);
         let much = pace.charge(128 * MIB, SECOND * 100, AHEAD).expect("half a second is more than a moment");
-        assert!(much > SECOND * 100 + ms(500) - AHEAD, "the time without writers is not paid with");
+        assert!(much > SECOND * 100 + ms(500) - AHEAD, "time without writes gives no credit");
         for _ in 0..100 {
             assert!(pace.charge(1 << 40, SECOND * 100, AHEAD).is_some());
         }
-        assert!(
-            pace.charge(1, SECOND * 100, AHEAD) < Some(SECOND * 101),
-            "and however dear it was, it is paid in a second"
-        );
+        assert!(pace.charge(1, SECOND * 100, AHEAD) < Some(SECOND * 101), "at most one second is owed");
         pace.rest();
-        assert_eq!(pace.charge(1000, SECOND * 100, AHEAD), None, "what is owed for no work is forgiven");
+        assert_eq!(pace.charge(1000, SECOND * 100, AHEAD), None, "the debt is cancelled");
     }
 
     #[test]
@@ -173,13 +178,13 @@ mod tests {
         work(0, 20_000, 100_000);
         let usual = pace.rate();
         assert!((99_000_000..101_000_000).contains(&usual), "{usual}");
-        // Nothing for 0.3 seconds.
+        // A pause of 0.3 seconds.
         work(20_300, 20_301, 100_000);
         let paused = pace.rate();
         assert!(paused > usual * 8 / 10, "{usual} {paused}");
         work(20_301, 40_000, 10_000);
         assert!(pace.rate() < 11_000_000, "{}", pace.rate());
-        // An hour without work says nothing.
+        // An hour without work does not change the pace.
         pace.rest();
         work(4_000_000, 4_000_050, 10_000);
         assert!(pace.rate() > 9_000_000);
@@ -194,13 +199,13 @@ mod tests {
     }
 
     #[test]
-    fn no_figure_is_too_large() {
+    fn extreme_prices_and_measurements_do_not_overflow() {
         let pace = Pace::default();
         pace.work(1, Duration::ZERO);
         for i in 1..100 {
             pace.work(0, SECOND * 1_000_000 * i);
         }
-        assert_eq!(pace.rate(), LEAST, "whatever is measured, time comes to an end");
+        assert_eq!(pace.rate(), LEAST, "the pace has a lower bound");
         assert!(pace.charge(u64::MAX, SECOND, AHEAD).is_some());
         assert!(pace.charge(u64::MAX, SECOND * 2, AHEAD).is_some());
         pace.work(u64::MAX / 2, Duration::from_secs(1_000_000_001));

@@ -1,21 +1,23 @@
-//! The data file: checked blocks in allocated pages.
+//! [`DataFile`]: checked blocks in allocated pages of the data file.
 //!
-//! Steps of a block's life: [`DataFile::alloc`], fill the body, [`DataFile::seal_block`], [`DataFile::write`]; later
-//! [`DataFile::read_block`]; in the end [`DataFile::free`] (or [`DataFile::give_back`] if nothing ever reached it).
+//! Steps of a block: [`DataFile::alloc`], fill the body, [`DataFile::seal_block`], [`DataFile::write`]; later
+//! [`DataFile::read_block`]; in the end [`DataFile::free`] (or [`DataFile::give_back`] if no root ever reached it).
 //!
-//! Block header, 16 bytes, little-endian, at the start of every block but the superblocks and large values:
+//! Block header, 16 bytes, little-endian, at the start of every block except superblocks and large values:
 //!
 //! ```text
 //!  0  crc32c u32 over: store id (16), owner u64, page u64, then the block from byte 4 to its end
 //!  4  kind u8      5  zeros (3)      8  pages u32      12  zeros (4)
 //! ```
 //!
-//! The pages are those that the block has on disk. A leaf that was compressed is longer in memory, and still says how long it
-//! is here ([`stored_pages`]).
+//! The number of pages is that on disk, also in the memory of a compressed leaf, which is longer ([`stored_pages`]).
 //!
-//! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks, except a page
-//! that was allocated and freed within one replay of the log;
-//! everything read is bounded by the file before it is believed.
+//! Invariants: a page has at most one owner; a freed page is allocated again only after two further superblocks, except
+//! for a page that was allocated and freed within one replay of the log; an address is checked against the length of
+//! the file before memory is allocated for it.
+//!
+//! Locks: the lock of the map, and the lock of syncs; neither is taken under the other. Source: growth of the file,
+//! `000 §5.1.1`; reuse of pages, [decision 0004](../../../../docs/decisions/0004-quarantine.md).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -36,12 +38,12 @@ use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at
 pub const DATA_FILE: &str = "data";
 /// Bytes of the header of a block.
 pub const BLOCK_HEADER: usize = 16;
-/// The largest block, in pages: a value of the greatest size beside a key of the greatest size, with room to spare.
+/// The largest block, in pages: a value and a key of the maximum sizes, with some reserve.
 pub const MAX_BLOCK_PAGES: u32 = ((MAX_VALUE + (1 << 20)) / PAGE) as u32;
 /// The file grows by at least this many extents (1 MiB).
 const MIN_GROWTH: u64 = 8;
 
-/// What a block holds. The numbers are persisted.
+/// The kind of a block. The numbers are persisted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum BlockKind {
@@ -53,17 +55,18 @@ pub enum BlockKind {
     RunFilter = 3,
     /// A run's range tombstones.
     RunTombstones = 4,
-    /// A run's description of itself.
+    /// A run's description.
     RunFooter = 5,
     /// A node of an index's trunk.
     TrunkNode = 6,
     /// The catalogue of keyspaces.
     Catalog = 7,
-    /// A large value; has no header, its checksum stands in the message that names it.
+    /// A large value. It has no header; its checksum is in the message that refers to it.
     Blob = 8,
-    /// Entries of a run, compressed. Only where the superblock names [`COMPRESSED_LEAVES`].
+    /// Entries of a run, compressed. Only if the superblock has the feature [`COMPRESSED_LEAVES`].
     RunCompressedLeaf = 9,
-    /// The table of levels of an index that has some. Kinds of index blocks have numbers from 16 on, eight for each type of index.
+    /// The table of levels of an index that has levels. Kinds of index blocks are numbered from 16 on, eight for each
+    /// type of index.
     LevelTable = 16,
 }
 
@@ -89,7 +92,7 @@ impl BlockKind {
         if self == BlockKind::RunCompressedLeaf { COMPRESSED_LEAVES } else { 0 }
     }
 
-    /// Whether it describes which runs an index consists of.
+    /// Whether blocks of this kind describe which runs an index consists of.
     pub fn is_node(self) -> bool {
         matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable)
     }
@@ -113,79 +116,79 @@ impl BlockKind {
     }
 }
 
-/// The pages that a block has on disk, by its header.
+/// The number of pages on disk, from the block's header.
 #[inline]
 pub fn stored_pages(block: &[u8]) -> u32 {
     u32::from_le_bytes([block[8], block[9], block[10], block[11]])
 }
 
-/// The one data file of a store, with its allocation map. Shared by all layers above through an `Arc`.
+/// The data file of a store, with its allocation map. Shared by all layers above through an `Arc`.
 #[derive(Debug)]
 pub struct DataFile {
     file: Arc<dyn File>,
     store_id: StoreId,
-    /// The length of the file in pages, for readers that must not wait for the map.
+    /// The length of the file in pages, for readers, which must not wait for the lock of the map.
     pages: AtomicU64,
     state: Mutex<Space>,
     read_bytes: Counter,
     reads: Counter,
     written_bytes: Counter,
-    /// Of these, bytes of [`Twin`](super::Twin)s: what roots are made of.
+    /// The part of `written_bytes` that belongs to [`Twin`](super::Twin)s: blocks that roots consist of.
     pub(super) root_bytes: Counter,
-    /// Bytes of twins that roots reach.
+    /// Bytes of the twins that roots reach now.
     pub(super) twin_bytes: Counter,
-    /// A compressed leaf was written in this life of the store.
+    /// Whether a compressed leaf was written since the store was opened.
     compressed: AtomicBool,
-    /// Large values were written since the last sync.
+    /// Whether large values were written since the last sync.
     blobs_unsynced: AtomicBool,
-    /// Held during each sync, with the first one that failed. A failed sync may have marked pages clean that are not on
-    /// the disk, and the system tells only one of those who sync at the same time: a later one would succeed and mean
-    /// nothing. So syncs come one after another, and after a failure none succeeds.
+    /// Held during each sync; holds the error of the first sync that failed. A failed sync may mark pages clean that
+    /// are not on the disk, and the system reports the error to only one of several concurrent syncs; a later sync
+    /// would succeed without having written them. So syncs are serialized, and after a failure none succeeds.
     failed_sync: Mutex<Option<String>>,
-    /// The pages of [`File::hole_unit`]: only units that are wholly free are punched.
+    /// The number of pages of [`File::hole_unit`]. Only units that are wholly free are punched.
     hole_pages: u32,
-    /// Set while disk space is short: what is written takes free pages that still occupy space first.
+    /// Set while disk space is short: allocations prefer free pages that still occupy disk space.
     fills_gaps: AtomicBool,
 }
 
-/// What the map's lock guards.
+/// The fields that the lock of the map guards.
 #[derive(Debug, Default)]
 struct Space {
     map: PageMap,
-    /// Freed since the last checkpoint began.
+    /// Extents that were freed since the last checkpoint began.
     dropped: Vec<Extent>,
-    /// Freed before the checkpoints that began since, oldest first; each waits for two superblocks after it.
+    /// Extents freed before each of the last checkpoints began, oldest first. Each list waits for two superblocks.
     quarantine: VecDeque<Vec<Extent>>,
     quarantined_pages: u64,
-    /// During a replay, what was taken when it began: the opened superblock and the log name nothing else.
+    /// During a replay, the map at its beginning. Neither the opened superblock nor the log reaches its free pages.
     before_replay: Option<PageMap>,
-    /// The file may belong to another opener.
+    /// Set when the store is closed. The file may then be in use by another opener.
     closed: bool,
 }
 
-/// Figures of the data file.
+/// Statistics of the data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStats {
-    /// Bytes of the file's length.
+    /// The length of the file in bytes.
     pub file_bytes: u64,
-    /// Bytes in allocated pages, quarantined ones included.
+    /// Bytes in allocated pages, including quarantined ones.
     pub allocated_bytes: u64,
-    /// Bytes that are freed but wait for superblocks.
+    /// Bytes in pages that were freed and wait for superblocks.
     pub quarantined_bytes: u64,
-    /// Bytes read since opening, and the number of reads.
+    /// Bytes read since the store was opened.
     pub read_bytes: u64,
-    /// Reads since opening.
+    /// The number of reads since the store was opened.
     pub reads: u64,
-    /// Bytes written since opening.
+    /// Bytes written since the store was opened.
     pub written_bytes: u64,
-    /// Of these, bytes of trunk nodes and catalogues.
+    /// The part of `written_bytes` that belongs to trunk nodes and catalogues.
     pub root_bytes: u64,
-    /// Bytes that trunk nodes and catalogues take now, both copies, without those that were let go.
+    /// Bytes that trunk nodes and catalogues occupy now, in both copies, without those that were freed.
     pub twin_bytes: u64,
 }
 
 impl DataFile {
-    /// Creates the data file of a new store under `name`, with the superblock slots taken. It is empty.
+    /// Creates the empty data file of a new store under `name`. Its superblock slots are marked as used.
     pub fn create(device: &dyn Device, name: &str, store_id: StoreId) -> Result<Arc<DataFile>> {
         let how = OpenHow { write: true, create_new: true, direct: true, ..OpenHow::default() };
         let file = device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
@@ -198,8 +201,7 @@ impl DataFile {
         device.open(DATA_FILE, how).map_err(|e| Error::io("open", DATA_FILE, None, &e))
     }
 
-    /// Wraps the data file of an existing store. The map is empty but for the superblocks: the caller marks what the
-    /// roots reach before it allocates.
+    /// Wraps the data file of an existing store. The caller must mark all pages that roots reach before it allocates.
     pub fn open(file: Arc<dyn File>, store_id: StoreId) -> Result<Arc<DataFile>> {
         let len = file.len().map_err(|e| Error::io("stat", DATA_FILE, None, &e))?;
         Self::around(file, store_id, len)
@@ -209,7 +211,7 @@ impl DataFile {
         let extent_bytes = u64::from(EXTENT_PAGES) * PAGE as u64;
         let mut state = Space::default();
         state.map.grow(len.div_ceil(extent_bytes).max(MIN_GROWTH));
-        // A length that the file does not have yet costs nothing: writes extend it.
+        // The map may be longer than the file; writes extend the file.
         for slot in SLOTS {
             assert!(state.map.take(Extent { start: slot, pages: 1 }));
         }
@@ -235,7 +237,7 @@ impl DataFile {
         }))
     }
 
-    /// The store that the file belongs to.
+    /// The identity of the store that the file belongs to.
     pub fn store_id(&self) -> StoreId {
         self.store_id
     }
@@ -247,7 +249,7 @@ impl DataFile {
 
     // ---- allocation ----
 
-    /// Takes `pages` contiguous pages, aligned to an extent if they fill one. Grows the file where there is no gap.
+    /// Allocates `pages` contiguous pages, aligned to an extent if they fill one. Grows the file if none are free.
     ///
     /// # Errors
     /// [`Error::DiskFull`] or [`Error::Io`] if the file cannot grow.
@@ -262,7 +264,7 @@ impl DataFile {
         Ok(state.map.alloc(pages).expect("the file has grown by enough"))
     }
 
-    /// Allocates `pages`, or between `least` and `pages` if gap filling is on ([`DataFile::fill_gaps`]) and a gap is found.
+    /// Allocates `pages` pages, or a gap of `least` to `pages` pages ([`DataFile::fill_gaps`]) if there is one.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
@@ -275,8 +277,9 @@ impl DataFile {
         self.alloc(pages)
     }
 
-    /// Turns gap filling on or off. A gap is a free page that was written and still occupies disk space, since other pages of its unit
-    /// ([`File::hole_unit`]) are in use. Runs that fill gaps consist of many short extents, so it is for a disk that is full.
+    /// Turns gap filling on or off. A gap is a free page that was written and still occupies disk space, because other
+    /// pages of its unit ([`File::hole_unit`]) are in use. Runs that fill gaps consist of many short extents, so gap
+    /// filling is only for a full disk.
     pub fn fill_gaps(&self, fill: bool) {
         self.fills_gaps.store(fill && self.hole_pages > 1, Relaxed);
     }
@@ -289,7 +292,7 @@ impl DataFile {
         self.state.lock().map.gap_pages() * PAGE as u64
     }
 
-    /// As [`DataFile::alloc`], at least an extent away from `other`; anywhere if the disk has no room for that.
+    /// Like [`DataFile::alloc`], at least an extent away from `other`. If the disk is too full for that, anywhere.
     ///
     /// # Errors
     /// As [`DataFile::alloc`].
@@ -298,7 +301,7 @@ impl DataFile {
         if let Some(extent) = state.map.alloc_apart(pages, other) {
             return Ok(extent);
         }
-        // At most one of the new extents is too near.
+        // At most one of the new extents is too near to `other`.
         match self.grow(&mut state, u64::from(pages.div_ceil(EXTENT_PAGES)) + 1) {
             Ok(()) => Ok(state.map.alloc_apart(pages, other).expect("the file has grown by enough")),
             Err(full @ Error::DiskFull { .. }) => state.map.alloc(pages).ok_or(full),
@@ -306,13 +309,14 @@ impl DataFile {
         }
     }
 
-    /// Lengthens the file by so many extents at least.
+    /// Extends the file by at least `missing` extents.
+    /// REQUIRES: the caller holds the lock of `state`.
     fn grow(&self, state: &mut Space, missing: u64) -> Result<()> {
         let now = state.map.extents();
         self.set_extents(state, now + missing.max(MIN_GROWTH).max(now / 4))
     }
 
-    /// Lets go of pages that something reached. They are used again when neither superblock can reach them.
+    /// Frees pages that a root may reach. They are reused once neither superblock can reach them.
     pub fn free(&self, extent: Extent) {
         let mut state = self.state.lock();
         debug_assert!(state.map.is_taken(extent), "{extent:?} is freed but not taken");
@@ -326,13 +330,13 @@ impl DataFile {
         state.dropped.push(extent);
     }
 
-    /// Lets go of pages that nothing durable ever reached, and that were not written: a tail that was not needed.
+    /// Frees pages that no root reaches and that were not written: the unused rest of an allocation.
     pub fn give_back(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
             state.map.release_unwritten(extent);
             if self.hole_pages > 1 {
-                // Pages of the same unit that were freed before may now be punched.
+                // Pages of the same unit that were freed earlier may be punched now.
                 self.punch_around(&mut state, extent);
             }
         }
@@ -342,7 +346,8 @@ impl DataFile {
         self.file.punch_hole(hole.start.offset(), hole.end.offset() - hole.start.offset())
     }
 
-    /// Punches out the units around these pages that are wholly free. If that fails they are reused all the same.
+    /// Punches the wholly free units around these pages. A failure is ignored: the pages can be reused without it.
+    /// REQUIRES: the caller holds the lock of `state`.
     fn punch_around(&self, state: &mut Space, extent: Extent) {
         if state.closed {
             return;
@@ -355,10 +360,9 @@ impl DataFile {
         }
     }
 
-    /// Gives the space of all free pages back to the file system: after an opening, pages that nothing reaches may still occupy
-    /// some.
+    /// Punches all free extents. Called once the disk is full: they may occupy disk space since before the opening.
     pub fn punch_free(&self) {
-        // Under the lock: nobody may allocate and write such a page in between.
+        // Keep the lock, so that no thread allocates and writes such a page before it is punched.
         let mut state = self.state.lock();
         if state.closed {
             return;
@@ -373,11 +377,12 @@ impl DataFile {
         }
     }
 
-    /// As [`DataFile::give_back`], for a build that was given up, whose pages were written: their space goes back to the file system. If it does not, the pages
-    /// are reused all the same.
+    /// Like [`DataFile::give_back`], for pages that were written, of a build that was abandoned. Their units are
+    /// punched where they are wholly free; if that fails, the pages are reused all the same.
     ///
-    /// The file is left alone once the store is closed: handles that outlive it drop unfinished runs, and another opener may have
-    /// used their pages. Hence the punch is made under the lock that [`DataFile::close`] takes.
+    /// Does not touch the file once the store is closed: handles that outlive the store drop unfinished runs, and
+    /// another opener may have allocated their pages. So pages are punched under the lock that [`DataFile::close`]
+    /// takes.
     pub fn discard(&self, extent: Extent) {
         if extent.pages > 0 {
             let mut state = self.state.lock();
@@ -386,17 +391,17 @@ impl DataFile {
         }
     }
 
-    /// The store is closed, and its lock is about to be released: from now on nothing is punched out of the file.
+    /// Called when the store is closed, before its lock is released. Nothing is punched out of the file afterwards.
     pub fn close(&self) {
         self.state.lock().closed = true;
     }
 
-    /// Marks what a root reaches, on opening.
+    /// Marks pages that a root reaches as used. For opening a store.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the pages are beyond the file or belong to something else already.
+    /// [`Error::Corruption`] if the pages are beyond the file or are marked already.
     pub fn mark(&self, extent: Extent) -> Result<()> {
-        // The map grows to what is reached, not to the length that a sparse file claims.
+        // The map grows to the pages that roots reach, not to the length of a possibly sparse file.
         let mut state = self.state.lock();
         if extent.end() <= self.pages.load(Relaxed) {
             state.map.grow(extent.end().div_ceil(EXTENT_PAGES.into()));
@@ -413,35 +418,35 @@ impl DataFile {
         ))
     }
 
-    /// A replay begins: what the opened superblock and the log name is marked as taken. Until [`DataFile::end_replay`], a page that is
-    /// allocated and freed is used again at once, since nothing durable names it: else the replay of a long log would need several times
-    /// its length of disk.
+    /// Begins a replay of the log, after all pages that the opened superblock and the log refer to were marked. Until
+    /// [`DataFile::end_replay`], a page that is allocated and freed is reusable at once, because nothing durable refers
+    /// to it. Otherwise the replay of a long log would need several times its length of disk space.
     pub fn begin_replay(&self) {
         let mut state = self.state.lock();
         state.before_replay = Some(state.map.clone());
     }
 
-    /// The replay is over. From now on the log may name what is freed.
+    /// Ends the replay. From now on the log may refer to pages that are freed.
     pub fn end_replay(&self) {
         self.state.lock().before_replay = None;
     }
 
-    /// A checkpoint begins: what was freed until now is out of reach of the superblock that it will write.
+    /// Begins a checkpoint. The superblock that it will write does not reach the pages that were freed until now.
     pub fn begin_checkpoint(&self) {
         let mut state = self.state.lock();
         let dropped = std::mem::take(&mut state.dropped);
         state.quarantine.push_back(dropped);
     }
 
-    /// The checkpoint that began last was given up before it wrote its superblock.
+    /// Abandons the checkpoint that began last, before it wrote its superblock.
     pub fn abandon_checkpoint(&self) {
         let mut state = self.state.lock();
         let mut dropped = state.quarantine.pop_back().expect("a checkpoint has begun");
         state.dropped.append(&mut dropped);
     }
 
-    /// The superblock of the checkpoint that began last is durable: frees what both slots have left behind, punches it
-    /// out of the file and cuts off a long free tail.
+    /// Ends a checkpoint whose superblock is durable. Pages that neither superblock slot reaches any more are punched
+    /// and become free, and a long free tail of the file is cut off.
     pub fn finish_checkpoint(&self) -> Result<()> {
         let mut released = Vec::new();
         let (pages, holes);
@@ -453,12 +458,13 @@ impl DataFile {
             pages = released.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
             holes = state.map.take_rest(&mut released, self.hole_pages);
         }
-        // Punched while they still count as taken: afterwards they might be allocated and written in between.
+        // Punch while the pages still count as used; otherwise another thread might allocate and write them meanwhile.
         let mut punched = Vec::new();
         for hole in joined(holes.into_iter()) {
             let from = hole.start.offset();
             match self.punch(&hole).map_err(|e| Error::io("punch", DATA_FILE, Some(from), &e)) {
-                // A hole can take space itself, where it splits an extent of the file system: the pages are reused unpunched.
+                // Punching a hole can itself need space, when it splits an extent of the file system. The pages are
+                // then reused unpunched.
                 Err(Error::DiskFull { .. }) => {}
                 result => result.map(|()| punched.push(hole))?,
             }
@@ -471,7 +477,7 @@ impl DataFile {
         state.quarantined_pages -= pages;
         let tail = state.map.free_tail();
         let extents = state.map.extents();
-        // A tail shorter than the growth step would only be asked for again.
+        // A tail not longer than the growth step would soon be allocated again.
         if tail > MIN_GROWTH && tail > extents / 4 {
             let keep = extents - tail + MIN_GROWTH;
             self.set_extents(&mut state, keep)?;
@@ -480,6 +486,7 @@ impl DataFile {
     }
 
     /// Sets the length of the file and of the map.
+    /// REQUIRES: the caller holds the lock of `state`.
     fn set_extents(&self, state: &mut Space, extents: u64) -> Result<()> {
         let pages = extents * u64::from(EXTENT_PAGES);
         let bytes = PageNo(pages).offset();
@@ -491,17 +498,17 @@ impl DataFile {
         Ok(())
     }
 
-    /// Whether every page of `extent` counts as taken.
+    /// Whether every page of `extent` is allocated.
     pub fn is_taken(&self, extent: Extent) -> bool {
         self.state.lock().map.is_taken(extent)
     }
 
-    /// Whether freed pages wait for superblocks.
+    /// Whether any freed pages wait for superblocks.
     pub fn has_quarantine(&self) -> bool {
         self.state.lock().quarantined_pages > 0
     }
 
-    /// Figures.
+    /// Returns the statistics.
     pub fn stats(&self) -> SpaceStats {
         let state = self.state.lock();
         SpaceStats {
@@ -523,34 +530,35 @@ impl DataFile {
 
     // ---- blocks ----
 
-    /// Writes the whole buffer from `page` on and hands it back for reuse. Not durable before [`DataFile::sync`].
+    /// Writes the buffer at `page` and returns it for reuse. Not durable before [`DataFile::sync`].
     pub fn write(&self, page: PageNo, buf: AlignedBuf) -> Result<AlignedBuf> {
         self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
         let written = write_all_at(&*self.file, page.offset(), &buf);
         written.map(|()| buf).map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
     }
 
-    /// Reads raw pages; the length is bounded before anything is allocated for it.
+    /// Reads raw pages. The address is checked before memory is allocated for it.
     pub fn read(&self, addr: BlockAddr) -> Result<AlignedBuf> {
         self.read_into(addr, AlignedBuf::default())
     }
 
-    /// The same, into `spare` if that is as long.
+    /// Like [`DataFile::read`], into `spare` if it has the right length.
     pub fn read_into(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
         let buf = self.begin_read(addr, spare)?;
         let mut reads = self.reads();
         reads.submit(Read { tag: 0, offset: addr.page.offset(), buf });
-        let (_, read) = reads.complete().expect("what was submitted completes");
+        let (_, read) = reads.complete().expect("a submitted read completes");
         self.end_read(addr, read)
     }
 
-    /// For reads beside each other: each begins with [`DataFile::begin_read`] and ends with [`DataFile::end_read`].
+    /// A queue for concurrent reads. Each read begins with [`DataFile::begin_read`] and ends with
+    /// [`DataFile::end_read`].
     pub fn reads(&self) -> Reads {
         Reads::new(Arc::clone(&self.file))
     }
 
-    /// The buffer for a read of raw pages, which is `spare` if that is as long; the length is bounded before anything is
-    /// allocated for it.
+    /// Returns the buffer for a read of raw pages: `spare` if it has the right length. The address is checked before
+    /// memory is allocated for it.
     pub fn begin_read(&self, addr: BlockAddr, spare: AlignedBuf) -> Result<AlignedBuf> {
         let pages = self.pages.load(Relaxed);
         if addr.pages == 0 || addr.pages > MAX_BLOCK_PAGES || addr.page.0.saturating_add(addr.pages.into()) > pages {
@@ -562,7 +570,7 @@ impl DataFile {
         Ok(if spare.pages() == pages { spare } else { AlignedBuf::to_read(pages) })
     }
 
-    /// What came of a read of raw pages.
+    /// Converts the result of a read of raw pages.
     pub fn end_read(&self, addr: BlockAddr, read: std::io::Result<AlignedBuf>) -> Result<AlignedBuf> {
         read.map_err(|e| match e.kind() {
             std::io::ErrorKind::UnexpectedEof => self.corrupt(addr, "block", "the file ends inside it"),
@@ -570,7 +578,7 @@ impl DataFile {
         })
     }
 
-    /// Reads a block and checks that it is the one that was written there.
+    /// Reads a block and checks that it is the one with this address, owner and kind.
     pub fn read_block(&self, addr: BlockAddr, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let buf = self.read(addr)?;
         self.check_block(&buf, addr, owner, kind)?;
@@ -579,7 +587,7 @@ impl DataFile {
 
     /// Checks the header of a block that was read from `addr`.
     pub fn check_block(&self, bytes: &[u8], addr: BlockAddr, owner: OwnerId, kind: BlockKind) -> Result<()> {
-        assert_eq!(bytes.len(), addr.bytes(), "a block is checked whole");
+        assert_eq!(bytes.len(), addr.bytes(), "all bytes of a block are checked");
         let stored = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
         if self.block_crc(bytes, addr.page, owner) != stored {
             return Err(self.corrupt(addr, kind.name(), "checksum mismatch"));
@@ -591,14 +599,15 @@ impl DataFile {
         Ok(())
     }
 
-    /// What the header of an unchecked block claims: its kind, if there is such a kind, and its pages.
+    /// The kind and the number of pages in the header of an unchecked block. The kind is `None` if its number is
+    /// unknown.
     pub fn claimed(&self, bytes: &[u8]) -> (Option<BlockKind>, u32) {
         (BlockKind::from_u8(bytes[4]), stored_pages(bytes))
     }
 
-    /// Fills in the header of a block whose body stands from byte 16 on.
+    /// Fills in the header of a block whose body begins at byte 16.
     pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: OwnerId, kind: BlockKind) {
-        assert_eq!(bytes.len(), addr.bytes(), "a block is sealed whole");
+        assert_eq!(bytes.len(), addr.bytes(), "all bytes of a block are sealed");
         if kind == BlockKind::RunCompressedLeaf {
             self.compressed.store(true, Relaxed);
         }
@@ -621,32 +630,34 @@ impl DataFile {
         crc32c::crc32c_append(crc32c::crc32c(&place), &bytes[4..])
     }
 
-    /// The incompatible features that blocks written since opening use. A superblock that reaches such a block names them.
+    /// The incompatible features of the blocks that were written since the store was opened. A superblock that reaches
+    /// them must have these flags.
     pub fn features(&self) -> u64 {
         if self.compressed.load(Relaxed) { COMPRESSED_LEAVES } else { 0 }
     }
 
-    /// A corruption error that names this file and the block's offset.
+    /// A corruption error with the name of this file and the offset of the block.
     pub fn corrupt(&self, addr: BlockAddr, what: &'static str, detail: impl Into<String>) -> Error {
         Error::corruption(what, 0, detail).in_file(DATA_FILE, addr.page.offset())
     }
 
-    /// Makes large values durable, if some were written since the last time.
+    /// Makes large values durable, if some were written since the last sync of this kind.
     ///
     /// # Errors
     /// As [`DataFile::sync`].
     pub fn sync_large_values(&self) -> Result<()> {
         let mut failed = self.failed_sync.lock();
-        // Whoever waited here finds the flag down and its own value durable, or lost with the sync that failed.
+        // A thread that waited for the lock may find the flag cleared. Then its value is durable, or was lost with the
+        // sync that failed.
         let unsynced = self.blobs_unsynced.swap(false, Acquire);
         if unsynced || failed.is_some() { self.sync_after(&mut failed) } else { Ok(()) }
     }
 
-    /// Makes everything written durable. A failure is final: the caller poisons the store. So is a full disk here, which a
-    /// thin-provisioned one may find out this late: what was promised is not kept.
+    /// Makes everything written durable. A failure is final: the caller poisons the store. This includes a full disk,
+    /// which a thin-provisioned disk may report only now, after it accepted the writes.
     ///
     /// # Errors
-    /// [`Error::Io`] if the device fails, [`Error::Poisoned`] if it ever did.
+    /// [`Error::Io`] if the device fails, [`Error::Poisoned`] if a sync failed before.
     pub fn sync(&self) -> Result<()> {
         self.sync_after(&mut self.failed_sync.lock())
     }
@@ -659,10 +670,10 @@ impl DataFile {
         done.inspect_err(|e| *failed = Some(e.to_string()))
     }
 
-    /// Writes a superblock to the slot that its generation says, and syncs.
+    /// Writes a superblock to the slot of its generation, and syncs.
     ///
     /// # Errors
-    /// As [`DataFile::sync`]; whether the superblock reached the disk is not known then.
+    /// As [`DataFile::sync`]. After an error it is unknown whether the superblock is on the disk.
     pub fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         let at = superblock.slot().offset();
         write_all_at(&*self.file, at, &superblock.encode()).map_err(|e| Error::io("write", DATA_FILE, Some(at), &e))?;
@@ -671,7 +682,8 @@ impl DataFile {
 
     // ---- large values ----
 
-    /// Writes a large value into an extent of its own. Not durable before [`DataFile::sync`].
+    /// Writes a large value into an extent of its own. Not durable before [`DataFile::sync_large_values`] or
+    /// [`DataFile::sync`].
     pub fn write_blob(&self, value: &[u8]) -> Result<BlobRef> {
         assert!(!value.is_empty() && value.len() <= MAX_VALUE, "large values have 1 byte to 64 MiB");
         let extent = self.alloc(value.len().div_ceil(PAGE) as u32)?;
@@ -697,7 +709,7 @@ impl DataFile {
     }
 }
 
-/// Joins extents, which ascend, where they touch.
+/// Joins adjacent extents. The extents must ascend.
 fn joined(extents: impl Iterator<Item = Extent>) -> impl Iterator<Item = Range<PageNo>> {
     let mut extents = extents.peekable();
     std::iter::from_fn(move || {
@@ -715,7 +727,7 @@ mod tests {
     use super::*;
     use crate::device::sim::{Fault, FaultKind, SimDevice};
 
-    /// It was told as "free space or delete, then retry", though no sync succeeds any more.
+    /// Regression: this error once asked the user to free space and retry, though no later sync succeeds.
     #[test]
     fn a_sync_for_which_there_is_no_space_is_final() {
         let sim = SimDevice::new(3);
@@ -728,9 +740,10 @@ mod tests {
         assert!(matches!(data.sync(), Err(Error::Poisoned { .. })));
     }
 
-    /// On btrfs a hole in a part of what one call has written gives nothing back, and what is written there takes new space.
+    /// On btrfs, a hole in a part of the range of one write frees no space, and data written into the hole takes new
+    /// space.
     #[test]
-    fn what_is_free_of_a_unit_in_use_is_left_to_be_written_over() {
+    fn free_pages_of_a_unit_in_use_are_not_punched_but_reused() {
         let sim = SimDevice::new(1);
         sim.set_hole_unit(8 * PAGE as u64);
         let data = DataFile::create(&*sim, DATA_FILE, StoreId::default()).unwrap();
@@ -748,7 +761,7 @@ mod tests {
         let whole = write(EXTENT_PAGES);
         let page = |at: u64| Extent { start: PageNo(whole.start.0 + at), pages: 1 };
         assert_eq!(sim.occupied(), whole.bytes());
-        // Every second page of the first two units.
+        // Free every second page of the first two units.
         (0..8).for_each(|i| data.free(page(2 * i)));
         checkpoints();
         assert_eq!(sim.occupied(), whole.bytes(), "nothing was punched");
@@ -760,20 +773,21 @@ mod tests {
         again.iter().filter(|extent| extent.start >= whole.start).for_each(|extent| {
             data.write(extent.start, AlignedBuf::zeroed(1)).unwrap();
         });
-        assert_eq!(sim.occupied(), whole.bytes(), "in their old place");
+        assert_eq!(sim.occupied(), whole.bytes(), "the pages are written in place");
         again.into_iter().for_each(|extent| data.free(extent));
         (0..8).for_each(|i| data.free(page(2 * i + 1)));
         checkpoints();
-        assert_eq!(sim.occupied(), whole.bytes() / 2, "two units went as a whole");
-        // Given up: the rest of the unit waits for the last page.
+        assert_eq!(sim.occupied(), whole.bytes() / 2, "two units are punched");
+        // Discarding a part of a unit punches nothing until its last page is discarded.
         data.discard(Extent { start: PageNo(whole.start.0 + 16), pages: 12 });
         assert_eq!(sim.occupied(), whole.bytes() / 4);
         data.discard(Extent { start: PageNo(whole.start.0 + 28), pages: 4 });
         assert_eq!(sim.occupied(), 0);
     }
 
-    /// Found by the explorer (`sync-large`, `pct:7001031:250`): a checkpoint's sync fails and takes the pages of a large value
-    /// with it; the commit of that value syncs next, which succeeds and means nothing.
+    /// Regression, found by the explorer (`sync-large`, `pct:7001031:250`): the sync of a checkpoint fails and loses
+    /// the pages of a large value. The commit of that value then syncs; this sync succeeded although the pages were
+    /// lost.
     #[test]
     fn after_a_failed_sync_none_succeeds() {
         let sim = SimDevice::new(1);
@@ -782,8 +796,8 @@ mod tests {
         sim.set_fault(Some(Fault::once(FaultKind::FailedSync, 0)));
         assert!(matches!(data.sync(), Err(Error::Io { .. })));
         assert!(matches!(data.sync_large_values(), Err(Error::Poisoned { .. })));
-        assert!(matches!(data.sync_large_values(), Err(Error::Poisoned { .. })), "also with the flag down");
+        assert!(matches!(data.sync_large_values(), Err(Error::Poisoned { .. })), "also with the flag cleared");
         assert!(matches!(data.sync(), Err(Error::Poisoned { .. })));
-        assert_eq!(data.read_blob(&blob).unwrap()[..5000], [7; 5000], "reads go on");
+        assert_eq!(data.read_blob(&blob).unwrap()[..5000], [7; 5000], "reads still succeed");
     }
 }

@@ -1,7 +1,17 @@
-//! The allocation map: which pages of the data file are taken.
+//! [`PageMap`]: the allocation map: which pages of the data file are used (000 §5.1.1;
+//! [decision 0003](../../../../docs/decisions/0003-allocation-map.md)).
 //!
-//! One `u32` for each extent of 32 pages, plus two indexes derived from it: the ranges of wholly free extents, for
-//! large requests, and the partly taken ones (slabs), for small requests. Pure bookkeeping, no I/O.
+//! ```text
+//!   words     [1111 1111 … | 0011 0000 … | 0000 0000 … | 0000 …]     a u32 for each extent of 32 pages, a bit for each
+//!   page
+//!                full         partial (slab)   free ─────────▶
+//! ```
+//!
+//! Steps of an allocation: a small request takes a gap in one of the partly used extents (slabs); a request of an
+//! extent or more, or a small one that no slab can serve, takes the first fitting range of wholly free extents.
+//!
+//! Two indexes are derived from the words: the ranges of wholly free extents, and the set of partly used extents. No
+//! I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,49 +19,49 @@ use std::ops::Range;
 use super::ranges::RangeSet;
 use crate::base::{EXTENT_PAGES, Extent, PageNo};
 
-/// Slabs tried for a small request before a fresh extent is opened.
+/// The most slabs that are inspected for a small request before a free extent is taken.
 const SLAB_TRIES: usize = 64;
-/// At most this number of partly taken extents is searched for a gap.
+/// The most partly used extents that are searched for a gap.
 const GAP_TRIES: usize = 1024;
 
-/// Which pages are taken. Invariant: `free` holds exactly the maximal ranges of extents whose word is 0, `partial`
-/// exactly the extents whose word is neither 0 nor full.
+/// The map of used pages. Invariant: `free` holds exactly the maximal ranges of extents whose word is 0; `partial`
+/// holds exactly the extents whose word is neither 0 nor full.
 #[derive(Clone, Debug, Default)]
 pub struct PageMap {
     words: Vec<u32>,
-    /// Free pages that occupy disk space: they were written since the store was opened, and not punched since. Such a page is called
-    /// a gap. The bit of a page that is taken has no meaning.
+    /// Free pages that occupy disk space, because they were written since the store was opened and not punched since.
+    /// Such a page is called a gap. The bits of used pages have no meaning.
     written: Vec<u32>,
     free: RangeSet,
     partial: BTreeSet<u64>,
     taken_pages: u64,
-    /// The extent in which the last gap was taken: the search for the next one begins here.
+    /// The extent at which the last search for a gap ended. The next search begins here.
     last_gap: u64,
 }
 
-/// The bits of an extent's word from `from` on, `count` of them.
+/// The mask of `count` bits of an extent's word, from bit `from` on.
 fn mask(from: u32, count: u32) -> u32 {
     debug_assert!(from + count <= EXTENT_PAGES && count > 0);
     (u32::MAX >> (EXTENT_PAGES - count)) << from
 }
 
-/// The first bit at which `count` zero bits in a row start.
+/// The first bit of `count` consecutive zero bits.
 fn find_gap(word: u32, count: u32) -> Option<u32> {
     (0..=EXTENT_PAGES - count).find(|&from| word & mask(from, count) == 0)
 }
 
 impl PageMap {
-    /// The extents that the map covers.
+    /// The number of extents that the map covers.
     pub fn extents(&self) -> u64 {
         self.words.len() as u64
     }
 
-    /// Pages that are taken.
+    /// The number of used pages.
     pub fn taken_pages(&self) -> u64 {
         self.taken_pages
     }
 
-    /// Extends the map to `extents` extents.
+    /// Extends the map to at least `extents` extents.
     pub fn grow(&mut self, extents: u64) {
         let old = self.extents();
         if extents > old {
@@ -61,12 +71,12 @@ impl PageMap {
         }
     }
 
-    /// The ranges of wholly free extents: first and count.
+    /// The ranges of wholly free extents: first extent and count.
     pub fn free_extents(&self) -> impl Iterator<Item = (u64, u64)> {
         self.free.iter()
     }
 
-    /// Extents at the end of the map that are wholly free.
+    /// The number of wholly free extents at the end of the map.
     pub fn free_tail(&self) -> u64 {
         match self.free.last() {
             Some((start, count)) if start + count == self.extents() => count,
@@ -74,7 +84,7 @@ impl PageMap {
         }
     }
 
-    /// Drops `extents` wholly free extents from the end.
+    /// Removes `extents` wholly free extents from the end.
     pub fn shrink(&mut self, extents: u64) {
         assert!(extents <= self.free_tail(), "only a free tail can be cut off");
         if extents > 0 {
@@ -84,19 +94,19 @@ impl PageMap {
         }
     }
 
-    /// Takes `pages` contiguous pages; `None` if no gap is large enough. Small requests go to slabs, requests of an
-    /// extent or more start at an extent.
+    /// Allocates `pages` contiguous pages; `None` if no free range is long enough. Small requests are served from
+    /// slabs; requests of an extent or more begin at an extent.
     pub fn alloc(&mut self, pages: u32) -> Option<Extent> {
         self.alloc_outside(pages, 0..0)
     }
 
-    /// As [`PageMap::alloc`], but in no extent that holds a page of `other` or touches one that does.
+    /// Like [`PageMap::alloc`], but in no extent that contains a page of `other` or is adjacent to such an extent.
     pub fn alloc_apart(&mut self, pages: u32, other: Extent) -> Option<Extent> {
         let size = u64::from(EXTENT_PAGES);
         self.alloc_outside(pages, (other.start.0 / size).saturating_sub(1)..other.end().div_ceil(size) + 1)
     }
 
-    /// As [`PageMap::alloc`], but outside these extents.
+    /// Like [`PageMap::alloc`], but outside the extents in `avoid`.
     fn alloc_outside(&mut self, pages: u32, avoid: Range<u64>) -> Option<Extent> {
         assert!(pages > 0, "an allocation has at least one page");
         if pages < EXTENT_PAGES {
@@ -118,8 +128,8 @@ impl PageMap {
         Some(extent)
     }
 
-    /// Takes a gap: at least `least` contiguous free pages that occupy space, and at most `most`. `None` if the extents that are looked
-    /// at have none.
+    /// Allocates a gap: at least `least` and at most `most` contiguous free pages that occupy disk space. `None` if the
+    /// inspected extents have none.
     pub fn alloc_gap(&mut self, least: u32, most: u32) -> Option<Extent> {
         if least >= EXTENT_PAGES {
             return None;
@@ -133,7 +143,7 @@ impl PageMap {
             let longest = (least..=most).rev().find_map(|pages| Some((find_gap(!gaps, pages)?, pages)));
             longest.map(|(from, pages)| (at, from, pages))
         });
-        // The next search goes on where this one ended, also if it found nothing.
+        // The next search continues where this one ended, even if it found nothing.
         self.last_gap = last;
         let (at, from, pages) = found?;
         let extent = Extent { start: PageNo(at * u64::from(EXTENT_PAGES) + u64::from(from)), pages };
@@ -141,7 +151,7 @@ impl PageMap {
         Some(extent)
     }
 
-    /// Free pages that occupy space, in partly taken extents.
+    /// The number of free pages that occupy disk space, in partly used extents.
     pub fn gap_pages(&self) -> u64 {
         self.partial.iter().map(|&at| u64::from(self.gaps(at).count_ones())).sum()
     }
@@ -151,13 +161,13 @@ impl PageMap {
         self.written[at as usize] & !self.words[at as usize]
     }
 
-    /// Notes that these pages were punched out of the file and occupy no space.
+    /// Records that these pages were punched out of the file and occupy no space.
     pub fn punched(&mut self, pages: Range<PageNo>) {
         pieces_between(pages.start.0, pages.end.0)
             .for_each(|(at, from, count)| self.written[at as usize] &= !mask(from, count));
     }
 
-    /// Marks pages as taken. `false`, and nothing changes, if one of them is already taken or beyond the map.
+    /// Marks pages as used. Returns `false`, and changes nothing, if one of them is used already or beyond the map.
     pub fn take(&mut self, extent: Extent) -> bool {
         if extent.pages == 0 || extent.end() > self.extents() * u64::from(EXTENT_PAGES) {
             return false;
@@ -176,13 +186,13 @@ impl PageMap {
     /// Marks pages as free that were written.
     ///
     /// # Panics
-    /// If one of them is not taken: freeing twice would hand the same page to two owners.
+    /// If one of them is not used: a page freed twice could get two owners.
     pub fn release(&mut self, extent: Extent) {
         self.release_unwritten(extent);
         pieces(extent).for_each(|(at, from, count)| self.written[at as usize] |= mask(from, count));
     }
 
-    /// Marks pages as free that their owner did not write; those that were gaps before are gaps again.
+    /// Marks pages as free that their owner did not write. Pages that were gaps before are gaps again.
     ///
     /// # Panics
     /// As [`PageMap::release`].
@@ -196,8 +206,9 @@ impl PageMap {
         self.taken_pages -= u64::from(extent.pages);
     }
 
-    /// For ranges of taken pages that are about to be released: finds the units (of `unit` pages) that the release makes wholly free,
-    /// takes their free pages until then, and adds those to `released`. Returns the units, ascending.
+    /// Given ranges of used pages that are about to be released, finds the units (of `unit` pages) that become wholly
+    /// free by the release. Marks the free pages of these units as used until then, and adds them to `released`.
+    /// Returns the units, ascending.
     pub fn take_rest(&mut self, released: &mut Vec<Extent>, unit: u32) -> Vec<Extent> {
         if unit == 1 {
             released.sort_unstable();
@@ -226,7 +237,7 @@ impl PageMap {
         whole
     }
 
-    /// Of the units that hold a page of `extent`, those that are wholly free, ascending.
+    /// The wholly free units among those that contain a page of `extent`, ascending.
     pub fn freed_by(&self, extent: Extent, unit: u32) -> impl Iterator<Item = Extent> {
         let size = u64::from(unit);
         let units = extent.start.0 / size..extent.end().div_ceil(size);
@@ -234,7 +245,7 @@ impl PageMap {
         units.filter(|&unit| pieces(unit).all(|(at, from, count)| self.words[at as usize] & mask(from, count) == 0))
     }
 
-    /// Whether every page of `extent` is taken.
+    /// Whether every page of `extent` is used.
     pub fn is_taken(&self, extent: Extent) -> bool {
         extent.end() <= self.extents() * u64::from(EXTENT_PAGES)
             && pieces(extent).all(|(at, from, count)| {
@@ -243,7 +254,7 @@ impl PageMap {
             })
     }
 
-    /// Whether no page of `extent` is taken. Pages past the end of the map count as free.
+    /// Whether no page of `extent` is used. Pages beyond the end of the map count as free.
     pub fn is_free(&self, extent: Extent) -> bool {
         pieces(extent)
             .all(|(at, from, count)| self.words.get(at as usize).is_none_or(|word| word & mask(from, count) == 0))
@@ -265,15 +276,15 @@ impl PageMap {
     }
 }
 
-/// Cuts a page range at extent boundaries: (extent, first page in it, pages).
+/// Divides a page range at extent boundaries: (extent, first page in it, pages).
 fn pieces(extent: Extent) -> impl Iterator<Item = (u64, u32, u32)> {
     pieces_between(extent.start.0, extent.end())
 }
 
-/// As [`pieces`], of the pages from `start` to `end`.
+/// Like [`pieces`], for the pages from `start` to `end`.
 fn pieces_between(start: u64, end: u64) -> impl Iterator<Item = (u64, u32, u32)> {
     let size = u64::from(EXTENT_PAGES);
-    // No page, no piece: the first extent would else be rounded up to.
+    // An empty range has no pieces; rounding `end` up would give one if `start` is inside an extent.
     let last = if start == end { start / size } else { end.div_ceil(size) };
     (start / size..last).map(move |at| {
         let from = start.max(at * size);
@@ -315,7 +326,7 @@ mod tests {
         assert_eq!(map.alloc(3), Some(extent(0, 3)));
         assert_eq!(map.alloc(5), Some(extent(3, 5)));
         assert_eq!(map.alloc(70), Some(extent(32, 70)));
-        // What the large request left over of its last extent serves small ones.
+        // The rest of the last extent of the large request serves small requests.
         assert_eq!(map.alloc(25), Some(extent(102, 25)));
         assert_eq!(map.alloc(32 * 5), None);
         check(&map);
@@ -326,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn random_use_keeps_the_indexes_true() {
+    fn derived_indexes_stay_right_in_random_use() {
         let mut map = PageMap::default();
         let mut held: Vec<Extent> = Vec::new();
         let mut state = 7u64;
@@ -353,23 +364,23 @@ mod tests {
     }
 
     #[test]
-    fn alloc_gap_takes_only_what_occupies_space() {
+    fn alloc_gap_takes_only_pages_that_occupy_space() {
         let mut map = PageMap::default();
         map.grow(3);
         [extent(0, 30), extent(34, 4), extent(40, 4)].into_iter().for_each(|taken| assert!(map.take(taken)));
-        assert_eq!((map.gap_pages(), map.alloc_gap(1, 9)), (0, None), "nothing that is free was ever written");
+        assert_eq!((map.gap_pages(), map.alloc_gap(1, 9)), (0, None), "no free page was ever written");
         [extent(4, 6), extent(20, 2), extent(36, 2)].into_iter().for_each(|freed| map.release(freed));
         assert_eq!(map.gap_pages(), 10);
-        assert_eq!(map.alloc_gap(3, 5), Some(extent(4, 5)), "the longest that is wanted");
-        assert_eq!(map.alloc_gap(3, 5), None, "2 pages here and there");
+        assert_eq!(map.alloc_gap(3, 5), Some(extent(4, 5)), "the longest range within the limit");
+        assert_eq!(map.alloc_gap(3, 5), None, "the other gaps have 2 pages or less");
         assert_eq!(map.alloc_gap(1, 9), Some(extent(36, 2)), "the search goes on where it ended");
         assert_eq!(map.alloc_gap(2, 9), Some(extent(20, 2)));
         map.release_unwritten(extent(20, 2));
-        assert_eq!(map.gap_pages(), 3, "what the pages held before still occupies space");
+        assert_eq!(map.gap_pages(), 3, "the old contents still occupy space");
         map.punched(PageNo(16)..PageNo(24));
         assert_eq!((map.alloc_gap(1, 9), map.alloc_gap(1, 9), map.gap_pages()), (Some(extent(9, 1)), None, 0));
         check(&map);
-        // The whole range is free, and what was cut off is forgotten.
+        // Free everything. Extents that are cut off lose their gaps.
         [extent(0, 20), extent(22, 8), extent(34, 4), extent(40, 4)].into_iter().for_each(|freed| map.release(freed));
         map.shrink(3);
         map.grow(3);
@@ -378,13 +389,13 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_of_which_the_last_page_goes_is_taken_whole() {
+    fn take_rest_takes_the_free_pages_of_units_that_become_free() {
         let mut map = PageMap::default();
         map.grow(8);
         for taken in [extent(0, 40), extent(64, 4), extent(100, 96)] {
             assert!(map.take(taken));
         }
-        // Extents: 0 full, 1 and 2 in part, 3 in part, 4 and 5 full, 6 in part.
+        // Extents: 0 full, 1 to 3 partly used, 4 and 5 full, 6 partly used.
         let mut released = vec![extent(30, 10), extent(64, 4), extent(100, 64)];
         assert_eq!(map.take_rest(&mut released, 32), [extent(32, 32), extent(64, 32), extent(96, 32), extent(128, 32)]);
         assert!(map.is_taken(extent(32, 128)), "no page of them is allocated before the release");
@@ -397,12 +408,12 @@ mod tests {
         assert_eq!(freed(28, 10, 4), [extent(32, 4), extent(36, 4)]);
         assert_eq!(freed(0, 3, 1), []);
         let mut released = vec![extent(5, 12)];
-        assert_eq!(map.take_rest(&mut released, 8), [extent(8, 8)], "of the first and the last unit others are taken");
+        assert_eq!(map.take_rest(&mut released, 8), [extent(8, 8)], "other units stay in use");
         assert_eq!(released, [extent(5, 12)]);
     }
 
     #[test]
-    fn no_pages_are_all_taken() {
+    fn an_empty_extent_counts_as_taken() {
         let mut map = PageMap::default();
         map.grow(2);
         assert!(map.is_taken(extent(5, 0)) && map.is_taken(extent(32, 0)) && !map.is_taken(extent(65, 0)));
@@ -411,7 +422,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "freed twice")]
-    fn a_double_free_is_our_own_mistake() {
+    fn a_double_free_panics() {
         let mut map = PageMap::default();
         map.grow(1);
         let got = map.alloc(2).unwrap();

@@ -1,4 +1,4 @@
-//! Space: where blocks live in the one data file, and when their place may be used again.
+//! Space: the positions of blocks in the data file, and when freed pages may be reused.
 //!
 //! ```text
 //!  data file   | extent 0           | extent 1           | extent 2 …
@@ -8,17 +8,21 @@
 //!     └────────── never reached ──give_back──▶ free at once
 //! ```
 //!
-//! * The unit is the 4 KiB page; runs take whole extents of 32 pages, trunk nodes and large values take page ranges of
-//!   slab extents. One 32-bit map an extent says which pages are taken ([`map`]).
-//! * **Nothing that a checkpoint reaches is overwritten.** An extent that is dropped waits until two superblocks that
-//!   were cut after the drop are durable, so neither slot of the superblock can reach it ([`data::DataFile::free`]).
-//! * **No single fault takes a root**: two superblocks, and every block between them and the runs is written twice
-//!   ([`twin`]).
-//! * Who reaches an extent is decided by ownership in memory (the last `Arc` that names it frees it) and, on reopening,
-//!   by walking the roots ([`data::DataFile::mark`]): the map itself is not persisted, so it cannot disagree.
-//! * Every block carries a header whose checksum covers the store, the owner, the address and the kind ([`data`]), so a
-//!   stale, misdirected or foreign block never passes for the right one.
-//! * The file grows by a factor of 1.25 (`000 §5.1.1`), sparse; freed pages are punched out and a free tail is cut off.
+//! Invariants:
+//!
+//! * The unit is the 4 KiB page. Runs allocate whole extents of 32 pages; trunk nodes and large values allocate page
+//!   ranges in slab extents. A map of 32 bits for each extent records the used pages ([`map`]).
+//! * **Nothing that a checkpoint reaches is overwritten.** A freed extent waits until two superblocks are durable whose
+//!   checkpoints began after it was freed. Then neither superblock slot can reach it ([`data::DataFile::free`]).
+//! * **No single fault destroys a root**: there are two superblocks, and every block between them and the runs is
+//!   written twice ([`twin`]).
+//! * Ownership of an extent is decided in memory (dropping the last `Arc` that refers to it frees it) and, on
+//!   reopening, by walking the roots ([`data::DataFile::mark`]). The map itself is not persisted, so it cannot
+//!   contradict the roots.
+//! * Every block has a header with a checksum over the store, the owner, the address and the kind ([`data`]), so an
+//!   outdated, misdirected or foreign block fails its check.
+//! * The file grows by a factor of 1.25 (`000 §5.1.1`) and is sparse. Freed pages are punched out, and a free tail is
+//!   cut off.
 
 pub mod data;
 pub mod map;

@@ -1,14 +1,17 @@
-//! [`Prefetch`]: blocks that are read together before they are needed one after the other.
+//! [`Prefetch`]: reads blocks concurrently before they are needed one after the other.
 //!
 //! ```text
 //!   ask(addresses) ──▶ all reads in flight together ──▶ kept by address ──read_block──▶ checked and handed out, once
-//!                                                       not asked for, or not readable ──▶ read by itself
+//!                                                       not requested, or not readable ──▶ read by itself
 //! ```
 //!
-//! An opening walks a tree from parents to children. With each read by itself it waits for the disk once for every node; asked
-//! for together, all roots and all children of a node take little longer than one.
+//! Opening a store walks a tree from parents to children. If each block were read alone, the walk would wait for the
+//! disk at each node. Reading all roots, or all children of a node, concurrently takes little longer than reading one.
 //!
-//! Invariant: what comes out is what [`DataFile::read_block`] gives. A read that fails here is forgotten, and told when it is tried again.
+//! Steps: [`Prefetch::ask`] for several blocks, then [`Prefetch::read_block`] each of them.
+//!
+//! Invariant: the result is the same as that of [`DataFile::read_block`]. A failed prefetch is ignored; the error is
+//! reported when the block is read again. Source: [decision 0021](../../../../docs/decisions/0021-reads-in-flight.md).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,27 +20,28 @@ use super::data::{BlockKind, DataFile};
 use crate::base::{BlockAddr, OwnerId, PageNo, Result};
 use crate::device::{AlignedBuf, Read};
 
-/// Pages that are asked for at once.
+/// The most pages that one call of [`Prefetch::ask`] reads.
 const MOST_PAGES: u32 = 1024;
 
-/// Blocks of a data file, some of which were read already.
+/// A data file, and the blocks of it that were prefetched.
 pub struct Prefetch {
     data: Arc<DataFile>,
     blocks: HashMap<PageNo, AlignedBuf>,
 }
 
 impl Prefetch {
-    /// Nothing was asked for yet.
+    /// Creates an empty prefetch cache for a file.
     pub fn new(data: Arc<DataFile>) -> Prefetch {
         Prefetch { data, blocks: HashMap::new() }
     }
 
-    /// The file.
+    /// The data file.
     pub fn data(&self) -> &Arc<DataFile> {
         &self.data
     }
 
-    /// Reads blocks together and keeps them. What cannot be read is left out, and what is too much: a damaged parent may name anything.
+    /// Reads blocks concurrently and keeps them. Skips blocks that cannot be read, and blocks beyond [`MOST_PAGES`]
+    /// pages in total, because a damaged parent may refer to anything.
     pub fn ask(&mut self, addresses: &[BlockAddr]) {
         let mut reads = self.data.reads();
         let mut room = MOST_PAGES;
@@ -55,7 +59,7 @@ impl Prefetch {
         }
     }
 
-    /// A block, checked. It is handed out once.
+    /// Returns a checked block. A prefetched block is returned once and then read again.
     ///
     /// # Errors
     /// As [`DataFile::read_block`].
@@ -74,7 +78,7 @@ mod tests {
     use crate::device::mem::MemDevice;
 
     #[test]
-    fn blocks_are_those_that_the_file_holds_whether_asked_for_or_not() {
+    fn read_block_returns_the_same_blocks_with_and_without_prefetching() {
         let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();
         let block = |owner: u64, pages: u32| {
             let Extent { start: page, pages } = data.alloc(pages).unwrap();
@@ -92,11 +96,11 @@ mod tests {
         let reads = data.stats().reads;
         for (addr, owner) in blocks.iter().zip(1..) {
             assert_eq!(prefetch.read_block(*addr, OwnerId(owner), BlockKind::TrunkNode).unwrap()[100], owner as u8);
-            assert!(prefetch.read_block(*addr, OwnerId(99), BlockKind::TrunkNode).is_err(), "it is checked");
+            assert!(prefetch.read_block(*addr, OwnerId(99), BlockKind::TrunkNode).is_err(), "the owner is checked");
         }
-        assert_eq!(data.stats().reads - reads, 19 + 7, "twelve were there");
+        assert_eq!(data.stats().reads - reads, 19 + 7, "twelve blocks were prefetched");
         assert!(prefetch.read_block(outside, OwnerId(1), BlockKind::TrunkNode).is_err());
-        // A block of another length than was read is read anew.
+        // A prefetched block of another length is read again.
         let (long, short) = (blocks[1], BlockAddr { pages: 1, ..blocks[1] });
         assert!(long.pages > 1);
         prefetch.ask(&[short]);

@@ -1,18 +1,24 @@
-//! [`RangeSet`]: a set of numbers kept as maximal ranges. Free extents, live large values.
+//! [`RangeSet`]: a set of numbers stored as maximal ranges, for free extents and live large values.
+//!
+//! Steps: [`RangeSet::insert`] joins a range with its neighbours; [`RangeSet::remove`] splits the range that contains
+//! the removed one. Invariant: ranges are not empty, disjoint and not adjacent.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::base::{Extent, PageNo};
 
-/// A set of `u64`, stored as disjoint ranges that do not touch: start → length.
+/// A set of `u64`, stored as disjoint, non-adjacent ranges: start → length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
     ranges: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
-    /// Adds `start..start + len`, none of which may be in the set, and joins it with its neighbours.
+    /// Adds `start..start + len` and joins it with its neighbours.
+    ///
+    /// # Panics
+    /// If one of the numbers is in the set already.
     pub fn insert(&mut self, mut start: u64, mut len: u64) {
         if len == 0 {
             return;
@@ -34,7 +40,10 @@ impl RangeSet {
         self.ranges.insert(start, len);
     }
 
-    /// Removes `start..start + len`, all of which must be in the set.
+    /// Removes `start..start + len`.
+    ///
+    /// # Panics
+    /// If one of the numbers is not in the set.
     pub fn remove(&mut self, start: u64, len: u64) {
         if len == 0 {
             return;
@@ -61,13 +70,13 @@ impl RangeSet {
         self.ranges.range(..start + len).next_back().is_some_and(|(&at, &size)| at + size > start)
     }
 
-    /// The first place for `len` numbers in a row that are in the set and not in `avoid`.
+    /// The first position of `len` consecutive numbers that are in the set and not in `avoid`.
     pub fn first_fit_outside(&self, len: u64, avoid: Range<u64>) -> Option<u64> {
         self.ranges.iter().find_map(|(&start, &size)| {
             let end = start + size;
             let before = start..end.min(avoid.start);
             let after = start.max(avoid.end)..end;
-            // Without anything to avoid, the second is the whole range.
+            // If `avoid` is `0..0`, the second part is the whole range.
             [before, after].into_iter().find(|part| part.start + len <= part.end).map(|part| part.start)
         })
     }
@@ -82,7 +91,7 @@ impl RangeSet {
         self.ranges.iter().map(|(&start, &len)| (start, len))
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     pub fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -121,7 +130,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "in the set already")]
-    fn overlaps_are_our_own_mistake() {
+    fn inserting_an_overlapping_range_panics() {
         let mut set = RangeSet::default();
         set.insert(10, 5);
         set.insert(14, 2);

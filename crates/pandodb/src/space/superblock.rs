@@ -1,8 +1,11 @@
-//! The superblock: where a store begins.
+//! [`Superblock`]: the root of everything durable.
 //!
-//! Two slots, in pages 0 and 32 of the data file, written in turn: a checkpoint overwrites the older one, so that a torn
-//! write leaves the other. A store opens from the valid slot with the higher generation. Falling back to the older one
-//! is always safe: what it reaches is reused only after *both* slots have moved on, and its log is kept as long.
+//! There are two slots, in pages 0 and 32 of the data file. Steps of a checkpoint: write the superblock to the older
+//! slot and sync, so that a torn write leaves the other slot intact. Steps of an opening: read both slots and use the
+//! valid one with the higher generation.
+//!
+//! Invariant: using the older slot is always safe. The pages that it reaches are reused only after *both* slots were
+//! overwritten, and its log is kept as long.
 //!
 //! Persisted form, one page, little-endian:
 //!
@@ -18,10 +21,12 @@
 //!                                         4092  crc32c of bytes 0..4092
 //! ```
 //!
-//! The time is in seconds since 1970, 0 where it is not known. It is for people: nothing is decided by it.
+//! The time is in seconds since 1970, 0 if unknown. It is for display only; no decision depends on it.
 //!
-//! Incompatible flags, each set by the first superblock that needs it, and for good. Bit 0: runs may have compressed leaves. Bits 16 to 63
-//! each stand for an index type of the catalogue's keyspaces; the types name theirs.
+//! Incompatible flags are set by the first superblock that needs them and stay set. Bit 0: runs may have compressed
+//! leaves. Each of bits 16 to 63 represents an index type of the catalogue's keyspaces; the index types define theirs.
+//!
+//! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
 use super::Twin;
 use super::data::MAX_BLOCK_PAGES;
@@ -30,20 +35,21 @@ use crate::base::{BlockAddr, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, Se
 use crate::device::{AlignedBuf, File, read_exact_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
-/// The format that this version writes, and the newest that it reads.
+/// The format version that this build writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 3;
-/// Incompatible feature: runs may have compressed leaves ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
+/// Incompatible feature: runs may have compressed leaves
+/// ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
 pub const COMPRESSED_LEAVES: u64 = 1;
-/// The incompatible features that this version knows, without those of index types.
+/// The incompatible features that this build supports, without those of index types.
 pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES;
-/// The incompatible features that stand for index types.
+/// The incompatible features that represent index types.
 pub const INDEX_FEATURES: u64 = u64::MAX << 16;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
 
-/// Generations and identities stay below this: a writer has as many left.
+/// Generations and run ids are below this, so that a writer can increment them without a check.
 const MAX_COUNT: u64 = 1 << 62;
-/// Pages have smaller numbers: a file of 2^60 bytes.
+/// Page numbers are below this: a file of 2^60 bytes.
 const MAX_PAGE: u64 = 1 << 48;
 
 /// The root of everything durable.
@@ -53,32 +59,34 @@ pub struct Superblock {
     pub compatible: u64,
     /// Features that an older version may ignore if it only reads.
     pub read_only_compatible: u64,
-    /// Features that an older version must not meet.
+    /// Features because of which an older version must not open the store.
     pub incompatible: u64,
     /// The store's identity.
     pub store_id: StoreId,
-    /// Counts superblocks; the higher of two valid slots is the current one.
+    /// The number of this superblock. The valid slot with the higher generation is the current one.
     pub generation: u64,
     /// The log epoch of the opener that wrote this.
     pub epoch: u32,
-    /// Written by a clean close: the log ends exactly at `durable`.
+    /// Whether a clean close wrote this superblock. The log then ends exactly at `durable`.
     pub clean: bool,
-    /// The log was durable through here when this was written: if it ends before, it is damaged.
+    /// The log was durable up to this seqno when the superblock was written. A log that ends before it is damaged.
     pub durable: Seqno,
-    /// Every run and trunk node has a smaller identity.
+    /// Every run and trunk node has a smaller id.
     pub next_run_id: u64,
     /// The two copies of the catalogue; `pages == 0` in a store that has none yet.
     pub catalog: Twin,
     /// The length of the catalogue in bytes, without block header and padding.
     pub catalog_len: u64,
-    /// The generation of the superblock that first named this catalogue: the owner in its blocks' checksums.
+    /// The generation of the superblock that first referred to this catalogue: the owner in the checksums of its
+    /// blocks.
     pub catalog_generation: u64,
-    /// When this catalogue was written, in seconds since 1970 by the writer's clock; 0 where that is not known.
+    /// When this catalogue was written, in seconds since 1970 by the writer's clock; 0 if unknown.
     pub checkpointed_at: u64,
 }
 
 impl Superblock {
-    /// The owner in the checksums of the catalogue: a later superblock may still name it, so it is not its own generation.
+    /// The owner in the checksums of the catalogue. It differs from this superblock's generation if an earlier one
+    /// wrote the catalogue.
     pub fn catalog_owner(&self) -> OwnerId {
         OwnerId(self.catalog_generation)
     }
@@ -113,7 +121,7 @@ impl Superblock {
         page
     }
 
-    /// Decodes one slot's page.
+    /// Decodes the page of one slot.
     pub fn decode(page: &[u8]) -> Result<Superblock> {
         let bad = |offset, detail: String| Error::corruption("superblock", offset, detail);
         if page.len() != PAGE || &page[..8] != MAGIC {
@@ -164,12 +172,12 @@ impl Superblock {
             checkpointed_at,
         };
         if !superblock.is_bounded() {
-            return Err(bad(56, "a count or a place that no store has come to".into()));
+            return Err(bad(56, "a number, a page address or a length in it is out of bounds".into()));
         }
         Ok(superblock)
     }
 
-    /// Whether every count can be counted on, and every place can be in a file. The engine adds to them without looking.
+    /// Whether all numbers and addresses are in their bounds. The engine increments them without overflow checks.
     fn is_bounded(&self) -> bool {
         let place = |addr: &BlockAddr| {
             addr.page.0 < MAX_PAGE && self.catalog_len <= addr.bytes() as u64 && addr.pages <= MAX_BLOCK_PAGES
@@ -181,7 +189,7 @@ impl Superblock {
             && self.catalog.0.iter().all(place)
     }
 
-    /// Reads both slots of `file`, which is called `name` in errors.
+    /// Reads both slots of `file`. `name` is its name in errors.
     pub fn read_slots(file: &dyn File, name: &str) -> [Result<Superblock>; 2] {
         SLOTS.map(|slot| {
             let mut page = AlignedBuf::zeroed(1);
@@ -196,7 +204,7 @@ impl Superblock {
         })
     }
 
-    /// Whether either slot begins as superblocks do, or cannot be read: then a store was here, whatever became of it.
+    /// Whether a slot begins with the magic number or cannot be read. In both cases the file may contain a store.
     pub fn has_traces(file: &dyn File) -> bool {
         SLOTS.iter().any(|slot| {
             let mut page = AlignedBuf::zeroed(1);
@@ -207,7 +215,7 @@ impl Superblock {
         })
     }
 
-    /// The slot that its generation says.
+    /// The slot of its generation.
     pub(super) fn slot(&self) -> PageNo {
         SLOTS[if SeededBug::SuperblockSlotTwice.is_on() { 0 } else { (self.generation % 2) as usize }]
     }
@@ -251,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_store_has_come_to_is_refused() {
+    fn fields_out_of_bounds_are_refused() {
         let far = |page| Twin([BlockAddr { page: PageNo(page), pages: 2 }; 2]);
         let hostile = [
             Superblock { generation: u64::MAX, ..sample() },
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bit_matters() {
+    fn a_flip_of_any_bit_is_refused() {
         let mut page = sample().encode();
         for bit in 0..PAGE * 8 {
             page[bit / 8] ^= 1 << (bit % 8);

@@ -1,16 +1,18 @@
-//! [`Twin`]: a metadata block that is written twice, so that no single fault takes it.
+//! [`Twin`]: a metadata block that is written twice, so that no single fault destroys it.
 //!
 //! ```text
-//!   parent (superblock, catalogue, trunk node) ── names both ──▶ copy 0 … at least one extent apart … copy 1
-//!   read: the first copy that passes its checks        mend: reads both, writes a damaged one anew in its place
+//!   parent (superblock, catalogue, trunk node) ── refers to both ──▶ copy 0 … at least one extent apart … copy 1
+//!   read: the first copy that passes its checks              mend: reads both, rewrites a damaged one in place
 //! ```
 //!
-//! Everything on the way from the superblock to the runs is a twin: it is tiny beside the data, and all of the data
-//! hangs on it. The copies lie in extents that do not touch (where the disk has room for that), so that a bad region or
-//! a write that ran astray does not take both. They have the same body and their own checksums, which cover the page.
+//! Every block between the superblock and the runs is a twin. These blocks are small compared with the data, and all
+//! data is reached through them. The copies are in extents that are not adjacent (if the disk has enough room), so that
+//! a bad region or a misdirected write does not damage both. They have the same body, but each has its own checksum,
+//! which covers the page number.
 //!
-//! Mending in place is safe though a durable root reaches the copy: it is damaged already, and the other one is whole
-//! and not touched. If it fails or is torn, the copy stays damaged.
+//! Invariant: a single fault damages at most one copy. Repairing a copy in place is safe though a durable root reaches
+//! it: it is damaged already, and the intact copy is not touched. If the repair fails or is torn, the copy stays
+//! damaged. Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
 
 use super::data::{BLOCK_HEADER, BlockKind, DataFile};
 use super::prefetch::Prefetch;
@@ -18,15 +20,15 @@ use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Extent, OwnerId, PAGE, Result};
 use crate::device::AlignedBuf;
 
-/// Where the two copies of a metadata block are. Both have the same length.
+/// The addresses of the two copies of a metadata block. Both have the same length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Twin(pub [BlockAddr; 2]);
 
 impl Twin {
-    /// Writes `body` behind a block header, twice. Not durable before the next sync.
+    /// Writes `body` after a block header, twice. Not durable before the next sync.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error; nothing stays allocated then.
+    /// [`crate::Error::DiskFull`] or an I/O error. Nothing stays allocated in this case.
     pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<Twin> {
         let pages = (BLOCK_HEADER + body.len()).div_ceil(PAGE) as u32;
         let first = data.alloc(pages)?;
@@ -45,19 +47,19 @@ impl Twin {
         Ok(twin)
     }
 
-    /// The block: the first copy that is whole.
+    /// Returns the first copy that passes its checks.
     ///
     /// # Errors
-    /// What is wrong with the first copy, if the second is damaged, too.
+    /// The error of the first copy, if the second is damaged too.
     pub fn read(&self, blocks: &mut Prefetch, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let mut copy = |addr| blocks.read_block(addr, owner, kind);
         copy(self.0[0]).or_else(|first| copy(self.0[1]).map_err(|_| first))
     }
 
-    /// As [`Twin::read`], but reads both copies, and writes one that is damaged anew from the other.
+    /// Like [`Twin::read`], but reads both copies, and rewrites a damaged one from the intact one.
     ///
     /// # Errors
-    /// As [`Twin::read`]. A copy that cannot be written stays as it is: nothing depends on it yet.
+    /// As [`Twin::read`]. A failure to rewrite a copy is ignored, because the intact copy is enough.
     pub fn mend(&self, blocks: &mut Prefetch, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let [first, second] = self.0.map(|addr| blocks.read_block(addr, owner, kind));
         let (whole, damaged) = match (first, second) {
@@ -78,21 +80,21 @@ impl Twin {
         self.0.map(|addr| Extent { start: addr.page, pages: addr.pages })
     }
 
-    /// What both copies take of the disk.
+    /// The bytes of both copies on disk.
     fn bytes(&self) -> u64 {
         self.0.iter().map(|addr| addr.bytes() as u64).sum()
     }
 
-    /// Lets go of both copies; see [`DataFile::free`].
+    /// Frees both copies; see [`DataFile::free`].
     pub fn free(&self, data: &DataFile) {
         data.twin_bytes.fetch_sub(self.bytes(), Relaxed);
         self.extents().into_iter().for_each(|extent| data.free(extent));
     }
 
-    /// Marks both copies as reached; see [`DataFile::mark`].
+    /// Marks both copies as used; see [`DataFile::mark`].
     ///
     /// # Errors
-    /// [`crate::Error::Corruption`] if the pages are beyond the file or belong to something else.
+    /// [`crate::Error::Corruption`] if the pages are beyond the file or are marked already.
     pub fn mark(&self, data: &DataFile) -> Result<()> {
         self.extents().into_iter().try_for_each(|extent| data.mark(extent))?;
         data.twin_bytes.fetch_add(self.bytes(), Relaxed);
@@ -119,20 +121,20 @@ mod tests {
     }
 
     #[test]
-    fn the_copies_lie_apart() {
+    fn the_copies_are_at_least_an_extent_apart() {
         for len in [10, 5_000, 40 * PAGE, 100 * PAGE] {
             let (data, _) = sample(3);
             for _ in 0..20 {
                 let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
                 let size = u64::from(EXTENT_PAGES);
                 let [a, b] = twin.extents().map(|extent| (extent.start.0 / size, extent.end().div_ceil(size)));
-                assert!(a.1 < b.0 || b.1 < a.0, "{twin:?}: a whole extent lies between");
+                assert!(a.1 < b.0 || b.1 < a.0, "{twin:?}: a whole extent is between the copies");
             }
         }
     }
 
     #[test]
-    fn either_copy_serves_and_a_damaged_one_is_mended() {
+    fn either_copy_can_be_read_and_a_damaged_one_is_repaired() {
         for hit in 0..2 {
             let (data, twin) = sample(5_000);
             damage(&data, twin.0[hit]);
@@ -144,7 +146,7 @@ mod tests {
             assert_eq!(
                 twin.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(),
                 [9; 5_000],
-                "the mended copy serves"
+                "the repaired copy can be read"
             );
             damage(&data, twin.0[hit]);
             assert!(twin.read(blocks, OWNER, BlockKind::TrunkNode).is_err());

@@ -1,4 +1,4 @@
-//! Keys, values, ranges, snapshots, batches, operators.
+//! Conformance of keys, values, ranges, snapshots, batches, operators.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ fn order_is_bytewise_from_both_ends() {
 }
 
 #[test]
-fn sizes_up_to_the_limits() {
+fn keys_and_values_work_up_to_the_size_limits() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         let long = vec![b'k'; 65_535];
@@ -68,7 +68,7 @@ fn sizes_up_to_the_limits() {
 }
 
 #[test]
-fn prefixes_and_range_deletes_at_the_edges() {
+fn prefixes_and_range_deletes_work_at_extreme_keys() {
     each(|case| {
         let (_device, _store, ks) = case.fresh();
         let all: [&[u8]; 7] = [b"\0", b"a", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff\x01"];
@@ -88,7 +88,7 @@ fn prefixes_and_range_deletes_at_the_edges() {
 }
 
 #[test]
-fn snapshots_stand_still() {
+fn snapshots_do_not_change() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         (0..300u32).for_each(|i| ks.put(i.to_be_bytes(), "old").unwrap());
@@ -110,7 +110,7 @@ fn snapshots_stand_still() {
 }
 
 #[test]
-fn batches_are_whole_and_in_order() {
+fn batches_are_atomic_and_applied_in_order() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         let counters = store.keyspace_with("c", case.options().merge(pandodb::AddI64)).unwrap();
@@ -140,7 +140,7 @@ fn batches_are_whole_and_in_order() {
 }
 
 #[test]
-fn a_batch_serves_again_and_again() {
+fn a_batch_can_be_reused_after_a_commit() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         let other = store.keyspace_with("other", case.options()).unwrap();
@@ -159,7 +159,7 @@ fn a_batch_serves_again_and_again() {
         assert!(ks.get("same").unwrap().unwrap() == 48u32.to_be_bytes());
         assert!(!ks.contains("dropped").unwrap());
         store.settle().unwrap();
-        assert!(store.verify().unwrap().is_clean(), "pages of large values are owned by who committed them, or free");
+        assert!(store.verify().unwrap().is_clean(), "pages of large values belong to a commit or are free");
     });
 }
 
@@ -198,7 +198,7 @@ fn a_batch_keeps_its_operations_if_nothing_was_applied_and_only_then() {
 }
 
 #[test]
-fn a_batch_is_bounded_and_its_error_says_so() {
+fn a_batch_over_the_limit_is_refused_with_the_limit() {
     let (_device, store, ks) = crate::CASES[1].fresh();
     let mut batch = store.batch();
     let value = vec![0; 64 << 10];
@@ -211,7 +211,7 @@ fn a_batch_is_bounded_and_its_error_says_so() {
     let before = (batch.len(), batch.bytes());
     batch.put(&small, "one more", &value);
     batch.put(&ks, "and", "another");
-    assert_eq!((batch.len(), batch.bytes()), before, "what is refused is not in the batch");
+    assert_eq!((batch.len(), batch.bytes()), before, "a refused operation is not in the batch");
     let error = batch.commit(Durability::Buffered).unwrap_err();
     assert!(matches!(&error, Error::InvalidArgument { detail } if detail.contains("134217728 bytes")), "{error}");
     assert!(!small.contains(0u32.to_be_bytes()).unwrap());
@@ -236,7 +236,7 @@ fn every_write_has_a_form_with_a_durability() {
 
 #[test]
 fn operators_fold_before_and_after_compactions() {
-    /// An operator, its operands in order, and what they come to.
+    /// An operator, its operands in order, and their result.
     type Case = (&'static str, &'static [&'static [u8]], &'static [u8]);
     let table: [Case; 7] = [
         ("add_u64", &[&[1, 0, 0, 0, 0, 0, 0, 0], &[255, 1, 0, 0, 0, 0, 0, 0]], &[0, 2, 0, 0, 0, 0, 0, 0]),
@@ -259,7 +259,7 @@ fn operators_fold_before_and_after_compactions() {
         }
         let adder = store.open_keyspace("add_u64").unwrap().unwrap();
         assert!(matches!(adder.merge("k", "short"), Err(Error::InvalidArgument { .. })));
-        // A value that is no number would count as 0: the counter would start again without a word.
+        // A value that is not a number would count as 0: the counter would silently restart.
         for name in ["add_u64", "add_i64"] {
             let ks = store.open_keyspace(name).unwrap().unwrap();
             let refused = ks.put("k", "100").unwrap_err();
@@ -276,7 +276,7 @@ fn operators_fold_before_and_after_compactions() {
     });
 }
 
-/// Joins with a comma; panics on `boom`.
+/// Joins operands with a comma. Panics on `boom`.
 pub struct Joiner;
 
 impl MergeOperator for Joiner {
@@ -287,17 +287,17 @@ impl MergeOperator for Joiner {
         if operand.is_empty() { Err("an operand has bytes".into()) } else { Ok(()) }
     }
     fn validate_value(&self, value: &[u8]) -> Result<(), String> {
-        assert!(value != b"boom", "asked for it");
+        assert!(value != b"boom", "a panic that the test provokes");
         if value.ends_with(b",") { Err("a list does not end with a comma".into()) } else { Ok(()) }
     }
     fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
-        assert!(!operands.contains(&&b"boom"[..]), "asked for it");
+        assert!(!operands.contains(&&b"boom"[..]), "a panic that the test provokes");
         Some(base.into_iter().chain(operands.iter().copied()).collect::<Vec<_>>().join(&b','))
     }
 }
 
 #[test]
-fn a_users_operator_is_contained_and_remembered() {
+fn failures_of_a_users_operator_are_contained_and_its_name_is_stored() {
     each(|case| {
         let (device, store, _) = case.fresh();
         let ks = store.keyspace_with("j", case.options().merge(Joiner)).unwrap();

@@ -1,7 +1,7 @@
-//! What every index must do, whatever it is: one suite over one table.
+//! The behaviour of every index: one suite over one table of configurations.
 //!
-//! A new index joins by one line in [`CASES`]. Each test runs for every case on a fresh store and names the case when it
-//! fails.
+//! A new index is tested by adding a line to [`CASES`]. Each test runs for every case on a fresh store. A failing test
+//! prints the case.
 
 mod data;
 mod ranges;
@@ -21,15 +21,15 @@ pub struct Case {
     pub memtable_bytes: usize,
     /// Background threads.
     pub threads: usize,
-    /// Which form of it.
+    /// Paper mode or product mode.
     pub mode: Mode,
-    /// How the bottom of it is stored.
+    /// The compression of its bottom runs.
     pub compression: Compression,
-    /// In a directory, read like this; else in memory.
+    /// In a directory, read in this way; `None`: in memory.
     pub io: Option<Io>,
 }
 
-/// What a store is in.
+/// The device of a store.
 pub struct Place {
     device: Arc<dyn Device>,
     _directory: Option<tempfile::TempDir>,
@@ -54,7 +54,7 @@ pub const CASES: &[Case] = &[
     Case { memtable_bytes: 4 << 10, index: "cola:growth=8,filters=quotient", compression: Compression::Lz4, ..STBE },
 ];
 
-/// The tree, to be configured.
+/// The defaults of the cases.
 const STBE: Case = Case {
     index: "stbe:fanout=3",
     memtable_bytes: 8 << 10,

@@ -1,4 +1,4 @@
-//! Iterators: keys alone, both ends, seeks.
+//! Conformance of iterators: keys without values, both ends, seeks.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -7,7 +7,7 @@ use pandodb::{Keyspace, Range};
 
 use crate::{each, keys};
 
-/// Numbers that are always the same.
+/// Pseudorandom numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -21,7 +21,7 @@ fn key(number: u64) -> [u8; 4] {
     u32::try_from(number).expect("small").to_be_bytes()
 }
 
-/// Some keys in runs and memtables, among deleted ones.
+/// Fills a keyspace with keys in runs and memtables and deletes some of them. Returns the model.
 fn fill(keyspace: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut model = BTreeMap::new();
     for round in 0..3u8 {
@@ -42,7 +42,7 @@ fn fill(keyspace: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
     model
 }
 
-/// What an iterator is to give: what lies between its ends.
+/// The keys that an iterator must return: those between its ends.
 struct Expected<'a> {
     all: &'a BTreeMap<Vec<u8>, Vec<u8>>,
     bounds: (Bound<Vec<u8>>, Bound<Vec<u8>>),
@@ -57,7 +57,7 @@ impl Expected<'_> {
         self.all.keys().filter(asked).filter(left)
     }
 
-    /// Takes one off.
+    /// Takes one entry from an end of the iterator and compares it with the model.
     fn step(&mut self, range: &mut Range, backward: bool, what: &str) {
         let got = if backward { range.next_back() } else { range.next() };
         let got = got.map(|item| item.expect("readable").0.to_vec());
@@ -72,7 +72,7 @@ impl Expected<'_> {
 }
 
 #[test]
-fn a_seek_goes_on_where_it_was_told_to_from_both_ends() {
+fn seeks_move_either_end_of_an_iterator() {
     each(|case| {
         let (_device, _store, ks) = case.fresh();
         let model = fill(&ks);
@@ -98,7 +98,7 @@ fn a_seek_goes_on_where_it_was_told_to_from_both_ends() {
                         range.seek_back(&sought);
                         expected.to = Bound::Included(sought);
                     }
-                    // A little further on, in the block at hand.
+                    // Seek a few entries forward, usually within the current block.
                     2 => {
                         let next: Option<Vec<u8>> = expected.left().nth(3).cloned();
                         let Some(next) = next else { continue };
@@ -117,7 +117,7 @@ fn a_seek_goes_on_where_it_was_told_to_from_both_ends() {
 }
 
 #[test]
-fn an_iterator_that_ended_goes_on_after_a_seek_and_sees_what_it_saw() {
+fn an_ended_iterator_continues_after_a_seek_with_the_same_snapshot() {
     each(|case| {
         let (_device, _store, ks) = case.fresh();
         (0..100).for_each(|number| ks.put(key(number), "before").unwrap());
@@ -140,7 +140,7 @@ fn an_iterator_that_ended_goes_on_after_a_seek_and_sees_what_it_saw() {
 }
 
 #[test]
-fn keys_come_without_their_values() {
+fn key_iterators_do_not_read_values() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         let model = fill(&ks);
@@ -163,7 +163,7 @@ fn keys_come_without_their_values() {
 }
 
 #[test]
-fn first_and_last_are_those_that_have_a_value() {
+fn first_and_last_are_keys_with_a_value() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         assert!(ks.first_key_value().unwrap().is_none() && ks.last_key_value().unwrap().is_none());

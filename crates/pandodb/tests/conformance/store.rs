@@ -1,4 +1,4 @@
-//! Keyspaces, opening and closing, locks, errors.
+//! Conformance of keyspaces, opening and closing, locks, errors.
 
 use pandodb::{AddU64, Durability, Error, IndexOptions, KeyspaceOptions, Store};
 
@@ -31,14 +31,14 @@ fn keyspaces_remember_their_options() {
         let info = store.keyspaces().into_iter().find(|info| info.name == "large").unwrap();
         assert_eq!(info.blob_threshold, 100);
         store.keyspace_with("large", large()).unwrap();
-        store.keyspace_with("large", case.options()).expect("none was asked for");
+        store.keyspace_with("large", case.options()).expect("no threshold was given");
         let refused = store.keyspace_with("large", case.options().blob_threshold(101)).unwrap_err();
         assert!(matches!(&refused, Error::InvalidArgument { detail } if detail.contains("100 bytes")), "{refused}");
     });
 }
 
 #[test]
-fn a_dropped_keyspace_gives_its_space_back() {
+fn dropping_a_keyspace_frees_its_space() {
     each(|case| {
         let (_device, store, ks) = case.fresh();
         let before = store.stats().unwrap().disk_bytes;
@@ -60,7 +60,7 @@ fn a_dropped_keyspace_gives_its_space_back() {
 }
 
 #[test]
-fn one_writer_or_many_readers() {
+fn a_store_has_one_writer_or_many_readers() {
     each(|case| {
         let (device, store, ks) = case.fresh();
         ks.put("k", "v").unwrap();
@@ -86,7 +86,7 @@ fn one_writer_or_many_readers() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused() {
+fn invalid_arguments_are_refused() {
     each(|case| {
         let (device, store, ks) = case.fresh();
         assert!(matches!(case.builder(&device).log_streams(99).open(), Err(Error::InvalidArgument { .. })));
@@ -95,7 +95,7 @@ fn arguments_that_make_no_sense_are_refused() {
         let mut batch = other.batch();
         batch.put(&ks, "k", "v");
         assert!(matches!(batch.commit(Durability::Buffered), Err(Error::InvalidArgument { .. })));
-        assert!(store.batch().commit(Durability::Synced).is_ok(), "an empty batch is nothing to do");
+        assert!(store.batch().commit(Durability::Synced).is_ok(), "an empty batch is committed");
         assert!(!ks.contains("k").unwrap());
     });
     let dir = tempfile::tempdir().unwrap();

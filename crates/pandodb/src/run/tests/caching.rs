@@ -1,4 +1,4 @@
-//! What of a run comes into the pool, when, and for how long.
+//! Tests of caching: which blocks of a run enter the pool, when, and when they leave it.
 
 use super::*;
 use crate::base::PAGE;
@@ -7,7 +7,7 @@ use crate::device::AlignedBuf;
 use crate::pool::Keep;
 use crate::space::BlockKind;
 
-/// A run with tens of inner blocks and pages of its filter.
+/// A run with tens of inner and filter blocks.
 fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
     let mut builder = RunBuilder::new(bench.data.clone(), OwnerId(id), 8 << 20);
     if cached {
@@ -20,7 +20,7 @@ fn large(bench: &Bench, id: u64, cached: bool) -> Arc<RunSlice> {
     bench.open(builder.finish().unwrap().unwrap())
 }
 
-/// Looks for the key of a number: whether it was found.
+/// Looks up the key of a number. Returns whether it was found.
 fn probe(slice: &RunSlice, i: u64) -> bool {
     let key = format!("user{i:060}").into_bytes();
     let mut probe = RunProbe::new(crate::base::key_hash(&key));
@@ -34,26 +34,26 @@ fn probe(slice: &RunSlice, i: u64) -> bool {
     }
 }
 
-/// Blocks above the leaves.
+/// The number of pages above the leaves.
 fn above(slice: &RunSlice) -> u64 {
     let above = slice.run().meta().above_leaves();
     above.end - above.start
 }
 
 #[test]
-fn blocks_above_the_leaves_come_together() {
+fn blocks_above_the_leaves_are_read_in_groups() {
     let bench = Bench::new();
     let slice = large(&bench, 1, false);
     assert!(above(&slice) > 20, "{}", above(&slice));
     let before = bench.data.stats().reads;
-    (0..2_000).for_each(|i| assert!(!probe(&slice, i * 60 + 1), "a key that is not there"));
+    (0..2_000).for_each(|i| assert!(!probe(&slice, i * 60 + 1), "the key does not exist"));
     let reads = bench.data.stats().reads - before;
     let leaves = slice.run().false_positives();
     assert!(reads.saturating_sub(leaves) <= 6, "{reads} reads, {leaves} of leaves");
 }
 
 #[test]
-fn a_full_pool_is_not_filled_with_neighbours() {
+fn neighbours_are_not_read_into_a_full_pool() {
     let bench = Bench { pool: Arc::new(Pool::new(16 * (PAGE + 224))), ..Bench::new() };
     let slice = large(&bench, 1, false);
     let leaf = AlignedBuf::zeroed(1);
@@ -67,11 +67,11 @@ fn a_full_pool_is_not_filled_with_neighbours() {
 }
 
 #[test]
-fn a_damaged_neighbour_hurts_nobody() {
+fn a_damaged_neighbour_does_not_fail_the_requested_block() {
     let bench = Bench::new();
     let slice = large(&bench, 1, false);
     let meta = slice.run().meta().clone();
-    // A page of the filter and one of the inner blocks that stand beside the root.
+    // Damage a page of the filter and an inner block that is read together with the root.
     for position in [meta.filter.first + 1, meta.leaf_pages] {
         let addr = slice.run().address(position, 1).unwrap();
         bench.data.write(addr.page, AlignedBuf::from_bytes(&[0x5a; PAGE])).unwrap();
@@ -79,7 +79,7 @@ fn a_damaged_neighbour_hurts_nobody() {
     let root = slice.run().load(meta.root, BlockKind::RunInner).unwrap();
     assert_eq!(root.len(), meta.root.bytes());
     let bad = slice.run().address(meta.leaf_pages, 1).unwrap();
-    assert!(slice.run().load(bad, BlockKind::RunInner).unwrap_err().is_corruption(), "asked for, it is reported");
+    assert!(slice.run().load(bad, BlockKind::RunInner).unwrap_err().is_corruption(), "damage is reported");
     let page = slice.run().address(meta.filter.first, 1).unwrap();
     slice.run().load(page, BlockKind::RunFilter).unwrap();
     let bad = slice.run().address(meta.filter.first + 1, 1).unwrap();
@@ -87,7 +87,7 @@ fn a_damaged_neighbour_hurts_nobody() {
 }
 
 #[test]
-fn what_was_just_written_is_not_read_back_and_goes_with_its_run() {
+fn written_blocks_are_cached_and_leave_the_pool_with_their_run() {
     let bench = Bench::new();
     let slice = large(&bench, 1, true);
     let before = bench.data.stats().reads;
@@ -98,5 +98,5 @@ fn what_was_just_written_is_not_read_back_and_goes_with_its_run() {
     assert!(blocks >= above(&slice), "{blocks}");
     let left = blocks - above(&slice);
     drop(slice);
-    assert_eq!(bench.pool.stats().blocks, left, "but for leaves, which age");
+    assert_eq!(bench.pool.stats().blocks, left, "only leaves stay, until they are evicted");
 }

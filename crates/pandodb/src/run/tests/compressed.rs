@@ -1,4 +1,4 @@
-//! Runs whose leaves are compressed: the same messages, in fewer pages; and what becomes of data that cannot be.
+//! Tests of runs with compressed leaves: the same messages in fewer pages; incompressible data; damage.
 
 use super::*;
 use crate::base::{EntryBlock, PAGE};
@@ -16,7 +16,7 @@ impl Bench {
     }
 }
 
-/// The same messages with values of which the second half is zeros.
+/// The same messages; the second half of each value is zeros.
 fn halved(mut messages: Vec<Message>) -> Vec<Message> {
     for message in messages.iter_mut().filter(|message| message.kind != Kind::BlobPut) {
         let half = message.value.len() / 2;
@@ -25,7 +25,7 @@ fn halved(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// Rows of 100 bytes, by a number of how many of these are zeros.
+/// Rows of 100 bytes, of which the last `zeros(i)` bytes of row `i` are zeros.
 fn rows(count: u64, zeros: impl Fn(u64) -> usize) -> Vec<Message> {
     let mut random = Random(count);
     let row = |i: u64| {
@@ -36,8 +36,8 @@ fn rows(count: u64, zeros: impl Fn(u64) -> usize) -> Vec<Message> {
     (0..count).map(row).collect()
 }
 
-/// Groups of one key below and above the longest compressed leaf, one in two leaves; values around the lengths that matter; all among
-/// rows that pack well.
+/// Groups of messages of one key shorter and longer than the longest compressed leaf, one of them in two leaves; values
+/// around the limits of lengths; all among rows that compress well.
 fn crowded() -> Vec<Message> {
     let mut messages = rows(600, |_| 60);
     let (mut seqno, mut random) = (1 << 20, Random(9));
@@ -60,7 +60,7 @@ fn crowded() -> Vec<Message> {
     sorted(messages)
 }
 
-/// The leaves of a run as they are stored: where, how long, and whether compressed.
+/// The leaves of a run as they are stored: address, and whether compressed.
 fn stored(bench: &Bench, meta: &RunMeta) -> Vec<(BlockAddr, bool)> {
     let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone());
     let (mut at, mut out) = (0, Vec::new());
@@ -74,7 +74,7 @@ fn stored(bench: &Bench, meta: &RunMeta) -> Vec<(BlockAddr, bool)> {
     out
 }
 
-/// Everything that reads a run finds what was pushed.
+/// Checks that each way to read a run returns the messages that were pushed.
 fn reads_as(bench: &Bench, meta: RunMeta, messages: &[Message]) {
     let slice = bench.open(meta);
     slice.run().verify(&mut |kind, checked| assert!(checked.is_ok(), "{kind:?}: {checked:?}"));
@@ -103,7 +103,7 @@ fn reads_as(bench: &Bench, meta: RunMeta, messages: &[Message]) {
 }
 
 #[test]
-fn what_was_pushed_is_read_in_fewer_pages() {
+fn compressed_runs_return_the_same_messages_from_fewer_pages() {
     let cases = [
         rows(3_000, |_| 50),
         halved(random_messages(2, 3_000, 4, 120)),
@@ -125,20 +125,21 @@ fn what_was_pushed_is_read_in_fewer_pages() {
 }
 
 #[test]
-fn what_fills_whole_pages_fills_them() {
+fn compressed_leaves_fill_whole_pages() {
     let bench = Bench::new();
     let messages = rows(40_000, |_| 50);
     let plain = bench.build_as(1, &messages, Compression::None);
     let packed = bench.build_as(2, &messages, Compression::Lz4);
     let leaves = stored(&bench, &packed);
-    // The first is full, the last as long as it comes; all others take two pages of nearly three.
+    // The first leaf is gathered to the full size, the last has what remains; all others compress to two nearly full
+    // pages.
     let of_two = leaves.iter().filter(|(addr, compressed)| *compressed && addr.pages == 2).count();
     assert!(of_two * 100 >= leaves.len() * 98, "{of_two} of {}", leaves.len());
     assert!(packed.leaf_pages * 100 <= plain.leaf_pages * 65, "{} of {}", packed.leaf_pages, plain.leaf_pages);
 }
 
 #[test]
-fn what_cannot_be_compressed_is_stored_as_ever() {
+fn incompressible_messages_are_stored_in_ordinary_leaves() {
     let messages = [rows(4_000, |_| 0), random_messages(8, 700, 2, 2_000), rows(20, |_| 100)];
     for messages in messages {
         let (one, other) = (Bench::new(), Bench::new());
@@ -148,29 +149,29 @@ fn what_cannot_be_compressed_is_stored_as_ever() {
         assert!(stored(&other, &tried).iter().all(|(_, compressed)| !compressed));
         for extent in &plain.extents {
             let addr = BlockAddr { page: extent.start, pages: extent.pages };
-            assert!(one.data.read(addr).unwrap()[..] == other.data.read(addr).unwrap()[..], "another byte");
+            assert!(one.data.read(addr).unwrap()[..] == other.data.read(addr).unwrap()[..], "the blocks differ");
         }
-        assert_eq!(other.data.features(), 0, "nothing that an older build could not read");
+        assert_eq!(other.data.features(), 0, "an older build can read the file");
         reads_as(&other, tried, &messages);
     }
 }
 
 #[test]
-fn a_run_of_both_kinds_is_one_run() {
+fn a_run_may_have_compressed_and_ordinary_leaves() {
     let bench = Bench::new();
-    // Long stretches that pack well, badly and not at all.
+    // Long sequences of rows that compress well, badly and not at all.
     let messages = rows(20_000, |i| [50, 0, 100, 20][(i / 1_500) as usize % 4]);
     let meta = bench.build_as(1, &messages, Compression::Lz4);
     let leaves = stored(&bench, &meta);
     let compressed = leaves.iter().filter(|leaf| leaf.1).count();
     assert!(compressed > 30 && leaves.len() - compressed > 200, "{compressed} of {}", leaves.len());
-    assert!(leaves.iter().all(|(addr, compressed)| *compressed || addr.pages == 1), "a long leaf as it is");
+    assert!(leaves.iter().all(|(addr, compressed)| *compressed || addr.pages == 1), "ordinary leaves have one page");
     assert_ne!(bench.data.features(), 0);
     reads_as(&bench, meta, &messages);
 }
 
 #[test]
-fn the_pool_holds_and_charges_what_was_unpacked() {
+fn the_pool_holds_and_charges_uncompressed_leaves() {
     let bench = Bench::new();
     let messages = rows(2_000, |_| 100);
     let meta = bench.build_as(1, &messages, Compression::Lz4);
@@ -181,16 +182,16 @@ fn the_pool_holds_and_charges_what_was_unpacked() {
     let block = slice.run().load(addr, BlockKind::RunLeaf).unwrap();
     assert!(block.pages() == 4 && addr.pages == 1 && stored_pages(&block) == 1, "{block:?} {addr:?}");
     let after = (bench.pool.stats().bytes, bench.data.stats().read_bytes);
-    assert!(after.0 - before.0 >= 4 * PAGE as u64, "charged as it lies in memory");
-    assert_eq!(after.1 - before.1, PAGE as u64, "read as it lies on disk");
-    // A cursor takes it from there, in both directions.
+    assert!(after.0 - before.0 >= 4 * PAGE as u64, "charged with its size in memory");
+    assert_eq!(after.1 - before.1, PAGE as u64, "read with its size on disk");
+    // A cursor takes the leaf from the pool, in both directions.
     let reads = bench.data.stats().reads;
     let range = KeyRange::new(messages[3].key.clone(), messages[9].key.clone());
     for reverse in [false, true] {
         assert!(scan(&slice, &range, reverse, ReadAhead::Scan) == expected(&messages, &range, reverse));
     }
     assert_eq!(bench.data.stats().reads, reads);
-    // Another length than the leaf's is a bad reference.
+    // A reference with another length than the leaf's is damaged.
     let wrong = BlockAddr { pages: 4, ..addr };
     assert!(slice.run().load(wrong, BlockKind::RunLeaf).unwrap_err().is_corruption());
 }
@@ -200,7 +201,7 @@ fn small_leaf() -> Vec<u8> {
     let mut leaf = LeafBuilder::default();
     rows(80, |_| 70).iter().for_each(|message| leaf.add(&message.entry()));
     let mut compressor = Compressor::default();
-    let pages = compressor.compress(&leaf, 3, slots::CONTINUED).expect("it is worth it");
+    let pages = compressor.compress(&leaf, 3, slots::CONTINUED).expect("the leaf compresses well");
     let mut block = vec![0xaa; pages as usize * PAGE];
     compressor.fill(&mut block);
     block[..16].fill(0);
@@ -209,7 +210,7 @@ fn small_leaf() -> Vec<u8> {
 }
 
 #[test]
-fn no_byte_of_a_compressed_leaf_can_do_harm() {
+fn changed_bytes_of_a_compressed_leaf_cause_no_panic_and_no_large_allocation() {
     let sound = small_leaf();
     let mut leaf = Vec::new();
     unpack(&sound, &mut leaf).unwrap();
@@ -242,7 +243,7 @@ fn no_byte_of_a_compressed_leaf_can_do_harm() {
 }
 
 #[test]
-fn damage_to_a_compressed_leaf_is_named_and_costs_that_leaf() {
+fn damage_to_a_compressed_leaf_is_reported_and_loses_that_leaf_only() {
     let bench = Bench::new();
     let messages = rows(900, |_| 60);
     let meta = bench.build_as(1, &messages, Compression::Lz4);
@@ -296,12 +297,12 @@ fn damage_to_a_compressed_leaf_is_named_and_costs_that_leaf() {
 }
 
 #[test]
-fn a_kind_that_does_not_match_is_no_leaf() {
+fn a_compressed_leaf_marked_as_uncompressed_is_reported_as_damage() {
     let bench = Bench::new();
     let messages = rows(900, |_| 60);
     let meta = bench.build_as(1, &messages, Compression::Lz4);
     let (addr, _) = stored(&bench, &meta)[0];
-    // What is stored says that it is a leaf as it is.
+    // Mark the stored bytes of a compressed leaf as an uncompressed one.
     let mut block = bench.data.read(addr).unwrap();
     bench.data.seal_block(&mut block, addr, meta.id, BlockKind::RunLeaf);
     bench.data.write(addr.page, block).unwrap();

@@ -1,4 +1,5 @@
-//! Damaged and hostile bytes: an error or the same answer, never a panic and never another answer.
+//! Tests with damaged and malicious bytes: readers return an error or the right answer. They never panic and never
+//! return a wrong answer.
 
 use super::leaf::LeafBuilder;
 use super::*;
@@ -26,7 +27,7 @@ fn small_run() -> (Bench, Vec<Message>, RunMeta) {
 }
 
 #[test]
-fn a_flipped_bit_never_changes_an_answer() {
+fn a_flipped_bit_is_reported_and_never_changes_an_answer() {
     let (bench, messages, meta) = small_run();
     let all = expected(&messages, &KeyRange::all(), false);
     let (mut reports, mut bytes) = (0, 0);
@@ -58,14 +59,15 @@ fn a_flipped_bit_never_changes_an_answer() {
             flip(bench.data.file(), byte, (byte % 8) as u8);
         }
     }
-    assert_eq!(reports, bytes, "every page was asked for, so every flip is reported");
+    assert_eq!(reports, bytes, "every page is read, so every flip is reported");
 }
 
 fn footer_of(meta: &RunMeta) -> BlockAddr {
     BlockAddr { page: PageNo(meta.extents.last().unwrap().end() - 1), pages: 1 }
 }
 
-/// Flips each bit of a body behind the checksum's back: the structure's own checks are all that is left.
+/// Flips each bit of a body without its checksum, so that only the checks of its structure can find it. Returns how
+/// many were accepted and refused by `read`.
 fn flip_all(bytes: &[u8], end: usize, mut read: impl FnMut(&[u8]) -> bool) -> (u32, u32) {
     let mut damaged = bytes.to_vec();
     let (mut accepted, mut refused) = (0, 0);
@@ -78,7 +80,7 @@ fn flip_all(bytes: &[u8], end: usize, mut read: impl FnMut(&[u8]) -> bool) -> (u
 }
 
 #[test]
-fn a_leaf_that_passes_its_check_can_be_read() {
+fn a_damaged_leaf_that_passes_its_check_can_be_read() {
     let messages = random_messages(3, 24, 2, 40);
     let mut builder = LeafBuilder::default();
     messages.iter().for_each(|message| builder.add(&message.entry()));
@@ -101,12 +103,12 @@ fn a_leaf_that_passes_its_check_can_be_read() {
         let _ = (leaf.order(0, b"user"), leaf.order(leaf.len() - 1, b"user"));
         true
     });
-    // Values, seqnos and the prefix may be anything; all the rest is redundant enough to be refused.
+    // Changed values, seqnos and prefixes are accepted; most other changes must be refused.
     assert!(refused > accepted / 4, "{accepted} accepted, {refused} refused");
 }
 
 #[test]
-fn an_inner_block_that_passes_its_check_can_be_read() {
+fn a_damaged_inner_block_that_passes_its_check_can_be_read() {
     for level in [1, 2] {
         let mut builder = inner::InnerBuilder::new(level);
         for i in 0..40u64 {
@@ -131,7 +133,7 @@ fn an_inner_block_that_passes_its_check_can_be_read() {
 }
 
 #[test]
-fn descriptions_and_tombstones_are_bounded() {
+fn damaged_descriptions_and_tombstones_cause_no_panic() {
     let (bench, _, meta) = small_run();
     let mut bytes = Vec::new();
     meta.encode(&mut bytes);
@@ -139,7 +141,7 @@ fn descriptions_and_tombstones_are_bounded() {
         let mut damaged = bytes.clone();
         damaged[bit / 8] ^= 1 << (bit % 8);
         if let Ok(meta) = RunMeta::decode(&mut Reader::new(&damaged, "test")) {
-            // A description that contradicts the blocks must not panic either.
+            // A description that contradicts the blocks must not cause a panic either.
             let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta));
             let _ = probe(&slice, b"user000000000100");
             let _ = RunCursor::new(slice, &KeyRange::all(), true, ReadAhead::Scan);
@@ -157,9 +159,9 @@ fn descriptions_and_tombstones_are_bounded() {
 }
 
 #[test]
-fn a_swapped_block_is_not_taken_for_the_right_one() {
+fn a_block_of_another_run_is_reported_as_damage() {
     let (bench, messages, meta) = small_run();
-    // The same messages under another identity: the same bytes but for the header.
+    // The same messages in a run with another id: the blocks differ in their headers only.
     let other = bench.build(2, &messages, &[]);
     let (from, to) = (other.extents[0].start, meta.extents[0].start);
     let mut page = AlignedBuf::zeroed(1);
@@ -170,7 +172,7 @@ fn a_swapped_block_is_not_taken_for_the_right_one() {
     assert!(error.is_corruption() && error.to_string().contains("leaf block in `data`"), "{error}");
 }
 
-/// Blocks and bytes that a verification reports, and its findings.
+/// The number of bytes that a verification reports, and its findings.
 fn verify(run: &Run) -> (u64, Vec<String>) {
     let (mut bytes, mut findings) = (0, Vec::new());
     run.verify(&mut |_, checked| match checked {
@@ -204,17 +206,17 @@ fn verification_reads_every_owned_page() {
 }
 
 #[test]
-fn verification_goes_on_after_a_finding() {
+fn verification_continues_after_a_finding() {
     let (bench, _, meta) = small_run();
     let page = |at: u64| (meta.extents[0].start.0 + at) * PAGE as u64;
     flip(bench.data.file(), page(1) + 900, 3);
     flip(bench.data.file(), page(meta.filter.first) + 900, 3);
     let slice = bench.open(meta.clone());
     let (bytes, findings) = verify(slice.run());
-    // A damaged block is not counted, and a leaf may have several pages.
+    // The bytes of a damaged block are not counted, and a leaf may have several pages.
     assert!(bytes <= meta.disk_bytes() - 2 * PAGE as u64 && bytes >= meta.disk_bytes() / 2);
     assert_eq!(findings.len(), 2);
-    // A description that counts wrongly shows, though every block is good.
+    // A description with wrong counts is reported, though every block is valid.
     flip(bench.data.file(), page(1) + 900, 3);
     flip(bench.data.file(), page(meta.filter.first) + 900, 3);
     let wrong = RunMeta { puts: meta.puts + 1, ..meta };
@@ -223,7 +225,7 @@ fn verification_goes_on_after_a_finding() {
 }
 
 #[test]
-fn a_failing_device_fails_the_call_and_keeps_the_books() {
+fn a_failed_io_fails_the_call_and_leaks_no_pages() {
     let messages = random_messages(4, 6_000, 2, 300);
     for nth in 0.. {
         let device = SimDevice::new(nth);
@@ -257,7 +259,7 @@ fn a_failing_device_fails_the_call_and_keeps_the_books() {
     }
 }
 
-/// Writes what stands at one place to another one, sealed as if it belonged there.
+/// The block at `from`, sealed as if it belonged at `to`.
 fn transplant(bench: &Bench, owner: OwnerId, from: BlockAddr, to: BlockAddr) -> AlignedBuf {
     let mut block = bench.data.read(from).unwrap();
     bench.data.seal_block(&mut block, to, owner, BlockKind::RunLeaf);
@@ -265,7 +267,7 @@ fn transplant(bench: &Bench, owner: OwnerId, from: BlockAddr, to: BlockAddr) -> 
 }
 
 #[test]
-fn leaves_out_of_order_are_no_run() {
+fn leaves_out_of_order_are_reported_as_damage() {
     let bench = Bench::new();
     let meta = bench.build(1, &random_messages(4, 900, 1, 40), &[]);
     let mut leaves: Vec<BlockAddr> = Vec::new();
@@ -276,7 +278,8 @@ fn leaves_out_of_order_are_no_run() {
         leaves.push(BlockAddr { page, pages });
         page.0 += u64::from(pages);
     }
-    // Of the same length, and with neighbours on both sides, so that only the keys give them away.
+    // Two leaves of the same length, with neighbours on both sides, so that only the order of keys shows that they were
+    // exchanged.
     let (a, b) = leaves[1..leaves.len() - 1]
         .windows(2)
         .map(|pair| (pair[0], pair[1]))
@@ -299,7 +302,7 @@ fn leaves_out_of_order_are_no_run() {
 }
 
 #[test]
-fn a_description_with_other_bounds_is_found() {
+fn wrong_bounds_in_a_description_are_found() {
     let (bench, messages, meta) = small_run();
     let middle = messages[messages.len() / 2].key.clone();
     let narrow = [RunMeta { first_key: middle.clone(), ..meta.clone() }, RunMeta { last_key: middle, ..meta.clone() }];
@@ -307,18 +310,18 @@ fn a_description_with_other_bounds_is_found() {
         let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta);
         let mut problems = 0;
         run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::RunLeaf && checked.is_err()));
-        // The last key is compared with the others' description.
+        // A wrong last key is found by the comparison with the footer.
         run.verify(&mut |kind, checked| problems += usize::from(kind == BlockKind::RunFooter && checked.is_err()));
         assert!(problems > 0);
         let slice = RunSlice::whole(run);
         let both =
             [false, true].map(|reverse| RunCursor::new(slice.clone(), &KeyRange::all(), reverse, ReadAhead::Scan));
-        assert!(both.into_iter().any(|cursor| cursor.is_err()), "who merges runs relies on the bounds");
+        assert!(both.into_iter().any(|cursor| cursor.is_err()), "merges rely on the bounds");
     }
 }
 
 #[test]
-fn a_slice_does_not_count_more_pages_than_it_spans() {
+fn a_slice_with_more_live_pages_than_its_span_is_refused() {
     let (bench, _, meta) = small_run();
     let restore = |numbers: [u8; 3]| {
         let run = Run::reopen(bench.data.clone(), bench.pool.clone(), meta.clone());

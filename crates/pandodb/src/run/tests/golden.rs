@@ -1,4 +1,4 @@
-//! Pins the persisted bytes. A change here is a change of the format: it needs a new version, not a new expectation.
+//! Pins the persisted bytes of runs. A changed expectation is a changed format and needs a new format version.
 
 use super::leaf::LeafBuilder;
 use super::*;
@@ -47,7 +47,8 @@ fn leaf() {
     Leaf::check(&block).unwrap();
 }
 
-/// Eighteen rows of 300 equal bytes. What LZ4 makes of a leaf may change with the crate; what these bytes say may not.
+/// Eighteen rows of 300 equal bytes. The bytes that LZ4 makes of a leaf may change with the crate, but these bytes must
+/// decompress to the same leaf.
 #[test]
 fn compressed_leaf() {
     let mut leaf = LeafBuilder::default();
@@ -73,7 +74,7 @@ fn compressed_leaf() {
     let mut unpacked = Vec::new();
     unpack(&block, &mut unpacked).unwrap();
     assert!(unpacked[16..] == plain[16..]);
-    // A leaf in memory, which says how many pages it has on disk.
+    // The header of a leaf in memory repeats the number of pages on disk.
     assert_eq!(hex(&unpacked[..16]), "00000000010000000100000000000000");
     Leaf::check(&unpacked).unwrap();
     let (mut compressor, mut again) = (Compressor::default(), vec![0xaa; PAGE]);
@@ -185,7 +186,7 @@ fn filters_of_all_kinds() {
         (FilterKind::Maplet { bits: 19 }, "818080802025 13"),
     ];
     for (kind, want) in kinds {
-        // A maplet is nothing but its filter.
+        // A maplet has nothing but its filter.
         let mut meta = match kind {
             FilterKind::Maplet { .. } => RunMeta { extents: description().extents, keys: 500, ..RunMeta::default() },
             _ => description(),
@@ -196,7 +197,7 @@ fn filters_of_all_kinds() {
         meta.encode(&mut bytes);
         assert!(hex(&bytes).contains(&want.replace(' ', "")), "{kind:?}: {}", hex(&bytes));
         assert_eq!(RunMeta::decode(&mut crate::base::codec::Reader::new(&bytes, "test")).unwrap(), meta);
-        // More keys than a page can hold, and entries in a maplet.
+        // Descriptions that must be refused: more keys than the filter's pages can hold, and a maplet with entries.
         let hostile = RunMeta { keys: 600, filter: FilterMeta { pages: 0, ..meta.filter }, ..meta.clone() };
         let mut bytes = Vec::new();
         hostile.encode(&mut bytes);
@@ -215,7 +216,8 @@ fn slice() {
     assert_eq!(hex(&bytes), concat!("066b3030333030", "066b3030363030", "030804"));
 }
 
-/// A whole run: kind and CRC-32C of the body of each page but the footer, which knows where the run lies in the file.
+/// A whole run: kind and CRC-32C of the body of each page, except for the footer, whose body depends on the run's
+/// position in the file.
 #[test]
 fn whole_run() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! Who owns which pages, and when they go back.
+//! Tests of ownership: which pages runs and slices own, and when the pages are freed.
 
 use super::*;
 use crate::filter::{FilterBuilder, Filters};
@@ -9,7 +9,7 @@ fn allocated(bench: &Bench) -> u64 {
 }
 
 #[test]
-fn everything_goes_back_when_everything_is_dropped() {
+fn dropping_slices_and_runs_frees_all_their_pages() {
     let bench = Bench::new();
     let before = allocated(&bench);
     let messages = random_messages(1, 6_000, 2, 200);
@@ -27,7 +27,7 @@ fn everything_goes_back_when_everything_is_dropped() {
     let [low, middle, high] = <[Arc<RunSlice>; 3]>::try_from(parts).unwrap();
     drop(middle);
     let left = allocated(&bench) - before;
-    assert!(left < whole * 3 / 4 && left > whole / 2, "a third went back early: {left} of {whole}");
+    assert!(left < whole * 3 / 4 && left > whole / 2, "a third is freed early: {left} of {whole}");
     for (slice, range) in [(&low, 0..2_000), (&high, 4_000..messages.len())] {
         let want = expected(&messages[range], slice.range(), false);
         assert!(scan(slice, &KeyRange::all(), false, ReadAhead::Scan) == want);
@@ -42,7 +42,7 @@ fn everything_goes_back_when_everything_is_dropped() {
 }
 
 #[test]
-fn random_clips_keep_what_they_need() {
+fn randomly_clipped_slices_keep_their_pages() {
     let bench = Bench::new();
     let before = allocated(&bench);
     let mut random = Random(99);
@@ -61,7 +61,7 @@ fn random_clips_keep_what_they_need() {
                 }
             }
             let slice = &slices[random.below(slices.len() as u64) as usize];
-            // Large values make full scans of the awkward model slow: a few of them will do.
+            // Large values make full scans of the unusual sizes slow, so scan these less often.
             if id == 0 || random.below(12) == 0 {
                 let reverse = random.below(2) == 0;
                 let mode = if random.below(2) == 0 { ReadAhead::Scan } else { ReadAhead::Streaming(64 << 10) };
@@ -74,7 +74,7 @@ fn random_clips_keep_what_they_need() {
 }
 
 #[test]
-fn reopening_restores_slices_and_takes_their_pages_only() {
+fn reopening_restores_slices_and_marks_only_their_pages() {
     let device = MemDevice::new();
     let data = DataFile::create(&*device, "data", StoreId([7; 16])).unwrap();
     let bench = Bench { data, pool: Arc::new(Pool::new(1 << 20)) };
@@ -109,7 +109,7 @@ fn reopening_restores_slices_and_takes_their_pages_only() {
 }
 
 #[test]
-fn a_run_that_never_settled_frees_nothing() {
+fn a_reopened_run_that_did_not_settle_frees_nothing() {
     let bench = Bench::new();
     let meta = bench.build(1, &random_messages(1, 100, 1, 10), &[]);
     let before = allocated(&bench);
@@ -119,7 +119,7 @@ fn a_run_that_never_settled_frees_nothing() {
 }
 
 #[test]
-fn an_unfinished_builder_gives_its_pages_back() {
+fn a_dropped_unfinished_builder_frees_its_pages() {
     let bench = Bench::new();
     let before = allocated(&bench);
     let mut builder = RunBuilder::new(bench.data.clone(), OwnerId(1), 1 << 20);
@@ -135,11 +135,11 @@ fn an_unfinished_builder_gives_its_pages_back() {
 }
 
 #[test]
-fn builders_beside_each_other_share_the_file() {
+fn two_builders_interleave_their_extents_in_one_file() {
     let bench = Bench::new();
     let before = allocated(&bench);
     let models = [random_messages(3, 4_000, 2, 400), random_messages(4, 4_000, 2, 400)];
-    // No hint: extents come in the smallest step and interleave.
+    // Without a size hint the builders allocate in the smallest step, so their extents interleave.
     let mut builders = [1, 2].map(|id| RunBuilder::new(bench.data.clone(), OwnerId(id), 0));
     for (a, b) in models[0].iter().zip(&models[1]) {
         builders[0].push(a.entry()).unwrap();
@@ -162,7 +162,7 @@ fn builders_beside_each_other_share_the_file() {
 }
 
 #[test]
-fn a_run_of_range_tombstones_only() {
+fn a_run_with_range_tombstones_only_is_opened_read_and_clipped() {
     let bench = Bench::new();
     let before = allocated(&bench);
     let long = vec![b'x'; 65_000];
@@ -174,7 +174,7 @@ fn a_run_of_range_tombstones_only() {
         .collect();
     let slice = bench.open(bench.build(1, &[], &tombstones));
     let meta = slice.run().meta();
-    assert!(meta.tombstones.len() > 1 && meta.leaf_pages == 0, "more than fits one block");
+    assert!(meta.tombstones.len() > 1 && meta.leaf_pages == 0, "the tombstones need more than one block");
     assert_eq!((meta.min_seqno, meta.max_seqno), (Seqno(100), Seqno(111)));
     assert!(scan(&slice, &KeyRange::all(), false, ReadAhead::Scan).is_empty());
     assert!(probe(&slice, b"\x05y").unwrap().is_empty());
@@ -190,9 +190,9 @@ fn a_run_of_range_tombstones_only() {
     assert_eq!(allocated(&bench), before);
 }
 
-/// Whoever gives a run up between two steps leaves nothing, neither on the disk nor in the pool.
+/// A builder that is dropped between two steps leaves nothing on the disk and in the pool.
 #[test]
-fn a_run_that_is_given_up_while_its_filter_is_made_leaves_nothing() {
+fn a_builder_dropped_while_its_filter_is_made_leaves_nothing() {
     let bench = Bench::new();
     bench.checkpoints();
     let (allocated, cached) = (bench.data.stats().allocated_bytes, bench.pool.stats().bytes);
@@ -200,7 +200,7 @@ fn a_run_that_is_given_up_while_its_filter_is_made_leaves_nothing() {
     builder = builder.with_filter(FilterBuilder::new(Filters::Maplet, 4));
     random_messages(11, 60_000, 1, 8).iter().for_each(|message| builder.push(message.entry()).unwrap());
     while bench.pool.stats().bytes < cached + 40_000 {
-        assert!(!builder.prepare(8 << 10).unwrap(), "it has more blocks above its leaves");
+        assert!(!builder.prepare(8 << 10).unwrap(), "the filter needs more steps");
     }
     drop(builder);
     bench.checkpoints();

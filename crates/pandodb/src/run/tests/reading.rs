@@ -1,4 +1,4 @@
-//! What was written is what is read: cursors, seeks, probes, merges, against a sorted list.
+//! Tests of reading: cursors, seeks, probes and merges against a sorted list.
 
 use super::*;
 use crate::base::PAGE;
@@ -9,7 +9,7 @@ use crate::space::{BLOCK_HEADER, BlockKind};
 const MODES: [ReadAhead; 3] = [ReadAhead::Scan, ReadAhead::Streaming(1 << 20), ReadAhead::Staggered(5_000, 20_000)];
 
 #[test]
-fn scans_yield_what_was_pushed_in_both_directions() {
+fn scans_return_the_pushed_messages_in_both_directions() {
     let bench = Bench::new();
     let cases = [
         random_messages(1, 1, 1, 10),
@@ -37,7 +37,7 @@ fn scans_yield_what_was_pushed_in_both_directions() {
 }
 
 #[test]
-fn the_description_counts_what_was_pushed() {
+fn the_description_counts_the_pushed_messages() {
     let bench = Bench::new();
     let messages = random_messages(9, 500, 3, 50);
     let tombstone = RangeTombstone { range: KeyRange::new(*b"b", *b"c"), seqno: Seqno(3) };
@@ -64,7 +64,7 @@ fn the_description_counts_what_was_pushed() {
 }
 
 #[test]
-fn seeks_go_where_a_model_says() {
+fn seeks_agree_with_a_model() {
     let bench = Bench::new();
     let mut random = Random(77);
     for (id, messages) in [random_messages(21, 3_000, 3, 100), awkward_messages()].iter().enumerate() {
@@ -101,7 +101,7 @@ fn probes_find_every_message_of_a_key_and_nothing_else() {
             assert!(probe(&slice, &key).unwrap().is_empty());
         }
         assert!(slice.run().false_positives() < 5_000 / 50, "{}", slice.run().false_positives());
-        // A slice answers for its range only.
+        // A slice returns messages of its range only.
         let middle = messages[messages.len() / 2].key.clone();
         let low = slice.clip(&KeyRange::new(*b"", middle.clone())).unwrap().unwrap();
         assert!(probe(&low, &middle).unwrap().is_empty());
@@ -149,10 +149,10 @@ fn a_merge_is_the_sorted_union() {
 }
 
 #[test]
-fn runs_side_by_side_are_opened_one_after_the_other() {
+fn disjoint_runs_are_opened_one_after_the_other() {
     let bench = Bench::new();
     let messages = random_messages(47, 3_000, 3, 60);
-    // Cut where the key changes, so that no two runs have one in common.
+    // Divide the messages where the key changes, so that no two runs have a common key.
     let mut parts: Vec<&[Message]> = Vec::new();
     let mut rest = messages.as_slice();
     while rest.len() > 600 {
@@ -164,7 +164,7 @@ fn runs_side_by_side_are_opened_one_after_the_other() {
     parts.push(rest);
     let slices: Vec<_> = parts.iter().enumerate().map(|(i, part)| bench.run(900 + i as u64, part)).collect();
     assert!(slices.windows(2).all(|pair| pair[0].is_before(&pair[1]) && !pair[1].is_before(&pair[0])));
-    // One without a key is among them.
+    // Add a run without keys.
     let tombstone = RangeTombstone { range: KeyRange::new(*b"a", *b"z"), seqno: Seqno(1) };
     let no_keys = bench.open(bench.build(990, &[], &[tombstone]));
     for reverse in [false, true] {
@@ -184,12 +184,12 @@ fn runs_side_by_side_are_opened_one_after_the_other() {
 }
 
 #[test]
-fn split_keys_cut_a_range_into_equal_parts() {
+fn split_keys_divide_a_range_into_parts_of_about_equal_size() {
     let bench = Bench::new();
     let messages = random_messages(51, 20_000, 1, 300);
     let slice = bench.run(1, &messages);
     let run = slice.run();
-    assert!(run.meta().height >= 2, "the test wants two levels of inner blocks");
+    assert!(run.meta().height >= 2, "the test needs two levels of inner blocks");
     for range in [KeyRange::all(), KeyRange::new(*b"user000000010", *b"user000000050")] {
         let keys = slice.clip(&range).unwrap().unwrap().split_keys(4).unwrap();
         assert_eq!(keys.len(), 3);
@@ -227,7 +227,7 @@ fn clipping_a_slice_of_one_page_reads_nothing() {
 }
 
 #[test]
-fn blocks_are_packed_full() {
+fn leaves_are_filled_to_85_percent() {
     let bench = Bench::new();
     for value_len in [20, 100, 700, 1_000, 2_100, 5_000] {
         let messages: Vec<_> =
@@ -240,9 +240,9 @@ fn blocks_are_packed_full() {
     }
 }
 
-/// Whoever finishes a run a little at a time gets the same one.
+/// A run whose builder is finished in small steps is the same as one finished in a single step.
 #[test]
-fn a_run_that_is_finished_in_steps_is_the_same() {
+fn finishing_a_run_in_steps_gives_the_same_run() {
     let messages = random_messages(11, 60_000, 1, 8);
     for filters in [Filters::Bloom, Filters::Maplet] {
         let build = |budget: u64| {

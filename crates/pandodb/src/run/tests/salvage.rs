@@ -1,4 +1,4 @@
-//! Reading around damage: what is there comes out, and what does not lies in the ranges that are named.
+//! Tests of salvage: all readable messages are found, and all others are in reported ranges.
 
 use super::*;
 use crate::base::{EntryBlock, PAGE};
@@ -6,7 +6,7 @@ use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::device::sim::{Fault, FaultKind, OpClass, SimDevice};
 
-/// Everything that a salvager gives: messages, and ranges that are lost.
+/// All messages and all lost ranges that a salvager returns.
 fn salvage(slice: &Arc<RunSlice>, range: &KeyRange) -> (Vec<Message>, Vec<KeyRange>) {
     let (mut salvager, mut block) = (Salvager::new(slice.clone(), range), EntryBlock::new());
     let (mut messages, mut lost) = (Vec::new(), Vec::new());
@@ -23,7 +23,7 @@ fn salvage(slice: &Arc<RunSlice>, range: &KeyRange) -> (Vec<Message>, Vec<KeyRan
     }
 }
 
-/// The messages of the leaf at each position of a run.
+/// The leaves of a run: position, pages and number of messages.
 fn leaves(run: &Run) -> Vec<(u64, u32, usize)> {
     let (mut at, mut out) = (0, Vec::new());
     while at < run.meta().leaf_pages {
@@ -40,7 +40,8 @@ fn spoil(bench: &Bench, run: &Run, position: u64) {
     bench.data.write(page, AlignedBuf::from_bytes(&[0x5A; PAGE])).unwrap();
 }
 
-/// What came out is what was there; the rest lies in the lost ranges; at most `most` messages are missing.
+/// Checks that the found messages are among `messages`, that each missing one is in a lost range, and that at most
+/// `most` are missing.
 fn check(messages: &[Message], range: &KeyRange, found: &(Vec<Message>, Vec<KeyRange>), most: usize) {
     let inside: Vec<&Message> = messages.iter().filter(|message| range.contains(&message.key)).collect();
     let mut left = found.0.iter().peekable();
@@ -48,16 +49,16 @@ fn check(messages: &[Message], range: &KeyRange, found: &(Vec<Message>, Vec<KeyR
     for message in inside {
         if left.next_if(|found| *found == message).is_none() {
             missing += 1;
-            assert!(found.1.iter().any(|lost| lost.contains(&message.key)), "{message:?} is lost in silence");
+            assert!(found.1.iter().any(|lost| lost.contains(&message.key)), "{message:?} is in no lost range");
         }
     }
-    assert_eq!(left.next(), None, "something that was not there");
+    assert_eq!(left.next(), None, "a message that does not exist");
     assert!(missing <= most, "{missing} missing, {most} expected");
     assert!(found.1.iter().all(|lost| range.covers(lost)), "a loss outside the range");
 }
 
 #[test]
-fn one_damaged_page_costs_its_leaf_and_no_more() {
+fn one_damaged_page_loses_its_leaf_only() {
     let messages = random_messages(5, 900, 2, 300);
     let bench = Bench::new();
     let slice = bench.run(1, &messages);
@@ -73,7 +74,7 @@ fn one_damaged_page_costs_its_leaf_and_no_more() {
             let found = salvage(&slice, &KeyRange::all());
             check(&messages, &KeyRange::all(), &found, len);
             assert_eq!(found.1.len(), 1);
-            // Apart from the lost leaf's own keys, the range holds none.
+            // The lost range contains no keys but those of the lost leaf.
             let taken = messages.iter().filter(|message| found.1[0].contains(&message.key)).count();
             assert_eq!(taken, len, "the range is as narrow as the leaf");
             check(&messages, &part, &salvage(&slice, &part), len);
@@ -85,7 +86,7 @@ fn one_damaged_page_costs_its_leaf_and_no_more() {
 }
 
 #[test]
-fn blocks_above_the_leaves_are_not_needed() {
+fn salvage_needs_no_blocks_above_the_leaves() {
     let messages = random_messages(6, 900, 1, 100);
     let bench = Bench::new();
     let slice = bench.run(1, &messages);
@@ -95,13 +96,13 @@ fn blocks_above_the_leaves_are_not_needed() {
     assert_eq!(salvage(&slice, &KeyRange::all()), (messages.clone(), Vec::new()));
     let part = KeyRange::new(messages[300].key.clone(), messages[600].key.clone());
     check(&messages, &part, &salvage(&slice, &part), 0);
-    // Clipping does without them, too.
+    // Clipping does not need them either.
     let clipped = slice.clip(&part).unwrap().expect("it holds something");
     check(&messages, &part, &salvage(&clipped, &KeyRange::all().intersect(&part)), 0);
 }
 
 #[test]
-fn a_key_that_fills_several_leaves_is_lost_with_any_of_them() {
+fn a_key_in_several_leaves_is_reported_lost_with_any_of_them() {
     let value = vec![7; 64 << 10];
     let message =
         |key: &[u8], seqno| Message { key: key.to_vec(), seqno: Seqno(seqno), kind: Kind::Put, value: value.clone() };
@@ -122,11 +123,11 @@ fn a_key_that_fills_several_leaves_is_lost_with_any_of_them() {
         seen += usize::from(found.1[0].contains(b"long"));
         bench.data.write(run.address(position, 1).unwrap().page, saved).unwrap();
     }
-    assert!(seen >= 3, "each of the leaves that the key fills");
+    assert!(seen >= 3, "the key is lost with each of its leaves");
 }
 
 #[test]
-fn pairs_of_pages_and_slices() {
+fn two_damaged_leaves_lose_their_messages_only_in_any_slice() {
     let messages = random_messages(7, 700, 2, 200);
     let bench = Bench::new();
     let slice = bench.run(1, &messages);
@@ -150,7 +151,7 @@ fn pairs_of_pages_and_slices() {
 }
 
 #[test]
-fn a_sector_that_is_refused_costs_its_leaf() {
+fn a_refused_sector_loses_at_most_a_quarter_of_the_messages() {
     let messages = random_messages(8, 500, 1, 200);
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, "data", StoreId([7; 16])).unwrap();
@@ -165,18 +166,18 @@ fn a_sector_that_is_refused_costs_its_leaf() {
 }
 
 #[test]
-fn unreadable_range_tombstones_are_an_error_for_whoever_needs_them() {
+fn unreadable_range_tombstones_fail_the_readers_that_need_them() {
     let messages = random_messages(9, 200, 1, 60);
     let tombstone = RangeTombstone { range: KeyRange::new(*b"b", *b"c"), seqno: Seqno(3) };
     let bench = Bench::new();
     let meta = bench.build(1, &messages, &[tombstone]);
     let run = Run::open(bench.data.clone(), bench.pool.clone(), meta.clone()).unwrap();
     bench.data.write(meta.tombstones[0].page, AlignedBuf::from_bytes(&[1; PAGE])).unwrap();
-    assert!(!run.fragments().unwrap().is_empty(), "it knows them since it was opened");
-    assert!(Run::open(bench.data.clone(), bench.pool.clone(), meta.clone()).is_err(), "a new run must be whole");
+    assert!(!run.fragments().unwrap().is_empty(), "the tombstones were read when the run was opened");
+    assert!(Run::open(bench.data.clone(), bench.pool.clone(), meta.clone()).is_err(), "a new run must be readable");
     let slice = RunSlice::whole(Run::reopen(bench.data.clone(), bench.pool.clone(), meta));
     assert!(slice.covering(b"bb", Seqno::MAX).is_err() && slice.tombstones(&KeyRange::all()).is_err());
-    assert!(probe(&slice, &messages[0].key).is_ok(), "the messages are there");
+    assert!(probe(&slice, &messages[0].key).is_ok(), "the messages can be read");
     let part = slice.clip(&KeyRange::new(*b"\x01", *b"\x01\x00")).unwrap();
     assert!(part.is_some(), "there may be a tombstone");
 }

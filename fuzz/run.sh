@@ -21,7 +21,7 @@ slow_input=20
 
 build() {
     # The pass instruments all code for the host triple. Build scripts and macros are not instrumented, because with
-    # `--target` the flags do not apply to them. Only the needed binaries are built, because each run visits every counter.
+    # `--target` the flags do not apply to them. Dead code is left out, because each run visits every counter.
     RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
         -Cllvm-args=-sanitizer-coverage-trace-compares" \

@@ -128,8 +128,8 @@ pub fn run(number: u64) -> Tally {
     for round in 0..12 {
         let budget = (480 << 10) + rng.below(1_000_000);
         let (what, outcome) = match round % 4 {
-            0 => ("fill, delete, go on", calmly(|| fill_and_free(tiny, budget, false))),
-            1 => ("fill, drop a keyspace, go on", calmly(|| fill_and_free(tiny, budget, true))),
+            0 => ("fill, delete, fill again", calmly(|| fill_and_free(tiny, budget, false))),
+            1 => ("fill, drop a keyspace, fill again", calmly(|| fill_and_free(tiny, budget, true))),
             2 => ("fill, kill, open", calmly(|| kill_when_full(tiny, budget))),
             _ => ("fill with a long log, kill, open", calmly(|| kill_when_full(loggy, budget))),
         };

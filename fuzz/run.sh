@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# Coverage-guided fuzzing with libFuzzer on stable Rust. Needs g++ (or clang++) once, for libFuzzer itself.
+# Coverage-guided fuzzing with libFuzzer on stable Rust. Needs g++ (or clang++) to build libFuzzer.
 #
 #   fuzz/run.sh --ci                        5 M parser runs and 50 k openings of whole stores, two minutes
-#   fuzz/run.sh leaf wal --seconds 600      these two, ten minutes each
+#   fuzz/run.sh leaf wal --seconds 600      these two targets, ten minutes each
 #   fuzz/run.sh --runs 1000000              every target, a million inputs each
-#   fuzz/run.sh --replay leaf FILE          one input, with the panic's words
-#   fuzz/run.sh --minimise leaf FILE        a smaller input with the same finding, to FILE.min
+#   fuzz/run.sh --replay leaf FILE          run one input and print the panic message
+#   fuzz/run.sh --minimise leaf FILE        write a smaller input with a finding to FILE.min
 #
-# Two targets run at a time (PANDODB_FUZZ_JOBS). The last line is JSON; the exit code is 1 if something was found. What
-# was found stays in fuzz/artifacts/TARGET/. New inputs go to fuzz/target/corpus/TARGET/ and are used again.
+# Two targets run at a time (PANDODB_FUZZ_JOBS). The last line is JSON; the exit code is 1 if there was a finding, whose
+# input is kept in fuzz/artifacts/TARGET/. New inputs go to fuzz/target/corpus/TARGET/ and are used by later runs.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 target_dir=${CARGO_TARGET_DIR:-target}
 bins=$target_dir/$host/release
-# What one input may ask for at once, in MiB: the largest block (65 MiB) and what reading it takes.
+# The most that one allocation may request, in MiB: the largest block (65 MiB) plus the memory to read it.
 malloc_limit=160
 slow_input=20
 
 build() {
-    # The pass instruments everything that is built for the host triple; build scripts and macros are not, since
-    # `--target` keeps the flags from them. Dead code is left out: each run visits every counter.
+    # The pass instruments all code for the host triple. Build scripts and macros are not instrumented, because with
+    # `--target` the flags do not apply to them. Dead code is left out, because each run visits every counter.
     RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
         -Cllvm-args=-sanitizer-coverage-trace-compares" \
@@ -34,7 +34,7 @@ plain() {
     "$target_dir/release/pandodb-fuzz" "$@"
 }
 
-# One target until its limit; a line of figures to the log of all.
+# Runs one target until its limit, and appends a line with its figures to the file of all figures.
 one() {
     local name=$1 runs=$2 seconds=$3 began
     began=$(date +%s.%N)
@@ -59,7 +59,7 @@ one() {
     fi
 }
 
-# The same with the driver that knows no coverage: ten times as fast where a run is long.
+# The same with the driver without coverage, which is ten times as fast for targets with long runs.
 one_plain() {
     local name=$1 runs=$2 began failures=0
     began=$(date +%s.%N)
@@ -71,7 +71,7 @@ longest() {
     sed -n "s/^$1 //p" "$target_dir/fuzz-lengths"
 }
 
-# Runs in continuous integration: enough of each for the sums at the top of this file.
+# Number of runs in continuous integration; they add up to the sums at the top of this file.
 ci_runs() {
     case $1 in
         store) echo 50000 ;;
@@ -81,7 +81,7 @@ ci_runs() {
         wal) echo 150000 ;;
         tombstones | page_map) echo 100000 ;;
         import | leaf | inner) echo 550000 ;;
-        # Whole filters of thousands of hashes.
+        # Slow: builds whole filters of thousands of hashes.
         quotient) echo 50000 ;;
         *) echo 750000 ;;
     esac
@@ -97,7 +97,7 @@ while (($#)); do
         --seeds) plain seeds && exit ;;
         --replay | --minimise)
             word=${1#--} name=$2 && shift 2
-            # Files are named from where the caller stands: the project's root or here.
+            # Paths are relative to the caller's directory: the project's root or this one.
             files=()
             for file in "$@"; do files+=("${file#fuzz/}"); done
             plain "$word" "$name" "${files[@]}"
@@ -118,7 +118,7 @@ mkdir -p "$target_dir"
 plain lengths >"$target_dir/fuzz-lengths"
 build
 if ((${#chosen[@]} == 0)); then
-    # The slowest first, so that the last to end is a short one.
+    # The slowest targets first, so that the last one to end is short.
     mapfile -t chosen < <(tac "$target_dir/fuzz-lengths" | cut -d' ' -f1)
 fi
 if ((!ci && seconds == 0 && runs < 0)); then

@@ -1,16 +1,16 @@
-//! An allocator that counts, so that every run of a target proves that hostile input cannot ask for memory at will.
+//! A counting allocator. Every run of a target checks with it that hostile input cannot cause unbounded allocations.
 //!
-//! Figures are kept for each thread: targets are single-threaded, and tests run beside each other.
+//! It counts per thread, because targets are single-threaded and tests run concurrently.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// What a piece of work asked the allocator for.
+/// The allocations of a piece of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// The largest single request, in bytes.
     pub largest: usize,
-    /// The most that was held at a time beyond what was held before, in bytes.
+    /// The most bytes held at a time, minus the bytes held before.
     pub peak: usize,
 }
 
@@ -26,7 +26,7 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn took(bytes: usize) {
-    // A thread that is being torn down allocates without being counted.
+    // Allocations of a thread that is being torn down are not counted.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes as isize);
         PEAK.set(PEAK.get().max(held.get()));
@@ -38,12 +38,12 @@ fn gave(bytes: usize) {
     let _ = HELD.try_with(|held| held.set(held.get() - bytes as isize));
 }
 
-// SAFETY: every call is handed to the system's allocator unchanged; counting touches thread-local cells only, which
+// SAFETY: every call is passed to the system's allocator unchanged. Counting accesses only thread-local cells, which
 // need neither allocation nor destruction.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         took(layout.size());
-        // SAFETY: the caller keeps the contract, which is the system allocator's.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`, which is also the system allocator's.
         unsafe { System.alloc(layout) }
     }
 
@@ -67,7 +67,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Does `work`; what it returns, and what it asked for on this thread.
+/// Runs `work`. Returns its result and its allocations on this thread.
 pub fn measure<T>(work: impl FnOnce() -> T) -> (T, Demand) {
     let before = HELD.get();
     PEAK.set(before);

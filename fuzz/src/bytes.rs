@@ -1,6 +1,6 @@
-//! [`Bytes`]: an input read as a program. [`Rng`]: the numbers of a seed.
+//! [`Bytes`]: reads an input as a program. [`Rng`]: a random number generator.
 
-/// Takes small things off the front of an input. Past its end everything is zero, so every input means something.
+/// Reads small values from the front of an input. After its end all values are zero, so every input is valid.
 #[derive(Clone, Debug)]
 pub struct Bytes<'a>(pub &'a [u8]);
 
@@ -39,13 +39,14 @@ impl<'a> Bytes<'a> {
         u64::from_le_bytes(self.array())
     }
 
-    /// A number below `bound`, which is at most 65,536, from two bytes (from one, if that is enough).
+    /// A number below `bound`, from one byte if `bound` is at most 256, else from two. `bound` is at most 65,536.
     pub fn below(&mut self, bound: usize) -> usize {
-        assert!((1..=1 << 16).contains(&bound), "two bytes choose among {bound}");
+        assert!((1..=1 << 16).contains(&bound), "two bytes cannot choose among {bound}");
         if bound <= 256 { usize::from(self.u8()) % bound } else { usize::from(self.u16()) % bound }
     }
 
-    /// A number of which the ends of the ranges that code compares with are likely.
+    /// A number; small ones and those near powers of two and near the maximum are likely, because code compares with
+    /// them.
     pub fn number(&mut self) -> u64 {
         let tag = self.u8();
         match tag {
@@ -58,14 +59,14 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Bytes with their length (one byte) in front.
+    /// Bytes preceded by their length (one byte).
     pub fn string(&mut self) -> &'a [u8] {
         let len = usize::from(self.u8());
         self.take(len)
     }
 }
 
-/// A small generator (splitmix64): the same numbers for the same seed, on every machine.
+/// A small random number generator (splitmix64): the same numbers for the same seed on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -82,11 +83,11 @@ impl Rng {
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: usize) -> usize {
-        assert!(bound > 0, "nothing is below zero");
+        assert!(bound > 0, "no number is below zero");
         (self.next() % bound as u64) as usize
     }
 
-    /// Any byte.
+    /// A random byte.
     pub fn byte(&mut self) -> u8 {
         self.next() as u8
     }

@@ -1,4 +1,4 @@
-//! The driver without coverage: the corpus, then seeded changes of it. Needs no C++, and runs anywhere `cargo test` does.
+//! The driver without coverage: runs the corpus, then seeded changes of it. Needs no C++ compiler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use crate::bytes::Rng;
 use crate::{Target, execute, warm};
 
-/// No run may take longer, on any machine.
+/// The longest time that a run may take, on any machine.
 const MOST: Duration = Duration::from_secs(30);
-/// An input is changed so many times in a row, at most.
+/// The most calls of a target's `mutate` on one input.
 const MOST_CHANGES: usize = 6;
 
 /// An input on which a property does not hold.
@@ -23,12 +23,12 @@ pub struct Finding {
     pub what: String,
 }
 
-/// Where the checked-in inputs of a target stand.
+/// The folder of the checked-in inputs of a target.
 pub fn corpus_dir(target: &Target) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
 }
 
-/// The checked-in inputs of a target by name, in the order of their names.
+/// The checked-in inputs of a target with their names, sorted by name.
 ///
 /// # Panics
 /// If they cannot be read.
@@ -49,9 +49,9 @@ pub fn seed_files(target: &Target) -> Vec<(String, Vec<u8>)> {
     (target.seeds)().into_iter().enumerate().map(|(i, seed)| (format!("seed-{i:02}"), seed)).collect()
 }
 
-/// Runs a target on one input, and catches what it finds.
+/// Runs a target on one input and catches a panic.
 pub fn attempt(target: &'static Target, input: &[u8]) -> Result<(), Finding> {
-    // What hangs cannot be caught; this says what it was.
+    // A hang cannot be caught. With this variable set, the file holds the input that hangs.
     if let Some(file) = std::env::var_os("PANDODB_FUZZ_LAST") {
         std::fs::write(file, input).expect("the last input can be written");
     }
@@ -62,22 +62,22 @@ pub fn attempt(target: &'static Target, input: &[u8]) -> Result<(), Finding> {
         Ok(()) => format!("{:?} for one input", started.elapsed()),
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without words").to_owned()
+            text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message").to_owned()
         }
     };
     Err(Finding { target: target.name, input: input.to_vec(), what })
 }
 
-/// How long to go on.
+/// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
-    /// So many inputs.
+    /// After this number of inputs.
     Runs(u64),
-    /// So long.
+    /// After this time.
     Elapsed(Duration),
 }
 
-/// Runs a target on its corpus and on seeded changes of it; how many inputs that were.
+/// Runs a target on its corpus and on seeded changes of it. Returns the number of inputs.
 ///
 /// # Errors
 /// The first finding.
@@ -111,7 +111,7 @@ pub fn drive(target: &'static Target, seed: u64, until: Until) -> Result<u64, Fi
     Ok(runs)
 }
 
-/// A smaller input with a finding, after `tries` attempts to leave parts out.
+/// Makes `tries` attempts to shorten or simplify an input. Returns the smallest input that still has a finding.
 pub fn minimise(target: &'static Target, input: &[u8], tries: usize) -> Vec<u8> {
     let mut best = input.to_vec();
     let mut rng = Rng(1);

@@ -1,16 +1,17 @@
-//! Fuzz targets: every reader of foreign bytes, with what must hold of it.
+//! Fuzz targets: one for each reader of untrusted bytes, with the properties that must hold.
 //!
 //! ```text
 //!   seeds, corpus ──▶ mutate ──▶ execute ──▶ run(bytes)       panics if a property does not hold
-//!                      │            └─ memory bounded, whatever the bytes say
+//!                      │            └─ memory is bounded for every input
 //!   driver 1  fuzz_targets/*.rs   libFuzzer: coverage and comparisons choose the next input   (`run.sh`)
 //!   driver 2  tests/corpus.rs     the corpus, then seeded changes of it                       (`cargo test`)
-//!             src/main.rs         the same by hand: `replay TARGET FILE`, `drive TARGET --runs N`
+//!             src/main.rs         the same as a command: `replay TARGET FILE`, `drive TARGET --runs N`
 //! ```
 //!
-//! A target is a plain function from bytes; a panic in it is a finding. Checksums are no wall: a target either reads
-//! below them, or its input says what is to be changed in something sound, and whether checksums are made right again
-//! afterwards ([`repair`], written from the format's description and not with the engine's code).
+//! A target is a function of bytes; a panic in it is a finding. Checksums would stop most changed inputs. So a target
+//! either decodes bytes without their checksum, or its input describes changes to sound files and whether the checksums
+//! are corrected afterwards ([`repair`], which is written from the description of the format and shares no code with
+//! the engine).
 #![warn(missing_docs)]
 
 pub mod alloc;
@@ -23,19 +24,19 @@ pub mod targets;
 
 use bytes::Rng;
 
-/// Something that reads foreign bytes.
+/// A fuzz target.
 pub struct Target {
-    /// Its name, on the command line and of its folders.
+    /// The name, on the command line and of the target's folders.
     pub name: &'static str,
-    /// Longer inputs are cut to this many bytes.
+    /// Longer inputs are cut to this length in bytes.
     pub max_len: usize,
-    /// What it may hold in memory at a time beside 64 bytes for each byte of input.
+    /// Bytes that a run may hold in memory at a time, in addition to 64 bytes for each byte of input.
     pub memory: usize,
     /// Reads an input; panics if a property does not hold.
     pub run: fn(&[u8]),
     /// Changes an input.
     pub mutate: fn(&mut Vec<u8>, &mut Rng),
-    /// Inputs to begin with, made by the engine's own encoders, always the same.
+    /// The initial inputs, made by the engine's encoders; deterministic.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -44,15 +45,15 @@ pub fn target(name: &str) -> Option<&'static Target> {
     targets::ALL.iter().find(|target| target.name == name)
 }
 
-/// Builds what a target builds once, so that it does not count as the demand of its first input.
+/// Makes a target build its static data, so that its first input is not charged for it.
 pub fn warm(target: &Target) {
     (target.run)(&[]);
 }
 
-/// Runs a target on an input.
+/// Runs a target on an input and checks its memory bound.
 ///
 /// # Panics
-/// If a property does not hold: that is a finding.
+/// If a property does not hold. The panic is the finding.
 pub fn execute(target: &Target, data: &[u8]) {
     let data = &data[..data.len().min(target.max_len)];
     let ((), demand) = alloc::measure(|| (target.run)(data));
@@ -60,18 +61,18 @@ pub fn execute(target: &Target, data: &[u8]) {
     assert!(demand.peak <= limit, "{demand:?} for an input of {} bytes, {limit} are allowed", data.len());
 }
 
-/// The error is about damage and names a place, as everything that comes of bad bytes must.
+/// Asserts that the error reports corruption, as every error for bad bytes must.
 #[track_caller]
 pub fn assert_corruption(error: &pandodb::Error) {
-    assert!(error.is_corruption(), "bad bytes are corruption, not {error:?}");
+    assert!(error.is_corruption(), "bad bytes must be reported as corruption, not {error:?}");
 }
 
-/// The same, and a file is named.
+/// Asserts that the error reports corruption and names a file.
 #[track_caller]
 pub fn assert_named(error: &pandodb::Error) {
     match error {
         pandodb::Error::Corruption { file, .. } => assert!(!file.is_empty(), "no file is named: {error}"),
-        other => panic!("bad bytes are corruption, not {other:?}"),
+        other => panic!("bad bytes must be reported as corruption, not {other:?}"),
     }
 }
 

@@ -1,11 +1,11 @@
-//! The targets by hand.
+//! Runs the targets from the command line.
 //!
 //! ```text
-//!   list                                   the targets' names
-//!   lengths                                and how long an input of each may be
-//!   seeds                                  writes the generated part of the corpus
-//!   replay TARGET FILE…                    runs inputs, as any driver does
-//!   minimise TARGET FILE                   a smaller input with a finding, to FILE.min
+//!   list                                   print the names of the targets
+//!   lengths                                print the names and the maximum input lengths
+//!   seeds                                  write the generated part of the corpus
+//!   replay TARGET FILE…                    run inputs
+//!   minimise TARGET FILE                   write a smaller input with a finding to FILE.min
 //!   drive TARGET|all [--runs N | --seconds T] [--seed S]
 //! ```
 
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn find(name: &str) -> Result<&'static Target, String> {
-    target(name).ok_or_else(|| format!("there is no target `{name}`; `list` names them"))
+    target(name).ok_or_else(|| format!("there is no target `{name}`; `list` prints all targets"))
 }
 
 fn write_seeds() -> Result<(), String> {
@@ -79,7 +79,7 @@ fn smaller(name: &str, file: &str) -> Result<(), String> {
     let target = find(name)?;
     let input = read(file)?;
     if attempt(target, &input).is_ok() {
-        return Err(format!("{file}: nothing is found"));
+        return Err(format!("{file}: this input has no finding"));
     }
     std::panic::set_hook(Box::new(|_| {}));
     let smaller = minimise(target, &input, 20_000);
@@ -94,7 +94,7 @@ fn drive_all(name: &str, options: &[&str]) -> Result<(), String> {
     let (mut until, mut seed) = (Until::Elapsed(Duration::from_secs(10)), 1);
     for option in options.chunks(2) {
         let [word, number] = option else { return Err(format!("usage: {USAGE}")) };
-        let number: u64 = number.parse().map_err(|_| format!("{number} is no number"))?;
+        let number: u64 = number.parse().map_err(|_| format!("{number} is not a number"))?;
         match *word {
             "--runs" => until = Until::Runs(number),
             "--seconds" => until = Until::Elapsed(Duration::from_secs(number)),
@@ -116,7 +116,7 @@ fn drive_all(name: &str, options: &[&str]) -> Result<(), String> {
     if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
 }
 
-/// Writes a finding down; how to see it again.
+/// Saves the input of a finding. Returns its description and the command that replays it.
 fn keep(finding: &Finding) -> Result<String, String> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("artifacts").join(finding.target);
     std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;

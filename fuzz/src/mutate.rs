@@ -1,12 +1,12 @@
-//! Changes to inputs: what works on any bytes. Targets whose inputs have a shape of their own add to it.
+//! Mutations of inputs that work on any bytes. Targets with structured inputs add their own.
 //!
-//! The coverage-guided driver has its own changes, which know what the program compared the input with; it takes turns
-//! with these. The driver of `cargo test` has only these.
+//! The coverage-guided driver alternates between these mutations and its own, which use the values that the program
+//! compared with the input. The driver of `cargo test` uses only these.
 
 use crate::Target;
 use crate::bytes::Rng;
 
-/// Numbers at which code changes its mind.
+/// Boundary values that code often compares with.
 const EDGES: [u64; 16] = [
     0,
     1,
@@ -26,7 +26,7 @@ const EDGES: [u64; 16] = [
     u64::MAX,
 ];
 
-/// Changes `input` in one to four places, as bytes of no meaning.
+/// Makes one to four changes to `input`, regardless of its structure.
 pub fn plain(input: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..1 + rng.below(4) {
         one(input, rng);
@@ -75,7 +75,7 @@ fn overwrite(input: &mut [u8], at: usize, bytes: &[u8]) {
     input[at..at + len].copy_from_slice(&bytes[..len]);
 }
 
-/// One change as the coverage-guided driver asks for it: every second one is `native`, its own.
+/// One mutation for the coverage-guided driver: half of the time `native`, which is its own, else the target's.
 pub fn for_driver(
     target: &Target,
     data: &mut [u8],

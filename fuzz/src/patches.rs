@@ -1,17 +1,18 @@
-//! [`Sound`]: a directory of files in which everything is right. A [`Patch`] program in an input says what is changed in
-//! it, and whether the checksums are made right again.
+//! [`Sound`]: a directory of undamaged files. An input holds patches, which describe changes to them, and a flag that
+//! decides whether the checksums are corrected afterwards.
 //!
 //! ```text
 //!   input    flags u8 │ patch │ patch │ …          patch: what u8 │ region │ offset │ …
 //!   region   a block, a superblock, a segment's header, a record: found by their checksums in the sound files
 //! ```
 //!
-//! Offsets count inside regions, so that most changes hit bytes that mean something. With the checksums made right, what
-//! is tested is everything that comes after them; without, that they are looked at.
+//! Offsets are relative to a region, so that most changes hit meaningful bytes. With corrected checksums, an input
+//! tests the code behind the checksum; without, it tests that the checksum is verified.
 
 use std::collections::BTreeSet;
 
 use pandodb::device::sim::SimImage;
+use pandodb::space::BlockKind;
 use pandodb::space::data::DATA_FILE;
 
 use crate::bytes::Bytes;
@@ -19,12 +20,12 @@ use crate::repair::{self, PAGE, RecordPlace, SUPERBLOCKS};
 
 /// The most patches of an input.
 const MAX_PATCHES: usize = 12;
-/// A file is never made longer than this, in bytes.
+/// The longest length that a patch may give a file, in bytes.
 const MAX_LEN: u64 = 16 << 20;
-/// Where the first record of a segment stands.
+/// Offset of the first record of a segment.
 const RECORDS: usize = 4096;
 
-/// What has a checksum of its own.
+/// The kind of a region, which determines its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Block {
@@ -33,45 +34,45 @@ enum Kind {
     Superblock,
     SegmentHeader,
     Record,
-    /// A large value: its checksum stands elsewhere.
+    /// A page without a checksum of its own, such as a part of a large value.
     Bare,
 }
 
-/// Bytes of a file that are checked as one.
+/// A part of a file with one checksum.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     /// The index of the file.
     file: usize,
     at: u64,
-    /// The whole of it.
+    /// Length in bytes.
     len: usize,
-    /// Without the zeros at its end.
+    /// Length without the zeros at the end.
     used: usize,
     kind: Kind,
 }
 
-/// Files in which everything is right.
+/// Undamaged files.
 pub struct Sound {
     /// The files.
     pub image: SimImage,
-    /// The store that they belong to.
+    /// The id of the store.
     pub store: [u8; 16],
     files: Vec<(String, u64)>,
     regions: Vec<Region>,
 }
 
-/// What was made of sound files.
+/// The patched files.
 pub struct Patched {
     /// The files.
     pub image: SimImage,
-    /// Checksums were made right again.
+    /// Whether checksums were corrected.
     pub repaired: bool,
-    /// A superblock, or the file that it stands in, is among what was changed.
+    /// Whether a superblock was changed, or the data file was cut, extended or removed.
     pub superblock: bool,
 }
 
 impl Sound {
-    /// Finds everything in `image` that has a checksum; owners of blocks are below `owners`.
+    /// Finds all regions of `image`. The owners of its blocks are below `owners`.
     pub fn new(image: SimImage, store: [u8; 16], owners: u64) -> Sound {
         let mut sound = Sound { files: image.files(), image, store, regions: Vec::new() };
         for (file, (name, _)) in sound.files.clone().into_iter().enumerate() {
@@ -85,7 +86,7 @@ impl Sound {
         sound
     }
 
-    /// How many regions there are, of blocks and of log records.
+    /// The number of blocks and of log records among the regions.
     pub fn counts(&self) -> (usize, usize) {
         let count = |wanted: fn(&Kind) -> bool| self.regions.iter().filter(|region| wanted(&region.kind)).count();
         (count(|kind| matches!(kind, Kind::Block { .. })), count(|kind| *kind == Kind::Record))
@@ -106,7 +107,7 @@ impl Sound {
             if SUPERBLOCKS.contains(&(page as u64)) && first.starts_with(b"PandoDB\0") {
                 self.add(file, at, first, Kind::Superblock);
             } else if let Some(block) = bytes.get(at..at.saturating_add(pages.saturating_mul(PAGE)))
-                && (1..=8).contains(&first[4])
+                && BlockKind::from_u8(first[4]).is_some()
                 && let Some(owner) = self.owner_of(block, page as u64, owners)
             {
                 self.add(file, at, block, Kind::Block { owner });
@@ -120,7 +121,7 @@ impl Sound {
 
     fn owner_of(&self, block: &[u8], page: u64, owners: u64) -> Option<u64> {
         let stored = block.first_chunk::<4>().map(|bytes| u32::from_le_bytes(*bytes))?;
-        // The checksum is linear: that of the owner's bytes, carried over the rest, tells owners apart. Trying is enough.
+        // Tries all owners. The crc is linear, so two owners never give the same checksum.
         (0..owners).find(|owner| repair::block_crc(block, &self.store, *owner, page) == stored)
     }
 
@@ -141,14 +142,14 @@ impl Sound {
         }
     }
 
-    /// What the records of the segment with this header are seeded with.
+    /// The location of a record at `offset` in the segment with this header.
     fn place(&self, header: &[u8], offset: u64) -> RecordPlace {
         let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
         let number = u64::from_le_bytes(header[32..40].try_into().expect("8 bytes"));
         RecordPlace { store: self.store, epoch: u32_at(40), stream: u32_at(12), number, offset }
     }
 
-    /// Does what the rest of an input says.
+    /// Applies the patches in the rest of an input.
     pub fn patch(&self, input: &mut Bytes<'_>) -> Patched {
         // One input in eight leaves the checksums wrong.
         let repaired = !input.u8().is_multiple_of(8);
@@ -171,10 +172,10 @@ impl Sound {
         input.below(self.regions.len().min(1 << 16))
     }
 
-    /// Some bytes of a region.
+    /// Reads the offset of a patch in region `i`. Returns the position in the file, and `len` limited to the region.
     fn place_in(&self, i: usize, input: &mut Bytes<'_>, len: usize) -> (u64, usize) {
         let region = &self.regions[i];
-        // Behind the last byte that is used, too: there stands a zero that may not stay one.
+        // Up to 8 bytes after the last used byte, so that patches also change zeros that the format requires.
         let offset = input.below((region.used + 8).min(region.len).min(1 << 16));
         (region.at + offset as u64, len.min(region.len - offset))
     }
@@ -184,7 +185,7 @@ impl Sound {
         let i = self.region(input);
         let file = &self.files[self.regions[i].file];
         let mut write = |image: &mut SimImage, at: u64, bytes: &[u8]| {
-            // A file may be cut or gone by now.
+            // An earlier patch may have cut or removed the file.
             if image.files().iter().any(|(name, len)| name == &file.0 && at + bytes.len() as u64 <= *len) {
                 image.write(&file.0, at, bytes);
                 touched.insert(i);
@@ -218,7 +219,7 @@ impl Sound {
                 write(&mut patched.image, at, &vec![0; len]);
             }
             13..=14 => {
-                // What stands elsewhere, as a write that went astray or was lost leaves it.
+                // Copies the bytes of another region, like a misdirected write.
                 let other = self.regions[self.region(input)];
                 let len = other.len.min(self.regions[i].len);
                 let bytes = self.image.read(&self.files[other.file].0, other.at..other.at + len as u64);
@@ -276,7 +277,7 @@ impl Sound {
             if record.len() < 32 {
                 continue;
             }
-            // The length may be among what was changed: the record is what it says now.
+            // A patch may have changed the length field, so use its current value.
             let len = record_len(&record);
             if len <= record.len() {
                 record.truncate(len);
@@ -297,13 +298,13 @@ impl Sound {
     }
 }
 
-/// The length of the record that begins here, as it says, padding included.
+/// The length of the record at the start of `bytes` from its length field, including padding.
 fn record_len(bytes: &[u8]) -> usize {
     let payload = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes")) as usize;
     (32 + payload).next_multiple_of(8)
 }
 
-/// Inputs that change one thing each, `count` of them, for files with any regions.
+/// `count` inputs of one patch each, for any files.
 pub fn seeds(count: usize) -> Vec<Vec<u8>> {
     let mut rng = crate::bytes::Rng(7);
     (0..count)

@@ -1,17 +1,17 @@
-//! Checksums made right again after bytes were changed: written from the description of the format, not with the
-//! engine's code, so that the two check each other.
+//! Corrects checksums after bytes were changed. Written from the description of the format, without the engine's code,
+//! so that the two check each other.
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 /// The pages of the superblocks.
 pub const SUPERBLOCKS: [u64; 2] = [0, 32];
 
-/// The superblock in `page`: crc32c of all but the last four bytes, at the end.
+/// Corrects the checksum of the superblock in `page`: crc32c of all but the last four bytes, stored in those.
 pub fn superblock(page: &mut [u8]) {
     seal_tail(page);
 }
 
-/// The header block of a log segment: the same.
+/// Corrects the checksum of the header block of a log segment; same layout as a superblock.
 pub fn segment_header(block: &mut [u8]) {
     seal_tail(block);
 }
@@ -21,7 +21,7 @@ fn seal_tail(block: &mut [u8]) {
     tail.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
 }
 
-/// The checksum of a block of the data file: of store, owner and page, then of the block from its fourth byte on.
+/// The checksum of a block of the data file: crc32c of store, owner, page, and the block without its first four bytes.
 pub fn block_crc(block: &[u8], store: &[u8; 16], owner: u64, page: u64) -> u32 {
     let crc = crc32c::crc32c(store);
     let crc = crc32c::crc32c_append(crc, &owner.to_le_bytes());
@@ -29,13 +29,13 @@ pub fn block_crc(block: &[u8], store: &[u8; 16], owner: u64, page: u64) -> u32 {
     crc32c::crc32c_append(crc, &block[4..])
 }
 
-/// A block of the data file.
+/// Corrects the checksum of a block of the data file.
 pub fn block(block: &mut [u8], store: &[u8; 16], owner: u64, page: u64) {
     let crc = block_crc(block, store, owner, page);
     block[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Where a log record is: what its checksum is seeded with.
+/// The location of a log record, which its checksum covers.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordPlace {
     /// The store.
@@ -50,7 +50,7 @@ pub struct RecordPlace {
     pub offset: u64,
 }
 
-/// The checksum of a whole record, padding included.
+/// The checksum of a log record, including its padding.
 pub fn record_crc(record: &[u8], place: &RecordPlace) -> u32 {
     let crc = crc32c::crc32c(&place.store);
     let crc = crc32c::crc32c_append(crc, &place.epoch.to_le_bytes());
@@ -60,7 +60,7 @@ pub fn record_crc(record: &[u8], place: &RecordPlace) -> u32 {
     crc32c::crc32c_append(crc, &record[4..])
 }
 
-/// A log record.
+/// Corrects the checksum of a log record.
 pub fn record(record: &mut [u8], place: &RecordPlace) {
     let crc = record_crc(record, place);
     record[..4].copy_from_slice(&crc.to_le_bytes());

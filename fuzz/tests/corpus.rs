@@ -1,6 +1,7 @@
-//! Every target on its corpus and on seeded changes of it: what a machine without a C++ compiler can show.
+//! Runs every target on its corpus and on seeded changes of it; needs no C++ compiler.
 //!
-//! `PANDODB_FUZZ_RUNS` scales the number of changed inputs (100: as it is); `PANDODB_FUZZ_SEED` chooses others.
+//! `PANDODB_FUZZ_RUNS` is the number of changed inputs in percent of the default; `PANDODB_FUZZ_SEED` chooses other
+//! changes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,7 @@ fn env(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Runs a target: about a second's worth.
+/// Runs a target with `runs` inputs, which takes about a second.
 fn try_target(name: &str, runs: u64) {
     let target = target(name).expect("a target of that name");
     let runs = runs * env("PANDODB_FUZZ_RUNS", 100) / 100;
@@ -28,9 +29,9 @@ macro_rules! targets {
     ($($name:ident: $runs:literal,)*) => {
         $(#[test] fn $name() { try_target(stringify!($name), $runs); })*
 
-        /// Every target stands in the list above.
+        /// Every target is in the list below.
         #[test]
-        fn no_target_is_left_out() {
+        fn every_target_is_tested() {
             let here = [$(stringify!($name)),*];
             assert!(ALL.iter().map(|target| target.name).eq(here), "{here:?}");
         }
@@ -58,7 +59,7 @@ targets! {
     ops: 300,
 }
 
-/// The generated part of the corpus is what the targets generate, and nothing else calls itself so.
+/// The `seed-*` files of the corpus are exactly those that the targets generate.
 #[test]
 fn the_checked_in_seeds_are_the_generated_ones() {
     let mut bytes = 0;
@@ -68,15 +69,15 @@ fn the_checked_in_seeds_are_the_generated_ones() {
         let seeds = files.into_iter().filter(|(name, _)| name.starts_with("seed-"));
         let (here, expected): (BTreeMap<_, _>, BTreeMap<_, _>) =
             (seeds.collect(), seed_files(target).into_iter().collect());
-        assert!(here == expected, "{}: run `fuzz/run.sh --seeds` and look at what has changed", target.name);
+        assert!(here == expected, "{}: run `fuzz/run.sh --seeds` and review the changes", target.name);
     }
-    assert!(bytes < 200 << 10, "{bytes} bytes are too many to check in");
+    assert!(bytes < 200 << 10, "the corpus has {bytes} bytes, which are too many to check in");
 }
 
-// ---- the drivers, checked ----
+// ---- tests of the driver ----
 
 fn fails_on(input: &[u8]) {
-    assert!(!input.windows(2).any(|pair| pair == b"!!"), "the canary sings");
+    assert!(!input.windows(2).any(|pair| pair == b"!!"), "the canary failed");
 }
 
 fn greedy(input: &[u8]) {
@@ -91,20 +92,20 @@ static SINGS: Target = canary(fails_on);
 static GREEDY: Target = canary(greedy);
 
 #[test]
-fn a_property_that_does_not_hold_is_found_and_made_small() {
+fn a_violated_property_is_found_and_its_input_minimised() {
     let finding = drive(&SINGS, 1, Until::Runs(1_000_000)).expect_err("two marks in a row are not hard to find");
-    assert!(finding.what.contains("the canary sings"), "{}", finding.what);
+    assert!(finding.what.contains("the canary failed"), "{}", finding.what);
     assert_eq!(minimise(&SINGS, &finding.input, 2_000), b"!!");
 }
 
 #[test]
-fn asking_for_too_much_memory_is_found() {
+fn excessive_memory_use_is_found() {
     let finding = attempt(&GREEDY, b"some input").expect_err("200 bytes for each byte are too many");
     assert!(finding.what.contains("Demand"), "{}", finding.what);
 }
 
 #[test]
-fn a_seed_gives_the_same_inputs() {
+fn the_same_seed_gives_the_same_inputs() {
     let leaf = target("leaf").expect("a target");
     warm(leaf);
     let changed = |seed| {

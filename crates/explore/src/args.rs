@@ -5,63 +5,63 @@ use pandodb::IndexKind;
 use crate::explore::Plan;
 use crate::scenarios::{self, Scenario, Twist};
 
-/// What can be asked for.
-pub const HELP: &str = "Explores schedules of PandoDB.
+/// The help text.
+pub const HELP: &str = "Explores thread schedules of PandoDB.
 
-  --schedules N   stop after so many executions (100000)
-  --seconds T     stop after so many seconds (240)
-  --seed S        what all choices follow from (7)
-  --scenario X    only this one; may be given several times
-  --json          one line of JSON instead of a table
-  --canaries      run the mistakes, which must be found
-  --again PLAN    one batch, as a failure names it: random:SEED:LENGTH
-  --replay TEXT   one execution by its schedule, as it was printed; `-` reads it from standard input
-  --index NAME    with --replay: the index that the failure named
-  --canary        with --again or --replay: with the mistake
-  --list          the scenarios and what each claims";
+  --schedules N   stop after N executions (100000)
+  --seconds T     stop after T seconds (240)
+  --seed S        the seed of all random choices (7)
+  --scenario X    run only this scenario; may be given several times
+  --json          print one line of JSON instead of a table
+  --canaries      run the scenarios with their deliberate mistakes, which must be found
+  --again PLAN    run one batch, as printed with a failure: random:SEED:LENGTH
+  --replay TEXT   run one execution from its schedule, as printed with a failure; `-` reads it from standard input
+  --index NAME    with --replay: the index, as printed with the failure
+  --canary        with --again or --replay: run with the deliberate mistake
+  --list          list the scenarios and the claim of each";
 
-/// What to do.
+/// The action to run.
 pub enum Action {
     /// Run batches of all scenarios.
     Explore,
-    /// Run the mistakes.
+    /// Run the canaries.
     Canaries,
     /// Run one batch.
     Again(Plan),
     /// Run one schedule.
     Replay(String),
-    /// Name the scenarios.
+    /// List the scenarios.
     List,
 }
 
-/// What was asked for.
+/// The parsed command line.
 pub struct Args {
-    /// What to do.
+    /// The action to run.
     pub action: Action,
-    /// On which scenarios.
+    /// The scenarios to run.
     pub scenarios: Vec<&'static Scenario>,
-    /// How many executions are enough.
+    /// Number of executions to reach.
     pub schedules: usize,
-    /// How long to go on at most.
+    /// Time limit in seconds.
     pub seconds: u64,
-    /// What all choices follow from.
+    /// The seed of all random choices.
     pub seed: u64,
     /// Whether to report in JSON.
     pub json: bool,
     /// With `--replay`: the index of the stores.
     pub index: IndexKind,
-    /// Whether a single batch runs with the mistake.
+    /// Whether a single batch or replay runs with the deliberate mistake.
     canary: bool,
 }
 
 impl Args {
-    /// Whether a single batch runs with the mistake.
+    /// Whether a single batch or replay runs with the deliberate mistake.
     pub fn twist(&self) -> Twist {
         if self.canary { Twist::Canary } else { Twist::None }
     }
 }
 
-/// Reads the command line; what is wrong with it, in words.
+/// Parses the command line. The error is a message for the user.
 pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
     let mut args = Args {
         action: Action::Explore,
@@ -75,7 +75,7 @@ pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
     };
     let mut words = words;
     while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} wants a value"));
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--schedules" => args.schedules = number(&value()?)? as usize,
             "--seconds" => args.seconds = number(&value()?)?,
@@ -92,7 +92,7 @@ pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
         }
     }
     if matches!(args.action, Action::Again(_) | Action::Replay(_)) && args.scenarios.len() != 1 {
-        return Err("--again and --replay want one --scenario".into());
+        return Err("--again and --replay need exactly one --scenario".into());
     }
     if args.scenarios.is_empty() {
         args.scenarios = scenarios::all().iter().collect();
@@ -101,11 +101,14 @@ pub fn parse(words: impl Iterator<Item = String>) -> Result<Args, String> {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number"))
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
 fn scenario(name: &str) -> Result<&'static Scenario, String> {
-    scenarios::all().iter().find(|scenario| scenario.name == name).ok_or_else(|| format!("no scenario `{name}`"))
+    scenarios::all()
+        .iter()
+        .find(|scenario| scenario.name == name)
+        .ok_or_else(|| format!("unknown scenario `{name}`; --list prints all"))
 }
 
 fn schedule(text: String) -> Result<String, String> {

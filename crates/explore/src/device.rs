@@ -1,8 +1,8 @@
-//! The simulated device among explored threads: before each operation the explorer may let another thread go on, and
-//! threads are the explorer's.
+//! The simulated device for explored threads: each operation is a point at which the explorer may switch threads, and
+//! threads that the device spawns are threads of the explorer.
 //!
-//! What an operation does and what a crash leaves of it is the [`SimDevice`]'s business; its lock is a leaf, held over no
-//! point.
+//! The [`SimDevice`] implements the operations and the effects of a crash. Its lock is never held at a point of the
+//! explorer.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Point {
 }
 
 impl ExploredDevice {
-    /// Around `sim`, which stays at hand for marks, faults and images.
+    /// Wraps `sim`. The caller keeps a handle of it for marks, faults and images.
     pub fn new(sim: Arc<SimDevice>) -> Arc<ExploredDevice> {
         Arc::new(ExploredDevice { sim, point: Arc::default() })
     }
@@ -99,7 +99,7 @@ struct ExploredThread(shuttle::thread::JoinHandle<()>);
 
 impl JoinHandle for ExploredThread {
     fn join(self: Box<Self>) {
-        // A panic ended the execution before this.
+        // A panic of the thread has already ended the execution.
         let _ = self.0.join();
     }
 }
@@ -144,7 +144,8 @@ impl File for ExploredFile {
         self.file.hole_unit()
     }
 
-    /// Two points: what others do between the start of a sync and its end is not covered by it.
+    /// Two points: writes of other threads between the end of the inner sync and the return of this call are not
+    /// covered by it.
     fn sync(&self) -> io::Result<()> {
         self.point.pass();
         let done = self.file.sync();
@@ -162,7 +163,7 @@ impl File for ExploredFile {
     }
 }
 
-/// Reads in flight: what others do between their beginning and their end may be seen or not.
+/// Reads in flight: a write of another thread between the start and the end of a read may be visible to it or not.
 #[derive(Debug)]
 struct ExploredQueue {
     inner: Box<dyn Queue>,

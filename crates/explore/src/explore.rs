@@ -1,7 +1,7 @@
-//! Running a scenario under schedules: batches of executions, each batch under one strategy from one seed.
+//! Runs scenarios under schedules, in batches of executions. A batch has one strategy and one seed.
 //!
-//! A batch is deterministic: the same scenario, strategy, seed and length give the same schedules and, if one fails, the
-//! same failure. So is a single execution from its schedule, which `shuttle` prints when it fails.
+//! A batch is deterministic: the same scenario, strategy, seed and length give the same schedules and the same failure,
+//! if one fails. A single execution can be replayed from its schedule, which `shuttle` prints when the execution fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
@@ -16,26 +16,27 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 use crate::indexes;
 use crate::scenarios::{Scenario, Twist};
 
-/// Points that an execution may pass: far more than any needs, so one that passes them all goes round in circles.
+/// The most points that an execution may pass: far more than any needs, so an execution that exceeds them is a
+/// livelock.
 const MAX_STEPS: usize = 400_000;
 /// Bytes of the stack of an explored thread.
 const STACK_BYTES: usize = 512 << 10;
-/// Priority changes of a PCT schedule, plus one: bugs of that depth are found with a known probability.
+/// Number of priority changes of a PCT schedule plus one. Bugs of this depth are found with a known probability.
 const PCT_DEPTH: usize = 3;
 
 /// How schedules are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strategy {
-    /// At each point any thread that can run, all alike.
+    /// At each point, any runnable thread with equal probability.
     Random,
     /// Probabilistic concurrency testing: priorities that change at few random points.
     Pct,
-    /// One after another, depth first; the seed does not matter.
+    /// Depth-first enumeration; the seed has no effect on the schedules.
     Dfs,
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies.
     pub const ALL: [Strategy; 3] = [Strategy::Random, Strategy::Pct, Strategy::Dfs];
 
     /// The name in reports.
@@ -48,14 +49,14 @@ impl Strategy {
     }
 }
 
-/// Executions that are run together: `strategy:seed:length`.
+/// The parameters of a batch: `strategy:seed:length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How their schedules are chosen.
+    /// How schedules are chosen.
     pub strategy: Strategy,
-    /// What all choices follow from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// How many.
+    /// Number of executions.
     pub length: usize,
 }
 
@@ -73,17 +74,17 @@ impl FromStr for Plan {
         let strategy = Strategy::ALL.into_iter().find(|strategy| parts[0] == strategy.name());
         match (strategy, parts.get(1).map(|n| n.parse()), parts.get(2).map(|n| n.parse())) {
             (Some(strategy), Some(Ok(seed)), Some(Ok(length))) => Ok(Plan { strategy, seed, length }),
-            _ => Err(format!("`{text}` is no plan, which looks like `pct:7:100`")),
+            _ => Err(format!("`{text}` is not a batch: write STRATEGY:SEED:LENGTH, for example `pct:7:100`")),
         }
     }
 }
 
-/// What became of a batch.
+/// The result of a batch.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Executions that ended as they should.
+    /// Number of executions that passed.
     pub runs: usize,
-    /// The first that did not, in words.
+    /// The message of the first failure.
     pub failure: Option<String>,
 }
 
@@ -92,7 +93,7 @@ fn config() -> Config {
     config.stack_size = STACK_BYTES;
     config.max_steps = MaxSteps::FailAfter(MAX_STEPS);
     config.failure_persistence = FailurePersistence::Print;
-    // That orderings weaker than sequential consistency are not modelled is known: the models of `loom` are for those.
+    // Do not warn that orderings weaker than sequential consistency are not modelled: the models of `loom` cover those.
     config.silence_warnings = true;
     config
 }
@@ -106,12 +107,13 @@ pub fn run(scenario: &Scenario, twist: Twist, plan: Plan) -> Outcome {
     })
 }
 
-/// Runs one execution by a schedule that `shuttle` printed, with the index that its batch used.
+/// Replays one execution from a schedule that `shuttle` printed, with the index of its batch.
 pub fn replay(scenario: &Scenario, twist: Twist, schedule: &str, index: IndexKind) -> Outcome {
     indexes::with(index, || drive(scenario, twist, ReplayScheduler::new_from_encoded(schedule.trim())))
 }
 
-/// The engine's mistakes are switched on for the whole process: who wants one is alone meanwhile.
+/// Seeded bugs are activated for the whole process. A batch with a bug holds this lock exclusively; other batches share
+/// it.
 static MISTAKES: RwLock<()> = RwLock::new(());
 
 fn drive(scenario: &Scenario, twist: Twist, scheduler: impl Scheduler + 'static) -> Outcome {
@@ -144,7 +146,7 @@ fn execute(body: fn(&SimImage, Twist), start: SimImage, twist: Twist, scheduler:
     Outcome { runs, failure }
 }
 
-/// Runs `work` in one execution without choices and hands out what it made.
+/// Runs `work` in a single execution and returns its result.
 pub fn alone<T: Send + 'static>(work: impl Fn() -> T + Send + Sync + 'static) -> T {
     let (sender, made) = mpsc::channel();
     let scheduler = DfsScheduler::new(Some(1), true);

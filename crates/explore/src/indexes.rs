@@ -1,6 +1,6 @@
-//! Which index the stores of a batch use: it follows from the seed of the batch.
+//! Draws the index type of the stores of a batch from the seed of the batch.
 //!
-//! A batch runs on one thread of the system, whatever threads it explores: so the choice is that thread's.
+//! A batch runs on one system thread, whatever threads it explores, so the choice is stored in a thread-local.
 
 use std::cell::Cell;
 
@@ -10,14 +10,14 @@ thread_local! {
     static CURRENT: Cell<Option<IndexKind>> = const { Cell::new(None) };
 }
 
-/// The type that the batch of a seed uses.
+/// The index type of the batch of a seed.
 pub fn of(seed: u64) -> IndexKind {
     let scattered = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let at = scattered % IndexKind::all().len() as u64;
     IndexKind::all().nth(at as usize).expect("a number below the count")
 }
 
-/// Runs `work` with this type for the stores that it makes.
+/// Runs `work`, whose stores use this index type.
 pub fn with<T>(kind: IndexKind, work: impl FnOnce() -> T) -> T {
     let before = CURRENT.replace(Some(kind));
     let made = work();
@@ -25,12 +25,12 @@ pub fn with<T>(kind: IndexKind, work: impl FnOnce() -> T) -> T {
     made
 }
 
-/// The type that the stores of this batch use.
+/// The index type of the stores of this batch.
 pub fn current() -> IndexKind {
     CURRENT.get().unwrap_or_default()
 }
 
-/// The index of this batch, with the least value of each number.
+/// The index of this batch, with the minimum of each numeric option.
 pub fn options() -> IndexOptions {
     let kind = current();
     kind.options().iter().fold(IndexOptions::from(kind), |options, spec| match spec.values {

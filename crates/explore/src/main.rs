@@ -1,15 +1,15 @@
-//! Explores schedules of PandoDB.
+//! Explores thread schedules of PandoDB.
 //!
-//! The engine is built with its feature `explore`: locks, atomics, condition variables and I/O are points at which
-//! `shuttle` decides which thread goes on. Small scenarios ([`scenarios`]) run under many such schedules: uniformly random
-//! ones, PCT's, and depth-first ones for the tiniest. A failure, a panic, a deadlock, or an execution that goes round in
-//! circles ends a scenario and is printed with what replays it.
+//! The engine is built with its feature `explore`: each use of a lock, an atomic or a condition variable, and each I/O,
+//! is a point at which `shuttle` chooses the thread that runs next. Small scenarios ([`scenarios`]) run under many
+//! schedules: uniformly random ones, those of PCT, and depth-first ones for the smallest scenarios. A failure, a panic,
+//! a deadlock or a livelock ends a scenario; it is printed with the command that reproduces it.
 //!
 //! ```text
 //! cargo run --manifest-path crates/explore/Cargo.toml --release -- --schedules 100000 --seconds 240 --seed 7 --json
 //! ```
 //!
-//! `--canaries` runs every scenario with its mistake instead and fails if one is not found.
+//! `--canaries` instead runs every scenario with its deliberate mistake, and fails if a mistake is not found.
 
 mod args;
 mod device;
@@ -30,9 +30,9 @@ use scenarios::{Scenario, Twist};
 
 /// Executions in a batch.
 const BATCH: usize = 250;
-/// Batches in which a canary has to be found.
+/// The most batches in which a canary must be found.
 const CANARY_BATCHES: u64 = 40;
-/// Systems threads that run batches beside each other.
+/// Number of system threads that run batches concurrently.
 const THREADS: usize = 2;
 
 fn main() -> ExitCode {
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Says what became of a single batch or replay.
+/// Prints the result of a single batch or replay. Returns whether it passed.
 fn report(args: &Args, plan: Option<Plan>, outcome: Outcome) -> bool {
     let what = plan.map_or("the schedule".to_owned(), |plan| plan.to_string());
     match &outcome.failure {
@@ -69,7 +69,7 @@ fn report(args: &Args, plan: Option<Plan>, outcome: Outcome) -> bool {
     outcome.failure.is_none()
 }
 
-/// How to see a failure again.
+/// The command that reproduces a failure.
 fn again(scenario: &Scenario, plan: Plan) -> String {
     format!(
         "cargo run --manifest-path crates/explore/Cargo.toml --release -- --scenario {} --again {plan}",
@@ -77,7 +77,7 @@ fn again(scenario: &Scenario, plan: Plan) -> String {
     )
 }
 
-/// What was tried.
+/// Executions and failures so far.
 #[derive(Default)]
 struct Tally {
     runs: BTreeMap<(&'static str, Strategy), usize>,
@@ -89,7 +89,7 @@ impl Tally {
         self.runs.values().sum()
     }
 
-    /// Executions that failed count, too.
+    /// Adds a batch. A failed execution counts too.
     fn add(&mut self, scenario: &'static Scenario, plan: Plan, outcome: Outcome) {
         let runs = outcome.runs + usize::from(outcome.failure.is_some());
         *self.runs.entry((scenario.name, plan.strategy)).or_default() += runs;
@@ -121,8 +121,8 @@ impl Tally {
     }
 }
 
-/// The batches to run: round after round over all scenarios, alternating between strategies. Depth first starts over
-/// each time, so each scenario that it suits gets one such batch, a long one.
+/// The batches to run: rounds over all scenarios, alternating between strategies. A depth-first batch always starts
+/// with the same schedules, so each tiny scenario gets only one such batch, a long one.
 struct Queue {
     rounds: u64,
     next: usize,
@@ -145,7 +145,7 @@ impl Queue {
     }
 }
 
-/// Runs batches until enough were run, or the time is up. Whether none failed.
+/// Runs batches until the number of executions or the time limit is reached. Returns whether none failed.
 fn explore(args: &Args) -> bool {
     let started = Instant::now();
     let end = started + Duration::from_secs(args.seconds);
@@ -182,12 +182,12 @@ fn explore(args: &Args) -> bool {
     }
     let short = tally.failures.is_empty() && tally.total() < args.schedules;
     if short {
-        eprintln!("only {} of {} schedules in the time given", tally.total(), args.schedules);
+        eprintln!("only {} of {} schedules within the time limit", tally.total(), args.schedules);
     }
     tally.failures.is_empty() && !short
 }
 
-/// Whether every canary is found.
+/// Runs all canaries. Returns whether each one was found.
 fn canaries(args: &Args) -> bool {
     let mut all = true;
     for scenario in &args.scenarios {
@@ -201,7 +201,7 @@ fn canaries(args: &Args) -> bool {
     all
 }
 
-/// Looks for the mistake in a scenario's canary.
+/// Runs a scenario's canary until its mistake is found.
 fn find_canary(scenario: &Scenario, seed: u64) -> Option<(Plan, usize, String)> {
     (0..CANARY_BATCHES).find_map(|i| {
         let strategy = if i % 2 == 0 { Strategy::Random } else { Strategy::Pct };

@@ -1,4 +1,4 @@
-//! The harness tested: it can fail, it can be repeated, and a few schedules of each scenario pass.
+//! Tests the explorer: it detects failures, it is deterministic, and a few schedules of each scenario pass.
 
 use super::*;
 
@@ -13,9 +13,10 @@ fn some_schedules_of_each_scenario_pass() {
 }
 
 #[test]
-fn every_canary_is_found_and_found_again() {
+fn every_canary_is_found_and_reproduced() {
     for scenario in scenarios::all() {
-        let (plan, runs, failure) = find_canary(scenario, 1).unwrap_or_else(|| panic!("{}: blind", scenario.name));
+        let (plan, runs, failure) =
+            find_canary(scenario, 1).unwrap_or_else(|| panic!("{}: canary not found", scenario.name));
         let second = run(scenario, Twist::Canary, plan);
         assert_eq!(
             (second.runs, second.failure.as_ref()),
@@ -26,16 +27,16 @@ fn every_canary_is_found_and_found_again() {
     }
 }
 
-/// Batches in which the explorer found mistakes of the engine that are mended since.
+/// Batches that failed because of bugs of the engine that have been fixed since.
 #[test]
-fn what_was_found_stays_found() {
+fn past_failures_stay_fixed() {
     let found = [
-        // A checkpoint or a worker that met a close counted that as a failure, and the close then synced nothing.
+        // A checkpoint or a worker that ran into a close counted that as a failure, and the close then synced nothing.
         ("close", "random:7000022:250"),
         ("close", "pct:7005067:250"),
-        // A checkpoint asked the log for a seqno whose append had failed, and panicked.
+        // A checkpoint waited for a seqno whose append to the log had failed, and panicked.
         ("sync-large", "random:7000022:250"),
-        // The sync of a checkpoint failed, and the commit of a large value that it took with it was acknowledged.
+        // A checkpoint's sync of the data file failed. The commit of a large value that relied on it was acknowledged.
         ("sync-large", "pct:7001031:250"),
     ];
     for (name, plan) in found {
@@ -46,7 +47,7 @@ fn what_was_found_stays_found() {
 }
 
 #[test]
-fn a_deadlock_and_a_circle_are_found() {
+fn a_deadlock_and_a_livelock_are_found() {
     let stuck = |body| Scenario::for_tests("stuck", body);
     let deadlock = stuck(|_, _| {
         let (a, b) = (shuttle::sync::Mutex::new(()), shuttle::sync::Mutex::new(()));

@@ -1,17 +1,18 @@
-//! A disk that is full can be emptied again: at every size, budget, kind of data and way of freeing it.
+//! A full disk can be emptied again: for random disk sizes, memory budgets, kinds of data and ways to free space.
 //!
 //! ```text
-//!  open ─▶ fill until refused ─▶ [reopen] ─▶ read all ─▶ free everything ─▶ [reopen] ─▶ space is back?
+//!  open ─▶ fill until refused ─▶ [reopen] ─▶ read all ─▶ free everything ─▶ [reopen] ─▶ space is freed?
 //!                                                         single deletes         ─▶ fill again to a half
 //!                                                         delete_range(..)       ─▶ reopen, read all, verify
 //!                                                         drop_keyspace
 //! ```
 //!
-//! The steps run on any device: on the simulator, where a run follows from its seed ([`run`]), and in a directory of a real
-//! file system ([`run_in`]), which the caller has made small.
+//! The steps run on the simulated device, where the seed determines the run ([`run`]), and in a directory of a real
+//! file system, which the caller has made small ([`run_in`]).
 //!
-//! While deletes run, the memtables that wait for space stay within the memory budget. What counts as *stuck*: a freeing operation that is refused 250 times in a row, a `checkpoint` or `settle` that
-//! fails once everything is freed, or space that does not come back.
+//! While deletes run, memtables that cannot be packed for want of space must stay within the memory budget. A run is
+//! *stuck* if a freeing operation is refused 250 times in a row, if `checkpoint` or `settle` fails after everything is
+//! deleted, or if the space is not freed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,33 +27,33 @@ use crate::script::{Rng, mix};
 
 /// Refusals in a row after which a freeing operation counts as stuck.
 const PATIENCE: u32 = 250;
-/// The pause between them, on a real disk.
+/// The pause between two tries on a real disk.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Deletes after which the memory is looked at.
+/// Number of deletes between two checks of the memory use.
 const LOOK: usize = 1000;
-/// Refusals after which an insistent writer takes the disk for full.
+/// Refusals in all after which a writer that retries stops.
 const REFUSALS: u32 = 60;
 /// The keyspace of values.
 const ROWS: &str = "rows";
 /// The keyspace of counters.
 const SUMS: &str = "sums";
 
-/// What the disk is filled with.
+/// The data that fills the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
     /// Values of up to 900 bytes, one by one.
     Puts,
-    /// The same, in batches of up to 64.
+    /// The same values, in batches of up to 64.
     Batches,
-    /// Counters, merged.
+    /// Merges into counters.
     Merges,
-    /// Values small and large, counters, overwrites, deletes.
+    /// Small and large values, counters, overwrites, deletes.
     Mixed,
     /// Values of 16 to 200 KiB.
     Large,
 }
 
-/// How it is emptied.
+/// How everything is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Free {
     /// Key by key.
@@ -63,34 +64,34 @@ pub enum Free {
     Drop,
 }
 
-/// When the store is closed and opened again on the full disk.
+/// When the store is closed and opened again, apart from the end of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reopen {
-    /// Not before the end.
+    /// Only at the end.
     Never,
-    /// Before anything is freed.
+    /// On the full disk, before anything is deleted.
     Before,
-    /// After everything is freed, too.
+    /// Before and after everything is deleted.
     Both,
 }
 
-/// One run.
+/// The parameters of one run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What the data follows from.
+    /// The seed of the data.
     pub seed: u64,
-    /// What is written.
+    /// The kind of data.
     pub fill: Fill,
-    /// How it is freed.
+    /// How everything is deleted.
     pub free: Free,
-    /// When it is reopened.
+    /// When the store is reopened.
     pub reopen: Reopen,
-    /// Whether the writer tries for a while after the first refusal.
+    /// Whether the writer retries after the first refusal.
     pub insists: bool,
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// The plan drawn from a seed.
     pub fn of(seed: u64) -> Plan {
         let mut rng = Rng(seed ^ 0x6469_736b);
         let fill = [Fill::Puts, Fill::Batches, Fill::Merges, Fill::Mixed, Fill::Large][rng.index(5)];
@@ -100,31 +101,31 @@ impl Plan {
     }
 }
 
-/// What a run has seen.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Records that were there when the disk was full.
+    /// Records written until the disk was full.
     pub records: u64,
-    /// Bytes that data file and log took then,
+    /// Bytes of data file and log on the full disk.
     pub full_bytes: u64,
-    /// and when everything was freed.
+    /// Bytes of data file and log after everything was deleted.
     pub empty_bytes: u64,
-    /// Freeing operations that were refused and tried again.
+    /// Freeing operations that were refused and retried.
     pub retried: u64,
-    /// Records that were written after that.
+    /// Records written after everything was deleted.
     pub again: u64,
 }
 
-/// What the store must hold.
+/// The expected contents of the store.
 #[derive(Default)]
 struct Model {
-    /// The version of the value of each row; 0 if it is not there.
+    /// The version of each row's value; 0 if the row does not exist.
     rows: Vec<u8>,
     /// The value of each counter.
     sums: Vec<Option<i64>>,
 }
 
-/// The key of the `i`-th record: scattered, with the number at its end.
+/// The key of the `i`-th record: 8 hash digits, so that keys are scattered, then the number.
 fn key(i: usize) -> Vec<u8> {
     format!("{:08x}{i:08x}", mix(i as u64) as u32).into_bytes()
 }
@@ -134,13 +135,14 @@ fn number(key: &[u8]) -> Option<usize> {
     usize::from_str_radix(std::str::from_utf8(key.get(8..)?).ok()?, 16).ok()
 }
 
-/// A run on a device that `open` opens a store on.
+/// A run in progress.
 struct Run<'a> {
     plan: Plan,
+    /// Opens the store on the device of the run.
     open: &'a dyn Fn() -> Result<Store, Error>,
-    /// Waits for background work, where there are threads that do some.
+    /// Sleeps, so that background threads can work; does nothing if the store has none.
     pause: &'a dyn Fn(),
-    /// Another file takes what the full disk has left, or gives it back.
+    /// `true`: another file takes the remaining space of the full disk. `false`: that file is removed.
     squeeze: &'a dyn Fn(bool),
     store: Option<Store>,
     model: Model,
@@ -148,7 +150,7 @@ struct Run<'a> {
     seen: Seen,
 }
 
-/// Says what was being done when it failed.
+/// Prefixes an error with the operation that failed.
 fn during<T>(what: &str, result: Result<T, Error>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e}"))
 }
@@ -191,7 +193,7 @@ impl Run<'_> {
         value
     }
 
-    /// Writes one step of the filling; how many records it made.
+    /// Writes one step of the filling. Returns the number of records written.
     fn step(&mut self, rows: &Keyspace, sums: &Keyspace) -> Result<usize, Error> {
         let next = self.model.rows.len();
         let die = self.rng.below(100);
@@ -227,7 +229,7 @@ impl Run<'_> {
         }
     }
 
-    /// Adds to a counter, a new one or an old one.
+    /// Adds to a new or an existing counter.
     fn add(&mut self, sums: &Keyspace, new: bool) -> Result<usize, Error> {
         let count = self.model.sums.len();
         let i = if new || count == 0 { count } else { self.rng.index(count) };
@@ -240,7 +242,7 @@ impl Run<'_> {
         Ok(1)
     }
 
-    /// Writes until the disk is full, or so many records are written.
+    /// Writes until the disk is full or `most` records are written. Returns the number of records.
     fn fill(&mut self, most: u64) -> Result<u64, String> {
         let (rows, sums) = (self.rows()?, self.sums()?);
         let (mut written, mut refused) = (0, 0);
@@ -258,22 +260,22 @@ impl Run<'_> {
         Ok(written)
     }
 
-    /// Reads everything and compares it.
+    /// Reads all contents and compares them with the model.
     fn check(&self, when: &str) -> Result<(), String> {
         let wrong = |what: String| Err(format!("{when}: {what}"));
         let mut found = 0;
         for entry in self.rows()?.iter() {
             let (key, value) = during(when, entry)?;
-            let Some(i) = number(&key) else { return wrong(format!("a key that nobody wrote: {key:?}")) };
+            let Some(i) = number(&key) else { return wrong(format!("a key that was never written: {key:?}")) };
             let version = self.model.rows.get(i).copied().unwrap_or(0);
             if version == 0 || *value != self.value(i, version) {
-                return wrong(format!("row {i} is wrong, or should not be there"));
+                return wrong(format!("row {i} has a wrong value or should not exist"));
             }
             found += 1;
         }
         let expected = self.model.rows.iter().filter(|&&version| version > 0).count();
         if found != expected {
-            return wrong(format!("{found} rows of {expected}"));
+            return wrong(format!("found {found} of {expected} rows"));
         }
         let mut found = 0;
         for entry in self.sums()?.iter() {
@@ -286,10 +288,10 @@ impl Run<'_> {
             found += 1;
         }
         let expected = self.model.sums.iter().flatten().count();
-        if found == expected { Ok(()) } else { wrong(format!("{found} counters of {expected}")) }
+        if found == expected { Ok(()) } else { wrong(format!("found {found} of {expected} counters")) }
     }
 
-    /// Does a freeing operation, several times if it is refused for want of space.
+    /// Runs a freeing operation, and retries it while it is refused for want of space.
     fn insist(&mut self, what: &str, operation: &dyn Fn() -> Result<(), Error>) -> Result<(), String> {
         for _ in 0..PATIENCE {
             match operation() {
@@ -342,7 +344,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What is not packed, for want of space, must not take more memory than the store may.
+    /// Checks that memtables, which may be unpackable for want of space, stay within the memory budget.
     fn check_memory(&self) -> Result<(), String> {
         let memory = during("statistics", self.store().stats())?.memory;
         if memory.memtables > memory.budget {
@@ -357,7 +359,7 @@ impl Run<'_> {
         Ok(stats.disk_bytes + stats.log_bytes)
     }
 
-    /// The whole run; what is left of the store at the end is closed.
+    /// Performs the whole run and closes the store at the end.
     fn go(&mut self) -> Result<(), String> {
         self.store = Some(during("opening", (self.open)())?);
         self.seen.records = self.fill(u64::MAX)?;
@@ -374,7 +376,7 @@ impl Run<'_> {
         }
         during("STUCK: checkpoint of the emptied store", self.store().checkpoint())?;
         if self.plan.free == Free::Singles {
-            // What point deletes hide is given back when compactions come by, like in any other store.
+            // The space of entries hidden by point deletes is freed only by compactions.
             let (rows, sums) = (self.rows()?, self.sums()?);
             during("STUCK: compacting the emptied store", rows.compact(..))?;
             during("STUCK: compacting the emptied store", sums.compact(..))?;
@@ -385,9 +387,11 @@ impl Run<'_> {
         self.seen.empty_bytes = self.bytes()?;
         if self.seen.empty_bytes > (self.seen.full_bytes / 16).max(4 << 20) {
             let Seen { full_bytes, empty_bytes, .. } = self.seen;
-            return Err(format!("STUCK: of {full_bytes} bytes {empty_bytes} are still taken"));
+            return Err(format!(
+                "STUCK: {empty_bytes} of {full_bytes} bytes are still used after everything was deleted"
+            ));
         }
-        // Of a mixture, which deletes and overwrites what it has written, less is left than the number says.
+        // A mixed fill deletes and overwrites some of its records, so `records` is larger than the number that existed.
         let share = if self.plan.fill == Fill::Mixed { 5 } else { 2 };
         self.seen.again = self.fill(self.seen.records / share)?;
         if self.seen.again < self.seen.records / share {
@@ -417,26 +421,26 @@ fn go(
     outcome.and_then(|result| result).map(|()| run.seen)
 }
 
-/// One run in a directory, which is on a small file system of its own, with options of the caller's.
+/// Performs one run in a directory on a small file system, with options chosen by the caller.
 ///
 /// # Errors
-/// What was stuck, lost or wrong.
+/// Describes what was stuck, lost or wrong.
 pub fn run_in(dir: &Path, plan: Plan, options: &dyn Fn(StoreBuilder) -> StoreBuilder) -> Result<Seen, String> {
     let index = IndexOptions::from(indexes::only().unwrap_or_default());
     let open = || options(Store::builder(dir.join("store"))).index(index.clone()).open();
     go(plan, &open, &|| std::thread::sleep(PAUSE), &|_| ())
 }
 
-/// The size of the simulated disk of a seed, the memory budget, and the pieces in which holes give space back.
+/// The size of the simulated disk of a seed, the memory budget, and the hole unit, all in bytes.
 fn sizes(seed: u64) -> (u64, usize, u64) {
     let mut rng = Rng(seed ^ 0x7369_7a65);
     let disk = (3 << 20) + rng.below(5 << 20);
     let budget = [1 << 20, 4 << 20, 16 << 20][rng.index(3)];
-    // Two of three like most file systems, one like a copy-on-write one, in proportion to the disk.
+    // Two of three have the hole unit of most file systems; one has a larger one, like btrfs, scaled to the small disk.
     (disk, budget, [4 << 10, 4 << 10, 16 << 10][rng.index(3)])
 }
 
-/// The unit of a seed: one simulated disk.
+/// Runs a unit: one simulated disk.
 pub fn run(unit: &Unit) -> Tally {
     let plan = Plan::of(unit.seed);
     let (bytes, budget, hole_unit) = sizes(unit.seed);
@@ -449,7 +453,7 @@ pub fn run(unit: &Unit) -> Tally {
         builder.index(index.clone()).open()
     };
     let mut tally = Tally { runs: 1, ..Tally::default() };
-    // On every other disk a file that is not the store's takes all that is left, as soon as the store is full.
+    // On every other disk, a file that is not the store's takes all remaining space as soon as the store is full.
     let squeeze = |on| {
         if unit.seed.is_multiple_of(2) {
             device.set_byte_budget(Some(if on { device.occupied() } else { bytes }));

@@ -1,4 +1,4 @@
-//! Runs scripts on stores, opens images, reads them whole.
+//! Runs scripts on stores, opens images, reads all their contents.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,32 +15,32 @@ use pandodb::{
 use crate::indexes;
 use crate::script::{BLOB_THRESHOLD, Op, SUMS, Script, State, Step, mix};
 
-/// The sizes of a store.
+/// The size options of a store, and a few others.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Bytes of a memtable.
+    /// Memtable size in bytes.
     pub memtable: usize,
-    /// Bytes of a log segment.
+    /// Log segment size in bytes.
     pub segment: u64,
-    /// Bytes held back for work on a full disk.
+    /// Bytes reserved for work on a full disk.
     pub reserve: u64,
-    /// Streams of the log, and writers that take turns.
+    /// Number of log streams. The driver alternates between as many writers.
     pub streams: usize,
-    /// The seed that the index of new keyspaces is drawn from; without it, the default index in a small form.
+    /// The seed that the index of new keyspaces is drawn from; `None`: the default index with small options.
     pub index: Option<u64>,
-    /// Which form of the structures and of the log.
+    /// Paper mode or product mode.
     pub mode: Mode,
-    /// How the bottom of the structure is stored.
+    /// Compression of the bottom level of an index.
     pub compression: Compression,
 }
 
-/// How the bottom of the tree is stored, by a number: in one of three stores it is compressed.
+/// Compression drawn from a number: one of three stores uses LZ4.
 pub fn compression(number: u64) -> Compression {
     if mix(number ^ 0x006c_7a34).is_multiple_of(3) { Compression::Lz4 } else { Compression::None }
 }
 
 impl Sizes {
-    /// As small as it gets, so that a short script packs, flushes and splits.
+    /// The smallest sizes, so that a short script packs, flushes and splits.
     pub const TINY: Sizes = Sizes {
         memtable: 4 << 10,
         segment: 8 << 10,
@@ -50,27 +50,27 @@ impl Sizes {
         mode: Mode::Product,
         compression: Compression::None,
     };
-    /// The same in paper mode.
+    /// [`Sizes::TINY`] in paper mode.
     pub const PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::TINY };
     /// A memtable that holds a few dozen commits, so that the log is long.
     pub const LOGGY: Sizes = Sizes { memtable: 64 << 10, segment: 16 << 10, ..Sizes::TINY };
 
-    /// The same in paper mode: leaves of its memtables are split while their messages are in the log only.
+    /// [`Sizes::LOGGY`] in paper mode: leaves of its memtables are split while their messages are only in the log.
     pub const LOGGY_PAPER: Sizes = Sizes { mode: Mode::Paper, ..Sizes::LOGGY };
 
-    /// The same with 1 to 3 streams, by a number.
+    /// These sizes with 1 to 3 log streams, drawn from a number.
     #[must_use]
     pub fn with_streams(self, number: u64) -> Sizes {
         Sizes { streams: 1 + (mix(number ^ 0x0073_7472_6561_6d73) % 3) as usize, ..self }
     }
 
-    /// The same with an index that is drawn from a seed, compressed or not.
+    /// These sizes with an index and a compression drawn from a seed.
     #[must_use]
     pub fn drawn(self, seed: u64) -> Sizes {
         Sizes { index: Some(seed), compression: compression(seed), ..self }
     }
 
-    /// The type of index of new keyspaces.
+    /// The index type of new keyspaces.
     pub fn kind(&self) -> IndexKind {
         self.index().kind()
     }
@@ -83,7 +83,7 @@ impl Sizes {
         }
     }
 
-    /// How a store of these sizes on a device is opened, without threads.
+    /// The builder of a store of these sizes on `device`, without background threads.
     pub fn builder(self, device: Arc<dyn Device>) -> StoreBuilder {
         Store::builder("sim")
             .device(device)
@@ -98,10 +98,10 @@ impl Sizes {
             .compression(self.compression)
     }
 
-    /// Opens a store on a device, without threads.
+    /// Opens a store on a device, without background threads.
     ///
     /// # Errors
-    /// What opening fails with.
+    /// The error of opening.
     pub fn open(self, device: Arc<dyn Device>) -> Result<Store> {
         self.builder(device).open()
     }
@@ -109,7 +109,7 @@ impl Sizes {
     /// Opens the store of an image.
     ///
     /// # Errors
-    /// What opening fails with.
+    /// The error of opening.
     pub fn open_image(self, image: &SimImage, seed: u64) -> Result<(Arc<SimDevice>, Store)> {
         let device = SimDevice::from_image(image, seed);
         let store = self.open(device.clone())?;
@@ -117,16 +117,16 @@ impl Sizes {
     }
 }
 
-/// How a keyspace of that name is created.
+/// The options of the keyspace of that name.
 pub fn options(name: &str) -> KeyspaceOptions {
     let options = KeyspaceOptions::new().blob_threshold(BLOB_THRESHOLD);
     if name == SUMS { options.merge(AddI64) } else { options }
 }
 
-/// Reads everything.
+/// Reads all keyspaces of a store.
 ///
 /// # Errors
-/// What reading fails with.
+/// The first error of a read.
 pub fn contents(store: &Store) -> Result<State> {
     let mut state = State::default();
     for info in store.keyspaces() {
@@ -140,12 +140,12 @@ fn read_all(range: pandodb::Range) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     range.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
 }
 
-/// Brings everything into the tree and adds up: `verify` must have looked at every page that is taken and not on its way out.
-/// A page that nothing reaches is lost for ever; one that `verify` leaves out may rot unseen. Nothing else may hold views of
-/// the store.
+/// Compacts every keyspace and checks that `verify` has read every allocated page that is not in quarantine. A page
+/// that nothing refers to would be lost for ever; damage to a page that `verify` skips would go unnoticed. The caller
+/// must not hold snapshots or scans of the store.
 ///
 /// # Errors
-/// What the store fails with.
+/// The outer result: the first error of the store. The inner result: what `verify` found, or the difference in bytes.
 pub fn accounts(store: &Store) -> Result<Result<(), String>> {
     for info in store.keyspaces() {
         store.open_keyspace(&info.name)?.expect("it was listed").compact(..)?;
@@ -157,28 +157,28 @@ pub fn accounts(store: &Store) -> Result<Result<(), String>> {
     Ok(match (report.is_clean(), taken == seen) {
         (true, true) => Ok(()),
         (false, _) => Err(format!("verify: {:?}", report.problems)),
-        (true, false) => Err(format!("{taken} bytes are taken, verify has seen {seen}; {report:?}")),
+        (true, false) => Err(format!("{taken} bytes are allocated, but verify has read {seen}; {report:?}")),
     })
 }
 
 /// Bytes of both superblocks.
 const SUPERBLOCK_BYTES: u64 = 2 * 4096;
 
-/// Runs `work`; a panic becomes an error text.
+/// Runs `work` and turns a panic into an error.
 ///
 /// # Errors
-/// The words of the panic.
+/// The message of the panic.
 pub fn calmly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        format!("PANIC: {}", text.unwrap_or_else(|| "without words".into()))
+        format!("PANIC: {}", text.unwrap_or_else(|| "without a message".into()))
     })
 }
 
-/// A store that runs a script: one thread, which is several writers by turns, as many as the log has streams.
+/// Runs a script on a store, on one thread, which alternates between as many writers as the log has streams.
 pub struct Driver {
-    /// The store, as it is now.
+    /// The store; a reopening replaces it.
     pub store: Store,
     sizes: Sizes,
     index: IndexOptions,
@@ -191,27 +191,27 @@ impl Driver {
     /// Opens a store on the device.
     ///
     /// # Errors
-    /// What opening fails with.
+    /// The error of opening.
     pub fn open(sizes: Sizes, device: Arc<dyn Device>) -> Result<Driver> {
         Driver::open_with(sizes, device, sizes.index())
     }
 
-    /// The same with this index for new keyspaces.
+    /// Opens a store on the device, with `index` for new keyspaces.
     ///
     /// # Errors
-    /// What opening fails with.
+    /// The error of opening.
     pub fn open_with(sizes: Sizes, device: Arc<dyn Device>, index: IndexOptions) -> Result<Driver> {
         let store = sizes.builder(device.clone()).index(index.clone()).open()?;
         Ok(Driver { store, sizes, index, device, snapshots: VecDeque::new(), commits: 0 })
     }
 
-    /// Does one step; `before` is the state that it meets.
+    /// Performs one step; `before` is the state before it.
     ///
     /// # Errors
-    /// What the store fails with.
+    /// The error of the store.
     ///
     /// # Panics
-    /// If a snapshot or a copy holds something else than it must.
+    /// If a snapshot or a backup does not have the expected contents.
     pub fn step(&mut self, step: &Step, before: &State) -> Result<()> {
         match step {
             Step::Commit(ops, durability) => self.commit(ops, *durability),
@@ -231,7 +231,7 @@ impl Driver {
         }
     }
 
-    /// Closes the store, whatever comes of it, and opens it again. If that fails, the closed one stays.
+    /// Closes the store and opens it again. If either fails, `self.store` stays the closed one.
     fn reopen(&mut self) -> Result<()> {
         self.snapshots.clear();
         self.store.clone().close()?;
@@ -239,12 +239,12 @@ impl Driver {
         Ok(())
     }
 
-    /// Copies the store to a device of its own and reads the copy.
+    /// Copies the store to another device and reads the copy.
     fn backup(&self, before: &State) -> Result<()> {
         let target = SimDevice::new(0);
         self.store.backup_with(self.sizes.builder(target.clone()))?;
         let copy = self.sizes.open(target)?;
-        assert_eq!(&contents(&copy)?, before, "the copy");
+        assert_eq!(&contents(&copy)?, before, "a backup has the wrong contents");
         Ok(())
     }
 
@@ -268,7 +268,7 @@ impl Driver {
         batch.commit(durability)
     }
 
-    /// Reads the oldest snapshot and lets it go. Keyspaces that were dropped or created since are not asked.
+    /// Reads the oldest snapshot and releases it. Skips keyspaces that have been dropped or created since.
     fn release(&mut self) -> Result<()> {
         let Some((snapshot, then)) = self.snapshots.pop_front() else { return Ok(()) };
         for name in ["rows", SUMS] {
@@ -282,7 +282,7 @@ impl Driver {
     }
 }
 
-/// A mark in the history: step `i` begins (even) or is acknowledged (odd).
+/// The mark of a step in the recorded history: even when the step begins, odd when it is acknowledged.
 pub fn mark_of(step: usize, acknowledged: bool) -> u64 {
     2 * step as u64 + u64::from(acknowledged)
 }
@@ -290,7 +290,7 @@ pub fn mark_of(step: usize, acknowledged: bool) -> u64 {
 /// Runs a whole script on a recording device, with marks, and closes the store.
 ///
 /// # Errors
-/// What went wrong, a panic included.
+/// Describes the failure, which may be a panic.
 pub fn record(script: &Script, sizes: Sizes, sim: &Arc<SimDevice>, device: Arc<dyn Device>) -> Result<(), String> {
     sim.record();
     let run = || -> Result<(), String> {
@@ -304,7 +304,7 @@ pub fn record(script: &Script, sizes: Sizes, sim: &Arc<SimDevice>, device: Arc<d
         }
         let found = contents(&driver.store).map_err(|e| format!("reading: {e}"))?;
         if found != state {
-            return Err("the running store holds something else than was written".into());
+            return Err("the contents of the running store differ from what was written".into());
         }
         driver.store.close().map_err(|e| format!("closing: {e}"))
     };

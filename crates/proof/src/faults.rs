@@ -1,15 +1,16 @@
-//! The nth call fails: for every kind of fault, once and for ever, at every call of a small workload.
+//! The nth device call fails: for every kind of fault, once and permanently, at every call of a small workload.
 //!
-//! 1. Set the fault, run the script. A step may fail; nothing may panic. After each failure the store still reads what it
-//!    had acknowledged (with the failed commit or without it), unless the fault refuses the reads themselves. The script goes
-//!    on: what is acknowledged after a failure is promised like all else.
-//! 2. Clear the fault. Reopen from what a kill leaves and from what a power cut leaves: an acknowledged prefix, at least
-//!    everything acknowledged as durable enough.
-//! 3. Reopen on the same device too: what a failed sync has marked clean reads as if it were there, and what the opened
-//!    store shows must survive a power cut from then on.
-//! 4. A device that *loses* writes can shorten the log unseen; then any prefix, or an error, is right, and nothing else.
+//! 1. Set the fault and run the script. A step may fail; nothing may panic. After each failure the store must still
+//!    return what it acknowledged, with or without the failed commit, unless the fault makes the reads fail. The script
+//!    continues: commits acknowledged after a failure count like all others.
+//! 2. Clear the fault. Reopen the image of a kill and the image of a power cut. Each must hold a prefix of the
+//!    acknowledged steps, with every step whose durability covers that kind of crash.
+//! 3. Reopen on the same device too. After a failed sync its page cache returns data that is not on the disk.
+//!    Everything that the reopened store returns must survive a later power cut.
+//! 4. A device that *loses* writes may shorten the log without notice. Then any prefix, or an error, is allowed, and
+//!    nothing else.
 //!
-//! A unit is one kind of fault at every call of one script; full disks ([`crate::full`]) are one kind more.
+//! A unit is one kind of fault at every call of one script; full disks ([`crate::full`]) are one more kind.
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 use crate::script::{Mix, ROWS, Script, State, Step};
 
-/// Everything that can go wrong with a call.
+/// All kinds of faults.
 pub const KINDS: [FaultKind; 13] = [
     FaultKind::IoError(OpClass::Read),
     FaultKind::IoError(OpClass::Write),
@@ -40,9 +41,9 @@ pub const KINDS: [FaultKind; 13] = [
     FaultKind::FullSync,
 ];
 
-/// Seeds that share a script: each kind once and for ever, and full disks.
+/// Number of seeds that share a script: each kind, once and permanently, and full disks.
 const SHARE: u64 = 2 * KINDS.len() as u64 + 1;
-/// How many times the steps of a failing history are tried anew.
+/// The most replays that minimising a failing history may take.
 const TRIES: usize = 40;
 
 /// What a run under a fault acknowledged.
@@ -50,17 +51,18 @@ const TRIES: usize = 40;
 struct Outcome {
     /// The state before the first step and after each acknowledged one.
     states: Vec<State>,
-    /// What the steps that failed may have left instead.
+    /// Further states that the failed steps may have left.
     uncertain: Vec<State>,
-    /// How many steps are promised to survive a power cut, and a kill.
+    /// Number of acknowledged steps that must survive a power cut.
     synced: usize,
+    /// Number of acknowledged steps that must survive a kill.
     buffered: usize,
-    /// How often the fault struck.
+    /// How often the fault was applied.
     struck: u64,
 }
 
 impl Outcome {
-    /// Whether the contents are one of the states.
+    /// Whether the contents are an uncertain state, or the state after at least `floor` acknowledged steps.
     fn allows(&self, floor: usize, found: &State) -> bool {
         self.states[floor..].iter().chain(&self.uncertain).any(|state| state == found)
     }
@@ -74,18 +76,18 @@ impl Outcome {
         if step.promise() == Durability::Synced {
             self.synced = acknowledged;
         }
-        // A store that takes writes knows what became of the one that failed.
+        // A store that accepts writes has resolved the fate of the one that failed.
         if matches!(step, Step::Commit(..) | Step::Create(_) | Step::Drop(_) | Step::Reopen) {
             self.uncertain.clear();
         }
     }
 
-    /// A step failed that would have led to `after`. Whether what the store holds now is known.
+    /// Records the failure of a step that would have led to `after`. Returns whether the store could be read.
     fn failed(&mut self, step: &Step, after: State, error: &Error, driver: &Driver) -> bool {
         let found = contents(&driver.store).ok();
         if found.as_ref() == Some(&after) {
             if self.states.last() != Some(&after) {
-                // It is there, and nothing of it is promised.
+                // The failed step had its effect, but nothing guarantees that it survives a crash.
                 self.states.push(after);
             }
         } else if !refused(step, error) {
@@ -97,7 +99,8 @@ impl Outcome {
         found.is_some()
     }
 
-    /// The store was closed and opened again: what it shows now is promised. Whether it shows anything.
+    /// Records a reopening: the contents that the store returns now must survive. Returns whether the store could be
+    /// read.
     fn reopened(&mut self, driver: &Driver) -> Result<bool, String> {
         let Ok(found) = contents(&driver.store) else { return Ok(false) };
         check_contents(Ok(found.clone()), self, self.buffered, false).map_err(|e| format!("reopened at once: {e}"))?;
@@ -106,23 +109,24 @@ impl Outcome {
     }
 }
 
-/// Whether the device itself lies under the fault, so that damage may be found later or history be short.
+/// Whether the device reports success for a write that it did not do, so that damage or a shorter history is allowed
+/// later.
 fn lies(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::LostWrite | FaultKind::MisdirectedWrite)
 }
 
-/// Whether the store must not let the caller know of the fault.
+/// Whether the store must handle the fault without returning an error.
 fn harmless(fault: &Fault) -> bool {
     matches!(fault.kind, FaultKind::ClockJump | FaultKind::ShortTransfer)
 }
 
-/// Whether the step was refused before anything of it was done: by a full disk, or because what was written earlier cannot
-/// leave the memory, since the blocks below are damaged.
+/// Whether the step was refused before it had any effect: because the disk is full, or because memtables cannot be
+/// packed, since blocks of the index are damaged.
 fn refused(step: &Step, error: &Error) -> bool {
     matches!((step, error), (Step::Commit(..) | Step::Create(_), Error::DiskFull { .. } | Error::Corruption { .. }))
 }
 
-/// Runs the script under the fault. The driver comes back alive, so that the device can be looked at before it closes.
+/// Runs the script under the fault. Returns the driver, so that the device can be copied before the store is closed.
 fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<(Outcome, Option<Driver>), String> {
     device.set_fault(Some(fault.clone()));
     let mut out = Outcome { states: vec![State::default()], ..Outcome::default() };
@@ -131,25 +135,25 @@ fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<
         device.set_fault(None);
         return Ok((out, None));
     };
-    // Whether what the store holds is known.
+    // Whether the contents of the store are known.
     let mut known = true;
     for step in &script.steps {
         let before = out.states.last().expect("not empty").clone();
         if !before.takes(step) {
-            // It rests on a step that failed.
+            // The step needs a keyspace whose creation failed.
             continue;
         }
         let mut after = before.clone();
         after.apply(step);
         match driver.step(step, &before) {
             Ok(()) if matches!(step, Step::Reopen) => known = out.reopened(&driver)?,
-            // It was there, perhaps because a drop has failed: to open it promises nothing.
+            // The keyspace existed already, perhaps because a drop failed. Opening it guarantees no durability.
             Ok(()) if matches!(step, Step::Create(_)) && after == before => {}
             Ok(()) => out.acknowledge(step, after),
             Err(e) if harmless(fault) => {
-                return Err(format!("{step:?} failed under a fault that must not matter: {e}"));
+                return Err(format!("{step:?} failed under a fault that the store must handle: {e}"));
             }
-            // Refused as a whole: no trace of it.
+            // Refused without any effect.
             Err(Error::Poisoned { .. }) => {}
             Err(e) => known = out.failed(step, after, &e, &driver),
         }
@@ -164,17 +168,18 @@ fn run_under(script: &Script, device: &Arc<SimDevice>, fault: &Fault) -> Result<
     Ok((out, Some(driver)))
 }
 
-/// The store as it is must hold what it acknowledged last, or the failed step too; a refused read is no wrong answer.
+/// Checks that the running store holds the last acknowledged state, or a state that a failed step may have left. A
+/// failed read is not a wrong answer.
 fn check_reads(driver: &Driver, out: &Outcome) -> Result<(), String> {
     let Ok(found) = contents(&driver.store) else { return Ok(()) };
     let last = out.states.last().expect("not empty");
     if &found == last || out.uncertain.contains(&found) {
         return Ok(());
     }
-    Err("the running store reads something else".into())
+    Err("the running store has wrong contents".into())
 }
 
-/// Reopens an image and compares; `floor`: steps that must be there.
+/// Opens an image and checks its contents. `floor`: number of steps that must be there.
 fn check_image(image: &SimImage, out: &Outcome, floor: usize, lying: bool) -> Result<(), String> {
     let opened = calmly(|| Sizes::TINY.open_image(image, 1).and_then(|(_, store)| contents(&store)))?;
     check_contents(opened, out, floor, lying)
@@ -185,22 +190,23 @@ fn check_contents(opened: pandodb::Result<State>, out: &Outcome, floor: usize, l
     match opened {
         Ok(found) if out.allows(floor, &found) => Ok(()),
         Ok(found) => match out.states.iter().position(|state| *state == found) {
-            Some(step) => Err(format!("it holds step {step}, {floor} were promised")),
-            None => Err("it holds a state that never was".into()),
+            Some(step) => Err(format!("it holds {step} acknowledged steps, but {floor} were durable")),
+            None => Err("it holds a state that never existed".into()),
         },
         Err(e) if lying && matches!(e, Error::Corruption { .. } | Error::NotAStore { .. }) => Ok(()),
         Err(e) => Err(format!("it does not open: {e}")),
     }
 }
 
-/// One run under a fault; how often it struck. `lying`: the device reports what it did not do, so that losses are no
-/// fault of the store as long as they are noticed.
+/// One run under a fault. Returns how often the fault was applied. `lying`: the device reports success for writes that
+/// it did not do, so the store may lose data, but must not return wrong data.
+///
 /// # Errors
-/// The promise that was broken.
+/// Describes the violated guarantee.
 pub fn attempt(script: &Script, fault: &Fault, lying: bool) -> Result<u64, String> {
     let device = SimDevice::new(script.seed);
     let (out, driver) = calmly(|| run_under(script, &device, fault))??;
-    // Before the driver goes: closing would sync.
+    // Before the driver is dropped, because closing the store would sync.
     let (killed, cut) = (device.image(), device.durable_image());
     check_image(&killed, &out, out.buffered, lying).map_err(|e| format!("killed: {e}"))?;
     check_image(&cut, &out, out.synced, lying).map_err(|e| format!("power cut: {e}"))?;
@@ -211,8 +217,8 @@ pub fn attempt(script: &Script, fault: &Fault, lying: bool) -> Result<u64, Strin
     Ok(out.struck)
 }
 
-/// Opens the store again on the device as it is, with all that a failed sync has left pending for ever. What the store shows
-/// then is a promise: a power cut must not take it back.
+/// Opens the store again on the same device, where data of a failed sync may be only in the page cache for ever.
+/// Everything that the store returns then must survive a power cut.
 fn reopen_here(device: &Arc<SimDevice>, out: &Outcome) -> Result<(), String> {
     let opened = calmly(|| {
         let store = Sizes::TINY.open(device.clone())?;
@@ -224,12 +230,13 @@ fn reopen_here(device: &Arc<SimDevice>, out: &Outcome) -> Result<(), String> {
     let after = calmly(|| Sizes::TINY.open_image(&cut, 1).and_then(|(_, store)| contents(&store)))?;
     match after {
         Ok(found) if found == shown => Ok(()),
-        Ok(_) => Err("reopened, then a power cut: what it had shown is not there".into()),
+        Ok(_) => Err("reopened, then a power cut: contents that it had returned are lost".into()),
         Err(e) => Err(format!("reopened, then a power cut: it does not open: {e}")),
     }
 }
 
-/// The script of a number. One that is compressed is longer: there must be something at the bottom to compress.
+/// The script of a number. A store with compression gets a longer script, so that its bottom level has leaves to
+/// compress.
 fn script(number: u64) -> Script {
     if compression(number) == Compression::None {
         return Script::generate(number, Mix { steps: 30, blobs: 15, lazy: 10, buffered: 50, keys: 30 });
@@ -239,12 +246,12 @@ fn script(number: u64) -> Script {
     script
 }
 
-/// Runs one kind of fault at every call until it strikes nothing any more.
+/// Applies one kind of fault at the first call, the second, and so on, until a run has fewer calls.
 fn every_call(script: &Script, kind: FaultKind, sticky: bool) -> Tally {
     let mut tally = Tally::default();
     let mut script = script.clone();
     if lies(kind) {
-        // What a reopening shows is then any earlier state, and the rest of the script would be about another store.
+        // A reopened store may then hold any earlier state, which the rest of the script would not fit.
         script.steps.retain(|step| !matches!(step, Step::Reopen));
     }
     let part = format!("{kind:?}{}", if sticky { " for ever" } else { "" });
@@ -264,7 +271,7 @@ fn every_call(script: &Script, kind: FaultKind, sticky: bool) -> Tally {
     tally
 }
 
-/// The unit of a seed: one kind of fault at every call of one script, or full disks.
+/// Runs a unit: one kind of fault at every call of one script, or full disks.
 pub fn run(unit: &Unit) -> Tally {
     let (number, share) = (unit.seed / SHARE, unit.seed % SHARE);
     let mut tally = if share == SHARE - 1 {

@@ -1,7 +1,7 @@
-//! The disk is full: at every size of the disk at which a workload does not fit.
+//! Full disks of random sizes, all too small for the workload.
 //!
-//! A refused commit leaves no trace; reads and deletes work; what is freed by deleting and compacting, or by dropping a
-//! keyspace, can be written again; after a reopening everything acknowledged is there.
+//! A refused commit leaves no trace. Reads and deletes work. Space that is freed by deleting and compacting, or by
+//! dropping a keyspace, can be written again. After a reopening, all acknowledged writes are there.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use crate::drive::{Sizes, calmly, contents, options};
 use crate::report::Tally;
 use crate::script::{ROWS, Rng, State, TEMP, key};
 
-/// The most that the stores keep back: more than they choose to.
+/// Limit of the reserve in bytes, above what these stores reserve by default.
 const RESERVE: u64 = 1 << 20;
 
-/// Fills a keyspace until the disk is full, also after a checkpoint has let go of the log; `false` if it never was.
+/// Fills a keyspace until a put is refused and is refused again after a checkpoint, which frees log segments. Returns
+/// `false` if the disk never became full.
 fn fill(store: &Store, state: &mut State, name: &str, seed: u64) -> Result<bool, Error> {
     let keyspace = store.keyspace_with(name, options(name))?;
     state.0.entry(name.to_owned()).or_default();
@@ -42,12 +43,12 @@ fn fill(store: &Store, state: &mut State, name: &str, seed: u64) -> Result<bool,
     Ok(false)
 }
 
-/// Says what was being done when it failed.
+/// Prefixes an error with the operation that failed.
 fn during<T>(what: &str, result: Result<T, Error>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e}"))
 }
 
-/// A new store on a disk of `budget` bytes, or, if it is told that this is too small, of the size that it is told.
+/// A new store on a disk of `budget` bytes, or of the needed size if opening reports that `budget` is too small.
 fn made(sizes: Sizes, mut budget: u64) -> Result<(Arc<SimDevice>, u64, Store), String> {
     let mut told = false;
     loop {
@@ -60,7 +61,8 @@ fn made(sizes: Sizes, mut budget: u64) -> Result<(Arc<SimDevice>, u64, Store), S
     }
 }
 
-/// Fills a disk of `budget` bytes, frees, goes on, reopens. `by_drop`: frees by dropping a keyspace.
+/// Fills a disk of `budget` bytes, frees space, writes again, reopens. Frees by dropping a keyspace if `by_drop`, else
+/// by deleting and compacting.
 fn fill_and_free(sizes: Sizes, budget: u64, by_drop: bool) -> Result<(), String> {
     let (device, budget, store) = made(sizes, budget)?;
     let mut state = State::default();
@@ -82,8 +84,12 @@ fn fill_and_free(sizes: Sizes, budget: u64, by_drop: bool) -> Result<(), String>
     during("settling", store.settle())?;
     during("filling again", fill(&store, &mut state, ROWS, budget + 1))?;
     let (first, second) = (taken, state.0[ROWS].len());
-    // Not as many: where a value of 2,000 bytes comes first, less is packed together, and these disks hold a few runs only.
-    assert!(second * 8 >= first, "budget {budget}: of the room for {first} rows only that for {second} came back");
+    // Fewer rows may fit: if a value of 2,000 bytes comes early, less is packed together, and such a disk holds only a
+    // few runs.
+    assert!(
+        second * 8 >= first,
+        "budget {budget}: {first} rows fitted at first, only {second} after freeing the space"
+    );
     assert_eq!(during("reading", contents(&store))?, state, "budget {budget}: after writing on");
     let image = device.image();
     drop(store);
@@ -93,7 +99,7 @@ fn fill_and_free(sizes: Sizes, budget: u64, by_drop: bool) -> Result<(), String>
     Ok(())
 }
 
-/// Fills a disk, kills the store there, and opens it again on the same full disk.
+/// Fills a disk, kills the store, and opens it again on the same full disk.
 fn kill_when_full(sizes: Sizes, budget: u64) -> Result<(), String> {
     let (device, budget, store) = made(sizes, budget)?;
     let mut state = State::default();
@@ -112,7 +118,7 @@ fn kill_when_full(sizes: Sizes, budget: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// Disks of twelve sizes that follow from `number`.
+/// Tests disks of twelve sizes drawn from `number`.
 pub fn run(number: u64) -> Tally {
     let mut tally = Tally::default();
     let mut rng = Rng(number);
@@ -122,8 +128,8 @@ pub fn run(number: u64) -> Tally {
     for round in 0..12 {
         let budget = (480 << 10) + rng.below(1_000_000);
         let (what, outcome) = match round % 4 {
-            0 => ("fill, delete, go on", calmly(|| fill_and_free(tiny, budget, false))),
-            1 => ("fill, drop a keyspace, go on", calmly(|| fill_and_free(tiny, budget, true))),
+            0 => ("fill, delete, fill again", calmly(|| fill_and_free(tiny, budget, false))),
+            1 => ("fill, drop a keyspace, fill again", calmly(|| fill_and_free(tiny, budget, true))),
             2 => ("fill, kill, open", calmly(|| kill_when_full(tiny, budget))),
             _ => ("fill with a long log, kill, open", calmly(|| kill_when_full(loggy, budget))),
         };

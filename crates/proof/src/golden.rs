@@ -1,21 +1,21 @@
-//! Stores that an earlier build wrote, kept for ever: they open with what they held.
+//! Golden stores: written by an earlier build and checked in. Every later build must open them with the same contents.
 //!
-//! | store | what it holds |
+//! | store | contents |
 //! | --- | --- |
-//! | `closed` | a settled tree, a large value, a few commits in the log, closed |
-//! | `killed` | the same kind of store, killed: the log has an open end |
-//! | `deep` | more keys and levels, range deletes and merges on several of them, closed |
-//! | `levels` | the same in an index of levels, closed |
+//! | `closed` | a settled tree, a large value, a few commits in the log; closed |
+//! | `killed` | the same kind of store, killed: its log has an open end |
+//! | `deep` | more keys and levels, with range deletes and merges on several levels; closed |
+//! | `levels` | as `deep`, in a lookahead array (`cola`); closed |
 //!
-//! `golden/NAME-v3.bin` is a whole directory, holes left out (integers u32, little-endian):
+//! `golden/NAME-v3.bin` is a whole directory without holes (integers are u32, little-endian):
 //!
 //! ```text
 //!  for each file: name length | name | file length | span count | (offset | length | bytes)…
 //! ```
 //!
-//! `golden/NAME-v3.txt` lists what it holds: keyspace, key, length of the value, xxh3 of the value; then, behind `#`, the
-//! [`digest`] of every state that it went through. [`write()`] makes both anew. Do so only with a new format version, under a new
-//! name.
+//! `golden/NAME-v3.txt` lists the entries: keyspace, key, length of the value, xxh3 of the value. Then it lists, after
+//! `#`, the [`digest`] of every state of the history. [`write()`] writes both files. Only do so for a new format
+//! version, under a new name.
 
 use std::io;
 use std::path::Path;
@@ -27,10 +27,10 @@ use crate::drive::{Driver, Sizes, contents};
 use crate::indexes;
 use crate::script::{Mix, Op, ROWS, Script, State, Step, key};
 
-/// Zeros that end a span.
+/// A span ends at a gap of this many zero bytes.
 const GAP: usize = 16;
 
-/// A store that is checked in.
+/// A golden store.
 #[derive(Clone, Copy, Debug)]
 pub struct Golden {
     /// Its name.
@@ -52,10 +52,10 @@ macro_rules! golden {
     };
 }
 
-/// A store of format version 2, which no release has written: it is refused by name.
+/// A store of format version 2, which no release has written. Opening must refuse it and name the version.
 pub const REFUSED: &[u8] = include_bytes!("../golden/closed-v2.bin");
 
-/// Every store that is checked in.
+/// All golden stores.
 pub const GOLDEN: [Golden; 4] = [
     golden!("closed", "stbe:fanout=3,maplet_width=2"),
     golden!("killed", "stbe:fanout=3,maplet_width=2"),
@@ -63,34 +63,34 @@ pub const GOLDEN: [Golden; 4] = [
     golden!("levels", "cola:growth=2"),
 ];
 
-/// Those that are checked in of the index that was chosen for all units, or all.
+/// The golden stores of the index type that [`indexes::use_only`] set; all of them if none was set.
 pub fn chosen() -> impl Iterator<Item = &'static Golden> {
     GOLDEN.iter().filter(|golden| indexes::only().is_none_or(|kind| golden.kind() == kind))
 }
 
 impl Golden {
-    /// The directory.
+    /// The files of the store.
     pub fn image(&self) -> SimImage {
         decode(self.bytes)
     }
 
-    /// What it holds, as it was listed when it was written.
+    /// The list of its entries, made when the store was written.
     pub fn listing(&self) -> &'static str {
         self.listing.split('#').next().expect("the part before the first separator")
     }
 
-    /// The digests of the states that it went through, in order.
+    /// The digests of the states of its history, in order.
     pub fn states(&self) -> Vec<u64> {
         let lines = self.listing.lines().filter_map(|line| line.strip_prefix('#'));
         lines.map(|hex| u64::from_str_radix(hex, 16).expect("a digest")).collect()
     }
 
-    /// The type of index of its keyspaces.
+    /// The index type of its keyspaces.
     pub fn kind(&self) -> IndexKind {
         self.index.parse::<IndexOptions>().expect("options of an index").kind()
     }
 
-    /// Whether it was closed before it was put away.
+    /// Whether the store was closed, not killed.
     pub fn is_closed(&self) -> bool {
         self.name != "killed"
     }
@@ -113,12 +113,12 @@ pub fn list(state: &State) -> String {
     text
 }
 
-/// A digest of the list, the same in every build.
+/// A hash of the list; the same in every build.
 pub fn digest(state: &State) -> u64 {
     xxhash_rust::xxh3::xxh3_64(list(state).as_bytes())
 }
 
-/// The script of a store. Each ends with a large value, a settled tree and a few commits in the log alone.
+/// The script of a store. It ends with a large value, a settle, and a few steps whose commits are only in the log.
 fn script(name: &str) -> Script {
     let (seed, mix) = match name {
         "deep" | "levels" => (3, Mix { steps: 90, blobs: 4, lazy: 20, buffered: 60, keys: 120 }),
@@ -133,13 +133,13 @@ fn script(name: &str) -> Script {
     script
 }
 
-/// Runs the script of a store and writes what it leaves into `folder`.
+/// Runs the script of a store and writes its two files into `folder`.
 ///
 /// # Errors
-/// What writing the files fails with.
+/// The error of writing the files.
 ///
 /// # Panics
-/// If the store does not do what the script says.
+/// If a step fails or the contents are wrong.
 pub fn write(golden: &Golden, folder: &Path) -> io::Result<()> {
     let device = SimDevice::new(1);
     let index: IndexOptions = golden.index.parse().expect("options of an index");
@@ -153,7 +153,7 @@ pub fn write(golden: &Golden, folder: &Path) -> io::Result<()> {
     let killed = device.image();
     driver.store.close().expect("closes");
     let image = if golden.is_closed() { device.image() } else { killed };
-    // Of a killed store, what was only logged lazily may be missing.
+    // A killed store may lack commits that were only in the memory of the process.
     let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
     let left = contents(&store).expect("reads");
     assert!(left == state || !golden.is_closed());
@@ -167,7 +167,7 @@ fn put(out: &mut Vec<u8>, number: usize) {
     out.extend_from_slice(&u32::try_from(number).expect("a small store").to_le_bytes());
 }
 
-/// The spans of a file between long rows of zeros.
+/// The spans of a file between gaps of at least [`GAP`] zero bytes.
 fn spans(bytes: &[u8]) -> Vec<(usize, usize)> {
     let mut spans: Vec<(usize, usize)> = Vec::new();
     for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte != 0) {
@@ -197,11 +197,11 @@ fn encode(image: &SimImage) -> Vec<u8> {
     out
 }
 
-/// The directory of a golden store's bytes.
+/// The files of a golden store, from its bytes.
 pub fn decode(bytes: &[u8]) -> SimImage {
     let mut rest = bytes;
     let mut take = |n: usize| {
-        let (head, tail) = rest.split_at_checked(n).expect("the golden file is whole");
+        let (head, tail) = rest.split_at_checked(n).expect("the golden file is complete");
         rest = tail;
         head
     };

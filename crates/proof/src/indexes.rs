@@ -1,7 +1,8 @@
-//! Which index the stores of a harness use, and with which options: drawn from the seed of the unit.
+//! Draws the index type and the index options of a harness's stores from the seed of the unit.
 //!
-//! A new type of index joins every harness with its line in the engine's registry. The options are drawn from what the type declares, near
-//! the least value of each, so that short histories reach every part of the structure.
+//! Every index type in the engine's registry takes part in every harness. The options are drawn from those that the
+//! type declares. Numbers are near the minimum of their range, so that short histories reach every part of the
+//! structure.
 
 use std::sync::OnceLock;
 
@@ -10,15 +11,15 @@ use pandodb::{IndexKind, IndexOptions, Values};
 use crate::report::Tally;
 use crate::script::mix;
 
-/// The only type that is used, if one was chosen.
+/// The only type that is used, if one was set.
 static ONLY: OnceLock<IndexKind> = OnceLock::new();
 
-/// From now on every unit of this process uses this type. The first call counts.
+/// Makes every later unit of this process use this type. Only the first call has an effect.
 pub fn use_only(kind: IndexKind) {
     let _ = ONLY.set(kind);
 }
 
-/// The type that was chosen for all units.
+/// The type set by [`use_only`].
 pub fn only() -> Option<IndexKind> {
     ONLY.get().copied()
 }
@@ -32,13 +33,13 @@ pub fn kind(seed: u64) -> IndexKind {
     only().unwrap_or_else(drawn)
 }
 
-/// The index of the unit of a seed, with options.
+/// The index type and options of the unit of a seed.
 pub fn options(seed: u64) -> IndexOptions {
     with_options(kind(seed), seed)
 }
 
-/// A type with options that follow from a number: numbers near the least of their range, any of the words, the first as often as all
-/// others together.
+/// A type with options drawn from `number`. A numeric option is the minimum of its range, or one or two above. A word
+/// option is the first word at least half of the time, else any.
 pub fn with_options(kind: IndexKind, number: u64) -> IndexOptions {
     let set = |options: IndexOptions, (i, spec): (usize, &pandodb::OptionSpec)| {
         let drawn = mix(number ^ (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -52,12 +53,12 @@ pub fn with_options(kind: IndexKind, number: u64) -> IndexOptions {
     kind.options().iter().enumerate().fold(IndexOptions::from(kind), set)
 }
 
-/// A type with the least value of each number: its structure is as deep as it gets.
+/// A type with the minimum of each numeric option: its structure is as deep as possible.
 pub fn deepest(kind: IndexKind) -> IndexOptions {
     above_least(kind, 0)
 }
 
-/// A type with a small value of each number, and else its defaults.
+/// A type with a small value of each numeric option, and defaults otherwise.
 pub fn small(kind: IndexKind) -> IndexOptions {
     above_least(kind, 1)
 }
@@ -71,12 +72,12 @@ fn above_least(kind: IndexKind, more: u64) -> IndexOptions {
     })
 }
 
-/// Counts all runs of a tally as made on an index.
+/// Counts all runs of a tally as runs on an index type.
 pub fn count(kind: IndexKind, tally: &mut Tally) {
     tally.count(&counter(kind), tally.runs);
 }
 
-/// The name of the count of runs that were made on an index.
+/// The name of the count of runs on an index type.
 pub fn counter(kind: IndexKind) -> String {
     format!("on {kind}")
 }
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_has_a_tenth_of_the_seeds() {
+    fn every_type_is_drawn_by_a_tenth_of_the_seeds() {
         for kind in IndexKind::all() {
             let hits = (0..1000).filter(|&seed| self::kind(seed) == kind).count();
             assert!(hits >= 100, "{kind}: {hits} of 1,000 seeds");
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_options_are_possible_and_differ() {
+    fn drawn_options_are_valid_and_differ() {
         for kind in IndexKind::all() {
             let drawn: std::collections::BTreeSet<String> =
                 (0..50).map(|number| with_options(kind, number).to_string()).collect();

@@ -1,7 +1,8 @@
-//! A device that lies about syncing: it makes the store lose acknowledged commits, and the enumerator must say so. If it does
-//! not, the enumerator tests nothing.
+//! A device that skips some syncs but reports success. It makes the store lose acknowledged commits, and the crash
+//! enumerator must report that: a canary.
 //!
-//! The lies: the log is acknowledged before it is synced; the superblock may reach the disk before what it names.
+//! With [`Lie::Log`], commits are acknowledged before the log is synced. With [`Lie::Data`], the superblock may reach
+//! the disk before the blocks that it refers to.
 
 use std::io;
 use std::sync::Arc;
@@ -11,18 +12,18 @@ use std::time::Duration;
 use pandodb::device::sim::SimDevice;
 use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
 
-/// Which syncs are lies.
+/// Which syncs are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// None.
     Never,
     /// Syncs of log segments that hold records.
     Log,
-    /// Syncs of the data file but those right after a superblock.
+    /// Syncs of the data file, except those right after the write of a superblock.
     Data,
 }
 
-/// A simulated device whose syncs lie.
+/// A simulated device that skips some syncs.
 #[derive(Debug)]
 pub struct Liar {
     sim: Arc<SimDevice>,
@@ -30,7 +31,7 @@ pub struct Liar {
 }
 
 impl Liar {
-    /// Puts a liar before `sim`.
+    /// Wraps `sim`.
     pub fn new(sim: Arc<SimDevice>, lie: Lie) -> Liar {
         Liar { sim, lie }
     }
@@ -41,11 +42,11 @@ struct LyingFile {
     file: Arc<dyn File>,
     lie: Lie,
     log: bool,
-    /// The last write was that of a superblock, or of a log segment's header.
+    /// The last write was a superblock or the header of a log segment.
     at_head: AtomicBool,
 }
 
-/// Where the superblocks stand.
+/// Offsets of the superblocks.
 const SUPERBLOCKS: [u64; 2] = [0, 32 * 4096];
 
 impl Device for Liar {

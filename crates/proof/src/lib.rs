@@ -1,32 +1,36 @@
-//! What shows that PandoDB keeps its promises when things break: the harnesses, as a library.
+//! Test harnesses, as a library. Each one breaks something (power, device calls, stored bytes, a process) and checks
+//! that PandoDB still keeps its guarantees.
 //!
 //! ```text
 //!   script (seed) ──drive──▶ SimDevice ──history──▶ crash: images ──open──▶ contents ∈ allowed states?
-//!        │                       └── faults: the nth call breaks ─┘  └─ corrupt: flipped, cut, swapped, stale
+//!        │                       └── faults: the nth call fails ──┘  └─ corrupt: flipped, cut, swapped, stale
 //!        └── model: the state after each step
 //! ```
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`report`] | units of work, tallies, failures |
-//! | [`script`] | seeded workloads and the model that says what each step leaves |
-//! | [`drive`] | runs a script on a store; opens images, reads them whole |
-//! | [`crash`] | power cuts and kills at every point of a recorded run, crashes inside recovery, short histories one and all |
-//! | [`liar`] | a device that lies about syncing: the canary of it |
-//! | [`disk`] | a full disk can be emptied again, at every size |
-//! | [`faults`] | the nth call fails; the disk is full |
+//! | [`script`] | seeded workloads, and a model of the contents after each step |
+//! | [`drive`] | runs a script on a store; opens images and reads all their contents |
+//! | [`indexes`] | draws the index type and its options from the seed of a unit |
+//! | [`crash`] | power cuts and kills at every point of a recorded run, crashes inside recovery, all short histories |
+//! | [`liar`] | a device that lies about syncing: the canary of `crash` |
+//! | [`disk`] | a full disk can be emptied again |
+//! | [`faults`] | the nth device call fails |
+//! | [`full`] | reads, deletes and recovery on a full disk |
 //! | [`corrupt`] | flipped bits, truncation, swapped and stale pages |
-//! | [`model`] | random histories of the whole interface, against sorted maps |
-//! | [`histories`] | isolation: what threads saw against what was committed |
-//! | [`verify`] | verifications beside writers |
-//! | [`kill`] | a real process on a real disk under SIGKILL |
-//! | [`soak`] | units on several threads, resumable |
-//! | [`golden`] | a store written by an earlier build opens |
+//! | [`model`] | random histories of the whole interface, compared with sorted maps |
+//! | [`histories`] | isolation: compares what threads read with what was committed |
+//! | [`verify`] | `Store::verify` concurrent with writers |
+//! | [`kill`] | a real process on a real disk, killed with SIGKILL |
+//! | [`soak`] | runs units on several threads; resumable |
+//! | [`golden`] | stores written by an earlier build still open |
 //! | [`seeded`] | which harness must catch which seeded bug |
-//! | [`minimise`] | the shortest history that still fails |
+//! | [`minimise`] | shortens a history that fails |
 //!
-//! Every unit of work follows from its seed, and every failure names it: the same seed gives the same states, in a test, in
-//! `pando sim` and in a soak of a night. `docs/TESTING.md` says what is promised and what has been reached.
+//! A seed determines a whole unit of work, and each failure reports its seed. The same seed gives the same states in a
+//! test, in `pando sim` and in an overnight soak. `docs/TESTING.md` lists the guarantees and the figures reached so
+//! far.
 #![forbid(unsafe_code)]
 
 pub mod corrupt;
@@ -64,7 +68,7 @@ pub fn run(kind: Kind, unit: &Unit) -> Tally {
     }
 }
 
-/// Runs the units of `seeds` until `runs` are reached or a promise was broken.
+/// Runs the units of `seeds` until `runs` is reached or a unit fails.
 pub fn run_until(kind: Kind, seeds: impl IntoIterator<Item = u64>, runs: u64) -> Tally {
     let mut tally = Tally::default();
     for seed in seeds {

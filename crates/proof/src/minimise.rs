@@ -1,13 +1,14 @@
-//! Fewer steps that still fail: delta debugging over the steps of a history.
+//! Minimises a failing history: delta debugging over its steps.
 //!
 //! 1. Try to leave out ever smaller pieces: halves, quarters, …, single steps.
-//! 2. Whatever still fails without a piece goes on without it, until no single step can be left out or the tries are used up.
+//! 2. If the history still fails without a piece, drop that piece. Stop when no single step can be left out, or when
+//!    the tries are used up.
 //!
-//! Source: A. Zeller and R. Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, 2002 (without its complements:
-//! a history that fails rarely fails in one of its pieces alone).
+//! Source: A. Zeller and R. Hildebrandt, *Simplifying and Isolating Failure-Inducing Input*, 2002. It tests complements
+//! only: a single piece of a failing history rarely fails alone.
 
-/// The smallest subset of `0..len` found for which `fails` holds, ascending. `fails(0..len)` is taken to hold. Costs at most
-/// `tries` calls.
+/// The smallest subset of `0..len` found for which `fails` holds, ascending. Assumes that `fails` holds for `0..len`.
+/// Makes at most `tries` calls.
 pub fn minimise(len: usize, tries: usize, mut fails: impl FnMut(&[usize]) -> bool) -> Vec<usize> {
     let mut kept: Vec<usize> = (0..len).collect();
     let mut left = tries;
@@ -25,7 +26,8 @@ pub fn minimise(len: usize, tries: usize, mut fails: impl FnMut(&[usize]) -> boo
                 at = end;
             }
         }
-        // At single steps, once more as long as one goes: leaving one out can make another needless.
+        // Repeat the pass over single steps while it removes any: without one step, another may have become
+        // unnecessary.
         piece = if piece == 1 && kept.len() < before { 1 } else { piece / 2 };
     }
     kept
@@ -36,13 +38,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_steps_that_matter_are_left() {
+    fn only_the_steps_that_cause_the_failure_remain() {
         let needs = |kept: &[usize]| [3, 17, 40].iter().all(|step| kept.contains(step));
         assert_eq!(minimise(64, 1_000, needs), [3, 17, 40]);
     }
 
     #[test]
-    fn it_stops_when_the_tries_are_used_up() {
+    fn minimising_stops_when_the_tries_are_used_up() {
         let mut calls = 0;
         let kept = minimise(1_000, 10, |kept| {
             calls += 1;
@@ -52,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn one_step_stays() {
+    fn the_last_step_is_never_removed() {
         assert_eq!(minimise(1, 10, |_| true), [0]);
     }
 }

@@ -1,34 +1,35 @@
-//! What a harness is asked and what it answers: a unit of work, its tally, its failures.
+//! Input and output of a harness: a unit of work, its tally, its failures.
 //!
-//! A *unit* follows from its seed alone: run twice, it visits the same states in the same order and gives the same counts
-//! and the same digest, where no real threads or processes meet ([`Kind::Histories`], [`Kind::Kill`], [`Kind::Verify`]). Everything larger (a test, a soak of a night) is a sum of units.
+//! The seed alone determines a *unit*: run twice, it visits the same states in the same order and gives the same counts
+//! and the same digest. Exceptions are the kinds with real threads or processes: [`Kind::Histories`], [`Kind::Kill`]
+//! and [`Kind::Verify`]. Everything larger (a test, an overnight soak) is a sum of units.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The most failures that one unit reports; after so many nothing more is learnt.
+/// The most failures that one unit reports; further ones would add no information.
 pub const ENOUGH: usize = 5;
 
-/// What a run is about.
+/// A harness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Power cuts and kills at every point of a recorded run: [`crate::crash`].
     Crash,
-    /// The nth call of the device goes wrong, and full disks: [`crate::faults`].
+    /// The nth device call fails, and full disks: [`crate::faults`].
     Faults,
     /// Damage to a store at rest: [`crate::corrupt`].
     Corrupt,
-    /// Random histories against sorted maps: [`crate::model`].
+    /// Random histories, compared with sorted maps: [`crate::model`].
     Model,
-    /// Histories of many clients against what they must have seen: [`crate::histories`].
+    /// Histories of concurrent clients, checked for isolation: [`crate::histories`].
     Histories,
     /// A real process on a real disk, killed: [`crate::kill`].
     Kill,
-    /// A disk that is full is emptied again: [`crate::disk`].
+    /// A full disk is emptied again: [`crate::disk`].
     Disk,
-    /// Verifications beside writers: [`crate::verify`].
+    /// `Store::verify` concurrent with writers: [`crate::verify`].
     Verify,
 }
 
@@ -37,7 +38,7 @@ impl Kind {
     pub const ALL: [Kind; 8] =
         [Kind::Crash, Kind::Faults, Kind::Corrupt, Kind::Model, Kind::Histories, Kind::Kill, Kind::Disk, Kind::Verify];
 
-    /// The name, as it is typed.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Crash => "crash",
@@ -66,17 +67,17 @@ impl Kind {
     }
 }
 
-/// How much is enough, for whom.
+/// Which goal applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// A change, before it lands: under 15 minutes for all kinds.
+    /// Before a change is merged: under 15 minutes for all kinds.
     Ci,
-    /// A night: 8 hours.
+    /// An overnight soak: 8 hours.
     Soak,
 }
 
 impl Kind {
-    /// The runs to reach.
+    /// The number of runs to reach.
     pub fn goal(self, column: Column) -> u64 {
         let (ci, soak) = match self {
             Kind::Crash => (500_000, 20_000_000),
@@ -98,9 +99,9 @@ impl Kind {
 /// One unit of work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Everything follows from it.
+    /// The seed that determines the unit.
     pub seed: u64,
-    /// Only these steps of the seed's history, ascending; all of them without.
+    /// Only these steps of the seed's history, ascending; `None`: all of them.
     pub steps: Option<Vec<usize>>,
 }
 
@@ -111,21 +112,21 @@ impl Unit {
     }
 }
 
-/// A promise that was broken.
+/// A violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The unit's seed.
     pub seed: u64,
-    /// What was found, where.
+    /// What was found, and where.
     pub what: String,
-    /// The history that shows it, a step a line, after [`crate::minimise`] the shortest that was found.
+    /// The history that reproduces it, one step a line; minimised if the harness supports that.
     pub history: Vec<String>,
-    /// The steps of the seed's history that are left, if some were taken out.
+    /// The steps of the seed's history that the minimised history keeps, if it was minimised.
     pub steps: Option<Vec<usize>>,
 }
 
 impl Failure {
-    /// The arguments of `pando` that show the failure again.
+    /// The command that reproduces the failure.
     pub fn replay(&self, kind: Kind) -> String {
         let steps = self.steps.as_ref().map(|steps| {
             let list: Vec<String> = steps.iter().map(usize::to_string).collect();
@@ -142,21 +143,21 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What was tried and what was wrong.
+/// What was tried, and the failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// What the kind counts: distinct states, runs under a fault, damaged images, actions, transactions, kills.
+    /// Number of runs, in the unit of [`Kind::what`].
     pub runs: u64,
-    /// The parts, by name.
+    /// Further counts, by name.
     pub counts: BTreeMap<String, u64>,
-    /// A sum over the hashes of all images, so that two runs can be compared: the order of units does not matter.
+    /// A sum of hashes of the states visited, to compare two runs; independent of the order of units.
     pub digest: u64,
-    /// What was wrong.
+    /// The failures.
     pub failures: Vec<Failure>,
 }
 
 impl Tally {
-    /// Counts `n` more of a part.
+    /// Adds `n` to the count `part`.
     pub fn count(&mut self, part: &str, n: u64) {
         match self.counts.get_mut(part) {
             Some(count) => *count += n,
@@ -166,17 +167,17 @@ impl Tally {
         }
     }
 
-    /// The count of a part.
+    /// The count `part`.
     pub fn counted(&self, part: &str) -> u64 {
         self.counts.get(part).copied().unwrap_or(0)
     }
 
-    /// Notes a broken promise.
+    /// Adds a failure.
     pub fn fail(&mut self, seed: u64, what: String) {
         self.failures.push(Failure { seed, what, history: Vec::new(), steps: None });
     }
 
-    /// Whether so much is wrong that nothing more would be learnt.
+    /// Whether there are [`ENOUGH`] failures to stop.
     pub fn is_enough(&self) -> bool {
         self.failures.len() >= ENOUGH
     }
@@ -189,13 +190,13 @@ impl Tally {
         self.failures.extend(other.failures);
     }
 
-    /// The parts in words.
+    /// The counts as text.
     pub fn words(&self) -> String {
         let parts: Vec<String> = self.counts.iter().map(|(part, n)| format!("{n} {part}")).collect();
         parts.join(", ")
     }
 
-    /// For tests: panics with every failure, if there is one.
+    /// For tests: asserts that there is no failure.
     ///
     /// # Panics
     /// If there is a failure.

@@ -1,8 +1,9 @@
-//! Seeded workloads, and the model: what the store holds after each step.
+//! Seeded workloads, and a model of the contents of the store after each step.
 //!
-//! A script is a list of steps, made from a seed alone. Keyspaces: `rows` (puts, deletes, range deletes, values small and
-//! large), `sums` (counters, merged blindly), `temp` (as `rows`, dropped and created again). Batches span all of them.
-//! Any part of a script is a script: [`Script::keep`] leaves out what rests on a step that is gone.
+//! A script is a list of steps generated from a seed. Keyspaces: `rows` (puts, deletes, range deletes, small and large
+//! values), `sums` (counters, changed by merges), `temp` (as `rows`, dropped and created again). Batches span all of
+//! them. Any subset of the steps gives a script: [`Script::keep`] also removes operations on keyspaces whose creation
+//! was removed.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::hash::{Hash, Hasher};
 
 use pandodb::Durability;
 
-/// A small generator (splitmix64): the same numbers for the same seed, on every machine.
+/// A small random number generator (splitmix64): the same numbers for the same seed on every machine.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -24,7 +25,7 @@ impl Rng {
 
     /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "nothing is below zero");
+        assert!(bound > 0, "no number is below zero");
         self.next_u64() % bound
     }
 
@@ -33,12 +34,12 @@ impl Rng {
         self.below(bound as u64) as usize
     }
 
-    /// Whether a die of a hundred sides shows less than `percent`.
+    /// True with a probability of `percent` in 100.
     pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// As many bytes.
+    /// `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(len + 8);
         while bytes.len() < len {
@@ -48,8 +49,8 @@ impl Rng {
         bytes
     }
 
-    /// As many bytes for a value. Of three in four the first eight come again and again: so a store that compresses has something to
-    /// compress, and something that it cannot.
+    /// `len` bytes for a value. Three of four values repeat their first 8 bytes, so that a store has both compressible
+    /// and incompressible values.
     pub fn value(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = self.bytes(len);
         if len % 4 != 3 {
@@ -59,7 +60,7 @@ impl Rng {
     }
 }
 
-/// Scatters a number.
+/// Hashes a number (the finaliser of splitmix64).
 pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -70,9 +71,9 @@ pub fn mix(x: u64) -> u64 {
 pub const ROWS: &str = "rows";
 /// The keyspace of counters.
 pub const SUMS: &str = "sums";
-/// The keyspace that comes and goes.
+/// The keyspace that is dropped and created again.
 pub const TEMP: &str = "temp";
-/// Values above this are stored apart.
+/// Values of more bytes are stored as blobs.
 pub const BLOB_THRESHOLD: usize = 300;
 
 /// One operation of a batch.
@@ -84,7 +85,7 @@ pub enum Op {
     Add(Vec<u8>, i64),
     /// Keyspace, key.
     Delete(&'static str, Vec<u8>),
-    /// Keyspace, first key, key behind the last.
+    /// Keyspace, first key, exclusive end.
     DeleteRange(&'static str, Vec<u8>, Vec<u8>),
 }
 
@@ -121,11 +122,11 @@ pub enum Step {
     Drop(&'static str),
     /// Takes a checkpoint.
     Checkpoint,
-    /// Does all work that is owed.
+    /// Waits until no background work is left.
     Settle,
-    /// Compacts a keyspace as a whole.
+    /// Compacts a whole keyspace.
     Compact(&'static str),
-    /// Makes everything so far durable.
+    /// Makes all earlier commits durable, to the given degree.
     Persist(Durability),
     /// Takes a snapshot.
     Snapshot,
@@ -133,12 +134,12 @@ pub enum Step {
     Release,
     /// Copies the store into another one and compares.
     Backup,
-    /// Closes the store and opens it again; snapshots end.
+    /// Closes the store and opens it again; snapshots are released.
     Reopen,
 }
 
 impl Step {
-    /// What an acknowledgement of the step promises for it and all before it.
+    /// The durability that an acknowledgement of the step guarantees for it and all earlier steps.
     pub fn promise(&self) -> Durability {
         match self {
             Step::Commit(_, durability) | Step::Persist(durability) => *durability,
@@ -155,10 +156,10 @@ impl Step {
 pub struct State(pub BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>);
 
 impl State {
-    /// Does what the step does.
+    /// Applies the effect of a step.
     ///
     /// # Panics
-    /// If the step uses a keyspace that is not there.
+    /// If the step uses a keyspace that does not exist.
     pub fn apply(&mut self, step: &Step) {
         match step {
             Step::Commit(ops, _) => ops.iter().for_each(|op| self.apply_op(op)),
@@ -172,7 +173,7 @@ impl State {
         }
     }
 
-    /// Whether every keyspace that the step uses is there.
+    /// Whether every keyspace that the step uses exists.
     pub fn takes(&self, step: &Step) -> bool {
         match step {
             Step::Commit(ops, _) => ops.iter().all(|op| self.0.contains_key(op.keyspace())),
@@ -182,7 +183,7 @@ impl State {
     }
 
     fn keyspace(&mut self, name: &str) -> &mut BTreeMap<Vec<u8>, Vec<u8>> {
-        self.0.get_mut(name).expect("a script uses keyspaces that are there")
+        self.0.get_mut(name).expect("a script uses only keyspaces that exist")
     }
 
     fn apply_op(&mut self, op: &Op) {
@@ -202,7 +203,7 @@ impl State {
         }
     }
 
-    /// A hash that depends on the contents alone.
+    /// A hash of the contents.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
@@ -210,32 +211,32 @@ impl State {
     }
 }
 
-/// What kind of workload.
+/// Parameters of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix {
-    /// How many steps.
+    /// Number of steps.
     pub steps: usize,
-    /// Of 100 values, how many are large.
+    /// Percentage of large values.
     pub blobs: u64,
-    /// Of 100 commits, how many promise nothing,
+    /// Percentage of commits with `Durability::None`.
     pub lazy: u64,
-    /// and how many to survive the process; the rest is synced.
+    /// Percentage of commits with `Durability::Buffered`; all others are synced.
     pub buffered: u64,
-    /// Distinct keys of a keyspace.
+    /// Number of distinct keys of a keyspace.
     pub keys: u64,
 }
 
 /// A workload.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Where it came from.
+    /// The seed that it was generated from.
     pub seed: u64,
-    /// What is done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
 impl Script {
-    /// The script of a seed.
+    /// Generates the script of a seed.
     pub fn generate(seed: u64, mix: Mix) -> Script {
         let mut rng = Rng(seed);
         let mut steps = vec![Step::Create(ROWS), Step::Create(SUMS)];
@@ -270,7 +271,7 @@ impl Script {
         Script { seed, steps }
     }
 
-    /// The script of some of the steps only, by their positions: what rests on a step that is gone goes too.
+    /// The script of the steps at `positions`, without operations on keyspaces that are not created any more.
     #[must_use]
     pub fn keep(&self, positions: &[usize]) -> Script {
         let mut there = BTreeSet::new();
@@ -294,7 +295,7 @@ impl Script {
         Script { seed: self.seed, steps }
     }
 
-    /// The steps in words.
+    /// The steps as text.
     pub fn words(&self) -> Vec<String> {
         self.steps.iter().enumerate().map(|(i, step)| format!("{i}: {step:?}")).collect()
     }
@@ -338,7 +339,7 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
     Step::Commit(ops.collect(), durability)
 }
 
-/// The key of a number, in order.
+/// The key of a number; keys sort like their numbers.
 pub fn key(number: u64) -> Vec<u8> {
     format!("key{number:06}").into_bytes()
 }

@@ -1,12 +1,12 @@
-//! Units on several threads, until a time or a number is reached; resumable.
+//! Runs units on several threads until a time or a number is reached; resumable.
 //!
 //! ```text
 //!   seeds S, S+1, … ──▶ threads ──▶ tallies, out of order ──▶ frontier ──▶ total ──▶ state file
 //! ```
 //!
-//! The *frontier* adds tallies to the total in the order of their seeds, without gaps. What the state file holds is
-//! therefore the exact sum over all seeds below `next`, whenever the soak is interrupted, and a later run goes on there: no
-//! unit is counted twice, none is left out.
+//! The *frontier* adds tallies to the total in the order of their seeds, without gaps. So the state file always holds
+//! the exact sum over all seeds below `next`, even if the soak is interrupted. A later run continues there: no unit is
+//! counted twice, none is left out.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,36 +18,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::report::{Failure, Kind, Tally, Unit};
 
-/// How often the state is saved and progress told.
+/// Interval of saving the state and reporting progress.
 const PULSE: Duration = Duration::from_millis(500);
-/// After so many failures a soak ends.
+/// Number of failures after which a soak ends.
 const ENOUGH: usize = 20;
 
-/// How long to go on.
+/// When a soak ends: at the first limit reached.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Until {
-    /// For so long.
+    /// Time limit of this process.
     pub time: Option<Duration>,
-    /// Until so many runs are counted, those of earlier soaks included.
+    /// Number of runs, including those of earlier processes.
     pub runs: Option<u64>,
-    /// For so many units.
+    /// Number of units, including those of earlier processes.
     pub units: Option<u64>,
-    /// Runs are not enough before so many units.
+    /// `runs` ends the soak only after at least this number of units.
     pub least: u64,
 }
 
-/// What a soak has done so far, over all its runs.
+/// The result of a soak so far, over all its processes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Total {
-    /// The kind.
+    /// The name of the kind.
     pub kind: String,
     /// The first seed.
     pub seed: u64,
-    /// The first seed that is not part of the total.
+    /// The first seed that is not yet in the total.
     pub next: u64,
-    /// Seconds of real time.
+    /// Elapsed wall-clock time in seconds.
     pub seconds: f64,
-    /// The sum.
+    /// The sum of the tallies.
     pub tally: Tally,
 }
 
@@ -57,12 +57,12 @@ impl Total {
         Total { kind: kind.name().to_owned(), seed, next: seed, ..Total::default() }
     }
 
-    /// Runs a second of real time, on all threads together.
+    /// Runs per second of wall-clock time, on all threads together.
     pub fn rate(&self) -> f64 {
         if self.seconds > 0.0 { self.tally.runs as f64 / self.seconds } else { 0.0 }
     }
 
-    /// The total that a folder holds for a kind; a new one that begins with `seed` if it holds none.
+    /// Loads the total of a kind from a folder; returns a new total that begins with `seed` if there is none.
     ///
     /// # Errors
     /// If the file cannot be read or is not a total of that kind.
@@ -102,18 +102,18 @@ pub struct Soak<'a> {
     pub run: &'a (dyn Fn(&Unit) -> Tally + Sync),
     /// How many threads run units.
     pub threads: usize,
-    /// How long.
+    /// When to end.
     pub until: Until,
-    /// Where the total is kept, if it is.
+    /// The folder of the state file; `None`: the total is not saved.
     pub state: Option<&'a Path>,
-    /// Hears of the total now and then.
+    /// Called with the total every half second.
     pub progress: &'a (dyn Fn(&Total) + Sync),
 }
 
-/// What the threads share.
+/// State shared by the threads.
 struct Shared {
     total: Total,
-    /// Tallies of units behind the frontier.
+    /// Tallies of finished units beyond the frontier.
     ahead: BTreeMap<u64, Tally>,
     /// The next seed to hand out.
     handed: u64,
@@ -123,13 +123,13 @@ struct Shared {
 }
 
 impl Soak<'_> {
-    /// Goes on from `total`.
+    /// Continues from `total`.
     ///
     /// # Errors
     /// If the state cannot be saved.
     ///
     /// # Panics
-    /// If a harness does; harnesses are expected to turn panics of the engine into failures.
+    /// If a harness panics. Harnesses are expected to turn panics of the engine into failures.
     pub fn go(&self, total: Total) -> io::Result<Total> {
         let (handed, seconds_before) = (total.next, total.seconds);
         let started = Instant::now();
@@ -166,7 +166,7 @@ impl Soak<'_> {
 
     fn work(&self, shared: &Mutex<Shared>) {
         loop {
-            // The lock is let go before the unit runs.
+            // The lock is released before the unit runs.
             let next = self.next(&mut lock(shared));
             let Some(seed) = next else { return };
             let tally = (self.run)(&Unit::of(seed));
@@ -176,7 +176,7 @@ impl Soak<'_> {
         }
     }
 
-    /// The next seed, unless it is enough.
+    /// The next seed, or `None` if a limit is reached.
     fn next(&self, shared: &mut Shared) -> Option<u64> {
         let units = shared.handed - shared.total.seed;
         let runs = shared.total.tally.runs + shared.ahead.values().map(|tally| tally.runs).sum::<u64>();
@@ -193,7 +193,8 @@ impl Soak<'_> {
     }
 }
 
-/// A harness that panicked leaves the totals whole: they change in one place, after a unit.
+/// Ignores poisoning: a harness that panics cannot leave the totals inconsistent, because they change only after a
+/// unit.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -208,7 +209,7 @@ impl Shared {
     }
 }
 
-/// One failure of a soak, as it is printed.
+/// Formats a failure of a soak.
 pub fn describe(kind: Kind, failure: &Failure) -> String {
     format!("{failure}\n  again: {}", failure.replay(kind))
 }
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_soak_goes_on_where_it_was() {
+    fn an_interrupted_soak_continues_where_it_stopped() {
         let folder = tempfile::tempdir().expect("a folder");
         let runs = |n| Until { runs: Some(n), ..Until::default() };
         let first = soak(Some(folder.path()), runs(100), Total::load(folder.path(), Kind::Crash, 1).expect("new"));

@@ -1,16 +1,16 @@
-//! `Store::verify` beside writers: never a fault that is not there, and always one that is.
+//! `Store::verify` concurrent with writers: it must report no damage in a sound store, and must report real damage.
 //!
 //! ```text
 //!   4 writers: puts, merges, large values, deletes, batches over several keyspaces   ┐
 //!   1 thread:  keyspaces created, written and dropped; checkpoints; compactions      ├─▶ one tiny store in memory
-//!   verify, again and again: sound?  then a byte of a quiet keyspace is flipped:     ┘
-//!   verify, again and again: does each report say so, and nothing else?
+//!   verify repeatedly: clean?  then flip a bit in the keyspace that no thread writes ┘
+//!   verify repeatedly: does each report contain this damage, and nothing else?
 //! ```
 //!
-//! Pages go from one keyspace to another all the time: each drop takes three checkpoints, and two let go of what was freed. A
-//! verification that does not look at one moment of all keyspaces finds pages with two owners.
+//! Pages move from one keyspace to another all the time: each drop takes three checkpoints, and two of them release
+//! freed pages. A `verify` that does not read all keyspaces at one moment finds pages with two owners.
 //!
-//! A run is a round of `verify`. What is done follows from the seed; how threads meet does not.
+//! A run is one call of `verify`. The seed determines the operations, but not how threads interleave.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -23,21 +23,21 @@ use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::{Rng, SUMS};
 
-/// Rounds of a unit over a sound store,
+/// Rounds of a unit on the sound store.
 const ROUNDS: u64 = 60;
-/// and over one with a damaged block.
+/// Rounds of a unit on the store with a damaged block.
 const DAMAGED_ROUNDS: u64 = 4;
 const WRITERS: u64 = 4;
-/// Keyspaces that everybody writes to; one of them has counters.
+/// Keyspaces that all writers write to; one of them holds counters.
 const SHARED: [&str; 4] = ["rows", SUMS, "more", "last"];
-/// A keyspace that nobody writes to any more.
+/// A keyspace that is written once at the start.
 const QUIET: &str = "quiet";
-/// What its values are made of.
+/// The first bytes of each value in it.
 const MARK: [u8; 8] = *b"untouche";
-/// Distinct keys of a keyspace: stores stay small.
+/// Distinct keys of a keyspace; few, so that the store stays small.
 const KEYS: u64 = 300;
 
-/// The unit of a seed. Its steps cannot be chosen.
+/// Runs a unit. A choice of steps is ignored.
 pub fn run(unit: &Unit) -> Tally {
     let mut tally = Tally::default();
     match calmly(|| beside_writers(unit.seed, &mut tally)) {
@@ -53,7 +53,7 @@ fn key(number: u64) -> Vec<u8> {
     format!("key {number:06}").into_bytes()
 }
 
-/// A store with all keyspaces, the quiet one in its final place.
+/// A store with all keyspaces; all data of the quiet one is in its index.
 fn open(seed: u64, device: Arc<MemDevice>) -> Result<Store> {
     let workers = 1 + (seed % 2) as usize;
     let store = Sizes::TINY.drawn(seed).builder(device).background_threads(workers).open()?;
@@ -62,7 +62,7 @@ fn open(seed: u64, device: Arc<MemDevice>) -> Result<Store> {
     }
     let quiet = store.keyspace_with(QUIET, options(QUIET))?;
     for i in 0..KEYS {
-        // Nothing for a compressor: the bytes are to stand in the file as they are.
+        // Incompressible, so that the bytes are in the file unchanged.
         let mut rng = Rng(i);
         let value: Vec<u8> = MARK.iter().copied().chain((0..92).map(|_| rng.next_u64() as u8)).collect();
         quiet.put(key(i), value)?;
@@ -94,7 +94,7 @@ fn write(store: &Store, seed: u64, done: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// Creates, fills and drops keyspaces, and takes checkpoints, until `done`. How many were dropped.
+/// Creates, fills and drops keyspaces, and takes checkpoints, until `done`. Returns the number of drops.
 fn come_and_go(store: &Store, seed: u64, done: &AtomicBool) -> Result<u64> {
     let (mut rng, mut dropped) = (Rng(seed), 0);
     while !done.load(Relaxed) {
@@ -103,7 +103,7 @@ fn come_and_go(store: &Store, seed: u64, done: &AtomicBool) -> Result<u64> {
         for _ in 0..rng.below(60) {
             keyspace.put(key(rng.below(KEYS)), vec![3; 20 + rng.below(5_000) as usize])?;
         }
-        // Beside four writers the store is long in settling.
+        // Seldom, because settling takes long while four threads write.
         match rng.below(12) {
             0 => store.checkpoint()?,
             1 => keyspace.compact(..)?,
@@ -116,23 +116,24 @@ fn come_and_go(store: &Store, seed: u64, done: &AtomicBool) -> Result<u64> {
     Ok(dropped)
 }
 
-/// Flips a bit in a block of the quiet keyspace, behind the store's back.
+/// Flips a bit in a block of the quiet keyspace, directly in the data file.
 fn damage(device: &MemDevice, rng: &mut Rng) -> std::io::Result<()> {
     let file = device.open("data", OpenHow { write: true, ..OpenHow::default() })?;
     let mut bytes = vec![0; file.len()? as usize];
     let mut read = 0;
-    // A checkpoint may cut the end of the file off meanwhile.
+    // A concurrent checkpoint may truncate the file.
     while let more @ 1.. = file.read_at(read as u64, &mut bytes[read..])? {
         read += more;
     }
     bytes.truncate(read);
     let marks: Vec<usize> = (0..bytes.len() - MARK.len()).filter(|&at| bytes[at..].starts_with(&MARK)).collect();
-    assert!(!marks.is_empty(), "the quiet keyspace lies in the data file");
+    assert!(!marks.is_empty(), "no value of the quiet keyspace is in the data file");
     let at = marks[rng.below(marks.len() as u64) as usize] + 1;
     pandodb::device::write_all_at(&*file, at as u64, &[bytes[at] ^ 4])
 }
 
-/// Verifies `rounds` times; `right` says what is wrong with a report.
+/// Calls `verify` up to `rounds` times. `right` describes what is wrong with a report; the first description is
+/// returned.
 fn verify(
     store: &Store,
     rounds: u64,
@@ -144,7 +145,7 @@ fn verify(
         tally.runs += 1;
         tally.count("blocks", report.blocks);
         if let Some(wrong) = right(&report.problems) {
-            return Ok(Some(format!("round {round} beside writers: {wrong}: {:?}", report.problems)));
+            return Ok(Some(format!("round {round}: {wrong}: {:?}", report.problems)));
         }
     }
     Ok(None)
@@ -158,7 +159,7 @@ fn beside_writers(seed: u64, tally: &mut Tally) -> Result<()> {
         let (store, done) = (&store, &done);
         let writers: Vec<_> = (0..WRITERS).map(|w| scope.spawn(move || write(store, seed << 8 | w, done))).collect();
         let comer = scope.spawn(move || come_and_go(store, !seed, done));
-        // Whatever becomes of it, the others are told to end.
+        // A panic is caught here, so that the other threads are always stopped.
         let wrong = calmly(|| look(store, &device, seed, tally));
         done.store(true, Relaxed);
         let written: Result<Vec<()>> = writers.into_iter().map(|w| w.join().expect("a writer panicked")).collect();
@@ -173,18 +174,18 @@ fn beside_writers(seed: u64, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Verifies the store, then damages it and verifies again. What is wrong, if something is.
+/// Verifies the store, then damages it and verifies again. Returns what was wrong, if anything.
 fn look(store: &Store, device: &MemDevice, seed: u64, tally: &mut Tally) -> Result<Option<String>> {
-    let sound = |problems: &[Error]| (!problems.is_empty()).then_some("a fault that is not there");
+    let sound = |problems: &[Error]| (!problems.is_empty()).then_some("verify reported damage in a sound store");
     if let Some(wrong) = verify(store, ROUNDS, tally, sound)? {
         return Ok(Some(wrong));
     }
-    damage(device, &mut Rng(seed)).expect("the device does what it is told");
+    damage(device, &mut Rng(seed)).expect("a device in memory does not fail");
     tally.count("damaged blocks", 1);
     let damaged = |problems: &[Error]| match problems {
-        [] => Some("damage was not found"),
+        [] => Some("verify did not report the damage"),
         found if found.iter().all(|e| e.is_corruption() && !e.to_string().contains("two owners")) => None,
-        _ => Some("beside the damage a fault that is not there"),
+        _ => Some("verify reported more than the damage"),
     };
     verify(store, DAMAGED_ROUNDS, tally, damaged)
 }

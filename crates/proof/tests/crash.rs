@@ -1,4 +1,5 @@
-//! Power cuts and kills, at a tenth of what the pipeline tries; and canaries: devices that lie, which must be noticed.
+//! Power cuts and kills, a tenth of those in continuous integration. Canaries: the loss on devices that lie is
+//! detected.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,11 +11,11 @@ use pandodb_proof::liar::{Liar, Lie};
 use pandodb_proof::script::{Mix, Script};
 use pandodb_proof::{Kind, Tally, Unit, run, run_until};
 
-/// States that a run of the whole test visits at least.
+/// The test visits at least this number of states.
 const STATES: u64 = 50_000;
 
 #[test]
-fn no_crash_loses_or_invents_anything() {
+fn no_crash_loses_or_invents_data() {
     let started = Instant::now();
     let tally = run_until(Kind::Crash, 0.., STATES);
     let rate = tally.runs as f64 / started.elapsed().as_secs_f64();
@@ -25,7 +26,7 @@ fn no_crash_loses_or_invents_anything() {
 }
 
 #[test]
-fn a_seed_gives_the_same_states_twice() {
+fn running_a_seed_twice_visits_the_same_states() {
     for seed in [0, 4, 7] {
         let (one, two) = (run(Kind::Crash, &Unit::of(seed)), run(Kind::Crash, &Unit::of(seed)));
         assert_eq!(one, two);
@@ -43,16 +44,16 @@ fn tally_of(lie: Lie) -> Tally {
 }
 
 #[test]
-fn an_honest_device_raises_no_alarm() {
+fn an_honest_device_causes_no_failure() {
     tally_of(Lie::Never).none();
 }
 
 #[test]
-fn acknowledged_before_the_log_is_synced_is_caught() {
+fn a_commit_acknowledged_before_the_log_is_synced_is_detected() {
     assert!(!tally_of(Lie::Log).failures.is_empty());
 }
 
 #[test]
-fn a_superblock_before_its_data_is_caught() {
+fn a_superblock_written_before_its_data_is_detected() {
     assert!(!tally_of(Lie::Data).failures.is_empty());
 }

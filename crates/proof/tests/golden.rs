@@ -1,6 +1,7 @@
-//! Stores that an earlier build wrote open with what they held; and a store has one opener.
+//! Stores that an earlier build wrote open with the same contents. A store can be opened only once at a time.
 //!
-//! `PANDODB_GOLDEN_WRITE=1` writes the stores anew and fails, because the new ones are not built in yet: run again.
+//! With `PANDODB_GOLDEN_WRITE=1`, the test writes the stores and fails, because the new files are not compiled in yet.
+//! Run it again afterwards.
 
 use std::path::PathBuf;
 
@@ -14,17 +15,17 @@ fn the_golden_stores_open() {
     if std::env::var_os("PANDODB_GOLDEN_WRITE").is_some() {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden");
         GOLDEN.iter().for_each(|golden| write(golden, &folder).expect("written"));
-        panic!("the golden stores were written anew; run the test again without PANDODB_GOLDEN_WRITE");
+        panic!("the golden stores were rewritten; run the test again without PANDODB_GOLDEN_WRITE");
     }
     for golden in GOLDEN {
         let name = golden.name;
-        assert!(golden.is_faithful(), "{name}: decoding and encoding lose something");
+        assert!(golden.is_faithful(), "{name}: decoding and encoding change the bytes");
         let (_, store) = Sizes::TINY.open_image(&golden.image(), 1).expect("opens");
         let found = list(&contents(&store).expect("reads"));
         assert!(!found.is_empty() && found == golden.listing(), "{name} holds\n{found}");
         let report = store.verify().expect("looks");
         assert!(report.is_clean(), "{name}: {report:?}");
-        // What was packed from the log while opening has its nodes in memory until a checkpoint.
+        // Nodes of runs that recovery packed are only in memory until a checkpoint.
         store.checkpoint().expect("written");
         let report = store.verify().expect("looks");
         assert!(report.is_clean(), "{name}: {report:?}");
@@ -33,7 +34,7 @@ fn the_golden_stores_open() {
 }
 
 #[test]
-fn a_store_of_another_format_version_is_refused_by_name() {
+fn a_store_of_another_format_version_is_refused_and_the_error_names_the_version() {
     let image = decode(REFUSED);
     let before = image.file("data").expect("it is there");
     let device = SimDevice::from_image(&image, 1);
@@ -43,7 +44,7 @@ fn a_store_of_another_format_version_is_refused_by_name() {
 }
 
 #[test]
-fn a_second_opener_is_refused_by_name() {
+fn a_second_opening_of_a_store_is_refused() {
     let device = SimDevice::new(2);
     let store = Sizes::TINY.open(device.clone()).expect("opens");
     let ks = store.keyspace("rows").expect("made");

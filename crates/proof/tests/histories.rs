@@ -1,10 +1,10 @@
-//! Isolation, a slice of it: every kind of history, and clients that lie. Longer: `pando sim histories`.
+//! Isolation: every kind of history, and clients that lie. `pando sim histories` runs more of them.
 
 use pandodb_proof::histories::{Canary, Place, Plan, run_black_box, run_plan};
 use pandodb_proof::{Kind, run_until};
 
 #[test]
-fn threads_see_what_was_committed() {
+fn threads_read_exactly_what_was_committed() {
     let tally = run_until(Kind::Histories, 0.., 100_000);
     println!("{} transactions: {}", tally.runs, tally.words());
     tally.none();
@@ -13,7 +13,7 @@ fn threads_see_what_was_committed() {
 }
 
 #[test]
-fn crashes_and_faults_leave_what_was_seen() {
+fn crashes_and_faults_preserve_isolation() {
     let tally = run_until(Kind::Histories, (0..16).map(|i| 8 * (i / 2) + 6 + i % 2), 25_000);
     println!("{} transactions: {}", tally.runs, tally.words());
     tally.none();
@@ -21,19 +21,19 @@ fn crashes_and_faults_leave_what_was_seen() {
     parts.into_iter().for_each(|part| assert!(tally.counted(part) > 0, "no {part}"));
 }
 
-/// The first of a few seeds on which a lie is noticed, and what is said of it.
+/// Tries a few seeds; returns the first failure that a lie causes.
 fn noticed(lie: impl Fn(u64) -> Vec<String>) -> Option<String> {
     (0..5).find_map(|seed| lie(seed).into_iter().next())
 }
 
 #[test]
-fn clients_that_lie_are_noticed() {
+fn clients_that_lie_are_detected() {
     for canary in Canary::ALL {
         let whats = |seed| {
             let plan = Plan { keys: 64, windows: 1, ..Plan::of(seed, Place::Memory) };
             run_plan(&plan, Some(canary)).failures.into_iter().map(|failure| failure.what).collect()
         };
-        let what = noticed(whats).unwrap_or_else(|| panic!("{canary:?} was not noticed"));
+        let what = noticed(whats).unwrap_or_else(|| panic!("{canary:?} was not detected"));
         println!("{canary:?}: {what}");
         let expected: &[&str] = match canary {
             Canary::OldSnapshot => &["StaleSnapshot"],
@@ -44,21 +44,21 @@ fn clients_that_lie_are_noticed() {
             Canary::OldValue => &["StaleRead", "HalfBatch", "FutureRead", "LostMerge"],
             Canary::LateSnapshot => &["StaleRead", "HalfBatch", "Phantom", "LostMerge"],
         };
-        assert!(expected.iter().any(|name| what.starts_with(name)), "{canary:?} was called {what}");
+        assert!(expected.iter().any(|name| what.starts_with(name)), "{canary:?} was reported as {what}");
     }
 }
 
 #[test]
-fn clients_that_lie_are_noticed_from_outside() {
+fn the_black_box_detects_clients_that_lie() {
     for canary in [Canary::LateSnapshot, Canary::CommittedAnyway, Canary::BlindScan] {
         let whats = |seed| run_black_box(seed, canary).failures.into_iter().map(|failure| failure.what).collect();
-        let what = noticed(whats).unwrap_or_else(|| panic!("{canary:?} was not noticed"));
+        let what = noticed(whats).unwrap_or_else(|| panic!("{canary:?} was not detected"));
         println!("{canary:?}: {what}");
     }
 }
 
 #[test]
-fn a_black_box_follows_from_its_seed() {
+fn the_black_box_is_deterministic() {
     let units = [run_until(Kind::Histories, [15], u64::MAX), run_until(Kind::Histories, [15], u64::MAX)];
     assert_eq!(units[0], units[1]);
 }

@@ -1,4 +1,4 @@
-//! Random histories agree with the model; and the canary, mistakes that are made on purpose, is caught.
+//! Random histories agree with the model. Canary: mistakes made on purpose are detected.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ fn random_histories_agree_with_the_model() {
 }
 
 #[test]
-fn both_indexes_are_drawn_and_stand_side_by_side() {
+fn seeds_draw_both_index_types_and_stores_that_mix_them() {
     let kinds = |seed: u64| Config::from_seed(seed).index.kind();
     assert!((0..40).any(|seed| kinds(seed) != kinds(0)));
     assert!((0..40).any(|seed| Config::from_seed(seed).mixed));
@@ -36,18 +36,21 @@ fn small_memtables_make_deep_trees() {
 }
 
 #[test]
-fn every_mistake_made_on_purpose_is_caught() {
+fn every_deliberate_mistake_is_detected() {
     use Sabotage::*;
     for seed in 0..10 {
-        // Without a mistake nothing is wrong, so what is caught is the mistake.
-        assert!(play(Config::from_seed(seed), &words(seed, ACTIONS), None).is_ok(), "seed {seed} fails by itself");
+        // These histories pass without a mistake, so a failure below is caused by the mistake.
+        assert!(
+            play(Config::from_seed(seed), &words(seed, ACTIONS), None).is_ok(),
+            "seed {seed} fails without a mistake"
+        );
     }
     for sabotage in [LostPut, LostDelete, LostMerge, DoubleMerge, LostRangeDelete, TornBatch, LateSnapshot] {
-        // Early occasions are in an empty store, where a lost delete is none.
+        // Not the first occasions: in a store that is still empty, a lost delete has no effect.
         let caught = (0..10).find(|&seed| {
             play(Config::from_seed(seed), &words(seed, ACTIONS), Some((sabotage, 2 + 4 * seed as usize))).is_err()
         });
         println!("{sabotage:?}: caught with seed {caught:?}");
-        assert!(caught.is_some(), "{sabotage:?} was never caught");
+        assert!(caught.is_some(), "{sabotage:?} was not detected");
     }
 }

@@ -1,7 +1,7 @@
-//! The checkers are checked: every seeded bug is switched on and must be caught by the harness that is to catch it.
+//! Tests the test harnesses: activates each seeded bug, which the harness of its `Hunt` must catch.
 //!
-//! The switch is one for the whole process, so this test stands alone in its binary. In a release build there is no switch, and
-//! nothing to test. With `BUGS=Range` in the environment only the bugs with that in their names are hunted.
+//! The switch is global to the process, so this binary has no other test. A release build has no switch, and nothing to
+//! test. With `BUGS=Range` in the environment, only bugs with `Range` in their names are tried.
 #![cfg(debug_assertions)]
 
 use std::collections::HashSet;
@@ -14,9 +14,9 @@ use pandodb_proof::seeded::{BY_SCHEDULES, HUNTS};
 #[test]
 fn every_seeded_bug_is_caught() {
     let hunted: HashSet<SeededBug> = HUNTS.iter().map(|hunt| hunt.bug).chain(BY_SCHEDULES.iter().copied()).collect();
-    assert!(SeededBug::ALL.iter().all(|bug| hunted.contains(bug)), "a bug that nobody hunts");
-    assert_eq!(HUNTS.len() + BY_SCHEDULES.len(), SeededBug::ALL.len(), "a bug that is hunted twice");
-    // Panics are how some bugs show; their traces would bury the table.
+    assert!(SeededBug::ALL.iter().all(|bug| hunted.contains(bug)), "a bug has no hunt");
+    assert_eq!(HUNTS.len() + BY_SCHEDULES.len(), SeededBug::ALL.len(), "a bug has two hunts");
+    // Some bugs cause panics, whose messages would hide the table.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
@@ -31,9 +31,9 @@ fn every_seeded_bug_is_caught() {
         let (bug, kind, seconds) = (hunt.bug, hunt.kind.name(), begun.elapsed().as_secs_f64());
         match caught {
             Some(caught) => {
-                // The alarm is about the bug: without it the same unit is calm.
+                // The same unit passes without the bug, so the bug caused the failure.
                 let calm = pandodb_proof::run(hunt.kind, &Unit::of(caught.seed));
-                assert!(calm.failures.is_empty(), "{bug:?}: seed {} fails without it, too", caught.seed);
+                assert!(calm.failures.is_empty(), "{bug:?}: seed {} fails without the bug too", caught.seed);
                 let words = last_words(&caught.what);
                 println!("| {bug:?} | {kind} | {} | {} | {seconds:.1} | {words} |", caught.seed, caught.runs);
             }
@@ -48,7 +48,7 @@ fn every_seeded_bug_is_caught() {
     assert!(survivors.is_empty(), "{} bugs survived: {survivors:?}", survivors.len());
 }
 
-/// What was found; where it was found stands before it and is long.
+/// The end of a failure text, which describes the failure; the location before it is long.
 fn last_words(what: &str) -> String {
     let flat: Vec<char> = what.chars().map(|c| if c == '\n' || c == '|' { ' ' } else { c }).collect();
     let cut = flat.len().saturating_sub(110);

@@ -1,9 +1,9 @@
-//! `verify` beside writers reports what is wrong and nothing else.
+//! `verify`, concurrent with writers, reports all damage and nothing else.
 
 use pandodb_proof::{Kind, run_until};
 
 #[test]
-fn a_verification_beside_writers_finds_damage_and_nothing_else() {
+fn verify_concurrent_with_writers_finds_damage_and_nothing_else() {
     let tally = run_until(Kind::Verify, 0.., 250);
     println!("{} rounds: {}", tally.runs, tally.words());
     tally.none();

@@ -1,8 +1,9 @@
-//! The catalogue of keyspaces, below its checksum, and the payload of a log record that creates a keyspace.
+//! The catalogue of keyspaces, without its checksum, and the payload of a log record that creates a keyspace.
 //!
 //! Input: the bytes of either.
 //!
-//! What decodes is encoded to something that decodes equal; ids ascend below the next one; every error is corruption, or names the index or the option that this version lacks.
+//! Properties: a decoded value, encoded again, decodes to an equal one. Ids ascend and are below `next_id`. Every error
+//! is corruption, or names the index or the option that this version does not support.
 
 use pandodb::base::{Error, KeyspaceId, Seqno};
 use pandodb::index::RootRecord;
@@ -36,7 +37,7 @@ fn run(data: &[u8]) {
     }
 }
 
-/// Damage, or something of a later version.
+/// Asserts that the error reports corruption or a feature of a later version.
 fn assert_refused(error: &Error) {
     if !matches!(error, Error::UnknownIndex { .. } | Error::Unsupported { .. }) {
         assert_corruption(error);

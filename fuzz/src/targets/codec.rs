@@ -1,9 +1,11 @@
-//! Keys, varints and what is made of them alone: references to large values, operations of a log record.
+//! Varints, readers, key ranges, and encodings that consist of them: references to large values, operations of a log
+//! record.
 //!
 //! Input: one byte that chooses, then the bytes to decode.
 //!
-//! What decodes is encoded to something that decodes equal; a varint is never longer than the bytes that it came from; a
-//! reader's position and rest add up, whatever it was asked for; every error is corruption.
+//! Properties: a decoded value, encoded again, decodes to an equal one. An encoded varint is not longer than the bytes
+//! that it was decoded from. After every read, a reader's position and its remaining length add up. Every error is
+//! corruption.
 
 use pandodb::KeyRange;
 use pandodb::base::codec::{Reader, get_varint, put_bytes, put_varint, varint_len};
@@ -34,14 +36,14 @@ fn varints(mut bytes: &[u8]) {
         let mut out = Vec::new();
         put_varint(&mut out, value);
         assert_eq!((out.len(), get_varint(&out)), (varint_len(value), Some((value, out.len()))));
-        assert!(get_varint(&out[..out.len() - 1]).is_none(), "a varint that is cut off");
+        assert!(get_varint(&out[..out.len() - 1]).is_none(), "a truncated varint was decoded");
         bytes = &bytes[len..];
     }
     let longest = bytes.iter().take(10).take_while(|byte| **byte >= 0x80).count();
     assert!(longest == bytes.len() || longest >= 9, "a varint that ends within 64 bits was refused");
 }
 
-/// Every second byte says what to ask for, the rest is what is read.
+/// The input starts with a string of read operations, one per byte; the rest is the data to read.
 fn reader(mut input: Bytes<'_>) {
     let script = input.string();
     let mut reader = Reader::new(input.0, "fuzz");
@@ -88,7 +90,7 @@ fn operations(payload: &[u8]) {
             Err(error) => assert_corruption(&error),
         }
     }
-    assert!(read.next().is_none(), "nothing comes after the end or an error");
+    assert!(read.next().is_none(), "an operation after the end or an error");
     ops.iter().for_each(|op| put_op(&mut out, op.keyspace, op.kind, op.key, op.value));
     let again: Vec<Op<'_>> = Ops::new(&out).map(|op| op.expect("what was encoded")).collect();
     assert!(again == ops && out.len() <= payload.len());

@@ -1,9 +1,9 @@
-//! A compressed leaf block, below its checksum.
+//! A compressed leaf block, without its checksum.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! Whatever the bytes say, what is unpacked has whole pages, more than the block and at most 16. If it is a leaf, it can be
-//! compressed anew, and that unpacks to the same.
+//! Properties: unpacking any bytes fails or gives whole pages, more than the block has and at most 16. If these are a
+//! valid leaf, it can be compressed again, and that unpacks to the same leaf.
 
 use pandodb::base::{Entry, Kind, Seqno};
 use pandodb::run::{Compressor, Leaf, LeafBuilder, unpack};
@@ -24,11 +24,11 @@ fn run(data: &[u8]) {
     let block = as_block(data);
     let mut unpacked = Vec::new();
     if unpack(&block, &mut unpacked).is_err() {
-        assert!(unpacked.is_empty(), "half a leaf");
+        assert!(unpacked.is_empty(), "a failed unpack left bytes in the buffer");
         return;
     }
     assert!(unpacked.len().is_multiple_of(PAGE) && unpacked.len() <= MOST * PAGE && unpacked.len() > block.len());
-    assert_eq!(unpacked[8..12], block[8..12], "the pages on disk");
+    assert_eq!(unpacked[8..12], block[8..12], "the number of pages on disk changed");
     let Ok(leaf) = Leaf::check(&unpacked) else { return };
     let mut builder = LeafBuilder::default();
     let mut key = Vec::new();
@@ -43,11 +43,11 @@ fn run(data: &[u8]) {
     let mut plain = vec![0; builder.pages() as usize * PAGE];
     builder.encode(&mut plain, leaf.pages_before(), 0);
     let Some(again) = compress(&builder, leaf.pages_before()) else { return };
-    unpack(&again, &mut unpacked).expect("it was made a moment ago");
-    assert!(unpacked[16..] == plain[16..], "what was compressed is what is unpacked");
+    unpack(&again, &mut unpacked).expect("a block that was just compressed");
+    assert!(unpacked[16..] == plain[16..], "unpacking does not undo compressing");
 }
 
-/// The leaf as it is stored; `None` if that is not worth it.
+/// The compressed block of a leaf; `None` if compression does not save enough.
 fn compress(leaf: &LeafBuilder, pages_before: u32) -> Option<Vec<u8>> {
     let mut compressor = Compressor::default();
     let pages = compressor.compress(leaf, pages_before, 0)?;
@@ -69,7 +69,7 @@ fn seeds() -> Vec<Vec<u8>> {
             let key = format!("key{i:06}");
             builder.add(&Entry { key: key.as_bytes(), seqno: Seqno(i + 1), kind: Kind::Put, value: &value });
         }
-        trimmed(compress(&builder, 1).expect("it is worth it"))
+        trimmed(compress(&builder, 1).expect("compression saves enough"))
     };
     vec![leaf(60, 90, 100), leaf(300, 8, 8), leaf(2, 4_000, 4_096), leaf(3, 20_000, 20_010)]
 }

@@ -1,10 +1,10 @@
 //! The filter of a run.
 //!
-//! Input: one byte that chooses. Either hashes of keys, eight bytes each, of which a filter is built; or a count of pages,
-//! a hash and the bytes of a filter page as they stand on disk.
+//! Input: one byte that chooses. Either hashes of keys, eight bytes each, from which a filter is built; or a number of
+//! pages, a hash and the bytes of a filter page as on disk.
 //!
-//! Every key that was added is found; any page answers, in bounds, and a page with more bits set never says "no" where
-//! one with fewer said "perhaps".
+//! Properties: every added key is found. A lookup works on any page, within bounds. If a lookup answers "perhaps", it
+//! still does after more bits are set.
 
 use pandodb::filter::bloom::may_contain;
 use pandodb::filter::{BloomBuilder, FilterMeta};
@@ -35,7 +35,7 @@ fn built(mut input: Bytes<'_>) {
     let meta = FilterMeta { pages, ..FilterMeta::default() };
     for &hash in &hashes {
         let page = meta.page_of(hash) as usize;
-        assert!(may_contain(&filter[page * PAGE..][..PAGE], pages, hash), "a key that was added is not found");
+        assert!(may_contain(&filter[page * PAGE..][..PAGE], pages, hash), "an added key is not found");
     }
 }
 
@@ -48,7 +48,7 @@ fn foreign(mut input: Bytes<'_>) {
     page[..bytes.len()].copy_from_slice(bytes);
     let said = may_contain(&page, pages, hash);
     page.iter_mut().zip(input.0).for_each(|(byte, more)| *byte |= more);
-    assert!(!said || may_contain(&page, pages, hash), "more bits took an answer back");
+    assert!(!said || may_contain(&page, pages, hash), "setting more bits changed the answer to no");
     assert!(may_contain(&[0xff; PAGE], pages, hash) && !may_contain(&[0; PAGE], pages, hash));
 }
 

@@ -1,9 +1,9 @@
-//! The readers of foreign text behind `pando load`: kv, csv, tsv, ndjson.
+//! The text readers of `pando load`: kv, csv, tsv, ndjson.
 //!
 //! Input: one byte for format, key fields and operands, then the text.
 //!
-//! Reading ends, after at most one step a line; a record has a key; a line that is malformed lies in the input, and
-//! lines are told in order; what was read, written in its format, reads back as the same record.
+//! Properties: reading ends after at most one step per line. A record has a key. The number of a malformed line is a
+//! line of the input, and lines are reported in order. A record, written in its format, reads back as the same record.
 
 use std::io::BufReader;
 
@@ -36,7 +36,7 @@ fn choice(tag: u8) -> Choice {
 fn run(data: &[u8]) {
     let Some((tag, text)) = data.split_first() else { return };
     let choice = choice(*tag);
-    // A small buffer, so that lines go over its end.
+    // A small buffer, so that lines cross its end.
     let input = BufReader::with_capacity(16, text);
     let Ok(mut source) = input::open(input, choice.format, &choice.keys, choice.operands) else { return };
     let lines = text.iter().filter(|byte| **byte == b'\n').count() as u64 + 1;
@@ -84,16 +84,17 @@ fn again(choice: &Choice, record: &Record) {
     let mut read = Record::default();
     let step = source.next(&mut read).expect("memory can be read");
     if let Step::Malformed { why, .. } = &step {
-        // A record of as many lines as a quoted field may not have cannot be written as one.
+        // A record with more lines than a quoted field may have cannot be written.
         assert!(choice.format == Format::Csv && text.iter().filter(|byte| **byte == b'\n').count() > 1000, "{why}");
         return;
     }
     assert_eq!((step, &read.key, &read.value), (Step::Record, &record.key, &record.value));
 }
 
-/// The value is an object (or nothing), which with its key put back in front gives the same.
+/// Writes a record as a JSON object, with the key field first and then the fields of the value (an object or empty),
+/// and reads it back.
 fn json_again(name: &str, record: &Record) {
-    let key = std::str::from_utf8(&record.key).expect("text stands for its UTF-8 bytes");
+    let key = std::str::from_utf8(&record.key).expect("a JSON key is UTF-8");
     let json = |text: &str| serde_json::to_string(text).expect("a string can be written");
     let mut text = format!("{{{}:{}", json(name), json(key)).into_bytes();
     match record.value.split_first() {

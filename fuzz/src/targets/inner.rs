@@ -1,9 +1,9 @@
-//! An inner block, below its checksum.
+//! An inner block, without its checksum.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! A block that is accepted has its children and separators in order; a search finds the child that a linear one finds;
-//! encoded anew it says the same.
+//! Properties: an accepted block has its children and separators in order. A search finds the same child as a linear
+//! search. Encoded again, the block has the same contents.
 
 use pandodb::base::MAX_KEY;
 use pandodb::run::{Child, Inner, InnerBuilder};
@@ -59,7 +59,7 @@ fn build(level: u32, children: &[Owned]) -> Vec<u8> {
     for (child, separator) in children {
         let size = builder.size_with(child, separator);
         builder.add(*child, separator);
-        assert_eq!(builder.pages() as usize, size.div_ceil(PAGE), "the size was told before");
+        assert_eq!(builder.pages() as usize, size.div_ceil(PAGE), "size_with must return the size in advance");
     }
     let mut block = vec![0xAA; builder.pages() as usize * PAGE];
     block[..16].fill(0);
@@ -67,7 +67,7 @@ fn build(level: u32, children: &[Owned]) -> Vec<u8> {
     block
 }
 
-/// Changes one child of a block that is sound, without asking whether it stays so.
+/// Changes one child of a sound block; the result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
     if rng.below(2) == 0 || Inner::check(&block).is_err() {
@@ -76,7 +76,7 @@ fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let inner = Inner::of(&block);
     let mut children = children(&inner);
     let at = rng.below(children.len());
-    // The builder takes positions in order; what stands out of order is for plain changes.
+    // The builder requires positions in order, so only plain changes put them out of order.
     match rng.below(5) {
         0 if children.len() > 1 => drop(children.remove(at)),
         1 if at > 0 => change::plain(&mut children[at].1, rng),
@@ -98,7 +98,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let child = |i: u64, pages, leaf| Child { position: 100 + i * u64::from(pages), pages, leaf };
     let leaves: Vec<Owned> = (0..40).map(|i| (child(i, 1, 100 + i), format!("key{:05}", i * 31).into())).collect();
     let upper: Vec<Owned> = (0..5).map(|i| (child(i, 2, i * 50), format!("{i}x").into())).collect();
-    // The messages of one key over several leaves: equal separators.
+    // Equal separators: the messages of one key span several leaves.
     let same: Vec<Owned> = (0..4).map(|i| (child(i, 1, 100 + i), b"key\0".to_vec())).collect();
     let long = vec![(child(0, 1, 100), Vec::new()), (child(1, 1, 101), vec![b'l'; 5000])];
     vec![build(1, &leaves), build(2, &upper), build(1, &same), build(1, &long)].into_iter().map(trimmed).collect()

@@ -1,9 +1,9 @@
-//! A leaf block, below its checksum.
+//! A leaf block, without its checksum.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! A leaf that is accepted is in order and in bounds; each of its keys is found where it stands, and keys beside them
-//! where a linear search finds them; encoded anew it says the same.
+//! Properties: an accepted leaf is in order and within bounds. A search for its keys, and for keys just beside them,
+//! gives the same result as a linear search. Encoded again, the leaf has the same contents.
 
 use pandodb::base::{BlobRef, Entry, Kind, MAX_KEY, PageNo, Seqno};
 use pandodb::run::{Leaf, LeafBuilder};
@@ -58,14 +58,14 @@ fn search(leaf: &Leaf<'_>, entries: &[Owned], key: &[u8]) {
     assert_eq!(leaf.find(key), first..after);
 }
 
-/// `flags`: bit 1, the last key goes on in the next leaf; bit 2, the first key began in the one before.
+/// `flags`: bit 1, the last key continues in the next leaf; bit 2, the first key began in the previous leaf.
 fn build(entries: &[Owned], pages_before: u32, flags: u16) -> Vec<u8> {
     let mut builder = LeafBuilder::default();
     for (key, seqno, kind, value) in entries {
         let entry = Entry { key, seqno: *seqno, kind: *kind, value };
         let bound = builder.size_with(&entry);
         builder.add(&entry);
-        assert!(builder.size() <= bound, "the bound of a leaf's size");
+        assert!(builder.size() <= bound, "size_with must bound the size of the leaf");
     }
     let mut block = vec![0xAA; builder.pages() as usize * PAGE];
     assert!(block.len() <= builder.size().next_multiple_of(PAGE));
@@ -85,7 +85,7 @@ fn round_trip(leaf: &Leaf<'_>, before: &[Owned]) {
     assert_eq!((again.pages_before(), flags(&again)), (leaf.pages_before(), flags(leaf)));
 }
 
-/// Changes one entry of a leaf that is sound, without asking whether it stays so.
+/// Changes one entry of a sound leaf; the result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
     if rng.below(2) == 0 || Leaf::check(&block).is_err() {

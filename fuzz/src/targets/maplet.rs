@@ -1,9 +1,10 @@
 //! A merge of filters and maplets.
 //!
-//! Input: for each of two inputs a byte for the bits of its fingerprints and two for the length of its only page, then that
-//! page from its head on, behind the block's header.
+//! Input: for each of the two merged filters, one byte for the bits of its fingerprints and two for the length of its
+//! only page, then that page without the block header.
 //!
-//! The merge ends, with corruption or a result; the result answers whatever its inputs answer, renumbered.
+//! Properties: the merge ends, with corruption or a result. The result returns every value that an input returns,
+//! renumbered.
 
 use pandodb::base::key_hash;
 use pandodb::filter::maplet::{Input, Merge};
@@ -26,7 +27,7 @@ fn run(data: &[u8]) {
             let mut page = [0; PAGE];
             let bytes = input.take(len.min(PAGE - HEAD_AT));
             page[HEAD_AT..][..bytes.len()].copy_from_slice(bytes);
-            // The description stands elsewhere, and says the truth about the number of entries.
+            // In the engine the metadata is stored elsewhere; here it has the right number of entries.
             let entries = u64::from(u16::from_le_bytes([page[HEAD_AT + 8], page[HEAD_AT + 9]]));
             (QuotientMeta { pages: 1, bits, entries: entries.max(1) }, page)
         })
@@ -54,7 +55,7 @@ fn run(data: &[u8]) {
     assert_eq!(merged.len(), meta.pages as usize);
     let hashes = (0..64u64).map(|i| key_hash(&i.to_le_bytes())).chain([0, u64::MAX]);
     for hash in hashes {
-        let result = look(&merged[meta.page_of(hash) as usize], hash).expect("a page that makes sense");
+        let result = look(&merged[meta.page_of(hash) as usize], hash).expect("the page of the merge is valid");
         for (i, (_, page)) in pages.iter().enumerate() {
             let values = look(page, hash).expect("the merge found it sound");
             let lost = values.iter().find(|&&value| !result.contains(&renumber(i, value)));
@@ -66,7 +67,7 @@ fn run(data: &[u8]) {
 fn seeds() -> Vec<Vec<u8>> {
     let part = |entries: u64, max: u8| {
         let page = seed_page(entries, max);
-        // A page says how many bits its fingerprints have.
+        // The page contains the number of bits of its fingerprints.
         let bits = page[14];
         [&[bits][..], &(page.len() as u16).to_le_bytes(), &page].concat()
     };

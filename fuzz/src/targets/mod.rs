@@ -1,4 +1,4 @@
-//! The targets, one a file. Each file says what its input means and what must hold.
+//! The targets, one per file. Each file describes its input and the properties that must hold.
 
 pub mod catalog;
 pub mod codec;
@@ -44,14 +44,14 @@ pub static ALL: &[Target] = &[
     ops::TARGET,
 ];
 
-/// `bytes` as a block: whole pages, one at least, the rest zeros. Inputs leave the zeros out.
+/// Pads `bytes` with zeros to a block of whole pages, at least one. Inputs omit these zeros.
 fn as_block(bytes: &[u8]) -> Vec<u8> {
     let mut block = bytes.to_vec();
     block.resize(bytes.len().max(1).next_multiple_of(PAGE), 0);
     block
 }
 
-/// A block without the zeros at its end.
+/// Removes the zeros at the end of a block.
 fn trimmed(mut block: Vec<u8>) -> Vec<u8> {
     while block.last() == Some(&0) {
         block.pop();
@@ -59,7 +59,7 @@ fn trimmed(mut block: Vec<u8>) -> Vec<u8> {
     block
 }
 
-/// Keys worth asking for beside `key`: itself, just above, just below, its prefixes.
+/// Keys to look up around `key`: itself, one just above, one just below, and its first half.
 fn around(key: &[u8]) -> Vec<Vec<u8>> {
     let mut below = key.to_vec();
     if let Some(last) = below.pop()

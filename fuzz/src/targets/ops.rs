@@ -1,12 +1,13 @@
-//! Operations on a store against a model, on a machine that fails.
+//! Operations on a store, compared with a model, with device faults, full disks and crashes.
 //!
-//! Input: what goes wrong, then steps: commits of a few operations, checkpoints, compactions, snapshots, reopenings,
-//! backups, keyspaces made and dropped.
+//! Input: the failure, then steps: commits of a few operations, checkpoints, compactions, snapshots, reopenings,
+//! backups, keyspaces created and dropped.
 //!
-//! *A fault* strikes one call, or all from then on, or the disk is full from some point on: what was acknowledged stays
-//! readable, and is there after a kill and after a power cut as it was promised. *A crash* at some point of the history,
-//! with some of the pending operations lost, torn or spoilt: what is there is a prefix, with everything that was
-//! promised. What is compared is stated in `pandodb_proof`.
+//! *A fault* makes one device call fail, or all calls from some point on, or the disk is full from some point on.
+//! Acknowledged commits must stay readable and must survive a kill and a power cut as far as their durability
+//! guarantees. *A crash* happens at some point of the history, with some pending operations lost, torn or corrupted.
+//! The store must then hold a prefix of the history with all guaranteed commits. `pandodb_proof` implements the
+//! comparisons.
 
 use pandodb::Durability;
 use pandodb::device::sim::{CrashChoice, Fate, Fault, FaultKind, SimDevice, SimHistory, SimOp};
@@ -47,7 +48,7 @@ fn fault(input: &mut Bytes<'_>) -> Fault {
     if input.u8().is_multiple_of(2) { Fault::once(kind, nth) } else { Fault::sticky(kind, nth) }
 }
 
-/// The disk is full from some point on, and at last is not.
+/// The disk is full from some point on; at the end it has space again.
 fn full(input: &mut Bytes<'_>) {
     let at = usize::from(input.u8()) % MAX_STEPS;
     let room = u64::from(input.u8()) * 512;
@@ -59,24 +60,24 @@ fn full(input: &mut Bytes<'_>) {
         if i == at {
             device.set_byte_budget(Some(device.occupied() + room));
         }
-        // Whether a reopening succeeds on a full disk is asked elsewhere; here the store must stay.
+        // Other tests cover a reopening on a full disk; here the same store must stay open.
         if matches!(step, Step::Reopen | Step::Backup) {
             continue;
         }
         match driver.step(step, &state) {
             Ok(()) => state.apply(step),
             Err(pandodb::Error::DiskFull { .. }) => {
-                // Keyspaces that could not be made are not there for the steps to come.
+                // Later steps need the keyspace that could not be created, or assume that it was dropped.
                 if matches!(step, Step::Create(_) | Step::Drop(_)) {
                     break;
                 }
             }
             Err(error) => panic!("step {i}, {step:?}, on a full disk: {error}"),
         }
-        assert_eq!(contents(&driver.store).expect("reads go on"), state, "after step {i}, {step:?}");
+        assert_eq!(contents(&driver.store).expect("a read succeeds"), state, "after step {i}, {step:?}");
     }
     device.set_byte_budget(None);
-    driver.store.checkpoint().expect("there is room again");
+    driver.store.checkpoint().expect("the disk has space again");
     let (_, store) = Sizes::TINY.open_image(&device.durable_image(), 1).expect("opens");
     assert_eq!(contents(&store).expect("reads"), state, "after a checkpoint");
 }
@@ -94,7 +95,7 @@ fn crashes(input: &mut Bytes<'_>) {
     }
 }
 
-/// One crash: where, what is lost of what was pending, and what becomes of one write.
+/// One crash. `choice` determines the position, the pending operations that are kept, and the fate of one write.
 fn crash(script: &Script, states: &[State], history: &SimHistory, choice: [u8; 8]) {
     let at = usize::from(u16::from_le_bytes([choice[0], choice[1]])) % (history.ops().len() + 1);
     let mut cursor = history.walk();
@@ -122,10 +123,10 @@ fn crash(script: &Script, states: &[State], history: &SimHistory, choice: [u8; 8
     let what = || format!("crash {choice:?} at operation {at}, steps {allowed:?}: {:#?}", script.words());
     let (_, store) = Sizes::TINY.open_image(&image, 1).unwrap_or_else(|error| panic!("{error}: {}", what()));
     let found = contents(&store).unwrap_or_else(|error| panic!("{error}: {}", what()));
-    assert!(states[allowed.clone()].contains(&found), "it holds something else: {}", what());
+    assert!(states[allowed.clone()].contains(&found), "it holds a state that is not allowed: {}", what());
 }
 
-/// The steps that the input says. Those that rest on a keyspace that is not there are left out.
+/// The steps of the input, without operations on keyspaces that do not exist.
 fn script(input: &mut Bytes<'_>) -> Script {
     let mut steps = vec![Step::Create(ROWS), Step::Create(SUMS)];
     while !input.is_empty() && steps.len() < MAX_STEPS {
@@ -166,7 +167,7 @@ fn op(input: &mut Bytes<'_>) -> Op {
     let name = [ROWS, ROWS, TEMP, SUMS][usize::from(tag >> 6)];
     let at = u64::from(input.u8() % 48);
     match tag % 8 {
-        // A counter is a counter: plain values go elsewhere.
+        // The counter keyspace refuses most plain values, so they go to `rows`.
         0..=3 => {
             let len = match tag >> 4 & 3 {
                 0 => 0,

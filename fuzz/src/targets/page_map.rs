@@ -1,9 +1,9 @@
-//! The allocation map: which pages are taken.
+//! The allocation map: which pages are allocated.
 //!
-//! Input: operations: take, allocate, release, grow, shrink.
+//! Input: operations: take (allocate given pages), allocate, release, grow, shrink.
 //!
-//! The map agrees with a list of flags, one a page: what it hands out was free, what it refuses was taken or beyond the
-//! end, and a request is refused only where no gap is large enough (of small requests: no wholly free extent).
+//! Properties: the map agrees with a list of one flag per page. It hands out only free pages. `take` fails only if a
+//! page is allocated or beyond the end. `alloc` fails only if no row of wholly free extents is large enough.
 
 use pandodb::base::{EXTENT_PAGES, Extent, PageNo};
 use pandodb::space::map::PageMap;
@@ -41,7 +41,7 @@ fn run(data: &[u8]) {
                 let cut = map.free_tail().min(u64::from(tag / 5));
                 map.shrink(cut);
                 let left = model.len() - (cut * u64::from(EXTENT_PAGES)) as usize;
-                assert!(model[left..].iter().all(|taken| !taken), "what is cut off is free");
+                assert!(model[left..].iter().all(|taken| !taken), "pages that are cut off must be free");
                 model.truncate(left);
             }
         }
@@ -69,7 +69,7 @@ fn alloc(map: &mut PageMap, model: &mut [bool], held: &mut Vec<Extent>, pages: u
             let mut row = 0;
             for extent in model.chunks_exact(EXTENT_PAGES as usize) {
                 row = if extent.iter().all(|taken| !taken) { row + 1 } else { 0 };
-                assert!(row < want, "{pages} pages were refused though there is room");
+                assert!(row < want, "{pages} pages were refused although there is room");
             }
         }
     }

@@ -1,10 +1,10 @@
 //! A page of a quotient filter or maplet.
 //!
-//! Input: one byte that chooses. Either entries, eight bytes of a hash and one of a value each, of which a filter and a
-//! maplet are built; or a hash and a page from its head on, behind the block's header.
+//! Input: one byte that chooses. Either entries (eight bytes of a hash and one of a value each), from which a filter
+//! and a maplet are built; or a hash and a page without its block header.
 //!
-//! Every entry that was added is found; any page answers, in bounds, with values in ascending order, and the filter's answer
-//! is "no" just where the maplet's is that no run has it.
+//! Properties: every added entry is found. A lookup works on any page, within bounds. A maplet returns values in
+//! ascending order. The filter answers "no" exactly if the maplet returns no value.
 
 use pandodb::base::key_hash;
 use pandodb::filter::maplet::{MapletBuilder, values};
@@ -18,7 +18,7 @@ use crate::{Target, mutate};
 pub const TARGET: Target =
     Target { name: "quotient", max_len: 8192, memory: 64 << 10, run, mutate: mutate::plain, seeds };
 
-/// Where a page's head begins, behind its block header.
+/// Offset of a page's head: the size of the block header.
 pub(super) const HEAD_AT: usize = 16;
 
 fn run(data: &[u8]) {
@@ -26,7 +26,8 @@ fn run(data: &[u8]) {
     if input.u8() % 2 == 0 { built(input) } else { foreign(input) }
 }
 
-/// The values that a page names, if it makes sense; both questions agree on them.
+/// The values that a page returns for a hash; `None` if the page is invalid. Checks that filter and maplet lookups
+/// agree.
 pub(super) fn look(page: &[u8], hash: u64) -> Option<Vec<u8>> {
     let mut found = Vec::new();
     let sound = values(page, hash, &mut |value| found.push(value));
@@ -46,9 +47,9 @@ fn built(mut input: Bytes<'_>) {
     assert!(filter_meta.is_sound() && meta.is_sound());
     for (hash, value) in entries {
         let page = filter_meta.page_of(hash) as usize * PAGE;
-        assert!(ask(&filter[page..][..PAGE], hash), "a key that was added is not found");
+        assert!(ask(&filter[page..][..PAGE], hash), "an added key is not found");
         let page = meta.page_of(hash) as usize * PAGE;
-        let found = look(&maplet[page..][..PAGE], hash).expect("a page that makes sense");
+        let found = look(&maplet[page..][..PAGE], hash).expect("a valid page");
         assert!(found.contains(&value) && found.is_sorted_by(|a, b| a < b), "value {value} is not among {found:?}");
     }
 }
@@ -63,7 +64,7 @@ fn foreign(mut input: Bytes<'_>) {
     }
 }
 
-/// A page with some entries, from its head on.
+/// A page with some entries, without its block header and the zeros at its end.
 pub(super) fn seed_page(entries: u64, max_value: u8) -> Vec<u8> {
     let mut maplet = MapletBuilder::new(max_value);
     (0..entries).for_each(|i| maplet.add(key_hash(&i.to_le_bytes()), (i % (u64::from(max_value) + 1)) as u8));

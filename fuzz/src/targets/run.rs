@@ -1,10 +1,10 @@
-//! A whole run: leaves, inner blocks, filter, tombstones, footer, and everything that reads them.
+//! A whole run, damaged: leaves, inner blocks, filter, tombstones, footer, and all their readers.
 //!
-//! Input: which run, whether its description comes from its footer, then patches (see [`crate::patches`]).
+//! Input: which run, whether its metadata comes from its footer, then patches (see [`crate::patches`]).
 //!
-//! With wrong checksums every answer is right or an error. With the checksums made right: nothing panics or loops; and
-//! what verification finds nothing wrong with is scanned in order, both ways alike, and found key by key. Every error
-//! is corruption and names the file.
+//! Properties with wrong checksums: every answer is right or an error. With corrected checksums: nothing panics or
+//! loops; and if `verify` finds nothing, scans are in order and equal in both directions, and a lookup finds every key.
+//! Every error is corruption and names the file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -61,7 +61,7 @@ fn base_as(compression: Compression, mut entries: Vec<Owned>, tombstones: Vec<Ra
     Base { sound: Sound::new(device.image(), STORE.0, ID.0 + 1), meta, footer, entries, tombstones }
 }
 
-/// One leaf, one block of tombstones.
+/// A run of one leaf and one block of tombstones.
 fn small() -> Base {
     let put = |i: u64| (format!("key{i:03}").into_bytes(), Seqno(i + 1), Kind::Put, vec![i as u8; 5]);
     let ranges = (0..3).map(|i| RangeTombstone {
@@ -71,7 +71,8 @@ fn small() -> Base {
     base((0..20).map(put).collect(), ranges.collect())
 }
 
-/// Three levels: long keys leave four children to a block. Leaves of one page and of several.
+/// A run of three levels, because with long keys an inner block has only four children. Leaves have one page or
+/// several.
 fn deep() -> Base {
     let mut rng = Rng(11);
     let mut entries: Vec<Owned> = Vec::new();
@@ -91,7 +92,7 @@ fn deep() -> Base {
     base(entries, vec![RangeTombstone { range: KeyRange::new("05", "06"), seqno: Seqno(2000) }])
 }
 
-/// The messages of one key fill more than a leaf.
+/// A run in which the messages of one key fill more than a leaf.
 fn grouped() -> Base {
     let merge = |i: u64| (b"counter".to_vec(), Seqno(100 + i), Kind::Merge, vec![i as u8; 200 << 10]);
     let mut entries: Vec<Owned> = (0..23).map(merge).collect();
@@ -101,7 +102,7 @@ fn grouped() -> Base {
     base(entries, Vec::new())
 }
 
-/// Compressed leaves, of one and of several pages, beside ordinary ones.
+/// A run with compressed leaves of one page and of several, and uncompressed ones.
 fn compressed() -> Base {
     let mut rng = Rng(12);
     let mut put = |i: u64| {
@@ -134,8 +135,8 @@ fn run(data: &[u8]) {
         Err(error) => assert_named(&error),
         Ok((slice, found)) => {
             if !patched.repaired {
-                assert_eq!(found.forward, base.entries, "a wrong answer");
-                assert_eq!(found.gets, expected_gets(&base.entries), "a wrong answer of a lookup");
+                assert_eq!(found.forward, base.entries, "a scan gave a wrong answer");
+                assert_eq!(found.gets, expected_gets(&base.entries), "a lookup gave a wrong answer");
                 compare_tombstones(&slice, base);
             }
             judge(&slice, &found);
@@ -169,7 +170,7 @@ fn open(device: &dyn Device, base: &Base, from_footer: bool) -> Result<Arc<RunSl
     Ok(slice)
 }
 
-/// The last block of the last extent.
+/// The address of the footer: the last block of the last extent.
 fn footer_addr(image: &SimImage, meta: &RunMeta) -> BlockAddr {
     let end = meta.extents.last().expect("a run has extents").end();
     let addr_of = |pages: u32| BlockAddr { page: PageNo(end - u64::from(pages)), pages };
@@ -180,7 +181,7 @@ fn footer_addr(image: &SimImage, meta: &RunMeta) -> BlockAddr {
     (1..9).map(addr_of).find(is_footer).expect("a run ends with its footer")
 }
 
-/// What a run answers.
+/// The answers of a run.
 struct Found {
     forward: Vec<Owned>,
     backward: Vec<Owned>,
@@ -210,13 +211,13 @@ impl Found {
 }
 
 fn scan(slice: &Arc<RunSlice>, reverse: bool, ahead: ReadAhead) -> Result<Vec<Owned>> {
-    // No entry takes less than five bytes of a block.
+    // An entry takes at least five bytes of a block.
     let most = slice.run().meta().pages().min(1 << 20) * PAGE as u64 / 5;
     let mut cursor = RunCursor::new(slice.clone(), &KeyRange::all(), reverse, ahead)?;
     let mut out = Vec::new();
     while let Some(entry) = cursor.entry() {
         out.push((entry.key.to_vec(), entry.seqno, entry.kind, entry.value.to_vec()));
-        assert!(out.len() as u64 <= most, "a scan goes round in circles");
+        assert!(out.len() as u64 <= most, "a scan does not end");
         cursor.advance()?;
     }
     Ok(out)
@@ -234,7 +235,7 @@ fn get(slice: &RunSlice, key: &[u8]) -> Result<Vec<(Seqno, Kind, Vec<u8>)>> {
             }
         }
     }
-    panic!("a lookup goes round in circles");
+    panic!("a lookup does not end");
 }
 
 fn keys(entries: &[Owned]) -> impl Iterator<Item = &[u8]> {
@@ -246,7 +247,7 @@ fn expected_gets(entries: &[Owned]) -> Vec<Vec<(Seqno, Kind, Vec<u8>)>> {
     entries.chunk_by(|a, b| a.0 == b.0).map(of).collect()
 }
 
-/// What verification has nothing to say about must be a run.
+/// If `verify` finds nothing, checks that the answers are consistent.
 fn judge(slice: &RunSlice, found: &Found) {
     let mut clean = true;
     slice.run().verify(&mut |_, checked| {
@@ -259,13 +260,13 @@ fn judge(slice: &RunSlice, found: &Found) {
         return;
     }
     assert!(found.forward.windows(2).all(|pair| (&pair[0].0, pair[1].1) < (&pair[1].0, pair[0].1)), "out of order");
-    assert!(found.forward.iter().eq(found.backward.iter().rev()), "backwards it reads something else");
+    assert!(found.forward.iter().eq(found.backward.iter().rev()), "the backward scan differs");
     assert_eq!(found.streamed, found.forward.len());
     let expected = expected_gets(&found.forward);
     for (key, expected) in keys(&found.forward).zip(expected) {
         let got = get(slice, key).expect("the run is sound");
         let name = key[..key.len().min(12)].escape_ascii();
-        assert_eq!(got, expected, "a lookup of {name} reads something else than a scan");
+        assert_eq!(got, expected, "a lookup of {name} differs from the scan");
     }
 }
 

@@ -1,11 +1,13 @@
-//! A whole directory: opened, scanned, asked, verified, worked on.
+//! A whole store directory, damaged: opened, scanned, read by key, verified, written to.
 //!
 //! Input: which store, whether it is written to afterwards, then patches (see [`crate::patches`]).
 //!
-//! With wrong checksums every answer is right or an error that names a file: of a store that was closed, exactly what it
-//! held; of one that was killed, or whose superblock was hit, too, what it held at some time. With the checksums made
-//! right, answers may be wrong, and nothing may panic, loop or ask for memory at will; and a store that verification
-//! finds nothing wrong with reads the same in both directions.
+//! Properties with wrong checksums: every answer is right, or an error that names a file. A store that was closed must
+//! return its exact contents. A store that was killed, or whose superblock was changed, may also return its contents at
+//! an earlier time.
+//!
+//! Properties with corrected checksums: answers may be wrong, but nothing may panic, loop, or allocate without bound.
+//! If `verify` finds nothing, scans in both directions return the same.
 
 use std::sync::{Arc, LazyLock};
 
@@ -31,7 +33,7 @@ struct Base {
 
 static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
     let golden = GOLDEN.iter().map(Specimen::golden);
-    // Killed ones: the log of a store that was closed holds nothing to damage.
+    // Killed stores: the log of a closed store has no records to damage.
     let seeded = [21, 22].into_iter().map(|seed| Specimen::seeded(seed, false));
     golden.chain(seeded).map(base).collect()
 });
@@ -40,11 +42,11 @@ fn base(specimen: Specimen) -> Base {
     let superblock = specimen.image.read(DATA_FILE, 0..4096);
     let u64_at = |at: usize| u64::from_le_bytes(superblock[at..at + 8].try_into().expect("8 bytes"));
     let store = superblock[40..56].try_into().expect("16 bytes");
-    // Catalogues are owned by generations, the rest by identities that were given out.
+    // The owner of a catalogue is its generation; the owners of other blocks are ids below `next_run_id`.
     let owners = u64_at(80).max(u64_at(56)) + 16;
     let sound = Sound::new(specimen.image.clone(), store, owners);
     let (blocks, records) = sound.counts();
-    assert!(blocks >= 8 && records >= 2, "{blocks} blocks and {records} records are too little to damage");
+    assert!(blocks >= 8 && records >= 2, "only {blocks} blocks and {records} records to damage");
     Base { specimen, sound }
 }
 
@@ -62,17 +64,17 @@ fn run(data: &[u8]) {
     assert!(device.op_count() < 50_000, "{} operations", device.op_count());
 }
 
-/// The answers must be right, or errors.
+/// Checks that every answer is right or an error.
 fn compare(base: &Base, patched: &Patched, device: &Arc<SimDevice>) {
-    // Several places are hit. With a superblock the claim may be lost that the log was durable, and with another one what it
-    // claims; what stands twice may be lost twice.
+    // An input may change several regions: both copies of a block, or a superblock, which records how far the log was
+    // durable, and the log as well.
     let rule = if patched.superblock { Rule::Prefix } else { base.specimen.rule };
     if let Err(problem) = base.specimen.examine_on(device, rule) {
         panic!("{problem}");
     }
 }
 
-/// Nobody can tell what is right; but nothing breaks.
+/// Uses a store with corrected checksums over wrong bytes. There is no right answer, but nothing may panic.
 fn look(device: &Arc<SimDevice>, work: bool) {
     let store = match Sizes::TINY.open(device.clone()) {
         Ok(store) => store,
@@ -91,12 +93,12 @@ fn look(device: &Arc<SimDevice>, work: bool) {
     };
     match &read {
         Err(error) => assert_damage(error),
-        Ok(differs) => assert!(!sound || differs.is_none(), "a store that is sound reads in one way only: {differs:?}"),
+        Ok(differs) => assert!(!sound || differs.is_none(), "verify is clean, but two scans differ: {differs:?}"),
     }
-    // Whether operands fold is the operator's matter, not that of verification.
+    // An operator may fail on wrong operands, which `verify` does not check.
     let refused =
         matches!(read, Err(Error::Unsupported { .. } | Error::OperatorMissing { .. } | Error::OperatorFailed { .. }));
-    assert!(!sound || read.is_ok() || refused, "a store that is sound can be read: {read:?}");
+    assert!(!sound || read.is_ok() || refused, "verify is clean, but reading failed: {read:?}");
     if work && let Err(error) = write(&store) {
         assert_damage(&error);
     }
@@ -106,7 +108,7 @@ fn look(device: &Arc<SimDevice>, work: bool) {
     }
 }
 
-/// Reads everything in four ways; how the two directions of a scan differ.
+/// Reads everything with scans in both directions, `get` and `multi_get`. Returns how the two scans differ, if they do.
 fn read(store: &Store) -> Result<Option<String>> {
     for info in store.keyspaces() {
         let keyspace = store.open_keyspace(&info.name)?.expect("it was listed");
@@ -120,8 +122,8 @@ fn read(store: &Store) -> Result<Option<String>> {
         if forward.len() != backward.len() {
             return differs(&[], "backwards, in number");
         }
-        // Verification does not compare the seqnos of different runs; a lookup relies on them and a scan does not, so with
-        // right checksums over wrong seqnos the two may differ.
+        // Does not compare the values of lookups and scans: with corrected checksums over wrong seqnos they may differ.
+        // A lookup relies on the seqno ranges of runs, which `verify` does not compare between runs.
         for (key, _) in forward.iter().step_by(5) {
             keyspace.get(key)?;
         }
@@ -149,7 +151,7 @@ fn reopen(image: &SimImage) {
     }
 }
 
-/// The error says what is damaged and where, or that the store is not one to be opened or written to.
+/// Asserts that the error names the damaged object and its location, or that the store cannot be opened or written to.
 fn assert_damage(error: &Error) {
     match error {
         Error::Corruption { file, .. } => assert!(!file.is_empty(), "no file is named: {error}"),
@@ -160,7 +162,7 @@ fn assert_damage(error: &Error) {
         | Error::OperatorMissing { .. }
         | Error::OperatorFailed { .. }
         | Error::InvalidArgument { .. } => {}
-        other => panic!("an error that does not say what is damaged and where: {other:?}"),
+        other => panic!("an error that does not name the damaged object and its location: {other:?}"),
     }
 }
 

@@ -1,9 +1,9 @@
-//! A superblock, with its checksum as it is and made right.
+//! A superblock, with its checksum unchanged and corrected.
 //!
 //! Input: the page from its first byte, without the zeros at its end.
 //!
-//! What decodes is encoded to something that decodes equal; a wrong checksum is never believed; every error is
-//! corruption.
+//! Properties: a decoded superblock, encoded again, decodes to an equal one. A wrong checksum is never accepted. Every
+//! error is corruption.
 
 use pandodb::base::{BlockAddr, PageNo, Seqno, StoreId};
 use pandodb::space::{Superblock, Twin};
@@ -23,7 +23,7 @@ fn run(data: &[u8]) {
     let as_it_was = page;
     repair::superblock(&mut page);
     if page != as_it_was {
-        assert!(Superblock::decode(&as_it_was).is_err(), "a wrong checksum was believed");
+        assert!(Superblock::decode(&as_it_was).is_err(), "a wrong checksum was accepted");
     }
     look(&page);
 }

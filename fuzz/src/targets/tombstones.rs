@@ -1,9 +1,9 @@
-//! A block of range tombstones, below its checksum, and the fragments that they are cut into.
+//! A block of range tombstones, without its checksum, and the fragments that they are cut into.
 //!
 //! Input: the block from its first byte, without the zeros at its end.
 //!
-//! What decodes is encoded to something that decodes equal; the fragments cover each key exactly as the tombstones do
-//! that they were made of, one by one; every error is corruption.
+//! Properties: decoded tombstones, encoded again, decode to equal ones. The fragments cover each key exactly as the
+//! tombstones do. Every error is corruption.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn run(data: &[u8]) {
         decode(&block, &mut again).expect("what was encoded");
     }
     assert_eq!(again, found);
-    // Costs the square of their number below.
+    // The comparison takes quadratic time.
     found.truncate(64);
     compare(&found);
 }
@@ -43,7 +43,7 @@ fn blocks(tombstones: &[RangeTombstone]) -> Vec<Vec<u8>> {
     encode(tombstones).into_iter().map(filled).collect()
 }
 
-/// What the tombstones say of a key, one by one.
+/// The newest tombstone that covers a key at a read point, found by checking each one.
 fn newest(tombstones: &[RangeTombstone], key: &[u8], at: Seqno) -> Seqno {
     let covering = tombstones.iter().filter(|t| t.range.contains(key) && t.seqno <= at);
     covering.map(|t| t.seqno).max().unwrap_or_default()
@@ -77,7 +77,7 @@ fn compare(tombstones: &[RangeTombstone]) {
     let flat = fragments.newest();
     assert!(flat.windows(2).all(|pair| pair[0].range.to <= pair[1].range.from && !pair[0].range.to.is_empty()));
     for key in &keys {
-        assert_eq!(newest(&flat, key, Seqno::MAX), newest(tombstones, key, Seqno::MAX), "the newest of each place");
+        assert_eq!(newest(&flat, key, Seqno::MAX), newest(tombstones, key, Seqno::MAX), "the newest tombstones");
     }
 }
 

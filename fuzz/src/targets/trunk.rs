@@ -1,10 +1,11 @@
-//! The trunk of an index: a root record and the nodes that it names.
+//! The trunk of an `stbe` index: a root record and the nodes that it refers to.
 //!
-//! Input: the root record, then up to four bodies of nodes, each with its length (two bytes) in front. The bodies are
-//! sealed in fixed places with right checksums, in a file that also holds two runs for branches to name.
+//! Input: the root record, then up to four bodies of nodes, each preceded by its length (two bytes). The bodies are
+//! written to fixed pages with right checksums, in a file that also holds two runs for branches to refer to.
 //!
-//! A trunk that is loaded keeps its invariants and owns what it reaches; cut again it writes nothing and loads as the
-//! same; a verification, a scan and a few steps of compaction end. Every error is corruption and names the file.
+//! Properties: a loaded trunk satisfies its invariants, and all pages that it reaches are allocated. Stored again, it
+//! writes no node and loads to the same trunk. A verification, a scan and a few steps of compaction terminate. Every
+//! error is corruption and names the file.
 
 use std::sync::{Arc, LazyLock};
 
@@ -35,9 +36,9 @@ use crate::{Target, assert_named, mutate as change};
 pub const TARGET: Target = Target { name: "trunk", max_len: 4096, memory: 24 << 20, run, mutate, seeds };
 
 const STORE: StoreId = StoreId([9; 16]);
-/// Nodes of an input stand here, two copies of a page each.
+/// The first page of the input's nodes; each node has two copies of one page.
 const NODES: u64 = 224;
-/// Their owners, and those of runs.
+/// The owner id of the input's first node.
 const FIRST_ID: u64 = 20;
 const THROUGH: Seqno = Seqno(1000);
 
@@ -72,7 +73,7 @@ fn run_of(core: &Core, id: u64, keys: std::ops::Range<u64>, tombstone: Option<(&
     RunSlice::whole(Run::open(core.data.clone(), core.pool.clone(), meta).expect("opens"))
 }
 
-/// The filters of both runs as one.
+/// Merges the filters of both runs into a maplet.
 fn maplet_of(core: &Core, runs: [&Arc<RunSlice>; 2]) -> Arc<Run> {
     let member = |(value, slice): (u8, &Arc<RunSlice>)| Member { run: slice.run().clone(), values: vec![Some(value)] };
     let members = (0..).zip(runs).map(member).collect();
@@ -97,7 +98,8 @@ fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], rou
     }
 }
 
-/// A root over two leaves: one branch was flushed to the left one, one lies in both; some of them are asked by a maplet.
+/// A root over two leaves. One branch was flushed to the left leaf, another one is in both leaves. Two branches of
+/// different nodes use a maplet.
 fn base() -> (SimImage, Vec<u8>) {
     let device = SimDevice::new(1);
     let data = DataFile::create(&*device, DATA_FILE, STORE).expect("made");
@@ -127,7 +129,7 @@ fn base() -> (SimImage, Vec<u8>) {
     let mut blobs = RangeSet::default();
     blobs.insert(160, 3);
     persist::store(&core, &root, &blobs, 9).expect("written");
-    // The nodes' bodies, as an input holds them: children before their parent, moved to their fixed places.
+    // The nodes' bodies in the form of an input: children before their parent, with references to the fixed pages.
     let mut bodies = Vec::new();
     for node in root.children.iter().map(|child| &child.node).chain([&root]) {
         let stored = node.stored().expect("just written");
@@ -144,7 +146,7 @@ fn base() -> (SimImage, Vec<u8>) {
     for (i, (_, _, body)) in bodies.iter().enumerate() {
         let mut body = body.clone();
         if i == 2 {
-            // The children's places come last in the root's body.
+            // The references to the children come last in the root's body.
             for (child, (id, pages, _)) in bodies[..2].iter().enumerate() {
                 replace(&mut body, &place(*id, *pages), &place(FIRST_ID + child as u64, pages_of(child as u64)));
             }
@@ -159,7 +161,7 @@ fn pages_of(node: u64) -> [u64; 2] {
     [NODES + 2 * node, NODES + 2 * node + 1]
 }
 
-/// A reference to a node, as its parent holds it.
+/// A reference to a node, as encoded in its parent.
 fn place(id: u64, [first, second]: [u64; 2]) -> Vec<u8> {
     let mut out = Vec::new();
     [id, 1, first, second].into_iter().for_each(|number| put_varint(&mut out, number));
@@ -176,7 +178,7 @@ fn put_part(out: &mut Vec<u8>, part: &[u8]) {
     out.extend_from_slice(part);
 }
 
-/// The parts of an input: a root record, then bodies.
+/// Splits an input into a root record and bodies.
 fn parts(data: &[u8]) -> Vec<&[u8]> {
     let mut input = Bytes(data);
     let mut parts = Vec::new();
@@ -210,7 +212,7 @@ fn run(data: &[u8]) {
     use_it(&image, &record);
 }
 
-/// What a node says, its places left out.
+/// The contents of a node without its location.
 type Said = (KeyRange, u32, Vec<(BranchId, bool, OwnerId, KeyRange, Vec<u64>)>, Vec<u64>);
 
 fn shapes(root: &Arc<Node>) -> Vec<Said> {
@@ -240,7 +242,7 @@ fn load(image: &SimImage, record: &RootRecord) {
     });
     let written = core.data.stats().written_bytes;
     let bytes = persist::store(&core, &loaded.root, &loaded.blobs, loaded.next_branch).expect("nothing to write");
-    assert_eq!(core.data.stats().written_bytes, written, "what is on disk was written again");
+    assert_eq!(core.data.stats().written_bytes, written, "a node that is on disk was written again");
     let fresh = self::core(image).expect("the file is there");
     let again = persist::load(&fresh, &RootRecord { through: THROUGH, bytes }, &mut Prefetch::new(fresh.data.clone()))
         .expect("what was encoded");
@@ -248,7 +250,7 @@ fn load(image: &SimImage, record: &RootRecord) {
     assert_eq!((again.next_branch, again.blobs), (loaded.next_branch, loaded.blobs));
 }
 
-/// What a verification says.
+/// Collects the problems that a verification reports.
 #[derive(Default)]
 struct Seen {
     problems: Vec<Error>,
@@ -271,7 +273,7 @@ fn use_it(image: &SimImage, record: &RootRecord) {
         Shape { fanout: 3, memtable_bytes: 4096, leaf_bytes: 16_384, policy, filters, maplet_width: 2, compression };
     let mut prefetch = Prefetch::new(core.data.clone());
     let index = match Stbe::open(core, shape, None, record, &mut prefetch) {
-        // Of the record itself: its caller knows where it stands.
+        // An error in the root record does not name a file, because only the caller knows where the record is stored.
         Err(error) => return crate::assert_corruption(&error),
         Ok(index) => index,
     };
@@ -302,10 +304,10 @@ fn scan(view: Arc<dyn IndexView>, reverse: bool) -> Result<()> {
             return Ok(());
         }
     }
-    panic!("a scan goes round in circles");
+    panic!("a scan does not end");
 }
 
-/// Changes one part, so that its length stays right.
+/// Mutates one part and corrects its length field.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     if rng.below(8) == 0 {
         return change::plain(input, rng);

@@ -1,17 +1,16 @@
-//! A log: several segments, as a directory holds them, and their replay.
+//! A log: a directory of several segments, and its replay.
 //!
-//! Input: what is claimed, then segments, and records in them, each with its fields; then patches of raw bytes. Checksums
-//! are right where the input does not say otherwise.
+//! Input: the claims, then segments with their fields and their records; then patches of single bytes. Checksums are
+//! right, except where a patch changes a byte.
 //!
 //! ```text
 //!   from number │ durable number │ { segment: stream, number step, epoch, start, after, count
 //!                                    { record: flags, first, count, durable, payload } … } … │ { file, offset, byte } …
 //! ```
 //!
-//! What is visited was written: each record is one of the input's, they follow one another without a gap from the claim
-//! on, and the report says the same. A replay that may write leaves a log that replays to the same records. Inspection
-//! shows every record that was visited. Nothing is modified by a replay that only reads. Every error is corruption and
-//! names the file, but for a segment of a later format.
+//! Properties: replay visits only records of the input, without a gap from the claim on, and its report agrees. After a
+//! replay in recovery mode, the log replays to the same records. Inspection shows every visited record. A read-only
+//! replay modifies nothing. Every error is corruption and names the file, except for a segment of a later format.
 
 use std::collections::BTreeSet;
 
@@ -54,8 +53,8 @@ fn run(data: &[u8]) {
     check(&image, claims, stop, &written);
 }
 
-/// Whether two records claim the same seqno. Then a record that the visitor refused may hide another one, which is seen
-/// once the first is removed: no log that was ever written holds such a pair above what its visitor refuses.
+/// Whether two records contain the same seqno. In such a log, a record at which the visitor stops may hide another
+/// record, which becomes visible once recovery has removed the first. The engine never writes such a log.
 fn overlaps(written: &BTreeSet<Visited>) -> bool {
     let mut end = 0;
     written.iter().any(|(first, count, _)| {
@@ -65,12 +64,12 @@ fn overlaps(written: &BTreeSet<Visited>) -> bool {
     })
 }
 
-/// Seqnos beyond the last possible one are no claim: whoever claims has bounded them.
+/// Reads the seqno of a claim. Limits it to the largest possible seqno, as every caller of replay does.
 fn seqno(input: &mut Bytes<'_>) -> Seqno {
     Seqno(input.number().min(Seqno::MAX.0))
 }
 
-/// Writes a segment; returns the number after its.
+/// Writes a segment and returns its number.
 fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<Visited>, number: u64) -> u64 {
     let tag = input.u8();
     let stream = u32::from(tag & 1);
@@ -101,7 +100,7 @@ fn segment(input: &mut Bytes<'_>, image: &mut SimImage, written: &mut BTreeSet<V
     number
 }
 
-/// Appends a record, mostly the one that follows; returns the seqno after its last.
+/// Appends a record, which mostly continues at `next`. Returns the seqno after the record.
 fn record(
     input: &mut Bytes<'_>,
     out: &mut Vec<u8>,
@@ -122,7 +121,7 @@ fn record(
     let record = &mut out[at..];
     record[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     record[8..12].copy_from_slice(&count.to_le_bytes());
-    // One of eight creates a keyspace: the payload is the visitor's affair.
+    // Some records create a keyspace. Replay does not decode the payload; its visitor does.
     let creates = tag & 0xe8 == 0xe0;
     record[12..16].copy_from_slice(if creates { b"REC\x03" } else { b"REC\x01" });
     record[16..24].copy_from_slice(&first.to_le_bytes());
@@ -148,7 +147,7 @@ fn read(device: &dyn Device, claims: Claims, mode: Mode, stop: u64) -> (Vec<Visi
 fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited>) {
     let device = SimDevice::from_image(image, 1);
     let (visited, report) = read(&*device, claims, Mode::Read, stop);
-    assert_eq!(device.image().hash(), image.hash(), "a replay that only reads has modified something");
+    assert_eq!(device.image().hash(), image.hash(), "a read-only replay modified the log");
     let shown: BTreeSet<(u64, u32)> = inspect(&*device, STORE)
         .expect("the directory can be listed")
         .iter()
@@ -157,7 +156,7 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
     let mut end = claims.from.0;
     for (first, count, payload) in &visited {
         assert!(written.contains(&(*first, *count, payload.clone())), "record {first} was never written");
-        assert!(shown.contains(&(*first, *count)), "record {first} is replayed and not shown");
+        assert!(shown.contains(&(*first, *count)), "record {first} is replayed but not shown by inspection");
         assert!(*first <= end + 1 && first + u64::from(*count) - 1 > end, "record {first} after {end}");
         end = first + u64::from(*count) - 1;
     }
@@ -175,12 +174,12 @@ fn check(image: &SimImage, claims: Claims, stop: u64, written: &BTreeSet<Visited
     assert!(device.op_count() < 2_000, "{} operations", device.op_count());
 }
 
-/// The same with leave to write: what it leaves replays to the same, also from what a power cut leaves.
+/// Replays in recovery mode. The log that it leaves, also after a power cut, must replay to the same records.
 fn writing(before_image: &SimImage, claims: Claims, stop: u64, visited: &[Visited], before: &ReplayReport) {
     let device = SimDevice::from_image(before_image, 1);
     let (again, report) = read(&*device, claims, Mode::Recover, stop);
     let report = match report {
-        // No epoch is left for a writer.
+        // The last epoch is used up, so no writer can open the log.
         Err(Error::Unsupported { .. }) => return,
         report => report.expect("a log that can be read"),
     };
@@ -189,19 +188,19 @@ fn writing(before_image: &SimImage, claims: Claims, stop: u64, visited: &[Visite
     let claims = Claims { durable: report.durable.max(claims.durable), ..claims };
     for image in [device.image(), device.durable_image()] {
         let (after, report) = read(&*SimDevice::from_image(&image, 1), claims, Mode::Read, stop);
-        let report = report.expect("a log that was settled");
+        let report = report.expect("a recovered log");
         let (was, is) = (summary(before_image), summary(&image));
-        assert_eq!(flat(&after), flat(visited), "what was settled replays to something else: from {was:#?} to {is:#?}");
+        assert_eq!(flat(&after), flat(visited), "a recovered log replays to other records: from {was:#?} to {is:#?}");
         assert_eq!(report.last, before.last);
     }
 }
 
-/// What stands in the log.
+/// The segments and records of the log.
 fn summary(image: &SimImage) -> Vec<SegmentSummary> {
     inspect(&*SimDevice::from_image(image, 1), STORE).expect("the directory can be listed")
 }
 
-/// Payloads, by their first seqno.
+/// The records as first seqno and payload.
 fn flat(visited: &[Visited]) -> Vec<(u64, &[u8])> {
     visited.iter().map(|(first, _, payload)| (*first, payload.as_slice())).collect()
 }
@@ -209,7 +208,7 @@ fn flat(visited: &[Visited]) -> Vec<(u64, &[u8])> {
 fn seeds() -> Vec<Vec<u8>> {
     let mut payload = Vec::new();
     put_op(&mut payload, KeyspaceId(1), Kind::Put, b"key", b"value");
-    // A record that follows, durable through the one before it.
+    // A record that continues the sequence, durable through the record before it.
     let record = |tag: u8| [&[tag, payload.len() as u8], &payload[..]].concat();
     let segment = |tag: u8, start: u8, after: u8, records: &[u8]| {
         let mut out = vec![tag, start, after, start + 1, records.len() as u8];

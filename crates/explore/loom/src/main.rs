@@ -1,21 +1,22 @@
-//! Models of the engine's cores in which threads meet through more than one atomic, or through an atomic beside a lock.
+//! Models of the engine's modules in which threads synchronise through more than one atomic, or through an atomic and a
+//! lock.
 //!
-//! `shuttle` tries schedules and takes every atomic for sequentially consistent; `loom` tries, for a few threads, every
-//! schedule *and* every value that the C11 memory model lets a load return. The models run the engine's own files, and one of
-//! the lab's: they are included here by their paths, and find `loom`'s types where the engine has `base::sync`.
+//! `shuttle` tries schedules, but treats every atomic as sequentially consistent. `loom` tries, for a few threads,
+//! every schedule *and* every value that the C11 memory model lets a load return. The models run source files of the
+//! engine and one of the lab. The files are included here by path and use `loom`'s types in place of `base::sync`.
 //!
 //! ```text
 //! cargo run --manifest-path crates/explore/loom/Cargo.toml --release
 //! ```
 //!
-//! Each model is run again with a mistake, which has to be found.
+//! Each model is run a second time with a deliberate mistake, which must be found.
 
-// Shown to nobody: parts of the included files are not used here.
+// Parts of the included files are not used here.
 #![allow(dead_code, unused_imports)]
 
 extern crate loom as shuttle;
 
-/// What the included files find below them: the engine's, but for the primitives.
+/// The module `base` for the included files: that of the engine, except for the primitives.
 mod base {
     pub(crate) use crate::primitives as sync;
     pub use pandodb::base::*;
@@ -23,7 +24,7 @@ mod base {
 mod device {
     pub use pandodb::device::*;
 
-    /// No model forks.
+    /// A stub: no model forks.
     #[derive(Debug, Default)]
     pub struct Process;
 
@@ -64,10 +65,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Switches of a thread that could go on, in one execution: more is not tried. `loom`'s authors found two to three enough.
+/// The most preemptions (switches away from a runnable thread) in one execution. The authors of `loom` recommend 2 or
+/// 3.
 const PREEMPTIONS: usize = 3;
 
-/// Runs a model in all its executions; how many, or what went wrong.
+/// Runs all executions of a model. Returns their number, or the message of the first failure.
 fn check(model: models::Body, mistake: bool) -> Result<u64, String> {
     let runs = Arc::new(AtomicU64::new(0));
     let count = runs.clone();
@@ -98,7 +100,7 @@ fn main() -> ExitCode {
             Ok(runs) => println!("{name:12} {runs} executions in {seconds:.1} s"),
             Err(failure) => println!("{name:12} FAILED: {failure}"),
         }
-        // What the mistake says is of no interest.
+        // Hide the panic message that the mistake causes.
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| {}));
         let blind = check(*model, true).is_ok();

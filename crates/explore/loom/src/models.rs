@@ -18,7 +18,7 @@ use crate::sched::{Account, Scheduler, Turn};
 use crate::snapshot::Snapshots;
 use crate::watermark::Watermark;
 
-/// A model; with the mistake its claim is wrong in some execution.
+/// A model. With `mistake`, its claim is wrong in some execution.
 pub type Body = fn(mistake: bool);
 
 /// All models.
@@ -36,11 +36,11 @@ pub const ALL: [(&str, Body); 11] = [
     ("links", crate::pool::links),
 ];
 
-/// Bytes of a memtable: as much as makes the account's slack smaller than what the models charge.
+/// Memtable size in bytes, so small that the slack of the account is less than a model charges.
 const MEMTABLE: u64 = 64 << 10;
 
-/// Whoever sees a seqno as visible sees what was written before it: the pair of `Release` and `Acquire` in `Snapshots`.
-/// The mistake: the write comes after.
+/// A thread that sees a seqno as visible also sees the writes before it: tests the `Release`/`Acquire` pair in
+/// `Snapshots`. The mistake: the write comes afterwards.
 fn visible(mistake: bool) {
     let snapshots = Arc::new(Snapshots::default());
     let written = Arc::new(AtomicU64::new(0));
@@ -57,12 +57,12 @@ fn visible(mistake: bool) {
         })
     };
     let at = snapshots.visible();
-    assert!(written.load(Relaxed) >= at.0, "{at} is visible and not there");
+    assert!(written.load(Relaxed) >= at.0, "{at} is visible but not written");
     writer.join().expect("joined");
 }
 
-/// A compaction that does not know a snapshot started when nothing newer than it was visible, so it drops nothing that
-/// the snapshot sees. The mistake: a read point that was looked up, not registered.
+/// If a compaction does not see a registered snapshot, its horizon is not above the snapshot, so it drops nothing that
+/// the snapshot sees. The mistake: the read point is only loaded, not registered.
 fn register(mistake: bool) {
     let snapshots = Arc::new(Snapshots::default());
     let writer = {
@@ -84,8 +84,8 @@ fn register(mistake: bool) {
     writer.join().expect("joined");
 }
 
-/// A reader skips the memtable's lock if there is no range tombstone: one that it should see is never missed, and no
-/// message either. The mistake: visible too early.
+/// A reader skips the memtable's lock if there is no range tombstone. It must not miss a visible range tombstone or a
+/// visible message. The mistake: the seqnos become visible too early.
 fn tombstones(mistake: bool) {
     let memtable = Arc::new(Memtable::new(0, Arc::new(ChunkPool::new(1))));
     let snapshots = Arc::new(Snapshots::default());
@@ -110,8 +110,8 @@ fn tombstones(mistake: bool) {
     writer.join().expect("joined");
 }
 
-/// What a latch guards belongs together, for a reader that finds it unchanged and for the writer that locks it next. The
-/// mistake: the reader does not look.
+/// The fields under a latch are consistent for a reader that finds the version unchanged, and for the next writer that
+/// locks it. The mistake: the reader does not check the version.
 fn latch(mistake: bool) {
     struct Node {
         latch: Latch,
@@ -144,8 +144,8 @@ fn latch(mistake: bool) {
     assert_eq!((node.first.load(Relaxed), node.second.load(Relaxed)), (written, written));
 }
 
-/// The account forgives, but never asks for more than was charged, and for nothing more once that is worked off. The
-/// mistake: it is expected never to forgive.
+/// The account may clear debt. It never demands more than was charged, and nothing more once the debt is worked off.
+/// The mistake: the model expects that debt is never cleared.
 fn account(mistake: bool) {
     const CHARGE: u64 = 1 << 20;
     let account = Arc::new(Account::new(MEMTABLE));
@@ -165,12 +165,13 @@ fn account(mistake: bool) {
     writer.join().expect("joined");
     let left = account.due();
     assert!(left <= 2 * CHARGE, "{left} is due");
-    assert!(!mistake || left > 0, "forgiven");
+    assert!(!mistake || left > 0, "the debt was cleared");
     account.earn(left);
     assert_eq!(account.due(), 0);
 }
 
-/// A worker that is told to stop ends, wherever it is; one that is not may rest for ever. The mistake: it was never told.
+/// A worker ends after `stop`, wherever it is at that moment. The mistake: `stop` is not called, so the worker sleeps
+/// for ever.
 fn stop(mistake: bool) {
     let scheduler = Arc::new(Scheduler::new(MEMTABLE));
     let worker = {
@@ -183,8 +184,8 @@ fn stop(mistake: bool) {
     worker.join().expect("joined");
 }
 
-/// Whoever sees a ticket done sees what was applied under it and under all before, and no note is lost, however tickets are
-/// finished and slots used again. The mistake: applied after it is said to be.
+/// A thread that sees a ticket as finished sees the effects of this ticket and of all earlier ones. No finished ticket
+/// is lost, in whatever order tickets finish and slots are reused. The mistake: a ticket is finished before its effect.
 fn ring(mistake: bool) {
     let watermark = Arc::new(Watermark::new(2));
     let applied = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
@@ -204,15 +205,15 @@ fn ring(mistake: bool) {
         })
     };
     let threads = [commit(&[0, 2]), commit(&[1])];
-    // All are looked at, whatever is done: what `loom` tries follows from what is accessed.
+    // Always load all three: the executions that `loom` tries depend on the accesses.
     let done = watermark.limit() - 2;
     let seen = [0, 1, 2].map(|ticket: usize| applied[ticket].load(Relaxed));
-    assert!(seen.iter().take(done as usize).all(|seen| *seen == 1), "{done} are done, applied {seen:?}");
+    assert!(seen.iter().take(done as usize).all(|seen| *seen == 1), "{done} are finished, applied {seen:?}");
     threads.into_iter().for_each(|thread| thread.join().expect("joined"));
-    assert_eq!(watermark.limit() - 2, 3, "a note was lost");
+    assert_eq!(watermark.limit() - 2, 3, "a finished ticket was lost");
 }
 
-/// Whoever waits is woken, whoever finishes last. The mistake: one ticket is never finished.
+/// A waiting thread is woken, whichever ticket finishes last. The mistake: one ticket is never finished.
 fn sleep(mistake: bool) {
     let watermark = Arc::new(Watermark::new(2));
     let commit = |ticket: u64| {
@@ -226,8 +227,8 @@ fn sleep(mistake: bool) {
     first.into_iter().for_each(|first| first.join().expect("joined"));
 }
 
-/// Whoever counts as a reader of an entry sees nothing of it change, and who writes it is alone; two that want to do not both
-/// get the claim. The mistake: the count of a reader is lost in a claim.
+/// An entry does not change while a counted reader reads it, and a writer has exclusive access. Of two threads that try
+/// to claim it, only one succeeds. The mistake: a claim loses the count of a reader.
 fn counts(mistake: bool) {
     activate(mistake.then_some(SeededBug::ReaderCountLost));
     struct Entry {
@@ -245,7 +246,7 @@ fn counts(mistake: bool) {
             }
             let claimed = locks.claim(0);
             if claimed {
-                assert!(locks.write(thread, 0), "it reads nowhere else");
+                assert!(locks.write(thread, 0), "it is its only reader");
                 let count = entry.first.load(Relaxed) + 1;
                 entry.first.store(count, Relaxed);
                 entry.second.store(count, Relaxed);

@@ -1,7 +1,8 @@
-//! The buffer pool's frames and chains, from the engine's own files, and what is claimed of their orderings.
+//! Models of the buffer pool's frames and chains, with the engine's own files: tests their memory orderings.
 //!
-//! A frame lies in a segment that is made when its number is first given out. A thread that learns the number has to find the
-//! segment: through the count of frames, which evictions read without a lock, and through the links of chains.
+//! A frame is in a segment that is allocated when the first number in it is handed out. A thread that learns the number
+//! must find the segment. It learns numbers from the count of frames, which evictions read without a lock, and from the
+//! links of chains.
 
 #[path = "../../../pandodb/src/pool/block.rs"]
 mod block;
@@ -24,7 +25,7 @@ use self::key::FrameKey;
 use self::table::Table;
 use crate::base::{OwnerId, PAGE, PageNo};
 
-/// As the pool has it.
+/// A copy of the pool's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     Short,
@@ -40,21 +41,21 @@ impl Keep {
     }
 }
 
-/// Frames of the first segment in a build for an explorer.
+/// Number of frames in the first segment, in a build for an explorer.
 const FIRST: u32 = 4;
 
-/// A table whose first segment is full: the next frame makes the second one.
+/// A table whose first segment is full: the next frame allocates the second one.
 fn full() -> Arc<(Table, Hands)> {
     let (table, hands) = (Table::new(2), Hands::new());
     (0..FIRST).for_each(|number| assert_eq!(hands.frame(&table), number));
     Arc::new((table, hands))
 }
 
-/// An eviction meets every frame that is counted, also one that another thread has just made. The mistake: its number is passed on
-/// without an order.
+/// An eviction can access every counted frame, including one that another thread has just created. The mistake: the
+/// frame's number is passed to the reader with relaxed ordering.
 ///
-/// The reader is the thread that is spawned: `loom` remembers one access of each atomic, and the maker's own load of the count, just before
-/// its store, would be that one.
+/// The reader is the spawned thread: `loom` remembers only one access of each atomic, which would otherwise be the
+/// creator's own load of the count just before its store.
 pub fn frames(mistake: bool) {
     let pool = full();
     let told = Arc::new(AtomicU32::new(0));
@@ -72,8 +73,8 @@ pub fn frames(mistake: bool) {
     reader.join().expect("joined");
 }
 
-/// A reader that stands at a frame follows its link into the chain in which the frame is by then, and finds the frame there.
-/// The mistake: it is told of the last frame's number without an order.
+/// A reader at a frame that is moved to another chain follows the frame's new link and can access the frame that it
+/// leads to. The mistake: the number of the last frame is passed to the reader with relaxed ordering.
 pub fn links(mistake: bool) {
     let pool = full();
     let home = Arc::new(Home::new(0));

@@ -1,4 +1,5 @@
-//! `loom`'s primitives behind the faces that the engine knows: the explorer's wrappers, around the other crate.
+//! `loom`'s primitives with the interface of the engine's `base::sync`: the wrappers written for `shuttle`, applied to
+//! `loom`.
 
 #[path = "../../../pandodb/src/base/sync/explored.rs"]
 mod explored;
@@ -7,7 +8,7 @@ pub use explored::*;
 pub use loom::sync::atomic::fence;
 pub use std::sync::atomic::{AtomicU64 as Counter, AtomicU64 as Word, Ordering};
 
-/// A cell whose filling `loom` knows of: a thread that learns where it is without an order may find it empty.
+/// A once-cell whose initialisation `loom` tracks: a thread that reaches it without synchronisation may find it empty.
 #[derive(Debug)]
 pub struct Once<T> {
     cell: std::sync::OnceLock<T>,
@@ -20,30 +21,30 @@ impl<T> Once<T> {
         Once { cell: std::sync::OnceLock::new(), filled: AtomicBool::new(false) }
     }
 
-    /// What is in it, as far as this thread can know.
+    /// The value, if this thread can see it.
     pub fn get(&self) -> Option<&T> {
         self.filled.load(Ordering::Acquire).then(|| self.cell.get().expect("filled"))
     }
 
-    /// Fills it, unless it is full.
+    /// Sets the value, unless there is one.
     pub fn set(&self, value: T) -> Result<(), T> {
         let set = self.cell.set(value);
         self.filled.store(true, Ordering::Release);
         set
     }
 
-    /// What is in it, or is put there now.
+    /// The value; initialises it if there is none.
     pub fn get_or_init(&self, fill: impl FnOnce() -> T) -> &T {
         if !self.filled.load(Ordering::Acquire) {
             let value = fill();
-            // Of several threads one fills it: no point lies between here and the note.
+            // One of several threads sets the value. `loom` cannot switch threads between here and the store.
             let _ = self.cell.set(value);
             self.filled.store(true, Ordering::Release);
         }
         self.cell.get().expect("filled")
     }
 
-    /// Empties it.
+    /// Removes the value.
     pub fn take(&mut self) -> Option<T> {
         self.filled = AtomicBool::new(false);
         self.cell.take()

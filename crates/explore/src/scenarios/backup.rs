@@ -1,4 +1,4 @@
-//! A store that is copied, checkpointed, written and closed at the same time.
+//! A store that is read, checkpointed, written and closed concurrently.
 
 use std::sync::Mutex;
 
@@ -9,18 +9,18 @@ use super::{ROWS, Twist, body, keyspace, open_image, read_all, threads, verify};
 
 /// The claim of [`close`].
 pub const CLOSE: &str =
-    "a close ends whatever runs, and every write that was acknowledged survives the power cut after it";
+    "a close ends all concurrent operations, and every acknowledged write survives a power cut after the close";
 
-/// Fills a memtable with three.
+/// Three of these values fill a memtable.
 const VALUE: [u8; 1400] = [b'v'; 1400];
 
-/// Whether an error says that the store was closed before.
+/// Whether an error reports that the store is closed.
 fn closed(error: &Error) -> bool {
     matches!(error, Error::Closed)
 }
 
-/// Two writers, a checkpoint, a reader that copies, two workers, and a close in the middle of it. The canary takes a write
-/// for acknowledged before it is.
+/// Two writers, a checkpoint, a reader that scans a snapshot, two workers, and a concurrent close. The canary treats a
+/// write as acknowledged before it is.
 pub fn close(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 2);
     let rows = keyspace(&store, ROWS);
@@ -47,7 +47,10 @@ pub fn close(start: &SimImage, twist: Twist) {
             Ok(copy) => copy,
             Err(e) => return assert!(closed(&e), "{e}"),
         };
-        assert!(twist == Twist::Canary || before.iter().all(|key| copy.contains_key(key)), "not in the copy");
+        assert!(
+            twist == Twist::Canary || before.iter().all(|key| copy.contains_key(key)),
+            "an acknowledged write is not in the snapshot"
+        );
     });
     let checkpointer = body(|| match store.checkpoint() {
         Ok(()) => {}
@@ -59,7 +62,7 @@ pub fn close(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(&sim.durable_image(), 0);
     let found = read_all(keyspace(&store, ROWS).iter()).expect("read");
     for key in acknowledged.lock().expect("sound").iter() {
-        assert!(found.get(key).is_some_and(|value| *value == VALUE), "{key:?} was acknowledged and is gone");
+        assert!(found.get(key).is_some_and(|value| *value == VALUE), "{key:?} was acknowledged but is lost");
     }
     verify(&store);
 }

@@ -1,4 +1,4 @@
-//! Commits that are applied beside each other: the watermark, seals among them, and who writes the log for whom.
+//! Commits that are applied concurrently: the watermark, concurrent seals, and log writes by one thread for others.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -10,19 +10,19 @@ use shuttle::rand::{Rng, thread_rng};
 use super::{ROWS, SUMS, Twist, body, counter, keyspace, open, open_image, open_streams, read_all, threads, verify};
 
 /// The claim of [`beside`].
-pub const BESIDE: &str = "of commits under way beside each other a reader sees whole batches, each with all that was \
-                          acknowledged before it";
+pub const BESIDE: &str = "with concurrent commits, a reader sees whole batches, and all batches that were acknowledged \
+                          before it began";
 
 /// The claim of [`seal`].
-pub const SEAL: &str = "a seal among commits under way loses none of them and applies none twice";
+pub const SEAL: &str = "a seal during concurrent commits loses none of them and applies none twice";
 /// The claim of [`kill`].
-pub const KILL: &str = "whoever writes the log for whom: what was acknowledged as buffered survives a kill";
+pub const KILL: &str = "a commit acknowledged as buffered survives a kill, whichever thread wrote its log record";
 /// The claim of [`lazy`].
-pub const LAZY: &str = "the same with two streams of the log, and commits before it that were acknowledged for nothing";
+pub const LAZY: &str = "as `kill`, with two log streams and earlier commits with Durability::None";
 
-/// Who commits; more than may be under way at a time.
+/// The writers; more than the number of commits that may be in progress at a time.
 const WRITERS: [&str; 3] = ["w0", "w1", "w2"];
-/// Batches of each.
+/// Batches of each writer.
 const EACH: i64 = 2;
 
 /// Moves one from `a` to `b`, counts the batch, and writes a row for it.
@@ -36,7 +36,7 @@ fn transfer(store: &Store, who: usize, nth: i64) {
     batch.commit(Durability::Buffered).expect("committed");
 }
 
-/// Checks one moment of a store: whole batches, none missing of what was acknowledged.
+/// Checks one snapshot: it holds whole batches, and all acknowledged ones.
 fn look(store: &Store, acknowledged: [i64; 3]) {
     let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
     let snapshot = store.snapshot();
@@ -51,7 +51,7 @@ fn look(store: &Store, acknowledged: [i64; 3]) {
     assert!(complete, "acknowledged {acknowledged:?}, seen {seen:?} at {}", snapshot.seqno());
 }
 
-/// Three writers, of which two may be under way, and somebody else; then everything, once.
+/// Runs three writers, of which two may commit at a time, and `other` concurrently. Then checks the store once more.
 fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
     let acknowledged = [(); 3].map(|()| AtomicU64::new(0));
     let look_now = || look(store, [0, 1, 2].map(|who: usize| acknowledged[who].load(SeqCst) as i64));
@@ -68,14 +68,15 @@ fn write_beside(store: &Store, other: impl FnOnce(&dyn Fn()) + Send) {
     look(store, [EACH; 3]);
 }
 
-/// A reader beside three writers. The canary: the watermark passes a gap.
+/// A reader concurrent with three writers. The canary: the watermark passes a gap.
 pub fn beside(start: &SimImage, _: Twist) {
     let (_sim, store) = open_image(start, 0);
     write_beside(&store, |look| (0..3).for_each(|_| look()));
     store.close().expect("closed");
 }
 
-/// Somebody seals and packs all memtables beside three writers. The canary: seals do not wait for those under way.
+/// A thread seals and packs all memtables concurrently with three writers. The canary: a seal does not wait for commits
+/// in progress.
 pub fn seal(start: &SimImage, _: Twist) {
     let (sim, store) = open_image(start, 0);
     write_beside(&store, |look| {
@@ -89,21 +90,23 @@ pub fn seal(start: &SimImage, _: Twist) {
     look(&open(&sim, 0).expect("it opens again"), [EACH; 3]);
 }
 
-/// Three writers of two rows each, one stream. The canary: who finds another one writing takes its own record for written.
+/// Three writers of two rows each, one log stream. The canary: a writer that finds another one writing the log does not
+/// wait until its own record is written.
 pub fn kill(start: &SimImage, _: Twist) {
     let (sim, store) = open_image(start, 0);
     kill_at_acknowledgement(&sim, &store, |_| Durability::Buffered);
     store.close().expect("closed");
 }
 
-/// The same with two streams and writers of which one is in no hurry. The canary: what is lazy in another stream is left there.
+/// As [`kill`], with two log streams; one writer commits with `Durability::None`. The canary: a buffered commit does
+/// not write earlier records that are in the buffer of the other stream.
 pub fn lazy(start: &SimImage, _: Twist) {
     let (sim, store) = open_streams(start, Mode::Product);
     kill_at_acknowledgement(&sim, &store, |who| if who == 1 { Durability::None } else { Durability::Buffered });
     store.close().expect("closed");
 }
 
-/// At each acknowledgement of a buffered row a picture is taken of what a kill would leave, and one of them is looked at.
+/// Takes the image of a kill at each acknowledgement of a buffered row, and checks one of these images.
 fn kill_at_acknowledgement(sim: &Arc<SimDevice>, store: &Store, durability: fn(u8) -> Durability) {
     let (acknowledged, pictures) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     let writer = |who: u8| {
@@ -125,6 +128,6 @@ fn kill_at_acknowledgement(sim: &Arc<SimDevice>, store: &Store, durability: fn(u
     let (acknowledged, image) = pictures.swap_remove(thread_rng().gen_range(0..pictures.len()));
     let (_sim, store) = open_image(&image, 0);
     for key in acknowledged {
-        assert!(keyspace(&store, ROWS).contains(key).expect("read"), "{key:?} was acknowledged and is gone");
+        assert!(keyspace(&store, ROWS).contains(key).expect("read"), "{key:?} was acknowledged but is lost");
     }
 }

@@ -1,4 +1,4 @@
-//! The cache that the pool was measured against, by itself: counts of readers and claims, as the source has them.
+//! The lab's page cache that the pool was compared with, alone: reader counts and claims, as in its source.
 
 use pandodb::device::sim::SimImage;
 
@@ -9,16 +9,17 @@ use super::{Twist, body, threads};
 #[allow(dead_code)]
 mod cache;
 
-/// What the included files meet by.
+/// The synchronisation primitives for the included files.
 mod primitives {
     pub use pandodb::base::sync::{AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering, relax};
     pub use shuttle::sync::atomic::fence;
 }
 
 /// The claim of [`claims`].
-pub const CLAIMS: &str = "a page stays what it is while it is read, however it is claimed, thrown out and loaded anew";
+pub const CLAIMS: &str =
+    "a page does not change while it is read, although pages are claimed, evicted and loaded again";
 
-/// Three threads read six pages of a cache of three frames. The canary: whoever claims a frame does not regard its readers.
+/// Three threads read six pages through a cache of three frames. The canary: a claim ignores the readers of a frame.
 pub fn claims(_: &SimImage, _: Twist) {
     let size = cache::Size { threads: 3, frames: 3, pages: 6, words: 2, hand: 2 };
     let cache = cache::Claims::new(size);
@@ -27,7 +28,7 @@ pub fn claims(_: &SimImage, _: Twist) {
         body(move || {
             for page in [0, 3, 1].map(|page| (page + thread as u64) % 6) {
                 let found = cache.get(thread, page, |_| page);
-                assert!((0..size.words).all(|at| found.word(at) == page), "another page");
+                assert!((0..size.words).all(|at| found.word(at) == page), "the contents of another page");
             }
         })
     };

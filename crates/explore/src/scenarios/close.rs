@@ -1,4 +1,4 @@
-//! Readers beside a close, after which another opener uses the pages of the store again.
+//! Readers concurrent with a close, after which another opening overwrites the pages of the store.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use super::{ROWS, Twist, body, create, keyspace, open, open_image, threads, veri
 
 /// The claim of [`read`].
 pub const READ: &str =
-    "a read beside a close has the right answer or says that the store was closed, whatever the next opener writes";
+    "a read concurrent with a close returns the right value or Error::Closed, whatever the next opening writes";
 
 const KEYS: u8 = 6;
 
-/// A store whose rows lie in a run.
+/// A store whose rows are in a run.
 pub fn prepare() -> SimImage {
     let sim = SimDevice::new(7);
     let store = open(&sim, 0).expect("a new store");
@@ -25,16 +25,16 @@ pub fn prepare() -> SimImage {
     sim.image()
 }
 
-/// What a reader may be told.
+/// Checks the result of a read.
 fn judge(answer: Result<Option<Value>>) {
     match answer {
         Ok(value) => assert_eq!(value.expect("it is there"), [b'a'; 300]),
         Err(Error::Closed) => {}
-        Err(e) => panic!("a reader of a sound store is told: {e}"),
+        Err(e) => panic!("a read of a sound store failed: {e}"),
     }
 }
 
-/// Opens the store and gives its pages to other content.
+/// Opens the store and overwrites its pages with other contents.
 fn rewrite(sim: &Arc<SimDevice>) {
     let store = open(sim, 0).expect("opened after the close");
     let rows = keyspace(&store, ROWS);
@@ -45,7 +45,8 @@ fn rewrite(sim: &Arc<SimDevice>) {
     verify(&store);
 }
 
-/// Two readers, whose store a third thread closes, opens and rewrites.
+/// Two readers, while a third thread closes the store, opens it again and rewrites it. The canary: a read that ends
+/// after the close returns what it has read.
 pub fn read(start: &SimImage, _twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let rows = keyspace(&store, ROWS);

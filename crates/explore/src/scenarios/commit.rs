@@ -1,4 +1,4 @@
-//! Commits beside commits and reads: group commit, the order in which writes become visible.
+//! Commits concurrent with commits and reads: group commit, and the order in which writes become visible.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -8,10 +8,10 @@ use pandodb::{Durability, Keyspace, Store};
 use super::{ROWS, SUMS, Twist, body, counter, keyspace, number, open_image, threads};
 
 /// The claim of [`read`].
-pub const READ: &str = "a read sees a whole batch or nothing of it, and what was acknowledged before it";
+pub const READ: &str = "a read sees a batch completely or not at all, and sees it if it was acknowledged before";
 /// The claim of [`commit`].
 pub const COMMIT: &str =
-    "at every snapshot the counters of all batches sum to nought and no acknowledged batch is missing";
+    "at every snapshot the counters of all batches sum to zero and no acknowledged batch is missing";
 
 /// Moves one from `a` to `b` and counts the batch.
 fn transfer(store: &Store, sums: &Keyspace, who: &str, durability: Durability) {
@@ -22,7 +22,7 @@ fn transfer(store: &Store, sums: &Keyspace, who: &str, durability: Durability) {
     batch.commit(durability).expect("committed");
 }
 
-/// One batch of two rows, one reader of both with one `multi_get`. The canary reads them one after the other.
+/// One batch of two rows; a reader reads both with one `multi_get`. The canary reads them with two `get`s.
 pub fn read(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 0);
     let rows = keyspace(&store, ROWS);
@@ -48,8 +48,8 @@ pub fn read(start: &SimImage, twist: Twist) {
     store.close().expect("closed");
 }
 
-/// Two writers of two batches each, one of them `Synced`, and a reader of snapshots. The canary reads the counters at
-/// different moments.
+/// Two writers of two batches each, one writer `Synced`, and a reader of snapshots. The canary reads the counters at
+/// different seqnos.
 pub fn commit(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 0);
     let sums = keyspace(&store, SUMS);

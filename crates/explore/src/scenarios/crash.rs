@@ -1,4 +1,4 @@
-//! Commits of several threads, into one stream of the log or several, and the power cut.
+//! Commits of several threads to one or two log streams, followed by a power cut.
 
 use std::sync::Arc;
 
@@ -9,33 +9,35 @@ use super::{ORDER, ROWS, Twist, body, keyspace, open_image, open_streams, thread
 
 /// The claim of [`crash`].
 pub const CRASH: &str = "after a power cut at any point the store holds a prefix of the commit order, as whole batches: \
-                         all that was acknowledged as synced, nothing that had not begun";
+                         every batch acknowledged as synced, and none that had not begun";
 
 /// The claim of [`streams`] and [`claims`].
-pub const STREAMS: &str = "the same of three writers and two streams of the log that roll at almost every sync";
+pub const STREAMS: &str =
+    "as `crash`, with three writers and two log streams, which begin a new segment at almost every sync";
 
 /// The claim of [`paper`].
 pub const PAPER: &str =
-    "the same in paper mode: what leaves counted, however they were split, agrees with the order of commits";
+    "as `crash`, in paper mode: the generations of leaves agree with the commit order, also after leaves were split";
 
-/// What three threads commit to two streams, and how durable each is to be.
+/// The batches that three threads commit to two streams, with their durability.
 const SHARED: [&[(u8, Durability)]; 3] = {
     use Durability::{Buffered, None, Synced};
     [&[(b'a', Synced), (b'b', None)], &[(b'A', None), (b'B', Synced)], &[(b'1', Buffered), (b'2', Synced)]]
 };
-/// What two threads commit: each byte is a batch.
+/// The batches that two threads commit; each byte is one batch.
 const BATCHES: [&[u8]; 2] = [b"abc", b"ABC"];
-/// So few that schedules reach where it matters: a synced one that draws its seqno before a buffered one in the other stream and
-/// is appended after it, while a third is synced.
+/// One batch of each of three threads. With so few, schedules reach the critical case: a synced batch draws its seqno
+/// before a buffered batch of the other stream, but is appended after it, while a third batch is synced.
 const FEW: [&[(u8, Durability)]; 3] =
     [&[(b'a', Durability::Synced)], &[(b'A', Durability::Synced)], &[(b'1', Durability::Buffered)]];
 /// Keys that every batch of [`paper`] writes.
 const OFTEN: [&str; 3] = ["x", "y", "z"];
-/// Points of one history at which the power is cut, and images tried at each.
+/// Number of points of one history at which the power is cut.
 const CUTS: u64 = 2;
+/// Number of images tried at each point.
 const IMAGES: u64 = 2;
 
-/// A small generator (splitmix64).
+/// A small random number generator (splitmix64).
 struct Rng(u64);
 
 impl Rng {
@@ -53,7 +55,7 @@ fn mark(id: u8, acknowledged: bool) -> u64 {
     u64::from(id) * 2 + u64::from(acknowledged)
 }
 
-/// Appends the batch to the order, and puts a row for it; and rows that are written often, so many.
+/// Commits a batch: appends its id to the order, puts its row, and puts the first `often` rows of [`OFTEN`].
 fn commit(
     store: &Store,
     rows: &Keyspace,
@@ -64,13 +66,13 @@ fn commit(
     let mut batch = store.batch();
     batch.merge(order, "all", [id]);
     batch.put(rows, [id], [id; 32]);
-    // Those who come later write the same keys, in leaves that were split meanwhile.
+    // Later batches write the same keys, in leaves that may have been split meanwhile.
     OFTEN.iter().take(often).for_each(|key| batch.put(rows, key, [id]));
     batch.commit(durability)
 }
 
-/// Two writers, `Synced` in turn with `Buffered`, and a checkpoint between; then power cuts at points that follow from the
-/// history. The canary takes every issued batch for synced.
+/// Two writers that alternate between `Synced` and `Buffered`, and a concurrent checkpoint; then power cuts at points
+/// that the final image determines. The canary treats every committed batch as synced.
 pub fn crash(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let (rows, order) = (keyspace(&store, ROWS), keyspace(&store, ORDER));
@@ -97,18 +99,20 @@ pub fn crash(start: &SimImage, twist: Twist) {
     cut_the_power(&history, &committed, sim.image().hash());
 }
 
-/// Three writers, two of which share a stream; then power cuts. The canary: a thread draws its seqno before it has its stream's
-/// turn.
+/// Three writers, two of which share a log stream; then power cuts. The canary: a thread draws its seqno without
+/// holding the append lock of its stream.
 pub fn streams(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Product, SHARED, twist);
 }
 
-/// The same with a batch each. The canary: a sync claims past a gap that was filled too late for it.
+/// As [`streams`], with one batch of each writer. The canary: a sync claims seqnos beyond a gap that was filled too
+/// late for it.
 pub fn claims(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Product, FEW, twist);
 }
 
-/// The same where records carry generations. The canary: the right half of a leaf does not inherit it.
+/// As [`streams`], in paper mode, where records carry generations. The canary: the right half of a split leaf does not
+/// inherit the generation.
 pub fn paper(start: &SimImage, twist: Twist) {
     commit_to_streams(start, Mode::Paper, SHARED, twist);
 }
@@ -125,7 +129,7 @@ fn commit_to_streams(start: &SimImage, mode: Mode, batches: [&'static [(u8, Dura
                 sim.mark(mark(id, false));
                 let done = commit(store, rows, order, (id, durability), often);
                 if done.is_err() && twist == Twist::Canary {
-                    // An assertion has caught the mistake in another thread: a second panic would only hide the first.
+                    // An assertion in another thread has detected the mistake. A second panic would hide the first one.
                     return;
                 }
                 done.expect("committed");
@@ -144,7 +148,7 @@ fn commit_to_streams(start: &SimImage, mode: Mode, batches: [&'static [(u8, Dura
     cut_the_power(&history, &committed, sim.image().hash());
 }
 
-/// Cuts the power at some points and looks at what is left. Which, follows from `seed`.
+/// Cuts the power at points chosen by `seed`, and checks the images.
 fn cut_the_power(history: &SimHistory, committed: &[u8], seed: u64) {
     let mut rng = Rng(seed);
     for _ in 0..CUTS {
@@ -153,7 +157,7 @@ fn cut_the_power(history: &SimHistory, committed: &[u8], seed: u64) {
         let pending = cursor.pending().len() as u64;
         let marks: Vec<u64> = history.ops()[..at].iter().filter_map(mark_of).collect();
         for image in 0..IMAGES {
-            // First everything that may be lost, then some of it.
+            // The first image loses all pending writes, the others lose some.
             let kept = (0..pending as usize).filter(|_| image > 0 && rng.below(2) == 0);
             let choice = CrashChoice::only(kept.collect::<Vec<_>>());
             check(&cursor.image(&choice), committed, &marks, &format!("cut at {at}, {choice:?}"));
@@ -168,15 +172,15 @@ fn mark_of(op: &pandodb::device::sim::SimOp) -> Option<u64> {
     }
 }
 
-/// Opens an image and compares it with what may be there.
+/// Opens an image and checks that it holds an allowed state.
 fn check(image: &SimImage, committed: &[u8], marks: &[u64], place: &str) {
     let (_sim, store): (Arc<SimDevice>, Store) = open_image(image, 0);
     let found = keyspace(&store, ORDER).get("all").expect("read").map(|v| v.to_vec()).unwrap_or_default();
-    assert!(committed.starts_with(&found), "{place}: {found:?} is no prefix of {committed:?}");
+    assert!(committed.starts_with(&found), "{place}: {found:?} is not a prefix of {committed:?}");
     for (i, id) in committed.iter().enumerate() {
         let there = i < found.len();
-        assert!(there || !marks.contains(&mark(*id, true)), "{place}: {id} was acknowledged and is gone: {found:?}");
-        assert!(!there || marks.contains(&mark(*id, false)), "{place}: {id} is there and had not begun");
+        assert!(there || !marks.contains(&mark(*id, true)), "{place}: {id} was acknowledged but is lost: {found:?}");
+        assert!(!there || marks.contains(&mark(*id, false)), "{place}: {id} exists but had not begun");
         let row = keyspace(&store, ROWS).get([*id]).expect("read");
         assert_eq!(row.is_some(), there, "{place}: half of batch {id}");
     }

@@ -1,4 +1,5 @@
-//! The memtable by itself: several writers split the same nodes under a reader. Under the explorer a node has four slots.
+//! The memtable alone: several writers split the same nodes while a reader reads them. Under the explorer a node has
+//! four slots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
@@ -11,12 +12,11 @@ use super::{Twist, body, threads};
 
 /// The claim of [`split`].
 pub const SPLIT: &str =
-    "whoever reads a memtable while several write meets what was inserted before it began, whole and in order";
+    "a scan of a memtable, concurrent with several writers, returns all earlier inserts, unmixed and in order";
 /// The claim of [`deep`].
-pub const DEEP: &str =
-    "a lookup finds what was inserted before it began while leaves, inner nodes and the root are split";
+pub const DEEP: &str = "a lookup finds every earlier insert while leaves, inner nodes and the root are split";
 
-/// Inserts a message that names itself, long enough that its parts could be mixed up.
+/// Inserts a message whose value repeats its seqno, long enough that a torn read would show.
 fn put(memtable: &Memtable, key: u8, seqno: u8) {
     let value = [seqno; 20];
     memtable.insert(Entry { key: &[b'k', key], seqno: Seqno(u64::from(seqno)), kind: Kind::Put, value: &value });
@@ -26,7 +26,7 @@ fn memtable() -> Memtable {
     Memtable::new(0, Arc::new(ChunkPool::new(1)))
 }
 
-/// Messages that a writer inserts one after the other, as key and seqno; how many of them it has finished is noted down.
+/// The messages of a writer, as key and seqno, and the number of those inserted so far.
 struct Writer {
     messages: Vec<(u8, u8)>,
     done: AtomicU8,
@@ -44,30 +44,30 @@ impl Writer {
         }
     }
 
-    /// What it has finished.
+    /// The messages inserted so far.
     fn finished(&self) -> &[(u8, u8)] {
         &self.messages[..usize::from(self.done.load(SeqCst))]
     }
 }
 
-/// A scan of everything, and what must, and what may be in it.
+/// Scans everything and checks the result: all messages finished before are in it, and only messages of the writers.
 fn compare(memtable: &Memtable, reverse: bool, writers: &[&Writer]) {
     let needed: Vec<(u8, u8)> = writers.iter().flat_map(|writer| writer.finished().to_vec()).collect();
     let mut block = EntryBlock::new();
     memtable.fill(&KeyRange::all(), None, reverse, usize::MAX, usize::MAX, &mut block);
     let found: Vec<(u8, u8)> = block.iter().map(|entry| (entry.key[1], entry.seqno.0 as u8)).collect();
-    assert!(block.iter().all(|entry| entry.value == [entry.seqno.0 as u8; 20]), "another's value");
+    assert!(block.iter().all(|entry| entry.value == [entry.seqno.0 as u8; 20]), "a value of another message");
     let place = |&(key, seqno): &(u8, u8)| (key, !seqno);
     let ascends = |pair: &[(u8, u8)]| (place(&pair[0]) < place(&pair[1])) != reverse;
     assert!(found.windows(2).all(ascends), "out of order: {found:?}");
     let missing = needed.iter().find(|message| !found.contains(message));
-    assert!(missing.is_none(), "{missing:?} was there before, and is not in {found:?}");
+    assert!(missing.is_none(), "{missing:?} was inserted before, but is not in {found:?}");
     let written = |message| writers.iter().any(|writer| writer.messages.contains(message));
-    assert!(found.iter().all(written), "nobody wrote all of {found:?}");
+    assert!(found.iter().all(written), "a message in {found:?} was never written");
 }
 
-/// Two writers insert between each other's keys, some of them the same; a reader scans from both ends. The canary: readers
-/// do not look whether a node has changed under them.
+/// Two writers insert interleaved keys, some of them equal; a reader scans in both directions. The canary: readers do
+/// not check whether a node has changed while they read it.
 pub fn split(_: &SimImage, _: Twist) {
     let memtable = memtable();
     let before = Writer::new((0..4).map(|key| (10 * key, 1 + key)));
@@ -84,8 +84,8 @@ pub fn split(_: &SimImage, _: Twist) {
     assert_eq!(memtable.len(), 12);
 }
 
-/// Two writers append to a tree that is about to grow; a reader looks up what they have finished, wherever that has gone.
-/// The canary: a node is split under the eyes of its readers.
+/// Two writers append to a tree that is about to grow; a reader looks up their newest finished messages. The canary: a
+/// node is split without excluding its readers.
 pub fn deep(_: &SimImage, _: Twist) {
     let memtable = memtable();
     // Three levels; the nodes at the right edge are full, or nearly.
@@ -100,7 +100,7 @@ pub fn deep(_: &SimImage, _: Twist) {
             for &(key, seqno) in &writer.finished()[newest..] {
                 let mut found = Vec::new();
                 memtable.get(&[b'k', key], Seqno::MAX, &mut |entry| {
-                    assert!(entry.value == [seqno; 20], "another's value");
+                    assert!(entry.value == [seqno; 20], "a value of another message");
                     found.push(entry.seqno);
                     true
                 });

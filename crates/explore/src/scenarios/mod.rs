@@ -1,10 +1,11 @@
-//! The scenarios: each a handful of threads on a tiny store, with one claim that holds in every schedule.
+//! The scenarios: each runs a few threads on a tiny store and checks one claim, which must hold in every schedule.
 //!
-//! A scenario starts from the files of a store that was prepared once, so that an execution costs about a millisecond. What
-//! the harness itself notes down is no point: it stands in std's atomics and locks, held over no call into the engine.
+//! A scenario starts from the files of a store that was prepared once, so that an execution takes about a millisecond.
+//! The harness's own records use atomics and locks of std, which are not points of the explorer. Such a lock is never
+//! held during a call into the engine.
 //!
-//! Each scenario has a [`Twist`] under which its claim is wrong in some schedules, or the engine makes a mistake on purpose: if
-//! the explorer does not find one, the harness is blind.
+//! Each scenario has a canary ([`Twist::Canary`]): a wrong claim, or a seeded bug of the engine. If the explorer does
+//! not find a failure then, the scenario tests nothing.
 
 mod backup;
 mod beside;
@@ -29,12 +30,12 @@ use pandodb::{AddI64, Append, Keyspace, KeyspaceAt, KeyspaceOptions, Mode, Resul
 use crate::device::ExploredDevice;
 use crate::{explore, indexes};
 
-/// Whether a scenario is run as it is meant, or with a mistake that the explorer has to find.
+/// Whether a scenario runs normally or as a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Twist {
-    /// As it is meant.
+    /// Normally.
     None,
-    /// The canary: its claim does not hold in some schedules.
+    /// With a mistake that the explorer must find: the claim does not hold in some schedules.
     Canary,
 }
 
@@ -44,19 +45,19 @@ pub struct Scenario {
     pub name: &'static str,
     /// What holds in every schedule.
     pub claim: &'static str,
-    /// So few points that schedules are also tried depth first.
+    /// Whether it has so few points that depth-first schedules are useful.
     pub tiny: bool,
     prepare: fn() -> SimImage,
-    /// By the index of the store.
+    /// The prepared files, by the index type of the store.
     prepared: Mutex<BTreeMap<&'static str, SimImage>>,
     /// One execution.
     pub body: fn(&SimImage, Twist),
-    /// The mistake that the engine makes under [`Twist::Canary`]; without one, the body's claim is wrong there.
+    /// The seeded bug that is active under [`Twist::Canary`]; `None`: the body checks a wrong claim instead.
     pub bug: Option<SeededBug>,
 }
 
 impl Scenario {
-    /// The files it starts from.
+    /// The files that an execution starts from.
     pub fn start(&self) -> SimImage {
         let kind = indexes::current();
         let known = self.prepared.lock().expect("sound").get(kind.name()).cloned();
@@ -68,7 +69,7 @@ impl Scenario {
         })
     }
 
-    /// A scenario of a test's own, without a store.
+    /// A scenario for a test, without a store.
     #[cfg(test)]
     pub fn for_tests(name: &'static str, body: fn(&SimImage, Twist)) -> Scenario {
         Scenario {
@@ -143,14 +144,14 @@ pub fn all() -> &'static [Scenario] {
 const ROWS: &str = "rows";
 /// A keyspace of counters.
 const SUMS: &str = "sums";
-/// A keyspace whose values record in which order commits were applied.
+/// A keyspace whose values record the order in which commits were applied.
 const ORDER: &str = "order";
-/// Bytes of a full memtable: the smallest there is.
+/// Memtable size in bytes: the smallest allowed.
 const MEMTABLE: usize = 4 << 10;
-/// Bytes above which a value lives beside the tree.
+/// Blob threshold in bytes.
 const LARGE_VALUE: usize = 2 << 10;
 
-/// How a store on a device is opened, with so many workers.
+/// The builder of a store on a device, with this number of workers.
 fn builder(sim: &Arc<SimDevice>, workers: usize) -> StoreBuilder {
     Store::builder("explored")
         .device(ExploredDevice::new(sim.clone()))
@@ -163,12 +164,12 @@ fn builder(sim: &Arc<SimDevice>, workers: usize) -> StoreBuilder {
         .index(indexes::options())
 }
 
-/// Opens the store of a device with so many workers.
+/// Opens the store of a device with this number of workers.
 fn open(sim: &Arc<SimDevice>, workers: usize) -> Result<Store> {
     builder(sim, workers).open()
 }
 
-/// Opens the store of an image with two streams of the log, whose segments are as small as they may be.
+/// Opens the store of an image with two log streams and the smallest log segments.
 fn open_streams(image: &SimImage, mode: Mode) -> (Arc<SimDevice>, Store) {
     let sim = SimDevice::from_image(image, 7);
     let builder = builder(&sim, 0).log_streams(2).segment_bytes(8 << 10).mode(mode);
@@ -182,7 +183,7 @@ fn open_image(image: &SimImage, workers: usize) -> (Arc<SimDevice>, Store) {
     (sim, store)
 }
 
-/// A store with its keyspaces, closed.
+/// A closed store with its keyspaces, all empty.
 fn prepare_empty() -> SimImage {
     let sim = SimDevice::new(7);
     let store = open(&sim, 0).expect("a new store");
@@ -214,7 +215,7 @@ fn body<'a>(work: impl FnOnce() + Send + 'a) -> Box<dyn FnOnce() + Send + 'a> {
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Everything that a scan gives.
+/// All entries of a scan.
 fn read_all(range: pandodb::Range) -> Result<Rows> {
     range.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
 }
@@ -228,7 +229,7 @@ fn number(value: Option<&[u8]>) -> i64 {
     value.map_or(0, |bytes| i64::from_le_bytes(bytes.try_into().expect("eight bytes")))
 }
 
-/// Checks that nothing is damaged and every page is accounted for.
+/// Checks that `Store::verify` finds nothing.
 fn verify(store: &Store) {
     let report = store.verify().expect("verified");
     assert!(report.is_clean(), "{:?}", report.problems);

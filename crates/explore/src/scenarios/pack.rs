@@ -1,4 +1,4 @@
-//! Memtables sealed by writers, packed by two workers, read meanwhile.
+//! Writers seal memtables, workers pack them, and readers read concurrently.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -8,19 +8,18 @@ use pandodb::{Durability, Error, Keyspace, Store};
 use super::{ROWS, SUMS, Twist, body, counter, keyspace, number, open_image, read_all, threads, verify};
 
 /// The claim of [`pack`].
-pub const PACK: &str = "whatever is sealed, packed and attached meanwhile, a reader finds each message exactly once";
+pub const PACK: &str = "while memtables are sealed, packed and attached, a reader finds each message exactly once";
 /// The claim of [`full`].
-pub const FULL: &str =
-    "packs that fail on a full disk are tried again in their order; nothing is lost or applied twice";
+pub const FULL: &str = "packs that fail on a full disk are retried in order; nothing is lost or applied twice";
 
 /// The claim of [`newest`].
-pub const NEWEST: &str = "a read without a snapshot finds the newest value or one that was newest during it, never none and \
-                          never an older one than before";
+pub const NEWEST: &str = "a read without a snapshot finds a value that was the newest at some moment of the read: never \
+                          none, and never an older one than the read before";
 
-/// Three of these fill a memtable.
+/// Three of these values fill a memtable.
 const PADDING: [u8; 1500] = [b'p'; 1500];
 
-/// Adds one to `a`, takes one from `b`, and writes a row that fills the memtable.
+/// Adds 1 to `a`, subtracts 1 from `b`, and writes a row of a third of a memtable.
 fn transfer(store: &Store, i: u8) -> Result<(), Error> {
     let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
     let mut batch = store.batch();
@@ -30,7 +29,7 @@ fn transfer(store: &Store, i: u8) -> Result<(), Error> {
     batch.commit(Durability::Buffered)
 }
 
-/// Looks at the counters and the rows at one snapshot.
+/// Compares the counters with the rows at one snapshot.
 fn look(store: &Store, twist: Twist) {
     let (rows, sums) = (keyspace(store, ROWS), keyspace(store, SUMS));
     let snapshot = store.snapshot();
@@ -55,7 +54,7 @@ fn finish(store: Store, sim: &std::sync::Arc<pandodb::device::sim::SimDevice>, r
     assert_eq!(read_all(keyspace(&store, ROWS).iter()).expect("read").len() as i64, rows);
 }
 
-/// One writer that seals twice, two workers, one reader. The canary reads rows and counters at different moments.
+/// One writer that seals twice, two workers, one reader. The canary reads rows and counters at different seqnos.
 pub fn pack(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 2);
     let reader = body(|| (0..2).for_each(|_| look(&store, twist)));
@@ -63,8 +62,8 @@ pub fn pack(start: &SimImage, twist: Twist) {
     finish(store, &sim, 5);
 }
 
-/// The disk fills up while workers pack and has room again later. What was refused is refused whole. The canary takes a
-/// refusal for impossible.
+/// The disk becomes full while workers pack, and has space again later. A refused batch must have no effect. The canary
+/// assumes that no batch is refused.
 pub fn full(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 2);
     let taken = AtomicBool::new(false);
@@ -91,7 +90,7 @@ pub fn full(start: &SimImage, twist: Twist) {
         }),
     ]);
     sim.set_byte_budget(None);
-    // The failure that background work met stands until it has succeeded once.
+    // `settle` reports an earlier failure of background work until that work has succeeded once.
     let mut settled = store.settle();
     while let Err(Error::DiskFull { .. }) = settled {
         settled = store.settle();
@@ -100,8 +99,8 @@ pub fn full(start: &SimImage, twist: Twist) {
     finish(store, &sim, written.load(SeqCst));
 }
 
-/// A writer overwrites one key until memtables are packed, which drops its older versions; a reader asks for the newest
-/// without registering. The canary expects two reads to agree.
+/// A writer overwrites one key until memtables are packed, which drops its older versions; a reader reads the newest
+/// value without a registered snapshot. The canary expects successive reads to return the same value.
 pub fn newest(start: &SimImage, twist: Twist) {
     let (_sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);

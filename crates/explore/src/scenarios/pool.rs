@@ -1,4 +1,4 @@
-//! The buffer pool by itself, far too small for what is asked of it.
+//! The buffer pool alone, with far more requested pages than it has room for.
 
 use pandodb::base::{BlockAddr, OwnerId, PAGE, PageNo};
 use pandodb::device::AlignedBuf;
@@ -9,20 +9,20 @@ use super::{Twist, body, threads};
 
 /// The claim of [`pool`].
 pub const POOL: &str =
-    "a block from the pool has the contents of its owner and page; the pool keeps within its capacity";
+    "a block from the pool has the contents of its owner and page; the pool stays within its capacity";
 /// The claim of [`pair`].
-pub const PAIR: &str = "two threads that miss the same block end with one copy of it, charged once";
+pub const PAIR: &str = "two threads that miss the same block leave one copy of it in the pool, charged once";
 
 /// The claim of [`reuse`].
 pub const REUSE: &str =
-    "whoever asks for a block while its frame is given to others gets it or nothing, never another's";
+    "a lookup of a block whose frame is being reused returns the block or nothing, never another block";
 /// The claim of [`hot`].
-pub const HOT: &str = "a block that was asked for twice goes after all that were not";
+pub const HOT: &str = "a block that was requested twice is evicted after all blocks that were not";
 
-/// What a cached page costs beside its bytes.
+/// Bytes charged for a cached page in addition to its size.
 const OVERHEAD: usize = 224;
 const COST: usize = PAGE + OVERHEAD;
-/// Pages that are asked for: more than the pool keeps.
+/// Number of requested pages: more than the pool holds.
 const PAGES: u64 = 16;
 const READERS: u64 = 3;
 
@@ -30,7 +30,7 @@ fn addr(page: u64) -> BlockAddr {
     BlockAddr { page: PageNo(page), pages: 1 }
 }
 
-/// A block whose contents say whose it is.
+/// A block whose contents identify its owner and page.
 fn made(owner: u64, page: u64) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(1);
     buf.fill((owner * PAGES + page) as u8);
@@ -40,7 +40,7 @@ fn made(owner: u64, page: u64) -> AlignedBuf {
 /// Gets a block.
 fn get(pool: &Pool, owner: u64, page: u64) -> Block {
     let load = || {
-        // Others may run while a block is read.
+        // Other threads may run while a block is read.
         shuttle::thread::yield_now();
         Ok(made(owner, page))
     };
@@ -52,8 +52,8 @@ fn charged(pool: &Pool) -> (u64, u64) {
     (stats.bytes, stats.blocks * COST as u64)
 }
 
-/// Three threads read, pin and forget overlapping blocks of two owners, a fourth shrinks the pool. The canary takes the
-/// shrunk capacity for a bound at every moment.
+/// Three threads read, pin and forget overlapping blocks of two owners; a fourth shrinks the pool. The canary expects
+/// that the pool never exceeds the smaller capacity.
 pub fn pool(_: &SimImage, twist: Twist) {
     let pool = Pool::new(9 * COST);
     let reader = |first: u64| {
@@ -62,18 +62,24 @@ pub fn pool(_: &SimImage, twist: Twist) {
             for page in (first..first + 8).map(|page| page % PAGES) {
                 let owner = 1 + page % 2;
                 let pin = get(pool, owner, page).pin();
-                assert!(pin.iter().all(|&byte| u64::from(byte) == owner * PAGES + page), "another's contents");
+                assert!(
+                    pin.iter().all(|&byte| u64::from(byte) == owner * PAGES + page),
+                    "the contents of another block"
+                );
                 if page % 7 == 0 {
                     pool.forget(OwnerId(owner), PageNo(page));
                 }
                 let bound = if twist == Twist::Canary { 8 } else { 9 + READERS };
-                assert!(pool.stats().bytes <= bound * COST as u64, "over the capacity by more than is on its way");
+                assert!(
+                    pool.stats().bytes <= bound * COST as u64,
+                    "over the capacity by more than the blocks being loaded"
+                );
             }
         })
     };
     threads([reader(0), reader(4), reader(8), body(|| pool.set_capacity(8 * COST))]);
     let (bytes, blocks) = charged(&pool);
-    assert_eq!(bytes, blocks, "bytes charged and blocks kept");
+    assert_eq!(bytes, blocks, "bytes charged and blocks in the pool");
     assert!(bytes <= 9 * COST as u64 && pool.stats().pinned_bytes == 0);
 }
 
@@ -84,10 +90,11 @@ pub fn pair(_: &SimImage, twist: Twist) {
     threads([body(ask), body(ask)]);
     let stats = pool.stats();
     assert_eq!((stats.blocks, stats.bytes), (1, COST as u64));
-    assert!(twist == Twist::None || stats.misses == 2, "one found what the other had loaded");
+    assert!(twist == Twist::None || stats.misses == 2, "one thread found the block that the other had loaded");
 }
 
-/// A frame changes hands again and again while two threads ask for what is in it. The canary: nobody looks whose block it is.
+/// A frame is reused repeatedly while two threads look up its blocks. The canary: a lookup does not check which block
+/// the frame holds.
 pub fn reuse(_: &SimImage, _: Twist) {
     let pool = Pool::new(9 * COST);
     drop(get(&pool, 1, 1));
@@ -98,7 +105,7 @@ pub fn reuse(_: &SimImage, _: Twist) {
                 let found = pool.peek(OwnerId(1), PageNo(page));
                 assert!(
                     found.is_none_or(|block| block.iter().all(|&byte| u64::from(byte) == PAGES + page)),
-                    "another's"
+                    "another block"
                 );
             }
         })
@@ -106,7 +113,7 @@ pub fn reuse(_: &SimImage, _: Twist) {
     let exchange = || {
         for page in [1, 2, 3] {
             pool.forget(OwnerId(1), PageNo(page));
-            // At once: whoever waits for a device would have the others go first.
+            // `insert`, not `get`: a load would yield to the other threads first.
             drop(pool.insert(OwnerId(1), addr(page + 1), Keep::Short, &made(1, page + 1)));
         }
     };
@@ -114,13 +121,14 @@ pub fn reuse(_: &SimImage, _: Twist) {
     assert_eq!(charged(&pool), (COST as u64, COST as u64));
 }
 
-/// Two threads fill a pool that is full, beside a third that asks for one block. Three blocks more are not a turn, even where
-/// both threads make room for the same one, so it stays. The canary: that it was asked for is not noted.
+/// Two threads load three blocks into a full pool while a third requests one block. Evicting three blocks is less than
+/// a full sweep of the clock hand, even if both threads evict for the same block, so the requested block stays. The
+/// canary: a hit is not recorded.
 pub fn hot(_: &SimImage, _: Twist) {
     const HOT: u64 = 2;
     let pool = Pool::new(8 * COST);
     (0..8).for_each(|page| drop(get(&pool, 1, page)));
-    let ask = || drop(pool.peek(OwnerId(1), PageNo(HOT)).expect("it is asked for all the time"));
+    let ask = || drop(pool.peek(OwnerId(1), PageNo(HOT)).expect("it is requested repeatedly"));
     ask();
     let fill = |pages: std::ops::Range<u64>| {
         let pool = &pool;
@@ -129,6 +137,6 @@ pub fn hot(_: &SimImage, _: Twist) {
     threads([fill(8..10), fill(10..11), body(ask)]);
     ask();
     let (bytes, blocks) = charged(&pool);
-    assert_eq!(bytes, blocks, "bytes charged and blocks kept");
+    assert_eq!(bytes, blocks, "bytes charged and blocks in the pool");
     assert!((7 * COST as u64..=8 * COST as u64).contains(&bytes), "{bytes} bytes are left");
 }

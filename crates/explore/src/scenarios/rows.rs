@@ -1,4 +1,4 @@
-//! The row cache by itself, before an index of one key.
+//! The row cache alone, for an index of one key.
 
 use pandodb::base::sync::{AtomicU64, Ordering};
 use pandodb::base::{Seqno, key_hash};
@@ -9,13 +9,14 @@ use super::{Twist, body, threads};
 
 /// The claim of [`rows`].
 pub const ROWS: &str =
-    "a cached row is what the index holds at the read point, whoever packs the key's next value meanwhile";
+    "a cached row is the value in the index at the read point, while the key's next value is packed concurrently";
 
 const KEY: &[u8] = b"key";
-/// Values of the key: the n-th is n and has the seqno n.
+/// Number of values of the key: the nth is n and has the seqno n.
 const VALUES: u64 = 3;
 
-/// The key's place in a store: values up to `visible` are acknowledged, those up to `packed` are in the index, the others in memtables.
+/// The state of the key in a store: values up to `visible` are acknowledged; those up to `packed` are in the index, the
+/// others in memtables.
 struct World {
     rows: IndexRows,
     visible: AtomicU64,
@@ -28,7 +29,8 @@ impl World {
         Some(u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     }
 
-    /// Each value is the one before and one more: a value for the row cache, or something that is folded in.
+    /// Writes and packs all values. Each is the previous one plus 1; the row cache sees it as a put, or (`folded`) as
+    /// another change, such as a merge.
     fn write_and_pack(&self, folded: bool) {
         for value in 1..=VALUES {
             self.visible.store(value, Ordering::Release);
@@ -44,12 +46,12 @@ impl World {
     fn look(&self) {
         let at = self.visible.load(Ordering::Acquire);
         let root = self.packed.load(Ordering::Acquire);
-        // What the root does not hold is in memtables.
+        // The values that are not in the index are in memtables.
         let newer = at.saturating_sub(root);
         if let Some(value) = self.cached(at, root) {
             assert_eq!(value + newer, at, "a cached row");
         } else if root <= at {
-            // Read from the index, and asked for twice.
+            // Simulates two reads from the index, after which the row is cached.
             for _ in 0..2 {
                 self.rows.offer(KEY, key_hash(KEY), &root.to_le_bytes(), Seqno(root), Seqno(root));
             }
@@ -61,18 +63,21 @@ impl World {
         let world = World { rows, visible: AtomicU64::new(0), packed: AtomicU64::new(0) };
         let look = || body(|| (0..3).for_each(|_| world.look()));
         threads([look(), look(), body(|| world.write_and_pack(folded))]);
-        assert!(world.cached(VALUES, VALUES).is_none_or(|value| value == VALUES), "the last value stays");
+        assert!(
+            world.cached(VALUES, VALUES).is_none_or(|value| value == VALUES),
+            "the cached row is not the last value"
+        );
     }
 }
 
-/// Two threads read a key whose values are packed one after the other by a third. The canary: a row is taken though its root is not the
-/// newest any more.
+/// Two threads read a key whose values a third thread packs one after the other. The canary: the cache accepts a row
+/// that was read from an older root.
 pub fn rows(_: &SimImage, _: Twist) {
     World::explore(false);
 }
 
-/// The same with values that are folded together out of memtables and the index. The canary: a lookup takes a row that its root does
-/// not hold.
+/// The same with merges, which a read folds from memtables and the index. The canary: a lookup uses a cached row that
+/// is newer than its root.
 pub fn merge(_: &SimImage, _: Twist) {
     World::explore(true);
 }

@@ -1,4 +1,5 @@
-//! Compactions and root swaps beside readers that hold on to an older view, checkpoints, and a keyspace that goes.
+//! Compactions and root swaps concurrent with readers of older views and with checkpoints; and a keyspace that is
+//! dropped.
 
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::{Durability, Error};
@@ -6,13 +7,12 @@ use pandodb::{Durability, Error};
 use super::{ROWS, Rows, SUMS, Twist, body, keyspace, open, open_image, prepare_empty, read_all, threads, verify};
 
 /// The claim of [`swap`].
-pub const SWAP: &str =
-    "a snapshot and a scan under way show the same rows whatever is compacted, checkpointed and written";
+pub const SWAP: &str = "a snapshot and an open scan return the same rows during compactions, checkpoints and writes";
 /// The claim of [`drop_keyspace`].
 pub const DROP: &str =
-    "a read of a keyspace that is being dropped gives all rows or an error, never some; the others keep theirs";
+    "a read of a keyspace that is being dropped returns all rows or an error; other keyspaces keep their rows";
 
-/// Rows that the store starts with, in several runs.
+/// Number of rows that the store starts with, in several runs.
 const START: u8 = 9;
 
 /// A store with a few runs in each of two keyspaces.
@@ -29,8 +29,8 @@ pub fn prepare() -> SimImage {
     sim.image()
 }
 
-/// A reader at a snapshot, half a scan before and half after; a writer that overwrites and deletes; a compaction; a
-/// checkpoint; one worker. The canary expects the newest rows to stay, too.
+/// A reader at a snapshot, which also continues a scan; a writer that overwrites and deletes; a compaction; a
+/// checkpoint; one worker. The canary expects the newest rows to be unchanged too.
 pub fn swap(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);
@@ -45,11 +45,11 @@ pub fn swap(start: &SimImage, twist: Twist) {
                 Twist::None => read_all(rows.at(&snapshot).iter()),
                 Twist::Canary => read_all(rows.iter()),
             };
-            assert!(found.expect("read") == expected, "the rows at the snapshot");
+            assert!(found.expect("read") == expected, "the rows at the snapshot changed");
             let all = first.into_iter().chain(scan);
             let all: Rows =
                 all.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec())).expect("read")).collect();
-            assert!(all == expected, "the rows of the scan");
+            assert!(all == expected, "the rows of the scan changed");
         }),
         body(|| {
             rows.put([0], "new").expect("written");
@@ -58,7 +58,7 @@ pub fn swap(start: &SimImage, twist: Twist) {
         body(|| rows.compact(..).expect("compacted")),
         body(|| store.checkpoint().expect("a checkpoint")),
     ]);
-    assert!(read_all(rows.at(&snapshot).iter()).expect("read") == expected, "the rows at the snapshot, afterwards");
+    assert!(read_all(rows.at(&snapshot).iter()).expect("read") == expected, "the rows at the snapshot changed later");
     drop(snapshot);
     assert_eq!(read_all(rows.iter()).expect("read").len(), usize::from(START) - 2);
     store.settle().expect("settled");
@@ -69,8 +69,8 @@ pub fn swap(start: &SimImage, twist: Twist) {
     assert_eq!(read_all(keyspace(&store, ROWS).iter()).expect("read").len(), usize::from(START) - 2);
 }
 
-/// One thread drops a keyspace that another reads, a third writes to and a fourth compacts. The canary expects the reader
-/// never to be refused.
+/// One thread drops a keyspace that a second reads, a third writes and a fourth compacts. The canary expects the read
+/// to succeed.
 pub fn drop_keyspace(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 1);
     let rows = keyspace(&store, ROWS);

@@ -1,4 +1,4 @@
-//! Group commit when a sync fails: who is told, and what is never claimed.
+//! Group commit when a sync fails: which commits must return an error, and what must not be acknowledged.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -10,19 +10,19 @@ use shuttle::rand::{Rng, thread_rng};
 use super::{ROWS, Twist, body, keyspace, open_image, read_all, threads};
 
 /// The claim of [`sync`].
-pub const SYNC: &str = "when a sync of the log fails, no commit that needed it is acknowledged, and none after it";
+pub const SYNC: &str = "when a sync of the log fails, no commit that needed it is acknowledged, and no later commit";
 /// The claim of [`large`].
-pub const LARGE: &str = "when a sync of the data file fails, whoever asked for it, no commit of a large value that needed \
-                         it is acknowledged and no checkpoint stands on it";
+pub const LARGE: &str = "when a sync of the data file fails, in whichever thread, no commit of a large value that needed \
+                         it is acknowledged and no checkpoint relies on it";
 
-/// What became of each commit.
+/// The results of the commits.
 #[derive(Default)]
 struct Fates {
     acknowledged: BTreeSet<Vec<u8>>,
     failed: usize,
 }
 
-/// Commits and notes what it came to.
+/// Commits and records the result.
 fn commit(store: &Store, fates: &Mutex<Fates>, key: &[u8], value: &[u8], twist: Twist) {
     let rows = keyspace(store, ROWS);
     let done = rows.put_with(key, value, Durability::Synced);
@@ -35,21 +35,21 @@ fn commit(store: &Store, fates: &Mutex<Fates>, key: &[u8], value: &[u8], twist: 
     }
 }
 
-/// After the power cut: everything acknowledged is there, with its value.
+/// Checks the image of a power cut: every acknowledged commit is there, with its value.
 fn check(image: &SimImage, fates: &Fates, value: &[u8]) {
     let (_sim, store) = open_image(image, 0);
     let found = read_all(keyspace(&store, ROWS).iter()).expect("read");
     for key in &fates.acknowledged {
-        assert!(found.get(key).is_some_and(|found| found == value), "{key:?} was acknowledged and is gone");
+        assert!(found.get(key).is_some_and(|found| found == value), "{key:?} was acknowledged but is lost");
     }
 }
 
-/// Three writers of two commits each; one of the first syncs of the log fails. The canary takes an indeterminate commit
-/// for acknowledged.
+/// Three writers of two commits each; one of the first syncs of the log fails. The canary treats an indeterminate
+/// commit as acknowledged.
 pub fn sync(start: &SimImage, twist: Twist) {
     let (sim, store) = open_image(start, 0);
     let fates = Mutex::new(Fates::default());
-    // The first is the one that makes a new segment durable, where a failure refuses one commit as a whole.
+    // The first sync makes a new segment durable. Its failure would refuse only one commit, so the fault comes later.
     keyspace(&store, ROWS).put_with("first", "x", Durability::Synced).expect("committed");
     sim.set_fault(Some(Fault::once(FaultKind::FailedSync, thread_rng().gen_range(0..3))));
     let writer = |who: u8| {
@@ -60,19 +60,19 @@ pub fn sync(start: &SimImage, twist: Twist) {
     let struck = sim.faults_struck() > 0;
     let fates = fates.into_inner().expect("sound");
     assert_eq!(fates.acknowledged.len() + fates.failed, if struck { 6 } else { fates.acknowledged.len() });
-    assert!(!struck || twist == Twist::Canary || fates.failed > 0, "a sync failed and nobody was told");
+    assert!(!struck || twist == Twist::Canary || fates.failed > 0, "a sync failed but no commit returned an error");
     if struck {
         let after = keyspace(&store, ROWS).put("after", "x");
         assert!(matches!(after, Err(Error::Poisoned { .. })), "{after:?}");
     }
-    // What a failed sync forgot is gone with the power, so it must not have been acknowledged.
+    // A power cut loses the writes that a failed sync has dropped, so they must not have been acknowledged.
     let image = sim.durable_image();
     drop(store);
     check(&image, &fates, b"value");
 }
 
-/// Two writers of large values and two checkpoints; one sync of the data file fails. The canary takes an indeterminate
-/// commit for acknowledged.
+/// Two writers of large values and a checkpoint; one sync of the data file fails. The canary treats an indeterminate
+/// commit as acknowledged.
 pub fn large(start: &SimImage, twist: Twist) {
     const VALUE: [u8; 3000] = [7; 3000];
     let (sim, store) = open_image(start, 0);

@@ -25,13 +25,15 @@
 //!   cut off.
 
 pub mod data;
+mod kind;
 pub mod map;
 pub mod prefetch;
 pub mod ranges;
 pub mod superblock;
 pub mod twin;
 
-pub use data::{BLOCK_HEADER, BlockKind, DataFile};
+pub use data::{BLOCK_HEADER, DataFile};
+pub use kind::BlockKind;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;
 pub use twin::Twin;

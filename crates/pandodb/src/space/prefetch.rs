@@ -16,7 +16,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::data::{BlockKind, DataFile};
+use super::data::DataFile;
+use super::kind::BlockKind;
 use crate::base::{BlockAddr, OwnerId, PageNo, Result};
 use crate::device::{AlignedBuf, Read};
 

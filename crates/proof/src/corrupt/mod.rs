@@ -1,19 +1,19 @@
 //! Damage to a store at rest: flipped bits, cut files, swapped pages, pages from an earlier time, unreadable sectors.
 //!
-//! Whatever is done to it, opening, scanning, getting and verifying give an error that names a file, or exactly the right
-//! answer; never a panic, never another answer. A flipped bit in a live block is found by `verify`. Of a store that was
-//! killed, damage in the log's tail may shorten history to an earlier commit, and do no more. Damage in a superblock or a
-//! catalogue costs nothing at all: each stands twice.
+//! On a damaged store, opening, scanning, getting and verifying must give exactly the right answer, or an error that
+//! names a file; never a panic, never a wrong answer. `verify` finds a flipped bit in any live block. In a store that
+//! was killed, damage to the tail of the log may lose the newest commits, and nothing else. Damage to a superblock or a
+//! catalogue loses nothing, because each is stored twice.
 //!
-//! A unit is [`SLICE`] damaged images. Its seed says which:
+//! A unit of the first three classes is [`SLICE`] damaged images. The seed chooses the class:
 //!
-//! | of 8 seeds | what |
+//! | of 8 seeds | damage |
 //! | --- | --- |
-//! | 4 | every bit of the golden stores, one slice after the other ([`flips`] says how many there are) |
-//! | 1 | every length of every file of them |
-//! | 1 | every two pages of them, exchanged |
-//! | 1 | a closed store of the seed's own, every other one larger: bits, sectors spoilt or unreadable, stale pages, missing files |
-//! | 1 | a killed one |
+//! | 4 | flips each bit of the golden stores, one slice after the other ([`flips`] returns their number) |
+//! | 1 | cuts each file of the golden stores to each length |
+//! | 1 | exchanges each two pages of the golden stores |
+//! | 1 | a closed store generated from the seed, every other one larger: flipped bits, damaged or unreadable sectors, stale pages, exchanged pages, cut files |
+//! | 1 | the same for a killed store |
 
 mod specimen;
 
@@ -33,10 +33,10 @@ const SECTOR: u64 = 512;
 const DATA: &str = "data";
 /// Images of one unit.
 pub const SLICE: u64 = 2_000;
-/// Where the superblocks stand.
+/// Offsets of the superblocks.
 const SUPERBLOCKS: [u64; 2] = [0, 32 * PAGE];
 
-/// The unit of a seed.
+/// Runs a unit.
 pub fn run(unit: &Unit) -> Tally {
     let (round, class) = (unit.seed / 8, unit.seed % 8);
     let mut tally = Tally::default();
@@ -54,12 +54,13 @@ pub fn run(unit: &Unit) -> Tally {
     tally
 }
 
-/// How many of the units of a way to damage it takes to try all of it on every golden store.
+/// How many units of one kind of damage cover all golden stores. `count`: the number of images of that kind for one
+/// store.
 pub fn units_of(count: fn(&SimImage) -> u64) -> u64 {
     golden::chosen().map(|golden| count(&golden.image()).div_ceil(SLICE)).sum()
 }
 
-/// A slice of all that can be done to the golden stores in one way: store after store, and from the first again.
+/// Tries a slice of one kind of damage: the slices run through all golden stores and then start over.
 fn golden_slice(
     number: u64,
     count: fn(&SimImage) -> u64,
@@ -106,7 +107,7 @@ fn note(
     }
 }
 
-/// The ranges of all files that are not holes.
+/// The ranges of all files, without their holes.
 fn occupied(image: &SimImage) -> Vec<(String, Range<u64>)> {
     let ranges = |name: String| {
         let ranges = image.ranges(&name);
@@ -144,10 +145,10 @@ fn flip_one(specimen: &Specimen, name: &str, byte: u64, bit: u32, live: &mut Liv
     }
 }
 
-/// Of each page of the data file: the last byte whose damage was found, the first whose damage was not.
+/// For each page of the data file: the last byte whose damage was found, and the first byte whose damage was not.
 ///
-/// Damage that `verify` misses may only lie behind the damage that it finds: a large value ends inside its last page; behind
-/// it nothing counts.
+/// Within a page, damage that `verify` misses may only lie after all damage that it finds: a large value may end inside
+/// its last page, and the rest of that page is unused.
 #[derive(Default)]
 struct Live {
     pages: BTreeMap<u64, (Option<u64>, Option<u64>)>,
@@ -167,14 +168,14 @@ impl Live {
             if let (Some(found), Some(missed)) = bytes
                 && missed < found
             {
-                let problem = format!("page {page}: damage at {missed} was not found, that at {found} was");
+                let problem = format!("page {page}: damage at byte {missed} was not found, but damage at {found} was");
                 tally.fail(0, problem);
             }
         }
     }
 }
 
-/// How many lengths there are to cut to: every one of every file, and its absence.
+/// How many cuts there are: every shorter length of every file, and its removal.
 pub fn lengths(image: &SimImage) -> u64 {
     image.files().iter().map(|(_, len)| len + 1).sum()
 }
@@ -225,7 +226,9 @@ fn exchange_one(specimen: &Specimen, pages: &[(String, u64)], nth: u64, tally: &
     swap(specimen, &pages[a], &pages[a + 1 + rest], tally);
 }
 
-/// Exchanges two pages. If one is a superblock these are two losses: the claim that the log was durable, and what it claims.
+/// Exchanges two pages. If one of them is a superblock, two things are lost at once: the record that the log was
+/// durable up to some point, and a page of the log or the data file. Then the store may lose its newest commits
+/// ([`Rule::Prefix`]).
 fn swap(specimen: &Specimen, (first, at): &(String, u64), (second, to): &(String, u64), tally: &mut Tally) {
     let mut image = specimen.image.clone();
     let (x, y) = (image.read(first, *at..at + PAGE), image.read(second, *to..to + PAGE));
@@ -237,7 +240,7 @@ fn swap(specimen: &Specimen, (first, at): &(String, u64), (second, to): &(String
     note(specimen, rule, &image, "pages exchanged", tally, what);
 }
 
-/// Damage of many kinds to a store of the seed's own.
+/// Tries many kinds of damage on a store generated from the seed.
 fn seeded(number: u64, closed: bool, tally: &mut Tally) {
     let specimen = if closed && number % 2 == 1 { Specimen::wide(number) } else { Specimen::seeded(number, closed) };
     if let Err(problem) = specimen.adds_up() {
@@ -252,7 +255,7 @@ fn seeded(number: u64, closed: bool, tally: &mut Tally) {
         let at = page + rng.below(PAGE / SECTOR) * SECTOR;
         spoil(&specimen, name, at, &mut rng, tally);
         refuse(&specimen, name, at, tally);
-        // Neighbours often belong to one run, and only their places tell them apart.
+        // Neighbouring pages often belong to one run, so that only their positions distinguish them.
         let other = rng.index(pages.len() - 1);
         swap(&specimen, &pages[other], &pages[(other + 1 + rng.index(4)).min(pages.len() - 1)], tally);
     }
@@ -278,7 +281,7 @@ fn flip_some(specimen: &Specimen, rng: &mut Rng, tally: &mut Tally) {
     live.check(tally);
 }
 
-/// Puts back each page that differs from what it was some time before.
+/// Replaces each page by its version in the earlier image, where the two differ.
 fn stale_pages(specimen: &Specimen, tally: &mut Tally) {
     for (name, len) in specimen.earlier.files() {
         if !specimen.image.files().iter().any(|(other, _)| *other == name) {
@@ -292,13 +295,13 @@ fn stale_pages(specimen: &Specimen, tally: &mut Tally) {
             let mut image = specimen.image.clone();
             image.write(&name, at, &old);
             note(specimen, specimen.rule_at(&name, at), &image, "stale pages", tally, || {
-                format!("{name} at {at} as it was")
+                format!("{name} at {at} replaced by its earlier version")
             });
         }
     }
 }
 
-/// Makes a sector zeros, or rubbish.
+/// Overwrites a sector with zeros or random bytes.
 fn spoil(specimen: &Specimen, name: &str, at: u64, rng: &mut Rng, tally: &mut Tally) {
     let mut image = specimen.image.clone();
     let zeros = rng.chance(50);
@@ -308,7 +311,7 @@ fn spoil(specimen: &Specimen, name: &str, at: u64, rng: &mut Rng, tally: &mut Ta
     note(specimen, specimen.rule_at(name, at), &image, "sectors spoilt", tally, what);
 }
 
-/// Lets the device refuse to read a sector.
+/// Makes a sector unreadable: the device returns an error.
 fn refuse(specimen: &Specimen, name: &str, at: u64, tally: &mut Tally) {
     let device = SimDevice::from_image(&specimen.image, 1);
     device.set_fault(Some(Fault {

@@ -1,4 +1,4 @@
-//! A store at rest, what it may say, and what it says.
+//! A store at rest, the answers that it may give once it is damaged, and a check of the answers that it gives.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,38 +15,39 @@ use crate::drive::{Driver, Sizes, accounts, calmly, contents};
 use crate::golden::{Golden, digest};
 use crate::script::{Mix, Script, State, Step};
 
-/// Of how many entries one is asked for by itself.
+/// Every 7th entry is also read with a `get`.
 const GET_EVERY: usize = 7;
 
-/// A store at rest, and what it may hold.
+/// A store at rest, and its allowed contents.
 #[derive(Clone, Debug)]
 pub struct Specimen {
-    /// The directory.
+    /// The files of the store.
     pub image: SimImage,
-    /// The same store some time before.
+    /// The files at an earlier time.
     pub earlier: SimImage,
-    /// What it holds.
+    /// The contents.
     pub right: State,
-    /// The digests of what it held at any time.
+    /// The digests of the contents after each step of its history.
     pub states: Vec<u64>,
-    /// What it must answer when it is damaged anywhere: [`Rule::Exact`] if it was closed, [`Rule::Prefix`] if it was killed.
+    /// The rule for damage anywhere: [`Rule::Exact`] if the store was closed, [`Rule::Prefix`] if it was killed.
     pub rule: Rule,
-    /// Where superblocks and catalogues stand in the data file.
+    /// The ranges of superblocks and catalogues in the data file.
     roots: Vec<Range<u64>>,
 }
 
-/// What a damaged store may answer.
+/// The allowed answers of a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// What is right and no error: the damage is where everything stands twice.
+    /// The right contents, no error: the damaged block is stored twice.
     Served,
-    /// What is right, or an error.
+    /// The right contents, or an error.
     Exact,
-    /// What was right at some time, or an error: damage to the end of the log of a killed store may shorten its history.
+    /// The contents after any step of the history, or an error: damage to the end of the log of a killed store may lose
+    /// its newest commits.
     Prefix,
 }
 
-/// What came of opening a damaged store.
+/// The result of examining a damaged store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// An error, or a report of `verify`.
@@ -56,17 +57,16 @@ pub enum Found {
 }
 
 impl Specimen {
-    /// A store that was `earlier` some time before, what it holds, the digests of what it held at any time, and what it must
-    /// answer when it is damaged anywhere.
+    /// A specimen with these fields; it finds the superblocks and catalogues in `image`.
     pub fn new(image: SimImage, earlier: SimImage, right: State, states: Vec<u64>, rule: Rule) -> Specimen {
         let roots = roots(&image);
         Specimen { image, earlier, right, states, rule, roots }
     }
 
-    /// Runs the script of a seed; the store is closed, or killed.
+    /// Runs the script of a seed and closes or kills the store.
     ///
     /// # Panics
-    /// If the store does not do what the script says.
+    /// If a step fails or the contents are wrong.
     pub fn seeded(seed: u64, closed: bool) -> Specimen {
         let mix = Mix { steps: 110, blobs: 12, lazy: 20, buffered: 60, keys: 150 };
         let mut script = Script::generate(seed, mix);
@@ -75,18 +75,17 @@ impl Specimen {
         Specimen::of(seed, &script, at, closed)
     }
 
-    /// A closed store of a larger script, in which nothing was compacted to the bottom: trees of several levels, of every other
-    /// seed with maplets.
+    /// A closed store of a larger script, in which nothing was compacted to the bottom: its trees have several levels.
     ///
     /// # Panics
-    /// If the store does not do what the script says.
+    /// If a step fails or the contents are wrong.
     pub fn wide(seed: u64) -> Specimen {
         let mix = Mix { steps: 500, blobs: 2, lazy: 30, buffered: 60, keys: 3_000 };
         let script = Script::generate(seed, mix);
         Specimen::of(seed, &script, script.steps.len() - 12, true)
     }
 
-    /// What is left of a script. An earlier state is taken 20 steps before `at`.
+    /// Runs a script. The earlier image is taken after the step 20 before `at`.
     fn of(seed: u64, script: &Script, at: usize, closed: bool) -> Specimen {
         let device = SimDevice::new(seed);
         let mut driver = Driver::open(Sizes::TINY.drawn(seed), device.clone()).expect("opens");
@@ -102,16 +101,17 @@ impl Specimen {
         driver.store.close().expect("closes");
         let image = if closed { device.image() } else { killed };
         let digests: Vec<u64> = states.iter().map(digest).collect();
-        // What was logged lazily is in no file of a killed store.
+        // A killed store loses commits that were only in the memory of the process, so its contents are read, not
+        // assumed.
         let (_, store) = Sizes::TINY.open_image(&image, 1).expect("opens");
         let right = contents(&store).expect("reads");
-        assert!(digests.contains(&digest(&right)), "it holds a state that never was");
-        assert!(!closed || states.last() == Some(&right), "it was closed and holds something else");
+        assert!(digests.contains(&digest(&right)), "it holds a state that never existed");
+        assert!(!closed || states.last() == Some(&right), "the closed store has the wrong contents");
         let rule = if closed { Rule::Exact } else { Rule::Prefix };
         Specimen::new(image, earlier, right, digests, rule)
     }
 
-    /// A store that is checked in.
+    /// A golden store.
     ///
     /// # Panics
     /// If it does not open.
@@ -123,31 +123,31 @@ impl Specimen {
         Specimen::new(image.clone(), image, right, golden.states(), rule)
     }
 
-    /// Whether the accounts of the undamaged store balance: [`accounts`].
+    /// Checks that the undamaged store has no lost pages: [`accounts`].
     ///
     /// # Errors
-    /// What is wrong.
+    /// Describes the failure.
     pub fn adds_up(&self) -> Result<(), String> {
         let balance = calmly(|| Sizes::TINY.open_image(&self.image, 1).and_then(|(_, store)| accounts(&store)));
         balance?.map_err(|e| e.to_string())?
     }
 
-    /// What it must answer when a byte of a file is damaged.
+    /// The rule for damage to one byte of a file.
     pub fn rule_at(&self, file: &str, byte: u64) -> Rule {
         let twice = file == DATA && self.roots.iter().any(|root| root.contains(&byte));
         if twice { Rule::Served } else { self.rule }
     }
 
-    /// Opens a damaged image of it and asks it everything.
+    /// Opens a damaged image of the store and checks all its answers.
     ///
     /// # Errors
-    /// A wrong answer, a panic, or an error that does not say what is damaged and where.
+    /// Describes a wrong answer, a panic, or an error that does not name the damaged object and its location.
     pub fn examine(&self, image: &SimImage, rule: Rule) -> Result<Found, String> {
         self.examine_on(&SimDevice::from_image(image, 1), rule)
     }
 
-    /// The same on a device that may refuse to read. First as `pando verify` does, changing nothing; then opened for writing,
-    /// which may mend what is there twice.
+    /// Like [`Specimen::examine`], on a device that may refuse reads. Opens the store read-only first, as `pando
+    /// verify` does, then for writing, which may repair blocks that are stored twice.
     ///
     /// # Errors
     /// As [`Specimen::examine`].
@@ -162,12 +162,12 @@ impl Specimen {
         Ok(look(true)?.or(look(false)?))
     }
 
-    /// Asks for everything; `verify`: and verifies.
+    /// Scans everything and gets some entries; with `verify`, verifies the store too.
     fn question(&self, store: &Store, rule: Rule, verify: bool) -> Result<Found, String> {
         let mut found = Found::Nothing;
         match contents(store) {
             Ok(state) if state == self.right || (rule == Rule::Prefix && self.states.contains(&digest(&state))) => {}
-            Ok(_) => return Err("a scan gives a wrong answer".into()),
+            Ok(_) => return Err("a scan gave a wrong answer".into()),
             Err(e) => found = rule.allows(&e)?,
         }
         if rule != Rule::Prefix {
@@ -204,7 +204,7 @@ impl Specimen {
         for (key, value) in entries.iter().step_by(GET_EVERY) {
             match keyspace.get(key) {
                 Ok(Some(got)) if got[..] == value[..] => {}
-                Ok(_) => return Err(format!("a get gives a wrong answer in {name}")),
+                Ok(_) => return Err(format!("a get gave a wrong answer in {name}")),
                 Err(e) => found = rule.allows(&e)?,
             }
         }
@@ -213,16 +213,16 @@ impl Specimen {
 }
 
 impl Rule {
-    /// What an error in the place of an answer means.
+    /// Whether an error is allowed instead of an answer.
     fn allows(self, error: &Error) -> Result<Found, String> {
         match self {
-            Rule::Served => Err(format!("the other copy does not serve: {error}")),
+            Rule::Served => Err(format!("the second copy was not used: {error}")),
             Rule::Exact | Rule::Prefix => says_where(error),
         }
     }
 }
 
-/// Where superblocks and catalogues stand in the data file of an image, each of them twice.
+/// The ranges of the superblocks and catalogues in the data file of an image; each exists twice.
 fn roots(image: &SimImage) -> Vec<Range<u64>> {
     let mut roots = Vec::new();
     for page in SLOTS.map(PageNo::offset) {
@@ -239,11 +239,11 @@ impl Found {
     }
 }
 
-/// The error must be about damage and say where.
+/// Checks that an error reports damage and its location.
 fn says_where(error: &Error) -> Result<Found, String> {
     match error {
         Error::Corruption { file, .. } if !file.is_empty() => Ok(Found::Damage),
         Error::NotAStore { .. } | Error::Io { .. } => Ok(Found::Damage),
-        other => Err(format!("an error that does not say what is damaged and where: {other:?}")),
+        other => Err(format!("an error that does not name the damaged object and its location: {other:?}")),
     }
 }

@@ -1,11 +1,12 @@
-//! All short histories of a small alphabet, one and all, each with every crash of a plan at every sync from its first letter on.
+//! All short histories over a small alphabet of steps, each with every crash of a plan at every sync after its first
+//! letter.
 //!
-//! Long random histories find what needs luck; short complete ones show that nothing was left to luck: most crash bugs of
-//! file systems need no more than three operations (J. Mohan et al., *Finding Crash-Consistency Bugs with Bounded Black-Box
-//! Crash Testing*, OSDI 2018, whose generator ACE this follows in its idea).
+//! Long random histories find bugs only by chance. This class is exhaustive for short histories: most crash bugs of
+//! file systems need at most three operations (J. Mohan et al., *Finding Crash-Consistency Bugs with Bounded Black-Box
+//! Crash Testing*, OSDI 2018; the idea comes from their generator ACE).
 //!
-//! Histories are numbered: those of one letter, then of two, up to [`LONGEST`]. A unit takes [`SLICE`] of them and the
-//! next unit the next ones, so the first [`units_up_to`] units of a length are complete.
+//! Histories are numbered: first those of one letter, then of two, up to [`LONGEST`]. Each unit takes the next
+//! [`SLICE`] of them, so that the first [`units_up_to`] units hold every history up to a length.
 
 use pandodb::Durability;
 use pandodb::device::sim::CrashPlan;
@@ -19,7 +20,7 @@ use crate::script::{BLOB_THRESHOLD, Op, ROWS, SUMS, Script, Step, TEMP, key};
 pub const SLICE: u64 = 48;
 /// Letters of the longest history.
 pub const LONGEST: u32 = 4;
-/// Letters to choose from.
+/// Letters of the alphabet.
 pub const LETTERS: u64 = 12;
 
 /// How many histories have at most `letters` letters.
@@ -27,12 +28,12 @@ pub fn histories_up_to(letters: u32) -> u64 {
     (1..=letters).map(|length| LETTERS.pow(length)).sum()
 }
 
-/// How many units it takes to try them all.
+/// How many units it takes to try all histories of at most `letters` letters.
 pub fn units_up_to(letters: u32) -> u64 {
     histories_up_to(letters).div_ceil(SLICE)
 }
 
-/// The letters of the history of a number, each below [`LETTERS`].
+/// The letters of history `number`, each below [`LETTERS`].
 fn letters(number: u64) -> Vec<u64> {
     let mut rest = number % histories_up_to(LONGEST);
     let mut length = 1;
@@ -43,7 +44,7 @@ fn letters(number: u64) -> Vec<u64> {
     (0..length).map(|place| rest / LETTERS.pow(place) % LETTERS).collect()
 }
 
-/// The step of a letter, at a place in the history.
+/// The step of a letter at position `place` in the history. `temp`: whether the keyspace [`TEMP`] exists.
 fn step(letter: u64, place: usize, temp: &mut bool) -> Step {
     let place = place as u64;
     let small = |name| Op::Put(name, key(place % 2), vec![b'a' + place as u8; 20]);
@@ -75,10 +76,10 @@ fn step(letter: u64, place: usize, temp: &mut bool) -> Step {
 /// Steps that come before the first letter.
 const BEFORE: usize = 3;
 
-/// The history of a number.
+/// The script of history `number`.
 fn script(number: u64) -> Script {
     let mut steps = vec![Step::Create(ROWS), Step::Create(SUMS)];
-    // Something to delete, overwrite and add to, so that a single letter means something.
+    // Data to delete, overwrite and add to, so that every letter has an effect.
     let base = vec![Op::Put(ROWS, key(0), vec![b'0'; 30]), Op::Put(ROWS, key(1), vec![b'1'; 30]), Op::Add(key(0), 100)];
     steps.push(Step::Commit(base, Durability::Synced));
     debug_assert_eq!(steps.len(), BEFORE);
@@ -87,7 +88,7 @@ fn script(number: u64) -> Script {
     Script { seed: number, steps }
 }
 
-/// The unit of a number: a slice of the histories.
+/// Runs the unit of `number`: a slice of the histories.
 pub(super) fn run(unit: &Unit, number: u64) -> Tally {
     let mut tally = Tally::default();
     for history in number * SLICE..(number + 1) * SLICE {
@@ -132,11 +133,11 @@ mod tests {
         assert_eq!(all.len() as u64, 12 + 144 + 1728);
         assert!(all.iter().all(|word| (1..=3).contains(&word.len()) && word.iter().all(|letter| *letter < LETTERS)));
         assert_eq!(letters(histories_up_to(3)).len(), 4);
-        assert_eq!(letters(histories_up_to(4)), letters(0), "then they begin again");
+        assert_eq!(letters(histories_up_to(4)), letters(0), "the numbering wraps around");
     }
 
     #[test]
-    fn every_letter_is_another_step() {
+    fn different_letters_are_different_steps() {
         let steps: HashSet<String> = (0..LETTERS).map(|letter| format!("{:?}", step(letter, 0, &mut false))).collect();
         assert_eq!(steps.len() as u64, LETTERS);
     }

@@ -1,14 +1,15 @@
-//! The enumerator: every point of a recorded run, every loss that a crash there could mean.
+//! The enumerator: crashes a recorded run at every point, with the losses that a crash there can cause.
 //!
-//! 1. Walk the history. At each point the *window* is known: the last step that was acknowledged as durable, and the last
-//!    one that had begun.
-//! 2. Build the images of the crash plan; those that were seen before are not opened again, but what they held must
-//!    lie in the window of this point too.
+//! 1. Walk the history. At each point the *window* is known: from the last step that was acknowledged as durable to the
+//!    last step that had begun.
+//! 2. Build the images of the crash plan. An image that occurred before is not opened again, but its contents must lie
+//!    in the window of this point too.
 //! 3. Open each new image. Its contents must be those after some step of the window: a prefix, whole batches, exact
 //!    counters.
-//! 4. Some images are also verified, written to and crashed again; some are crashed inside their recovery.
+//! 4. Verify some images, write to them and crash them again; crash some inside their recovery.
 //!
-//! A killed process (nothing cached is lost) has a narrower window: what was acknowledged as `Buffered` counts too.
+//! A killed process loses nothing that was written to the page cache, so its window is narrower: it begins at the last
+//! step that was acknowledged as `Buffered`.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
@@ -24,19 +25,19 @@ use crate::script::{ROWS, Rng, Script, State};
 /// How much to try.
 #[derive(Clone, Debug)]
 pub struct Effort {
-    /// What to lose.
+    /// Which writes a crash may lose.
     pub plan: CrashPlan,
-    /// Of the choices at one point, how many at most; the first and the rest at random.
+    /// The most choices to try at one point: the first choice of the plan, the others at random.
     pub per_point: usize,
-    /// At the end of each window, all choices: of the windows whose number leaves the first when divided by the second.
+    /// `(part, parts)`: try all choices at the end of each window whose number modulo `parts` is `part`.
     pub part: Option<(u64, u64)>,
-    /// Steps at the start of the history in which nothing is tried: what they leave is known from other histories.
+    /// Steps at the start of the history in which nothing is tried, because other histories cover them.
     pub skip: usize,
     /// Each nth new image is verified, written to, and crashed again.
     pub rewrite_every: u64,
     /// Each nth new image is crashed inside its recovery.
     pub recovery_every: u64,
-    /// Images of one recovery.
+    /// Crashes inside one recovery.
     pub recovery_images: usize,
 }
 
@@ -46,14 +47,14 @@ pub(super) struct Enumerator<'a> {
     pub effort: &'a Effort,
     states: Vec<State>,
     digests: Vec<u64>,
-    /// What the image of a hash held.
+    /// The digest of the contents of each image, by the hash of the image.
     seen: HashMap<u64, u64>,
     pub recovery_seen: HashSet<u64>,
     pub rng: Rng,
     pub tally: Tally,
 }
 
-/// Tries everything that `effort` asks for on the history of a script.
+/// Tries the crashes of `effort` on the history of a script.
 pub fn enumerate(script: &Script, sizes: Sizes, history: &SimHistory, effort: &Effort) -> Tally {
     let states = script.states();
     let digests = states.iter().map(State::digest).collect();
@@ -65,7 +66,7 @@ pub fn enumerate(script: &Script, sizes: Sizes, history: &SimHistory, effort: &E
     all.tally
 }
 
-/// Whether the operation makes anything durable: a window ends before it.
+/// Whether a window ends before the operation: at a sync, which makes writes durable, or at the end.
 fn ends_window(op: Option<&SimOp>) -> bool {
     matches!(op, None | Some(SimOp::Sync { .. } | SimOp::SyncFailed { .. } | SimOp::SyncDir | SimOp::SyncDirFailed))
 }
@@ -92,7 +93,7 @@ impl Enumerator<'_> {
         }
     }
 
-    /// The power cuts and the kill at one point. `full`: every choice of the plan.
+    /// Tries power cuts and a kill at one point. `full`: tries every choice of the plan.
     fn crash_here(&mut self, cursor: &Cursor<'_>, window: Window, full: bool) {
         self.tally.count("points", 1);
         let pending = cursor.pending();
@@ -114,7 +115,7 @@ impl Enumerator<'_> {
         self.visit(&image, window.kill(), &|| format!("kill at {}", cursor.position()));
     }
 
-    /// The choices to try: nothing kept, then as many as allowed, spread over all.
+    /// The choices to try: the first one, which keeps nothing, then a random sample of the others.
     fn sample(&mut self, plan: &CrashPlan, pending: &[&SimOp]) -> Vec<CrashChoice> {
         let mut choices: Vec<CrashChoice> = plan.choices(pending).collect();
         let keep = self.effort.per_point.max(1);
@@ -147,7 +148,7 @@ impl Enumerator<'_> {
         }
         match self.digests.iter().rposition(|other| *other == digest) {
             Some(step) => Err(format!("it holds the state after {step} steps")),
-            None => Err("it holds a state that never was".into()),
+            None => Err("it holds a state that never existed".into()),
         }
     }
 
@@ -182,7 +183,7 @@ impl Enumerator<'_> {
         Ok(())
     }
 
-    /// Says how a wrong state differs from the last allowed one.
+    /// Describes how a wrong state differs from the last allowed one.
     fn explain(&self, problem: String, found: &State, allowed: &RangeInclusive<usize>) -> String {
         let expected = &self.states[*allowed.end()];
         let mut text = problem;
@@ -193,13 +194,13 @@ impl Enumerator<'_> {
             };
             let differing = entries.keys().chain(other.keys()).filter(|key| entries.get(*key) != other.get(*key));
             let keys: HashSet<String> = differing.map(|key| String::from_utf8_lossy(key).into_owned()).collect();
-            text += &format!("; {name} differs in {} keys from the last: {:?}", keys.len(), keys.iter().take(4));
+            text += &format!("; {name} differs from the last in {} keys: {:?}", keys.len(), keys.iter().take(4));
         }
         text
     }
 }
 
-/// The operations in short, for the report of a violation.
+/// Lists the operations briefly, for a failure report.
 pub(super) fn describe(ops: &[impl std::borrow::Borrow<SimOp>]) -> String {
     let word = |op: &SimOp| match op {
         SimOp::Write { inode, patch } => format!("write {} {:?}", inode.0, patch.range()),
@@ -208,7 +209,7 @@ pub(super) fn describe(ops: &[impl std::borrow::Borrow<SimOp>]) -> String {
     ops.iter().map(|op| word(op.borrow())).collect::<Vec<_>>().join(", ")
 }
 
-/// Verifies a store that was recovered, commits to it, cuts the power, and reads it back.
+/// Verifies a recovered store, commits to it, cuts the power, and reads it back.
 fn rewrite_and_crash(
     sizes: Sizes,
     device: &SimDevice,
@@ -231,7 +232,7 @@ fn rewrite_and_crash(
     let clean = store.verify()?.is_clean();
     Ok(match (found == state, clean) {
         (true, true) => Ok(()),
-        (false, _) => Err("the second recovery lost or invented something".into()),
+        (false, _) => Err("the contents after the second recovery are wrong".into()),
         (true, false) => Err("verify finds damage after the second recovery".into()),
     })
 }

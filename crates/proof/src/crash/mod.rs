@@ -1,15 +1,16 @@
 //! Power cuts and kills at every point of recorded runs.
 //!
-//! A unit is one recorded history and the crashes tried on it. Its seed says which of three classes it belongs to, and what
-//! in that class:
+//! A unit is one recorded history and the crashes tried on it. The seed chooses one of three classes, and a unit of
+//! that class:
 //!
 //! | class | of 8 seeds | history | crashes |
 //! | --- | --- | --- | --- |
 //! | long | 4 | 40 to 120 steps | a sample at every operation |
-//! | window | 2 | a dozen steps, one part in [`PARTS`] of its windows | all that [`CrashPlan::default`] lists |
+//! | window | 2 | 14 steps; one of [`PARTS`] parts of its windows | all that [`CrashPlan::default`] lists |
 //! | alphabet | 2 | [`ace::SLICE`] histories of at most four steps | all of a smaller plan at every sync |
 //!
-//! The windows of a history end where something is about to be synced; all losses inside a window are losses at its end.
+//! A window of a history ends right before a sync. Every loss that is possible inside a window is also possible at its
+//! end.
 
 pub mod ace;
 mod enumerate;
@@ -29,15 +30,15 @@ use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 use crate::script::{Mix, Script};
 
-/// Into how many units the windows of one short history are dealt.
+/// The number of units that the windows of one short history are divided into.
 pub const PARTS: u64 = 16;
-/// How many times the steps of a failing history are tried anew.
+/// The most replays that minimising a failing history may take.
 const TRIES: usize = 60;
 
-/// The workload of a long history: the kinds take turns. One in two of the long logs is replayed with a smaller memtable
-/// than it was written with, so that recovery has to pack; the other one is in paper mode. One in two of the last kind is in
-/// paper mode, and reopened in the other. The log has one to three streams, with a writer each, when it is written, and another number when it is reopened;
-/// one in three is compressed, when it is written or reopened.
+/// A long history; four kinds alternate. Of the third kind, which has a long log, one half is reopened with a smaller
+/// memtable than it was written with, so that recovery must pack; the other half is in paper mode. Of the fourth kind,
+/// one half is written in paper mode and reopened in product mode. Writing and reopening draw separately from 1 to 3
+/// log streams, and use compression in one case of three.
 fn long(number: u64) -> Case {
     let (mix, sizes) = match number % 4 {
         0 => (Mix { steps: 60, blobs: 10, lazy: 15, buffered: 45, keys: 60 }, Sizes::TINY),
@@ -69,7 +70,7 @@ fn long(number: u64) -> Case {
     }
 }
 
-/// The workload whose windows are tried in full.
+/// A short history. In one part of its windows, every choice of the plan is tried.
 fn window(number: u64) -> Case {
     let mix = Mix { steps: 14, blobs: 20, lazy: 10, buffered: 50, keys: 8 };
     let part = Some((number % PARTS, PARTS));
@@ -92,18 +93,18 @@ fn window(number: u64) -> Case {
 /// A history and what to try on it.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What is done.
+    /// The steps.
     pub script: Script,
-    /// The sizes of the store that does it,
+    /// The sizes of the store that runs the script.
     pub sizes: Sizes,
-    /// and of the stores that are opened afterwards.
+    /// The sizes of the stores that are opened on the images.
     pub reopened: Sizes,
-    /// What to try.
+    /// The crashes to try.
     pub effort: Effort,
 }
 
 impl Case {
-    /// Records the history on a simulated device, reached through what `wrap` makes of it, and tries the crashes.
+    /// Records the history on a simulated device and tries the crashes. The store uses the device that `wrap` returns.
     pub fn run(&self, wrap: impl Fn(Arc<SimDevice>) -> Arc<dyn Device>) -> Tally {
         let mut tally = Tally::default();
         let sim = SimDevice::new(self.script.seed);
@@ -120,12 +121,12 @@ impl Case {
     }
 }
 
-/// How many units from seed 0 on hold every history of three letters.
+/// How many units from seed 0 on are needed for every history of at most three letters.
 pub fn units_of_three_letters() -> u64 {
     ace::units_up_to(3).div_ceil(2) * 8
 }
 
-/// The unit of a seed.
+/// Runs a unit.
 pub fn run(unit: &Unit) -> Tally {
     let (round, class) = (unit.seed / 8, unit.seed % 8);
     let case = match class {
@@ -136,7 +137,7 @@ pub fn run(unit: &Unit) -> Tally {
     run_case(&case, unit)
 }
 
-/// Runs a case, or some of its steps; a failure comes back with the shortest history that was found.
+/// Runs a case, or some of its steps. A failure is returned with a minimised history.
 fn run_case(case: &Case, unit: &Unit) -> Tally {
     let tally_of = |case: &Case| case.run(|sim| sim);
     let chosen = match &unit.steps {

@@ -1,6 +1,7 @@
-//! Crashes inside recovery, and inside the recovery from those.
+//! Crashes inside recovery, and inside the recovery from such a crash.
 //!
-//! Before a recovery was done, the window of the crash that it recovers from still holds; after it, exactly what it showed.
+//! After a crash inside recovery, the store may hold any state of the window of the original crash. After a crash that
+//! follows a completed recovery, it must hold exactly the state that the recovered store returned.
 
 use std::ops::RangeInclusive;
 
@@ -9,22 +10,23 @@ use pandodb::device::sim::{CrashChoice, CrashPlan, SimDevice, SimHistory, SimIma
 use super::enumerate::{Enumerator, describe};
 use crate::drive::{calmly, contents};
 
-/// How deep recoveries are nested.
+/// Depth of nested recoveries.
 const DEPTH: u64 = 3;
-/// Each nth crash inside a recovery has its own recovery crashed.
+/// The recovery from each nth crash inside a recovery is crashed too.
 const DEEPER_EVERY: u64 = 8;
 
 /// A crash inside a recovery.
 struct Place {
     image: SimImage,
-    /// Whether the store was open already.
+    /// Whether the recovery was complete.
     done: bool,
     position: usize,
     choice: CrashChoice,
 }
 
 impl Enumerator<'_> {
-    /// Crashes at some points of a recorded recovery of the given depth.
+    /// Crashes a recorded recovery, of the given nesting depth, at some points. `shown`: digest of the contents that it
+    /// returned.
     pub fn crash_recovery(
         &mut self,
         history: &SimHistory,
@@ -41,7 +43,7 @@ impl Enumerator<'_> {
         Ok(())
     }
 
-    /// Crashes at places of a recovery drawn by lot, a choice at each, that leave something new.
+    /// Draws random points of a recovery and a crash choice for each; keeps those that leave a new image.
     fn places(&mut self, history: &SimHistory) -> Vec<Place> {
         let plan =
             CrashPlan { exhaustive: 3, pairs: false, subsets: 2, tears: 1, rot: true, seed: self.rng.next_u64() };
@@ -51,7 +53,7 @@ impl Enumerator<'_> {
         drawn.sort_unstable();
         let mut places = Vec::new();
         let mut cursor = history.walk();
-        // Before anything was written, it is the crash that is being recovered from.
+        // Before the first write, the image is that of the original crash.
         self.recovery_seen.insert(cursor.cached_image().hash());
         while cursor.advance().is_some() {
             for _ in drawn.iter().filter(|position| **position + 1 == cursor.position()) {
@@ -88,7 +90,7 @@ impl Enumerator<'_> {
         })?;
         let digest = state.map_err(|e| format!("it does not open: {e}"))?.digest();
         if place.done && digest != shown {
-            return Err("recovery had shown another state".into());
+            return Err("its contents differ from those that the completed recovery returned".into());
         }
         self.judge(digest, allowed)?;
         if deeper {

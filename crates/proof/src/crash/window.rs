@@ -1,4 +1,5 @@
-//! Which states a crash may leave: the window of steps between the last that was acknowledged and the last that had begun.
+//! The window: the states that a crash may leave, from that after the last acknowledged step to that after the last
+//! step begun.
 
 use std::ops::RangeInclusive;
 
@@ -15,7 +16,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Passes a mark of [`crate::drive::mark_of`].
+    /// Advances the window by a mark of [`crate::drive::mark_of`].
     pub fn pass(&mut self, script: &Script, mark: u64) {
         let step = (mark / 2) as usize;
         self.issued = step + 1;
@@ -31,17 +32,17 @@ impl Window {
         }
     }
 
-    /// Whether the step behind the first `steps` has begun.
+    /// Whether the step after the first `steps` has begun.
     pub fn has_begun(self, steps: usize) -> bool {
         self.issued > steps || steps == 0
     }
 
-    /// After a power cut: what was acknowledged as synced, and more in order.
+    /// The window after a power cut: begins at the last step acknowledged as synced.
     pub fn power(self) -> RangeInclusive<usize> {
         self.synced..=self.issued
     }
 
-    /// After a kill, what was acknowledged as buffered counts too.
+    /// The window after a kill: begins at the last step acknowledged as buffered or synced.
     pub fn kill(self) -> RangeInclusive<usize> {
         self.buffered..=self.issued
     }

@@ -1,12 +1,15 @@
-//! The black box: clients that append to lists and add to a set, with crashes and faults under way, judged by what they saw.
+//! The black box: clients append to lists and add to a set, during crashes and faults. Only their observations are
+//! judged.
 //!
-//! Lists go to the crate `adya` (the anomalies of Elle). A snapshot's reads are one transaction to it and a batch is another,
-//! each at one point in real time: that is what the store promises today, so the model is `strict-serializable`, its strongest.
-//! Once transactions read and write as one, they are given as one, with the model that they promise. Sets go to [`sets`].
+//! The crate `adya` checks the lists (it finds the anomalies of Elle). The reads at a snapshot are one transaction, a
+//! batch is another, and each happens at one point in real time. The store guarantees this today, so the model is
+//! `strict-serializable`, the strongest one. Once transactions can read and write, a transaction will be passed to
+//! `adya` as one, with the model that it guarantees. [`sets`] checks the sets.
 //!
-//! Everything happens on one thread of a simulated machine, clients in turn as the seed says: a snapshot is taken, then others
-//! commit, then its reads go on. So the history follows from the seed. What a failed write has left is `info`, never `fail`;
-//! only what the store says to have refused is `fail`.
+//! Everything runs on one thread, on the simulated device. The seed chooses the client that acts next; for example, one
+//! client takes a snapshot, others commit, then the first continues its reads. So the seed determines the history. A
+//! failed write with an unknown result is recorded as `info`; only a write that the store has refused is recorded as
+//! `fail`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,14 +25,15 @@ use crate::drive::{Sizes, calmly};
 use crate::report::{Failure, Tally};
 use crate::script::Rng;
 
-/// Clients.
+/// Number of clients.
 const CLIENTS: usize = 5;
-/// What happens, one after the other: most of it a part of a transaction.
+/// Number of steps; most are a part of a transaction.
 const STEPS: u64 = 6_000;
-/// Lists that are appended to at a time, and how long one grows.
+/// Lists that are appended to at a time.
 const LISTS: u64 = 6;
+/// Average final length of a list.
 const LONGEST: u64 = 40;
-/// What may go wrong. The device does not lie.
+/// The faults of the device. None of them loses a write that was reported as done.
 const FAULTS: [FaultKind; 8] = [
     FaultKind::IoError(OpClass::Read),
     FaultKind::IoError(OpClass::Write),
@@ -41,16 +45,16 @@ const FAULTS: [FaultKind; 8] = [
     FaultKind::ClockJump,
 ];
 
-/// What a client is in the middle of.
+/// The current operation of a client.
 enum Doing {
     Nothing,
-    /// Reading these lists at a snapshot, the last one next.
+    /// Reading these lists at a snapshot, from the last to the first; with the reads so far.
     Reading(Snapshot, Vec<i64>, Vec<Mop>),
     /// About to commit these elements.
     Appending(Vec<(i64, i64)>),
-    /// About to add a batch of the set.
+    /// About to commit this batch (an index into `adds`) to the set.
     Adding(usize),
-    /// Scanning the set since then, from this end.
+    /// Scanning the set, backward if true; with the elements so far.
     Scanning(Box<Range>, bool, Scan),
 }
 
@@ -59,7 +63,7 @@ struct Client {
     doing: Doing,
 }
 
-/// The keyspaces: two of lists, one that is the set.
+/// The keyspaces: two hold lists, one holds the set.
 struct Spaces {
     lists: [Keyspace; 2],
     set: Keyspace,
@@ -82,7 +86,7 @@ struct Bench {
     device: Arc<SimDevice>,
     /// `None` between a crash and its recovery.
     open: Option<(Store, Spaces)>,
-    /// Whether power fails, or only processes die; every commit then promises to survive it.
+    /// Whether crashes include power cuts, not only kills. If so, every commit is synced.
     cuts: bool,
     canary: Option<Canary>,
     clients: Vec<Client>,
@@ -96,7 +100,7 @@ struct Bench {
     tally: Tally,
 }
 
-/// The unit of a seed.
+/// Runs the black box of a seed.
 pub(super) fn run(seed: u64, canary: Option<Canary>) -> Tally {
     match calmly(|| Bench::new(seed, canary).and_then(Bench::run)) {
         Ok(Ok(mut tally)) => {
@@ -115,7 +119,7 @@ fn list_key(list: i64) -> Vec<u8> {
     format!("list{list:06}").into_bytes()
 }
 
-/// Elements lie all over the set, not in the order in which they are added.
+/// The key of an element. Keys are hashed, so that they are not in the order in which elements are added.
 fn set_key(element: u64) -> Vec<u8> {
     let mut key = Rng(element).next_u64().to_be_bytes().to_vec();
     key.extend(element.to_be_bytes());
@@ -191,8 +195,8 @@ impl Bench {
 
     // ---- faults ----
 
-    /// What an error means: `Ok(true)` if nothing of the operation is there, `Ok(false)` if nobody knows. A store that takes
-    /// no writes any more is opened again.
+    /// Handles an error. Returns `Ok(true)` if the operation had no effect, `Ok(false)` if this is unknown. Reopens a
+    /// store that may refuse further writes.
     fn suffer(&mut self, error: &Error) -> Result<bool, String> {
         match error {
             Error::DiskFull { .. } => Ok(true),
@@ -202,8 +206,8 @@ impl Bench {
         }
     }
 
-    /// The process dies, or the power is cut, or the store is only closed; then it is opened again. Clients lose what they
-    /// were in the middle of: none of them has asked for its commit yet.
+    /// Kills the process, cuts the power, or only closes the store; then opens it again. The current operation of each
+    /// client is recorded as failed: none of them has submitted its commit yet.
     fn crash(&mut self) -> Result<(), String> {
         for client in 0..CLIENTS {
             self.leave(client);
@@ -258,7 +262,7 @@ impl Bench {
             self.tally.count(if kind == OpType::Info { "unknown" } else { "refused" }, 1);
         }
         if kind == OpType::Info {
-            // Nobody knows whether it is still under way: its process does nothing else.
+            // The operation may still be in progress, so its process must not run another one.
             self.clients[client].process = self.next_process();
         }
     }
@@ -275,7 +279,7 @@ impl Bench {
         elements.iter().map(|(list, element)| Mop::Append { key: id(*list), value: id(*element) }).collect()
     }
 
-    /// Gives up what a client is in the middle of.
+    /// Cancels the current operation of a client.
     fn leave(&mut self, client: usize) {
         match std::mem::replace(&mut self.clients[client].doing, Doing::Nothing) {
             Doing::Nothing | Doing::Scanning(..) => {}
@@ -389,7 +393,7 @@ impl Bench {
             batch.merge(spaces.of(*list), list_key(*list), element.to_le_bytes());
         }
         let committed = batch.commit(durability);
-        // It holds the store, which an error opens again.
+        // The batch holds a handle of the store, which an error reopens.
         drop(batch);
         let kind = match committed {
             Ok(()) if self.canary == Some(Canary::CommittedAnyway) && self.rng.chance(1) => OpType::Fail,
@@ -423,7 +427,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Some more of the set. A scan that cannot go on has seen nothing.
+    /// Continues a scan of the set. A scan that fails is not recorded.
     fn scan(&mut self, client: usize, mut range: Box<Range>, reverse: bool, mut scan: Scan) -> Result<(), String> {
         for _ in 0..1 + self.rng.below(60) {
             match if reverse { range.next_back() } else { range.next() } {
@@ -453,7 +457,7 @@ impl Bench {
 
     // ---- the end ----
 
-    /// The last words: everything is read once more.
+    /// Reads all lists and the set once more at the end.
     fn read_all(&mut self) -> Result<(), String> {
         let lists: Vec<i64> = (0..self.appended / LONGEST as i64 + LISTS as i64).collect();
         for lists in lists.chunks(8) {
@@ -485,14 +489,14 @@ impl Bench {
     }
 }
 
-/// What `adya` says about a history of lists.
+/// Checks a history of lists with `adya`. Returns the anomalies as failures.
 pub(super) fn judge(history: &History) -> Vec<Failure> {
     let opts = Opts { models: vec!["strict-serializable".into()], ..Opts::default() };
     let report = adya::check(history, Workload::ListAppend, &opts);
     if report.valid == Valid::True {
         return Vec::new();
     }
-    // Anything but a clear yes is a failure, a judge who gives up included.
+    // Any result other than valid is a failure, including an undecided one.
     let words: BTreeMap<_, _> = report.anomalies.iter().map(|(kind, found)| (kind, found.first())).collect();
     let failure = |kind: &str, explanation: &str| Failure {
         seed: 0,

@@ -1,21 +1,24 @@
-//! The white-box checker: replays the commits in the order of their seqnos and holds every read against what it finds there.
+//! The white-box checker: replays the commits in the order of their seqnos and compares every read with the model at
+//! its point.
 //!
-//! 1. Commits are brought into the order of their seqnos, looks into the order of their points.
-//! 2. The seqnos of all commits must not overlap and must leave no gap, since only the history writes. The creation of a keyspace
-//!    takes one seqno too, so each creation explains one missing seqno.
-//! 3. Nothing may stand before what was acknowledged, or shown, before it began (*real time*), and no point inside a batch.
-//! 4. At its point, each look must see what the model holds, for every key of its domain: the newest version at or before it,
-//!    all operands once and in order, no key too many and none too few.
-//! 5. A look whose point is only known to lie in an interval must hold somewhere in it; while it does not, it is tried again
-//!    after each commit. There are never more of these than threads.
+//! 1. Sort the commits by seqno and the looks by their points.
+//! 2. The seqnos of all commits must not overlap and must leave no gap, because only the history writes. The creation
+//!    of a keyspace uses one seqno too, so each creation accounts for one missing seqno.
+//! 3. No operation may have a point or a seqno below what was acknowledged or seen before it began (*real time*). No
+//!    point may lie inside a batch.
+//! 4. At its point, each look must have seen the state of the model for every key of its domain: the newest version,
+//!    all operands once and in order, no extra and no missing key.
+//! 5. A look whose point is only known to lie in an interval must hold somewhere in it. Until it does, it is tried
+//!    again after each commit. There are never more such looks than threads.
 //!
-//! **Cost.** Linear in operations and in what they saw, but for the two sorts, which merge runs that are sorted already (one
-//! for each thread): O(n log threads). Memory is that of a window and of the model: a run of any length passes, window by
-//! window.
+//! **Cost.** Linear in the operations and the items that they saw, except for the two sorts. These merge runs that are
+//! already sorted, one per thread: O(n log threads). Memory is proportional to one window and the model, so the number
+//! of windows is unlimited.
 //!
-//! **Rules.** A transaction today is an atomic batch after reads at a snapshot; nothing detects conflicts. So two writers of
-//! the same key may overlap, and the last commit wins: [`Rules::first_committer_wins`] is off. It is here for the day on which
-//! transactions detect conflicts; what serialisable ones must keep is for the black box, by the name of the model alone.
+//! **Rules.** A transaction today is an atomic batch after reads at a snapshot; there is no conflict detection. So two
+//! concurrent transactions may write the same key, and the last commit wins: [`Rules::first_committer_wins`] is off. It
+//! is for transactions that will detect conflicts. Serialisable transactions will be checked by the black box, which
+//! only needs the name of the model.
 
 use std::fmt;
 
@@ -25,32 +28,32 @@ use super::log::{
 use super::name;
 use crate::report::ENOUGH;
 
-/// What a history may not do.
+/// A violation of isolation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anomaly {
     /// A read saw an older version than the newest one at its point.
     StaleRead,
-    /// A read saw what was committed after its point.
+    /// A read saw a version that was committed after its point.
     FutureRead,
-    /// A read saw what was never committed.
+    /// A read saw a version that was never committed.
     AbortedRead,
-    /// A read saw what nobody wrote.
+    /// A read saw a key or a value that no write used.
     StrangeRead,
-    /// A look saw one part of a batch and not another, or stands inside of one.
+    /// A look saw one part of a batch and not another, or its point lies inside a batch.
     HalfBatch,
     /// An operand is missing although later ones are there.
     LostMerge,
     /// An operand is there twice.
     DoubledMerge,
-    /// Operands are there in another order than they were committed in.
+    /// Operands are not in the order of their commits.
     MixedMerges,
-    /// A scan saw a key that is not there, or passed over one that is.
+    /// A scan saw a key that did not exist, or missed one that did.
     Phantom,
-    /// A snapshot stands before what was acknowledged, or shown, before it was taken.
+    /// The seqno of a snapshot is below one that was acknowledged or seen before it was taken.
     StaleSnapshot,
-    /// A snapshot stands above everything that was committed.
+    /// The seqno of a snapshot is above all commits.
     FutureSnapshot,
-    /// A commit stands before what was acknowledged, or shown, before it was asked for.
+    /// The seqno of a commit is not above one that was acknowledged or seen before it was submitted.
     EarlyCommit,
     /// Two commits have the same seqno.
     SharedSeqno,
@@ -58,25 +61,25 @@ pub enum Anomaly {
     LostSeqno,
     /// Two overlapping transactions wrote the same key. Legal while the last commit wins.
     LostUpdate,
-    /// A call failed although nothing was broken.
+    /// A call failed although there was no fault.
     Failed,
 }
 
-/// The rules that depend on what transactions promise.
+/// The rules that depend on the guarantees of transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Of two overlapping transactions that write the same key, only one may commit.
     pub first_committer_wins: bool,
 }
 
-/// An anomaly and what shows it.
+/// An anomaly and its evidence.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Which one.
+    /// The kind of anomaly.
     pub anomaly: Anomaly,
-    /// Where, in a line.
+    /// One line that describes where it occurred.
     pub what: String,
-    /// The transactions around it, one a line.
+    /// The transactions around it, one per line.
     pub history: Vec<String>,
 }
 
@@ -101,7 +104,7 @@ impl Cell {
     }
 }
 
-/// A key that was seen otherwise than it is.
+/// A key whose value in a look differs from the model.
 pub(super) struct Difference {
     pub space: Space,
     pub key: u32,
@@ -111,25 +114,26 @@ pub(super) struct Difference {
     pub seen: Option<Vec<u64>>,
 }
 
-/// A look, in one of the logs.
+/// A look, with the log that it is in.
 type Place<'a> = (&'a Log, &'a Look);
-/// One that does not hold yet, and a key that was wrong when it was last tried.
+/// A look that does not hold yet, and a key that differed when it was last tried.
 type Open<'a> = (Place<'a>, Difference);
 
-/// The state of all keyspaces after the commits so far, and what was wrong on the way.
+/// The state of all keyspaces after the commits so far, and the anomalies found so far.
 pub struct Checker {
     rules: Rules,
     model: Vec<Vec<Cell>>,
     /// Everything up to this seqno was replayed.
     at: u64,
-    /// Keyspaces whose creation has not been met in the order of seqnos yet.
+    /// Creations that no missing seqno has been assigned to yet.
     creations: Vec<Creation>,
-    /// What was wrong, at most [`ENOUGH`].
+    /// The anomalies, at most [`ENOUGH`].
     pub findings: Vec<Finding>,
 }
 
 impl Checker {
-    /// Empty keyspaces of `keys` keys each, whose creation took the seqnos up to `at`; nothing was committed yet.
+    /// A checker of empty keyspaces of `keys` keys each. Their creation used the seqnos up to `at`; nothing was
+    /// committed yet.
     pub fn new(keys: u32, rules: Rules, at: u64) -> Checker {
         let model = vec![vec![Cell::default(); keys as usize]; SPACES];
         Checker { rules, model, at, creations: Vec::new(), findings: Vec::new() }
@@ -140,7 +144,7 @@ impl Checker {
         self.at
     }
 
-    /// Goes on with a window: everything that happened between two moments at which nothing was under way.
+    /// Checks the next window: all operations between two moments at which none was in progress.
     pub fn window(&mut self, logs: &[Log]) {
         for log in logs {
             log.errors.iter().for_each(|error| self.find(Anomaly::Failed, error.clone(), Vec::new));
@@ -163,7 +167,7 @@ impl Checker {
             while let Some((log, look)) = looks.next_if(|(_, look)| look.lo < last) {
                 self.pass_creations(look.lo);
                 if self.at < look.lo && look.lo == look.hi {
-                    let what = format!("{} looked at {}, inside a batch", name::look(look), look.lo);
+                    let what = format!("{} read at {}, inside a batch", name::look(look), look.lo);
                     self.find(Anomaly::HalfBatch, what, || name::around(logs, look.lo));
                 }
                 self.judge(logs, (log, look), last, &mut open);
@@ -176,7 +180,7 @@ impl Checker {
         for (log, look) in looks {
             self.pass_creations(look.lo);
             if look.lo > self.at {
-                let what = format!("{} looked at {}, {} is the last commit", name::look(look), look.lo, self.at);
+                let what = format!("{} read at {}, but the last commit is {}", name::look(look), look.lo, self.at);
                 self.find(Anomaly::FutureSnapshot, what, Vec::new);
             }
             self.judge(logs, (log, look), u64::MAX, &mut open);
@@ -185,12 +189,14 @@ impl Checker {
         self.pass_creations(u64::MAX);
         for creation in std::mem::take(&mut self.creations) {
             let Creation { floor, shown } = creation;
-            let what = format!("a keyspace was created after {floor}, shown at {shown}, and no seqno is left for it");
+            let what = format!(
+                "a keyspace was created after {floor} and seen at {shown}, but no seqno is left for its creation"
+            );
             self.find(Anomaly::SharedSeqno, what, Vec::new);
         }
     }
 
-    /// Moves over the seqnos up to `to` that creations took.
+    /// Skips the seqnos up to `to` that creations used.
     fn pass_creations(&mut self, to: u64) {
         while self.at < to {
             let next = self.at + 1;
@@ -200,7 +206,7 @@ impl Checker {
         }
     }
 
-    /// Applies a commit, after looking at where it stands.
+    /// Checks the seqnos of a commit, then applies it.
     fn replay(&mut self, logs: &[Log], last: u64, log: &Log, commit: &Commit) {
         let writes = log.writes_of(commit);
         let count = writes.iter().filter(|write| write.counts()).count() as u64;
@@ -208,11 +214,13 @@ impl Checker {
         self.pass_creations(first - 1);
         if first != self.at + 1 {
             let anomaly = if first <= self.at { Anomaly::SharedSeqno } else { Anomaly::LostSeqno };
-            let what = format!("{} has {first} to {last}, {} came before", name::commit(commit), self.at);
+            let what =
+                format!("{} has {first} to {last}, the commit before it ends at {}", name::commit(commit), self.at);
             self.find(anomaly, what, || name::around(logs, last));
         }
         if first <= commit.floor {
-            let what = format!("{} has {first} to {last}, {} was there before", name::commit(commit), commit.floor);
+            let what =
+                format!("{} has {first} to {last}, but {} was visible before", name::commit(commit), commit.floor);
             self.find(Anomaly::EarlyCommit, what, || name::around(logs, last));
         }
         for write in writes {
@@ -220,7 +228,7 @@ impl Checker {
                 let since = self.cells(write).map(|cell| cell.changed).max().unwrap_or(0);
                 if since > commit.begin && since < first {
                     let what = format!(
-                        "{} began at {} and wrote {}/{}, which {since} had changed",
+                        "{} began at {} and wrote {}/{}, which was changed at {since}",
                         name::commit(commit),
                         commit.begin,
                         NAMES[write.space as usize],
@@ -265,11 +273,11 @@ impl Checker {
         }
     }
 
-    /// Holds a look against the model as it is; `next` is where the next commit ends.
+    /// Compares a look with the current model. `next`: the last seqno of the next commit.
     fn judge<'a>(&mut self, logs: &[Log], place: Place<'a>, next: u64, open: &mut Vec<Open<'a>>) {
         let (log, look) = place;
         if look.lo < look.floor {
-            let what = format!("{} looked at {}, {} was there before", name::look(look), look.lo, look.floor);
+            let what = format!("{} read at {}, but {} was visible before", name::look(look), look.lo, look.floor);
             self.find(Anomaly::StaleSnapshot, what, || name::around(logs, look.lo));
         }
         if let Some(difference) = self.difference(log, look) {
@@ -281,7 +289,8 @@ impl Checker {
         }
     }
 
-    /// An open look that does not hold yet. The key that was wrong is asked first: mostly it still is.
+    /// Tries an open look again; returns it if it still does not hold. Checks the key that differed first, because
+    /// mostly it still differs.
     fn retry<'a>(&self, (place, wrong): Open<'a>) -> Option<Open<'a>> {
         let cell = self.model[wrong.space as usize].get(wrong.key as usize);
         if cell.and_then(Cell::seen) != wrong.seen.as_deref() {
@@ -290,14 +299,14 @@ impl Checker {
         self.difference(place.0, place.1).map(|difference| (place, difference))
     }
 
-    /// Names what a look that never held has seen.
+    /// Reports a look that held at no possible point.
     fn convict(&mut self, logs: &[Log], (log, look): Place<'_>) {
-        let difference = self.difference(log, look).expect("a look that holds is not convicted");
+        let difference = self.difference(log, look).expect("a look that holds is not reported");
         let anomaly = name::anomaly(logs, log, look, &difference);
         let show =
             |items: &Option<Vec<u64>>| items.as_deref().map_or("nothing".into(), |i| name::items(difference.space, i));
         let what = format!(
-            "{} looked at {}{}: {}/{} was {}, it saw {}",
+            "{} read at {}{}: {}/{} was {}, it saw {}",
             name::look(look),
             look.lo,
             if look.hi > look.lo { format!(" to {}", look.hi) } else { String::new() },
@@ -309,7 +318,7 @@ impl Checker {
         self.find(anomaly, what, || name::about(logs, look, &difference));
     }
 
-    /// The first key that a look saw otherwise than the model has it.
+    /// The first key whose value in a look differs from the model.
     fn difference(&self, log: &Log, look: &Look) -> Option<Difference> {
         log.reads[look.reads.range()].iter().find_map(|read| match read.domain {
             Domain::Keys(keys) => self.compare(log, read, log.keys[keys.range()].iter().copied(), false),
@@ -331,7 +340,7 @@ impl Checker {
                 return differs(key, expected, seen);
             }
         }
-        // Out of order, out of the domain, or no key of ours.
+        // The remaining entry is out of order, outside the domain, or of an unknown key.
         entries.next().and_then(|entry| differs(entry.key, None, Some(log.items_of(entry))))
     }
 

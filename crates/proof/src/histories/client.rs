@@ -1,7 +1,8 @@
-//! A client: a thread that runs seeded transactions and notes them down.
+//! A client: a thread that runs seeded transactions and records them.
 //!
-//! A transaction takes a snapshot, reads some keys and ranges in some keyspaces, then commits a batch; some only read, some
-//! read without a snapshot, some go back to a snapshot that was kept, and some batches are dropped or refused.
+//! A transaction takes a snapshot, reads some keys and ranges in some keyspaces, then commits a batch. Some only read,
+//! some read without a snapshot, some also read at an older snapshot that was kept, and some batches are dropped or
+//! refused.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,32 +15,32 @@ use super::log::{
 use super::world::World;
 use crate::script::Rng;
 
-/// Snapshots that a client keeps.
+/// The most snapshots that a client keeps.
 const HELD: usize = 3;
-/// One in so many for the canaries that do something wrong now and then.
+/// Canaries that lie only sometimes do so in one of 1,000 cases.
 const SELDOM: u64 = 1000;
 
-/// What a lying client does. A checker that does not catch all of them is blind.
+/// The lie of a client. The checker must detect each of them. The rates are those of a white box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
     /// Takes the snapshot after the reads.
     LateSnapshot,
-    /// Shows a kept snapshot as a new one.
+    /// Uses a kept snapshot and records it as a new one.
     OldSnapshot,
-    /// Shows, once in a thousand reads, what the key held when it was read before.
+    /// In one of 1,000 values read, records what the key held when it was last read.
     OldValue,
-    /// Leaves, once in a thousand batches, an operation out.
+    /// In one of 1,000 batches, leaves out an operation.
     HalfBatch,
-    /// Merges, once in a thousand batches, an operand twice.
+    /// In one of 1,000 batches, merges an operand twice.
     DoubledMerge,
-    /// Commits, once in a thousand, what it says was dropped.
+    /// In about one of 100 batches, commits a batch that it records as dropped.
     CommittedAnyway,
-    /// Passes, once in a thousand scans, over a key.
+    /// In one of 1,000 scans, does not record a key.
     BlindScan,
 }
 
 impl Canary {
-    /// All of them.
+    /// All canaries.
     pub const ALL: [Canary; 7] = [
         Canary::LateSnapshot,
         Canary::OldSnapshot,
@@ -51,7 +52,7 @@ impl Canary {
     ];
 }
 
-/// A keyspace now, or at a snapshot.
+/// A keyspace at its newest state, or at a snapshot.
 enum View {
     Now(Keyspace),
     At(KeyspaceAt),
@@ -87,7 +88,7 @@ impl View {
     }
 }
 
-/// What reads of one look saw last, by keyspace and key: for [`Canary::OldValue`].
+/// The items that the last read of each key saw, by keyspace and key: for [`Canary::OldValue`].
 type Memory = HashMap<(Space, u32), Vec<u64>>;
 
 /// A client.
@@ -98,18 +99,18 @@ pub(super) struct Client<'a> {
     thread: u64,
     number: u64,
     held: VecDeque<Snapshot>,
-    /// The keyspace that comes and goes, if this is the client that owns it; whether nothing was written to it since.
+    /// The keyspace that is dropped and created again, if this client owns it; true if nothing was written to it yet.
     pub temp: Option<(Keyspace, bool)>,
     canary: Option<Canary>,
     memory: Memory,
-    /// What a read has seen: keys, where their items stand, and these.
+    /// What a read has seen: keys, each with the range of its items in `items`.
     seen: Vec<(u32, usize, usize)>,
     items: Vec<u64>,
     value: Vec<u8>,
 }
 
 impl<'a> Client<'a> {
-    /// The client of a thread; its transactions are numbered from `number` on.
+    /// The client of a thread. The number of its first transaction is `number + 1`.
     pub fn new(world: &'a World, thread: u64, number: u64, canary: Option<Canary>) -> Client<'a> {
         Client {
             world,
@@ -137,7 +138,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Lets go of the snapshots that were kept.
+    /// Releases the kept snapshots.
     pub fn forget(&mut self) {
         self.held.clear();
     }
@@ -168,7 +169,7 @@ impl<'a> Client<'a> {
         if roll >= 20 { self.commit(txn, begin) } else { Ok(()) }
     }
 
-    // ---- looking ----
+    // ---- reading ----
 
     fn look_at_snapshot(&mut self, txn: u64) -> Result<u64> {
         if self.canary == Some(Canary::LateSnapshot) {
@@ -204,7 +205,7 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Reads what is newest: one read, which stands somewhere between what was there before and what is there after.
+    /// One read of the newest state. Its point lies somewhere between the newest seqnos before and after it.
     fn look_now(&mut self, txn: u64) -> Result<()> {
         let from = self.log.reads.len();
         let floor = self.world.clock.now();
@@ -225,7 +226,7 @@ impl<'a> Client<'a> {
         Ok(seqno)
     }
 
-    /// A keyspace, at random; mostly the own one, for who owns one.
+    /// Draws a keyspace; mostly the temporary one, if this client owns it.
     fn space(&mut self) -> (Space, Keyspace) {
         let own = self.rng.chance(60);
         match &self.temp {
@@ -237,7 +238,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A key, at random; half of the time one of a few.
+    /// Draws a key; half of the time from the first sixteenth of the keys.
     fn key(&mut self) -> u32 {
         let keys = u64::from(self.world.plan.keys);
         let few = if self.rng.chance(50) { keys / 16 } else { keys };
@@ -296,7 +297,7 @@ impl<'a> Client<'a> {
         (from, to.min(self.world.plan.keys))
     }
 
-    /// A scan from one end that may stop early: what it asked ends where it stopped.
+    /// A scan from one end that may stop early. Its domain ends where it stopped.
     fn scan(&mut self, space: Space, view: &View, reverse: bool) -> Result<Domain> {
         let (from, to) = self.span(2 * FAMILY);
         let limit = 1 + self.rng.below(24) as usize;
@@ -319,7 +320,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// A scan to the end, from either end in turn as the dice fall.
+    /// A complete scan, which takes each item from a random end.
     fn both_ends(&mut self, space: Space, mut range: Range) -> Result<()> {
         let bits = self.rng.next_u64();
         let mut back = Vec::new();
@@ -374,9 +375,9 @@ impl<'a> Client<'a> {
         if fate < 3 && self.temp.is_none() {
             let anyway = self.canary == Some(Canary::CommittedAnyway) && fate == 0;
             if fate == 2 {
-                // A keyspace without an operator takes no merges, and the batch is refused as a whole.
+                // A keyspace without an operator refuses merges, so the whole batch is refused.
                 batch.merge(&self.world.spaces[ROWS as usize], key(0), [0; 8]);
-                assert!(batch.commit(Durability::Buffered).is_err(), "a merge without an operator");
+                assert!(batch.commit(Durability::Buffered).is_err(), "a merge without an operator was accepted");
             } else if anyway {
                 batch.commit(Durability::Buffered)?;
             }
@@ -394,7 +395,8 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// A write, at random. Lists and counters are mostly merged, and cut short before they grow long.
+    /// Draws a write. Lists and counters are mostly merged; sometimes a put, a delete or a range delete keeps lists
+    /// short.
     fn write(&mut self, version: u64) -> Write {
         let (space, _) = self.space_to_write();
         let key = self.key();
@@ -431,11 +433,11 @@ impl<'a> Client<'a> {
             Action::Merge => batch.merge(keyspace, key(write.key), operand(write.space, write.version)),
             Action::Delete => batch.delete(keyspace, key(write.key)),
             Action::DeleteRange(to) => batch.delete_range(keyspace, key(write.key)..key(to)),
-            Action::Recreate => unreachable!("no operation of a batch"),
+            Action::Recreate => unreachable!("not an operation of a batch"),
         }
     }
 
-    /// Adds what the notes do not say, for the canaries that write something else.
+    /// For canaries that write something else than they record: adds such an operation to the batch.
     fn lie(&mut self, batch: &mut Batch) {
         let seldom = |rng: &mut Rng| rng.below(SELDOM) == 0;
         let (space, key) = match self.canary {
@@ -445,7 +447,7 @@ impl<'a> Client<'a> {
         };
         let version = (1 << 62) + self.number;
         let (kept, lost) = match self.canary {
-            // The batch holds a range delete of nothing in the place of a put.
+            // The batch gets a range delete that covers no key, instead of the recorded put.
             Some(Canary::HalfBatch) => (Action::DeleteRange(key), Action::Put),
             _ => (Action::Merge, Action::Merge),
         };

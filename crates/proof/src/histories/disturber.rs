@@ -1,7 +1,8 @@
-//! The thread beside the clients: checkpoints, compactions, syncs, a keyspace that comes and goes, copies and crashes.
+//! The disturber: a thread concurrent with the clients that runs checkpoints, compactions, syncs, backups and crashes,
+//! and that drops and creates a keyspace.
 //!
-//! A copy, and what recovery makes of a crash, is a look like any other: all of it must hold at one point between what was
-//! promised before and what was there after.
+//! A backup, and a store recovered from a crash image, is recorded as a look like any other: its contents must match
+//! one point between the seqno that was guaranteed before and the newest seqno after.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -14,10 +15,10 @@ use super::client::Client;
 use super::log::{Creation, Log, NAMES, TEMP, key};
 use super::world::{World, options, read_whole};
 
-/// Images of one window.
+/// Crash images of one window.
 const IMAGES: usize = 12;
 
-/// Disturbs until `done`; its transactions are those of `thread`.
+/// Runs the disturber until `done`. Its transactions are numbered as those of `thread`.
 pub(super) fn disturb(world: &World, thread: u64, number: u64, done: &AtomicBool) -> Log {
     let temp = world.store.open_keyspace(NAMES[TEMP as usize]).expect("an open store");
     let mut client = Client::new(world, thread, number, None);
@@ -60,7 +61,7 @@ impl Disturber<'_> {
             _ => {
                 let key = key(self.client.rng.below(self.world.plan.keys.into()) as u32);
                 if let Some(answer) = self.world.ask_orphan(&key) {
-                    self.client.log.errors.push(format!("a handle of a store that was closed answers: {answer}"));
+                    self.client.log.errors.push(format!("a handle of a closed store returned: {answer}"));
                 }
                 self.client.run(20);
                 Ok(())
@@ -68,7 +69,7 @@ impl Disturber<'_> {
         }
     }
 
-    /// Everything that was there before `work` is this durable after it.
+    /// Runs `work` and records that all commits visible before it are durable afterwards, to the given degree.
     fn make_durable(&self, durability: Durability, work: impl FnOnce() -> Result<()>) -> Result<()> {
         let before = self.world.clock.now();
         work()?;
@@ -76,7 +77,7 @@ impl Disturber<'_> {
         Ok(())
     }
 
-    /// Drops the keyspace that comes and goes, or creates it and writes to it.
+    /// Drops the temporary keyspace, or creates it and writes to it.
     fn toggle(&mut self) -> Result<()> {
         let name = NAMES[TEMP as usize];
         self.client.forget();
@@ -89,12 +90,12 @@ impl Disturber<'_> {
         while self.client.temp.as_ref().is_some_and(|(_, fresh)| *fresh) && self.client.log.errors.is_empty() {
             self.client.transaction();
         }
-        // A snapshot from before belongs to the keyspace that is gone.
+        // Older snapshots refer to the previous keyspace of that name.
         self.client.forget();
         Ok(())
     }
 
-    /// Copies the store while it is written to, and looks at the copy.
+    /// Backs up the store while clients write to it, and reads the copy.
     fn copy(&mut self) -> Result<()> {
         self.copies -= 1;
         let device = MemDevice::new();
@@ -109,7 +110,7 @@ impl Disturber<'_> {
         Ok(())
     }
 
-    /// Kills the process, or cuts the power, on an image; recovers, and looks.
+    /// Takes the image of a kill or of a power cut, recovers a store from it, and reads that.
     fn crash(&mut self) -> Result<()> {
         self.images -= 1;
         let Some(sim) = &self.world.sim else { return Ok(()) };
@@ -123,7 +124,7 @@ impl Disturber<'_> {
         } else {
             sim.image()
         };
-        // Whoever was in the middle of a commit has left the sequencer after this.
+        // After this, every commit that was in progress when the image was taken has its seqno and is visible.
         self.world.store.persist(Durability::Synced)?;
         let hi = self.world.visible();
         let recovered = World::builder(&self.world.plan, SimDevice::from_image(&image, self.world.plan.seed)).open()?;

@@ -1,5 +1,5 @@
-//! A device in memory on which time runs a hundred times as fast: scans give their world up every 20 ms and seek to where they
-//! were in a newer one, which otherwise takes seconds. Faster still, and they would do little else.
+//! A device in memory whose clock runs 100 times as fast. A scan then moves to a newer view every 20 ms, which
+//! otherwise takes seconds. With a faster clock, scans would do little else.
 
 use std::io;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, MemDevice, OpenHow};
 
-/// How much faster.
+/// Speed of the clock relative to real time.
 const HASTE: u32 = 100;
 
 /// The device.

@@ -1,20 +1,23 @@
-//! What one thread of a history notes down: what it looked at and what it committed, in a few flat vectors.
+//! The record of one thread of a history: its reads and its commits, in a few flat vectors.
 //!
 //! ```text
-//!  Look ──▶ Read ──▶ Entry ──▶ items          what was seen, all of it at one point between `lo` and `hi`
-//!             └─────▶ domain: keys or a span   what was asked: a key in it without an entry was seen absent
-//!  Commit ─▶ Write                             what was written, and at which seqno the last of it stands
+//!  Look ──▶ Read ──▶ Entry ──▶ items           what was read, all of it at one point between `lo` and `hi`
+//!             └─────▶ domain: keys or a span   what was requested: a key in it without an entry was absent
+//!  Commit ─▶ Write                             what was written, and the seqno of the last operation
 //! ```
 //!
-//! Keys are numbers, and so is all that is seen: every write has a [`version`] of its own, and the bytes of a value follow
-//! from it. A value is thus a list of *items*: of a plain key the version of its last put; of a list the versions of its base
-//! and of every operand since; of a sum one number, to which every operand has added the [`mix`] of its version.
+//! A *look* is a group of reads that must all hold at one point in the order of commits.
+//!
+//! Keys and values are recorded as numbers. Every write has a unique [`version`], which determines the bytes of its
+//! value. A value is a list of *items*. A plain value has one item, the version of its last put. A list has the
+//! versions of its base and of every operand since. A sum has one number, the wrapping sum of the [`mix`] of all its
+//! versions.
 
 use std::ops::Range;
 
 use crate::script::Rng;
 
-/// Where a number of keyspaces stand.
+/// The number of a keyspace.
 pub type Space = u8;
 /// Plain values, some of them large.
 pub const ROWS: Space = 0;
@@ -24,34 +27,35 @@ pub const LISTS: Space = 1;
 pub const SUMS: Space = 2;
 /// Plain values in a keyspace that is dropped and created again by the one thread that uses it.
 pub const TEMP: Space = 3;
-/// How many there are.
+/// Number of keyspaces.
 pub const SPACES: usize = 4;
-/// Their names.
+/// Names of the keyspaces.
 pub const NAMES: [&str; SPACES] = ["rows", "lists", "sums", "temp"];
 
-/// An item that no write has made: bytes that are not a value.
+/// The item of bytes that are not a value of this keyspace.
 pub const BROKEN: u64 = u64::MAX;
-/// A key that no write has made.
+/// The number of a key that no write uses.
 pub const STRANGER: u32 = u32::MAX;
-/// Keys that share a prefix.
+/// Number of keys that share a prefix.
 pub const FAMILY: u32 = 16;
-/// Rows above this are stored apart.
+/// Rows of more bytes are stored as blobs.
 pub const BLOB_THRESHOLD: usize = 256;
 
-/// Bits of a version for the place in the transaction, and of a transaction for its number in its thread.
+/// Bits of a version for the operation's position in its transaction.
 const OP_BITS: u32 = 6;
+/// Bits of a transaction's id for its number in its thread.
 const NUMBER_BITS: u32 = 48;
 
-/// The transaction of a thread.
+/// The id of the `number`th transaction of a thread.
 pub fn txn(thread: u64, number: u64) -> u64 {
     assert!(number < 1 << NUMBER_BITS, "a thread has run out of transactions");
-    // Nothing has the version 0.
+    // `thread + 1`, so that version 0 is never used.
     (thread + 1) << NUMBER_BITS | number
 }
 
-/// The version that an operation of a transaction writes: nobody else's.
+/// The version that an operation of a transaction writes; unique.
 pub fn version(txn: u64, op: usize) -> u64 {
-    assert!(op < 1 << OP_BITS, "a batch is larger than versions can tell");
+    assert!(op < 1 << OP_BITS, "a batch has more operations than a version can number");
     txn << OP_BITS | op as u64
 }
 
@@ -60,17 +64,17 @@ pub fn txn_of(version: u64) -> u64 {
     version >> OP_BITS
 }
 
-/// A version or a transaction, in words.
+/// Formats a transaction.
 pub fn name_txn(txn: u64) -> String {
     format!("T{}.{}", (txn >> NUMBER_BITS).wrapping_sub(1), txn & ((1 << NUMBER_BITS) - 1))
 }
 
-/// A number that follows from a version and looks like any other.
+/// A hash of a version.
 pub fn mix(version: u64) -> u64 {
     Rng(version).next_u64()
 }
 
-/// The bytes of a key: those of a family share two of three.
+/// The bytes of a key. The keys of a family share the first two of three bytes.
 pub fn key(number: u32) -> [u8; 3] {
     let family = u16::try_from(number / FAMILY).expect("few keys").to_be_bytes();
     [family[0], family[1], (number % FAMILY) as u8]
@@ -102,14 +106,14 @@ pub fn operand(space: Space, version: u64) -> [u8; 8] {
     if space == SUMS { mix(version).to_le_bytes() } else { version.to_le_bytes() }
 }
 
-/// What follows the version in a row.
+/// The bytes after the version in a row's value.
 fn padding(version: u64) -> impl Iterator<Item = u8> {
     let bits = mix(version);
     let len = if bits.is_multiple_of(64) { BLOB_THRESHOLD as u64 + bits / 64 % 2_000 } else { bits / 64 % 96 };
     (0..len).map(move |i| bits.rotate_left((i % 61) as u32) as u8)
 }
 
-/// Reads a value back into items.
+/// Decodes a value into items.
 pub fn decode(space: Space, value: &[u8], items: &mut Vec<u64>) {
     let (words, rest) = value.as_chunks::<8>();
     match space {
@@ -128,7 +132,7 @@ pub fn decode(space: Space, value: &[u8], items: &mut Vec<u64>) {
     }
 }
 
-/// A part of one of the vectors.
+/// A range of positions in one of the vectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     from: u32,
@@ -136,24 +140,24 @@ pub struct Part {
 }
 
 impl Part {
-    /// From a length that a vector had to the one that it has.
+    /// The positions from `from` up to, but not including, `to`.
     pub fn new(from: usize, to: usize) -> Part {
         let narrow = |at: usize| u32::try_from(at).expect("a window is short");
         Part { from: narrow(from), to: narrow(to) }
     }
 
-    /// As positions.
+    /// The positions.
     pub fn range(self) -> Range<usize> {
         self.from as usize..self.to as usize
     }
 }
 
-/// What a read asked for.
+/// The keys that a read requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Domain {
-    /// Some keys, one by one, in this order.
+    /// These keys, in this order.
     Keys(Part),
-    /// Every key from the first to before the second. A scan that was left early has asked up to where it came.
+    /// Every key from the first to before the second. The domain of a scan that stopped early ends where it stopped.
     Span(u32, u32),
 }
 
@@ -162,7 +166,7 @@ pub enum Domain {
 pub struct Entry {
     /// The key.
     pub key: u32,
-    /// What it held.
+    /// The items of its value.
     pub items: Part,
 }
 
@@ -171,52 +175,54 @@ pub struct Entry {
 pub struct Read {
     /// The keyspace.
     pub space: Space,
-    /// What was asked for.
+    /// The requested keys.
     pub domain: Domain,
-    /// What had a value, in the order of the domain.
+    /// The keys that had a value, in the order of the domain.
     pub entries: Part,
 }
 
-/// Reads that must all hold at one and the same point.
+/// Reads that must all hold at the same point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Who looked.
+    /// The transaction.
     pub txn: u64,
-    /// What was acknowledged, or shown to anybody, before the look began. The point must not lie before it.
+    /// The newest seqno that any thread had seen or had acknowledged before the look began. The point must not be below
+    /// it.
     pub floor: u64,
-    /// The point is this seqno of a snapshot, or one from here
+    /// The lowest possible point. For a snapshot, `lo` and `hi` are both its seqno.
     pub lo: u64,
-    /// to here: of reads without a snapshot, and of images.
+    /// The highest possible point, for reads without a snapshot and for recovered images.
     pub hi: u64,
     /// The reads.
     pub reads: Part,
 }
 
-/// What became of a commit.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was acknowledged; its operations have the seqnos up to this one.
+    /// It was acknowledged; this is the seqno of its last operation.
     At(u64),
-    /// It was refused or never asked for: nobody may see it.
+    /// It was refused or never submitted: no read may see it.
     Refused,
 }
 
 /// A batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
-    /// Whose it was.
+    /// The transaction.
     pub txn: u64,
-    /// What was acknowledged, or shown to anybody, before it was asked for. Its seqnos must lie above.
+    /// The newest seqno that any thread had seen or had acknowledged before the commit was submitted. Its seqnos must
+    /// be above.
     pub floor: u64,
-    /// The snapshot that its transaction read at.
+    /// The seqno of the snapshot that the transaction read at.
     pub begin: u64,
-    /// What became of it.
+    /// The result.
     pub outcome: Outcome,
-    /// What it wrote.
+    /// Its writes.
     pub writes: Part,
 }
 
-/// What a write does.
+/// The kind of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Sets a key.
@@ -231,12 +237,12 @@ pub enum Action {
     Recreate,
 }
 
-/// The creation of a keyspace. It takes one seqno; the store does not tell the caller which one.
+/// The creation of a keyspace. It uses one seqno; the store does not report which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creation {
-    /// What was acknowledged, or shown to anybody, before it was asked for. Its seqno lies above.
+    /// The newest seqno that any thread had seen or had acknowledged before the creation. Its seqno is above.
     pub floor: u64,
-    /// A snapshot that was taken after it. Its seqno is this one or lies below.
+    /// The seqno of a snapshot taken after the creation. Its seqno is not above this.
     pub shown: u64,
 }
 
@@ -249,12 +255,12 @@ pub struct Write {
     pub action: Action,
     /// The key, or the first one of a range.
     pub key: u32,
-    /// What it leaves.
+    /// The version that it writes.
     pub version: u64,
 }
 
 impl Write {
-    /// Whether it takes a seqno.
+    /// Whether it uses a seqno.
     pub fn counts(&self) -> bool {
         self.action != Action::Recreate
     }
@@ -270,18 +276,18 @@ impl Write {
     }
 }
 
-/// The notes of one thread.
+/// The record of one thread.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// What it looked at, in any order.
+    /// The looks, in any order.
     pub looks: Vec<Look>,
-    /// What it committed, in its order.
+    /// The commits, in the order in which the thread made them.
     pub commits: Vec<Commit>,
-    /// The keyspaces it created, in its order.
+    /// The created keyspaces, in the order in which the thread created them.
     pub creations: Vec<Creation>,
     /// The reads of all looks.
     pub reads: Vec<Read>,
-    /// The keys of all reads of some keys.
+    /// The keys of all domains of the kind [`Domain::Keys`].
     pub keys: Vec<u32>,
     /// The entries of all reads.
     pub entries: Vec<Entry>,
@@ -289,16 +295,16 @@ pub struct Log {
     pub items: Vec<u64>,
     /// The writes of all commits.
     pub writes: Vec<Write>,
-    /// How many copies of the store were looked at,
+    /// Number of backups that were read.
     pub copies: u64,
-    /// and how many stores recovered from a crash.
+    /// Number of stores recovered from a crash image that were read.
     pub crashes: u64,
-    /// Calls that failed although nothing was broken.
+    /// Calls that failed although there was no fault.
     pub errors: Vec<String>,
 }
 
 impl Log {
-    /// Notes a read; `entries` is what was seen, in order, as keys and items.
+    /// Records a read; `seen` holds the keys with values, in order, with their items.
     pub fn read<'a>(&mut self, space: Space, domain: Domain, seen: impl IntoIterator<Item = (u32, &'a [u64])>) {
         let from = self.entries.len();
         for (key, items) in seen {
@@ -309,7 +315,7 @@ impl Log {
         self.reads.push(Read { space, domain, entries: Part::new(from, self.entries.len()) });
     }
 
-    /// Notes a read of one key.
+    /// Records a read of one key.
     pub fn get(&mut self, space: Space, key: u32, items: Option<&[u64]>) {
         let start = self.keys.len();
         self.keys.push(key);
@@ -317,12 +323,12 @@ impl Log {
         self.read(space, domain, items.map(|items| (key, items)));
     }
 
-    /// Notes a look at the reads from the `from`th on.
+    /// Records a look that consists of the reads from position `from` on.
     pub fn look(&mut self, txn: u64, floor: u64, (lo, hi): (u64, u64), from: usize) {
         self.looks.push(Look { txn, floor, lo, hi, reads: Part::new(from, self.reads.len()) });
     }
 
-    /// Notes a commit of the writes from the `from`th on.
+    /// Records a commit of the writes from position `from` on.
     pub fn commit(&mut self, txn: u64, floor: u64, begin: u64, outcome: Outcome, from: usize) {
         let writes = Part::new(from, self.writes.len());
         self.commits.push(Commit { txn, floor, begin, outcome, writes });

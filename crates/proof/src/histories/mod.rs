@@ -1,5 +1,5 @@
 //! Isolation: histories of many threads, recorded with seqnos and replayed (*white box*), and histories of clients with
-//! crashes and faults, judged by what clients can see alone (*black box*).
+//! crashes and faults, judged only by what the clients observe (*black box*).
 //!
 //! ```text
 //!  seed ─▶ Plan ─▶ clients ┐                                    commits by seqno ─▶ model ─┐
@@ -10,18 +10,19 @@
 //! | seeds, of 8 | box | store |
 //! | --- | --- | --- |
 //! | 0 to 3 | white | in memory, 2 to 4 clients, 1 to 4 workers |
-//! | 4 | white | as these, on a clock so fast that scans change worlds all the time |
+//! | 4 | white | the same, on a clock so fast that scans move to a newer view all the time |
 //! | 5 | white | in a directory |
-//! | 6 | white | on a simulator, the clients do the work; killed and cut off from power while they run |
-//! | 7 | black | on a simulator, with faults and crashes, clients in turn |
+//! | 6 | white | simulated device without workers: client threads do the background work; images of kills and power cuts are recovered meanwhile |
+//! | 7 | black | simulated device, with faults and crashes; clients take turns on one thread |
 //!
-//! A *transaction* is an atomic batch after reads at a snapshot; there is no detection of conflicts yet, so writers that overlap
-//! may share keys and the last commit wins ([`check::Rules`]).
+//! A *transaction* is an atomic batch after reads at a snapshot. There is no conflict detection yet, so concurrent
+//! writers may write the same keys, and the last commit wins ([`check::Rules`]).
 //!
-//! In a white box what is done follows from the seed; how threads meet does not. So a failure may not come again from its seed,
-//! and brings what is needed to understand it: the read, and the commits around it. A black box is deterministic.
+//! In a white box, the seed determines the operations but not how threads interleave. So a failure may not recur with
+//! its seed; its report contains the read and the commits around it. A black box is deterministic.
 //!
-//! The checkers are checked: hand-made histories with each anomaly, and clients that lie ([`Canary`]).
+//! The checkers are tested themselves: with hand-made histories of each anomaly, and with clients that lie
+//! ([`Canary`]).
 
 mod append;
 pub mod check;
@@ -48,7 +49,7 @@ use crate::drive::calmly;
 use crate::indexes;
 use crate::report::{Failure, Tally, Unit};
 
-/// The unit of a seed. Its steps cannot be chosen.
+/// Runs a unit. A choice of steps is ignored.
 pub fn run(unit: &Unit) -> Tally {
     let place = match unit.seed % 8 {
         7 => {
@@ -64,13 +65,13 @@ pub fn run(unit: &Unit) -> Tally {
     run_plan(&Plan::of(unit.seed, place), None)
 }
 
-/// Runs the black box of a seed with clients that lie: [`Canary::LateSnapshot`], [`Canary::CommittedAnyway`] or
-/// [`Canary::BlindScan`].
+/// Runs the black box of a seed with clients that lie. Only [`Canary::LateSnapshot`], [`Canary::CommittedAnyway`] and
+/// [`Canary::BlindScan`] have an effect.
 pub fn run_black_box(seed: u64, canary: Canary) -> Tally {
     append::run(seed, Some(canary))
 }
 
-/// Runs a plan with clients that lie, or do not.
+/// Runs a plan, with clients that lie if `canary` is given.
 pub fn run_plan(plan: &Plan, canary: Option<Canary>) -> Tally {
     let mut tally = Tally::default();
     match calmly(|| record_and_check(plan, canary, &mut tally)) {
@@ -110,12 +111,12 @@ fn record_and_check(plan: &Plan, canary: Option<Canary>, tally: &mut Tally) -> p
     let clean = checker.findings.is_empty();
     tally.failures.extend(checker.findings.into_iter().map(to_failure));
     if clean && !world.store.verify()?.is_clean() {
-        tally.fail(plan.seed, "the store does not verify after it was closed and opened".into());
+        tally.fail(plan.seed, "verify finds damage after the store was closed and opened".into());
     }
     Ok(())
 }
 
-/// One window: all clients and the disturber at once.
+/// Records one window: all clients and the disturber run concurrently.
 fn record(world: &World, window: u64, canary: Option<Canary>) -> Vec<Log> {
     let (done, threads) = (AtomicBool::new(false), world.plan.threads);
     let first = window << 32;
@@ -138,7 +139,7 @@ fn record(world: &World, window: u64, canary: Option<Canary>) -> Vec<Log> {
     })
 }
 
-/// Looks at everything while nothing is under way.
+/// Reads everything while no other operation runs.
 fn control(world: &World, window: u64, round: u64) -> pandodb::Result<Log> {
     let mut log = Log::default();
     let floor = world.clock.now();
@@ -148,7 +149,7 @@ fn control(world: &World, window: u64, round: u64) -> pandodb::Result<Log> {
     Ok(log)
 }
 
-/// Counts what the store did behind the clients since it was opened.
+/// Counts the background work of the store since it was opened.
 fn count_work(tally: &mut Tally, world: &World) -> pandodb::Result<()> {
     let stats = world.store.stats()?;
     tally.count("checkpoints", stats.checkpoints);

@@ -1,5 +1,5 @@
-//! What a broken look is called, and the transactions to show beside it. Only asked once something is wrong, so it searches
-//! the window from end to end.
+//! Classifies a wrong look as an anomaly, and selects the transactions to report with it. Runs only after a failure, so
+//! it simply searches the whole window.
 
 use std::collections::HashMap;
 
@@ -8,32 +8,32 @@ use super::log::{
     Action, BROKEN, Commit, LISTS, Log, Look, NAMES, Outcome, STRANGER, SUMS, Space, Write, mix, name_txn, txn_of,
 };
 
-/// Commits that are shown before and after the place that matters.
+/// Number of commits that are reported before and after the relevant one.
 const BESIDE: usize = 4;
 
-/// A look, in a word.
+/// The name of a look.
 pub(super) fn look(look: &Look) -> String {
     name_txn(look.txn)
 }
 
-/// A commit, in a word.
+/// The name of a commit.
 pub(super) fn commit(commit: &Commit) -> String {
     name_txn(commit.txn)
 }
 
-/// What a key held, in words.
+/// Formats the items of a value.
 pub(super) fn items(space: Space, items: &[u64]) -> String {
     if space == SUMS {
         return format!("the sum {:#x}", items.first().copied().unwrap_or(0));
     }
     let word = |item: &u64| match *item {
-        BROKEN => "bytes that are no value".to_owned(),
+        BROKEN => "bytes that are not a value".to_owned(),
         version => format!("{}:{}", name_txn(txn_of(version)), version & 63),
     };
     format!("[{}]", items.iter().map(word).collect::<Vec<_>>().join(", "))
 }
 
-/// The writes of the window to one key, by version: where they stand, `None` if they were refused.
+/// The writes of the window to one key: version ↦ last seqno of the commit, or `None` if it was refused.
 fn writes_to(logs: &[Log], space: Space, key: u32) -> HashMap<u64, Option<u64>> {
     let mut found = HashMap::new();
     for log in logs {
@@ -49,7 +49,7 @@ fn writes_to(logs: &[Log], space: Space, key: u32) -> HashMap<u64, Option<u64>> 
     found
 }
 
-/// What a difference is called.
+/// The anomaly of a difference.
 pub(super) fn anomaly(logs: &[Log], log: &Log, look: &Look, difference: &Difference) -> Anomaly {
     let Difference { space, key, scanned, expected, seen } = difference;
     if *key == STRANGER || seen.as_ref().is_some_and(|seen| seen.contains(&BROKEN)) {
@@ -70,7 +70,7 @@ pub(super) fn anomaly(logs: &[Log], log: &Log, look: &Look, difference: &Differe
     if *space == LISTS && !expected.is_empty() && expected.first() == seen.first() && !expected.starts_with(seen) {
         return list(expected, seen);
     }
-    // What is missing came in a batch; another part of that batch was seen.
+    // A missing version was written by a batch of which the look saw another part.
     let missing = expected.iter().filter(|version| !seen.contains(version));
     let part_seen = |version: &u64| look_saw(log, look, txn_of(*version), *version);
     if missing.into_iter().any(part_seen) || deleted_by_half(logs, log, look, difference) {
@@ -83,7 +83,7 @@ fn presence(scanned: bool, expected: &[u64], seen: &[u64]) -> Anomaly {
     if scanned && expected.is_empty() != seen.is_empty() { Anomaly::Phantom } else { Anomaly::StaleRead }
 }
 
-/// A list that begins as it should and goes on otherwise.
+/// The anomaly of a list that begins with the right item but is wrong later.
 fn list(expected: &[u64], seen: &[u64]) -> Anomaly {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     seen.iter().for_each(|version| *counts.entry(*version).or_default() += 1);
@@ -96,7 +96,7 @@ fn list(expected: &[u64], seen: &[u64]) -> Anomaly {
     }
 }
 
-/// A sum that is off by exactly one operand.
+/// The anomaly of a sum that is wrong by exactly one operand.
 fn sum(writes: &HashMap<u64, Option<u64>>, hi: u64, expected: &[u64], seen: &[u64]) -> Option<Anomaly> {
     let (expected, seen) = (expected.first()?, seen.first()?);
     let of = |delta: u64| writes.iter().find(|(version, _)| mix(**version) == delta).map(|(_, at)| *at);
@@ -109,14 +109,14 @@ fn sum(writes: &HashMap<u64, Option<u64>>, hi: u64, expected: &[u64], seen: &[u6
     }
 }
 
-/// Whether a look saw something else that a transaction wrote.
+/// Whether a look saw a version of transaction `txn` other than `but`.
 fn look_saw(log: &Log, look: &Look, txn: u64, but: u64) -> bool {
     let reads = log.reads[look.reads.range()].iter().filter(|read| read.space != SUMS);
     let mut items = reads.flat_map(|read| &log.entries[read.entries.range()]).flat_map(|entry| log.items_of(entry));
     items.any(|version| *version != but && txn_of(*version) == txn)
 }
 
-/// Whether a key that must be gone was removed by a batch of which the look saw another part.
+/// Whether the key of a difference was deleted by a batch of which the look saw another part.
 fn deleted_by_half(logs: &[Log], log: &Log, look: &Look, difference: &Difference) -> bool {
     let Difference { space, key, expected: None, .. } = difference else { return false };
     let newest = placed(logs).into_iter().filter(|(at, ..)| *at <= look.hi);
@@ -159,7 +159,7 @@ pub(super) fn around(logs: &[Log], seqno: u64) -> Vec<String> {
     all[at.saturating_sub(BESIDE)..(at + BESIDE).min(all.len())].iter().map(line).collect()
 }
 
-/// The commits to the key of a difference around the point of the look, and those of what the look saw there.
+/// The commits to the key of a difference: those around the point of the look, and those of the versions that it saw.
 pub(super) fn about(logs: &[Log], look: &Look, difference: &Difference) -> Vec<String> {
     let mut all = placed(logs);
     let seen = difference.seen.as_deref().unwrap_or(&[]);

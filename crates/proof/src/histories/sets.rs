@@ -1,68 +1,71 @@
-//! The set workload: elements are added, in batches, and scans read the whole set. What clients can see of phantoms.
+//! The set workload: clients add elements in batches and scan the whole set. It detects phantoms from the clients'
+//! view.
 //!
-//! Nothing is ever removed, so the scans must form a chain:
+//! No element is ever removed, so the scans must form a chain:
 //!
-//! 1. a scan holds what was acknowledged before it began, and nothing that was refused, or asked for after it ended;
-//! 2. of a batch it holds all or nothing;
-//! 3. of two scans one holds the other, and not the later one less;
-//! 4. with a batch it holds what was acknowledged before that batch was asked for.
+//! 1. a scan contains every batch acknowledged before it began, and none that was refused or submitted after it ended;
+//! 2. a scan contains all of a batch or none of it;
+//! 3. of two scans, one contains the other, and a later scan does not contain less;
+//! 4. a scan that contains a batch also contains every batch acknowledged before that batch was submitted.
 
 use std::collections::HashMap;
 
-/// When something happened: events are counted.
+/// A time: the number of the event.
 pub type Time = u64;
 
-/// What became of adding.
+/// The result of adding a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It was acknowledged at this time.
     Added(Time),
-    /// It was refused: nobody may see it.
+    /// It was refused: no scan may see it.
     Refused,
-    /// Nobody knows; it may show, now or after a crash, and then stays.
+    /// The result is unknown. The batch may appear, now or after a crash, and then stays.
     Unknown,
 }
 
 /// A batch of elements.
 #[derive(Clone, Debug)]
 pub struct Add {
-    /// When it was asked for.
+    /// When it was submitted.
     pub asked: Time,
-    /// What became of it.
+    /// The result.
     pub fate: Fate,
-    /// Elements that nobody else adds.
+    /// The elements; no other batch adds them.
     pub elements: Vec<u64>,
 }
 
-/// A scan of the whole set that came to its end.
+/// A completed scan of the whole set.
 #[derive(Clone, Debug)]
 pub struct Scan {
-    /// When it was asked for.
+    /// When it began.
     pub asked: Time,
-    /// When it had all.
+    /// When it ended.
     pub done: Time,
-    /// What it saw, in any order.
+    /// The elements that it saw, in any order.
     pub elements: Vec<u64>,
 }
 
-/// What was wrong with a set.
+/// A violation in the history of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// A scan saw what nobody added, or twice what was added once.
+    /// A scan saw an element that was never added, or saw it twice.
     Strange(u64),
-    /// A scan saw what was refused.
+    /// A scan saw an element of a refused batch.
     Aborted(u64),
-    /// A scan saw what was asked for after its end.
+    /// A scan saw an element that was submitted after its end.
     Future(u64),
-    /// A scan saw a part of the batch of this element.
+    /// A scan saw only a part of the batch of this element.
     Half(u64),
-    /// A scan did not see this element, which was acknowledged before it began, or before something that it saw.
+    /// A scan did not see this element, although it was acknowledged before the scan began, or before a batch that the
+    /// scan saw was submitted.
     Lost(u64),
-    /// One scan saw this element, and not another one that the second scan saw; or the second is later and has less.
+    /// Two scans each saw an element that the other did not see, of which this is one; or a later scan did not see this
+    /// element.
     Unordered(u64),
 }
 
-/// The set that a scan saw, as the batches in it: how many elements of each.
+/// The batches that a scan saw, sorted. Checks what can be checked for one scan alone.
 fn batches(scan: &Scan, adds: &[Add], owner: &HashMap<u64, usize>) -> Result<Vec<usize>, Wrong> {
     let mut seen: HashMap<usize, Vec<u64>> = HashMap::new();
     for element in &scan.elements {
@@ -87,22 +90,23 @@ fn batches(scan: &Scan, adds: &[Add], owner: &HashMap<u64, usize>) -> Result<Vec
     Ok(batches)
 }
 
-/// The first batch of the sorted `one` that the sorted `other` has not.
+/// The first batch of `one` that is not in `other`; both are sorted.
 fn first_not_in(one: &[usize], other: &[usize]) -> Option<usize> {
     one.iter().copied().find(|batch| other.binary_search(batch).is_err())
 }
 
-/// Checks a set's history. Costs scans times elements.
+/// Checks the history of a set. Takes time proportional to the number of scans times the number of elements.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first violation found.
 pub fn check(adds: &[Add], scans: &[Scan]) -> Result<(), Wrong> {
     let owner: HashMap<u64, usize> =
         adds.iter().enumerate().flat_map(|(i, add)| add.elements.iter().map(move |element| (*element, i))).collect();
     let mut chain: Vec<(&Scan, Vec<usize>)> = Vec::new();
     for scan in scans {
         let seen = batches(scan, adds, &owner)?;
-        // What it saw last was asked for at this time: all that was acknowledged before, and before the scan, must be there.
+        // The latest submission of a batch that the scan saw, or the begin of the scan: every batch acknowledged before
+        // this time must be in the scan.
         let since = seen.iter().map(|batch| adds[*batch].asked).max().unwrap_or(0).max(scan.asked);
         let acknowledged = |add: &Add| matches!(add.fate, Fate::Added(at) if at < since);
         let lost = adds.iter().enumerate().find(|(i, add)| acknowledged(add) && seen.binary_search(i).is_err());
@@ -112,7 +116,8 @@ pub fn check(adds: &[Add], scans: &[Scan]) -> Result<(), Wrong> {
         chain.push((scan, seen));
     }
     chain.sort_by_key(|(scan, seen)| (seen.len(), scan.asked));
-    // Inclusion follows along a chain; the order in time does not, so the latest beginning so far is carried along.
+    // Inclusion is transitive, so comparing neighbours suffices. The order in time is not, so keep the latest begin so
+    // far.
     let mut latest = 0;
     for (i, (scan, seen)) in chain.iter().enumerate() {
         let smaller = i.checked_sub(1).map(|i| &chain[i].1);
@@ -142,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_chain_of_scans_shows_passes() {
+    fn a_chain_of_scans_passes() {
         let adds = [
             added(1, 5, &[10, 11]),
             added(2, 9, &[20]),
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn each_wrong_is_named() {
+    fn each_violation_is_classified() {
         let adds = [
             added(1, 2, &[10, 11]),
             added(3, 9, &[20]),
@@ -169,7 +174,7 @@ mod tests {
         assert_eq!(wrong(&[scan(1, 2, &[10, 11, 20])]), Wrong::Future(20));
         assert_eq!(wrong(&[scan(1, 2, &[10])]), Wrong::Half(10));
         assert_eq!(wrong(&[scan(3, 4, &[])]), Wrong::Lost(10));
-        assert_eq!(wrong(&[scan(1, 5, &[20])]), Wrong::Lost(10), "20 was asked for after 10 had been acknowledged");
+        assert_eq!(wrong(&[scan(1, 5, &[20])]), Wrong::Lost(10), "20 was submitted after 10 had been acknowledged");
         assert_eq!(wrong(&[scan(3, 6, &[10, 11, 20]), scan(3, 6, &[10, 11, 30])]), Wrong::Unordered(20));
         assert_eq!(wrong(&[scan(3, 4, &[10, 11, 20]), scan(5, 6, &[10, 11])]), Wrong::Unordered(20));
     }

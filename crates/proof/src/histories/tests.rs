@@ -1,4 +1,4 @@
-//! The checkers are checked: histories by hand with one anomaly each, which must be called by its name.
+//! Tests the checker with hand-made histories of one anomaly each, which it must classify correctly.
 
 use super::check::{Anomaly, Checker, Rules};
 use super::log::{
@@ -6,7 +6,7 @@ use super::log::{
     version,
 };
 
-/// A history in the making: every transaction has a thread of its own.
+/// A builder of a history. Every transaction is of a separate thread.
 #[derive(Default)]
 struct Story {
     log: Log,
@@ -18,7 +18,7 @@ fn of(thread: u64, op: usize) -> u64 {
 }
 
 impl Story {
-    /// Commits puts and merges, given as keyspace, action, key; the version is of the transaction's thread and its place.
+    /// Commits writes, given as keyspace, action, key. The version of a write is [`of`] the thread and its position.
     fn commit(&mut self, thread: u64, writes: &[(Space, Action, u32)]) -> &mut Story {
         self.last += writes.len() as u64;
         self.place(thread, writes, 0, 0, Outcome::At(self.last))
@@ -48,7 +48,7 @@ impl Story {
         self
     }
 
-    /// Looks at some keys of a keyspace at a seqno.
+    /// Reads some keys at a seqno.
     fn get(&mut self, at: u64, seen: &[(Space, u32, Option<&[u64]>)]) -> &mut Story {
         self.get_within(0, (at, at), seen)
     }
@@ -60,7 +60,7 @@ impl Story {
         self
     }
 
-    /// Looks at keys 0 to 10 of the rows at a seqno.
+    /// Scans rows 0 to 9 at a seqno.
     fn scan(&mut self, at: u64, seen: &[(u32, &[u64])]) -> &mut Story {
         let from = self.log.reads.len();
         self.log.read(ROWS, Domain::Span(0, 10), seen.iter().copied());
@@ -106,7 +106,7 @@ fn three_merges() -> Story {
 }
 
 #[test]
-fn what_is_right_passes() {
+fn a_correct_history_passes() {
     let (one, two) = ([of(1, 0)], [of(2, 0)]);
     let mut story = two_puts();
     story.get(0, &[(ROWS, 1, None)]).get(1, &[(ROWS, 1, Some(&one))]).get(2, &[(ROWS, 1, Some(&two)), (ROWS, 2, None)]);
@@ -123,7 +123,7 @@ fn what_is_right_passes() {
 }
 
 #[test]
-fn stale_future_aborted_and_strange_reads() {
+fn stale_future_aborted_and_strange_reads_are_classified() {
     two_puts().get(2, &[(ROWS, 1, Some(&[of(1, 0)]))]).is(Anomaly::StaleRead);
     two_puts().get(2, &[(ROWS, 1, None)]).is(Anomaly::StaleRead);
     two_puts().get(1, &[(ROWS, 1, Some(&[of(2, 0)]))]).is(Anomaly::FutureRead);
@@ -132,12 +132,12 @@ fn stale_future_aborted_and_strange_reads() {
     two_puts().refuse(3, &[(ROWS, PUT, 1)]).get(2, &[(ROWS, 1, Some(&aborted))]).is(Anomaly::AbortedRead);
     two_puts().get(2, &[(ROWS, 1, Some(&[BROKEN]))]).is(Anomaly::StrangeRead);
     two_puts().scan(2, &[(1, &[of(2, 0)]), (STRANGER, &[of(2, 0)])]).is(Anomaly::StrangeRead);
-    // What was deleted comes back.
+    // A deleted value reappears.
     two_puts().commit(3, &[(ROWS, DELETE, 1)]).get(3, &[(ROWS, 1, Some(&[of(2, 0)]))]).is(Anomaly::StaleRead);
 }
 
 #[test]
-fn half_batches() {
+fn half_batches_are_classified() {
     let batch = [(ROWS, PUT, 1), (ROWS, PUT, 2), (ROWS, DELETE, 3)];
     let half = |seen: &[(Space, u32, Option<&[u64]>)]| {
         let mut story = Story::default();
@@ -147,13 +147,13 @@ fn half_batches() {
     half(&[(ROWS, 1, Some(&[of(2, 0)])), (ROWS, 2, None)]);
     half(&[(ROWS, 1, None), (ROWS, 2, Some(&[of(2, 1)]))]);
     half(&[(ROWS, 3, Some(&[of(1, 0)])), (ROWS, 2, Some(&[of(2, 1)]))]);
-    // A snapshot between the operations of a batch, whatever it sees.
+    // A snapshot between the operations of a batch is wrong, regardless of what it sees.
     let mut story = Story::default();
     story.commit(1, &batch).get(2, &[(ROWS, 9, None)]).is(Anomaly::HalfBatch);
 }
 
 #[test]
-fn merges_lost_doubled_and_mixed() {
+fn lost_doubled_and_reordered_merges_are_classified() {
     let (a, b, c) = (of(1, 0), of(2, 0), of(3, 0));
     let list = |seen: &[u64]| three_merges().get(6, &[(LISTS, 1, Some(seen))]).found(Rules::default());
     assert_eq!(list(&[a, b, c]), []);
@@ -172,7 +172,7 @@ fn merges_lost_doubled_and_mixed() {
 }
 
 #[test]
-fn phantoms() {
+fn phantoms_are_classified() {
     let (one, two) = ([of(1, 0)], [of(2, 0)]);
     let mut story = two_puts();
     story.commit(3, &[(ROWS, DELETE, 1), (ROWS, PUT, 7)]);
@@ -182,17 +182,17 @@ fn phantoms() {
     };
     let three = [of(3, 0)];
     assert_eq!(scan(&[(7, &three)]), []);
-    assert_eq!(scan(&[]), [Anomaly::Phantom], "a key passed over");
-    assert_eq!(scan(&[(1, &two), (7, &three)]), [Anomaly::Phantom], "a key too many");
+    assert_eq!(scan(&[]), [Anomaly::Phantom], "a missing key");
+    assert_eq!(scan(&[(1, &two), (7, &three)]), [Anomaly::Phantom], "an extra key");
     assert_eq!(scan(&[(7, &three), (7, &three)]), [Anomaly::Phantom], "a key twice");
     assert_eq!(scan(&[(7, &three), (1, &one)]), [Anomaly::Phantom], "out of order");
     assert_eq!(scan(&[(7, &two)]), [Anomaly::StaleRead], "another key's value");
 }
 
 #[test]
-fn what_stands_against_real_time() {
+fn violations_of_real_time_order_are_classified() {
     let two = [of(2, 0)];
-    // Somebody had seen 2, or had 2 acknowledged, before this snapshot was taken.
+    // A thread had seen seqno 2, or had it acknowledged, before this snapshot was taken.
     two_puts().get_within(2, (1, 1), &[(ROWS, 1, Some(&[of(1, 0)]))]).is(Anomaly::StaleSnapshot);
     two_puts().get_within(2, (2, 2), &[(ROWS, 1, Some(&two))]).is_clean();
     two_puts().get(3, &[(ROWS, 1, Some(&two))]).is(Anomaly::FutureSnapshot);
@@ -203,33 +203,33 @@ fn what_stands_against_real_time() {
 }
 
 #[test]
-fn a_look_without_a_snapshot_must_hold_somewhere() {
+fn a_look_without_a_snapshot_must_hold_at_one_point_of_its_interval() {
     let (one, two) = ([of(1, 0)], [of(2, 0)]);
     two_puts().get_within(0, (0, 2), &[(ROWS, 1, Some(&one))]).is_clean();
     two_puts().get_within(0, (0, 2), &[(ROWS, 1, Some(&two))]).is_clean();
     two_puts().get_within(0, (0, 1), &[(ROWS, 1, Some(&two))]).is(Anomaly::FutureRead);
     two_puts().get_within(0, (1, 2), &[(ROWS, 1, None)]).is(Anomaly::StaleRead);
-    // Each key held at some point, but never both at one.
+    // Each value was right at some point, but never both at the same point.
     let mut story = two_puts();
     story.commit(3, &[(ROWS, PUT, 2)]);
     story.get_within(0, (0, 3), &[(ROWS, 1, Some(&one)), (ROWS, 2, Some(&[of(3, 0)]))]).is(Anomaly::StaleRead);
 }
 
 #[test]
-fn overlapping_writers_are_legal_until_the_rule_is_switched_on() {
+fn concurrent_writers_of_a_key_are_an_anomaly_only_if_the_first_committer_wins() {
     let overlapping = |begin: u64| {
         let mut story = two_puts();
         story.place(3, &[(ROWS, PUT, 1)], 2, begin, Outcome::At(3));
         (story.found(Rules::default()), story.found(Rules { first_committer_wins: true }))
     };
     assert_eq!(overlapping(1).0, []);
-    // Threads 1 and 2 began at 0, and so overlap too.
+    // Threads 1 and 2 both began at 0, so they are concurrent too.
     assert_eq!(overlapping(1).1, [Anomaly::LostUpdate; 2]);
     assert_eq!(overlapping(2).1, [Anomaly::LostUpdate]);
 }
 
 #[test]
-fn a_finding_shows_the_transactions_around_it() {
+fn a_finding_lists_the_transactions_around_it() {
     let mut checker = Checker::new(16, Rules::default(), 0);
     checker.window(std::slice::from_ref(&two_puts().get(2, &[(ROWS, 1, Some(&[of(1, 0)]))]).log));
     let [finding] = &checker.findings[..] else { panic!("one finding") };
@@ -239,7 +239,7 @@ fn a_finding_shows_the_transactions_around_it() {
 }
 
 #[test]
-fn windows_go_on_from_one_another() {
+fn a_window_continues_with_the_state_of_the_previous_one() {
     let mut checker = Checker::new(16, Rules::default(), 0);
     checker.window(std::slice::from_ref(&two_puts().log));
     let mut next = Story { last: 2, ..Story::default() };
@@ -251,7 +251,7 @@ fn windows_go_on_from_one_another() {
 }
 
 #[test]
-fn a_creation_takes_one_seqno_where_it_happened() {
+fn a_creation_accounts_for_one_missing_seqno_of_its_interval() {
     let story = |creations: &[(u64, u64)]| {
         let mut story = Story::default();
         story.commit(1, &[(ROWS, PUT, 1)]).last = 2;
@@ -262,6 +262,6 @@ fn a_creation_takes_one_seqno_where_it_happened() {
     assert_eq!(story(&[(1, 2)]), []);
     assert_eq!(story(&[(0, 9)]), []);
     assert_eq!(story(&[]), [Anomaly::LostSeqno]);
-    assert_eq!(story(&[(2, 3)]), [Anomaly::LostSeqno, Anomaly::SharedSeqno], "it happened later");
-    assert_eq!(story(&[(1, 3), (1, 3)]), [Anomaly::SharedSeqno], "two do not share a seqno");
+    assert_eq!(story(&[(2, 3)]), [Anomaly::LostSeqno, Anomaly::SharedSeqno], "the creation was later");
+    assert_eq!(story(&[(1, 3), (1, 3)]), [Anomaly::SharedSeqno], "two creations cannot share a seqno");
 }

@@ -1,4 +1,4 @@
-//! The store under a history, its device, and the clock by which threads know what was before what.
+//! The store of a history, its device, and the clock that records what has been seen and acknowledged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,48 +13,48 @@ use super::log::{BLOB_THRESHOLD, Domain, LISTS, Log, NAMES, ROWS, SUMS, Space, d
 use crate::drive::Sizes;
 use crate::script::Rng;
 
-/// Where the store lies.
+/// The device of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In memory.
     Memory,
-    /// In memory, where time runs so fast that scans change worlds all the time.
+    /// In memory, with a clock so fast that scans move to a newer view all the time.
     Hasty,
-    /// In a directory of its own.
+    /// In a temporary directory.
     Directory,
-    /// On a simulated machine, which has no threads of its own: the clients do the work behind their writes, and images are
-    /// taken while they run.
+    /// On the simulated device. The store has no background threads: client threads do the background work. Crash
+    /// images are taken while the clients run.
     Simulator,
 }
 
-/// What a history is like.
+/// The parameters of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Everything follows from it, but for how threads meet.
+    /// The seed, which determines everything except how threads interleave.
     pub seed: u64,
-    /// Where the store lies.
+    /// The device of the store.
     pub place: Place,
-    /// Client threads; one more disturbs them.
+    /// Number of client threads; the disturber is one more thread.
     pub threads: u64,
-    /// Threads for background work.
+    /// Number of background threads of the store.
     pub workers: usize,
-    /// Distinct keys of a keyspace.
+    /// Number of distinct keys of a keyspace.
     pub keys: u32,
     /// Sizes of the store.
     pub sizes: Sizes,
-    /// How often everybody stops, and all is checked.
+    /// Number of windows; after each, all threads stop and the window is checked.
     pub windows: u64,
-    /// Transactions of all clients together in a window.
+    /// Number of transactions of all clients together in a window.
     pub transactions: u64,
-    /// Of 100 commits, how many are synced.
+    /// Percentage of synced commits.
     pub synced: u64,
 }
 
 impl Plan {
-    /// The history of a seed.
+    /// The plan drawn from a seed.
     pub fn of(seed: u64, place: Place) -> Plan {
         let mut rng = Rng(seed ^ 0x0068_6973_746f_7279);
-        // On a real disk each pack costs a checkpoint, and that a few syncs.
+        // A larger memtable on a real disk, where each pack requires a checkpoint with a few syncs.
         let memtable =
             if place == Place::Directory { 64 << 10 } else { [4 << 10, 8 << 10, 32 << 10][rng.below(3) as usize] };
         let segment = (memtable as u64 / 2).max(8 << 10);
@@ -62,7 +62,7 @@ impl Plan {
         let sizes = Sizes { memtable, segment, mode, ..Sizes::TINY };
         let sizes = sizes.with_streams(seed).drawn(seed);
         let (windows, transactions) = match place {
-            // With tiny memtables, writers mostly wait for the work behind them.
+            // With tiny memtables, writers mostly wait for background work.
             Place::Memory if memtable < 8 << 10 => (3, 2_500),
             Place::Memory => (3, 10_000),
             Place::Hasty | Place::Directory => (2, 5_000),
@@ -82,7 +82,8 @@ impl Plan {
     }
 }
 
-/// What is known to be there: pushed forward by every acknowledgement and every snapshot, asked before the next operation.
+/// The newest seqno known to be visible, buffered and synced. Every acknowledgement and every snapshot advances it; a
+/// thread reads it before its next operation.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
     shown: AtomicU64,
@@ -91,17 +92,17 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Nothing that begins now may stand before this seqno.
+    /// An operation that begins now must not have a point below this seqno.
     pub fn now(&self) -> u64 {
         self.shown.load(SeqCst)
     }
 
-    /// A snapshot has shown everything up to `seqno`.
+    /// Records that everything up to `seqno` is visible.
     pub fn show(&self, seqno: u64) {
         self.shown.fetch_max(seqno, SeqCst);
     }
 
-    /// Everything up to `seqno` was acknowledged as this durable.
+    /// Records that everything up to `seqno` was acknowledged with this durability.
     pub fn acknowledge(&self, seqno: u64, durability: Durability) {
         self.show(seqno);
         if durability >= Durability::Buffered {
@@ -112,25 +113,25 @@ impl Clock {
         }
     }
 
-    /// What a killed process must leave; what a power cut must leave.
+    /// The seqno up to which everything must survive a kill, or a power cut (`cut`).
     pub fn promised(&self, cut: bool) -> u64 {
         if cut { self.synced.load(SeqCst) } else { self.buffered.load(SeqCst) }
     }
 }
 
-/// A store with the keyspaces that everybody shares.
+/// A store with the keyspaces that all threads share.
 pub(super) struct World {
     pub plan: Plan,
     pub clock: Clock,
     pub store: Store,
     pub spaces: Vec<Keyspace>,
-    /// Of the life before: they must say that it is over.
+    /// Handles of the previous opening: they must return [`Error::Closed`].
     orphans: Vec<Keyspace>,
     pub sim: Option<Arc<SimDevice>>,
     device: Arc<dyn Device>,
 }
 
-/// How a keyspace is created.
+/// The options of a keyspace.
 pub(super) fn options(space: Space) -> KeyspaceOptions {
     let options = KeyspaceOptions::new().blob_threshold(BLOB_THRESHOLD);
     match space {
@@ -169,7 +170,7 @@ impl World {
         })
     }
 
-    /// How a store of the plan is opened.
+    /// The builder of a store of the plan.
     pub fn builder(plan: &Plan, device: Arc<dyn Device>) -> StoreBuilder {
         plan.sizes.builder(device).background_threads(plan.workers)
     }
@@ -183,7 +184,8 @@ impl World {
         Ok(())
     }
 
-    /// What a handle of the life before answers about a key; `None` if it says, as it must, that its store was closed.
+    /// Uses a handle of the previous opening. Returns `None` if every call returns [`Error::Closed`] as it must, else
+    /// the wrong result.
     pub fn ask_orphan(&self, key: &[u8]) -> Option<String> {
         let orphan = self.orphans.get(key.len() % self.orphans.len().max(1))?;
         let said = |answer: Result<()>| (!matches!(answer, Err(Error::Closed))).then(|| format!("{answer:?}"));
@@ -191,7 +193,7 @@ impl World {
         said(orphan.get(key).map(drop)).or_else(|| said(entry)).or_else(|| said(orphan.put(key, [0; 8])))
     }
 
-    /// The newest seqno that readers see.
+    /// The newest visible seqno, which is also recorded in the clock.
     pub fn visible(&self) -> u64 {
         let seqno = self.store.snapshot().seqno();
         self.clock.show(seqno);
@@ -199,7 +201,7 @@ impl World {
     }
 }
 
-/// Notes all that a store holds in the shared keyspaces as reads of one look.
+/// Reads the shared keyspaces of a store completely and records that as reads of one look.
 pub(super) fn read_whole(store: &Store, keys: u32, log: &mut Log) -> Result<()> {
     for space in [ROWS, LISTS, SUMS] {
         let keyspace = store.open_keyspace(NAMES[space as usize])?;

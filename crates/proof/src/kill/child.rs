@@ -1,4 +1,4 @@
-//! The child: it writes until it is killed.
+//! The child process: it writes until it is killed.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,20 +10,21 @@ use super::WRITERS;
 use super::workload::{Spaces, durability, fill, heads, open};
 use crate::script::Rng;
 
-/// Batches of a writer before the child ends by itself, in case nobody kills it.
+/// Batches of a writer after which the child exits by itself, in case the parent does not kill it.
 const BATCHES: u64 = 2_000_000;
 
-/// Opens the store in `folder` and writes; a line on stdout for each acknowledged batch: `writer number`, and `!` if it is
-/// durable enough to survive a kill. `seed` and `round` say how the store is opened.
+/// Opens the store in `folder` and writes batches. Prints a line for each acknowledged batch: `writer number`, followed
+/// by `!` if the batch must survive a kill. `seed` and `round` determine the options of the store.
 ///
 /// # Errors
-/// What the store fails with.
+/// The first error of the store.
 pub fn child(folder: &Path, seed: u64, round: u64) -> Result<()> {
     let mut rng = Rng(seed ^ round << 32);
     let store = open(folder, seed, 1 + rng.below(2) as usize)?;
     let spaces = Spaces::open(&store)?;
     let heads = heads(&spaces)?;
-    // How far each writer was acknowledged: commits in other threads that begin after must come later in the log.
+    // Number of acknowledged batches of each writer. A commit of another thread that begins afterwards must be later in
+    // the log.
     let acknowledged: Vec<AtomicU64> = heads.iter().map(|(head, _)| AtomicU64::new(*head)).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -58,7 +59,7 @@ fn write(store: &Store, spaces: &Spaces, writer: u64, acknowledged: &[AtomicU64]
         batch.commit(promised)?;
         acknowledged[writer as usize].store(number + 1, Ordering::SeqCst);
         let mark = if promised >= pandodb::Durability::Buffered { "!" } else { "" };
-        // One write a line, short enough to arrive whole; the parent gone is a reason to end.
+        // One write call per line, short enough to be atomic on a pipe. It fails once the parent has exited.
         if io::stdout().write_all(format!("{writer} {number}{mark}\n").as_bytes()).is_err() {
             break;
         }

@@ -1,26 +1,26 @@
-//! A real process on a real disk, killed with SIGKILL at any moment: while it opens, writes, packs, compacts, takes
-//! checkpoints.
+//! A real process on a real disk, killed with SIGKILL at any moment: while it opens the store, writes, packs, compacts
+//! or takes a checkpoint.
 //!
 //! ```text
 //! parent                                child (the same program)
-//! spawn ──────────────────────────────▶ open, read how far each writer had come
+//! spawn ──────────────────────────────▶ open, read the last batch number of each writer
 //! read   ◀─ writer, number, durability ─ a line after each commit
 //! …
 //! SIGKILL after a seeded time ────────▶ ✗
-//! open, compare, close; the next child goes on with what is there
+//! open, compare, close; the next child continues with this store
 //! ```
 //!
-//! Each of [`WRITERS`] threads commits batches numbered 0, 1, 2, …; what a batch holds follows from its writer and its number
-//! (`workload`). From the number that a writer had reached follows the whole state that it must have left. After a kill:
+//! Each of [`WRITERS`] threads commits batches numbered 0, 1, 2, …; writer and number determine the contents of a batch
+//! (`workload`). So the number of batches of each writer determines the whole contents of the store. After a kill:
 //!
-//! * that number is at least the last that was acknowledged as `Buffered` or `Synced`, and at most one above the last that was
-//!   acknowledged at all;
-//! * every key, value and counter is what the numbers say: no batch is half there, no merge is missing or doubled;
-//! * each batch also says how far the *other* writers were seen to be, acknowledged, before it was committed: those numbers
-//!   must be there too. A log with a hole would break that.
+//! * a writer has at least the batches up to the last one acknowledged as `Buffered` or `Synced`, and at most one batch
+//!   after the last acknowledged one;
+//! * every key, value and counter matches these numbers: no batch is applied in part, no merge is missing or doubled;
+//! * each batch also records how many batches of the *other* writers had been acknowledged before it was committed.
+//!   Those batches must exist too. A log that lost records in its middle would violate this.
 //!
-//! A unit is [`KILLS`] kills of one store. Where a kill strikes follows from the seed and from the machine's mood, so a failure
-//! keeps its store and says where it is.
+//! A unit is [`KILLS`] kills of one store. The moment of a kill depends on the seed and on the scheduling of the
+//! machine, so a failure keeps the store and reports its path.
 
 mod child;
 mod parent;
@@ -31,7 +31,7 @@ pub use self::parent::run;
 
 /// Kills of one unit.
 pub const KILLS: u64 = 10;
-/// Threads of the child that write.
+/// Writer threads of the child.
 pub const WRITERS: u64 = 2;
-/// The hidden command of the program that makes it the child.
+/// The hidden command that runs the program as the child.
 pub const CHILD_COMMAND: &str = "sim-child";

@@ -1,4 +1,4 @@
-//! The parent: it kills, opens, compares.
+//! The parent process: it kills the child, opens the store and compares.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -15,26 +15,28 @@ use crate::indexes;
 use crate::report::{Tally, Unit};
 use crate::script::Rng;
 
-/// The longest time a child lives, in microseconds: long enough for hundreds of batches and some compactions, short enough
-/// that some die while they open.
+/// The longest run time of a child in microseconds: long enough for hundreds of batches and some compactions, short
+/// enough that some children are killed while they open the store.
 const LIFE: u64 = 90_000;
-/// Of 100 stores, how many are also verified as a whole.
+/// Percentage of kills after which the store is also verified.
 const VERIFY: u64 = 25;
 
-/// What the dead child had acknowledged, by writer: how far at all, and how far it must survive.
+/// The batches that the killed child acknowledged, by writer.
 #[derive(Debug, Default)]
 struct Acknowledged {
+    /// Number of acknowledged batches.
     any: Vec<u64>,
+    /// Number of batches that must survive the kill.
     safe: Vec<u64>,
 }
 
-/// The unit of a seed: kills of one store.
+/// Runs a unit: kills of one store.
 pub fn run(unit: &Unit) -> Tally {
     let mut tally = Tally::default();
     let folder = match tempfile::Builder::new().prefix("pando-kill-").tempdir() {
         Ok(folder) => folder,
         Err(e) => {
-            tally.fail(unit.seed, format!("there is no place for a store: {e}"));
+            tally.fail(unit.seed, format!("cannot create a temporary directory for the store: {e}"));
             return tally;
         }
     };
@@ -61,7 +63,7 @@ fn kills(store: &Path, seed: u64, tally: &mut Tally) -> Result<(), String> {
     Ok(())
 }
 
-/// Starts a child, lets it live for a while, kills it.
+/// Starts a child and kills it after a while.
 fn kill_one(store: &Path, seed: u64, round: u64, before: &[u64], tally: &mut Tally) -> Result<Acknowledged, String> {
     let failed = |e: io::Error| format!("the child: {e}");
     let program = std::env::current_exe().map_err(failed)?;
@@ -79,15 +81,15 @@ fn kill_one(store: &Path, seed: u64, round: u64, before: &[u64], tally: &mut Tal
     let ended = reap(&mut child).map_err(failed)?;
     let text = reader.join().expect("reading a pipe does not panic").map_err(failed)?;
     if !ended {
-        return Err("the child ended before it was killed; see its message above".into());
+        return Err("the child exited before it was killed; see its message above".into());
     }
     let mut acknowledged = Acknowledged { any: before.to_vec(), safe: before.to_vec() };
-    // The last line may have been cut off.
+    // The last line may be incomplete.
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     for line in String::from_utf8_lossy(&text[..whole]).lines() {
         let (number, safe) = line.strip_suffix('!').map_or((line, false), |number| (number, true));
         let parsed = number.split_once(' ').and_then(|(w, n)| Some((w.parse::<usize>().ok()?, n.parse::<u64>().ok()?)));
-        let (writer, number) = parsed.ok_or_else(|| format!("the child said `{line}`"))?;
+        let (writer, number) = parsed.ok_or_else(|| format!("unexpected output of the child: `{line}`"))?;
         acknowledged.any[writer] = number + 1;
         if safe {
             acknowledged.safe[writer] = number + 1;
@@ -97,7 +99,7 @@ fn kill_one(store: &Path, seed: u64, round: u64, before: &[u64], tally: &mut Tal
     Ok(acknowledged)
 }
 
-/// Kills the child; whether that was what ended it.
+/// Kills the child. Returns false if it had exited before.
 fn reap(child: &mut Child) -> io::Result<bool> {
     let early = child.try_wait()?;
     child.kill()?;
@@ -105,7 +107,7 @@ fn reap(child: &mut Child) -> io::Result<bool> {
     Ok(early.is_none())
 }
 
-/// Opens what is left and compares; how far each writer is.
+/// Opens the store and compares its contents. Returns the number of batches of each writer.
 fn check(
     folder: &Path,
     seed: u64,
@@ -122,15 +124,15 @@ fn check(
     for (writer, head) in reached.iter().enumerate() {
         let (safe, any) = (acknowledged.safe[writer], acknowledged.any[writer]);
         if *head < safe {
-            return Err(format!("writer {writer} is at {head}, {safe} were acknowledged as safe"));
+            return Err(format!("writer {writer} has {head} batches, but {safe} must have survived the kill"));
         }
         if *head > any + 1 {
-            return Err(format!("writer {writer} is at {head}, but only {any} were acknowledged"));
+            return Err(format!("writer {writer} has {head} batches, but only {any} were acknowledged"));
         }
         for (other, seen) in found[writer].1.iter().enumerate() {
             if reached[other] < *seen {
                 let there = reached[other];
-                return Err(format!("writer {writer} had seen {seen} batches of {other}, {there} are there: a hole"));
+                return Err(format!("writer {writer} had seen {seen} batches of {other}, but only {there} are left"));
             }
         }
     }

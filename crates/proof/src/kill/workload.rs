@@ -1,10 +1,10 @@
-//! What a writer's nth batch holds, and what the store holds when each writer has come so far.
+//! The contents of a writer's nth batch, and the contents of the store after a given number of batches of each writer.
 //!
-//! | keyspace | entry | from |
+//! | keyspace | entry | written by |
 //! | --- | --- | --- |
-//! | `rows` | `w/n` ↦ bytes of a seeded length | puts; old ones go by range deletes, some by single ones |
+//! | `rows` | `w/n` ↦ bytes of a seeded length | puts; range deletes remove old rows, point deletes a few others |
 //! | `sums` | `counter` ↦ sum of the operands | merges |
-//! | `heads` | `w` ↦ how far the writer is, how far it saw the others | overwritten by each batch |
+//! | `heads` | `w` ↦ number of batches of the writer, numbers acknowledged by all writers before | a put in each batch |
 
 use std::collections::BTreeMap;
 
@@ -14,13 +14,13 @@ use super::WRITERS;
 use crate::indexes;
 use crate::script::Rng;
 
-/// Rows of a writer that stay.
+/// Newest rows of a writer that a range delete keeps.
 const KEPT: u64 = 600;
-/// Each so many batches, the older rows are deleted.
+/// Every 128th batch deletes the older rows of its writer with a range delete.
 const SWEEP: u64 = 128;
-/// Counters.
+/// Number of counters.
 const COUNTERS: u64 = 61;
-/// Values above this are stored apart.
+/// Values of more bytes are stored as blobs.
 const BLOB_THRESHOLD: usize = 1_500;
 
 /// The keyspaces.
@@ -40,7 +40,7 @@ impl Spaces {
     }
 }
 
-/// How a store of a seed is opened.
+/// Opens the store of a seed.
 pub fn open(folder: &std::path::Path, seed: u64, workers: usize) -> Result<Store> {
     let mut rng = Rng(seed);
     Store::builder(folder)
@@ -50,12 +50,12 @@ pub fn open(folder: &std::path::Path, seed: u64, workers: usize) -> Result<Store
         .segment_bytes((64 << 10) << rng.below(4))
         .reserve_bytes(1 << 20)
         .index(indexes::options(seed))
-        // As many as writers, or fewer; another number at another opening.
+        // 1 to 3 streams; the number depends on `workers`, so that it changes between openings.
         .log_streams(1 + (rng.index(3) + workers) % 3)
         .open()
 }
 
-/// The generator of a batch.
+/// The random number generator of a batch.
 fn rng(writer: u64, number: u64) -> Rng {
     Rng(writer << 56 ^ number.wrapping_mul(0x2545_F491_4F6C_DD1D))
 }
@@ -71,19 +71,19 @@ fn row_value(writer: u64, number: u64) -> Vec<u8> {
     fill.iter().copied().cycle().take(len as usize).collect()
 }
 
-/// Two merges of a batch: counter and operand.
+/// The two merges of a batch: counter and operand.
 fn operands(writer: u64, number: u64) -> [(Vec<u8>, u64); 2] {
     let mut rng = rng(writer, !number);
     [(); 2].map(|()| (format!("counter{:02}", rng.below(COUNTERS)).into_bytes(), 1 + rng.below(9)))
 }
 
-/// The row that a batch deletes by itself, if any: one of the few before it.
+/// The row that a batch deletes with a point delete, if any: one of the 8 before it.
 fn single_delete(writer: u64, number: u64) -> Option<u64> {
     let mut rng = rng(writer, number ^ 0xDE1);
     (rng.chance(10) && number > 10).then(|| number - 1 - rng.below(8))
 }
 
-/// What a batch promises once it is acknowledged.
+/// The durability of a batch.
 pub fn durability(writer: u64, number: u64) -> Durability {
     match rng(writer, number ^ 0xD0).below(100) {
         0..=9 => Durability::None,
@@ -92,7 +92,7 @@ pub fn durability(writer: u64, number: u64) -> Durability {
     }
 }
 
-/// Fills the batch `number` of a writer that has seen the others as far as `seen`.
+/// Fills the batch `number` of a writer. `seen`: acknowledged batches of each writer.
 pub fn fill(batch: &mut Batch, spaces: &Spaces, writer: u64, number: u64, seen: &[u64]) {
     let row = row_key(writer, number);
     batch.put(&spaces.rows, &row, row_value(writer, number));
@@ -110,7 +110,7 @@ pub fn fill(batch: &mut Batch, spaces: &Spaces, writer: u64, number: u64, seen: 
     batch.put(&spaces.heads, writer.to_string(), head);
 }
 
-/// How far each writer is and how far it had seen the others, as the store says.
+/// For each writer, from the store: its number of batches, and the numbers of all writers that its last batch recorded.
 pub fn heads(spaces: &Spaces) -> Result<Vec<(u64, Vec<u64>)>> {
     let read = |writer: u64| {
         let Some(head) = spaces.heads.get(writer.to_string())? else { return Ok((0, vec![0; WRITERS as usize])) };
@@ -121,7 +121,7 @@ pub fn heads(spaces: &Spaces) -> Result<Vec<(u64, Vec<u64>)>> {
     (0..WRITERS).map(read).collect()
 }
 
-/// The rows of a writer that has come as far as `head`.
+/// The rows of a writer after `head` batches.
 fn rows_of(writer: u64, head: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let swept = (0..head).rev().find(|number| number % SWEEP == SWEEP - 1 && *number > KEPT);
     let first = swept.map_or(0, |number| number - KEPT);
@@ -133,8 +133,8 @@ fn rows_of(writer: u64, head: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     rows
 }
 
-/// Compares everything in the store with what the heads say. The sums are counted on from `sums`, which holds those of the
-/// heads `counted`.
+/// Compares the contents of the store with the contents after `heads` batches of the writers. `sums` holds the counters
+/// after `counted` batches; both are advanced to `heads`.
 pub fn compare(
     spaces: &Spaces,
     heads: &[u64],
@@ -153,8 +153,8 @@ pub fn compare(
         let (key, value) = entry?;
         match rows.remove(&key[..]) {
             Some(expected) if expected[..] == value[..] => {}
-            Some(_) => return Ok(Err(format!("row {} has another value", String::from_utf8_lossy(&key)))),
-            None => return Ok(Err(format!("row {} should not be there", String::from_utf8_lossy(&key)))),
+            Some(_) => return Ok(Err(format!("row {} has a wrong value", String::from_utf8_lossy(&key)))),
+            None => return Ok(Err(format!("row {} should not exist", String::from_utf8_lossy(&key)))),
         }
     }
     if let Some(key) = rows.keys().next() {
@@ -167,7 +167,7 @@ pub fn compare(
         let expected = left.remove(&key[..]);
         if expected != Some(found) {
             let name = String::from_utf8_lossy(&key);
-            return Ok(Err(format!("{name} is {found}, {expected:?} were added")));
+            return Ok(Err(format!("{name} is {found}, expected {expected:?}")));
         }
     }
     Ok(if left.is_empty() { Ok(()) } else { Err(format!("{} counters are missing", left.len())) })
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_store_holds_what_the_heads_say() {
+    fn the_comparison_accepts_the_right_contents_and_detects_wrong_ones() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(&folder.path().join("s"), 3, 0).expect("opens");
         let spaces = Spaces::open(&store).expect("made");
@@ -193,7 +193,7 @@ mod tests {
         let found: Vec<u64> = heads(&spaces).expect("read").into_iter().map(|(head, _)| head).collect();
         assert_eq!(found, [900, 70]);
         assert_eq!(compare(&spaces, &found, &mut counted, &mut sums).expect("read"), Ok(()));
-        // The canaries: a doubled merge, a lost row, a row too many.
+        // The canaries: a doubled merge, a lost row, an extra row.
         spaces.sums.merge("counter05", 1_u64.to_le_bytes()).expect("merged");
         let doubled = compare(&spaces, &found, &mut counted, &mut sums).expect("read");
         assert!(doubled.as_ref().is_err_and(|e| e.contains("counter05")), "{doubled:?}");

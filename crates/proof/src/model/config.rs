@@ -1,4 +1,4 @@
-//! The shape of one history's store and of its keys, all from the seed.
+//! Configuration of one history: its device, its store options and its keys, all drawn from the seed.
 
 use std::sync::Arc;
 
@@ -11,37 +11,37 @@ use super::world::Wrong;
 use crate::indexes;
 use crate::script::{Rng, mix};
 
-/// The shape of one history.
+/// Configuration of one history.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where it came from.
+    /// The seed that all other fields are drawn from.
     pub seed: u64,
-    /// On the simulated device, which can be killed; else in memory,
+    /// Uses the simulated device, on which a kill and a power cut are possible. Takes precedence over `in_directory`.
     pub simulated: bool,
-    /// or in a directory.
+    /// Uses a temporary directory; if this and `simulated` are both false, the store is in memory.
     pub in_directory: bool,
-    /// The simulated device moves fewer bytes than it is asked to, whenever it can.
+    /// Every transfer of the simulated device moves fewer bytes than requested, where that is possible.
     pub short: bool,
-    /// Bytes of a memtable.
+    /// Memtable size in bytes.
     pub memtable_bytes: usize,
     /// The index of most keyspaces.
     pub index: IndexOptions,
-    /// Each keyspace has an index of its own.
+    /// Draws a separate index for each keyspace.
     pub mixed: bool,
-    /// Streams of the log.
+    /// Number of log streams.
     pub streams: usize,
-    /// Bytes of memory of the store.
+    /// Memory budget of the store in bytes.
     pub memory_budget: usize,
-    /// Which form of the structures.
+    /// Paper mode or product mode.
     pub mode: Mode,
-    /// How many different keys there are.
+    /// Number of distinct keys.
     pub keys: usize,
     /// The longest inline value, in bytes.
     pub value_bytes: usize,
 }
 
 impl Config {
-    /// The shape that `seed` gives.
+    /// The configuration drawn from `seed`.
     pub fn from_seed(seed: u64) -> Config {
         let mut rng = Rng(mix(seed ^ 0xC0FF_EE00));
         Config {
@@ -52,7 +52,7 @@ impl Config {
             memtable_bytes: (4 << 10) << rng.index(8).saturating_sub(4),
             index: indexes::options(seed),
             mixed: indexes::only().is_none() && mix(seed ^ 0x1D7E_0000).is_multiple_of(4),
-            // Of its own, so that it changes nothing else of a seed.
+            // Not drawn from `rng`, so that it does not shift the other draws of a seed.
             mode: if mix(seed ^ 0x9A9E_0000).is_multiple_of(4) { Mode::Paper } else { Mode::Product },
             streams: 1 + (mix(seed ^ 0x57E4_0000) % 3) as usize,
             memory_budget: 1 << (20 + rng.index(3)),
@@ -61,13 +61,13 @@ impl Config {
         }
     }
 
-    /// The shape that makes a deep structure.
+    /// A configuration in which the index becomes deep.
     pub fn deep(seed: u64) -> Config {
         let index = indexes::deepest(indexes::kind(seed));
         Config { memtable_bytes: 4 << 10, index, mixed: false, keys: 4000, value_bytes: 150, ..Config::from_seed(seed) }
     }
 
-    /// An empty device.
+    /// Creates an empty device.
     pub(super) fn device(&self) -> Result<Disk, Wrong> {
         let refused = |e: std::io::Error| Wrong(format!("no directory: {e}"));
         Ok(match (self.simulated, self.in_directory) {
@@ -81,14 +81,14 @@ impl Config {
         })
     }
 
-    /// A simulated device that starts with `image`.
+    /// Creates a simulated device that starts with `image`.
     pub(super) fn simulated(&self, image: &SimImage) -> Disk {
         let device = SimDevice::from_image(image, self.seed);
         device.set_fault(self.short.then(|| Fault::sticky(FaultKind::ShortTransfer, 0)));
         Disk::Simulated(device)
     }
 
-    /// How the store on a device is opened, without threads.
+    /// The builder of the store on `device`, without background threads.
     pub(super) fn builder(&self, device: Arc<dyn Device>) -> StoreBuilder {
         let builder = Store::builder("model").device(device).background_threads(0);
         let builder = builder.log_streams(self.streams).index(self.index.clone());
@@ -105,7 +105,7 @@ impl Config {
         Ok(self.builder(device).open()?)
     }
 
-    /// One of the keys: short and long ones, groups with common prefixes, and the bytes at both ends.
+    /// Draws a key. Keys are short or long; many share a prefix with a group; some consist of 0x00 or 0xff bytes.
     pub(super) fn key(&self, rng: &mut Rng) -> Vec<u8> {
         let i = rng.index(self.keys);
         let group = mix(i as u64) % 16;
@@ -118,7 +118,7 @@ impl Config {
         }
     }
 
-    /// The beginning of a key, or none of it.
+    /// Draws a prefix: mostly the beginning of a key or of a group, rarely empty.
     pub(super) fn prefix(&self, rng: &mut Rng) -> Vec<u8> {
         match rng.index(8) {
             0 => vec![0xff; 1 + rng.index(4)],
@@ -137,8 +137,8 @@ impl Config {
 pub enum Disk {
     Simulated(Arc<SimDevice>),
     Memory(Arc<MemDevice>),
-    /// With what removes it.
-    Directory(Arc<FileDevice>, #[expect(dead_code, reason = "its end is its use")] tempfile::TempDir),
+    /// With the guard that removes the directory when dropped.
+    Directory(Arc<FileDevice>, #[expect(dead_code, reason = "held only for its Drop")] tempfile::TempDir),
 }
 
 impl Config {

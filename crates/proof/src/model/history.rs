@@ -1,7 +1,7 @@
-//! Histories: what happens, one action after the other.
+//! Histories: sequences of actions.
 //!
-//! An action follows from one word (a random number) and the state before it, so a history is a seed and a list of
-//! words; taking words away gives a smaller history, which is how failures shrink.
+//! One word (a random number) and the state before it determine an action, so a history is a seed and a list of words.
+//! A list without some of its words is also a history; failures are minimised in this way.
 
 use pandodb::Durability;
 
@@ -11,32 +11,34 @@ use super::world::{Sabotage, World, Wrong, check};
 use crate::drive::calmly;
 use crate::script::{Rng, mix};
 
-/// How many actions lie between two comparisons of everything.
+/// Number of actions between two full comparisons with the model.
 const COMPARE_EVERY: usize = 50;
 
-/// What a history came to.
+/// Statistics of a history.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Summary {
-    /// The most levels that a tree had.
+    /// The largest number of levels that any index had.
     pub levels: u64,
-    /// Compactions, flushes, splits and merges of nodes, as far as the last life of the store knows.
+    /// The largest number of compactions, flushes, node splits and node merges of one keyspace, counted since an
+    /// opening.
     pub moves: u64,
-    /// Whether the sabotage struck.
+    /// Whether the sabotage was applied.
     pub sabotaged: bool,
-    /// A hash of what the store held at the end.
+    /// A hash of the model's contents at the end.
     pub digest: u64,
 }
 
-/// The words of the history that `seed` stands for.
+/// The words of the history of `seed`.
 pub fn words(seed: u64, actions: usize) -> Vec<u64> {
     let mut rng = Rng(mix(seed));
     (0..actions).map(|_| rng.next_u64()).collect()
 }
 
-/// Plays a history to its end, or to what is wrong: an answer, an error or a panic. The sabotage strikes at its nth occasion.
+/// Plays a history to its end, or to the first wrong answer, error or panic. The sabotage is applied to the nth
+/// operation that it fits.
 ///
 /// # Errors
-/// What is wrong, and at which action.
+/// Describes the failure and the action at which it happened.
 pub fn play(config: Config, words: &[u64], sabotage: Option<(Sabotage, usize)>) -> Result<Summary, Wrong> {
     calmly(|| play_on(config, words, sabotage)).map_err(Wrong)?
 }
@@ -74,7 +76,7 @@ impl Summary {
 }
 
 impl World {
-    /// Does one action.
+    /// Performs one action.
     fn act(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         let there: Vec<usize> = (0..SLOTS.len()).filter(|&slot| self.keyspaces[slot].is_some()).collect();
         if there.is_empty() {
@@ -116,7 +118,7 @@ impl World {
         }
     }
 
-    /// What happens to the store as a whole.
+    /// Performs one of the rarer actions; most affect the whole store.
     fn rare(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         match rng.index(100) {
             0..15 => {
@@ -147,7 +149,7 @@ impl World {
         }
     }
 
-    /// A value that is no number is refused where counters are, and what is in a batch with it.
+    /// Checks that a put of a value that is not 8 bytes long is refused in the counter keyspace, alone and in a batch.
     fn refused_write(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let (key, other) = (self.config.key(rng), self.config.key(rng));
         let (short, long) = (rng.index(8), 9 + rng.index(5000));
@@ -157,13 +159,13 @@ impl World {
         batch.put(keyspace, &key, rng.bytes(long));
         for refused in [keyspace.put(&key, rng.bytes(short)), batch.commit(Durability::Buffered)] {
             check(matches!(refused, Err(pandodb::Error::InvalidArgument { .. })), || {
-                format!("a value that is no number among counters: {refused:?}")
+                format!("a counter keyspace did not refuse a value that is not a number: {refused:?}")
             })?;
         }
         Ok(())
     }
 
-    /// One write by itself, or several as a batch.
+    /// Sends one write alone, or several as a batch.
     fn some_writes(&mut self, there: &[usize], count: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let counters = there.iter().copied().find(|&slot| SLOTS[slot].1 == Rule::Counter);
         if rng.chance(3)
@@ -183,7 +185,7 @@ impl World {
         self.commit(&writes, [Durability::None, Durability::Buffered, Durability::Synced][rng.index(3)])
     }
 
-    /// Many writes to one keyspace, and as many counts, in one batch: this is what grows trees.
+    /// Commits many writes to one keyspace and as many counter merges in one batch. These batches make the trees grow.
     fn burst(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let mut writes = Vec::new();
         for _ in 0..10 + rng.index(160) {
@@ -193,7 +195,7 @@ impl World {
         self.commit(&writes, if rng.chance(30) { Durability::None } else { Durability::Buffered })
     }
 
-    /// A count, if the counters are there.
+    /// A merge into a counter, or `None` while the counter keyspace is dropped.
     fn counter_write(&self, rng: &mut Rng) -> Option<Write> {
         let slot = SLOTS.iter().position(|(_, rule, _)| *rule == Rule::Counter).expect("every history counts");
         let amount = rng.next_u64() as i64 >> rng.index(60);
@@ -201,13 +203,13 @@ impl World {
         Some(Write::Merge(slot, self.config.key(rng), amount.to_le_bytes().to_vec()))
     }
 
-    /// A write of one key.
+    /// Draws a write of one key.
     fn point_write(&self, slot: usize, rng: &mut Rng) -> Write {
         let key = self.config.key(rng);
         let (_, rule, threshold) = SLOTS[slot];
         let roll = rng.index(100);
         if roll < 15 {
-            // Mostly of a key that is there.
+            // Mostly a key that exists.
             let table = self.model.table(slot).expect("it is there");
             let key = table.range(key.clone()..).next().map_or(key, |(found, _)| found.clone());
             return Write::Delete(slot, key);
@@ -233,7 +235,7 @@ impl World {
         }
     }
 
-    /// A delete of a range: narrow ones mostly, so that something is left.
+    /// Draws a range delete: mostly a narrow one, so that entries remain.
     fn range_delete(&self, slot: usize, rng: &mut Rng) -> Write {
         if rng.chance(15) {
             return Write::DeletePrefix(slot, self.config.prefix(rng));
@@ -247,7 +249,7 @@ impl World {
             let bounds = (std::ops::Bound::Included(from.clone()), std::ops::Bound::Excluded(to.clone()));
             return Write::DeleteRange(slot, bounds);
         }
-        // All of it, so that trees are wiped while snapshots look on.
+        // Sometimes everything, so that a whole tree is deleted while snapshots still read it.
         let bounds = if rng.chance(40) { (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded) } else { bounds };
         Write::DeleteRange(slot, bounds)
     }

@@ -1,4 +1,5 @@
-//! The ends of a store's life, and what comes after: closing, killing, power cuts, backups, dropped keyspaces.
+//! Actions that end an opening of the store or replace it: closing, kills and power cuts; also backups and dropped
+//! keyspaces.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::world::{Orphans, World, Wrong, check};
 use crate::drive::accounts;
 use crate::script::Rng;
 
-/// Everything that a store shows, as a model.
+/// Reads all contents of a store into a model.
 fn dump(store: &Store) -> Result<Model, Wrong> {
     let mut model = Model::new();
     for (slot, (name, ..)) in SLOTS.iter().enumerate() {
@@ -41,8 +42,8 @@ impl World {
         Ok(())
     }
 
-    /// Closes the store and opens it again. Handles, snapshots and scans of the life that ends are kept; values that were read in it
-    /// stay as they are.
+    /// Closes the store and opens it again. Its handles, snapshots and scans are kept as orphans; values that were read
+    /// from it must not change.
     pub fn close_and_reopen(&mut self) -> Result<(), Wrong> {
         self.ask_orphans()?;
         let orphans = Orphans {
@@ -57,7 +58,7 @@ impl World {
         self.reopen()
     }
 
-    /// Asks what is left of the life before for answers: there must be none.
+    /// Checks that all handles, snapshots and scans of the store that was closed return [`Error::Closed`].
     pub fn ask_orphans(&mut self) -> Result<(), Wrong> {
         let Some(orphans) = &mut self.orphans else { return Ok(()) };
         let closed = |what: &str, result: pandodb::Result<()>| {
@@ -71,7 +72,7 @@ impl World {
             keys.filter_map(Iterator::next).try_for_each(|entry| closed("a scan", entry.map(drop)))?;
             closed("a read", keyspace.get(b"group/00/00004").map(drop))?;
             closed("reads", keyspace.multi_get(&[b"a", b"b"]).map(drop))?;
-            // Eight bytes: a counter takes no others.
+            // 8 bytes, because a counter refuses any other length.
             closed("a write", keyspace.put(b"k", b"a number"))?;
             for snapshot in &orphans.snapshots {
                 closed("a snapshot", keyspace.at(snapshot).get(b"group/01/00017").map(drop))?;
@@ -82,7 +83,7 @@ impl World {
         Ok(())
     }
 
-    /// Kills the process: what was written stays, what was only in its memory goes, in whole commits from the end.
+    /// Kills the process: written data stays; commits that were only in its memory are lost, the newest first.
     pub fn kill(&mut self) -> Result<(), Wrong> {
         let Disk::Simulated(device) = &self.disk else { return self.close_and_reopen() };
         let image = device.image();
@@ -93,7 +94,7 @@ impl World {
         let found = dump(&self.store)?;
         let Some(at) = allowed.iter().rposition(|model| *model == found) else {
             self.reopen_after_loss(&allowed)?;
-            return Err(Wrong(format!("after a kill the store is at none of {} allowed states", allowed.len())));
+            return Err(Wrong(format!("after a kill the store holds none of {} allowed states", allowed.len())));
         };
         self.model = allowed[at].clone();
         self.keyspaces =
@@ -101,7 +102,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells the first difference from the newest allowed state.
+    /// Reports the first difference from the newest allowed state.
     fn reopen_after_loss(&mut self, allowed: &[Model]) -> Result<(), Wrong> {
         self.model = allowed.last().expect("at least the newest").clone();
         self.keyspaces =
@@ -109,7 +110,7 @@ impl World {
         self.compare_all()
     }
 
-    /// Cuts the power after a sync: exactly everything is there.
+    /// Cuts the power after a sync: nothing may be lost.
     pub fn cut_power(&mut self) -> Result<(), Wrong> {
         self.store.persist(Durability::Synced)?;
         self.lazy.clear();
@@ -121,7 +122,7 @@ impl World {
         self.compare_all()
     }
 
-    /// Drops a keyspace; its handles fail from then on.
+    /// Drops a keyspace and checks that its handle fails afterwards.
     pub fn drop_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
         self.ranges.retain(|held| held.slot != slot);
         let old = self.keyspaces[slot].take().expect("it is there");
@@ -130,11 +131,11 @@ impl World {
         self.model.reset(slot, false);
         self.snapshots.iter_mut().for_each(|held| held.model.reset(slot, false));
         let refused = |result: pandodb::Result<()>| matches!(result, Err(Error::NoKeyspace { .. }));
-        check(refused(old.put(b"k", b"v")), || "a dropped keyspace took a write".into())?;
+        check(refused(old.put(b"k", b"v")), || "a dropped keyspace accepted a write".into())?;
         check(refused(old.get(b"k").map(|_| ())), || "a dropped keyspace answered a read".into())
     }
 
-    /// Creates a keyspace that was dropped. It is empty, also at older snapshots.
+    /// Creates a keyspace that was dropped. It is empty, and it is empty at older snapshots too.
     pub fn create_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
         self.open_keyspace(slot)?;
         self.lazy.clear();
@@ -142,7 +143,7 @@ impl World {
         Ok(())
     }
 
-    /// Copies the store to a device of its own and compares the copy.
+    /// Copies the store to another device and compares the copy with the model.
     pub fn back_up(&mut self) -> Result<(), Wrong> {
         let target = MemDevice::new();
         let report = self.store.backup_with(self.config.builder(target.clone()))?;
@@ -151,18 +152,19 @@ impl World {
         let tables = || (0..SLOTS.len()).filter_map(|slot| self.model.table(slot));
         let records: usize = tables().map(|table| table.len()).sum();
         check(report.keyspaces == tables().count() as u64 && report.records == records as u64, || {
-            format!("a backup of {records} records says {report:?}")
+            format!("a backup of {records} records reports {report:?}")
         })?;
         check(copy.verify()?.is_clean(), || "a backup does not verify".into())
     }
 
-    /// Verifies the store.
+    /// Checks that `Store::verify` finds nothing.
     pub fn verify(&self) -> Result<(), Wrong> {
         let report = self.store.verify()?;
         check(report.is_clean(), || format!("verify found {:?}", report.problems))
     }
 
-    /// The end of a history: everything compared, paid for, verified; then nothing is left but what an empty store has.
+    /// Ends a history: compares all contents, settles all background work, verifies, reopens, and checks that the
+    /// allocated pages are exactly the reachable ones ([`accounts`]).
     pub fn finish(&mut self, rng: &mut Rng) -> Result<(), Wrong> {
         self.go_on_held(true, rng)?;
         self.compare_all()?;

@@ -1,13 +1,13 @@
-//! Random histories of everything the interface offers, against plain sorted maps.
+//! Random histories of the whole interface, compared with plain sorted maps.
 //!
-//! A history has five keyspaces: plain values, counters, lists that grow, values that live apart, and maxima. Counters are in
-//! every one: a message that is seen twice or not at all hides behind puts and shows in a sum. From a seed come the shape of
-//! the store ([`Config`]) and a list of words; each word is one action on the store and its model (`history`): writes and
-//! batches, reads of every kind at any snapshot (`reads`), closing (what is left of the life
-//! before must say so), killing, cutting the power, backups (`lives`). What is
-//! read is compared with the model (`tables`) at once, and everything with everything from time to time.
+//! A history has five keyspaces: plain values, counters, lists that grow, large values stored as blobs, and maxima.
+//! Every history writes counters, because a message that is applied twice or lost changes a sum, while a later put
+//! would hide it. The seed determines the configuration of the store ([`Config`]) and a list of words. Each word is one
+//! action on the store and its model (`history`): writes and batches, reads of every kind at any snapshot (`reads`),
+//! closing (old handles must return an error), kills, power cuts and backups (`lives`). Each read is compared with the
+//! model (`tables`) at once; all contents are compared from time to time.
 //!
-//! A unit is one history. Its steps are its words: a history without some of them is a history.
+//! A unit is one history. Its steps are its words, and any subset of them is also a history.
 
 mod config;
 mod history;
@@ -23,16 +23,16 @@ use crate::indexes;
 use crate::minimise::minimise;
 use crate::report::{Tally, Unit};
 
-/// Actions of a history,
+/// Actions of an ordinary history.
 pub const ACTIONS: usize = 300;
-/// and of one of a deep tree.
+/// Actions of a history that builds a deep tree.
 const DEEP_ACTIONS: usize = 500;
-/// One in so many histories grows a deep tree.
+/// Distance between the seeds whose histories build a deep tree.
 const DEEP_EVERY: u64 = 16;
-/// How many times the actions of a failing history are tried anew.
+/// The most replays that minimising a failing history may take.
 const TRIES: usize = 200;
 
-/// The history of a seed: its shape and its words.
+/// The history of a seed: its configuration and its words.
 fn history(seed: u64) -> (Config, Vec<u64>) {
     if seed % DEEP_EVERY == 1 {
         (Config::deep(seed), words(seed, DEEP_ACTIONS))
@@ -41,7 +41,7 @@ fn history(seed: u64) -> (Config, Vec<u64>) {
     }
 }
 
-/// The unit of a seed.
+/// Runs a unit.
 pub fn run(unit: &Unit) -> Tally {
     let (config, all) = history(unit.seed);
     let some = |steps: &[usize]| steps.iter().filter_map(|step| all.get(*step).copied()).collect::<Vec<u64>>();

@@ -1,4 +1,4 @@
-//! Reads, compared with the model: points, scans from both ends, everything at once.
+//! Reads that are compared with the model: point reads, scans from both ends, full comparisons.
 
 use std::ops::Bound;
 
@@ -8,7 +8,7 @@ use super::tables::{Bounds, Bytes, Model, SLOTS, Table, prefix_bounds, within};
 use super::world::{HeldRange, World, Wrong, check};
 use crate::script::Rng;
 
-/// The keyspace now, or as a snapshot has it.
+/// A keyspace at its newest state, or at a snapshot.
 enum Reader {
     Now(pandodb::Keyspace),
     At(KeyspaceAt),
@@ -58,7 +58,7 @@ impl Reader {
     }
 }
 
-/// Bytes for a message, not all of them.
+/// Formats bytes for a message: the first 40, and the length.
 fn show(bytes: &[u8]) -> String {
     format!("\"{}\"({})", bytes[..bytes.len().min(40)].escape_ascii(), bytes.len())
 }
@@ -68,7 +68,8 @@ fn show_option(value: Option<&[u8]>) -> String {
 }
 
 impl World {
-    /// A reader of a random present or past of the keyspace in `slot`, and what it must see.
+    /// A reader of the keyspace in `slot`, at its newest state or at a random snapshot; with the expected table and a
+    /// description.
     fn reader(&self, slot: usize, rng: &mut Rng) -> (Reader, std::sync::Arc<Table>, String) {
         let keyspace = self.keyspace(slot);
         let name = SLOTS[slot].0;
@@ -81,7 +82,7 @@ impl World {
         (Reader::At(keyspace.at(&held.snapshot)), table, format!("`{name}` at {}", held.snapshot.seqno()))
     }
 
-    /// A key that is likely to be there, or likely not to be.
+    /// Draws a key: half of the time one that exists, else any.
     fn some_key(&self, table: &Table, rng: &mut Rng) -> Vec<u8> {
         let key = self.config.key(rng);
         if rng.chance(50) {
@@ -90,7 +91,7 @@ impl World {
         table.range(key.clone()..).next().map_or(key, |(found, _)| found.clone())
     }
 
-    /// Looks single keys up.
+    /// Looks up single keys with `get`, `contains` and `multi_get`.
     pub fn read_points(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let (reader, table, what) = self.reader(slot, rng);
         let keys: Vec<Vec<u8>> = (0..1 + rng.index(40)).map(|_| self.some_key(&table, rng)).collect();
@@ -120,7 +121,7 @@ impl World {
         Ok(())
     }
 
-    /// Random bounds: all kinds of ends, sometimes crossed.
+    /// Draws bounds: included, excluded or unbounded, sometimes with the start after the end.
     pub fn bounds(&self, rng: &mut Rng) -> Bounds {
         let (mut a, mut b) = (self.config.key(rng), self.config.key(rng));
         if a > b && rng.chance(95) {
@@ -134,7 +135,7 @@ impl World {
         (bound(a, rng), bound(b, rng))
     }
 
-    /// Scans a range or a prefix, from both ends by turns; some scans are left open for later.
+    /// Scans a range or a prefix, alternating between both ends; keeps some scans open for later.
     pub fn read_range(&mut self, slot: usize, rng: &mut Rng) -> Result<(), Wrong> {
         let (reader, table, what) = self.reader(slot, rng);
         let (range, expect) = if rng.chance(35) {
@@ -156,7 +157,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes up to `limit` items from both ends, and moves the ends now and then; true at the end of the scan.
+    /// Reads up to `limit` items from both ends and sometimes seeks. Returns true at the end of the scan.
     pub fn go_on(&self, held: &mut HeldRange, limit: usize, rng: &mut Rng) -> Result<bool, Wrong> {
         let backward = [0, 10, 50, 90, 100][rng.index(5)];
         let mut seeks = if rng.chance(30) { 1 + rng.index(4) } else { 0 };
@@ -171,7 +172,7 @@ impl World {
                 && rng.chance(10)
                 && let super::config::Disk::Simulated(device) = &self.disk
             {
-                // Long enough for the scan to move on to a newer world.
+                // Long enough for the scan to move to a newer view.
                 device.advance_clock(std::time::Duration::from_secs(3));
             }
             let backward = rng.chance(backward);
@@ -179,7 +180,7 @@ impl World {
             match (got.transpose()?, held.pop(backward)) {
                 (None, None) => {
                     check(held.range.next().is_none() && held.range.next_back().is_none(), || {
-                        "a scan went on after its end".into()
+                        "a scan returned an item after its end".into()
                     })?;
                     return Ok(true);
                 }
@@ -190,13 +191,13 @@ impl World {
                     })?;
                 }
                 (None, Some((key, _))) => return Err(Wrong(format!("item {step} is missing: {}", show(key)))),
-                (Some((key, _)), None) => return Err(Wrong(format!("item {step} is too much: {}", show(&key)))),
+                (Some((key, _)), None) => return Err(Wrong(format!("item {step} is unexpected: {}", show(&key)))),
             }
         }
         Ok(false)
     }
 
-    /// Goes on with the scans that were left open; with `finish`, to their ends.
+    /// Continues the scans that were kept open; with `finish`, to their ends.
     pub fn go_on_held(&mut self, finish: bool, rng: &mut Rng) -> Result<(), Wrong> {
         for mut held in std::mem::take(&mut self.ranges) {
             let limit = if finish { usize::MAX } else { rng.index(40) };
@@ -209,7 +210,7 @@ impl World {
         Ok(())
     }
 
-    /// Compares everything that can be seen, now and at every snapshot, forward and backward.
+    /// Compares all contents with the model, at the newest state and at every snapshot, forward and backward.
     pub fn compare_all(&self) -> Result<(), Wrong> {
         for slot in (0..SLOTS.len()).filter(|&slot| self.keyspaces[slot].is_some()) {
             let keyspace = self.keyspace(slot);
@@ -246,7 +247,7 @@ impl World {
                 .map_err(told)?;
             }
             let more = range.next().transpose()?;
-            check(more.is_none(), || format!("one key too many (backward: {backward})")).map_err(told)?;
+            check(more.is_none(), || format!("an unexpected key at the end (backward: {backward})")).map_err(told)?;
         }
         let keys = reader.iter().keys().count();
         check(keys == expect.len(), || format!("{keys} keys, not {}", expect.len())).map_err(told)

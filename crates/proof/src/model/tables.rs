@@ -1,7 +1,7 @@
-//! What a store should hold: plain sorted maps, and what each write does to them.
+//! The model: plain sorted maps, and the effect of each write on them.
 //!
-//! Nothing here uses the engine's own ranges or operators: ranges are the standard library's, prefixes are
-//! `starts_with`, and the operators are written down again in one line each.
+//! The model shares no code with the engine: ranges are the standard library's, prefixes use `starts_with`, and each
+//! merge operator is implemented again in one line.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,10 +15,10 @@ pub type Table = BTreeMap<Vec<u8>, Bytes>;
 /// The bounds of a range of keys.
 pub type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// What merging does in a keyspace.
+/// The merge operator of a keyspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Nothing: the keyspace has no operator.
+    /// No operator: the keyspace refuses merges.
     Plain,
     /// Adds signed numbers.
     Counter,
@@ -28,7 +28,7 @@ pub enum Rule {
     Max,
 }
 
-/// The keyspaces of every history: name, operator, the size above which values live apart.
+/// The keyspaces of every history: name, operator, blob threshold in bytes.
 pub const SLOTS: [(&str, Rule, usize); 5] = [
     ("plain", Rule::Plain, 2 << 10),
     ("counters", Rule::Counter, 2 << 10),
@@ -48,42 +48,43 @@ pub enum Write {
 }
 
 impl Write {
-    /// Whether it surely leaves a record: deleting a range that holds no key may not, and then flushes nothing either.
+    /// Whether it certainly appends a log record. A range delete that covers no key may append none, and then writes
+    /// nothing to the file either.
     pub fn is_logged(&self) -> bool {
         !matches!(self, Write::DeleteRange(..) | Write::DeletePrefix(..))
     }
 }
 
-/// What all keyspaces hold; `None` while one is dropped. Cheap to clone: tables are copied when they change.
+/// The contents of all keyspaces; `None` for a dropped one. Cheap to clone: a shared table is copied when it changes.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Model {
     tables: Vec<Option<Arc<Table>>>,
 }
 
 impl Model {
-    /// Every keyspace is there and empty.
+    /// A model in which every keyspace exists and is empty.
     pub fn new() -> Model {
         Model { tables: vec![Some(Arc::default()); SLOTS.len()] }
     }
 
-    /// A hash that depends on the contents alone.
+    /// A hash of the contents.
     pub fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         hasher.finish()
     }
 
-    /// The content of the keyspace in `slot`, if it is there.
+    /// The content of the keyspace in `slot`, if it exists.
     pub fn table(&self, slot: usize) -> Option<&Arc<Table>> {
         self.tables[slot].as_ref()
     }
 
-    /// Makes the keyspace in `slot` new and empty, or takes it away.
+    /// Replaces the keyspace in `slot` by an empty one (`there`), or removes it.
     pub fn reset(&mut self, slot: usize, there: bool) {
         self.tables[slot] = there.then(Arc::default);
     }
 
-    /// Gives the keyspace in `slot` a content.
+    /// Replaces the content of the keyspace in `slot`.
     pub fn set(&mut self, slot: usize, table: Table) {
         self.tables[slot] = Some(Arc::new(table));
     }

@@ -1,7 +1,7 @@
-//! A store and its model side by side, and the writes that go to both.
+//! A store and its model, and the writes that go to both.
 //!
-//! Invariant: whatever the engine was told, the model was told in the same order. A [`Sabotage`] breaks it once, on
-//! purpose: the canary that shows that the comparisons compare.
+//! Invariant: the store and the model receive the same writes in the same order. A [`Sabotage`] breaks it once, on
+//! purpose: it is the canary, which shows that the comparisons detect a difference.
 
 use std::fmt;
 
@@ -33,45 +33,45 @@ pub fn check(right: bool, what: impl FnOnce() -> String) -> Result<(), Wrong> {
     if right { Ok(()) } else { Err(Wrong(what())) }
 }
 
-/// A mistake that the engine does not make: it is made for it, once.
+/// A mistake that the harness makes once, in place of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// A put does not reach the engine.
     LostPut,
-    /// A delete does not.
+    /// A delete does not reach the engine.
     LostDelete,
-    /// A merge does not.
+    /// A merge does not reach the engine.
     LostMerge,
-    /// A merge reaches it twice.
+    /// A merge reaches the engine twice.
     DoubleMerge,
-    /// A delete of a range does not reach it.
+    /// A range delete does not reach the engine.
     LostRangeDelete,
-    /// The last operation of a batch does not.
+    /// The last operation of a batch does not reach the engine.
     TornBatch,
     /// A snapshot is taken after the next write.
     LateSnapshot,
 }
 
-/// How many commits without a logged acknowledgement are remembered before they are flushed.
+/// The most commits with `Durability::None` whose prior states are kept; then the store persists them.
 const LAZY_COMMITS: usize = 12;
 
-/// A snapshot and what it must show.
+/// A snapshot and its expected contents.
 pub struct Held {
     pub snapshot: Snapshot,
     pub model: Model,
 }
 
-/// A scan that is kept open across other operations, and what it is a scan of.
+/// A scan that is kept open across other operations, and its expected items.
 pub struct HeldRange {
     pub slot: usize,
     pub range: Range,
     pub all: Vec<(Vec<u8>, Bytes)>,
-    /// Which of these neither end has passed.
+    /// The positions in `all` that neither end has passed.
     pub left: std::ops::Range<usize>,
 }
 
 impl HeldRange {
-    /// What the front end gives next, and what the back end.
+    /// The expected next item from the front, or from the back.
     pub fn pop(&mut self, backward: bool) -> Option<&(Vec<u8>, Bytes)> {
         if self.left.is_empty() {
             return None;
@@ -85,7 +85,7 @@ impl HeldRange {
         Some(&self.all[at])
     }
 
-    /// Moves an end.
+    /// Seeks with the front end, or with the back end.
     pub fn seek(&mut self, backward: bool, key: &[u8]) {
         if backward {
             self.range.seek_back(key);
@@ -97,7 +97,7 @@ impl HeldRange {
     }
 }
 
-/// What is left of a store that was closed: all of it must answer that.
+/// The handles of a store that was closed: each must return [`Error::Closed`].
 pub struct Orphans {
     pub store: Store,
     pub keyspaces: Vec<Keyspace>,
@@ -105,7 +105,7 @@ pub struct Orphans {
     pub ranges: Vec<Range>,
 }
 
-/// Both sides of a history.
+/// The store and the model of a history.
 pub struct World {
     pub config: Config,
     pub store: Store,
@@ -113,23 +113,24 @@ pub struct World {
     pub model: Model,
     pub snapshots: Vec<Held>,
     pub ranges: Vec<HeldRange>,
-    /// Of the life before, if that ended by a close.
+    /// Handles of the previous opening, if it ended with a close.
     pub orphans: Option<Orphans>,
-    /// Values that were read some time ago: they must not change in the reader's hands.
+    /// Values that were read earlier: they must not change.
     pub values: Vec<(Value, Bytes)>,
-    /// What a kill may go back to: the models before the commits that only the process knows.
+    /// The states that a kill may fall back to: the models before each commit that is only in the memory of the
+    /// process.
     pub lazy: Vec<Model>,
     sabotage: Option<(Sabotage, usize)>,
-    /// Writes so far, by writers that take turns.
+    /// Number of writes so far; it chooses the writer (log stream) of the next one.
     turns: u64,
-    /// Whether the sabotage has happened.
+    /// Whether the sabotage was applied.
     pub sabotaged: bool,
-    /// Outlives the store that is on it.
+    /// The device; it outlives the store that is on it.
     pub disk: Disk,
 }
 
 impl World {
-    /// An empty store with all keyspaces. The sabotage strikes at its `n`-th occasion.
+    /// An empty store with all keyspaces. The sabotage is applied to the nth operation that it fits.
     pub fn new(config: Config, sabotage: Option<(Sabotage, usize)>) -> Result<World, Wrong> {
         let disk = config.device()?;
         let store = config.open(&disk)?;
@@ -154,7 +155,7 @@ impl World {
         Ok(world)
     }
 
-    /// Takes the handle of the keyspace in `slot`, creating it if it is not there.
+    /// Opens the keyspace in `slot`, creating it if it does not exist.
     pub fn open_keyspace(&mut self, slot: usize) -> Result<(), Wrong> {
         self.keyspaces[slot] = Some(self.store.keyspace_with(SLOTS[slot].0, self.config.options(slot))?);
         Ok(())
@@ -165,7 +166,7 @@ impl World {
         self.keyspaces[slot].as_ref().expect("asked for a keyspace that is dropped")
     }
 
-    /// Whether the sabotage strikes here.
+    /// Whether the sabotage is applied here.
     pub fn strikes(&mut self, kind: Sabotage) -> bool {
         match &mut self.sabotage {
             Some((which, left)) if *which == kind && !self.sabotaged => {
@@ -177,7 +178,7 @@ impl World {
         }
     }
 
-    /// What of a write reaches the engine, and how often: once, if nobody interferes.
+    /// How many times a write reaches the engine: once, unless the sabotage is applied.
     fn times(&mut self, write: &Write) -> usize {
         match write {
             Write::Put(..) if self.strikes(Sabotage::LostPut) => 0,
@@ -189,13 +190,13 @@ impl World {
         }
     }
 
-    /// Makes this thread another writer, as one has a stream of the log.
+    /// Makes this thread act as another writer, so that it uses another log stream.
     fn take_turn(&mut self) {
         self.turns += 1;
         stand_for_thread((mix(self.turns) % self.config.streams as u64) as usize);
     }
 
-    /// Sends one write outside of a batch.
+    /// Sends one write without a batch.
     pub fn write(&mut self, write: &Write) -> Result<(), Wrong> {
         self.take_turn();
         for _ in 0..self.times(write) {
@@ -247,7 +248,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes a snapshot, and remembers what it shows.
+    /// Takes a snapshot and keeps its expected contents.
     pub fn take_snapshot(&mut self, between: Option<&Write>) -> Result<(), Wrong> {
         let model = self.model.clone();
         if let Some(write) = between
@@ -259,7 +260,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets go of everything that reads from the store.
+    /// Drops everything that reads from the store.
     pub fn let_go(&mut self) {
         self.snapshots.clear();
         self.ranges.clear();

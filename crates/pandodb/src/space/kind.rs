@@ -1,0 +1,79 @@
+//! [`BlockKind`]: the kinds of blocks in the data file.
+//!
+//! The number of a kind is in a block's header and in its checksum, so a block of one kind never passes for another. Kinds of index
+//! structures have numbers from 16 on, eight for each type of index: a new index needs no new format version.
+
+use super::superblock::COMPRESSED_LEAVES;
+
+/// The kind of a block. The numbers are persisted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum BlockKind {
+    /// Entries of a run.
+    RunLeaf = 1,
+    /// Separators and children of a run.
+    RunInner = 2,
+    /// A page of a run's filter.
+    RunFilter = 3,
+    /// A run's range tombstones.
+    RunTombstones = 4,
+    /// A run's description.
+    RunFooter = 5,
+    /// A node of an index's trunk.
+    TrunkNode = 6,
+    /// The catalogue of keyspaces.
+    Catalog = 7,
+    /// A large value. It has no header; its checksum is in the message that refers to it.
+    Blob = 8,
+    /// Entries of a run, compressed. Only if the superblock has the feature [`COMPRESSED_LEAVES`].
+    RunCompressedLeaf = 9,
+    /// The table of levels of an index that has levels. Kinds of index blocks are numbered from 16 on, eight for each
+    /// type of index.
+    LevelTable = 16,
+}
+
+impl BlockKind {
+    /// The name used in errors and by the inspector.
+    pub fn name(self) -> &'static str {
+        match self {
+            BlockKind::RunLeaf => "leaf block",
+            BlockKind::RunInner => "inner block",
+            BlockKind::RunFilter => "filter block",
+            BlockKind::RunTombstones => "tombstone block",
+            BlockKind::RunFooter => "run footer",
+            BlockKind::TrunkNode => "trunk node",
+            BlockKind::Catalog => "catalogue",
+            BlockKind::Blob => "large value",
+            BlockKind::RunCompressedLeaf => "compressed leaf block",
+            BlockKind::LevelTable => "level table",
+        }
+    }
+
+    /// The incompatible feature bit that a superblock names if such a block is written; 0 for a kind that every version has.
+    pub fn feature(self) -> u64 {
+        if self == BlockKind::RunCompressedLeaf { COMPRESSED_LEAVES } else { 0 }
+    }
+
+    /// Whether blocks of this kind describe which runs an index consists of.
+    pub fn is_node(self) -> bool {
+        matches!(self, BlockKind::TrunkNode | BlockKind::LevelTable)
+    }
+
+    /// Decodes a persisted kind.
+    pub fn from_u8(byte: u8) -> Option<BlockKind> {
+        use BlockKind::*;
+        let kinds = [
+            RunLeaf,
+            RunInner,
+            RunFilter,
+            RunTombstones,
+            RunFooter,
+            TrunkNode,
+            Catalog,
+            Blob,
+            RunCompressedLeaf,
+            LevelTable,
+        ];
+        kinds.into_iter().find(|&kind| kind as u8 == byte)
+    }
+}

@@ -153,6 +153,16 @@ bugs! {
     /// A large value that a range tombstone covers is not reported as dropped: its pages are lost for ever.
     LargeValueLeaked,
 
+    // ---- large values ----
+    /// A checkpoint writes leaves of the map of large values as they were before their last range came.
+    LargeValueMapStale,
+    /// Nodes of the map of large values keep their pages when they are replaced.
+    LargeValueMapLeaked,
+    /// A leaf of the map of large values is split, and the right half is lost.
+    LargeValuesLostInSplit,
+    /// An opening marks the pages of the first range of large values only.
+    LargeValuesNotMarked,
+
     // ---- the tree ----
     /// A flush hands over all branches but the oldest.
     FlushSkipsBranch,

@@ -12,6 +12,7 @@
 //!
 //! Each folder beside this file is one index, listed in [`types`]; which of them a keyspace uses is stored in the catalogue.
 
+pub mod blobs;
 pub mod cola;
 mod graves;
 pub mod options;
@@ -155,6 +156,12 @@ pub struct RootRecord {
     pub through: Seqno,
     /// The index's encoding; empty for an index that has never been written.
     pub bytes: Vec<u8>,
+}
+
+impl RootRecord {
+    /// The longest encoding, in bytes. The catalogue holds the records of all keyspaces and is bounded: what grows with the data stands in
+    /// blocks that the record names.
+    pub const MAX_BYTES: usize = 128;
 }
 
 /// An estimate of what a range holds.

@@ -63,6 +63,8 @@ pub enum BlockKind {
     Blob = 8,
     /// Entries of a run, compressed. Only where the superblock names [`COMPRESSED_LEAVES`].
     RunCompressedLeaf = 9,
+    /// A node of an index's map of large values.
+    LargeValueMap = 10,
     /// The table of levels of an index that has some. Kinds of index blocks have numbers from 16 on, eight for each type of index.
     LevelTable = 16,
 }
@@ -80,6 +82,7 @@ impl BlockKind {
             BlockKind::Catalog => "catalogue",
             BlockKind::Blob => "large value",
             BlockKind::RunCompressedLeaf => "compressed leaf block",
+            BlockKind::LargeValueMap => "map of large values",
             BlockKind::LevelTable => "level table",
         }
     }
@@ -102,6 +105,7 @@ impl BlockKind {
             Catalog,
             Blob,
             RunCompressedLeaf,
+            LargeValueMap,
             LevelTable,
         ];
         kinds.into_iter().find(|&kind| kind as u8 == byte)

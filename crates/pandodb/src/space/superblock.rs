@@ -24,7 +24,7 @@
 //! each stand for an index type of the catalogue's keyspaces; the types name theirs.
 
 use super::Twin;
-use super::data::MAX_BLOCK_PAGES;
+use super::data::{BLOCK_HEADER, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
 use crate::base::{BlockAddr, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId};
 use crate::device::{AlignedBuf, File, read_exact_at};
@@ -40,6 +40,9 @@ pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES;
 pub const INDEX_FEATURES: u64 = u64::MAX << 16;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
+
+/// The longest catalogue, in bytes, without the block header: neither a superblock that names a longer one nor its block is accepted.
+pub const MAX_CATALOG_BYTES: u64 = MAX_BLOCK_PAGES as u64 * PAGE as u64 - BLOCK_HEADER as u64;
 
 /// Generations and identities stay below this: a writer has as many left.
 const MAX_COUNT: u64 = 1 << 62;
@@ -261,6 +264,11 @@ mod tests {
             Superblock { catalog: far(u64::MAX), ..sample() },
             Superblock { catalog_len: u64::MAX, ..sample() },
             Superblock { catalog_len: 2 * PAGE as u64 + 1, ..sample() },
+            Superblock {
+                catalog: Twin([BlockAddr { page: PageNo(40), pages: MAX_BLOCK_PAGES + 1 }; 2]),
+                catalog_len: MAX_CATALOG_BYTES + 1,
+                ..sample()
+            },
         ];
         for superblock in hostile {
             assert!(Superblock::decode(&superblock.encode()).unwrap_err().is_corruption(), "{superblock:?}");

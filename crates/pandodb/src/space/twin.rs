@@ -12,7 +12,7 @@
 //! Mending in place is safe though a durable root reaches the copy: it is damaged already, and the other one is whole
 //! and not touched. If it fails or is torn, the copy stays damaged.
 
-use super::data::{BLOCK_HEADER, BlockKind, DataFile};
+use super::data::{BLOCK_HEADER, BlockKind, DataFile, MAX_BLOCK_PAGES};
 use super::prefetch::Prefetch;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Extent, OwnerId, PAGE, Result};
@@ -27,8 +27,13 @@ impl Twin {
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error; nothing stays allocated then.
+    ///
+    /// # Panics
+    /// If a copy would take more than [`MAX_BLOCK_PAGES`]: a caller whose blocks have no bound of their own checks the size first.
     pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<Twin> {
-        let pages = (BLOCK_HEADER + body.len()).div_ceil(PAGE) as u32;
+        let pages = Twin::pages_of(body.len());
+        assert!(pages <= MAX_BLOCK_PAGES as usize, "a {} of {pages} pages: no opening would read it", kind.name());
+        let pages = pages as u32;
         let first = data.alloc(pages)?;
         let second = data.alloc_apart(pages, first).inspect_err(|_| data.give_back(first))?;
         let twin = Twin([first, second].map(|place| BlockAddr { page: place.start, pages }));
@@ -43,6 +48,11 @@ impl Twin {
         }
         data.twin_bytes.fetch_add(twin.bytes(), Relaxed);
         Ok(twin)
+    }
+
+    /// Pages of each copy of a block with a body of so many bytes.
+    pub fn pages_of(body: usize) -> usize {
+        (BLOCK_HEADER + body).div_ceil(PAGE)
     }
 
     /// The block: the first copy that is whole.
@@ -150,6 +160,12 @@ mod tests {
             assert!(twin.read(blocks, OWNER, BlockKind::TrunkNode).is_err());
             assert!(twin.mend(blocks, OWNER, BlockKind::TrunkNode).is_err());
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "no opening would read it")]
+    fn what_no_opening_would_read_is_not_written() {
+        sample(MAX_BLOCK_PAGES as usize * PAGE - BLOCK_HEADER + 1);
     }
 
     #[test]

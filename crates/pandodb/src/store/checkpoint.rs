@@ -57,7 +57,7 @@ impl Engine {
         let old = root.superblock.catalog;
         if let Err(e) = self.write_root(log, root) {
             self.core.data.abandon_checkpoint();
-            if !matches!(e, Error::DiskFull { .. }) {
+            if !matches!(e, Error::DiskFull { .. } | Error::TooLarge { .. }) {
                 self.poison(&e);
             }
             return Err(e);
@@ -72,7 +72,7 @@ impl Engine {
         }
         root.older_through = through;
         root.dropped.clear();
-        root.logged = 0;
+        (root.logged, root.logged_bytes) = (0, 0);
         self.refill();
         self.figures.checkpoints.fetch_add(1, Relaxed);
         let root_bytes = self.figures.checkpoint_bytes.load(Relaxed) - before;
@@ -99,6 +99,10 @@ impl Engine {
         let mut pins = Vec::new();
         for keyspace in &keyspaces {
             let cut = keyspace.index.cut()?;
+            assert!(
+                cut.root.bytes.len() <= RootRecord::MAX_BYTES,
+                "the catalogue is bounded by the number of keyspaces"
+            );
             catalog.keyspaces.push(keyspace.record(cut.root));
             pins.push(cut.pin);
         }

@@ -86,6 +86,16 @@ impl Specimen {
         Specimen::of(seed, &script, script.steps.len() - 12, true)
     }
 
+    /// A closed store with many large values, most of which lie apart from each other: a map of large values of several levels.
+    ///
+    /// # Panics
+    /// If the store does not do what the script says.
+    pub fn fragmented(seed: u64) -> Specimen {
+        let mix = Mix { steps: 400, blobs: 40, lazy: 30, buffered: 60, keys: 300 };
+        let script = Script::generate(seed, mix);
+        Specimen::of(seed, &script, script.steps.len() - 12, true)
+    }
+
     /// What is left of a script. An earlier state is taken 20 steps before `at`.
     fn of(seed: u64, script: &Script, at: usize, closed: bool) -> Specimen {
         let device = SimDevice::new(seed);

@@ -29,7 +29,7 @@
 mod node;
 mod persist;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::slice;
 use std::sync::Arc;

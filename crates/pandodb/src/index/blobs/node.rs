@@ -295,6 +295,12 @@ impl Node {
             Entries::Children(children) => Node::inner(children.split_off(children.len() / 2), pool),
             Entries::Lost(_) => unreachable!("a lost node fits"),
         };
+        // The left half may stay as it is for long: pages are allocated from the beginning of the file on.
+        match &mut self.entries {
+            Entries::Ranges(ranges) => ranges.shrink_to_fit(),
+            Entries::Children(children) => children.shrink_to_fit(),
+            Entries::Lost(_) => {}
+        }
         self.recount();
         let mut pieces = self.split(fanout);
         let behind = right.split(fanout);

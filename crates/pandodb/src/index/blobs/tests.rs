@@ -7,11 +7,12 @@ use std::sync::Arc;
 use super::node::Node;
 use super::{BlobMap, Fanout, MAX_RANGES, MapRoot};
 use crate::base::codec::Reader;
-use crate::base::{Extent, PAGE, PageNo, Result};
+use crate::base::{Entry, Extent, KeyRange, Kind, PAGE, PageNo, Result, Seqno};
 use crate::device::{AlignedBuf, MemDevice};
-use crate::index::Core;
 use crate::index::runs::Stored;
-use crate::index::testing::{Random, core};
+use crate::index::testing::{Bench, Random, core};
+use crate::index::{Core, Index, RootRecord, SealedBatch};
+use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
 use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch};
@@ -275,6 +276,41 @@ fn a_stored_map_comes_back_and_only_changed_nodes_are_written_again() {
     assert!(quarantined() > 0, "its own nodes are free again");
     drop(next);
     assert_eq!(quarantined(), both * PAGE as u64 + blocks * PAGE as u64);
+}
+
+/// What an index does with a map of a million ranges, which `set` puts into it: no swap, no statistic and no checkpoint looks at all of them.
+pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<I>, set: impl Fn(&I, BlobMap)) {
+    let core = bench.core.clone();
+    // High above the pages that the file has.
+    let mut map = BlobMap::new(core.pool.clone(), Fanout::PAGE);
+    (0..MILLION).for_each(|i| map.insert((1 << 40) + 2 * i, 1));
+    set(&bench.tree, map);
+    bench.put(10, 100);
+    bench.pack_all();
+    bench.tree.cut().unwrap();
+    let blob_bytes = bench.tree.stats().disk_bytes;
+    assert!(blob_bytes >= MILLION * PAGE as u64);
+    let (walked, written) = (WALKED.get(), core.data.stats().root_bytes);
+    let rounds = 5;
+    for round in 0..rounds {
+        let value = core.data.write_blob(&[7; 5000]).unwrap();
+        let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
+        bench.seqno += 1;
+        let (seqno, mut message) = (Seqno(bench.seqno), Vec::new());
+        value.encode(&mut message);
+        memtable.insert(Entry { key: &[round], seqno, kind: Kind::BlobPut, value: &message });
+        bench.tree.ingest(SealedBatch::new(Arc::new(memtable), seqno));
+        bench.tree.compact(&KeyRange::all()).unwrap();
+        bench.drain();
+        let record = bench.tree.cut().unwrap().root;
+        assert!(record.bytes.len() <= RootRecord::MAX_BYTES);
+    }
+    let stats = bench.tree.stats();
+    assert!(stats.disk_bytes > blob_bytes && stats.compactions > 0, "{stats:?}");
+    assert_eq!(WALKED.get(), walked);
+    let blocks = (core.data.stats().root_bytes - written) / PAGE as u64;
+    // Of each checkpoint: the path in the map, and a few nodes of the index itself, in two copies.
+    assert!(blocks <= u64::from(rounds) * 2 * (3 + 5), "{blocks} pages");
 }
 
 /// The body of a node, as `persist` states it.

@@ -19,7 +19,7 @@
 //! page, the number of ranges and the number of pages of each child; a node that is on disk is never changed; an encoded node fits one page.
 //!
 //! Costs, for n ranges and nodes of F entries: a change copies about log_F(n) nodes, at most four a level (two paths, each with a neighbour
-//! that it is combined with). With n = 1,000,000 the map has three levels and takes about 20 MB of memory, which is charged to the pool's budget.
+//! that it is combined with). With n = 1,000,000 the map has three levels and takes 16 to 25 MB of memory, which is charged to the pool's budget.
 //!
 //! **Damage.** A node of which one copy is damaged is repaired by an opening for writing. With both copies lost, an opening for writing fails,
 //! since it must know every page that is taken. An opening for reading, salvage included, keeps the rest of the map: the large values below

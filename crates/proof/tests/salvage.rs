@@ -201,7 +201,7 @@ fn examine(specimen: &Specimen, page: u64, rng: &mut Rng, found: &mut BTreeMap<&
     // For writing: a block with a second copy is repaired.
     let (device, store) = Sizes::TINY.open_image(&image, 1).unwrap_or_else(|e| panic!("{what}: {e}"));
     assert_eq!(unreadable(&store, &specimen.right, &what), failed);
-    if kind.is_some_and(BlockKind::is_node) {
+    if kind.is_some_and(|kind| kind.is_node() || kind == BlockKind::LargeValueMap) {
         assert!(store.verify().expect("looks").is_clean(), "{what}: not repaired");
     }
     let ks = store.open_keyspace(ROWS).expect("looks").expect("it is there");
@@ -234,6 +234,7 @@ fn a_single_fault_never_prevents_opening_and_loses_at_most_its_block() {
     for kind in [
         "trunk node",
         "level table",
+        "map of large values",
         "catalogue",
         "leaf block",
         "run footer",
@@ -332,6 +333,41 @@ fn lose_nodes(specimen: &Specimen) -> (usize, usize) {
         }
     }
     (lost, whole)
+}
+
+/// Every node of a map of large values in turn, both copies: messages name the values, so every read works.
+#[test]
+fn a_map_of_large_values_lost_in_both_copies_costs_no_read_and_no_writer_goes_on() {
+    let (mut lost, mut levels) = (0, 0);
+    for seed in 45..48 {
+        let specimen = Specimen::fragmented(seed);
+        let is_of_map = |page: &u64| kind(&specimen.image, *page) == Some(BlockKind::LargeValueMap);
+        let nodes: Vec<u64> = pages(&specimen.image, DATA).into_iter().filter(is_of_map).collect();
+        let body = |page: u64| specimen.image.read(DATA, page * PAGE + 16..(page + 1) * PAGE);
+        // The height is the first byte behind the length.
+        levels = levels.max(nodes.iter().map(|page| body(*page)[4] + 1).max().unwrap_or(0));
+        let mut rng = Rng(seed);
+        for (i, &a) in nodes.iter().enumerate() {
+            for &b in nodes[i + 1..].iter().filter(|&&b| body(a) == body(b)) {
+                let what = format!("seed {seed}: node of a map at {a} and {b}");
+                let image = spoil(&spoil(&specimen.image, DATA, a, &mut rng), DATA, b, &mut rng);
+                let store = read_only(&image).unwrap_or_else(|e| panic!("{what}: opens for reading: {e}"));
+                assert!(unreadable(&store, &specimen.right, &what).is_empty(), "{what}");
+                let is_reported = !store.verify().expect("looks").is_clean();
+                drop(store);
+                let (report, copy) = salvaged(&image, false).expect("copies");
+                assert!(report.is_complete() && copy == specimen.right, "{what}: salvage needs no map");
+                // Else it is a node that a later one has replaced.
+                if is_reported {
+                    let refused = Sizes::TINY.open_image(&image, 1);
+                    assert!(refused.is_err_and(|e| is_named(&e)), "{what}: pages of values could be overwritten");
+                    lost += 1;
+                }
+            }
+        }
+    }
+    println!("{lost} nodes in use were lost, of maps of up to {levels} levels");
+    assert!(lost >= 30 && levels >= 3, "{lost} {levels}");
 }
 
 /// A killed store with much of its history only in the log, and the states of that history.

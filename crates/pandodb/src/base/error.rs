@@ -86,6 +86,16 @@ pub enum Error {
         /// Bytes that are free.
         available: u64,
     },
+    /// A structure of the store would become larger than an opening accepts. Nothing was written; the store continues
+    /// to work. For the catalogue: drop keyspaces, or create the new ones in another store.
+    TooLarge {
+        /// The structure: `catalogue`.
+        what: &'static str,
+        /// The bytes that it would take.
+        bytes: u64,
+        /// The most bytes that an opening accepts.
+        limit: u64,
+    },
     /// The process or the system has too many open files, so a write could not create a file (usually the next segment
     /// of the log). Nothing of the write was kept; the store continues to work. Close some files, or raise the limit,
     /// then retry.
@@ -252,6 +262,7 @@ impl Error {
             Error::Indeterminate { .. } => "indeterminate",
             Error::DiskFull { .. } => "disk_full",
             Error::DiskTooSmall { .. } => "disk_too_small",
+            Error::TooLarge { .. } => "too_large",
             Error::TooManyFiles { .. } => "too_many_files",
             Error::Locked { .. } => "locked",
             Error::NotAStore { .. } => "not_a_store",
@@ -294,6 +305,9 @@ impl Error {
                 "the disk under `{path}` has {available} bytes free, a store with these options needs {needed}; \
                  nothing was created"
             ),
+            Error::TooLarge { what, bytes, limit } => format!(
+                "the {what} would take up to {bytes} bytes, and an opening accepts at most {limit}; nothing was written"
+            ),
             Error::Locked { path } => format!("`{path}` is open elsewhere"),
             Error::NotAStore { path, detail } => format!("`{path}` is not a store that can be opened: {detail}"),
             Error::InvalidArgument { detail } => format!("invalid argument: {detail}"),
@@ -329,6 +343,7 @@ impl Error {
                 "delete keys or ranges, drop a keyspace, or make room outside the store, then retry"
             }
             Error::DiskTooSmall { .. } => "use a smaller memory budget, or another disk",
+            Error::TooLarge { .. } => "drop keyspaces, or create them in another store",
             Error::TooManyFiles { .. } => "close some, or raise the limit (`ulimit -n`, `fs.file-max`), then retry",
             Error::Locked { .. } => "close the other opener first",
             Error::UnknownIndex { keyspace: Some(_), .. } => "open the store with the version that wrote it",

@@ -165,6 +165,16 @@ bugs! {
     /// A large value under a range tombstone is not reported as dropped: its pages are leaked.
     LargeValueLeaked,
 
+    // ---- large values ----
+    /// A checkpoint writes leaves of the map of large values as they were before their last range came.
+    LargeValueMapStale,
+    /// Nodes of the map of large values keep their pages when they are replaced.
+    LargeValueMapLeaked,
+    /// A leaf of the map of large values is split, and the right half is lost.
+    LargeValuesLostInSplit,
+    /// An opening marks the pages of the first range of large values only.
+    LargeValuesNotMarked,
+
     // ---- the tree ----
     /// A flush passes on all branches except the oldest.
     FlushSkipsBranch,

@@ -26,6 +26,7 @@
 //! `min(read point, through)`, so that a memtable that is half applied does no harm. Writes past the memtable: [`Index::direct`]. Data that
 //! arrives in key order: [`Index::loader`]. The test [`stub`] implements all of these.
 
+pub mod blobs;
 pub mod cola;
 mod core;
 mod graves;
@@ -63,6 +64,12 @@ pub struct RootRecord {
     pub through: Seqno,
     /// The index's encoding; empty for an index that has never been written.
     pub bytes: Vec<u8>,
+}
+
+impl RootRecord {
+    /// The longest encoding, in bytes. The catalogue holds the records of all keyspaces and is bounded: what grows with the data is in
+    /// blocks that the record refers to.
+    pub const MAX_BYTES: usize = 128;
 }
 
 /// A cursor over raw messages: every version of every key, in the order of stored keys (or in exact reverse), a block at a time.

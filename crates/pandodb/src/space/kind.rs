@@ -27,6 +27,8 @@ pub enum BlockKind {
     Blob = 8,
     /// Entries of a run, compressed. Only if the superblock has the feature [`COMPRESSED_LEAVES`].
     RunCompressedLeaf = 9,
+    /// A node of an index's map of large values.
+    LargeValueMap = 10,
     /// The table of levels of an index that has levels. Kinds of index blocks are numbered from 16 on, eight for each
     /// type of index.
     LevelTable = 16,
@@ -45,6 +47,7 @@ impl BlockKind {
             BlockKind::Catalog => "catalogue",
             BlockKind::Blob => "large value",
             BlockKind::RunCompressedLeaf => "compressed leaf block",
+            BlockKind::LargeValueMap => "map of large values",
             BlockKind::LevelTable => "level table",
         }
     }
@@ -72,6 +75,7 @@ impl BlockKind {
             Catalog,
             Blob,
             RunCompressedLeaf,
+            LargeValueMap,
             LevelTable,
         ];
         kinds.into_iter().find(|&kind| kind as u8 == byte)

@@ -29,7 +29,7 @@
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
 use super::Twin;
-use super::data::MAX_BLOCK_PAGES;
+use super::data::{BLOCK_HEADER, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
 use crate::base::{BlockAddr, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId};
 use crate::device::{AlignedBuf, File, read_exact_at};
@@ -46,6 +46,9 @@ pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES;
 pub const INDEX_FEATURES: u64 = u64::MAX << 16;
 /// The pages of the two slots.
 pub const SLOTS: [PageNo; 2] = [PageNo(0), PageNo(32)];
+
+/// The longest catalogue, in bytes, without the block header. A superblock that refers to a longer one is refused.
+pub const MAX_CATALOG_BYTES: u64 = MAX_BLOCK_PAGES as u64 * PAGE as u64 - BLOCK_HEADER as u64;
 
 /// Generations and run ids are below this, so that a writer can increment them without a check.
 const MAX_COUNT: u64 = 1 << 62;
@@ -269,6 +272,11 @@ mod tests {
             Superblock { catalog: far(u64::MAX), ..sample() },
             Superblock { catalog_len: u64::MAX, ..sample() },
             Superblock { catalog_len: 2 * PAGE as u64 + 1, ..sample() },
+            Superblock {
+                catalog: Twin([BlockAddr { page: PageNo(40), pages: MAX_BLOCK_PAGES + 1 }; 2]),
+                catalog_len: MAX_CATALOG_BYTES + 1,
+                ..sample()
+            },
         ];
         for superblock in hostile {
             assert!(Superblock::decode(&superblock.encode()).unwrap_err().is_corruption(), "{superblock:?}");

@@ -14,7 +14,7 @@
 //! it: it is damaged already, and the intact copy is not touched. If the repair fails or is torn, the copy stays
 //! damaged. Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
 
-use super::data::{BLOCK_HEADER, DataFile};
+use super::data::{BLOCK_HEADER, DataFile, MAX_BLOCK_PAGES};
 use super::kind::BlockKind;
 use super::prefetch::Prefetch;
 use crate::base::sync::Ordering::Relaxed;
@@ -30,8 +30,14 @@ impl Twin {
     ///
     /// # Errors
     /// [`crate::Error::DiskFull`] or an I/O error. Nothing stays allocated in this case.
+    ///
+    /// # Panics
+    /// If a copy would take more than [`MAX_BLOCK_PAGES`]: a caller whose blocks have no bound of their own checks the
+    /// size first.
     pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<Twin> {
-        let pages = (BLOCK_HEADER + body.len()).div_ceil(PAGE) as u32;
+        let pages = Twin::pages_of(body.len());
+        assert!(pages <= MAX_BLOCK_PAGES as usize, "a {} of {pages} pages: no opening would read it", kind.name());
+        let pages = pages as u32;
         let first = data.alloc(pages)?;
         let second = data.alloc_apart(pages, first).inspect_err(|_| data.give_back(first))?;
         let twin = Twin([first, second].map(|place| BlockAddr { page: place.start, pages }));
@@ -46,6 +52,11 @@ impl Twin {
         }
         data.twin_bytes.fetch_add(twin.bytes(), Relaxed);
         Ok(twin)
+    }
+
+    /// The number of pages of each copy of a block with a body of `body` bytes.
+    pub fn pages_of(body: usize) -> usize {
+        (BLOCK_HEADER + body).div_ceil(PAGE)
     }
 
     /// Returns the first copy that passes its checks.
@@ -153,6 +164,12 @@ mod tests {
             assert!(twin.read(blocks, OWNER, BlockKind::TrunkNode).is_err());
             assert!(twin.mend(blocks, OWNER, BlockKind::TrunkNode).is_err());
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "no opening would read it")]
+    fn what_no_opening_would_read_is_not_written() {
+        sample(MAX_BLOCK_PAGES as usize * PAGE - BLOCK_HEADER + 1);
     }
 
     #[test]

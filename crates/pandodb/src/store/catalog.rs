@@ -21,6 +21,8 @@ use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyspaceId, OwnerId, Result, Seqno};
 use crate::index::{Core, IndexOptions, RootRecord};
 use crate::space::data::DATA_FILE;
+#[cfg(not(test))]
+use crate::space::superblock::MAX_CATALOG_BYTES;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch, Superblock, Twin};
 
 const VERSION: u64 = 3;
@@ -169,8 +171,12 @@ impl Catalog {
     }
 
     /// Writes both copies: where they are, and the length of one.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], before anything is written, if an opening would refuse the catalogue; else as [`Twin::write`].
     pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<(Twin, u64)> {
         let body = self.encode();
+        check_size(body.len() as u64)?;
         let twin = Twin::write(data, &body, OwnerId(generation), BlockKind::Catalog)?;
         Ok((twin, body.len() as u64))
     }
@@ -192,6 +198,40 @@ impl Catalog {
         let buf = data.read_block(addr, superblock.catalog_owner(), BlockKind::Catalog)?;
         parse(data, superblock, addr, &buf)
     }
+}
+
+/// Bytes of everything in a catalogue but its keyspaces, at most: the version and five numbers.
+const HEAD_BYTES: u64 = 60;
+/// Bytes of what checkpoints add to the record of a created keyspace, at most: `through`, and the root record with its length.
+const ROOT_BYTES: u64 = 10 + 2 + RootRecord::MAX_BYTES as u64;
+
+/// The most bytes that the record of a keyspace will ever take in the catalogue, if it is created by a payload of so many bytes.
+pub(super) fn most_bytes(created: usize) -> u64 {
+    created as u64 + ROOT_BYTES
+}
+
+/// The most bytes that the catalogue of these keyspaces will ever take, if it takes `bytes` now.
+pub(super) fn most_bytes_of(catalog: &Catalog, bytes: u64) -> u64 {
+    bytes + HEAD_BYTES + ROOT_BYTES * catalog.keyspaces.len() as u64
+}
+
+/// Refuses a catalogue that no opening would accept.
+///
+/// # Errors
+/// [`Error::TooLarge`].
+pub(super) fn check_size(bytes: u64) -> Result<()> {
+    let limit = limit();
+    if bytes > limit { Err(Error::TooLarge { what: "catalogue", bytes, limit }) } else { Ok(()) }
+}
+
+#[cfg(not(test))]
+fn limit() -> u64 {
+    MAX_CATALOG_BYTES
+}
+
+#[cfg(test)]
+fn limit() -> u64 {
+    tests::LIMIT.get()
 }
 
 /// Names the keyspace in an error about the index of one.
@@ -219,8 +259,60 @@ fn parse(data: &DataFile, superblock: &Superblock, addr: BlockAddr, block: &[u8]
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::cell::Cell;
+
     use super::*;
+    use crate::base::StoreId;
+    use crate::device::MemDevice;
+    use crate::space::superblock::MAX_CATALOG_BYTES;
+
+    thread_local! {
+        /// The limit of this thread's stores, for tests that would otherwise need hundreds of thousands of keyspaces.
+        pub(in super::super) static LIMIT: Cell<u64> = const { Cell::new(MAX_CATALOG_BYTES) };
+    }
+
+    /// It was written whatever its size, and then neither superblock opened the store.
+    #[test]
+    fn a_catalogue_that_no_opening_accepts_is_not_written() {
+        let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();
+        let of = |root: u64| Catalog {
+            next_id: 9,
+            keyspaces: vec![KeyspaceRecord {
+                identity: identity(),
+                root: RootRecord { through: Seqno(1), bytes: vec![7; root as usize] },
+            }],
+            ..Catalog::default()
+        };
+        let around = of(1 << 24).encode().len() as u64 - (1 << 24);
+        let most = MAX_CATALOG_BYTES - around;
+        let before = data.stats();
+        let error = of(most + 1).write(&data, 3).unwrap_err();
+        assert_eq!(
+            error,
+            Error::TooLarge { what: "catalogue", bytes: MAX_CATALOG_BYTES + 1, limit: MAX_CATALOG_BYTES }
+        );
+        assert!(error.to_string().contains("drop keyspaces"), "{error}");
+        assert_eq!(data.stats(), before, "nothing was written");
+        let (catalog, catalog_len) = of(most).write(&data, 3).unwrap();
+        let superblock = Superblock {
+            compatible: 0,
+            read_only_compatible: 0,
+            incompatible: 0,
+            store_id: data.store_id(),
+            generation: 3,
+            epoch: 0,
+            clean: true,
+            durable: Seqno(0),
+            next_run_id: 1,
+            catalog,
+            catalog_len,
+            catalog_generation: 3,
+            checkpointed_at: 0,
+        };
+        let superblock = Superblock::decode(&superblock.encode()).expect("the largest one is accepted");
+        assert_eq!(Catalog::read(&data, &superblock).unwrap(), of(most));
+    }
 
     fn identity() -> Identity {
         Identity {

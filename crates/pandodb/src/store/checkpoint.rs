@@ -57,7 +57,7 @@ impl Engine {
         let old = root.superblock.catalog;
         if let Err(e) = self.write_root(log, root) {
             self.core.data.abandon_checkpoint();
-            if !matches!(e, Error::DiskFull { .. }) {
+            if !matches!(e, Error::DiskFull { .. } | Error::TooLarge { .. }) {
                 self.poison(&e);
             }
             return Err(e);
@@ -72,7 +72,7 @@ impl Engine {
         }
         root.older_through = through;
         root.dropped.clear();
-        root.logged = 0;
+        (root.logged, root.logged_bytes) = (0, 0);
         self.refill();
         self.figures.checkpoints.fetch_add(1, Relaxed);
         let root_bytes = self.figures.checkpoint_bytes.load(Relaxed) - before;
@@ -111,6 +111,10 @@ impl Engine {
         for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
             let cut = checkpoint.write()?;
             assert!(cut.root.through <= through && through <= last, "a root holds what was committed before the cut");
+            assert!(
+                cut.root.bytes.len() <= RootRecord::MAX_BYTES,
+                "the catalogue is bounded by the number of keyspaces"
+            );
             catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
             pins.push(cut.pin);
         }

@@ -18,13 +18,16 @@
 //! 4. A name is free again for a creation when *both* catalogues have forgotten its former keyspace. Otherwise recovery from the
 //!    older one would find the name taken.
 //!
+//! 5. The catalogue has a greatest size, which an opening checks. A creation is refused with [`Error::TooLarge`] before anything is written
+//!    if the catalogue could outgrow it: all records are counted with the longest root record. So no later checkpoint fails for it.
+//!
 //! Checkpoints are taken as often as they are for other reasons, and once for about each fifth of the keyspaces that was created, so
 //! that n creations cost O(n).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::catalog::{Identity, KeyspaceRecord, MAX_NAME};
+use super::catalog::{Identity, KeyspaceRecord, MAX_NAME, check_size, most_bytes};
 use super::engine::Engine;
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::find_operator;
@@ -71,9 +74,12 @@ impl Engine {
         };
         let mut payload = Vec::new();
         identity.encode(&mut payload);
+        let most_bytes = most_bytes(payload.len());
+        check_size(root.most_catalog_bytes() + most_bytes)?;
         let through = self.log_creation(&payload)?;
         root.next_id += 1;
         root.logged += 1;
+        root.logged_bytes += most_bytes;
         // A registered operator of that name goes before the one in the options: it is what reopening will find.
         let given = || options.operator.clone().map(Operator::new);
         let operator = registered(&self.operators, &identity).or_else(given);
@@ -111,7 +117,11 @@ impl Engine {
             let detail = format!("keyspace `{name}` is stored in index `{}`, not `{}`", before.kind(), changes.kind());
             return Err(Error::invalid(format!("{detail}; copy it into a new keyspace to change that")));
         }
-        *state.options.lock() = changes.with_defaults(&before, before.mode().unwrap_or_default(), &[]);
+        let after = changes.with_defaults(&before, before.mode().unwrap_or_default(), &[]);
+        let mut encoded = Vec::new();
+        after.encode(&mut encoded);
+        check_size(root.most_catalog_bytes() + encoded.len() as u64)?;
+        *state.options.lock() = after;
         self.checkpoint_with(&mut root).inspect_err(|_| *state.options.lock() = before)
     }
 
@@ -131,6 +141,7 @@ impl Engine {
             return Err(Error::corruption("log record", 0, detail));
         }
         *next_id = (*next_id).max(identity.id.0 + 1);
+        self.durable_root.lock().logged_bytes += most_bytes(record.payload.len());
         let operator = registered(&self.operators, &identity);
         let record = KeyspaceRecord { identity, root: RootRecord { through: record.first, bytes: Vec::new() } };
         let mut prefetch = Prefetch::new(self.core.data.clone());
@@ -174,4 +185,59 @@ pub(super) fn build(
         dropped: AtomicBool::new(false),
         drained_through: AtomicU64::new(0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Store;
+    use super::super::catalog::tests::LIMIT;
+    use crate::base::Error;
+    use crate::device::MemDevice;
+
+    #[test]
+    fn a_keyspace_whose_record_would_not_fit_the_catalogue_is_refused_and_leaves_nothing() {
+        let device = MemDevice::new();
+        let open = || {
+            let builder = Store::builder("full").device(device.clone());
+            builder.background_threads(0).memory_budget(1 << 20).open().expect("opens")
+        };
+        LIMIT.set(8 << 10);
+        let store = open();
+        let create =
+            |store: &Store, i: usize| store.keyspace(&format!("{i:0>100}")).map(|keyspace| keyspace.put("k", "v"));
+        let mut made = 0;
+        let refused = loop {
+            match create(&store, made) {
+                Ok(put) => put.expect("written"),
+                Err(e) => break e,
+            }
+            made += 1;
+            // Counted in the log and in the catalogue alike.
+            if made % 7 == 0 {
+                store.checkpoint().expect("it fits");
+            }
+        };
+        assert!(
+            matches!(refused, Error::TooLarge { what: "catalogue", bytes, limit: 8192 } if bytes > 8192),
+            "{refused}"
+        );
+        assert!((20..60).contains(&made), "{made} keyspaces");
+        let names = |store: &Store| store.keyspaces().into_iter().map(|info| info.name).collect::<Vec<_>>();
+        let before = names(&store);
+        assert_eq!(before.len(), made);
+        assert!(create(&store, made).is_err() && create(&store, 0).is_ok(), "an existing one is found");
+        store.settle().expect("checkpoints go on");
+        store.close().expect("closes");
+        let store = open();
+        assert_eq!(names(&store), before);
+        assert!(create(&store, made).is_err(), "also when it counts what the log holds");
+        store.drop_keyspace(&before[0]).expect("dropped");
+        create(&store, made).expect("there is room again").expect("written");
+        assert!(create(&store, made + 1).is_err());
+        store.close().expect("closes");
+        LIMIT.set(u64::MAX);
+        let store = open();
+        assert_eq!(names(&store).len(), made);
+        assert!(store.verify().expect("looks").is_clean());
+    }
 }

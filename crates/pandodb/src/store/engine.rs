@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::Access;
-use super::catalog::Catalog;
+use super::catalog::{Catalog, most_bytes_of};
 use super::commit::Sequencer;
 use super::keyspace::KeyspaceState;
 use super::keyspaces::Keyspaces;
@@ -106,6 +106,15 @@ pub(crate) struct DurableRoot {
     pub dropped: Vec<String>,
     /// Creations that are in the log only.
     pub logged: u64,
+    /// The most bytes that they will take in the catalogue.
+    pub logged_bytes: u64,
+}
+
+impl DurableRoot {
+    /// The most bytes that the next catalogues will take, if no keyspace is created or altered.
+    pub fn most_catalog_bytes(&self) -> u64 {
+        most_bytes_of(&self.catalog, self.superblock.catalog_len) + self.logged_bytes
+    }
 }
 
 /// Counters of the process.

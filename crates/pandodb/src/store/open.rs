@@ -293,6 +293,7 @@ impl Found {
             next_id: self.catalog.next_id,
             dropped: Vec::new(),
             logged: 0,
+            logged_bytes: 0,
             superblock: self.superblock,
             catalog: self.catalog,
         }

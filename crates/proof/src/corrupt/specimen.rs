@@ -85,6 +85,16 @@ impl Specimen {
         Specimen::of(seed, &script, script.steps.len() - 12, true)
     }
 
+    /// A closed store with many large values in places that are not adjacent: its map of large values has several levels.
+    ///
+    /// # Panics
+    /// If the store does not do what the script says.
+    pub fn fragmented(seed: u64) -> Specimen {
+        let mix = Mix { steps: 400, blobs: 40, lazy: 30, buffered: 60, keys: 300 };
+        let script = Script::generate(seed, mix);
+        Specimen::of(seed, &script, script.steps.len() - 12, true)
+    }
+
     /// Runs a script. The earlier image is taken after the step 20 before `at`.
     fn of(seed: u64, script: &Script, at: usize, closed: bool) -> Specimen {
         let device = SimDevice::new(seed);

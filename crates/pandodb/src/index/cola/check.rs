@@ -6,15 +6,15 @@ use std::sync::Arc;
 use super::choose::Growth;
 use super::table::Table;
 use crate::base::KeyRange;
+use crate::index::blobs::PinnedMap;
 use crate::index::runs::check::{Checker, short, sources};
 use crate::index::runs::{Stop, Stored};
 use crate::index::{Core, SalvagePiece, Visitor};
 use crate::space::BlockKind;
-use crate::space::ranges::RangeSet;
 
 /// Reads the table's block, every block of every run, every large value; reports pages, blocks, live messages and problems. `stored` is
 /// where the table was when it was pinned. The caller keeps the table.
-pub(super) fn verify(core: &Core, table: &Table, stored: Option<Stored>, blobs: &RangeSet, visit: &mut dyn Visitor) {
+pub(super) fn verify(core: &Core, table: &Table, stored: Option<Stored>, blobs: &PinnedMap, visit: &mut dyn Visitor) {
     let mut checker = Checker::new(core, visit);
     if let Some(error) = &table.lost {
         checker.lost(error.clone());

@@ -40,6 +40,7 @@ use self::choose::{Growth, choose};
 use self::read::ColaView;
 use self::table::{Layer, LayerId, MOST_TOMBSTONES, Part, Table};
 use self::task::{Begun, Merge, Slot, Stuck, Task};
+use super::blobs::{BlobMap, Fanout};
 use super::graves::Graves;
 use super::owed::Owing;
 use super::runs::{Output, PackJob, PackQueue, blobs_of, describe_run};
@@ -54,7 +55,7 @@ use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
 use crate::run::{Compression, RunSlice};
 use crate::space::Prefetch;
-use crate::space::ranges::{RangeSet, extents};
+use crate::space::ranges::extents;
 
 pub use self::options::{ColaOptions, TYPE};
 
@@ -121,7 +122,7 @@ struct World {
     through: Seqno,
     horizon: Seqno,
     /// Pages of large values that runs of the table name.
-    blobs: RangeSet,
+    blobs: BlobMap,
     /// Ranges that a caller wants in their final place.
     forced: Vec<Forced>,
     /// Where the next swap leaves the large values that it drops.
@@ -149,7 +150,8 @@ enum Claim {
 impl Cola {
     /// An empty array whose runs hold everything (that is, nothing) up to `through`.
     pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Cola {
-        Cola::around(core, sizes, Table::default(), RangeSet::default(), through)
+        let blobs = BlobMap::new(core.pool.clone(), Fanout::PAGE);
+        Cola::around(core, sizes, Table::default(), blobs, through)
     }
 
     /// Opens the array that a checkpoint wrote, and marks the pages that it reaches.
@@ -163,10 +165,11 @@ impl Cola {
         Ok(cola)
     }
 
-    fn around(core: Core, sizes: Sizes, table: Table, blobs: RangeSet, through: Seqno) -> Cola {
+    fn around(core: Core, sizes: Sizes, table: Table, blobs: BlobMap, through: Seqno) -> Cola {
         let rows = Arc::new(core.rows.of_index(through));
         let next_layer = table.layers.len() as u64;
         let graves = Graves::new(core.data.clone());
+        let blobs = blobs.with_fanout(Fanout::of_memtable(sizes.growth.memtable_bytes));
         let world = World { table: Arc::new(table), through, horizon: Seqno(0), blobs, forced: Vec::new(), graves };
         let view = ColaView::of(&world, &rows);
         core.pool.hold(EMPTY_BYTES);
@@ -488,7 +491,7 @@ impl Index for Cola {
         let mut world = inner.world.clone();
         world.table = Arc::new(Table::default());
         world.forced.clear();
-        let mut blobs: Vec<Extent> = std::mem::take(&mut world.blobs).iter().flat_map(extents).collect();
+        let mut blobs: Vec<Extent> = world.blobs.take().iter().flat_map(extents).collect();
         self.rows.begin(Seqno::MAX);
         self.rows.remove_where(|_, _| true);
         blobs.extend(unpacked.iter().flat_map(|batch| blobs_of(&batch.memtable)));
@@ -503,11 +506,11 @@ impl Index for Cola {
 impl Inspect for Cola {
     fn pin(&self) -> Verification<'_> {
         let world = self.inner.lock().world.clone();
-        let stored = world.table.stored();
+        let (stored, blobs) = (world.table.stored(), world.blobs.pin());
         Box::new(move |visit| {
             // The whole of it is kept: its graves hold the large values that compactions drop meanwhile.
             let world = &world;
-            check::verify(&self.core, &world.table, stored, &world.blobs, visit);
+            check::verify(&self.core, &world.table, stored, &blobs, visit);
             Ok(())
         })
     }

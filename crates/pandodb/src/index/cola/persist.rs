@@ -1,7 +1,7 @@
 //! The table on disk: one block in two copies ([`crate::space::twin`]), written when a checkpoint first meets a table, never changed.
 //!
-//! Root record (integers varint): `version (1) | growth factor | place of the table | large values`, the last two as
-//! [`crate::index::runs::codec`] has them.
+//! Root record (integers varint): `version (1) | growth factor | place of the table | map of large values`, the last two as
+//! [`crate::index::runs::codec`] and [`crate::index::blobs`] have them.
 //!
 //! Table block, after the 16-byte header: body length u32, then the body:
 //!
@@ -19,11 +19,11 @@ use super::choose::MAX_LEVEL;
 use super::table::{Layer, LayerId, Part, Table};
 use crate::base::codec::{Reader, put_varint};
 use crate::base::{BlockAddr, Error, Result, SeededBug};
-use crate::index::runs::codec::{Runs, Stored, get_blobs, mark_blobs, put_blobs};
+use crate::index::blobs::{BlobMap, MapRoot};
+use crate::index::runs::codec::{Runs, Stored};
 use crate::index::{Core, RootRecord};
 use crate::run::{RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
-use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, Prefetch, Twin};
 
 const VERSION: u64 = 1;
@@ -32,8 +32,8 @@ const LENGTH: usize = 4;
 /// The greatest growth factor that is believed.
 const MAX_GROWTH: u64 = 1 << 16;
 
-/// Writes a table that is not on disk yet; returns the root record.
-pub fn store(core: &Core, table: &Table, blobs: &RangeSet, growth: u64) -> Result<Vec<u8>> {
+/// Writes a table, and nodes of the map of large values, that are not on disk yet; returns the root record.
+pub fn store(core: &Core, table: &Table, blobs: &BlobMap, growth: u64) -> Result<Vec<u8>> {
     let stored = match table.stored() {
         Some(stored) => stored,
         None => {
@@ -47,15 +47,15 @@ pub fn store(core: &Core, table: &Table, blobs: &RangeSet, growth: u64) -> Resul
             stored
         }
     };
-    Ok(encode_root(stored, blobs, growth))
+    Ok(encode_root(stored, blobs.store(core)?, growth))
 }
 
-fn encode_root(stored: Stored, blobs: &RangeSet, growth: u64) -> Vec<u8> {
+fn encode_root(stored: Stored, blobs: MapRoot, growth: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, VERSION);
     put_varint(&mut out, growth);
     stored.encode(&mut out);
-    put_blobs(&mut out, blobs);
+    blobs.encode(&mut out);
     out
 }
 
@@ -78,32 +78,33 @@ pub struct Loaded {
     /// The table.
     pub table: Table,
     /// Pages of large values.
-    pub blobs: RangeSet,
+    pub blobs: BlobMap,
 }
 
-/// Where a root record says that the table is, and a reader of what follows.
-fn root_of(record: &RootRecord) -> Result<(Stored, Reader<'_>)> {
+/// Where a root record says that the table and the map of large values are.
+fn decode_root(record: &RootRecord) -> Result<(Stored, MapRoot)> {
     let mut reader = Reader::new(&record.bytes, "root record");
     if reader.varint()? != VERSION {
         return Err(reader.corrupt("unknown version"));
     }
     // For people who look at the record: a keyspace's options say which factor holds.
     reader.varint_max(MAX_GROWTH)?;
-    Ok((Stored::decode(&mut reader)?, reader))
+    let root = (Stored::decode(&mut reader)?, MapRoot::decode(&mut reader)?);
+    if !reader.is_empty() {
+        return Err(reader.corrupt("trailing bytes"));
+    }
+    Ok(root)
 }
 
 /// The blocks with which loading begins. A record that is not whole has none.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
-    root_of(record).map_or(Vec::new(), |(stored, _)| stored.copies(core).collect())
+    decode_root(record)
+        .map_or(Vec::new(), |(stored, blobs)| stored.copies(core).chain(blobs.first_blocks(core)).collect())
 }
 
 /// Reads the table that a root record names and marks every page that it reaches.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
-    let (stored, mut reader) = root_of(record)?;
-    let blobs = get_blobs(&mut reader)?;
-    if !reader.is_empty() {
-        return Err(reader.corrupt("trailing bytes"));
-    }
+    let (stored, blobs) = decode_root(record)?;
     let mut runs = Runs::new(core);
     let table = match load_table(core, stored, &mut runs, prefetch) {
         // A store that is open for reading does without a table that is lost in both copies.
@@ -111,7 +112,8 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
         table => table?,
     };
     runs.settle()?;
-    mark_blobs(&core.data, &blobs)?;
+    let blobs = BlobMap::load(core, blobs, prefetch)?;
+    blobs.mark(&core.data)?;
     Ok(Loaded { table, blobs })
 }
 
@@ -163,12 +165,10 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_a_root_record() {
-        let mut blobs = RangeSet::default();
-        blobs.insert(40, 3);
         let place = |page| BlockAddr { page: PageNo(page), pages: 1 };
         let stored = Stored { id: OwnerId(9), twin: Twin([place(200), place(264)]) };
-        let hex: String = encode_root(stored, &blobs, 4).iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(hex, "01040901c8018802012803");
+        let hex: String = encode_root(stored, MapRoot::default(), 4).iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "01040901c801880200");
         let mut empty = Vec::new();
         encode(&Table::default(), &mut empty);
         assert_eq!(empty, [0]);

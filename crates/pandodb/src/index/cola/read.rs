@@ -38,7 +38,7 @@ impl ColaView {
             table: world.table.clone(),
             through: world.through,
             horizon: world.horizon,
-            blob_bytes: world.blobs.iter().map(|(_, pages)| pages * PAGE as u64).sum(),
+            blob_bytes: world.blobs.pages() * PAGE as u64,
             counted: Once::new(),
             rows: rows.clone(),
             _graves: world.graves.clone(),

@@ -7,6 +7,7 @@ use super::choose::{BATCH, MAX_LEVEL};
 use super::*;
 use crate::base::{Entry, Kind, RangeTombstone};
 use crate::device::{Device, OpenHow};
+use crate::index::blobs::tests::an_index_never_walks_its_map;
 use crate::index::testing::{Bench, operator};
 use crate::memtable::{ChunkPool, Memtable};
 
@@ -36,6 +37,11 @@ fn a_level_holds_what_the_source_says() {
     assert_eq!((1..4).map(|level| growth(4).capacity(level)).collect::<Vec<_>>(), [60, 240, 960]);
     assert_eq!(growth(64).capacity(MAX_LEVEL), u64::MAX);
     assert_eq!(growth(4).level_for(241), 3);
+}
+
+#[test]
+fn the_map_of_large_values_is_never_walked() {
+    an_index_never_walks_its_map(bench(1, 2), |cola, map| cola.inner.lock().world.blobs = map);
 }
 
 #[test]

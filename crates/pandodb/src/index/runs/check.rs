@@ -9,6 +9,7 @@ use super::codec::Stored;
 use super::probe::Stop;
 use crate::base::{BlobRef, BlockAddr, EntryBlock, Fragments, KeyRange, Kind, OwnerId, Result, SeededBug, key_hash};
 use crate::blocks::BlockSource;
+use crate::index::blobs::PinnedMap;
 use crate::index::{Core, SalvageSource, SalvageStep, Visitor};
 use crate::run::{Piece as SlicePart, ReadAhead, Run, RunCursor, RunSlice, Salvager, maplet};
 use crate::space::BlockKind;
@@ -118,13 +119,21 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Everything was read: compares the pages of large values that the index accounts for with those that messages name.
-    pub fn finish(self, blobs: &RangeSet) {
-        for range in blobs.iter() {
+    /// Everything else was read: reads the nodes of the map of large values, and compares its pages with those that messages name.
+    pub fn finish(mut self, blobs: &PinnedMap) {
+        let PinnedMap { map, stored, lost } = blobs;
+        stored.iter().for_each(|stored| self.stored(*stored, BlockKind::LargeValueMap));
+        if let Some(error) = lost {
+            self.lost(error.clone());
+        }
+        if let Some(problem) = map.problem() {
+            self.problem(crate::Error::corruption(BlockKind::LargeValueMap.name(), 0, problem));
+        }
+        for range in map.iter() {
             extents(range).for_each(|extent| self.visit.extent(extent));
         }
         // Messages that could not be read were reported; which values they name is not known.
-        if self.complete && self.named != *blobs {
+        if self.complete && !self.named.iter().eq(map.iter()) {
             let detail = "the pages that messages name are not the pages that the index accounts for";
             self.visit.problem(crate::Error::corruption("large values", 0, detail).in_file(DATA_FILE, 0));
         }

@@ -1,11 +1,9 @@
-//! What the root records of run-based indexes have in common: where a block of the structure is, which runs it names, and the pages of
-//! large values.
+//! What the root records of run-based indexes have in common: where a block of the structure is, and which runs it names.
 //!
-//! Persisted forms (integers varint):
+//! Persisted form (integers varint):
 //!
 //! ```text
 //!  place of a block:   owner id | pages | page of copy 0 | page of copy 1
-//!  large values:       count | (gap, length)…     each range's start relative to the end of the one before
 //! ```
 
 use std::collections::HashMap;
@@ -15,8 +13,7 @@ use crate::base::codec::{Reader, put_varint};
 use crate::base::{BlockAddr, OwnerId, PageNo, Result};
 use crate::index::Core;
 use crate::run::{Run, RunMeta};
-use crate::space::ranges::{RangeSet, extents};
-use crate::space::{DataFile, Twin};
+use crate::space::Twin;
 
 /// Where a block of an index stands on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,44 +47,6 @@ impl Stored {
     pub fn copies(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
         self.twin.0.into_iter().take(if core.mend { 2 } else { 1 })
     }
-}
-
-/// Appends the persisted form of the pages of large values.
-pub fn put_blobs(out: &mut Vec<u8>, blobs: &RangeSet) {
-    put_varint(out, blobs.len() as u64);
-    let mut end = 0;
-    for (start, len) in blobs.iter() {
-        put_varint(out, start - end);
-        put_varint(out, len);
-        end = start + len;
-    }
-}
-
-/// Decodes what [`put_blobs`] wrote.
-///
-/// # Errors
-/// [`Error::Corruption`](crate::Error::Corruption) if bytes are missing, or ranges are empty, not in order or out of bounds.
-pub fn get_blobs(reader: &mut Reader<'_>) -> Result<RangeSet> {
-    let mut blobs = RangeSet::default();
-    let mut end = 0u64;
-    for _ in 0..reader.count(2)? {
-        let start = reader.varint_max(1 << 48)? + end;
-        let len = reader.varint_max(1 << 48)?;
-        if len == 0 || start < end || start + len > 1 << 48 {
-            return Err(reader.corrupt("ranges of large values are not in order"));
-        }
-        blobs.insert(start, len);
-        end = start + len;
-    }
-    Ok(blobs)
-}
-
-/// Marks the pages of large values as taken.
-///
-/// # Errors
-/// [`Error::Corruption`](crate::Error::Corruption) if some have an owner already.
-pub fn mark_blobs(data: &DataFile, blobs: &RangeSet) -> Result<()> {
-    blobs.iter().try_for_each(|range| extents(range).try_for_each(|extent| data.mark(extent)))
 }
 
 /// The runs that an opening has met: the structures that share a run get the same object.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::node::{Branch, Node};
 use super::read::StbeView;
+use crate::index::blobs::PinnedMap;
 use crate::index::runs::check::{Checker, short, sources};
 use crate::index::runs::{Stop, Stored};
 use crate::index::{Core, SalvagePiece, Visitor};
 use crate::run::RunSlice;
 use crate::space::BlockKind;
-use crate::space::ranges::RangeSet;
 
 /// A node, and where it is on disk. A checkpoint may give it a place later, in pages that something else has left since.
 type Placed = (Arc<Node>, Option<Stored>);
@@ -24,7 +24,7 @@ pub(super) fn nodes(root: &Arc<Node>) -> Vec<Placed> {
 
 /// Reads every node, every block of every run, every large value; reports pages, blocks, live messages and problems. The caller
 /// keeps the trunk.
-pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &RangeSet, visit: &mut dyn Visitor) {
+pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &PinnedMap, visit: &mut dyn Visitor) {
     let mut checker = Checker::new(core, visit);
     for (node, stored) in nodes {
         if let Some(error) = &node.lost {

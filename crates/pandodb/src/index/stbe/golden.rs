@@ -9,6 +9,7 @@ use crate::blocks::BlockSource;
 use crate::device::mem::MemDevice;
 use crate::device::{Device, OpenHow};
 use crate::filter::{FilterBuilder, Filters};
+use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::runs::Deletes;
 use crate::index::runs::Route;
 use crate::index::{Core, IdSource, RootRecord};
@@ -17,7 +18,6 @@ use crate::rows::RowCache;
 use crate::run::maplet::{MapletWriter, Member, ask, page_for};
 use crate::run::{Run, RunBuilder, RunSlice};
 use crate::space::data::DATA_FILE;
-use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch};
 
 const STORE: StoreId = StoreId([7; 16]);
@@ -32,6 +32,10 @@ fn core(device: &MemDevice) -> Core {
         mend: true,
         share: Default::default(),
     }
+}
+
+fn empty(core: &Core) -> BlobMap {
+    BlobMap::new(core.pool.clone(), Fanout::PAGE)
 }
 
 /// A run of two puts, `a` and `m`.
@@ -120,11 +124,12 @@ fn root_record_and_nodes() {
     let core = core(&MemDevice::new());
     let root = trunk(&core);
     let blobs = core.data.alloc(3).unwrap();
-    let mut ranges = RangeSet::default();
-    ranges.insert(blobs.start.0, 3);
-    ranges.insert(blobs.start.0 + 10, 2);
-    let record = persist::store(&core, &root, &ranges, 9).unwrap();
-    assert_eq!(hex(&record), concat!("03", "16010644", "09", "02", "0103", "0702"));
+    let mut map = empty(&core);
+    map.insert(blobs.start.0, 3);
+    map.insert(blobs.start.0 + 10, 2);
+    let record = persist::store(&core, &root, &map, 9).unwrap();
+    // Version, root, next branch; then of the map: levels, ranges, pages, place.
+    assert_eq!(hex(&record), concat!("03", "16010644", "09", "01", "02", "05", "17010745"));
     let page = |node: &Node| node.stored().unwrap().twin.0.map(|addr| addr.page.0);
     for copy in 0..2 {
         let nodes = [body(&core, page(&root)[copy]), body(&core, page(&root.children[0].node)[copy])];
@@ -137,17 +142,14 @@ fn a_stored_trunk_comes_back_and_is_not_written_again() {
     let device = MemDevice::new();
     let core = core(&device);
     let root = trunk(&core);
-    let record = persist::store(&core, &root, &RangeSet::default(), 9).unwrap();
+    let record = persist::store(&core, &root, &empty(&core), 9).unwrap();
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let again = Core { data, ..core };
     let loaded = load(&again, &RootRecord { through: Seqno(4), bytes: record.clone() }).unwrap();
     assert_eq!(loaded.next_branch, 9);
     assert!(loaded.blobs.is_empty());
-    // Without a maplet a node is as it was in version 2.
-    let older =
-        Core { data: DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap(), ..again.clone() };
-    let bytes = [&[2], &record[1..]].concat();
-    assert_eq!(load(&older, &RootRecord { through: Seqno(4), bytes }).unwrap().next_branch, 9);
+    let of_version_2 = RootRecord { through: Seqno(4), bytes: [&[2], &record[1..]].concat() };
+    assert!(load(&again, &of_version_2).err().expect("no release has written it").is_corruption());
     let shape = |node: &Node| {
         let branches: Vec<_> = node.branches.iter().map(|b| (b.id, b.fresh, b.weights.to_vec())).collect();
         (node.range.clone(), node.height, branches)
@@ -157,7 +159,7 @@ fn a_stored_trunk_comes_back_and_is_not_written_again() {
         assert_eq!((child.next, shape(&child.node)), (old.next, shape(&old.node)));
     }
     let written = again.data.stats().written_bytes;
-    assert_eq!(persist::store(&again, &loaded.root, &RangeSet::default(), 9).unwrap(), record);
+    assert_eq!(persist::store(&again, &loaded.root, &loaded.blobs, 9).unwrap(), record);
     assert_eq!(again.data.stats().written_bytes, written, "no node is dirty");
 }
 
@@ -202,7 +204,7 @@ fn a_routed_branch_comes_back_with_its_maplet() {
         });
     }
     let root = Arc::new(root);
-    let record = persist::store(&core, &root, &RangeSet::default(), 9).unwrap();
+    let record = persist::store(&core, &root, &empty(&core), 9).unwrap();
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let again = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
     let loaded = load(&again, &RootRecord { through: Seqno(4), bytes: record }).unwrap();
@@ -231,7 +233,7 @@ fn a_hostile_trunk_is_refused() {
     let device = MemDevice::new();
     let core = core(&device);
     let load = |root: &Arc<Node>, next_branch| {
-        let bytes = persist::store(&core, root, &RangeSet::default(), next_branch).unwrap();
+        let bytes = persist::store(&core, root, &empty(&core), next_branch).unwrap();
         let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
         let fresh = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
         load(&fresh, &RootRecord { through: Seqno(4), bytes }).map(|loaded| loaded.next_branch)
@@ -247,7 +249,7 @@ fn a_hostile_trunk_is_refused() {
 fn a_copy_outside_the_file_is_not_mended() {
     let device = MemDevice::new();
     let core = core(&device);
-    let mut bytes = persist::store(&core, &trunk(&core), &RangeSet::default(), 9).unwrap();
+    let mut bytes = persist::store(&core, &trunk(&core), &empty(&core), 9).unwrap();
     // The second copy's page, before the next branch's identity and the count of ranges.
     let far = bytes.len() - 3..bytes.len() - 2;
     bytes.splice(far, [0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]);

@@ -47,6 +47,7 @@ use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
 use self::route::{RouteJob, Routes};
 use self::tend::{Pieces, TendCounters, Tender};
+use super::blobs::{BlobMap, Fanout};
 use super::graves::Graves;
 use super::owed::Owing;
 use super::runs::{MergeJob, Output, PackJob, PackQueue, blobs_of, describe_run};
@@ -60,7 +61,7 @@ use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
 use crate::run::RunMeta;
 use crate::space::Prefetch;
-use crate::space::ranges::{RangeSet, extents};
+use crate::space::ranges::extents;
 
 pub use self::choose::Policy;
 pub use self::options::{StbeOptions, TYPE};
@@ -144,7 +145,7 @@ struct Trunk {
     through: Seqno,
     horizon: Seqno,
     /// Pages of large values that runs of this root name.
-    blobs: RangeSet,
+    blobs: BlobMap,
     /// Ranges that a caller wants in their final place.
     forced: Vec<Forced>,
     /// Where the next swap leaves the large values that it drops.
@@ -182,7 +183,7 @@ impl Stbe {
             root: Arc::new(Node::new(KeyRange::all(), 0)),
             through,
             horizon: Seqno(0),
-            blobs: RangeSet::default(),
+            blobs: BlobMap::new(core.pool.clone(), Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
             graves: Graves::new(core.data.clone()),
         };
@@ -208,7 +209,7 @@ impl Stbe {
             root: loaded.root,
             through: record.through,
             horizon: Seqno(0),
-            blobs: loaded.blobs,
+            blobs: loaded.blobs.with_fanout(Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
             graves: Graves::new(core.data.clone()),
         };
@@ -646,7 +647,7 @@ impl Index for Stbe {
         inner.routes.clear();
         let mut trunk = inner.trunk.clone();
         trunk.root = Arc::new(Node::new(KeyRange::all(), 0));
-        let mut blobs: Vec<Extent> = std::mem::take(&mut trunk.blobs).iter().flat_map(extents).collect();
+        let mut blobs: Vec<Extent> = trunk.blobs.take().iter().flat_map(extents).collect();
         self.rows.begin(Seqno::MAX);
         self.rows.remove_where(|_, _| true);
         blobs.extend(unpacked.iter().flat_map(|batch| blobs_of(&batch.memtable)));
@@ -661,11 +662,11 @@ impl Index for Stbe {
 impl Inspect for Stbe {
     fn pin(&self) -> Verification<'_> {
         let trunk = self.inner.lock().trunk.clone();
-        let nodes = check::nodes(&trunk.root);
+        let (nodes, blobs) = (check::nodes(&trunk.root), trunk.blobs.pin());
         Box::new(move |visit| {
             // The whole of it is kept: its graves hold the large values that compactions drop meanwhile.
-            let trunk = &trunk;
-            check::verify(&self.core, &nodes, &trunk.blobs, visit);
+            let _trunk = &trunk;
+            check::verify(&self.core, &nodes, &blobs, visit);
             Ok(())
         })
     }

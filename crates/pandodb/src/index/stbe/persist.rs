@@ -2,9 +2,8 @@
 //!
 //! Path copying makes checkpoints incremental by itself: a node that is still the same object stays where it is.
 //!
-//! Root record (integers varint): `version (3; 2 is read) | node | next branch id | count | (gap, length)…`, the pairs being
-//! the pages of large values, each range's start relative to the end of the one before. A node is named by
-//! `node id | pages | page of copy 0 | page of copy 1`.
+//! Root record (integers varint): `version (3) | node | next branch id | map of large values`, the last as [`crate::index::blobs`] has it. A node
+//! is named by `node id | pages | page of copy 0 | page of copy 1`.
 //!
 //! Node block, after the 16-byte header: body length u32, then the body:
 //!
@@ -24,18 +23,16 @@ use std::sync::Arc;
 use super::node::{Branch, BranchId, Child, Node};
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyRange, OwnerId, Result};
+use crate::index::blobs::{BlobMap, MapRoot};
 use crate::index::runs::Deletes;
 use crate::index::runs::Route;
-use crate::index::runs::codec::{Runs, Stored, get_blobs, mark_blobs, put_blobs};
+use crate::index::runs::codec::{Runs, Stored};
 use crate::index::{Core, RootRecord};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
-use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, Prefetch, Twin};
 
 const VERSION: u64 = 3;
-/// The oldest that is read: nothing was routed then.
-const OLDEST_VERSION: u64 = 2;
 /// A branch has newly arrived.
 const FRESH: u64 = 1;
 /// A branch is asked by a maplet.
@@ -51,18 +48,18 @@ const MAX_BRANCH: u64 = 1 << 62;
 /// No tree is higher: a fan-out of 2 reaches any size below this.
 const MAX_HEIGHT: u64 = 64;
 
-/// Writes the nodes under `root` that are not on disk yet; returns the root record.
-pub fn store(core: &Core, root: &Arc<Node>, blobs: &RangeSet, next_branch: u64) -> Result<Vec<u8>> {
+/// Writes the nodes under `root` and those of the map of large values that are not on disk yet; returns the root record.
+pub fn store(core: &Core, root: &Arc<Node>, blobs: &BlobMap, next_branch: u64) -> Result<Vec<u8>> {
     let stored = store_node(core, root)?;
-    Ok(encode_root(stored, blobs, next_branch))
+    Ok(encode_root(stored, blobs.store(core)?, next_branch))
 }
 
-fn encode_root(stored: Stored, blobs: &RangeSet, next_branch: u64) -> Vec<u8> {
+fn encode_root(stored: Stored, blobs: MapRoot, next_branch: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, VERSION);
     stored.encode(&mut out);
     put_varint(&mut out, next_branch);
-    put_blobs(&mut out, blobs);
+    blobs.encode(&mut out);
     out
 }
 
@@ -119,40 +116,49 @@ pub struct Loaded {
     /// The root.
     pub root: Arc<Node>,
     /// Pages of large values.
-    pub blobs: RangeSet,
+    pub blobs: BlobMap,
     /// Every branch has a smaller identity.
     pub next_branch: u64,
 }
 
-/// Where a root record says that the root is, and a reader of what follows.
-fn root_of(record: &RootRecord) -> Result<(Stored, Reader<'_>)> {
+/// What a root record says.
+struct Root {
+    stored: Stored,
+    next_branch: u64,
+    blobs: MapRoot,
+}
+
+fn decode_root(record: &RootRecord) -> Result<Root> {
     let mut reader = Reader::new(&record.bytes, "root record");
-    if !(OLDEST_VERSION..=VERSION).contains(&reader.varint()?) {
+    if reader.varint()? != VERSION {
         return Err(reader.corrupt("unknown version"));
     }
-    Ok((Stored::decode(&mut reader)?, reader))
+    let stored = Stored::decode(&mut reader)?;
+    let next_branch = reader.varint_max(MAX_BRANCH)?;
+    let blobs = MapRoot::decode(&mut reader)?;
+    if !reader.is_empty() {
+        return Err(reader.corrupt("trailing bytes"));
+    }
+    Ok(Root { stored, next_branch, blobs })
 }
 
 /// The blocks with which loading a trunk begins. A record that is not whole has none.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
-    root_of(record).map_or(Vec::new(), |(stored, _)| stored.copies(core).collect())
+    decode_root(record)
+        .map_or(Vec::new(), |root| root.stored.copies(core).chain(root.blobs.first_blocks(core)).collect())
 }
 
 /// Reads the trunk that a root record names and marks every page that it reaches.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
-    let (stored, mut reader) = root_of(record)?;
-    let next_branch = reader.varint_max(MAX_BRANCH)?;
-    let blobs = get_blobs(&mut reader)?;
-    if !reader.is_empty() {
-        return Err(reader.corrupt("trailing bytes"));
-    }
+    let Root { stored, next_branch, blobs } = decode_root(record)?;
     let mut loader = Loader { core, prefetch, next_branch, runs: Runs::new(core), routes: HashMap::new() };
     let root = match loader.node(stored, None, &KeyRange::all()) {
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
     };
     loader.runs.settle()?;
-    mark_blobs(&core.data, &blobs)?;
+    let blobs = BlobMap::load(core, blobs, prefetch)?;
+    blobs.mark(&core.data)?;
     Ok(Loaded { root, blobs, next_branch })
 }
 
@@ -320,10 +326,8 @@ mod tests {
 
     #[test]
     fn golden_bytes_of_a_root_record() {
-        let mut blobs = RangeSet::default();
-        blobs.insert(40, 3);
-        blobs.insert(300, 2);
-        assert_eq!(hex(&encode_root(stored(9, 200), &blobs, 77)), "030901c80188024d022803810202");
+        let root = encode_root(stored(9, 200), MapRoot::default(), 77);
+        assert_eq!(hex(&root), "030901c80188024d00", "the golden bytes of a map stand beside it");
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl StbeView {
             root: trunk.root.clone(),
             through: trunk.through,
             horizon: trunk.horizon,
-            blob_bytes: trunk.blobs.iter().map(|(_, pages)| pages * crate::base::PAGE as u64).sum(),
+            blob_bytes: trunk.blobs.pages() * crate::base::PAGE as u64,
             counted: Once::new(),
             _graves: trunk.graves.clone(),
         }

@@ -10,6 +10,7 @@ use super::*;
 use crate::base::{Entry, EntryBlock, Kind, RangeTombstone, StoreId};
 use crate::device::Device;
 use crate::filter::Filters;
+use crate::index::blobs::tests::an_index_never_walks_its_map;
 use crate::index::testing::{get, operator, scan};
 use crate::index::{IdSource, Lookup, Step};
 use crate::memtable::{ChunkPool, Memtable};
@@ -39,6 +40,11 @@ impl Bench {
     fn new(seed: u64) -> Bench {
         Bench::of(seed, |core| Stbe::create(core, SHAPE, Some(operator()), Seqno(0)))
     }
+}
+
+#[test]
+fn the_map_of_large_values_is_never_walked() {
+    an_index_never_walks_its_map(Bench::new(1), |stbe, map| stbe.inner.lock().trunk.blobs = map);
 }
 
 #[test]

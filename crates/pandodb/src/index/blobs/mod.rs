@@ -1,0 +1,311 @@
+//! [`BlobMap`]: the pages of an index's large values, as a persistent B+-tree of page ranges.
+//!
+//! ```text
+//!   root record ─▶ inner node          for each child: its first page, its sums, its place on disk
+//!                  ╱        ╲
+//!          leaf 40+3 300+2   leaf 9000+16 9020+1 …    start + length of each range, in order
+//! ```
+//!
+//! Nodes are shared between versions of the map: a clone costs O(1), and a change copies the nodes on one path.
+//!
+//! 1. A root swap of an index clones the map, then calls [`BlobMap::insert`] and [`BlobMap::remove`] on the clone. The first change below a
+//!    node copies it; later changes of the same clone change the copy, since no other version can reach it.
+//! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]). So it writes what has changed since
+//!    the last one. Each node is a block of one page in two copies ([`crate::space::twin`]).
+//! 3. Dropping the last version that reaches a node frees the node's pages, as for trunk nodes.
+//! 4. An opening reads all nodes ([`BlobMap::load`]) and marks the pages of the large values as taken ([`BlobMap::mark`]).
+//!
+//! Invariants ([`BlobMap::problem`]): ranges are in order and do not touch; all leaves have the same depth; each inner node knows the first
+//! page, the number of ranges and the number of pages of each child; a node that is on disk is never changed; an encoded node fits one page.
+//!
+//! Costs, for n ranges and nodes of F entries: a change copies about log_F(n) nodes, at most four a level (two paths, each with a neighbour
+//! that it is combined with). With n = 1,000,000 the map has three levels and takes 16 to 25 MB of memory, which is charged to the pool's budget.
+//!
+//! **Damage.** A node of which one copy is damaged is repaired by an opening for writing. With both copies lost, an opening for writing fails,
+//! since it must know every page that is taken. An opening for reading, salvage included, keeps the rest of the map: the large values below
+//! the lost node are not marked as taken, which matters to writers only; their number and pages are known from the parent; messages name
+//! the values that they need, so every read works. Verification reports the loss.
+
+mod node;
+mod persist;
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::slice;
+use std::sync::Arc;
+
+use self::node::{Child, Entries, Node, PageRange, change, end_of};
+use super::runs::Stored;
+use crate::base::Error;
+use crate::pool::Pool;
+
+pub use self::persist::MapRoot;
+
+/// The most ranges in a leaf. A typical fragmented file has 2 to 4 bytes a range, so a full leaf fills most of its page.
+const MAX_RANGES: usize = 1024;
+/// The most children of an inner node. In the worst case its encoded form still fits one page ([`persist`] checks that at compile time).
+const MAX_CHILDREN: usize = 88;
+/// The fewest entries that a node may hold at most: splitting and combining need some.
+const MIN_FANOUT: usize = 4;
+/// Bytes of a memtable for each entry of a node, where memtables are small.
+const MEMTABLE_BYTES_PER_ENTRY: u64 = 1024;
+
+/// The most entries of a node. A setting of the open map, not of the format: a node on disk may hold any number up to the format's limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fanout {
+    ranges: usize,
+    children: usize,
+}
+
+impl Fanout {
+    /// For nodes that fill a page.
+    pub const PAGE: Fanout = Fanout { ranges: MAX_RANGES, children: MAX_CHILDREN };
+
+    /// At most `entries` in each node, within the bounds of the format.
+    pub fn new(entries: usize) -> Fanout {
+        let entries = entries.max(MIN_FANOUT);
+        Fanout { ranges: entries.min(MAX_RANGES), children: entries.min(MAX_CHILDREN) }
+    }
+
+    /// For an index with memtables of that size. A memtable of 1 MiB or more gets full nodes. Stores with tiny memtables, which hold little
+    /// data, get small nodes, and so a map of several levels: the tests of whole stores run on such stores.
+    pub fn of_memtable(memtable_bytes: u64) -> Fanout {
+        Fanout::new((memtable_bytes / MEMTABLE_BYTES_PER_ENTRY).min(MAX_RANGES as u64) as usize)
+    }
+}
+
+/// Sums over the ranges below a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Ranges.
+    pub ranges: u64,
+    /// Pages in these ranges.
+    pub pages: u64,
+}
+
+/// A persistent set of page numbers, stored as disjoint ranges that do not touch. The semantics are those of
+/// [`RangeSet`](crate::space::ranges::RangeSet).
+#[derive(Clone)]
+pub struct BlobMap {
+    /// `None` if the map is empty.
+    root: Option<Arc<Node>>,
+    fanout: Fanout,
+    /// Its budget pays for the nodes.
+    pool: Arc<Pool>,
+}
+
+impl BlobMap {
+    /// An empty map.
+    pub fn new(pool: Arc<Pool>, fanout: Fanout) -> BlobMap {
+        BlobMap { root: None, fanout, pool }
+    }
+
+    /// The same map; from now on nodes are split and combined by `fanout`.
+    #[must_use]
+    pub fn with_fanout(self, fanout: Fanout) -> BlobMap {
+        BlobMap { fanout, ..self }
+    }
+
+    /// Takes everything out of the map.
+    pub fn take(&mut self) -> BlobMap {
+        let empty = BlobMap::new(self.pool.clone(), self.fanout);
+        std::mem::replace(self, empty)
+    }
+
+    /// Adds `start..start + len`, none of which may be in the map, and joins it with its neighbours. Copies the nodes on one path, or on two
+    /// if both neighbours are joined.
+    ///
+    /// # Panics
+    /// If a page is in the map already.
+    pub fn insert(&mut self, start: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let end = start + len;
+        let before = start.checked_sub(1).and_then(|at| self.floor(at));
+        let after = self.root.as_ref().and_then(|root| root.ceiling(start));
+        assert!(before.is_none_or(|range| end_of(range) <= start), "{start}+{len} is in the map already");
+        assert!(after.is_none_or(|(next, _)| end <= next), "{start}+{len} is in the map already");
+        let before = before.filter(|range| end_of(*range) == start);
+        match (before, after.filter(|(next, _)| *next == end)) {
+            (None, None) => self.change(None, &[(start, len)]),
+            (None, Some((next, more))) => self.change(Some(next), &[(start, len + more)]),
+            (Some((first, size)), None) => self.change(Some(first), &[(first, size + len)]),
+            (Some((first, size)), Some((next, more))) => {
+                self.change(Some(next), &[]);
+                self.change(Some(first), &[(first, size + len + more)]);
+            }
+        }
+    }
+
+    /// Removes `start..start + len`, all of which must be in the map.
+    ///
+    /// # Panics
+    /// If a page is not in the map.
+    pub fn remove(&mut self, start: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let found = self.floor(start).filter(|range| start + len <= end_of(*range));
+        let (first, size) = found.expect("only what is in the map leaves it");
+        let (head, tail) = ((first, start - first), (start + len, first + size - start - len));
+        let left: &[PageRange] = match (head.1 > 0, tail.1 > 0) {
+            (true, true) => &[head, tail],
+            (true, false) => &[head],
+            (false, true) => &[tail],
+            (false, false) => &[],
+        };
+        self.change(Some(first), left);
+    }
+
+    /// Whether all of `start..start + len` is in the map.
+    pub fn contains(&self, start: u64, len: u64) -> bool {
+        self.floor(start).is_some_and(|range| start + len <= end_of(range))
+    }
+
+    /// Whether any of `start..start + len` is in the map.
+    pub fn overlaps(&self, start: u64, len: u64) -> bool {
+        let last = (start + len).checked_sub(1);
+        last.and_then(|last| self.floor(last)).is_some_and(|range| end_of(range) > start)
+    }
+
+    /// All ranges in order: (start, length). Those below a lost node are missing.
+    pub fn iter(&self) -> Iter<'_> {
+        let mut iter = Iter { above: Vec::new(), leaf: [].iter() };
+        if let Some(root) = &self.root {
+            iter.enter(root);
+        }
+        iter
+    }
+
+    /// How many ranges there are.
+    pub fn len(&self) -> u64 {
+        self.totals().ranges
+    }
+
+    /// How many pages are in the ranges.
+    pub fn pages(&self) -> u64 {
+        self.totals().pages
+    }
+
+    /// Whether the map is empty.
+    pub fn is_empty(&self) -> bool {
+        self.root.is_none()
+    }
+
+    /// Levels of nodes: 0 for an empty map.
+    pub fn levels(&self) -> u32 {
+        self.root.as_ref().map_or(0, |root| root.height + 1)
+    }
+
+    fn totals(&self) -> Totals {
+        self.root.as_ref().map_or(Totals::default(), |root| root.totals)
+    }
+
+    /// The range with the greatest start that is not above `at`.
+    fn floor(&self, at: u64) -> Option<PageRange> {
+        self.root.as_ref().and_then(|root| root.floor(at))
+    }
+
+    /// Puts `new` in the place of the range that starts at `old`, or where they belong. None of them touches another range, and all of them
+    /// lie between the neighbours of `old`.
+    fn change(&mut self, old: Option<u64>, new: &[PageRange]) {
+        let Some(root) = &mut self.root else {
+            assert!(old.is_none(), "an empty map holds no range");
+            self.root = Some(Arc::new(Node::leaf(new.to_vec(), self.pool.clone())));
+            return;
+        };
+        let at = old.unwrap_or_else(|| new[0].0);
+        let more = change(root, at, old, new, self.fanout);
+        if !more.is_empty() {
+            // A leaf read from disk may hold many times what a smaller fan-out allows, so one more level may not be enough.
+            let first = Child::of(root.clone());
+            let mut level: Vec<Child> = std::iter::once(first).chain(more.into_iter().map(Child::of)).collect();
+            while level.len() > 1 {
+                let parents = level
+                    .chunks(self.fanout.children)
+                    .map(|children| Child::of(Arc::new(Node::inner(children.to_vec(), self.pool.clone()))));
+                level = parents.collect();
+            }
+            *root = level.pop().expect("one is left").node;
+        }
+        // Levels with a single child, and an empty leaf, are of no use at the top.
+        while let Entries::Children(children) = &root.entries
+            && children.len() == 1
+        {
+            let child = children[0].node.clone();
+            *root = child;
+        }
+        if root.is_empty() {
+            self.root = None;
+        }
+    }
+
+    /// The first invariant that the map breaks, if any. Walks the whole map.
+    pub fn problem(&self) -> Option<&'static str> {
+        self.root.as_ref().and_then(|root| root.problem())
+    }
+
+    /// Keeps this version of the map for a verification. No checkpoint may run meanwhile: it is noted which nodes are on disk now. A later
+    /// checkpoint may put others into pages that are freed until then.
+    pub fn pin(&self) -> PinnedMap {
+        let mut stored = Vec::new();
+        let mut lost = None;
+        if let Some(root) = &self.root {
+            root.walk(&mut |node| {
+                stored.extend(node.stored());
+                if let Entries::Lost(error) = &node.entries {
+                    lost.get_or_insert_with(|| error.clone());
+                }
+            });
+        }
+        PinnedMap { map: self.clone(), stored, lost }
+    }
+}
+
+/// A version of the map, and where its nodes were on disk when it was pinned.
+pub struct PinnedMap {
+    /// The map.
+    pub map: BlobMap,
+    /// Its nodes that are on disk.
+    pub stored: Vec<Stored>,
+    /// Why a node could not be read, if one could not.
+    pub lost: Option<Error>,
+}
+
+/// The ranges of a map in order.
+pub struct Iter<'a> {
+    /// What is left of the inner nodes on the way to the leaf, the root first.
+    above: Vec<slice::Iter<'a, Child>>,
+    leaf: slice::Iter<'a, PageRange>,
+}
+
+impl<'a> Iter<'a> {
+    fn enter(&mut self, node: &'a Node) {
+        match &node.entries {
+            Entries::Ranges(ranges) => self.leaf = ranges.iter(),
+            Entries::Children(children) => self.above.push(children.iter()),
+            Entries::Lost(_) => {}
+        }
+    }
+}
+
+impl Iterator for Iter<'_> {
+    type Item = PageRange;
+
+    fn next(&mut self) -> Option<PageRange> {
+        loop {
+            if let Some(range) = self.leaf.next() {
+                #[cfg(test)]
+                tests::WALKED.set(tests::WALKED.get() + 1);
+                return Some(*range);
+            }
+            match self.above.last_mut()?.next() {
+                Some(child) => self.enter(&child.node),
+                None => {
+                    self.above.pop();
+                }
+            }
+        }
+    }
+}

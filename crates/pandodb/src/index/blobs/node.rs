@@ -1,0 +1,427 @@
+//! Nodes of a [`BlobMap`](super::BlobMap), and how a path of them is changed.
+
+use std::sync::Arc;
+
+use super::persist::{MAX_RANGE_BYTES, range_bytes};
+use super::{Fanout, Totals};
+use crate::base::sync::OnceLock;
+use crate::base::{Error, SeededBug};
+use crate::index::runs::Stored;
+use crate::pool::Pool;
+use crate::space::DataFile;
+
+/// Start and length of a range of pages.
+pub type PageRange = (u64, u64);
+
+/// The page behind a range.
+pub fn end_of((start, len): PageRange) -> u64 {
+    start + len
+}
+
+/// What a node holds.
+#[derive(Clone)]
+pub enum Entries {
+    /// A leaf: ranges in order, which do not touch.
+    Ranges(Vec<PageRange>),
+    /// An inner node: children in order, each one level below.
+    Children(Vec<Child>),
+    /// Neither copy of the node could be read. Only in a store that is open for reading.
+    Lost(Error),
+}
+
+/// A child of an inner node, with what the parent knows of it.
+#[derive(Clone)]
+pub struct Child {
+    /// The first page of its first range.
+    pub first: u64,
+    /// Its sums.
+    pub totals: Totals,
+    /// The node.
+    pub node: Arc<Node>,
+}
+
+impl Child {
+    /// A child that can be read and is not empty.
+    pub fn of(node: Arc<Node>) -> Child {
+        Child { first: node.first().expect("a child holds something"), totals: node.totals, node }
+    }
+
+    /// Notes what has become of a node that is not empty.
+    fn refresh(&mut self) {
+        self.first = self.node.first().expect("a child holds something");
+        self.totals = self.node.totals;
+    }
+}
+
+/// A node.
+pub struct Node {
+    /// Levels below it: 0 for a leaf.
+    pub height: u32,
+    /// What it holds.
+    pub entries: Entries,
+    /// Sums over all ranges below it.
+    pub totals: Totals,
+    /// Of a leaf: bytes of its ranges in the encoded form.
+    pub range_bytes: usize,
+    stored: OnceLock<(Stored, Arc<DataFile>)>,
+    charge: Charge,
+}
+
+/// Bytes of a node without its entries: with the counts of its `Arc`.
+const NODE_BYTES: usize = size_of::<Node>() + 2 * size_of::<usize>();
+
+/// The memory of a node, which the pool's budget pays for.
+struct Charge {
+    pool: Arc<Pool>,
+    bytes: usize,
+}
+
+impl Charge {
+    fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.pool.hold(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.pool.let_go(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+impl Node {
+    fn new(height: u32, entries: Entries, totals: Totals, pool: Arc<Pool>) -> Node {
+        let charge = Charge { pool, bytes: 0 };
+        let mut node = Node { height, entries, totals, range_bytes: 0, stored: OnceLock::new(), charge };
+        node.recount();
+        node
+    }
+
+    /// A leaf that is not on disk.
+    pub fn leaf(ranges: Vec<PageRange>, pool: Arc<Pool>) -> Node {
+        Node::new(0, Entries::Ranges(ranges), Totals::default(), pool)
+    }
+
+    /// An inner node that is not on disk.
+    pub fn inner(children: Vec<Child>, pool: Arc<Pool>) -> Node {
+        let height = children[0].node.height + 1;
+        Node::new(height, Entries::Children(children), Totals::default(), pool)
+    }
+
+    /// A node that cannot be read, with the sums that its parent knows.
+    pub fn lost(height: u32, totals: Totals, error: Error, pool: Arc<Pool>) -> Node {
+        Node::new(height, Entries::Lost(error), totals, pool)
+    }
+
+    /// The same node, not on disk, with room for another entry.
+    fn copy(&self) -> Node {
+        let entries = match &self.entries {
+            Entries::Ranges(ranges) => Entries::Ranges(with_room(ranges)),
+            Entries::Children(children) => Entries::Children(with_room(children)),
+            Entries::Lost(_) => unreachable!("a map with a lost node is for reading"),
+        };
+        let charge = Charge { pool: self.charge.pool.clone(), bytes: 0 };
+        let stored = OnceLock::new();
+        let Node { height, totals, range_bytes, .. } = *self;
+        let mut copy = Node { height, entries, totals, range_bytes, stored, charge };
+        copy.charge_memory();
+        copy
+    }
+
+    /// The first page of its first range; `None` if it is empty or lost.
+    pub fn first(&self) -> Option<u64> {
+        match &self.entries {
+            Entries::Ranges(ranges) => ranges.first().map(|range| range.0),
+            Entries::Children(children) => children.first().map(|child| child.first),
+            Entries::Lost(_) => None,
+        }
+    }
+
+    fn first_range(&self) -> Option<PageRange> {
+        match &self.entries {
+            Entries::Ranges(ranges) => ranges.first().copied(),
+            Entries::Children(children) => children.first().and_then(|child| child.node.first_range()),
+            Entries::Lost(_) => None,
+        }
+    }
+
+    /// Entries of the node itself.
+    fn len(&self) -> usize {
+        match &self.entries {
+            Entries::Ranges(ranges) => ranges.len(),
+            Entries::Children(children) => children.len(),
+            Entries::Lost(_) => 1,
+        }
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The range with the greatest start that is not above `at`.
+    pub fn floor(&self, at: u64) -> Option<PageRange> {
+        match &self.entries {
+            Entries::Ranges(ranges) => {
+                let after = ranges.partition_point(|range| range.0 <= at);
+                after.checked_sub(1).map(|i| ranges[i])
+            }
+            Entries::Children(children) => {
+                let after = children.partition_point(|child| child.first <= at);
+                after.checked_sub(1).and_then(|i| children[i].node.floor(at))
+            }
+            Entries::Lost(_) => None,
+        }
+    }
+
+    /// The range with the smallest start that is not below `at`.
+    pub fn ceiling(&self, at: u64) -> Option<PageRange> {
+        match &self.entries {
+            Entries::Ranges(ranges) => ranges.get(ranges.partition_point(|range| range.0 < at)).copied(),
+            Entries::Children(children) => {
+                let after = children.partition_point(|child| child.first < at);
+                let inside = after.checked_sub(1).and_then(|i| children[i].node.ceiling(at));
+                inside.or_else(|| children.get(after).and_then(|child| child.node.first_range()))
+            }
+            Entries::Lost(_) => None,
+        }
+    }
+
+    /// Where the node is on disk, if it was written.
+    pub fn stored(&self) -> Option<Stored> {
+        self.stored.get().map(|(stored, _)| *stored)
+    }
+
+    /// Notes that the node was written (or read). From now on it is not changed, and dropping it frees its pages.
+    pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
+        let fresh = self.stored.set((stored, data.clone())).is_ok();
+        assert!(fresh, "a node is written once");
+    }
+
+    /// Visits the node and everything below it, parents first.
+    pub fn walk<'a>(&'a self, visit: &mut dyn FnMut(&'a Node)) {
+        visit(self);
+        if let Entries::Children(children) = &self.entries {
+            children.iter().for_each(|child| child.node.walk(visit));
+        }
+    }
+
+    /// Computes sums and sizes anew. O(entries).
+    fn recount(&mut self) {
+        match &self.entries {
+            Entries::Ranges(ranges) => {
+                let pages = ranges.iter().map(|range| range.1).sum();
+                self.totals = Totals { ranges: ranges.len() as u64, pages };
+                self.range_bytes = range_bytes(0, ranges.iter().copied());
+            }
+            Entries::Children(children) => {
+                let ranges = children.iter().map(|child| child.totals.ranges).sum();
+                let pages = children.iter().map(|child| child.totals.pages).sum();
+                self.totals = Totals { ranges, pages };
+            }
+            Entries::Lost(_) => {}
+        }
+        self.charge_memory();
+    }
+
+    /// Bytes that it takes in memory.
+    pub fn memory(&self) -> usize {
+        let entries = match &self.entries {
+            Entries::Ranges(ranges) => ranges.capacity() * size_of::<PageRange>(),
+            Entries::Children(children) => children.capacity() * size_of::<Child>(),
+            Entries::Lost(_) => 0,
+        };
+        NODE_BYTES + entries
+    }
+
+    fn charge_memory(&mut self) {
+        self.charge.set(self.memory());
+    }
+
+    /// Puts `new` in the place of the range that starts at `old`. Sums and sizes follow without a look at the other ranges.
+    fn splice(&mut self, old: Option<u64>, new: &[PageRange]) {
+        let Entries::Ranges(ranges) = &mut self.entries else { unreachable!("only leaves hold ranges") };
+        let at = match old {
+            Some(start) => ranges.binary_search_by_key(&start, |range| range.0).expect("the leaf holds the range"),
+            None => ranges.partition_point(|range| range.0 < new[0].0),
+        };
+        let places = at..at + usize::from(old.is_some());
+        let before = at.checked_sub(1).map_or(0, |i| end_of(ranges[i]));
+        let next = ranges.get(places.end).copied();
+        let gone = ranges.get(at).copied().filter(|_| old.is_some());
+        let from = new.first().or(gone.as_ref()).map_or(before, |range| range.0);
+        debug_assert!(at == 0 || from > before, "the range before it does not touch it");
+        debug_assert!(new.iter().all(|range| next.is_none_or(|next| end_of(*range) < next.0)));
+        // The gap in front of the next range changes with what stands before it.
+        self.range_bytes -= range_bytes(before, gone.into_iter().chain(next));
+        self.range_bytes += range_bytes(before, new.iter().copied().chain(next));
+        self.totals.ranges = self.totals.ranges + new.len() as u64 - u64::from(gone.is_some());
+        let pages: u64 = new.iter().map(|range| range.1).sum();
+        self.totals.pages = self.totals.pages + pages - gone.map_or(0, |range| range.1);
+        ranges.splice(places, new.iter().copied());
+        self.charge_memory();
+    }
+
+    /// Whether it holds no more than it may.
+    fn fits(&self, fanout: Fanout) -> bool {
+        match &self.entries {
+            Entries::Ranges(ranges) => ranges.len() <= fanout.ranges && self.range_bytes <= MAX_RANGE_BYTES,
+            Entries::Children(children) => children.len() <= fanout.children,
+            Entries::Lost(_) => true,
+        }
+    }
+
+    /// Whether it should be combined with a neighbour: it holds less than a third of what it may.
+    fn is_sparse(&self, fanout: Fanout) -> bool {
+        match &self.entries {
+            Entries::Ranges(ranges) => ranges.len() * 3 < fanout.ranges && self.range_bytes * 3 < MAX_RANGE_BYTES,
+            Entries::Children(children) => children.len() * 3 < fanout.children,
+            Entries::Lost(_) => false,
+        }
+    }
+
+    /// Splits the node in halves until each piece fits; the pieces behind it.
+    fn split(&mut self, fanout: Fanout) -> Vec<Arc<Node>> {
+        if self.fits(fanout) {
+            return Vec::new();
+        }
+        let pool = self.charge.pool.clone();
+        let mut right = match &mut self.entries {
+            Entries::Ranges(ranges) => Node::leaf(ranges.split_off(ranges.len() / 2), pool),
+            Entries::Children(children) => Node::inner(children.split_off(children.len() / 2), pool),
+            Entries::Lost(_) => unreachable!("a lost node fits"),
+        };
+        // The left half may stay as it is for long: pages are allocated from the beginning of the file on.
+        match &mut self.entries {
+            Entries::Ranges(ranges) => ranges.shrink_to_fit(),
+            Entries::Children(children) => children.shrink_to_fit(),
+            Entries::Lost(_) => {}
+        }
+        self.recount();
+        let mut pieces = self.split(fanout);
+        let behind = right.split(fanout);
+        pieces.push(Arc::new(right));
+        pieces.extend(behind);
+        pieces
+    }
+
+    /// Appends the entries of the node behind it.
+    fn append(&mut self, right: &Node) {
+        match (&mut self.entries, &right.entries) {
+            (Entries::Ranges(left), Entries::Ranges(right)) => left.extend_from_slice(right),
+            (Entries::Children(left), Entries::Children(right)) => left.extend_from_slice(right),
+            _ => unreachable!("children of a node have the same height"),
+        }
+        self.recount();
+    }
+
+    /// The first invariant that the node or one below it breaks, if any.
+    pub fn problem(&self) -> Option<&'static str> {
+        match &self.entries {
+            Entries::Lost(_) => None,
+            _ if self.is_empty() => Some("a node is empty"),
+            Entries::Ranges(ranges) => {
+                let pages: u64 = ranges.iter().map(|range| range.1).sum();
+                if ranges.windows(2).any(|pair| end_of(pair[0]) >= pair[1].0) || ranges.iter().any(|range| range.1 == 0)
+                {
+                    return Some("ranges are not in order, or touch");
+                }
+                if self.totals != (Totals { ranges: ranges.len() as u64, pages }) || self.height > 0 {
+                    return Some("the sums of a leaf are wrong");
+                }
+                let bytes = range_bytes(0, ranges.iter().copied());
+                (bytes != self.range_bytes || bytes > MAX_RANGE_BYTES).then_some("the size of a leaf is wrong")
+            }
+            Entries::Children(children) => {
+                let differs = |child: &Child| {
+                    let node = &child.node;
+                    let first = node.first().unwrap_or(child.first);
+                    node.height + 1 != self.height || (first, node.totals) != (child.first, child.totals)
+                };
+                if children.iter().any(differs) {
+                    return Some("a parent does not know its child");
+                }
+                let sum = |of: fn(&Totals) -> u64| children.iter().map(|child| of(&child.totals)).sum::<u64>();
+                if (sum(|totals| totals.ranges), sum(|totals| totals.pages)) != (self.totals.ranges, self.totals.pages)
+                {
+                    return Some("the sums of an inner node are wrong");
+                }
+                let crosses = |pair: &[Child]| {
+                    let last = pair[0].node.floor(u64::MAX);
+                    pair[0].first >= pair[1].first || last.is_some_and(|last| end_of(last) >= pair[1].first)
+                };
+                if children.windows(2).any(crosses) {
+                    return Some("children are not in order, or touch");
+                }
+                children.iter().find_map(|child| child.node.problem())
+            }
+        }
+    }
+}
+
+fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
+    let mut copy = Vec::with_capacity(entries.len() + entries.len() / 8 + 2);
+    copy.extend_from_slice(entries);
+    copy
+}
+
+/// The node in `slot`, to be changed: itself if nothing else can reach it and it is not on disk, else a copy.
+fn own(slot: &mut Arc<Node>) -> &mut Node {
+    if Arc::get_mut(slot).is_none_or(|node| node.stored.get().is_some()) {
+        let copy = slot.copy();
+        *slot = Arc::new(copy);
+    }
+    Arc::get_mut(slot).expect("it has one owner")
+}
+
+/// Puts `new` in the place of the range that starts at `old`, in the leaf below `slot` to which `at` leads. The node in `slot` may be empty
+/// afterwards. If it holds too much it is split; the pieces behind it are returned.
+pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange], fanout: Fanout) -> Vec<Arc<Node>> {
+    let node = own(slot);
+    match &mut node.entries {
+        Entries::Ranges(_) => node.splice(old, new),
+        Entries::Children(children) => {
+            let i = children.partition_point(|child| child.first <= at).saturating_sub(1);
+            let more = change(&mut children[i].node, at, old, new, fanout);
+            let kept = if SeededBug::LargeValuesLostInSplit.is_on() { 0 } else { more.len() };
+            if children[i].node.is_empty() {
+                children.remove(i);
+            } else {
+                children[i].refresh();
+                children.splice(i + 1..i + 1, more.into_iter().take(kept).map(Child::of));
+                combine(children, i, fanout);
+            }
+            node.recount();
+        }
+        Entries::Lost(_) => unreachable!("a map with a lost node is for reading"),
+    }
+    node.split(fanout)
+}
+
+/// Combines the `i`-th child with a neighbour if it holds little.
+fn combine(children: &mut Vec<Child>, i: usize, fanout: Fanout) {
+    if children.len() < 2 || !children[i].node.is_sparse(fanout) {
+        return;
+    }
+    let left = i.min(children.len() - 2);
+    let right = children.remove(left + 1);
+    let node = own(&mut children[left].node);
+    node.append(&right.node);
+    let more = node.split(fanout);
+    children[left].refresh();
+    children.splice(left + 1..left + 1, more.into_iter().map(Child::of));
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some((stored, data)) = self.stored.take()
+            && !SeededBug::LargeValueMapLeaked.is_on()
+        {
+            stored.twin.free(&data);
+        }
+    }
+}

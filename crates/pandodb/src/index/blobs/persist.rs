@@ -1,0 +1,308 @@
+//! The map on disk: a block of one page for each node, in two copies ([`crate::space::twin`]), written when a checkpoint first meets the node,
+//! never changed.
+//!
+//! Persisted forms (integers varint):
+//!
+//! ```text
+//!  in a root record:  levels (0: no large values, and nothing follows) | ranges | pages | place of the root
+//!
+//!  node block, after the 16-byte header: body length u32, then the body:
+//!
+//!    leaf:   height (0) | count | for each range:  gap | length
+//!    inner:  height     | count | for each child:  gap | ranges | pages | place
+//!
+//!  place:    owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::runs::codec)
+//! ```
+//!
+//! A gap in a leaf is counted from the end of the range before, in the first place from page 0. A gap in an inner node is the distance of a
+//! child's first page from that of the child before, in the first place from page 0. `ranges` and `pages` are sums over the ranges below.
+//!
+//! ```text
+//!   a leaf of 40+3 and 300+2:            00 02 | 28 03 | 81 02 02
+//!   its parent, whose other child
+//!   holds 500+1, 502+1 and 504+1:        01 02 | 28 02 05 (owner 2, page 2, page 65) | cc 03 03 03 (owner 3, page 3, page 66)
+//! ```
+//!
+//! Trust nothing: height, order, sums and bounds are checked before a node is believed. A node is reached once, since its pages are marked first.
+
+use std::sync::Arc;
+
+use super::node::{Child, Entries, Node, PageRange, end_of};
+use super::{BlobMap, Fanout, MAX_CHILDREN, MAX_RANGES, Totals};
+use crate::base::codec::{Reader, put_varint, varint_len};
+use crate::base::{BlockAddr, Error, PAGE, Result, SeededBug};
+use crate::index::Core;
+use crate::index::runs::Stored;
+use crate::space::data::DATA_FILE;
+use crate::space::ranges::extents;
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch, Twin};
+
+const KIND: BlockKind = BlockKind::LargeValueMap;
+/// Bytes of the length in front of the body.
+const LENGTH: usize = 4;
+/// The longest body.
+const MAX_BODY: usize = PAGE - BLOCK_HEADER - LENGTH;
+/// Page numbers, and counts of pages, are at most this.
+const MAX_PAGE: u64 = 1 << 48;
+/// No map is higher: the smallest fan-out reaches any size below this.
+const MAX_HEIGHT: u64 = 40;
+/// Bytes of a height and a count.
+const HEAD: usize = 1 + 2;
+/// Bytes of a page number, or of a count of pages.
+const PAGE_VARINT: usize = 7;
+/// Bytes of a child: gap, sums, and the place with its owner, length and two pages.
+const CHILD_BYTES: usize = 3 * PAGE_VARINT + (10 + 1 + 2 * PAGE_VARINT);
+/// Bytes of the ranges of a leaf.
+pub const MAX_RANGE_BYTES: usize = MAX_BODY - HEAD;
+
+const _: () = assert!(MAX_PAGE < 1 << (7 * PAGE_VARINT));
+const _: () = assert!(MAX_HEIGHT < 1 << 7 && MAX_RANGES < 1 << 14 && MAX_CHILDREN < 1 << 14, "they fit HEAD");
+const _: () = assert!(HEAD + MAX_CHILDREN * CHILD_BYTES <= MAX_BODY, "the largest inner node fits one page");
+
+/// Bytes of ranges in a leaf's encoded form, of which the first comes behind page `end`.
+pub fn range_bytes(mut end: u64, ranges: impl Iterator<Item = PageRange>) -> usize {
+    let mut bytes = 0;
+    for (start, len) in ranges {
+        bytes += varint_len(start - end) + varint_len(len);
+        end = start + len;
+    }
+    bytes
+}
+
+/// What a root record says of the map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MapRoot(Option<Top>);
+
+/// The root of a map that is not empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Top {
+    height: u32,
+    totals: Totals,
+    stored: Stored,
+}
+
+impl MapRoot {
+    /// The longest persisted form, in bytes: levels, sums, and the place with its owner, length and two pages.
+    pub const MAX_BYTES: usize = 1 + 2 * PAGE_VARINT + (10 + 5 + 2 * PAGE_VARINT);
+
+    /// Appends the persisted form.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        let Some(Top { height, totals, stored }) = self.0 else { return out.push(0) };
+        put_varint(out, u64::from(height) + 1);
+        put_varint(out, totals.ranges);
+        put_varint(out, totals.pages);
+        stored.encode(out);
+    }
+
+    /// Decodes what [`MapRoot::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if bytes are missing or a number is out of bounds.
+    pub fn decode(reader: &mut Reader<'_>) -> Result<MapRoot> {
+        let Some(height) = reader.varint_max(MAX_HEIGHT + 1)?.checked_sub(1) else { return Ok(MapRoot(None)) };
+        let totals = decode_totals(reader)?;
+        Ok(MapRoot(Some(Top { height: height as u32, totals, stored: Stored::decode(reader)? })))
+    }
+
+    /// The blocks with which loading the map begins.
+    pub fn first_blocks(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
+        self.0.into_iter().flat_map(|top| top.stored.copies(core))
+    }
+}
+
+fn decode_totals(reader: &mut Reader<'_>) -> Result<Totals> {
+    let totals = Totals { ranges: reader.varint_max(MAX_PAGE)?, pages: reader.varint_max(MAX_PAGE)? };
+    if totals.ranges == 0 || totals.pages < totals.ranges {
+        return Err(reader.corrupt("sums of no ranges, or of ranges without pages"));
+    }
+    Ok(totals)
+}
+
+impl BlobMap {
+    /// Writes the nodes that are not on disk yet; returns what the root record says.
+    ///
+    /// # Errors
+    /// As [`Twin::write`]. Nodes that were written stay written, and are not written again.
+    pub fn store(&self, core: &Core) -> Result<MapRoot> {
+        let Some(root) = &self.root else { return Ok(MapRoot(None)) };
+        let stored = store_node(core, root)?;
+        Ok(MapRoot(Some(Top { height: root.height, totals: root.totals, stored })))
+    }
+
+    /// Reads the map that a root record names and marks the pages of its nodes as taken. For those of the values, see [`BlobMap::mark`].
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if a node is damaged in both copies, or says something else than its parent; not in a store that is open for
+    /// reading, which goes on without the node.
+    pub fn load(core: &Core, root: MapRoot, prefetch: &mut Prefetch) -> Result<BlobMap> {
+        let empty = BlobMap::new(core.pool.clone(), Fanout::PAGE);
+        let Some(Top { height, totals, stored }) = root.0 else { return Ok(empty) };
+        let expected = Expected { height, totals, first: None, below: MAX_PAGE + 1 };
+        let root = Some(Loader { core, prefetch }.node_or_loss(stored, expected)?);
+        Ok(BlobMap { root, ..empty })
+    }
+
+    /// Marks the pages of the large values as taken.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if some lie outside the file or have an owner already.
+    pub fn mark(&self, data: &DataFile) -> Result<()> {
+        let seen = if SeededBug::LargeValuesNotMarked.is_on() { 1 } else { usize::MAX };
+        self.iter().take(seen).try_for_each(|range| extents(range).try_for_each(|extent| data.mark(extent)))
+    }
+}
+
+/// Children first, so that a node's block can name theirs.
+fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
+    if let Some(stored) = node.stored() {
+        return Ok(stored);
+    }
+    let children: Vec<Stored> = match &node.entries {
+        Entries::Children(children) => {
+            children.iter().map(|child| store_node(core, &child.node)).collect::<Result<_>>()?
+        }
+        _ => Vec::new(),
+    };
+    let mut body = vec![0; LENGTH];
+    encode(node, &children, &mut body);
+    let len = body.len() - LENGTH;
+    assert!(len <= MAX_BODY, "a node of {len} bytes does not fit one page");
+    body[..LENGTH].copy_from_slice(&(len as u32).to_le_bytes());
+    let id = core.ids.next();
+    let stored = Stored { id, twin: Twin::write(&core.data, &body, id, KIND)? };
+    node.set_stored(stored, &core.data);
+    Ok(stored)
+}
+
+fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
+    put_varint(out, node.height.into());
+    let mut before = 0;
+    match &node.entries {
+        Entries::Ranges(ranges) => {
+            let stale = usize::from(SeededBug::LargeValueMapStale.is_on() && ranges.len() > 1);
+            let ranges = &ranges[..ranges.len() - stale];
+            put_varint(out, ranges.len() as u64);
+            for range in ranges {
+                put_varint(out, range.0 - before);
+                put_varint(out, range.1);
+                before = end_of(*range);
+            }
+        }
+        Entries::Children(entries) => {
+            put_varint(out, entries.len() as u64);
+            for (child, stored) in entries.iter().zip(children) {
+                put_varint(out, child.first - before);
+                put_varint(out, child.totals.ranges);
+                put_varint(out, child.totals.pages);
+                stored.encode(out);
+                before = child.first;
+            }
+        }
+        Entries::Lost(_) => unreachable!("a map with a lost node is for reading"),
+    }
+}
+
+/// What a parent says of a node.
+#[derive(Clone, Copy)]
+struct Expected {
+    height: u32,
+    totals: Totals,
+    /// The first page of its first range; the root record does not say.
+    first: Option<u64>,
+    /// All its ranges end below this page.
+    below: u64,
+}
+
+struct Loader<'a> {
+    core: &'a Core,
+    prefetch: &'a mut Prefetch,
+}
+
+impl Loader<'_> {
+    /// A store that is open for reading goes on without a node that is lost in both copies. One that is open for writing must know every
+    /// page that is taken.
+    fn node_or_loss(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
+        match self.node(stored, expected) {
+            Err(e) if !self.core.mend && e.is_damage() => {
+                let pool = self.core.pool.clone();
+                Ok(Arc::new(Node::lost(expected.height, expected.totals, e, pool)))
+            }
+            node => node,
+        }
+    }
+
+    /// Reads a node and everything below it. A child stands one level below its parent, so the recursion ends.
+    fn node(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
+        let data = self.core.data.clone();
+        let addr = stored.twin.0[0];
+        let bad = |detail: &str| data.corrupt(addr, KIND.name(), detail);
+        if addr.pages != 1 {
+            return Err(bad("a node takes one page"));
+        }
+        // First marked, then repaired: what is written must lie in the file and belong to no other owner.
+        stored.twin.mark(&data)?;
+        let read = if self.core.mend { Twin::mend } else { Twin::read };
+        let buf = read(&stored.twin, self.prefetch, stored.id, KIND)?;
+        let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
+        let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
+        let mut reader = Reader::new(body, KIND.name());
+        let base = addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64;
+        let node = self.decode(&mut reader, expected).map_err(|e: Error| e.in_file(DATA_FILE, base))?;
+        if node.totals != expected.totals || expected.first.is_some_and(|first| node.first() != Some(first)) {
+            return Err(bad("a node and its parent disagree about its first page or its sums"));
+        }
+        node.set_stored(stored, &data);
+        Ok(Arc::new(node))
+    }
+
+    fn decode(&mut self, reader: &mut Reader<'_>, expected: Expected) -> Result<Node> {
+        let height = reader.varint_max(MAX_HEIGHT)? as u32;
+        if height != expected.height {
+            return Err(reader.corrupt(format!("height {height} where {} was expected", expected.height)));
+        }
+        let pool = self.core.pool.clone();
+        if height == 0 { Ok(Node::leaf(ranges(reader, expected)?, pool)) } else { self.inner(reader, expected) }
+    }
+
+    fn inner(&mut self, reader: &mut Reader<'_>, expected: Expected) -> Result<Node> {
+        let count = reader.varint_max(MAX_CHILDREN as u64)?;
+        let mut places: Vec<(u64, Totals, Stored)> = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let gap = reader.varint_max(MAX_PAGE)?;
+            let before = places.last().map_or(0, |(first, ..)| *first);
+            if (gap == 0 && !places.is_empty()) || before + gap >= expected.below {
+                return Err(reader.corrupt("children of a node are not in order, or outside their parent"));
+            }
+            places.push((before + gap, decode_totals(reader)?, Stored::decode(reader)?));
+        }
+        if places.is_empty() || !reader.is_empty() {
+            return Err(reader.corrupt("no children, or trailing bytes"));
+        }
+        let blocks: Vec<BlockAddr> = places.iter().flat_map(|(.., stored)| stored.copies(self.core)).collect();
+        self.prefetch.ask(&blocks);
+        let mut children = Vec::with_capacity(places.len());
+        for (i, &(first, totals, stored)) in places.iter().enumerate() {
+            let below = places.get(i + 1).map_or(expected.below, |(next, ..)| *next);
+            let of_child = Expected { height: expected.height - 1, totals, first: Some(first), below };
+            children.push(Child { first, totals, node: self.node_or_loss(stored, of_child)? });
+        }
+        Ok(Node::inner(children, self.core.pool.clone()))
+    }
+}
+
+fn ranges(reader: &mut Reader<'_>, expected: Expected) -> Result<Vec<PageRange>> {
+    let count = reader.count(2)?.min(MAX_RANGES + 1);
+    let mut ranges: Vec<PageRange> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let before = ranges.last().map_or(0, |range| end_of(*range));
+        let (gap, len) = (reader.varint_max(MAX_PAGE)?, reader.varint_max(MAX_PAGE)?);
+        if len == 0 || (gap == 0 && !ranges.is_empty()) || before + gap + len >= expected.below {
+            return Err(reader.corrupt("ranges of large values are empty, touch, or lie outside their node"));
+        }
+        ranges.push((before + gap, len));
+    }
+    if ranges.is_empty() || ranges.len() > MAX_RANGES || !reader.is_empty() {
+        return Err(reader.corrupt("no ranges, too many, or trailing bytes"));
+    }
+    Ok(ranges)
+}

@@ -202,7 +202,7 @@ pub const HUNTS: &[Hunt] = {
         hunt(OutputLostInSplit, Model, (33, 16), "keys are lost in a split"),
         hunt(ForgottenForChild, Model, DEEP, "keys are lost when a node is trimmed"),
         hunt(ClippedToFirst, Model, DEEP, "keys are lost for the other children that a branch was not flushed to"),
-        hunt(OutlookTooFar, Model, ANY, "a scan is out of order"),
+        hunt(LowerBoundTooHigh, Model, ANY, "a scan is out of order"),
         hunt(SliceShort, Model, ANY, "a leaf that a slice needs is freed"),
         hunt(FreedWhileSpanned, Model, ANY, "pages of a run are freed twice or overwritten"),
         hunt(ReplayIgnoresThrough, Crash, ANY, "recovery applies operands of a counter twice"),

@@ -6,7 +6,7 @@
 //! error is corruption.
 
 use pandodb::base::{BlockAddr, Error, PageNo, Seqno, StoreId};
-use pandodb::space::{Superblock, Twin};
+use pandodb::space::{MirroredBlock, Superblock};
 
 use super::trimmed;
 use crate::repair::{self, PAGE};
@@ -51,7 +51,7 @@ fn seeds() -> Vec<Vec<u8>> {
         clean: true,
         durable: Seqno(0),
         next_run_id: 1,
-        catalog: Twin([BlockAddr { page: PageNo(1), pages: 1 }, BlockAddr { page: PageNo(64), pages: 1 }]),
+        catalog: MirroredBlock([BlockAddr { page: PageNo(1), pages: 1 }, BlockAddr { page: PageNo(64), pages: 1 }]),
         catalog_len: 5,
         catalog_generation: 1,
         checkpointed_at: 0,

@@ -17,7 +17,7 @@ use pandodb::base::{
 use pandodb::device::sim::{SimDevice, SimImage};
 use pandodb::filter::{FilterBuilder, Filters};
 use pandodb::index::blobs::{BlobMap, Fanout};
-use pandodb::index::runs::{Route, Stored};
+use pandodb::index::runs::{MapletRef, Stored};
 use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
 use pandodb::index::{Core, IdSource, Index, IndexView, Inspect, RootRecord, Visitor};
@@ -59,7 +59,7 @@ fn core(image: &SimImage) -> Result<Core> {
         pool: Arc::new(Pool::new(4 << 20)),
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(100)),
-        mend: true,
+        repair: true,
         share: Default::default(),
     })
 }
@@ -90,7 +90,7 @@ fn maplet_of(core: &Core, runs: [&Arc<RunSlice>; 2]) -> Arc<Run> {
 }
 
 fn branch(id: u64, slice: &Arc<RunSlice>, range: &KeyRange, weights: &[u64], route: Option<(&Arc<Run>, u8)>) -> Branch {
-    let route = route.map(|(maplet, value)| Route::new(maplet.clone(), value, slice.run()));
+    let route = route.map(|(maplet, value)| MapletRef::new(maplet.clone(), value, slice.run()));
     let slice = slice.clip(range).expect("reads").expect("something is there");
     let bytes = slice.bytes();
     Branch {
@@ -114,7 +114,7 @@ fn base() -> (SimImage, Vec<u8>) {
         pool: Arc::new(Pool::new(4 << 20)),
         rows: RowCache::new(0),
         ids: Arc::new(IdSource::new(FIRST_ID)),
-        mend: true,
+        repair: true,
         share: Default::default(),
     };
     let old = run_of(&core, 2, 0..90, None);
@@ -144,10 +144,15 @@ fn base() -> (SimImage, Vec<u8>) {
     // The root of the map comes first when it is pinned, and a parent is written behind its children.
     let mut of_map = Vec::new();
     for stored in blobs.pin().stored.into_iter().rev() {
-        of_map.push((stored.id.0, stored.twin.0.map(|addr| addr.page.0), body(&core, stored, BlockKind::LargeValueMap)));
+        of_map.push((
+            stored.id.0,
+            stored.twin.0.map(|addr| addr.page.0),
+            body(&core, stored, BlockKind::LargeValueMap),
+        ));
     }
     assert_eq!(of_map.len(), 3, "a root over two leaves");
-    let map_place = |nth: usize| place(FIRST_ID + (FIRST_OF_MAP + nth - 1) as u64, pages_of((FIRST_OF_MAP + nth - 1) as u64));
+    let map_place =
+        |nth: usize| place(FIRST_ID + (FIRST_OF_MAP + nth - 1) as u64, pages_of((FIRST_OF_MAP + nth - 1) as u64));
     let mut record = vec![3];
     record.extend(place(FIRST_ID + 2, pages_of(2)));
     // The next branch; of the map: levels, ranges, pages.

@@ -33,7 +33,7 @@ pub enum Keep {
 }
 
 impl Keep {
-    fn chances(self) -> u8 {
+    fn ref_count(self) -> u8 {
         match self {
             Keep::Short => 1,
             Keep::Long => 4,

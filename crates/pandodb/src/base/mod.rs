@@ -17,10 +17,10 @@ pub mod ids;
 pub mod key_codec;
 pub mod large;
 pub mod message;
-pub mod patience;
 pub mod range;
 pub mod seeded;
 pub mod slab;
+pub mod spin;
 pub mod sync;
 
 pub use block::EntryBlock;

@@ -189,7 +189,7 @@ bugs! {
     /// A branch that several children still need is clipped to the first of them.
     ClippedToFirst,
     /// The lower bound of a run that a merge has not opened yet is its last key: scans return keys out of order.
-    OutlookTooFar,
+    LowerBoundTooHigh,
     /// A clipped run releases the leaf that contains its upper bound.
     SliceShort,
     /// The pages of a shared run are freed with the first of its slices.

@@ -43,11 +43,11 @@ const MAPPED: bool = cfg!(all(target_os = "linux", not(miri))) && !EXPLORED;
 
 /// A component that can release memory to memtables: the buffer pool. A trait, because the models of
 /// `crates/explore/loom` build memtables without a pool.
-pub trait Lender: std::fmt::Debug + Send + Sync {
+pub trait MemorySource: std::fmt::Debug + Send + Sync {
     /// Shrinks this component's budget by `bytes`.
-    fn lend(&self, bytes: usize);
-    /// Returns `bytes` that an earlier [`Lender::lend`] took.
-    fn take_back(&self, bytes: usize);
+    fn reserve(&self, bytes: usize);
+    /// Returns `bytes` that an earlier [`MemorySource::reserve`] took.
+    fn release(&self, bytes: usize);
 }
 
 /// Pieces of `len` values each. Shared by its slots.

@@ -289,15 +289,15 @@ impl File for OsFile {
     }
 
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        let promise = || {
+        let allocate = || {
             let one = |(at, len)| fallocate(&self.file, FallocateFlags::empty(), at, len);
             pieces(offset, len, self.longest.and(Some(ALLOCATED_UNIT))).try_for_each(one)
         };
-        let promised = match &self.mapped {
-            Some(mapped) => mapped.promise(offset, len, promise),
-            None => promise(),
+        let allocated = match &self.mapped {
+            Some(mapped) => mapped.preallocate(offset, len, allocate),
+            None => allocate(),
         };
-        match promised {
+        match allocated {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.extend_with_zeros(offset, len),
             result => Ok(result?),
         }
@@ -335,7 +335,7 @@ impl File for OsFile {
     }
 
     fn queue_serves_one(&self, bytes: usize) -> bool {
-        self.rings.as_ref().is_some_and(|rings| rings.watches(bytes))
+        self.rings.as_ref().is_some_and(|rings| rings.should_spin(bytes))
     }
 }
 

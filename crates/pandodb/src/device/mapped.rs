@@ -19,7 +19,7 @@
 //! The kernel reports an I/O error in a mapped page by a signal that ends the process. So a page is mapped only where
 //! no error is to be expected:
 //!
-//! - `fallocate` has reserved its space, on a file system that overwrites reserved pages in place ([`keeps_promises`]).
+//! - `fallocate` has reserved its space, on a file system that overwrites reserved pages in place ([`overwrites_in_place`]).
 //!   A copy-on-write file system would need new space for the second write of a page.
 //! - No space of the range was freed. Cutting the file or punching a hole unmaps the window first; punching also ends
 //!   the use of mappings for this file.
@@ -66,7 +66,7 @@ const IN_PLACE: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 pub(super) struct Mapped {
     state: Mutex<State>,
     /// Whether the file system overwrites reserved space in place.
-    promised: bool,
+    overwrites_in_place: bool,
 }
 
 #[derive(Debug, Default)]
@@ -81,14 +81,14 @@ struct State {
 impl Mapped {
     /// For a new, empty file.
     pub fn new(file: &fs::File) -> Mapped {
-        Mapped { state: Mutex::new(State::default()), promised: keeps_promises(file) }
+        Mapped { state: Mutex::new(State::default()), overwrites_in_place: overwrites_in_place(file) }
     }
 
-    /// Reserves space for the range by calling `promise`, and records it if the range continues the reserved one.
-    pub fn promise<E>(&self, offset: u64, len: u64, promise: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    /// Reserves space for the range by calling `allocate`, and records it if the range continues the reserved one.
+    pub fn preallocate<E>(&self, offset: u64, len: u64, allocate: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
-        promise()?;
-        if self.promised && offset <= state.limit {
+        allocate()?;
+        if self.overwrites_in_place && offset <= state.limit {
             state.limit = state.limit.max(offset + len);
         }
         Ok(())
@@ -216,7 +216,7 @@ pub(super) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
 }
 
 /// Whether the file's file system always overwrites reserved space in place.
-fn keeps_promises(file: &fs::File) -> bool {
+fn overwrites_in_place(file: &fs::File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|stat| IN_PLACE.contains(&stat.f_type))
 }
 
@@ -227,11 +227,11 @@ mod tests {
     use super::*;
 
     /// A file whose space is reserved up to `len`.
-    fn promised(len: u64) -> (fs::File, Mapped) {
+    fn preallocated(len: u64) -> (fs::File, Mapped) {
         let file = tempfile::tempfile().unwrap();
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
-        let mapped = Mapped { state: Mutex::default(), promised: true };
-        mapped.promise(0, len, || io::Result::Ok(())).unwrap();
+        let mapped = Mapped { state: Mutex::default(), overwrites_in_place: true };
+        mapped.preallocate(0, len, || io::Result::Ok(())).unwrap();
         (file, mapped)
     }
 
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn copied_bytes_are_in_the_file_across_windows() {
-        let (file, mapped) = promised(3 * WINDOW);
+        let (file, mapped) = preallocated(3 * WINDOW);
         let record: Vec<u8> = (0..1000u32).map(|i| (i % 251) as u8).collect();
         // Across the first boundary, back, and up to the last byte.
         for at in [WINDOW - 500, 7, 2 * WINDOW - 1, 3 * WINDOW - 1000] {
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn only_reserved_space_is_mapped() {
-        let (file, mapped) = promised(WINDOW + 5 * PAGE as u64);
+        let (file, mapped) = preallocated(WINDOW + 5 * PAGE as u64);
         assert!(!mapped.write(&file, WINDOW + 5 * PAGE as u64 - 3, b"beyond"));
         assert!(!mapped.write(&file, u64::MAX, b"x"));
         assert!(!mapped.write(&file, 0, &[1; LONG + 1]), "long writes go through pwrite");
@@ -279,20 +279,20 @@ mod tests {
         mapped.end();
         assert!(!has_window(&mapped));
         assert!(!mapped.write(&file, 0, b"x"));
-        mapped.promise(0, WINDOW, || io::Result::Ok(())).unwrap();
+        mapped.preallocate(0, WINDOW, || io::Result::Ok(())).unwrap();
         assert!(!mapped.write(&file, 0, b"x"), "mapped writes have ended");
     }
 
     #[test]
     fn a_partly_reserved_page_is_not_mapped() {
-        let (file, mapped) = promised(PAGE as u64 + 100);
+        let (file, mapped) = preallocated(PAGE as u64 + 100);
         assert!(mapped.write(&file, PAGE as u64 - 4, b"kept"));
         assert!(!mapped.write(&file, PAGE as u64 + 4, b"page"));
     }
 
     #[test]
     fn a_file_that_cannot_be_mapped_is_written_by_pwrite() {
-        let (whole, mapped) = promised(WINDOW);
+        let (whole, mapped) = preallocated(WINDOW);
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("a"), vec![0; WINDOW as usize]).unwrap();
         let read_only = fs::File::open(dir.path().join("a")).unwrap();
@@ -302,11 +302,11 @@ mod tests {
 
     #[test]
     fn reserved_space_ends_before_the_first_gap() {
-        let mapped = Mapped { state: Mutex::default(), promised: true };
-        mapped.promise(PAGE as u64, PAGE as u64, || io::Result::Ok(())).unwrap();
+        let mapped = Mapped { state: Mutex::default(), overwrites_in_place: true };
+        mapped.preallocate(PAGE as u64, PAGE as u64, || io::Result::Ok(())).unwrap();
         assert_eq!(mapped.state.lock().limit, 0);
-        let doubtful = Mapped { state: Mutex::default(), promised: false };
-        doubtful.promise(0, PAGE as u64, || io::Result::Ok(())).unwrap();
+        let doubtful = Mapped { state: Mutex::default(), overwrites_in_place: false };
+        doubtful.preallocate(0, PAGE as u64, || io::Result::Ok(())).unwrap();
         assert_eq!(doubtful.state.lock().limit, 0);
     }
 }

@@ -51,7 +51,7 @@ mod uring {
             None
         }
 
-        pub(super) fn watches(&self, _bytes: usize) -> bool {
+        pub(super) fn should_spin(&self, _bytes: usize) -> bool {
             match *self {}
         }
 

@@ -29,7 +29,7 @@
 //! rings: it takes none of them and leaks their buffers.
 //!
 //! **Waiting.** A thread that waits for a read of a few pages spins instead of sleeping, as long as that pays off
-//! ([`crate::base::patience`]).
+//! ([`crate::base::spin`]).
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 
 use super::{AlignedBuf, Done, Process, Queue, Read};
 use crate::base::PAGE;
-use crate::base::patience::{LONGEST, Patience, READ_SAVED};
+use crate::base::spin::{LONGEST, READ_SAVED, SpinPolicy};
 
 #[cfg(test)]
 mod tests;
@@ -68,21 +68,21 @@ pub(super) struct Rings {
     /// The process that may use them.
     process: Process,
     /// `None` if waiting threads always sleep.
-    patience: Option<Patience>,
+    patience: Option<SpinPolicy>,
 }
 
 impl Rings {
     /// A set without rings; `None` in a build without io_uring. With `watch`, threads may spin for short reads.
     pub(super) fn new(watch: bool) -> Option<Arc<Rings>> {
         let (made, refused, process) = (AtomicUsize::new(0), AtomicBool::new(false), Process::current());
-        let patience = watch.then(Patience::default);
+        let patience = watch.then(SpinPolicy::default);
         Some(Arc::new(Rings { idle: Mutex::default(), made, refused, process, patience }))
     }
 
     /// Whether a single read of `bytes` bytes is faster here than by pread. Advances the spin policy: call it once per
     /// read.
-    pub(super) fn watches(&self, bytes: usize) -> bool {
-        let watches = |patience: &Patience| bytes <= MOST_WATCHED && patience.watches();
+    pub(super) fn should_spin(&self, bytes: usize) -> bool {
+        let watches = |patience: &SpinPolicy| bytes <= MOST_WATCHED && patience.should_spin();
         self.patience.as_ref().is_some_and(watches) && !self.refused.load(Relaxed)
     }
 
@@ -266,7 +266,7 @@ impl Ring {
     }
 
     /// Submits the queued reads, and spins for a completion for up to [`LONGEST`].
-    fn watch(&mut self, patience: &Patience) {
+    fn watch(&mut self, patience: &SpinPolicy) {
         let began = Instant::now();
         if !self.queued.is_empty() || !self.unsent.is_empty() {
             self.enter(false);
@@ -279,8 +279,8 @@ impl Ring {
             }
         }
         match began.elapsed() {
-            long if long >= LONGEST => patience.was_in_vain(long),
-            _ => patience.went_well(READ_SAVED),
+            long if long >= LONGEST => patience.record_miss(long),
+            _ => patience.record_success(READ_SAVED),
         }
     }
 
@@ -423,7 +423,7 @@ impl Queue for Lease {
                 return Some(done);
             }
             let patience = self.home.patience.as_ref().filter(|_| !has_watched && self.longest <= MOST_WATCHED);
-            match patience.filter(|patience| patience.watches()) {
+            match patience.filter(|patience| patience.should_spin()) {
                 Some(patience) => ring.watch(patience),
                 None => ring.enter(true),
             }

@@ -94,11 +94,11 @@ impl FilterMeta {
 
     /// Prefetches the cache lines that [`FilterMeta::may_contain`] reads first. The returned value has no meaning.
     #[inline]
-    pub fn approach(&self, page: &[u8], hash: u64) -> u64 {
+    pub fn prefetch(&self, page: &[u8], hash: u64) -> u64 {
         match self.kind {
             // A Bloom filter reads only one line, at the time of the probe.
             FilterKind::Bloom => 0,
-            FilterKind::Quotient { .. } | FilterKind::Maplet { .. } => quotient::approach(page, hash),
+            FilterKind::Quotient { .. } | FilterKind::Maplet { .. } => quotient::prefetch(page, hash),
         }
     }
 

@@ -204,7 +204,7 @@ impl<'a> Page<'a> {
     /// position as estimated from the sample. A caller that probes several pages does this for all of them first, so
     /// that the cache misses overlap.
     #[inline]
-    pub(super) fn approach(&self, hash: u64) -> u64 {
+    pub(super) fn prefetch(&self, hash: u64) -> u64 {
         let Some((quotient, _)) = self.place_of(hash) else { return 0 };
         let (stride, stretch) = (self.head.stride(), quotient / self.head.stride());
         let (before, within) = (self.sample(stretch), quotient - stretch * stride);

@@ -192,8 +192,8 @@ pub fn ask(page: &[u8], hash: u64) -> bool {
 
 /// Prefetches the cache lines that [`ask`] reads first for this hash. The returned value has no meaning.
 #[inline]
-pub fn approach(page: &[u8], hash: u64) -> u64 {
-    Page::open(page).map_or(0, |page| page.approach(hash))
+pub fn prefetch(page: &[u8], hash: u64) -> u64 {
+    Page::open(page).map_or(0, |page| page.prefetch(hash))
 }
 
 /// Collects the hashes of a run's keys. Costs 8 bytes a key.

@@ -40,7 +40,7 @@ pub struct Core {
     /// Hands out identities of runs and trunk nodes.
     pub ids: Arc<IdSource>,
     /// The store is open for writing: a damaged copy of a metadata block is written anew when it is met.
-    pub mend: bool,
+    pub repair: bool,
     /// Where the index that is built on this adds what it owes.
     pub share: owed::Share,
 }

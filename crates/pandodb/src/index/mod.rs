@@ -29,7 +29,7 @@
 pub mod blobs;
 pub mod cola;
 mod core;
-mod graves;
+mod deferred_frees;
 pub mod inspect;
 mod lookup;
 pub mod options;

@@ -44,7 +44,7 @@ pub fn core(device: &MemDevice) -> Core {
         pool: Arc::new(Pool::new(256 << 10)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1)),
-        mend: true,
+        repair: true,
         share: Default::default(),
     }
 }

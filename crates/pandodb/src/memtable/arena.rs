@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use super::record::{self, Record, WORD};
 use super::table::Table;
-use crate::base::slab::Lender;
+use crate::base::slab::MemorySource;
 use crate::base::sync::{AtomicUsize, EXPLORED, Mutex, Once, Ordering, Word, thread_number};
 use crate::base::{Entry, MAX_KEY, MAX_OPERAND, Seqno, Slab, Slot};
 
@@ -66,22 +66,22 @@ pub struct ChunkPool {
     free: Mutex<Vec<Chunk>>,
     max_free: usize,
     /// The pool from which memory is borrowed, and the bytes borrowed for a whole chunk.
-    lender: Option<(Arc<dyn Lender>, usize)>,
+    source: Option<(Arc<dyn MemorySource>, usize)>,
 }
 
 impl ChunkPool {
     /// Keeps up to `max_free` chunks of [`CHUNK_BYTES`] for reuse.
     pub fn new(max_free: usize) -> ChunkPool {
         let most = LEAST_RESERVED + RESERVED * max_free;
-        ChunkPool { slab: Slab::new(CHUNK_WORDS, most, 0), free: Mutex::default(), max_free, lender: None }
+        ChunkPool { slab: Slab::new(CHUNK_WORDS, most, 0), free: Mutex::default(), max_free, source: None }
     }
 
     /// Borrows the memory of all chunks from `pool`, including those that wait for reuse. Memtables of `memtable_bytes`
     /// that are smaller than a chunk use about that much of it, except for a large record or batch, so only that much
     /// is borrowed.
     #[must_use]
-    pub fn borrowing(mut self, pool: Arc<dyn Lender>, memtable_bytes: usize) -> ChunkPool {
-        self.lender = Some((pool, memtable_bytes.min(CHUNK_BYTES)));
+    pub fn borrowing(mut self, pool: Arc<dyn MemorySource>, memtable_bytes: usize) -> ChunkPool {
+        self.source = Some((pool, memtable_bytes.min(CHUNK_BYTES)));
         self
     }
 
@@ -113,7 +113,7 @@ impl ChunkPool {
 
     /// The bytes that are borrowed for a chunk of `words` words.
     fn cost(&self, words: usize) -> usize {
-        match &self.lender {
+        match &self.source {
             Some((_, bytes)) if words == CHUNK_WORDS => *bytes,
             _ => words * WORD,
         }
@@ -121,15 +121,15 @@ impl ChunkPool {
 
     /// Borrows bytes from the buffer pool for memory outside of chunks. May evict.
     fn borrow(&self, bytes: usize) {
-        if let Some((pool, _)) = &self.lender {
-            pool.lend(bytes);
+        if let Some((pool, _)) = &self.source {
+            pool.reserve(bytes);
         }
     }
 
     /// Releases borrowed bytes to the buffer pool.
     fn give_back(&self, bytes: usize) {
-        if let Some((pool, _)) = &self.lender {
-            pool.take_back(bytes);
+        if let Some((pool, _)) = &self.source {
+            pool.release(bytes);
         }
     }
 

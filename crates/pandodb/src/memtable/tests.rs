@@ -322,7 +322,7 @@ fn generations_follow_a_key_through_splits() {
     }
 }
 
-/// A lender that counts bytes and calls `meanwhile` while it lends.
+/// A source that counts bytes and calls `meanwhile` while it lends.
 struct Counting {
     lent: std::sync::atomic::AtomicUsize,
     most: std::sync::atomic::AtomicUsize,
@@ -335,14 +335,14 @@ impl std::fmt::Debug for Counting {
     }
 }
 
-impl crate::base::slab::Lender for Counting {
-    fn lend(&self, bytes: usize) {
+impl crate::base::slab::MemorySource for Counting {
+    fn reserve(&self, bytes: usize) {
         let lent = self.lent.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.most.fetch_max(lent, Ordering::Relaxed);
         (self.meanwhile)();
     }
 
-    fn take_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         self.lent.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -355,19 +355,19 @@ impl Counting {
 
 #[test]
 fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
-    let lender = Counting::new(|| ());
-    let chunks = Arc::new(ChunkPool::new(1).borrowing(lender.clone(), 8 << 20));
+    let source = Counting::new(|| ());
+    let chunks = Arc::new(ChunkPool::new(1).borrowing(source.clone(), 8 << 20));
     let memtable = Memtable::new(1, chunks.clone());
-    assert_eq!((memtable.bytes(), lender.lent.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((memtable.bytes(), source.lent.load(Ordering::Relaxed)), (0, 0));
     assert!(memtable.is_empty() && scan(&memtable, &KeyRange::all(), true, 9, 999).is_empty());
     put(&memtable, b"key", 1, b"value");
-    let (charged, lent) = (memtable.bytes(), lender.lent.load(Ordering::Relaxed));
+    let (charged, lent) = (memtable.bytes(), source.lent.load(Ordering::Relaxed));
     assert!(charged < 100 && lent <= 4 << 10, "one message is charged {charged} bytes and borrows {lent}");
     // At every size the charged bytes match the borrowed ones, up to a chunk.
     for seqno in 2..40_000u64 {
         put(&memtable, &seqno.to_be_bytes(), seqno, &[7; 100]);
         if seqno.is_multiple_of(1_000) {
-            let (charged, lent) = (memtable.bytes(), lender.lent.load(Ordering::Relaxed));
+            let (charged, lent) = (memtable.bytes(), source.lent.load(Ordering::Relaxed));
             assert!(
                 lent + (256 << 10) >= charged && lent <= charged + CHUNK_BYTES + (64 << 10),
                 "{charged} and {lent}"
@@ -376,7 +376,7 @@ fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
     }
     drop(memtable);
     drop(chunks);
-    assert_eq!(lender.lent.load(Ordering::Relaxed), 0, "all memory was released");
+    assert_eq!(source.lent.load(Ordering::Relaxed), 0, "all memory was released");
 }
 
 /// Borrowing memory evicts blocks, which takes long; other threads write into the remaining space meanwhile.
@@ -384,7 +384,7 @@ fn an_empty_memtable_borrows_nothing_and_one_message_a_few_kilobytes() {
 fn no_thread_waits_for_a_thread_that_borrows_memory() {
     let place: Arc<std::sync::OnceLock<Arc<Memtable>>> = Arc::default();
     let (seqno, held_up) = (Arc::new(std::sync::atomic::AtomicU64::new(1_000_000)), Arc::new(AtomicUsize::new(0)));
-    let lender = {
+    let source = {
         let (place, seqno, held_up) = (place.clone(), seqno.clone(), held_up.clone());
         Counting::new(move || {
             let Some(memtable) = place.get().cloned() else { return };
@@ -399,7 +399,7 @@ fn no_thread_waits_for_a_thread_that_borrows_memory() {
             }
         })
     };
-    let chunks = Arc::new(ChunkPool::new(1).borrowing(lender.clone(), 8 << 20));
+    let chunks = Arc::new(ChunkPool::new(1).borrowing(source.clone(), 8 << 20));
     let memtable = Arc::new(Memtable::new(1, chunks));
     put(&memtable, b"first", 1, b"");
     assert!(place.set(memtable.clone()).is_ok());

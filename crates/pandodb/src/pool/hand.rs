@@ -93,7 +93,7 @@ impl Hands {
         let mut hand = self.groups[thread_number() % self.spread].lock();
         // The number of frames to pass without an eviction before giving up: `chances + 2` rounds, plus the hands of
         // all groups.
-        let rounds = u64::from(Keep::Long.chances()) + 2;
+        let rounds = u64::from(Keep::Long.ref_count()) + 2;
         let mut patience = rounds * u64::from(self.used.load(Relaxed)) + GROUPS as u64 * u64::from(SPAN);
         while patience > 0 {
             if hand.at >= hand.end {

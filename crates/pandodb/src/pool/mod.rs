@@ -34,7 +34,7 @@
 //! * An evicted block stays in memory until its last holder drops it. Blocks that a *user* holds for long are counted
 //!   ([`Block::pin`]). When they exceed a quarter of the capacity, new guards should copy ([`Pool::should_copy`]).
 //!
-//! **Reservations** ([`Lender`]): memtables and the row cache reserve a part of the capacity; blocks use the rest. A
+//! **Reservations** ([`MemorySource`]): memtables and the row cache reserve a part of the capacity; blocks use the rest. A
 //! block of one page is a slot of a [`Slab`](crate::base::Slab), so that evicting blocks returns memory.
 //!
 //! Two things of the source are missing, because blocks never change: dirty pages with their write locks and claims,
@@ -59,7 +59,7 @@ use hand::Hands;
 use key::FrameKey;
 use table::Table;
 
-use crate::base::slab::Lender;
+use crate::base::slab::MemorySource;
 use crate::base::sync::{AtomicUsize, Counter, EXPLORED, Ordering::Relaxed, thread_number};
 use crate::base::{BlockAddr, Ghosts, OwnerId, PAGE, PageNo, Result};
 use crate::device::AlignedBuf;
@@ -113,7 +113,7 @@ pub enum Keep {
 
 impl Keep {
     /// The number of times that the hand passes a frame after a hit before it evicts the block.
-    fn chances(self) -> u8 {
+    fn ref_count(self) -> u8 {
         match self {
             Keep::Short => 1,
             Keep::Long => 4,
@@ -245,7 +245,7 @@ impl Pool {
     /// Releases `bytes` that were reserved by [`Pool::hold`].
     pub fn let_go(&self, bytes: usize) {
         self.held.fetch_sub(bytes, Relaxed);
-        self.take_back(bytes);
+        self.release(bytes);
     }
 
     /// Bytes that structures hold for their whole existence.
@@ -266,7 +266,7 @@ impl Pool {
     pub fn insert(&self, owner: OwnerId, addr: BlockAddr, keep: Keep, bytes: &[u8]) -> Block {
         self.ghosts.came(FrameKey::new(owner, addr.page).hash());
         // A leaf starts without a chance, so that a leaf read once is evicted before one read twice.
-        self.put(owner, addr, keep, keep.chances() - Keep::Short.chances(), bytes)
+        self.put(owner, addr, keep, keep.ref_count() - Keep::Short.ref_count(), bytes)
     }
 
     /// Caches a copy of a block that was not requested yet but probably will be. It starts without chances, so it is
@@ -396,16 +396,16 @@ impl Pool {
     }
 }
 
-impl Lender for Pool {
+impl MemorySource for Pool {
     /// Reserves `bytes` of the capacity and evicts blocks that do not fit any more. Blocks always keep a quarter of the
     /// capacity; if more than three quarters are reserved, the pool and the reservations together exceed the capacity.
-    fn lend(&self, bytes: usize) {
+    fn reserve(&self, bytes: usize) {
         self.lent.fetch_add(bytes, Relaxed);
         self.evict_down();
     }
 
     /// Releases `bytes` that were reserved. Does not read anything in.
-    fn take_back(&self, bytes: usize) {
+    fn release(&self, bytes: usize) {
         let before = self.lent.fetch_sub(bytes, Relaxed);
         debug_assert!(before >= bytes, "at most the reserved bytes are released");
     }

@@ -132,7 +132,7 @@ impl Table {
             if frame.hash.load(Relaxed) == hash {
                 let body = frame.block.load();
                 if body.key == key || SeededBug::FrameNotLookedAt.is_on() {
-                    frame.hit(body.keep.chances());
+                    frame.hit(body.keep.ref_count());
                     return Some(body);
                 }
             }
@@ -165,7 +165,7 @@ impl Table {
         for ((frame, (key, _)), found) in frames.iter().zip(wanted).zip(found) {
             let is_it = found.as_ref().is_some_and(|body| body.key == *key);
             match (found.as_ref().filter(|_| is_it), frame) {
-                (Some(body), Some(frame)) => frame.hit(body.keep.chances()),
+                (Some(body), Some(frame)) => frame.hit(body.keep.ref_count()),
                 (Some(_), None) => {}
                 (None, _) => *found = None,
             }
@@ -179,7 +179,7 @@ impl Table {
         self.number_of(key, hash).map(|number| {
             let frame = self.frame(number);
             let body = frame.block.load();
-            frame.hit(body.keep.chances());
+            frame.hit(body.keep.ref_count());
             body
         })
     }

@@ -61,16 +61,16 @@ fn reserving_evicts_blocks_and_releasing_restores_the_capacity() {
         (from..from + 300).for_each(|page| drop(pool.insert(OWNER, addr(page, 1), Keep::Short, &buf(1, 1))))
     };
     fill(0);
-    pool.lend(512 << 10);
+    pool.reserve(512 << 10);
     assert!(pool.stats().bytes <= 512 << 10 && pool.stats().capacity == 512 << 10);
     fill(1_000);
     assert!(pool.stats().bytes <= 512 << 10, "{:?}", pool.stats());
     // Blocks keep a quarter of the capacity, however much is reserved.
-    pool.lend(4 << 20);
+    pool.reserve(4 << 20);
     let stats = pool.stats();
     assert!(stats.bytes <= 256 << 10 && stats.blocks > 40 && !pool.has_room(128 << 10), "{stats:?}");
-    pool.take_back(4 << 20);
-    pool.take_back(512 << 10);
+    pool.release(4 << 20);
+    pool.release(512 << 10);
     fill(2_000);
     assert!(pool.stats().bytes > 900 << 10, "{:?}", pool.stats());
 }

@@ -12,7 +12,7 @@
 //!
 //! Rows save more where some rows are much hotter than others and are scattered: a cached block then holds one hot row
 //! and thirty cold ones. Blocks save more where neighbouring rows are requested. Memtables have priority over both:
-//! rows release memory that memtables need whenever a memtable is sealed or packed ([`Balance::give_way`]).
+//! rows release memory that memtables need whenever a memtable is sealed or packed ([`Balance::shrink`]).
 //!
 //! Invariant: the loan is the number of bytes that the shards may use above the minimum. Both change under one lock.
 //! When the loan grows, the bytes are reserved before the shards grow; when it shrinks, the shards shrink first.
@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use crate::base::slab::Lender;
+use crate::base::slab::MemorySource;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::pool::Pool;
 
@@ -102,7 +102,7 @@ impl Balance {
     }
 
     /// Releases memory that memtables may need.
-    pub(super) fn give_way(&self, resize: impl Fn(usize)) {
+    pub(super) fn shrink(&self, resize: impl Fn(usize)) {
         let mut state = self.state.lock();
         let most = self.most(state.loan);
         if state.loan > most {
@@ -123,18 +123,18 @@ impl Balance {
     fn change(&self, state: &mut MutexGuard<'_, State>, loan: usize, resize: impl Fn(usize)) {
         let before = std::mem::replace(&mut state.loan, loan);
         if loan > before {
-            self.pool.lend(loan - before);
+            self.pool.reserve(loan - before);
             resize(self.least + loan);
         } else if loan < before {
             resize(self.least + loan);
-            self.pool.take_back(before - loan);
+            self.pool.release(before - loan);
         }
     }
 }
 
 impl Drop for Balance {
     fn drop(&mut self) {
-        self.pool.take_back(self.state.get_mut().loan);
+        self.pool.release(self.state.get_mut().loan);
     }
 }
 

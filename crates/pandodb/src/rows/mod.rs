@@ -186,9 +186,9 @@ impl RowCache {
 
     /// Releases reserved memory that memtables may need. Called when a memtable is sealed or packed.
     /// REQUIRES: the caller holds no lock.
-    pub fn give_way(&self) {
+    pub fn shrink(&self) {
         if let Some(balance) = &self.balance {
-            balance.give_way(|bytes| self.resize(bytes));
+            balance.shrink(|bytes| self.resize(bytes));
         }
     }
 

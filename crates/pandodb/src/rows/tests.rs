@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
-use crate::base::slab::Lender;
+use crate::base::slab::MemorySource;
 use crate::base::{BlockAddr, OwnerId, PAGE, PageNo, key_hash};
 use crate::pool::{Keep, Pool};
 
@@ -258,8 +258,8 @@ fn rows_release_memory_that_memtables_reserve() {
     let lent = reader.borrowed();
     assert!(lent > SHARED / 4, "{lent}");
     // Memtables reserve half of the memory, as under heavy writes.
-    reader.pool.lend(SHARED / 2);
-    reader.rows.cache.give_way();
+    reader.pool.reserve(SHARED / 2);
+    reader.rows.cache.shrink();
     let left = reader.borrowed() - SHARED / 2;
     assert!(left <= SHARED / 8, "{left} of {lent}");
     let bytes = reader.rows.cache.stats().bytes as usize;
@@ -267,7 +267,7 @@ fn rows_release_memory_that_memtables_reserve() {
     let pool = reader.pool.stats();
     assert!(pool.capacity >= (SHARED / 4) as u64 && pool.bytes <= pool.capacity);
     // The memtables release it.
-    reader.pool.take_back(SHARED / 2);
+    reader.pool.release(SHARED / 2);
     let cache = reader.rows.cache.clone();
     let pool = reader.pool.clone();
     drop(reader);
@@ -287,7 +287,7 @@ fn concurrent_lookups_keep_rows_within_the_reserved_memory() {
                 for _ in 0..6 {
                     reader.scattered(30_000);
                     reader.together(10_000);
-                    reader.rows.cache.give_way();
+                    reader.rows.cache.shrink();
                 }
             });
         }

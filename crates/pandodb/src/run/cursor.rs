@@ -126,7 +126,7 @@ impl RunCursor {
             _ => a,
         });
         let Some(first) = first.and_then(RunCursor::place).map(<[u8]>::to_vec) else { return Ok(()) };
-        let is_next = |cursor: &RunCursor| cursor.outlook().is_some_and(|key| key == first);
+        let is_next = |cursor: &RunCursor| cursor.lower_bound().is_some_and(|key| key == first);
         let slices: Vec<_> = cursors.iter().map(|cursor| is_next(cursor).then(|| cursor.slice.clone())).collect();
         let mut loads = BlockLoads::default();
         for (i, slice) in slices.iter().enumerate() {
@@ -214,10 +214,10 @@ impl RunCursor {
 
     /// The bound of a pending cursor: no entry precedes it, in the cursor's direction. It lies between the run's first
     /// and last key.
-    pub fn outlook(&self) -> Option<&[u8]> {
+    pub fn lower_bound(&self) -> Option<&[u8]> {
         let meta = self.slice.run().meta();
         self.opening.is_some().then(|| match self.reverse {
-            false if SeededBug::OutlookTooFar.is_on() => &meta.last_key,
+            false if SeededBug::LowerBoundTooHigh.is_on() => &meta.last_key,
             false => meta.first_key.as_slice().max(&self.range.from),
             true if self.range.is_above(&meta.last_key) => &meta.last_key,
             true => &self.range.to,
@@ -226,7 +226,7 @@ impl RunCursor {
 
     /// The key of the current entry, or the bound of a pending cursor; `None` past the end.
     pub(super) fn place(&self) -> Option<&[u8]> {
-        self.entry().map(|entry| entry.key).or_else(|| self.outlook())
+        self.entry().map(|entry| entry.key).or_else(|| self.lower_bound())
     }
 
     /// The current entry; `None` past the end.

@@ -16,7 +16,7 @@
 //! compared, then the seqnos, newest first. In reverse every comparison is inverted. An entry takes about 150 ns with
 //! eight inputs.
 //!
-//! A pending input competes with its lower bound ([`RunCursor::outlook`]). It is opened when it wins, because none of
+//! A pending input competes with its lower bound ([`RunCursor::lower_bound`]). It is opened when it wins, because none of
 //! its entries can be next before. The inputs that would win at the start are opened together.
 //!
 //! Invariant: no two inputs hold the same (key, seqno): each message is in one run of those that a reader merges.
@@ -102,7 +102,7 @@ impl MergeCursor {
     #[inline]
     fn open_winner(&mut self) -> Result<()> {
         while let Some(&winner) = self.losers.first()
-            && self.inputs[winner as usize].outlook().is_some()
+            && self.inputs[winner as usize].lower_bound().is_some()
         {
             let opened = self.inputs[winner as usize].open();
             self.take_head(winner as usize);
@@ -161,12 +161,12 @@ impl MergeCursor {
             }
             (first, second) => {
                 let (a, b) = (&self.inputs[a as usize], &self.inputs[b as usize]);
-                let first = first.map(|entry| entry.key).or_else(|| a.outlook());
-                let second = second.map(|entry| entry.key).or_else(|| b.outlook());
+                let first = first.map(|entry| entry.key).or_else(|| a.lower_bound());
+                let second = second.map(|entry| entry.key).or_else(|| b.lower_bound());
                 let Some((first, second)) = first.zip(second) else { return first.is_some() };
                 match first.cmp(second) {
                     // Open a pending input before a message of the same key is returned: it may hold a newer one.
-                    Ordering::Equal => a.outlook().is_some(),
+                    Ordering::Equal => a.lower_bound().is_some(),
                     order => order == if self.reverse { Ordering::Greater } else { Ordering::Less },
                 }
             }

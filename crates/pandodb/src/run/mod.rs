@@ -18,7 +18,7 @@
 //! | `compressed` | leaves as LZ4, at the bottom of a tree, if the user enables it |
 //! | `pages`, `builder` | writing |
 //! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, consecutive leaves, a range, several runs
-//! | `foreseen` | prefetching of the filter blocks of a lookup |
+//! | `filter_prefetch` | prefetching of the filter blocks of a lookup |
 //! | `maplet` | the filters of several runs as one |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
 //! | `salvage` | reads around damage and reports the ranges of lost keys |
@@ -36,7 +36,7 @@
 mod builder;
 mod compressed;
 mod cursor;
-mod foreseen;
+mod filter_prefetch;
 mod inner;
 mod leaf;
 mod leaves;
@@ -58,7 +58,7 @@ mod verify;
 pub use builder::RunBuilder;
 pub use compressed::{Compression, Compressor, unpack};
 pub use cursor::RunCursor;
-pub use foreseen::Foreseen;
+pub use filter_prefetch::FilterPrefetch;
 pub use inner::{Child, Inner, InnerBuilder};
 pub use leaf::{Leaf, LeafBuilder, Slot};
 pub use leaves::ReadAhead;

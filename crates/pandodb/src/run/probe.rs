@@ -71,7 +71,7 @@ enum State {
 pub struct RunProbe {
     hash: u64,
     /// Set if a maplet has answered that the run may hold the key. The run's own filter is then not asked.
-    told: bool,
+    after_maplet: bool,
     state: State,
     /// Set once the key continues: the position of the leaf to search for, instead of the key.
     after: Option<u64>,
@@ -80,12 +80,12 @@ pub struct RunProbe {
 impl RunProbe {
     /// Looks up a key with this [`crate::base::key_hash`].
     pub fn new(hash: u64) -> RunProbe {
-        RunProbe { hash, told: false, state: State::Start, after: None }
+        RunProbe { hash, after_maplet: false, state: State::Start, after: None }
     }
 
     /// Looks up a key for which a maplet has answered that the run may hold it. The run's filter is not asked.
-    pub fn told(hash: u64) -> RunProbe {
-        RunProbe { told: true, ..RunProbe::new(hash) }
+    pub fn after_maplet(hash: u64) -> RunProbe {
+        RunProbe { after_maplet: true, ..RunProbe::new(hash) }
     }
 
     /// Continues with the block that the last step has requested, and always with the same slice and key. A filter
@@ -103,7 +103,7 @@ impl RunProbe {
                 if !slice.may_hold(key) {
                     return Ok(self.end());
                 }
-                if self.told || meta.filter.pages == 0 {
+                if self.after_maplet || meta.filter.pages == 0 {
                     return Ok(self.need_root(slice));
                 }
                 let position = meta.filter.first + u64::from(meta.filter.page_of(self.hash));
@@ -159,7 +159,7 @@ impl RunProbe {
         let entries = leaf.find(key);
         let goes_on = leaf.continues() && entries.end == leaf.len();
         if entries.is_empty() {
-            if self.after.is_none() && (self.told || slice.run().meta().filter.pages > 0) {
+            if self.after.is_none() && (self.after_maplet || slice.run().meta().filter.pages > 0) {
                 slice.run().count_false_positive();
             }
             return self.end();

@@ -17,7 +17,7 @@
 //!   work, so a worker that pauses for a sync or loses its core stalls no writer. The debt of a compaction, which
 //!   arises at once, is paid over [`SPREAD`] memtables.
 //! * **Short waits spin.** A writer that must wait for some microseconds polls the clock instead of sleeping, as long
-//!   as this pays off ([`Patience`]).
+//!   as this pays off ([`SpinPolicy`]).
 //! * **A bounded wait.** A write waits at most 1 ms for each 2 KiB that it begins, and at most 64 ms. The next write
 //!   pays the rest of what it owes. For each memtable beyond the usual number that waits to be packed, the price and
 //!   the longest wait double, because nothing else bounds the memory of memtables. Beyond 128 memtables of compaction
@@ -38,7 +38,7 @@ use std::time::Duration;
 
 pub use pace::Pace;
 
-use crate::base::patience::{LONGEST, Patience};
+use crate::base::spin::{LONGEST, SpinPolicy};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Condvar, EXPLORED, Mutex,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
@@ -196,7 +196,7 @@ pub struct Scheduler {
     /// The number of workers that have found work in their last turn.
     busy: AtomicU64,
     /// The spin policy of throttled writers; `None`: they always sleep.
-    watcher: Option<Patience>,
+    watcher: Option<SpinPolicy>,
     stop: AtomicBool,
 }
 
@@ -222,7 +222,7 @@ impl Scheduler {
     /// Sets whether throttled writers may spin. By default they sleep.
     #[must_use]
     pub fn watching(mut self, watching: bool) -> Scheduler {
-        self.watcher = watching.then(Patience::default);
+        self.watcher = watching.then(SpinPolicy::default);
         self
     }
 
@@ -253,7 +253,7 @@ impl Scheduler {
                     if std::mem::take(&mut is_busy) {
                         self.busy.fetch_sub(1, Relaxed);
                     }
-                    self.forgive();
+                    self.clear_debt();
                     self.done.notify_all();
                     self.rest(self.since(turn, calls));
                 }
@@ -262,7 +262,7 @@ impl Scheduler {
     }
 
     /// Called by a worker that has nothing to do. If no other worker has work, cancels the debt of the writers.
-    fn forgive(&self) {
+    fn clear_debt(&self) {
         let _gate = self.gate.lock();
         if self.busy.load(Relaxed) == 0 {
             self.pace.rest();
@@ -273,7 +273,7 @@ impl Scheduler {
 
     /// Runs `turn` whenever the background threads are woken, until the scheduler is stopped. The body of a thread for
     /// whose work writers do not pay.
-    pub fn attend(&self, turn: &dyn Fn() -> Turn) {
+    pub fn run_unmetered(&self, turn: &dyn Fn() -> Turn) {
         while let Some(calls) = self.is_on() {
             let turn = turn();
             self.done.notify_all();
@@ -304,7 +304,7 @@ impl Scheduler {
     }
 
     /// Wakes the background threads: there may be work.
-    pub fn nudge(&self) {
+    pub fn wake(&self) {
         let _gate = self.gate.lock();
         self.calls.fetch_add(1, Relaxed);
         self.work.notify_all();
@@ -325,13 +325,13 @@ impl Scheduler {
             return Duration::ZERO;
         }
         let watcher = self.watcher.as_ref().filter(|_| !EXPLORED);
-        let would_watch = watcher.is_some_and(Patience::is_left);
+        let would_watch = watcher.is_some_and(SpinPolicy::is_enabled);
         let slack = if would_watch { pace::SLACK_WATCHING } else { pace::SLACK_ASLEEP };
         let forgiven = self.forgiven.load(Relaxed);
         let Some(until) = self.pace.charge(price, now, slack) else { return Duration::ZERO };
         let until = until.min(now + most);
         let is_over = || self.forgiven.load(Relaxed) != forgiven || self.stop.load(Relaxed);
-        let ended = match watcher.filter(|watcher| watcher.watches() && until - now <= LONGEST) {
+        let ended = match watcher.filter(|watcher| watcher.should_spin() && until - now <= LONGEST) {
             Some(watcher) => self.watch(watcher, until, now, clock, &is_over),
             None => self.sleep(until, now, clock, &is_over),
         };
@@ -341,7 +341,7 @@ impl Scheduler {
     /// Polls the clock until `until` or until `is_over`. Returns the time of its last look at the clock.
     fn watch(
         &self,
-        watcher: &Patience,
+        watcher: &SpinPolicy,
         until: Duration,
         since: Duration,
         clock: &dyn Fn() -> Duration,
@@ -356,9 +356,9 @@ impl Scheduler {
             now = clock();
         }
         match now.saturating_sub(until) {
-            late if late >= LONGEST => watcher.was_in_vain(late),
+            late if late >= LONGEST => watcher.record_miss(late),
             // The spin was shorter than planned if the debt was cancelled meanwhile.
-            _ => watcher.went_well(now.min(until).saturating_sub(since) / WORTH),
+            _ => watcher.record_success(now.min(until).saturating_sub(since) / WORTH),
         }
         now
     }
@@ -503,14 +503,14 @@ mod tests {
         for _ in 0..1000 {
             scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, clock(), &clock);
         }
-        assert!(watcher.is_left());
+        assert!(watcher.is_enabled());
         // Each look comes 4 ms after the one before, as if another thread had the core meanwhile.
         let (scheduler, clock) = owing(Duration::from_millis(4));
         let watcher = scheduler.watcher.as_ref().expect("watching");
         for _ in 0..10 {
             scheduler.pay(256 * MIB * 40 / 1_000_000, MOMENTS, clock(), &clock);
         }
-        assert!(!watcher.is_left());
+        assert!(!watcher.is_enabled());
     }
 
     #[test]
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(looks.swap(0, Relaxed), u64::from(ROUNDS));
         // After ten looks the debt is cancelled, while another writer owes at once, or the scheduler is stopped.
         let forgive = |it: &Scheduler| {
-            it.forgive();
+            it.clear_debt();
             it.pace.charge(256 * MIB, Duration::from_secs(1), pace::SLACK_ASLEEP);
         };
         for ends in [forgive, Scheduler::stop] {

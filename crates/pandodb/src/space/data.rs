@@ -61,7 +61,7 @@ pub struct DataFile {
     read_bytes: Counter,
     reads: Counter,
     written_bytes: Counter,
-    /// The part of `written_bytes` that belongs to [`Twin`](super::Twin)s: blocks that roots consist of.
+    /// The part of `written_bytes` that belongs to [`MirroredBlock`](super::MirroredBlock)s: blocks that roots consist of.
     pub(super) root_bytes: Counter,
     /// Bytes of the twins that roots reach now.
     pub(super) twin_bytes: Counter,

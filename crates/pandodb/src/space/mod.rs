@@ -15,7 +15,7 @@
 //! * **Nothing that a checkpoint reaches is overwritten.** A freed extent waits until two superblocks are durable whose
 //!   checkpoints began after it was freed. Then neither superblock slot can reach it ([`data::DataFile::free`]).
 //! * **No single fault destroys a root**: there are two superblocks, and every block between them and the runs is
-//!   written twice ([`twin`]).
+//!   written twice ([`mirrored`]).
 //! * Ownership of an extent is decided in memory (dropping the last `Arc` that refers to it frees it) and, on
 //!   reopening, by walking the roots ([`data::DataFile::mark`]). The map itself is not persisted, so it cannot
 //!   contradict the roots.
@@ -27,13 +27,13 @@
 pub mod data;
 mod kind;
 pub mod map;
+pub mod mirrored;
 pub mod prefetch;
 pub mod ranges;
 pub mod superblock;
-pub mod twin;
 
 pub use data::{BLOCK_HEADER, DataFile};
 pub use kind::BlockKind;
+pub use mirrored::MirroredBlock;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;
-pub use twin::Twin;

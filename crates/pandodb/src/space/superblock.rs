@@ -28,7 +28,7 @@
 //!
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
-use super::Twin;
+use super::MirroredBlock;
 use super::data::{BLOCK_HEADER, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
 use crate::base::{BlockAddr, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId};
@@ -77,7 +77,7 @@ pub struct Superblock {
     /// Every run and trunk node has a smaller id.
     pub next_run_id: u64,
     /// The two copies of the catalogue; `pages == 0` in a store that has none yet.
-    pub catalog: Twin,
+    pub catalog: MirroredBlock,
     /// The length of the catalogue in bytes, without block header and padding.
     pub catalog_len: u64,
     /// The generation of the superblock that first referred to this catalogue: the owner in the checksums of its
@@ -151,7 +151,7 @@ impl Superblock {
         let clean = reader.u32()? & 0xff != 0;
         let durable = Seqno(reader.u64()?);
         let next_run_id = reader.u64()?;
-        let mut catalog = Twin::default();
+        let mut catalog = MirroredBlock::default();
         for addr in &mut catalog.0 {
             *addr = BlockAddr { page: PageNo(reader.u64()?), pages: reader.u32()? };
             reader.take(4)?;
@@ -239,7 +239,10 @@ mod tests {
             clean: true,
             durable: Seqno(77),
             next_run_id: 12,
-            catalog: Twin([BlockAddr { page: PageNo(40), pages: 2 }, BlockAddr { page: PageNo(90), pages: 2 }]),
+            catalog: MirroredBlock([
+                BlockAddr { page: PageNo(40), pages: 2 },
+                BlockAddr { page: PageNo(90), pages: 2 },
+            ]),
             catalog_len: 5000,
             catalog_generation: 4,
             checkpointed_at: 0x6500_0000,
@@ -263,7 +266,7 @@ mod tests {
 
     #[test]
     fn fields_out_of_bounds_are_refused() {
-        let far = |page| Twin([BlockAddr { page: PageNo(page), pages: 2 }; 2]);
+        let far = |page| MirroredBlock([BlockAddr { page: PageNo(page), pages: 2 }; 2]);
         let hostile = [
             Superblock { generation: u64::MAX, ..sample() },
             Superblock { epoch: u32::MAX, ..sample() },
@@ -273,7 +276,7 @@ mod tests {
             Superblock { catalog_len: u64::MAX, ..sample() },
             Superblock { catalog_len: 2 * PAGE as u64 + 1, ..sample() },
             Superblock {
-                catalog: Twin([BlockAddr { page: PageNo(40), pages: MAX_BLOCK_PAGES + 1 }; 2]),
+                catalog: MirroredBlock([BlockAddr { page: PageNo(40), pages: MAX_BLOCK_PAGES + 1 }; 2]),
                 catalog_len: MAX_CATALOG_BYTES + 1,
                 ..sample()
             },

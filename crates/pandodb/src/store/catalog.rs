@@ -1,5 +1,5 @@
 //! The catalogue: the keyspaces of a store and the roots of their indexes, as one block that each checkpoint writes,
-//! twice ([`crate::space::twin`]).
+//! twice ([`crate::space::mirrored`]).
 //!
 //! Persisted form, after the block header (all integers varint, strings with their length in front):
 //!
@@ -23,7 +23,7 @@ use crate::index::{Core, IndexOptions, RootRecord};
 use crate::space::data::DATA_FILE;
 #[cfg(not(test))]
 use crate::space::superblock::MAX_CATALOG_BYTES;
-use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch, Superblock, Twin};
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch, Superblock};
 
 const VERSION: u64 = 3;
 /// No store has made so many keyspaces; as many again can be made.
@@ -173,11 +173,11 @@ impl Catalog {
     /// Writes both copies: where they are, and the length of one.
     ///
     /// # Errors
-    /// [`Error::TooLarge`], before anything is written, if an opening would refuse the catalogue; else as [`Twin::write`].
-    pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<(Twin, u64)> {
+    /// [`Error::TooLarge`], before anything is written, if an opening would refuse the catalogue; else as [`MirroredBlock::write`].
+    pub(crate) fn write(&self, data: &DataFile, generation: u64) -> Result<(MirroredBlock, u64)> {
         let body = self.encode();
         check_size(body.len() as u64)?;
-        let twin = Twin::write(data, &body, OwnerId(generation), BlockKind::Catalog)?;
+        let twin = MirroredBlock::write(data, &body, OwnerId(generation), BlockKind::Catalog)?;
         Ok((twin, body.len() as u64))
     }
 

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use super::catalog::{Catalog, Identity, KeyspaceRecord};
-use super::commit::Settled;
+use super::commit::Quiesced;
 use super::engine::{DurableRoot, Engine};
 use super::keyspace::KeyspaceState;
 use super::open::now_in_seconds;
@@ -33,7 +33,7 @@ impl Engine {
     /// Takes a checkpoint.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.check_writable()?;
-        self.release_laggards();
+        self.seal_oldest_memtable();
         let mut root = self.durable_root.lock();
         self.freeing_checkpoint(&mut root)
     }
@@ -98,7 +98,7 @@ impl Engine {
         };
         // Writers stand still once for all keyspaces, and nothing is written meanwhile: each index only fixes its world.
         let (begun, last) = {
-            let sequencer = self.settled();
+            let sequencer = self.quiesce();
             let mut begun = Vec::with_capacity(keyspaces.len());
             for keyspace in &keyspaces {
                 let checkpoint = keyspace.index.begin_checkpoint();
@@ -111,10 +111,7 @@ impl Engine {
         for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
             let cut = checkpoint.write()?;
             assert!(cut.root.through <= through && through <= last, "a root holds what was committed before the cut");
-            assert!(
-                cut.root.bytes.len() <= RootRecord::MAX_BYTES,
-                "the catalogue is bounded by the number of keyspaces"
-            );
+            assert!(cut.root.bytes.len() <= RootRecord::MAX_BYTES, "a root record is bounded");
             catalog.keyspaces.push(keyspace.record(RootRecord { through, ..cut.root }));
             pins.push(cut.pin);
         }
@@ -158,7 +155,7 @@ impl Engine {
     }
 
     /// Seals the memtables that keep too much log alive.
-    fn release_laggards(&self) {
+    fn seal_oldest_memtable(&self) {
         let Some(log) = &self.log else { return };
         // Two segments of each stream: the current one, and the one before it, which a checkpoint may not cover yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
@@ -169,7 +166,7 @@ impl Engine {
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
             return;
         }
-        let sequencer = self.settled();
+        let sequencer = self.quiesce();
         let keyspaces = self.keyspaces.read();
         let laggard = keyspaces.values().min_by_key(|keyspace| {
             let through = keyspace.index.view().through();
@@ -185,7 +182,7 @@ impl Engine {
     pub(crate) fn write_clean_end(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         let mut root = self.durable_root.lock();
-        let last = Seqno(self.settled().next.0 - 1);
+        let last = Seqno(self.quiesce().next.0 - 1);
         // A commit that was given up while we waited has left a hole: nothing may claim to be whole.
         if let Some(first) = self.poison.get() {
             return Err(Error::Poisoned { first: first.clone() });
@@ -214,8 +211,8 @@ impl Engine {
             return Err(Error::NoKeyspace { name: name.to_owned() });
         };
         {
-            // Settled: no commit is between its check and its application.
-            let sequencer = self.settled();
+            // Quiesced: no commit is between its check and its application.
+            let sequencer = self.quiesce();
             // The index knows how to give back the large values that the memtable names.
             self.seal(&sequencer, &state);
             state.dropped.store(true, Relaxed);
@@ -227,7 +224,7 @@ impl Engine {
         }
         let dropped = self.freeing_checkpoint(&mut root);
         if let Err(e) = dropped {
-            let _sequencer = self.settled();
+            let _sequencer = self.quiesce();
             state.dropped.store(false, Relaxed);
             self.charge(&state, state.active_bytes() as u64);
             self.keyspaces.write().insert(state);
@@ -248,7 +245,7 @@ impl Engine {
         self.check_writable()?;
         keyspace.check_alive()?;
         {
-            let sequencer = self.settled();
+            let sequencer = self.quiesce();
             self.seal(&sequencer, keyspace);
         }
         self.drain(&|| keyspace.index.debt().memory_bytes == 0)?;
@@ -263,7 +260,7 @@ impl Engine {
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
         let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {
-            let sequencer = self.settled();
+            let sequencer = self.quiesce();
             let keyspaces = self.keyspaces.read();
             keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
             let sealed = |keyspace: &Arc<KeyspaceState>| {
@@ -318,7 +315,7 @@ impl Engine {
                     continue;
                 }
             } else {
-                self.scheduler.nudge();
+                self.scheduler.wake();
                 self.scheduler.wait(std::time::Duration::from_millis(5));
             }
             match self.obstacle() {
@@ -347,7 +344,7 @@ impl KeyspaceState {
 /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back. What
 /// an earlier checkpoint recorded stays true, and the log below it is gone: so the record never goes back, also when
 /// the memtable holds something again and the index has not moved.
-fn extend_through(sequencer: &Settled<'_>, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
+fn extend_through(sequencer: &Quiesced<'_>, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
     if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
         keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
     }

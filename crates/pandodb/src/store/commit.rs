@@ -11,7 +11,7 @@
 //!            ─▶ ticket finished ─▶ all before it, too ─▶ visible
 //!            ─▶ what is lazy before it in other streams, or log.sync, if the write asks for it
 //!
-//!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Engine::settled`)
+//!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Engine::quiesce`)
 //! ```
 //!
 //! 1. Tickets are drawn in the order of seqnos, with room for the record in hand: from then on the commit counts, or the
@@ -22,10 +22,10 @@
 //!    asked for ([`Watermark`]): never into a batch, never past a gap. Then the commit returns.
 //!
 //! **When something fails.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store
-//! is poisoned and the ticket given up, also by a panic ([`Place`]): later commits that are under way end as `Indeterminate`,
+//! is poisoned and the ticket given up, also by a panic ([`CommitTicket`]): later commits that are under way end as `Indeterminate`,
 //! none of them becomes visible, and nobody waits for ever.
 //!
-//! Invariants: `visible` covers only whole commits that are applied and in the log; whoever holds [`Settled`] finds everything
+//! Invariants: `visible` covers only whole commits that are applied and in the log; whoever holds [`Quiesced`] finds everything
 //! below `next` applied and visible; a newer container holds only higher seqnos.
 //!
 //! [`Watermark`]: super::watermark::Watermark
@@ -45,7 +45,7 @@ use crate::base::{Entry, Error, KeyRange, Kind, RangeTombstone, Result, SeededBu
 use crate::index::Mode;
 use crate::index::SealedBatch;
 use crate::memtable::Memtable;
-use crate::wal::{Log, Ops, Room, Tag, Tags, put_op, tagged_bytes};
+use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, put_op, tagged_bytes};
 
 /// Commits that may be under way at a time: more threads than that wait for each other. Under the explorer so few that they
 /// do.
@@ -82,9 +82,9 @@ impl Sequencer {
 }
 
 /// The sequencer, held while everything that it gave out is applied, and visible unless the store is poisoned.
-pub(crate) struct Settled<'a>(MutexGuard<'a, Sequencer>);
+pub(crate) struct Quiesced<'a>(MutexGuard<'a, Sequencer>);
 
-impl std::ops::Deref for Settled<'_> {
+impl std::ops::Deref for Quiesced<'_> {
     type Target = Sequencer;
 
     fn deref(&self) -> &Sequencer {
@@ -93,7 +93,7 @@ impl std::ops::Deref for Settled<'_> {
 }
 
 /// A commit between its ticket and its end. However it ends, nobody waits for it afterwards.
-struct Place<'a> {
+struct CommitTicket<'a> {
     engine: &'a Engine,
     ticket: u64,
     first: Seqno,
@@ -104,7 +104,7 @@ struct Place<'a> {
     whole: bool,
 }
 
-impl Place<'_> {
+impl CommitTicket<'_> {
     /// The commit is applied and written: waits until all before it are, and makes it visible.
     fn finish(mut self) -> Result<()> {
         self.whole = true;
@@ -121,7 +121,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for CommitTicket<'_> {
     fn drop(&mut self) {
         if !self.whole {
             // An error has poisoned the store already, with its words; a panic comes here without any.
@@ -199,7 +199,7 @@ impl Engine {
         };
         self.seal_if_full();
         if log.wants_segment() {
-            self.scheduler.nudge();
+            self.scheduler.wake();
         }
         if durability == Durability::Synced {
             log.sync(last).inspect_err(|e| self.poison(e))?;
@@ -250,7 +250,7 @@ impl Engine {
         record: &[u8],
         count: u32,
         durability: Durability,
-    ) -> Result<Place<'_>> {
+    ) -> Result<CommitTicket<'_>> {
         let room = self.room(log, record.len(), payload.frees, durability)?;
         let mut place = self.draw(payload, count)?;
         place.due =
@@ -286,7 +286,7 @@ impl Engine {
         record: &[u8],
         count: u32,
         durability: Durability,
-    ) -> Result<Place<'_>> {
+    ) -> Result<CommitTicket<'_>> {
         let room = self.room(log, tagged_bytes(record.len(), count), payload.frees, durability)?;
         let mut place = self.draw(payload, count)?;
         let mut tags = Tags { life: log.epoch(), tags: Vec::with_capacity(count as usize) };
@@ -299,7 +299,7 @@ impl Engine {
     }
 
     /// Draws seqnos and a ticket: all that happens under the sequencer. An error has no effect.
-    fn draw(&self, payload: &Payload<'_>, count: u32) -> Result<Place<'_>> {
+    fn draw(&self, payload: &Payload<'_>, count: u32) -> Result<CommitTicket<'_>> {
         let mut sequencer = self.sequencer.lock();
         // Dropping a keyspace takes the sequencer, too, and waits for those who have a ticket: it is there or not for the whole
         // commit.
@@ -316,11 +316,17 @@ impl Engine {
         let ticket = sequencer.ticket;
         sequencer.next = last.next();
         sequencer.ticket += 1;
-        Ok(Place { engine: self, ticket, first, last, due: None, whole: false })
+        Ok(CommitTicket { engine: self, ticket, first, last, due: None, whole: false })
     }
 
     /// Room in the log for a record of so many bytes. A full disk shows here, before anything is accepted.
-    fn room<'a>(&self, log: &'a Log, bytes: usize, frees: bool, durability: Durability) -> Result<Room<'a>> {
+    fn room<'a>(
+        &self,
+        log: &'a Log,
+        bytes: usize,
+        frees: bool,
+        durability: Durability,
+    ) -> Result<AppendReservation<'a>> {
         let to_sync = durability == Durability::Synced;
         if !frees && self.reserve.is_short() {
             // A close takes the sequencer, too: nothing is kept back in a store that is closed.
@@ -433,7 +439,7 @@ impl Engine {
 
     /// Takes the sequencer and waits until everything that it gave out is applied and visible: what a cut needs, and
     /// whoever concludes from `next` or from an empty memtable. Not for a thread that has a place.
-    pub(crate) fn settled(&self) -> Settled<'_> {
+    pub(crate) fn quiesce(&self) -> Quiesced<'_> {
         #[cfg(test)]
         super::keyspaces::tests::SETTLED.set(super::keyspaces::tests::SETTLED.get() + 1);
         let sequencer = self.sequencer.lock();
@@ -443,7 +449,7 @@ impl Engine {
                 self.snapshots.advance(Seqno(sequencer.next.0 - 1));
             }
         }
-        Settled(sequencer)
+        Quiesced(sequencer)
     }
 
     /// Whether memtables are due to be sealed, and all of them because they name too many large values.
@@ -465,7 +471,7 @@ impl Engine {
         if self.is_full().is_none() {
             return;
         }
-        let sequencer = self.settled();
+        let sequencer = self.quiesce();
         // Others found the same: only the first of them seals.
         let Some(heavy) = self.is_full() else { return };
         if heavy {
@@ -489,7 +495,7 @@ impl Engine {
     }
 
     /// Seals a keyspace's memtable and hands it to the index. The sequencer is settled, so the cut is exact.
-    pub(crate) fn seal(&self, sequencer: &Settled<'_>, keyspace: &KeyspaceState) {
+    pub(crate) fn seal(&self, sequencer: &Quiesced<'_>, keyspace: &KeyspaceState) {
         let old = keyspace.containers.load_full();
         // A memtable that a commit has left half applied is not to reach a run.
         let whole = sequencer.ticket == 0 || !self.watermark.is_given_up(sequencer.ticket - 1);
@@ -506,7 +512,7 @@ impl Engine {
         let batch = SealedBatch::new(old.active.clone(), through);
         keyspace.push_sealed(batch.clone(), fresh);
         keyspace.index.ingest(batch);
-        self.scheduler.nudge();
+        self.scheduler.wake();
     }
 }
 

@@ -32,7 +32,7 @@ use super::engine::Engine;
 use super::keyspace::{Containers, KeyspaceState};
 use super::open::find_operator;
 use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
-use super::watermark::Lone;
+use super::watermark::CachePadded;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{Error, KeyspaceId, MAX_INLINE_VALUE, Result, SeededBug, Seqno, events};
 use crate::index::{Core, IndexOptions, RootRecord};
@@ -88,7 +88,7 @@ impl Engine {
         let state =
             Arc::new(build(&self.core, self.config.memtable() as u64, &self.chunks, operator, &record, &mut prefetch)?);
         let keyspaces = {
-            let _sequencer = self.settled();
+            let _sequencer = self.quiesce();
             self.charge(&state, state.active_bytes() as u64);
             let mut table = self.keyspaces.write();
             table.insert(state.clone());
@@ -97,7 +97,7 @@ impl Engine {
         events::created(name);
         if root.logged > MOST_LOGGED + keyspaces / 4 {
             self.checkpoint_due.store(true, Relaxed);
-            self.scheduler.nudge();
+            self.scheduler.wake();
             if self.config.background_threads == 0 {
                 // The creation counts, whatever becomes of this.
                 let _ = self.checkpoint_with(&mut root);
@@ -181,7 +181,7 @@ pub(super) fn build(
         index,
         codec: options.kind().index_type().order.codec(),
         containers: ArcSwap::from_pointee(Containers { active, sealed: Vec::new() }),
-        charged: Lone::default(),
+        charged: CachePadded::default(),
         dropped: AtomicBool::new(false),
         drained_through: AtomicU64::new(0),
     })

@@ -3,7 +3,7 @@
 //!
 //! Lock order: `gate` (shared) → `checkpointing` → `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
 //! the data file's map. Whoever applies a commit holds none of them, but in paper mode its turn: the sequencer waits for it
-//! (`Engine::settled`).
+//! (`Engine::quiesce`).
 //! Readers take none of these, but for the map when they are the last to let go of a run.
 
 use std::collections::{BTreeMap, HashMap};
@@ -20,7 +20,7 @@ use super::pressure::Pressure;
 use super::reserve::Reserve;
 use super::snapshot::Snapshots;
 use super::stats::{ReadTally, Tallies, WriteTally};
-use super::watermark::{Lone, Watermark};
+use super::watermark::{CachePadded, Watermark};
 use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, MutexGuard, OnceLock, Ordering::Relaxed, RwLock};
 use crate::base::{Error, KeyspaceId, Result, SeededBug, Seqno, events};
 use crate::device::{Device, JoinHandle, LockGuard};
@@ -51,8 +51,8 @@ pub(crate) struct Engine {
     pub log: Option<Log>,
     pub snapshots: Arc<Snapshots>,
     pub keyspaces: Keyspaces,
-    /// The order of writes. All but commits take it with [`Engine::settled`].
-    pub sequencer: Lone<Mutex<Sequencer>>,
+    /// The order of writes. All but commits take it with [`Engine::quiesce`].
+    pub sequencer: CachePadded<Mutex<Sequencer>>,
     /// How far what the sequencer gave out is applied.
     pub watermark: Watermark,
     pub durable_root: Mutex<DurableRoot>,
@@ -63,9 +63,9 @@ pub(crate) struct Engine {
     pub poison: OnceLock<String>,
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
     /// Bytes in all active memtables. Those who apply commits add and subtract in any order: [`Engine::active`] reads it.
-    pub active_bytes: Lone<AtomicU64>,
+    pub active_bytes: CachePadded<AtomicU64>,
     /// Active memtables with something in them, counted in the same way: [`Engine::occupied`] reads it.
-    pub occupied: Lone<AtomicU64>,
+    pub occupied: CachePadded<AtomicU64>,
     /// Since when there has been nothing to do, and up to where was written then.
     pub idle: Mutex<Option<(Duration, Seqno)>>,
     /// A checkpoint is due.
@@ -223,7 +223,7 @@ impl Engine {
     /// One turn of what is not paid for: memory that rows give back, segments of the log that will be needed, and a checkpoint that is due. It does not wait for
     /// another who is at that.
     pub(crate) fn checkpoint_turn(&self) -> Turn {
-        self.core.rows.give_way();
+        self.core.rows.shrink();
         if !self.prepare_log() {
             return Turn::Stuck;
         }
@@ -274,7 +274,7 @@ impl Engine {
         if waits && self.take_checkpoint(self.checkpointing.lock()) == Turn::Stuck || !self.prepare_log() {
             return Turn::Stuck;
         }
-        self.core.rows.give_way();
+        self.core.rows.shrink();
         // Memtables first, of whichever keyspace: they hold memory.
         let mut rank = None;
         while let Some(next) = self.core.share.owed.next(rank) {
@@ -297,7 +297,7 @@ impl Engine {
                 Err(e) => {
                     let turn = self.note_trouble(e);
                     if self.checkpoint_due.load(Relaxed) {
-                        self.scheduler.nudge();
+                        self.scheduler.wake();
                     }
                     return turn;
                 }
@@ -318,7 +318,7 @@ impl Engine {
             // Many small memtables share one.
             if uncovered >= self.config.memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
                 self.checkpoint_due.store(true, Relaxed);
-                self.scheduler.nudge();
+                self.scheduler.wake();
             }
         }
         if let Some(damage) = progress.damage {
@@ -413,7 +413,7 @@ impl Engine {
         self.log.iter().for_each(Log::close);
         // In a poisoned store a checkpoint may be under way, and a commit that still writes to the log.
         drop(self.durable_root.lock());
-        drop(self.settled());
+        drop(self.quiesce());
         let _gate = self.gate.write();
         self.check_owed();
         self.core.data.close();
@@ -425,7 +425,7 @@ impl Engine {
     /// At rest, the sum of what is owed is the sum over all keyspaces. The caller holds the gate alone.
     fn check_owed(&self) {
         if cfg!(debug_assertions) {
-            let (_root, _sequencer) = (self.durable_root.lock(), self.settled());
+            let (_root, _sequencer) = (self.durable_root.lock(), self.quiesce());
             let debts = self.keyspaces.all().iter().map(|keyspace| keyspace.index.debt().total()).sum::<u64>();
             assert_eq!(self.debt().total(), debts, "what is owed is added up as indexes change it");
         }

@@ -10,7 +10,7 @@ use super::range::Range;
 use super::read::{self, ReadPoint};
 use super::snapshot::Snapshot;
 use super::value::Value;
-use super::watermark::Lone;
+use super::watermark::CachePadded;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{
     BlobRef, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno,
@@ -35,7 +35,7 @@ pub(crate) struct KeyspaceState {
     pub codec: KeyCodec,
     pub containers: ArcSwap<Containers>,
     /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
-    pub charged: Lone<AtomicU64>,
+    pub charged: CachePadded<AtomicU64>,
     pub dropped: AtomicBool,
     /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
     pub drained_through: AtomicU64,
@@ -239,7 +239,7 @@ impl Engine {
         let written = match write() {
             Err(Error::DiskFull { .. }) => {
                 // What the log has made ahead is space, too; or another writer has just had it removed.
-                self.log.as_ref().map(Log::give_up_prepared);
+                self.log.as_ref().map(Log::discard_preallocated);
                 write()
             }
             written => written,

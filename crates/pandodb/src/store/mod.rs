@@ -262,7 +262,7 @@ impl Store {
             Durability::None => Ok(()),
             Durability::Buffered => log.flush().inspect_err(|e| self.engine.poison(e)),
             Durability::Synced => {
-                let last = Seqno(self.engine.settled().next.0 - 1);
+                let last = Seqno(self.engine.quiesce().next.0 - 1);
                 self.engine.check_writable()?;
                 log.sync(last).inspect_err(|e| self.engine.poison(e))
             }

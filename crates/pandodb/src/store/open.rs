@@ -29,7 +29,7 @@ use super::keyspaces::Keyspaces;
 use super::options::Config;
 use super::pressure::Pressure;
 use super::reserve::{RESERVE_FILE, Reserve};
-use super::watermark::{Lone, Watermark};
+use super::watermark::{CachePadded, Watermark};
 use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ordering::Relaxed, RwLock, with_helpers};
 use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, Result, SeededBug, Seqno, StoreId, events};
 use crate::device::{Device, Io, LockMode};
@@ -90,7 +90,7 @@ pub(crate) fn open(
         log: None,
         snapshots: Arc::default(),
         keyspaces,
-        sequencer: Lone(Mutex::new(Sequencer::new())),
+        sequencer: CachePadded(Mutex::new(Sequencer::new())),
         watermark: Watermark::new(UNDER_WAY),
         durable_root: Mutex::new(found.root()),
         scheduler: Arc::new(Scheduler::new(config.memtable() as u64).watching(config.io != Io::Sleeping)),
@@ -99,8 +99,8 @@ pub(crate) fn open(
         pressure: Pressure::default(),
         poison: OnceLock::new(),
         workers: Mutex::new(Vec::new()),
-        active_bytes: Lone(AtomicU64::new(0)),
-        occupied: Lone(AtomicU64::new(0)),
+        active_bytes: CachePadded(AtomicU64::new(0)),
+        occupied: CachePadded(AtomicU64::new(0)),
         idle: Mutex::default(),
         checkpoint_due: AtomicBool::new(false),
         checkpointing: Mutex::new(()),
@@ -116,7 +116,7 @@ pub(crate) fn open(
         lock: Mutex::new(Some(lock)),
     };
     engine.keyspaces.read().values().for_each(|keyspace| engine.charge(keyspace, keyspace.active_bytes() as u64));
-    let recovery = engine.come_back()?;
+    let recovery = engine.recover()?;
     // From here on whatever fails closes it, which ends the threads that were started.
     let engine = Shared(Arc::new(engine));
     start_threads(&engine.0)?;
@@ -145,7 +145,7 @@ pub(super) fn core(config: &Config, found: &Found) -> Core {
         rows: RowCache::sharing(config.rows(), &pool, config.pool()),
         pool,
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
-        mend: !config.read_only,
+        repair: !config.read_only,
         share: Share::default(),
     }
 }
@@ -363,8 +363,8 @@ pub(crate) fn find_operator(
 
 impl Engine {
     /// From the last checkpoint to where the log ends, and into a new epoch.
-    fn come_back(&mut self) -> Result<events::Recovery> {
-        let recovered = self.recover()?;
+    fn recover(&mut self) -> Result<events::Recovery> {
+        let recovered = self.replay_log()?;
         let last = recovered.report.last;
         // A seqno is given out once: a keyspace that holds later ones than the log would take new messages for old.
         let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
@@ -394,7 +394,7 @@ impl Engine {
 
     /// Replays the log: once to see what it names and where it ends, once to apply it. Packing a memtable in between
     /// allocates pages, so every large value of the log must have been marked before.
-    fn recover(&mut self) -> Result<Recovered> {
+    fn replay_log(&mut self) -> Result<Recovered> {
         let (claims, next_id, cut) = {
             let root = self.durable_root.lock();
             let from = root.catalog.through();
@@ -691,7 +691,7 @@ impl Engine {
     fn pack_all(&self) -> Result<()> {
         let keyspaces = self.keyspaces.all();
         {
-            let sequencer = self.settled();
+            let sequencer = self.quiesce();
             keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
         }
         for keyspace in &keyspaces {
@@ -722,7 +722,9 @@ fn start_threads(engine: &Arc<Engine>) -> Result<()> {
     start(
         "pando-checkpoint",
         Box::new(|scheduler, weak| {
-            scheduler.attend(&|| weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded(&Engine::checkpoint_turn)));
+            scheduler.run_unmetered(&|| {
+                weak.upgrade().map_or(Turn::Stuck, |engine| engine.guarded(&Engine::checkpoint_turn))
+            });
         }),
     )?;
     for i in 0..engine.config.background_threads {

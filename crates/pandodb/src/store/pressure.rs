@@ -119,7 +119,10 @@ impl Engine {
 
     /// Room in the log for an operation that frees, which did not get any: from what background work gives back, and from the reserve
     /// once that work makes no progress. `reserve` asks the log for the room; with `true` it does so even if compactions need the space.
-    pub(super) fn room_to_free<'a>(&self, reserve: &dyn Fn(bool) -> Result<wal::Room<'a>>) -> Result<wal::Room<'a>> {
+    pub(super) fn room_to_free<'a>(
+        &self,
+        reserve: &dyn Fn(bool) -> Result<wal::AppendReservation<'a>>,
+    ) -> Result<wal::AppendReservation<'a>> {
         if SeededBug::ReserveNotUsed.is_on() {
             return Err(Error::DiskFull { op: "reserve" });
         }
@@ -135,7 +138,7 @@ impl Engine {
             let stuck = if self.config.background_threads == 0 {
                 self.turn_alone(BACKGROUND_STEP) == Turn::Stuck
             } else {
-                self.scheduler.nudge();
+                self.scheduler.wake();
                 self.scheduler.wait(PAUSE);
                 self.trouble.lock().is_some()
             };
@@ -184,7 +187,7 @@ impl Engine {
         self.trouble.lock().take();
         self.pressure.stalled.store(false, Relaxed);
         self.pressure.pressed.store(true, Relaxed);
-        self.scheduler.nudge();
+        self.scheduler.wake();
         true
     }
 
@@ -207,7 +210,7 @@ impl Engine {
 
     /// A turn of the one thread that works on a full disk.
     fn relieve_alone(&self) -> Turn {
-        self.log.as_ref().map(Log::give_up_prepared);
+        self.log.as_ref().map(Log::discard_preallocated);
         if !self.pressure.punched.swap(true, Relaxed) {
             self.core.data.punch_free();
         }
@@ -313,7 +316,7 @@ impl Engine {
         if !worth || !self.pressure.starved.swap(false, Relaxed) {
             return false;
         }
-        let sequencer = self.settled();
+        let sequencer = self.quiesce();
         let keyspaces = self.keyspaces.all();
         let filled: Vec<_> = keyspaces.iter().filter(|keyspace| keyspace.active_bytes() > 0).collect();
         filled.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));

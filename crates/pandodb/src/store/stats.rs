@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::watermark::Lone;
+use super::watermark::CachePadded;
 use crate::base::Result;
 use crate::base::sync::{Counter, Ordering::Relaxed, thread_number};
 use crate::index::IndexStats;
@@ -85,7 +85,7 @@ const TALLIES: usize = 8;
 
 /// What operations are counted in: a tally for each of a few threads, so that they do not fight for its cache lines.
 #[derive(Default)]
-pub(crate) struct Tallies<T>([Lone<T>; TALLIES]);
+pub(crate) struct Tallies<T>([CachePadded<T>; TALLIES]);
 
 /// Commits.
 #[derive(Default)]

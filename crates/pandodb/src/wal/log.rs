@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use super::SegmentInfo;
 use super::format::{BLOCK, segment_name};
-use super::stream::{Common, Ready, Room, Stream};
+use super::stream::{AppendReservation, Common, Ready, Stream};
 use super::{MAX_STREAMS, SEGMENT_BYTES};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, thread_number,
@@ -179,7 +179,7 @@ impl Log {
     /// # Errors
     /// `DiskFull`, `TooManyFiles` and `InvalidArgument` have no effect. `Poisoned` after an earlier failure, `Closed`
     /// after a close. `Io` poisons the log.
-    pub fn reserve(&self, payload_bytes: usize, to_sync: bool, may_take: MayTake<'_>) -> Result<Room<'_>> {
+    pub fn reserve(&self, payload_bytes: usize, to_sync: bool, may_take: MayTake<'_>) -> Result<AppendReservation<'_>> {
         let stream = if to_sync { &self.streams[0] } else { self.own() };
         match stream.reserve(&self.common, payload_bytes, may_take) {
             // Another stream may have room in its segment. The record may go to any stream, since its seqno is drawn
@@ -200,7 +200,7 @@ impl Log {
         }
     }
 
-    /// Returns when all records in `stream` (the result of [`Room::append`]) through `through` are in the page cache.
+    /// Returns when all records in `stream` (the result of [`AppendReservation::append`]) through `through` are in the page cache.
     /// One write by this thread or another one includes the earlier lazy records of the stream.
     ///
     /// # Errors
@@ -390,8 +390,8 @@ impl Log {
 
     /// Removes the segments that [`Log::prepare`] has made and no writer has taken yet, since the disk is full and
     /// needs their space. They are not made again for the current segments. Returns whether there were any.
-    pub fn give_up_prepared(&self) -> bool {
-        self.streams.iter().fold(false, |any, stream| stream.give_up_prepared(&self.common) | any)
+    pub fn discard_preallocated(&self) -> bool {
+        self.streams.iter().fold(false, |any, stream| stream.discard_preallocated(&self.common) | any)
     }
 
     /// Whether [`Log::prepare`] has become useful since the last call.

@@ -73,7 +73,7 @@ pub use inspect::{RecordSummary, SegmentSummary, inspect};
 pub use log::{Log, LogOptions, MayTake, UNLIMITED};
 pub use ops::{Op, Ops, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
-pub use stream::Room;
+pub use stream::AppendReservation;
 pub use tags::{Tag, Tags, tagged_bytes};
 
 use crate::base::Seqno;

@@ -266,10 +266,10 @@ pub(super) struct Ready {
     pub through: Seqno,
 }
 
-/// Room for one record in a stream, and its append lock: until it is used or dropped, no other thread appends there.
+/// AppendReservation for one record in a stream, and its append lock: until it is used or dropped, no other thread appends there.
 #[derive(Debug)]
 #[must_use = "room is for a record"]
-pub struct Room<'a> {
+pub struct AppendReservation<'a> {
     common: &'a Common,
     stream: &'a Stream,
     /// Payload bytes.
@@ -277,7 +277,7 @@ pub struct Room<'a> {
     _turn: Option<MutexGuard<'a, ()>>,
 }
 
-impl Room<'_> {
+impl AppendReservation<'_> {
     /// Appends the record with the seqnos from `first` on, which must be above all of the stream, to the buffer.
     /// Returns the stream if the caller must write it by [`super::Log::write`]: if it is not `lazy`, or 64 KiB have
     /// accumulated. No I/O.
@@ -292,10 +292,10 @@ impl Room<'_> {
         self.append_as(kind, first, count, payload, lazy)
     }
 
-    /// As [`Room::append`], for a record that creates a keyspace and takes one seqno.
+    /// As [`AppendReservation::append`], for a record that creates a keyspace and takes one seqno.
     ///
     /// # Errors
-    /// As [`Room::append`].
+    /// As [`AppendReservation::append`].
     pub fn append_created(self, first: Seqno, payload: &[u8]) -> Result<Option<u32>> {
         self.append_as(RecordKind::Created, first, 1, payload, false)
     }
@@ -335,10 +335,15 @@ impl Stream {
     }
 
     /// See [`super::Log::reserve`].
-    pub fn reserve<'a>(&'a self, common: &'a Common, bytes: usize, may_take: MayTake<'_>) -> Result<Room<'a>> {
+    pub fn reserve<'a>(
+        &'a self,
+        common: &'a Common,
+        bytes: usize,
+        may_take: MayTake<'_>,
+    ) -> Result<AppendReservation<'a>> {
         let turn = (!SeededBug::AppendOutOfTurn.is_on()).then(|| self.turn.lock());
         self.make_room(common, &mut self.state.lock(), bytes, may_take)?;
-        Ok(Room { common, stream: self, bytes, _turn: turn })
+        Ok(AppendReservation { common, stream: self, bytes, _turn: turn })
     }
 
     /// Ensures that the current segment has room for the record.
@@ -514,8 +519,8 @@ impl Stream {
         }
     }
 
-    /// See [`super::Log::give_up_prepared`].
-    pub fn give_up_prepared(&self, common: &Common) -> bool {
+    /// See [`super::Log::discard_preallocated`].
+    pub fn discard_preallocated(&self, common: &Common) -> bool {
         let current = self.state.lock().current.as_ref().map_or(0, |segment| segment.number);
         let mut making = self.making.lock();
         *making = Making { current: making.current.max(current), over: true, filled: 0 };

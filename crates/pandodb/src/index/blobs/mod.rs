@@ -11,7 +11,7 @@
 //! 1. A root swap of an index clones the map, then calls [`BlobMap::insert`] and [`BlobMap::remove`] on the clone. The first change below a
 //!    node copies it; later changes of the same clone change the copy, since no other version can reach it.
 //! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]). So it writes what has changed since
-//!    the last one. Each node is a block of one page in two copies ([`crate::space::twin`]).
+//!    the last one. Each node is a block of one page in two copies ([`crate::space::mirrored`]).
 //! 3. Dropping the last version that reaches a node frees the node's pages, as for trunk nodes.
 //! 4. An opening reads all nodes ([`BlobMap::load`]) and marks the pages of the large values as taken ([`BlobMap::mark`]).
 //!

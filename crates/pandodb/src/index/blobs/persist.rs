@@ -1,4 +1,4 @@
-//! The map on disk: a block of one page for each node, in two copies ([`crate::space::twin`]), written when a checkpoint first meets the node,
+//! The map on disk: a block of one page for each node, in two copies ([`crate::space::mirrored`]), written when a checkpoint first meets the node,
 //! never changed.
 //!
 //! Persisted forms (integers varint):
@@ -35,7 +35,7 @@ use crate::index::Core;
 use crate::index::runs::Stored;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::extents;
-use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch, Twin};
+use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch};
 
 const KIND: BlockKind = BlockKind::LargeValueMap;
 /// Bytes of the length in front of the body.
@@ -122,7 +122,7 @@ impl BlobMap {
     /// Writes the nodes that are not on disk yet; returns what the root record says.
     ///
     /// # Errors
-    /// As [`Twin::write`]. Nodes that were written stay written, and are not written again.
+    /// As [`MirroredBlock::write`]. Nodes that were written stay written, and are not written again.
     pub fn store(&self, core: &Core) -> Result<MapRoot> {
         let Some(root) = &self.root else { return Ok(MapRoot(None)) };
         let stored = store_node(core, root)?;
@@ -169,7 +169,7 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     assert!(len <= MAX_BODY, "a node of {len} bytes does not fit one page");
     body[..LENGTH].copy_from_slice(&(len as u32).to_le_bytes());
     let id = core.ids.next();
-    let stored = Stored { id, twin: Twin::write(&core.data, &body, id, KIND)? };
+    let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, KIND)? };
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
@@ -223,7 +223,7 @@ impl Loader<'_> {
     /// page that is taken.
     fn node_or_loss(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         match self.node(stored, expected) {
-            Err(e) if !self.core.mend && e.is_damage() => {
+            Err(e) if !self.core.repair && e.is_damage() => {
                 let pool = self.core.pool.clone();
                 Ok(Arc::new(Node::lost(expected.height, expected.totals, e, pool)))
             }
@@ -241,7 +241,7 @@ impl Loader<'_> {
         }
         // First marked, then repaired: what is written must lie in the file and belong to no other owner.
         stored.twin.mark(&data)?;
-        let read = if self.core.mend { Twin::mend } else { Twin::read };
+        let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
         let buf = read(&stored.twin, self.prefetch, stored.id, KIND)?;
         let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
         let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;

@@ -53,9 +53,9 @@ fn assert_same(map: &BlobMap, set: &RangeSet) {
 }
 
 /// The same core after a reopening of the file: only what is marked from now on is taken.
-fn reopened(core: &Core, device: &MemDevice, mend: bool) -> Core {
+fn reopened(core: &Core, device: &MemDevice, repair: bool) -> Core {
     let data = DataFile::open(DataFile::open_raw(device, true).unwrap(), core.data.store_id()).unwrap();
-    Core { data, mend, ..core.clone() }
+    Core { data, repair, ..core.clone() }
 }
 
 fn load(core: &Core, root: MapRoot) -> Result<BlobMap> {

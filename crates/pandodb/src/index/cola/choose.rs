@@ -65,7 +65,7 @@ pub fn entry_bytes(table: &Table) -> u64 {
 /// The next task. `busy` are layers that tasks under way work on, the least level of whose outputs is `below`. Of a table that is not
 /// `sound`, some part cannot be read: then compacting all of it again and again would drop nothing.
 pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32>, sound: bool) -> Option<Choice> {
-    if busy.is_empty() && sound && is_buried(table) {
+    if busy.is_empty() && sound && is_shadowed_by_deletes(table) {
         let bytes = table.bytes();
         let level = table.layers.iter().map(|layer| layer.level).fold(growth.level_for(bytes), u32::max);
         return Some(Choice { layers: table.layers.iter().map(|layer| layer.id).collect(), level });
@@ -97,7 +97,7 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
 
 /// Whether the deletes of newer layers hide much of the oldest one, or range tombstones cover much of everything. Each delete pays once:
 /// it goes with what it hides.
-fn is_buried(table: &Table) -> bool {
+fn is_shadowed_by_deletes(table: &Table) -> bool {
     let Some((oldest, newer)) = table.layers.split_last() else { return false };
     let newer = || newer.iter().flat_map(|layer| layer.parts.iter());
     let deletes: u64 = newer().map(|part| part.deletes).sum();

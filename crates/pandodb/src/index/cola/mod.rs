@@ -41,7 +41,7 @@ use self::read::ColaView;
 use self::table::{Layer, LayerId, MOST_TOMBSTONES, Part, Table};
 use self::task::{Begun, Merge, Slot, Stuck, Task};
 use super::blobs::{BlobMap, Fanout};
-use super::graves::Graves;
+use super::deferred_frees::DeferredBlobFrees;
 use super::owed::Owing;
 use super::runs::{Output, PackJob, PackQueue, blobs_of, describe_run};
 use super::{
@@ -126,7 +126,7 @@ struct World {
     /// Ranges that a caller wants in their final place.
     forced: Vec<Forced>,
     /// Where the next swap leaves the large values that it drops.
-    graves: Arc<Graves>,
+    deferred_frees: Arc<DeferredBlobFrees>,
 }
 
 /// A caller's request to bring a range into its final place.
@@ -168,9 +168,10 @@ impl Cola {
     fn around(core: Core, sizes: Sizes, table: Table, blobs: BlobMap, through: Seqno) -> Cola {
         let rows = Arc::new(core.rows.of_index(through));
         let next_layer = table.layers.len() as u64;
-        let graves = Graves::new(core.data.clone());
+        let deferred_frees = DeferredBlobFrees::new(core.data.clone());
         let blobs = blobs.with_fanout(Fanout::of_memtable(sizes.growth.memtable_bytes));
-        let world = World { table: Arc::new(table), through, horizon: Seqno(0), blobs, forced: Vec::new(), graves };
+        let world =
+            World { table: Arc::new(table), through, horizon: Seqno(0), blobs, forced: Vec::new(), deferred_frees };
         let view = ColaView::of(&world, &rows);
         core.pool.hold(EMPTY_BYTES);
         Cola {
@@ -360,7 +361,7 @@ impl Cola {
     /// Makes a new table the current one: the one place where readers' world changes. Large values in `dropped` are freed when the last
     /// view before it is gone.
     fn publish(&self, inner: &mut Inner, mut world: World, dropped: &[Extent]) {
-        world.graves = inner.world.graves.succeed(dropped);
+        world.deferred_frees = inner.world.deferred_frees.succeed(dropped);
         inner.world = world;
         let met: Vec<bool> = inner.world.forced.iter().map(|request| inner.requested(request) == 0).collect();
         let mut met = met.into_iter();
@@ -508,7 +509,7 @@ impl Inspect for Cola {
         let world = self.inner.lock().world.clone();
         let (stored, blobs) = (world.table.stored(), world.blobs.pin());
         Box::new(move |visit| {
-            // The whole of it is kept: its graves hold the large values that compactions drop meanwhile.
+            // The whole of it is kept: its deferred_frees hold the large values that compactions drop meanwhile.
             let world = &world;
             check::verify(&self.core, &world.table, stored, &blobs, visit);
             Ok(())

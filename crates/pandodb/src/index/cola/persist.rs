@@ -1,4 +1,4 @@
-//! The table on disk: one block in two copies ([`crate::space::twin`]), written when a checkpoint first meets a table, never changed.
+//! The table on disk: one block in two copies ([`crate::space::mirrored`]), written when a checkpoint first meets a table, never changed.
 //!
 //! Root record (integers varint): `version (1) | growth factor | place of the table | map of large values`, the last two as
 //! [`crate::index::runs::codec`] and [`crate::index::blobs`] have them.
@@ -24,7 +24,7 @@ use crate::index::runs::codec::{Runs, Stored};
 use crate::index::{Core, RootRecord};
 use crate::run::{RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
-use crate::space::{BLOCK_HEADER, BlockKind, Prefetch, Twin};
+use crate::space::{BLOCK_HEADER, BlockKind, MirroredBlock, Prefetch};
 
 const VERSION: u64 = 1;
 /// Bytes of the length in front of the body.
@@ -42,7 +42,7 @@ pub fn store(core: &Core, table: &Table, blobs: &BlobMap, growth: u64) -> Result
             let len = (body.len() - LENGTH) as u32;
             body[..LENGTH].copy_from_slice(&len.to_le_bytes());
             let id = core.ids.next();
-            let stored = Stored { id, twin: Twin::write(&core.data, &body, id, BlockKind::LevelTable)? };
+            let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, BlockKind::LevelTable)? };
             table.set_stored(stored, &core.data);
             stored
         }
@@ -108,7 +108,7 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
     let mut runs = Runs::new(core);
     let table = match load_table(core, stored, &mut runs, prefetch) {
         // A store that is open for reading does without a table that is lost in both copies.
-        Err(e) if !core.mend && e.is_damage() => Table::lost(e),
+        Err(e) if !core.repair && e.is_damage() => Table::lost(e),
         table => table?,
     };
     runs.settle()?;
@@ -122,7 +122,7 @@ fn load_table(core: &Core, stored: Stored, runs: &mut Runs<'_>, prefetch: &mut P
     let addr = stored.twin.0[0];
     let kind = BlockKind::LevelTable;
     let bad = |detail: &str| data.corrupt(addr, kind.name(), detail);
-    let read = if core.mend { Twin::mend } else { Twin::read };
+    let read = if core.repair { MirroredBlock::repair } else { MirroredBlock::read };
     // First marked, then repaired: what is written must lie in the file and belong to no other owner.
     stored.twin.mark(data)?;
     let buf = read(&stored.twin, prefetch, stored.id, kind)?;
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_a_root_record() {
         let place = |page| BlockAddr { page: PageNo(page), pages: 1 };
-        let stored = Stored { id: OwnerId(9), twin: Twin([place(200), place(264)]) };
+        let stored = Stored { id: OwnerId(9), twin: MirroredBlock([place(200), place(264)]) };
         let hex: String = encode_root(stored, MapRoot::default(), 4).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "01040901c801880200");
         let mut empty = Vec::new();

@@ -11,7 +11,7 @@ use super::World;
 use super::table::{Layer, Table};
 use crate::base::sync::Once;
 use crate::base::{KeyRange, PAGE, RangeTombstone, Result, Seqno};
-use crate::index::graves::Graves;
+use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
 use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
@@ -29,7 +29,7 @@ pub struct ColaView {
     counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
     /// Held, not read: large values that later swaps drop outlive this view.
-    _graves: Arc<Graves>,
+    _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
 impl ColaView {
@@ -41,7 +41,7 @@ impl ColaView {
             blob_bytes: world.blobs.pages() * PAGE as u64,
             counted: Once::new(),
             rows: rows.clone(),
-            _graves: world.graves.clone(),
+            _deferred_frees: world.deferred_frees.clone(),
         }
     }
 

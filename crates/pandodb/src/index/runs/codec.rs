@@ -13,7 +13,7 @@ use crate::base::codec::{Reader, put_varint};
 use crate::base::{BlockAddr, OwnerId, PageNo, Result};
 use crate::index::Core;
 use crate::run::{Run, RunMeta};
-use crate::space::Twin;
+use crate::space::MirroredBlock;
 
 /// Where a block of an index stands on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Stored {
     /// The owner in the blocks' checksums.
     pub id: OwnerId,
     /// Both copies.
-    pub twin: Twin,
+    pub twin: MirroredBlock,
 }
 
 impl Stored {
@@ -40,12 +40,12 @@ impl Stored {
         let id = OwnerId(reader.varint()?);
         let pages = reader.varint_max(u32::MAX.into())? as u32;
         let mut copy = || Ok(BlockAddr { page: PageNo(reader.varint_max(1 << 48)?), pages });
-        Ok(Stored { id, twin: Twin([copy()?, copy()?]) })
+        Ok(Stored { id, twin: MirroredBlock([copy()?, copy()?]) })
     }
 
     /// The copies that an opening reads: both where a damaged one is to be repaired.
     pub fn copies(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
-        self.twin.0.into_iter().take(if core.mend { 2 } else { 1 })
+        self.twin.0.into_iter().take(if core.repair { 2 } else { 1 })
     }
 }
 

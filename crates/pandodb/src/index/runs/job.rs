@@ -411,7 +411,7 @@ impl MergeJob {
         }
         let some = &mut self.inputs[start..self.opened];
         // What begins later is opened when the merge comes to it.
-        if !some.iter().any(|cursor| cursor.outlook().is_some_and(|key| key <= first.as_slice())) {
+        if !some.iter().any(|cursor| cursor.lower_bound().is_some_and(|key| key <= first.as_slice())) {
             return Ok(0);
         }
         RunCursor::open_all(some).map_err(|(i, e)| {
@@ -446,7 +446,7 @@ mod tests {
             pool: Arc::new(Pool::new(1 << 20)),
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1)),
-            mend: true,
+            repair: true,
             share: Default::default(),
         };
         let mut folding =

@@ -26,5 +26,5 @@ pub use self::cursor::{Piece, Pieces, PiecewiseCursor};
 pub use self::deletes::Deletes;
 pub use self::describe::{describe_block, describe_run};
 pub use self::job::{Inputs, MergeJob, Output, PackJob, blobs_of};
-pub use self::probe::{Path, PathProbe, Route, Stop};
+pub use self::probe::{MapletRef, Path, PathProbe, Stop};
 pub use self::queue::PackQueue;

@@ -24,13 +24,13 @@ use crate::index::{Base, Lookup, Probe, Step};
 use crate::pool::Block;
 use crate::rows::IndexRows;
 use crate::run::maplet::{self, Values};
-use crate::run::{Foreseen, LeafHit, ProbeStep, Run, RunProbe, RunSlice};
+use crate::run::{FilterPrefetch, LeafHit, ProbeStep, Run, RunProbe, RunSlice};
 use crate::space::BlockKind;
 
 /// Where to ask whether a run may hold a key before the run itself is asked: a maplet, and the run's number in it. It is about the whole
 /// run, so it holds for each slice of the run.
 #[derive(Clone)]
-pub struct Route {
+pub struct MapletRef {
     /// The maplet.
     pub maplet: Arc<Run>,
     /// What the maplet answers for keys of the run.
@@ -39,10 +39,10 @@ pub struct Route {
     pub plain: bool,
 }
 
-impl Route {
+impl MapletRef {
     /// The route of this run.
-    pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> Route {
-        Route { maplet, value, plain: run.meta().range_tombstones == 0 }
+    pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> MapletRef {
+        MapletRef { maplet, value, plain: run.meta().range_tombstones == 0 }
     }
 }
 
@@ -52,7 +52,7 @@ pub struct Stop<'v> {
     /// The slice.
     pub slice: &'v Arc<RunSlice>,
     /// Its maplet, if it has one.
-    pub route: Option<&'v Route>,
+    pub route: Option<&'v MapletRef>,
 }
 
 /// The slices that a key may be in, newest first. It borrows the structure, and is asked again and again for the same key.
@@ -79,7 +79,7 @@ pub struct PathProbe<'v, P> {
     /// The slice that is being asked, and how far.
     run: Option<(&'v Arc<RunSlice>, RunProbe)>,
     /// The filters on the way.
-    ahead: Foreseen<'v>,
+    ahead: FilterPrefetch<'v>,
     maplet: LastMaplet,
     /// A leaf of that run was asked for, and held nothing so far.
     searched: bool,
@@ -107,16 +107,16 @@ enum MapletAnswer<'v> {
 
 impl LastMaplet {
     /// Whether the maplet was asked, or its block was asked for.
-    fn knows(&self, route: &Route) -> bool {
+    fn knows(&self, route: &MapletRef) -> bool {
         self.waits || self.answer.as_ref().is_some_and(|(id, _)| *id == route.maplet.meta().id)
     }
 
     /// `block` is what the last step asked for.
     fn ask<'v>(
         &mut self,
-        route: &'v Route,
+        route: &'v MapletRef,
         mut block: Option<Block>,
-        ahead: &mut Foreseen<'v>,
+        ahead: &mut FilterPrefetch<'v>,
         lookup: &mut Lookup<'_>,
     ) -> Result<MapletAnswer<'v>> {
         let id = route.maplet.meta().id;
@@ -150,7 +150,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
             through,
             fresh: true,
             run: None,
-            ahead: Foreseen::default(),
+            ahead: FilterPrefetch::default(),
             maplet: LastMaplet::default(),
             searched: false,
         }
@@ -220,7 +220,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
     ) -> Result<Option<Step<'v>>> {
         // A maplet that was asked first: where it says no, neither bounds nor run are fetched from memory. It is asked only for a run
         // that may hold the key.
-        let may = |route: &&Route| self.maplet.knows(route) || stop.slice.may_hold(lookup.key);
+        let may = |route: &&MapletRef| self.maplet.knows(route) || stop.slice.may_hold(lookup.key);
         let told = match stop.route.filter(may) {
             None => None,
             Some(route) => match self.maplet.ask(route, block.take(), &mut self.ahead, lookup)? {
@@ -241,7 +241,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         lookup.enter(stop.slice.covering(lookup.key, lookup.at)?);
         match told {
             None => self.run = Some((stop.slice, RunProbe::new(lookup.hash))),
-            Some(true) => self.run = Some((stop.slice, RunProbe::told(lookup.hash))),
+            Some(true) => self.run = Some((stop.slice, RunProbe::after_maplet(lookup.hash))),
             Some(false) => {
                 lookup.leave();
                 self.path.advance();

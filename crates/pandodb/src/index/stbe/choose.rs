@@ -294,13 +294,13 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     match branches.len() {
         0 => None,
         1 => {
-            let grave = begin == 0 && policy == Policy::Product && is_grave(leaf);
+            let grave = begin == 0 && policy == Policy::Product && is_mostly_tombstones(leaf);
             (grave || forced && needs_rewrite(&branches[0])).then(|| candidate(0, total))
         }
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
             let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
-            let buried = begin == 0 && policy == Policy::Product && is_buried(leaf);
+            let buried = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
             let heavy = weighs || buried || old > LEAF_RUNS;
             let useless = begin == 0 && is_wasteful(branches);
             let wiped = wiped_bytes(branches);
@@ -314,14 +314,14 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
 }
 
 /// Whether the deletes of a leaf's newer runs hide much of it. Like the bytes that `weighs` counts, each delete pays once.
-fn is_buried(leaf: &Node) -> bool {
+fn is_shadowed_by_deletes(leaf: &Node) -> bool {
     let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
     deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
 /// Whether much of a leaf's only run is deletes that hide nothing: nothing is older. Once it has been rewritten it is no longer
 /// fresh, and what it still holds for the sake of snapshots stays.
-fn is_grave(leaf: &Node) -> bool {
+fn is_mostly_tombstones(leaf: &Node) -> bool {
     let deletes = leaf.branches[0].deletes.count();
     leaf.branches[0].fresh && deletes > 0 && deletes * WASTE >= entries(leaf)
 }
@@ -345,7 +345,7 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
 }
 
 /// Whether the range tombstones of a branch cover a range: what is older there can go, though nothing of it was touched.
-pub(super) fn wipes(branch: &Branch, range: &KeyRange) -> bool {
+pub(super) fn is_covered_by_range_delete(branch: &Branch, range: &KeyRange) -> bool {
     wiped_by(branch, range).is_some()
 }
 
@@ -354,7 +354,7 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     if branch.slice.run().meta().range_tombstones == 0 {
         return None;
     }
-    // What cannot be read wipes nothing.
+    // What cannot be read is_covered_by_range_delete nothing.
     let mut tombstones = branch.slice.tombstones(range).unwrap_or_default();
     tombstones.sort_by(|a, b| a.range.from.cmp(&b.range.from));
     let (mut rest, mut least, mut largest) = (range.clone(), Seqno::MAX, Seqno(0));
@@ -371,7 +371,7 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     None
 }
 
-/// Bytes of the branches of a leaf, oldest first, of which a newer one wipes everything. Each branch is asked for its own range and
+/// Bytes of the branches of a leaf, oldest first, of which a newer one is_covered_by_range_delete everything. Each branch is asked for its own range and
 /// not for that of the leaf: a leaf that was merged holds what came from each of the old ones, and their tombstones cover no more.
 pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {
@@ -379,7 +379,9 @@ pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     }
     let is_wiped = |at: usize| {
         let range = branches[at].slice.range();
-        branches[at + 1..].iter().any(|newer| newer.slice.range().covers(range) && wipes(newer, range))
+        branches[at + 1..]
+            .iter()
+            .any(|newer| newer.slice.range().covers(range) && is_covered_by_range_delete(newer, range))
     };
     // Runs of range tombstones only have no bytes, and there may be thousands after a large range delete.
     (0..branches.len()).filter(|&at| branches[at].bytes > 0 && is_wiped(at)).map(|at| branches[at].bytes).sum()

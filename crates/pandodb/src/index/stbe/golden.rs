@@ -11,7 +11,7 @@ use crate::device::{Device, OpenHow};
 use crate::filter::{FilterBuilder, Filters};
 use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::runs::Deletes;
-use crate::index::runs::Route;
+use crate::index::runs::MapletRef;
 use crate::index::{Core, IdSource, RootRecord};
 use crate::pool::Pool;
 use crate::rows::RowCache;
@@ -29,7 +29,7 @@ fn core(device: &MemDevice) -> Core {
         pool: Arc::new(Pool::new(1 << 20)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(20)),
-        mend: true,
+        repair: true,
         share: Default::default(),
     }
 }
@@ -191,7 +191,7 @@ fn a_routed_branch_comes_back_with_its_maplet() {
     let (slices, maplet) = routed(&core);
     let mut root = Node::new(KeyRange::all(), 0);
     for (value, slice) in (0..).zip(slices) {
-        let route = Some(Route::new(maplet.clone(), value, slice.run()));
+        let route = Some(MapletRef::new(maplet.clone(), value, slice.run()));
         let (id, weights) = (BranchId(u64::from(value)), Arc::new([]));
         root.branches.push(Branch {
             id,

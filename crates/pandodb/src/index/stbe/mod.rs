@@ -9,7 +9,7 @@
 //! ```
 //!
 //! 1. A sealed memtable is packed into a run (`runs::PackJob`) and attached to a new root (`Stbe::attach`).
-//! 2. The trunk is tended (`tend`): references are flushed as far down as triggers say, leaves split `k` ways, small
+//! 2. The trunk is tended (`rebalance`): references are flushed as far down as triggers say, leaves split `k` ways, small
 //!    nodes merge, the root grows or shrinks.
 //! 3. Then what arrived in each node is compacted (`choose`, `runs::MergeJob`), beside the readers, and the output
 //!    takes the place of its inputs wherever they have gone meanwhile (`install`): a split or a flush during a
@@ -33,9 +33,9 @@ pub mod node;
 mod options;
 pub mod persist;
 mod read;
+mod rebalance;
 mod relieve;
 mod route;
-mod tend;
 #[cfg(test)]
 mod tests;
 
@@ -45,10 +45,10 @@ use std::sync::Arc;
 use self::choose::{Candidate, Choice, Forced, Stuck};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
+use self::rebalance::{Pieces, RebalanceCounters, Rebalancer};
 use self::route::{RouteJob, Routes};
-use self::tend::{Pieces, TendCounters, Tender};
 use super::blobs::{BlobMap, Fanout};
-use super::graves::Graves;
+use super::deferred_frees::DeferredBlobFrees;
 use super::owed::Owing;
 use super::runs::{MergeJob, Output, PackJob, PackQueue, blobs_of, describe_run};
 use super::{
@@ -65,7 +65,7 @@ use crate::space::ranges::extents;
 
 pub use self::choose::Policy;
 pub use self::options::{StbeOptions, TYPE};
-pub use self::tend::Shape;
+pub use self::rebalance::Shape;
 
 /// About what an index takes in memory without any run, with the keyspace that it belongs to.
 const EMPTY_BYTES: usize = size_of::<Stbe>() + size_of::<StbeView>() + size_of::<Node>() + 1536;
@@ -106,7 +106,7 @@ pub struct Stbe {
 
 #[derive(Default)]
 struct Counters {
-    tend: TendCounters,
+    rebalance: RebalanceCounters,
     packed_bytes: Counter,
     compacted_by_height: [Counter; HEIGHTS],
     filter_bytes: Counter,
@@ -149,7 +149,7 @@ struct Trunk {
     /// Ranges that a caller wants in their final place.
     forced: Vec<Forced>,
     /// Where the next swap leaves the large values that it drops.
-    graves: Arc<Graves>,
+    deferred_frees: Arc<DeferredBlobFrees>,
 }
 
 struct Merging {
@@ -171,7 +171,7 @@ struct Merge {
 enum Claim {
     Pack(Box<PackJob>),
     Merge(u64, Box<Merge>),
-    Route(Box<RouteJob>),
+    MapletRef(Box<RouteJob>),
     /// It could not be started: an input cannot be read.
     Damage(crate::Error),
 }
@@ -185,7 +185,7 @@ impl Stbe {
             horizon: Seqno(0),
             blobs: BlobMap::new(core.pool.clone(), Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
-            graves: Graves::new(core.data.clone()),
+            deferred_frees: DeferredBlobFrees::new(core.data.clone()),
         };
         Stbe::around(core, shape, operator, trunk, FIRST_BRANCH)
     }
@@ -211,7 +211,7 @@ impl Stbe {
             horizon: Seqno(0),
             blobs: loaded.blobs.with_fanout(Fanout::of_memtable(shape.memtable_bytes)),
             forced: Vec::new(),
-            graves: Graves::new(core.data.clone()),
+            deferred_frees: DeferredBlobFrees::new(core.data.clone()),
         };
         let stbe = Stbe::around(core, shape, operator, trunk, loaded.next_branch);
         stbe.recount(&mut stbe.inner.lock());
@@ -359,7 +359,7 @@ impl Stbe {
         for blob in &output.kept_blobs {
             trunk.blobs.insert(blob.start.0, blob.pages.into());
         }
-        self.tend(&inner, &mut trunk)?;
+        self.rebalance(&inner, &mut trunk)?;
         self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
         self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
         self.queue.done();
@@ -441,7 +441,7 @@ impl Stbe {
         trunk.horizon = trunk.horizon.max(output.horizon);
         let at = inner.merging.iter().position(|merging| merging.ticket == ticket).expect("claimed");
         let merging = inner.merging.swap_remove(at);
-        if let Err(e) = self.tend(&inner, &mut trunk) {
+        if let Err(e) = self.rebalance(&inner, &mut trunk) {
             inner.merging.push(merging);
             return Err(e);
         }
@@ -462,20 +462,20 @@ impl Stbe {
         BranchId(self.branch_ids.fetch_add(1, Relaxed))
     }
 
-    fn tend(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
+    fn rebalance(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
         self.tend_with(inner, trunk, None)
     }
 
-    /// As [`Stbe::tend`]; what lies in the range of `pieces` is handed down to its leaf, which is cut.
+    /// As [`Stbe::rebalance`]; what lies in the range of `pieces` is handed down to its leaf, which is cut.
     fn tend_with(&self, inner: &Inner, trunk: &mut Trunk, pieces: Option<&Pieces>) -> Result<()> {
         let cut = pieces.iter().map(|pieces| pieces.range.clone());
         let merging: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
         let busy: Vec<KeyRange> = merging.iter().cloned().chain(cut.clone()).collect();
         let forced: Vec<KeyRange> = trunk.forced.iter().map(|request| request.range.clone()).chain(cut).collect();
-        let tender = Tender {
+        let tender = Rebalancer {
             shape: self.shape,
             ids: &self.branch_ids,
-            counters: &self.counters.tend,
+            counters: &self.counters.rebalance,
             busy: &busy,
             merging: &merging,
             keep: &inner.keep,
@@ -502,7 +502,7 @@ impl Stbe {
         if !forced.is_empty() && all.bytes().1 == 0 {
             trunk.forced.clear();
         }
-        trunk.graves = inner.trunk.graves.succeed(dropped);
+        trunk.deferred_frees = inner.trunk.deferred_frees.succeed(dropped);
         inner.trunk = trunk;
         self.published.store(Arc::new(StbeView::of(&inner.trunk, &self.rows)));
         inner.routes.resume();
@@ -560,7 +560,7 @@ impl Index for Stbe {
         match self.claim(keep)? {
             Some(Claim::Pack(job)) => self.step_pack(job, budget),
             Some(Claim::Merge(ticket, job)) => self.step_merge(ticket, job, budget),
-            Some(Claim::Route(job)) => self.step_route(job, budget),
+            Some(Claim::MapletRef(job)) => self.step_route(job, budget),
             Some(Claim::Damage(e)) => left_alone(e),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
@@ -594,7 +594,7 @@ impl Index for Stbe {
         inner.routes.forgive();
         let mut trunk = inner.trunk.clone();
         trunk.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });
-        self.tend(&inner, &mut trunk)?;
+        self.rebalance(&inner, &mut trunk)?;
         self.publish(&mut inner, trunk, &[]);
         Ok(())
     }
@@ -610,8 +610,15 @@ impl Index for Stbe {
     fn stats(&self) -> IndexStats {
         let mut stats = self.published.load().stats();
         let count = |counter: &Counter| counter.load(Relaxed);
-        let Counters { tend, packed_bytes, compacted_by_height, filter_bytes, maplet_bytes, wasted_bytes, compactions } =
-            &self.counters;
+        let Counters {
+            rebalance,
+            packed_bytes,
+            compacted_by_height,
+            filter_bytes,
+            maplet_bytes,
+            wasted_bytes,
+            compactions,
+        } = &self.counters;
         stats.packed_bytes = count(packed_bytes);
         stats.compacted_bytes = compacted_by_height.iter().map(count).sum();
         stats.compactions = count(compactions);
@@ -622,9 +629,9 @@ impl Index for Stbe {
         stats.counter("filter_bytes", count(filter_bytes), "Bytes of filters in what was packed and compacted.");
         stats.counter("maplet_bytes", count(maplet_bytes), "Bytes of maplets written.");
         stats.counter("wasted_bytes", count(wasted_bytes), "Bytes of compaction outputs that were obsolete when done.");
-        stats.counter("flushes", count(&tend.flushes), "References handed from a node to a child.");
-        stats.counter("splits", count(&tend.splits), "Nodes split.");
-        stats.counter("merges", count(&tend.merges), "Nodes merged.");
+        stats.counter("flushes", count(&rebalance.flushes), "References handed from a node to a child.");
+        stats.counter("splits", count(&rebalance.splits), "Nodes split.");
+        stats.counter("merges", count(&rebalance.merges), "Nodes merged.");
         let inner = self.inner.lock();
         let mut damaged = HashSet::new();
         // Skip the walk if nothing is damaged: workers wait for this lock.
@@ -664,7 +671,7 @@ impl Inspect for Stbe {
         let trunk = self.inner.lock().trunk.clone();
         let (nodes, blobs) = (check::nodes(&trunk.root), trunk.blobs.pin());
         Box::new(move |visit| {
-            // The whole of it is kept: its graves hold the large values that compactions drop meanwhile.
+            // The whole of it is kept: its deferred_frees hold the large values that compactions drop meanwhile.
             let _trunk = &trunk;
             check::verify(&self.core, &nodes, &blobs, visit);
             Ok(())

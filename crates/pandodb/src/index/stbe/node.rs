@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::choose::Waits;
 use crate::base::sync::OnceLock;
 use crate::base::{Error, KeyRange, Result, SeededBug};
-use crate::index::runs::{Deletes, Route, Stored};
+use crate::index::runs::{Deletes, MapletRef, Stored};
 use crate::run::{Run, RunSlice};
 use crate::space::DataFile;
 
@@ -46,7 +46,7 @@ pub struct Branch {
     /// Its point deletes.
     pub deletes: Deletes,
     /// Who is asked before the run is; if nobody, its own filter.
-    pub route: Option<Route>,
+    pub route: Option<MapletRef>,
 }
 
 /// What a node lets go of.

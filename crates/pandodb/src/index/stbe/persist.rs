@@ -1,4 +1,4 @@
-//! The trunk on disk: one block a node, in two copies ([`crate::space::twin`]), written when a checkpoint first meets it, never changed.
+//! The trunk on disk: one block a node, in two copies ([`crate::space::mirrored`]), written when a checkpoint first meets it, never changed.
 //!
 //! Path copying makes checkpoints incremental by itself: a node that is still the same object stays where it is.
 //!
@@ -25,12 +25,12 @@ use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{BlockAddr, Error, KeyRange, OwnerId, Result};
 use crate::index::blobs::{BlobMap, MapRoot};
 use crate::index::runs::Deletes;
-use crate::index::runs::Route;
+use crate::index::runs::MapletRef;
 use crate::index::runs::codec::{Runs, Stored};
 use crate::index::{Core, RootRecord};
 use crate::run::{Run, RunMeta, RunSlice};
 use crate::space::data::DATA_FILE;
-use crate::space::{BLOCK_HEADER, BlockKind, Prefetch, Twin};
+use crate::space::{BLOCK_HEADER, BlockKind, MirroredBlock, Prefetch};
 
 const VERSION: u64 = 3;
 /// A branch has newly arrived.
@@ -74,7 +74,7 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     let len = (body.len() - LENGTH) as u32;
     body[..LENGTH].copy_from_slice(&len.to_le_bytes());
     let id = core.ids.next();
-    let stored = Stored { id, twin: Twin::write(&core.data, &body, id, BlockKind::TrunkNode)? };
+    let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, BlockKind::TrunkNode)? };
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
@@ -178,7 +178,7 @@ impl Loader<'_> {
         let data = &self.core.data;
         let addr = stored.twin.0[0];
         let bad = |detail: &str| data.corrupt(addr, BlockKind::TrunkNode.name(), detail);
-        let read = if self.core.mend { Twin::mend } else { Twin::read };
+        let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
         // First marked, then mended: what is written must lie in the file and belong to nobody else.
         stored.twin.mark(data)?;
         let buf = read(&stored.twin, self.prefetch, stored.id, BlockKind::TrunkNode)?;
@@ -255,7 +255,7 @@ impl Loader<'_> {
     /// A store that is open for reading does without nodes that are lost in both copies; one that is open for writing
     /// must know every page that is taken.
     fn may_lose(&self, error: &Error) -> bool {
-        !self.core.mend && error.is_damage()
+        !self.core.repair && error.is_damage()
     }
 
     /// The route of a branch; `last` is the maplet that was described last in its node.
@@ -265,7 +265,7 @@ impl Loader<'_> {
         flags: u64,
         last: &mut Option<Arc<Run>>,
         reader: &mut Reader<'_>,
-    ) -> Result<Route> {
+    ) -> Result<MapletRef> {
         if flags & AGAIN == 0 {
             *last = Some(self.runs.meet(RunMeta::decode(reader)?, true, reader)?);
         }
@@ -275,7 +275,7 @@ impl Loader<'_> {
         if first != run.meta().id {
             return Err(reader.corrupt(format!("maplet {} has one value for two runs", maplet.meta().id)));
         }
-        Ok(Route::new(maplet, value, run))
+        Ok(MapletRef::new(maplet, value, run))
     }
 }
 
@@ -317,7 +317,10 @@ mod tests {
     use crate::index::stbe::node::Child;
 
     fn stored(id: u64, page: u64) -> Stored {
-        Stored { id: OwnerId(id), twin: Twin([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })) }
+        Stored {
+            id: OwnerId(id),
+            twin: MirroredBlock([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })),
+        }
     }
 
     fn hex(bytes: &[u8]) -> String {

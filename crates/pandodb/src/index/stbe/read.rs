@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::node::{Branch, Child, Node};
-use super::{Graves, Trunk};
+use super::{DeferredBlobFrees, Trunk};
 use crate::base::sync::Once;
 use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
@@ -27,7 +27,7 @@ pub struct StbeView {
     pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
     /// Held, not read: large values that later swaps drop outlive this view.
-    _graves: Arc<Graves>,
+    _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
 impl StbeView {
@@ -39,7 +39,7 @@ impl StbeView {
             horizon: trunk.horizon,
             blob_bytes: trunk.blobs.pages() * crate::base::PAGE as u64,
             counted: Once::new(),
-            _graves: trunk.graves.clone(),
+            _deferred_frees: trunk.deferred_frees.clone(),
         }
     }
 

@@ -28,10 +28,10 @@
 
 use std::sync::Arc;
 
-use super::choose::{Candidate, Stuck, wiped_bytes, wipes};
+use super::choose::{Candidate, Stuck, is_covered_by_range_delete, wiped_bytes};
 use super::deletes::{Shares, entries};
 use super::node::{Branch, Node, Trim};
-use super::tend::Pieces;
+use super::rebalance::Pieces;
 use super::{Claim, Inner, Merge, Stbe, left_alone};
 use crate::base::{Error, KeyRange, PAGE, Result};
 use crate::index::runs::deletes::Stretch;
@@ -384,7 +384,10 @@ fn score(node: &Arc<Node>, above: &[(&Stretch, u64)], waits: bool, stuck: &Stuck
         branch.deletes.stretches().for_each(|stretch| shares.add(stretch, stretch.count(), lives));
     }
     for (i, child) in node.children.iter().enumerate() {
-        let wiped = node.live(child).iter().any(|branch| branch.weights[i] > 0 && wipes(branch, &child.node.range));
+        let wiped = node
+            .live(child)
+            .iter()
+            .any(|branch| branch.weights[i] > 0 && is_covered_by_range_delete(branch, &child.node.range));
         let waits = waits || node.live_branches(i) > 0;
         let first = out.len();
         score(&child.node, shares.of(i), waits, stuck, out);

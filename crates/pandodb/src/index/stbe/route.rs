@@ -34,7 +34,7 @@ use super::{Claim, Inner, Stbe, Trunk};
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, OwnerId, PAGE, Result, SeededBug};
 use crate::filter::{FilterBuilder, Filters};
-use crate::index::runs::Route;
+use crate::index::runs::MapletRef;
 use crate::index::{Core, Progress};
 use crate::run::Run;
 use crate::run::maplet::{MapletWriter, Member};
@@ -318,7 +318,7 @@ impl Stbe {
             }
         };
         inner.routes.routing = Routing::Working(job.bytes);
-        Some(Claim::Route(job))
+        Some(Claim::MapletRef(job))
     }
 
     /// Goes on with a maplet; when it is complete, puts it into the trunk and swaps the root.
@@ -400,7 +400,7 @@ fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[OwnerId], map
             value = value.or(Some(runs.len()));
         }
         if let Some(value) = value {
-            let route = Route::new(maplet.clone(), value as u8, branch.slice.run());
+            let route = MapletRef::new(maplet.clone(), value as u8, branch.slice.run());
             draft.get_or_insert_with(|| node.edit()).branches[i].route = Some(route);
         }
     }

@@ -203,7 +203,7 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
         pool: Arc::new(Pool::new(256 << 10)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
-        mend: true,
+        repair: true,
         share: Default::default(),
     };
     let reopened = open_again(core, Some(operator()), &cut.root).unwrap();
@@ -221,7 +221,7 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
             pool: Arc::new(Pool::new(256 << 10)),
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1 << 20)),
-            mend: true,
+            repair: true,
             share: Default::default(),
         };
         if let Err(e) = open_again(core, None, &record) {

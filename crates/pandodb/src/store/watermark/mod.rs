@@ -35,9 +35,9 @@ use crate::base::sync::{
 /// Something that many threads write, in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Lone<T>(pub T);
+pub(crate) struct CachePadded<T>(pub T);
 
-impl<T> std::ops::Deref for Lone<T> {
+impl<T> std::ops::Deref for CachePadded<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -49,11 +49,11 @@ impl<T> std::ops::Deref for Lone<T> {
 #[derive(Debug)]
 pub(crate) struct Watermark {
     /// All tickets below are finished. Changed by read-modify-writes only.
-    done: Lone<AtomicU64>,
+    done: CachePadded<AtomicU64>,
     /// Of each ticket that is finished while an earlier one is not: itself plus one.
-    slots: Box<[Lone<AtomicU64>]>,
+    slots: Box<[CachePadded<AtomicU64>]>,
     /// The first ticket that was given up; the greatest number if none was.
-    given_up: Lone<AtomicU64>,
+    given_up: CachePadded<AtomicU64>,
     /// How many sleep.
     asleep: AtomicUsize,
     /// Held by whoever is about to sleep, and by whoever wakes.
@@ -66,9 +66,9 @@ impl Watermark {
     pub(crate) fn new(slots: usize) -> Watermark {
         assert!(slots > 0, "somebody has to be under way");
         Watermark {
-            done: Lone(AtomicU64::new(0)),
-            slots: (0..slots).map(|_| Lone(AtomicU64::new(0))).collect(),
-            given_up: Lone(AtomicU64::new(u64::MAX)),
+            done: CachePadded(AtomicU64::new(0)),
+            slots: (0..slots).map(|_| CachePadded(AtomicU64::new(0))).collect(),
+            given_up: CachePadded(AtomicU64::new(u64::MAX)),
             asleep: AtomicUsize::new(0),
             gate: Mutex::new(()),
             moved: Condvar::new(),

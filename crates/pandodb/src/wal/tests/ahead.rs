@@ -148,7 +148,7 @@ fn a_stream_that_fills_segments_quickly_has_four_ahead() {
     (7..=11).for_each(|seqno| put(&log, seqno, 10_000, false).unwrap());
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11 + 4);
-    assert!(log.give_up_prepared() && !log.give_up_prepared());
+    assert!(log.discard_preallocated() && !log.discard_preallocated());
     log.prepare(UNLIMITED).unwrap();
     assert_eq!(names(&*device).len(), 11, "none for the same current segment");
     put(&log, 12, 10_000, false).unwrap();

@@ -1,7 +1,7 @@
 //! Tests of maplets in the trunk.
 
 use super::super::node::Child;
-use super::super::tend::{TendCounters, Tender, part_of};
+use super::super::rebalance::{RebalanceCounters, Rebalancer, part_of};
 use super::*;
 use crate::base::PAGE;
 use crate::device::OpenHow;
@@ -173,7 +173,7 @@ fn an_unreadable_maplet_costs_time_only() {
         pool: Arc::new(Pool::new(256 << 10)),
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
-        mend: true,
+        repair: true,
         share: Default::default(),
     };
     bench.tree = open_again(core, Some(operator()), &cut.root).unwrap();
@@ -245,8 +245,8 @@ fn a_run_that_stands_in_a_node_twice_has_one_value() {
     // A node with a maplet is split, its halves become one again, and four more runs come.
     let root = bench.tree.inner.lock().trunk.root.clone();
     assert!(root.branches.iter().all(|branch| branch.route.is_some()));
-    let counters = TendCounters::default();
-    let tender = Tender {
+    let counters = RebalanceCounters::default();
+    let tender = Rebalancer {
         shape: SHAPE,
         ids: &bench.tree.branch_ids,
         counters: &counters,
@@ -340,7 +340,9 @@ fn a_maplet_that_nobody_needs_any_more_leaves_no_debt() {
     }
     publish(&bench, root);
     let stripes = bench.stripes();
-    let Some(Claim::Route(job)) = bench.tree.claim(&move || stripes.clone()).unwrap() else { panic!("a maplet waits") };
+    let Some(Claim::MapletRef(job)) = bench.tree.claim(&move || stripes.clone()).unwrap() else {
+        panic!("a maplet waits")
+    };
     // Meanwhile another thread brings both runs to the bottom.
     bench.tree.compact(&KeyRange::all()).unwrap();
     while !bench.step(1 << 20).idle {}

@@ -1,13 +1,13 @@
-//! Graves: large values whose last message a compaction has dropped, kept until no reader can follow an old message to
+//! DeferredBlobFrees: large values whose last message a compaction has dropped, kept until no reader can follow an old message to
 //! them.
 //!
 //! ```text
-//!   view 1 ──▶ graves 1 ──▶ graves 2 ──▶ graves 3 ◀── current view
+//!   view 1 ──▶ deferred_frees 1 ──▶ deferred_frees 2 ──▶ deferred_frees 3 ◀── current view
 //!               dropped      dropped
 //!               by 1→2       by 2→3
 //! ```
 //!
-//! Each view holds the graves that its successor filled, and each link holds the next. A link goes when its view and
+//! Each view holds the deferred_frees that its successor filled, and each link holds the next. A link goes when its view and
 //! every older one are gone; then its extents are freed, which starts their quarantine behind the superblocks.
 
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::base::sync::{Mutex, OnceLock};
 use crate::space::DataFile;
 
 /// One link of the chain.
-pub struct Graves {
+pub struct DeferredBlobFrees {
     data: Arc<DataFile>,
     extents: Mutex<Vec<Extent>>,
-    next: OnceLock<Arc<Graves>>,
+    next: OnceLock<Arc<DeferredBlobFrees>>,
 }
 
-impl Graves {
+impl DeferredBlobFrees {
     /// The first link of a chain.
-    pub fn new(data: Arc<DataFile>) -> Arc<Graves> {
-        Arc::new(Graves { data, extents: Mutex::new(Vec::new()), next: OnceLock::new() })
+    pub fn new(data: Arc<DataFile>) -> Arc<DeferredBlobFrees> {
+        Arc::new(DeferredBlobFrees { data, extents: Mutex::new(Vec::new()), next: OnceLock::new() })
     }
 
     /// Closes this link with what the step to the next view has dropped; returns the link for that view.
-    pub fn succeed(&self, dropped: &[Extent]) -> Arc<Graves> {
+    pub fn succeed(&self, dropped: &[Extent]) -> Arc<DeferredBlobFrees> {
         self.extents.lock().extend_from_slice(dropped);
-        let next = Graves::new(self.data.clone());
+        let next = DeferredBlobFrees::new(self.data.clone());
         assert!(self.next.set(next.clone()).is_ok(), "a view has one successor");
         next
     }
 }
 
-impl Drop for Graves {
+impl Drop for DeferredBlobFrees {
     fn drop(&mut self) {
         self.extents.get_mut().drain(..).for_each(|extent| self.data.free(extent));
         // One link at a time: a reader may have held back thousands, too many for a recursion.

@@ -1,11 +1,11 @@
-//! [`Foreseen`]: prefetches the filter blocks of a lookup from the pool, all at once.
+//! [`FilterPrefetch`]: prefetches the filter blocks of a lookup from the pool, all at once.
 //!
 //! A lookup that finds everything in memory is bound by cache misses. To reach one filter it follows a chain of
 //! dependent memory accesses: the pool's table, a frame, the block's key, and three cache lines of the block. The trunk
 //! is in memory, so the filters of a lookup are known before the first of them is asked. Their memory accesses are made
 //! concurrently. A filter that is not asked in the end, because the key was found above it, costs little.
 //!
-//! Steps: [`Foreseen::note`] each filter block, [`Foreseen::look`] once, [`Foreseen::take`] each block when its filter
+//! Steps: [`FilterPrefetch::note`] each filter block, [`FilterPrefetch::look`] once, [`FilterPrefetch::take`] each block when its filter
 //! is asked.
 //!
 //! Invariant: prefetching does not change results. A filter that was not prefetched, or is not in the pool, is read
@@ -19,19 +19,19 @@ use crate::space::BlockKind;
 
 /// The prefetched filter blocks of one lookup.
 #[derive(Debug, Default)]
-pub struct Foreseen<'r> {
+pub struct FilterPrefetch<'r> {
     runs: [Option<(&'r Run, BlockAddr)>; Pool::TOGETHER],
     blocks: [Option<Block>; Pool::TOGETHER],
     count: usize,
 }
 
-impl<'r> Foreseen<'r> {
+impl<'r> FilterPrefetch<'r> {
     /// Whether no more blocks can be noted.
     pub fn is_full(&self) -> bool {
         self.count == Pool::TOGETHER
     }
 
-    /// Notes a filter block, unless [`Foreseen::is_full`].
+    /// Notes a filter block, unless [`FilterPrefetch::is_full`].
     pub fn note(&mut self, run: &'r Run, addr: BlockAddr) {
         if !self.is_full() {
             self.runs[self.count] = Some((run, addr));
@@ -59,7 +59,7 @@ impl<'r> Foreseen<'r> {
             }
         }
         let words = self.blocks.iter().zip(&self.runs).map(|(block, noted)| match (block, noted) {
-            (Some(block), Some((run, _))) => run.meta().filter.approach(block, hash),
+            (Some(block), Some((run, _))) => run.meta().filter.prefetch(block, hash),
             _ => 0,
         });
         std::hint::black_box(words.fold(0, |sum, word| sum ^ word));

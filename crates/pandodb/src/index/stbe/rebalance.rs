@@ -5,7 +5,7 @@
 //!    with more than `3F` live branches, or deletes that hide much of a leaf below ([`super::deletes`]). A flush hands
 //!    references: the child's list grows, the parent's `next` moves. If one of them deletes all keys of the child, and every
 //!    reader sees that, what is older is not handed on but dropped, and so is what the child has: space comes back
-//!    without a compaction ([`Tender::wiped`]).
+//!    without a compaction ([`Rebalancer::wiped`]).
 //! 2. Tend the children, those that just received included, so that references run as far down as they will go before
 //!    anything is compacted (*flush-then-compact*).
 //! 3. *Merge* neighbours of which one became too small (an inner node of fewer than `F/2` children, which takes some from its
@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use super::choose::{Policy, is_wasteful, may_stay_apart, wiped_by, wipes};
+use super::choose::{Policy, is_covered_by_range_delete, is_wasteful, may_stay_apart, wiped_by};
 use super::deletes::buried_child;
 use super::node::{Branch, BranchId, Child, Node, Trim, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
@@ -68,7 +68,7 @@ impl Shape {
 
 /// What tending has done, for the statistics.
 #[derive(Debug, Default)]
-pub struct TendCounters {
+pub struct RebalanceCounters {
     /// Hand-overs to a child.
     pub flushes: Counter,
     /// Nodes that were split.
@@ -87,13 +87,13 @@ pub struct Pieces {
 }
 
 /// One pass over a trunk.
-pub struct Tender<'a> {
+pub struct Rebalancer<'a> {
     /// The sizes.
     pub shape: Shape,
     /// The next branch identity.
     pub ids: &'a AtomicU64,
     /// Where to count.
-    pub counters: &'a TendCounters,
+    pub counters: &'a RebalanceCounters,
     /// Ranges in which a compaction is under way: nodes there are not merged, since a merge renames branches.
     pub busy: &'a [KeyRange],
     /// Ranges of the compactions under way: their inputs must not be dropped, since the results will replace them.
@@ -106,7 +106,7 @@ pub struct Tender<'a> {
     pub pieces: Option<&'a Pieces>,
 }
 
-impl Tender<'_> {
+impl Rebalancer<'_> {
     /// Tends the tree under `root` until nothing is left to do; the result is `root` itself if nothing was.
     pub fn tend_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
         let mut root = root.clone();
@@ -122,7 +122,7 @@ impl Tender<'_> {
     }
 
     fn pass(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
-        let mut tops = self.tend(root)?;
+        let mut tops = self.rebalance(root)?;
         while tops.len() > 1 {
             let mut top = Node::new(root.range.clone(), tops[0].height + 1);
             top.children = tops.into_iter().map(|node| Child { node, next: 0 }).collect();
@@ -139,7 +139,7 @@ impl Tender<'_> {
     }
 
     /// Tends one subtree: the nodes that take its place, in key order.
-    fn tend(&self, node: &Arc<Node>) -> Result<Vec<Arc<Node>>> {
+    fn rebalance(&self, node: &Arc<Node>) -> Result<Vec<Arc<Node>>> {
         if node.is_leaf() {
             return self.split_leaf(node.clone());
         }
@@ -150,7 +150,7 @@ impl Tender<'_> {
         let children = draft.as_ref().unwrap_or(node).children.clone();
         let mut tended = Vec::with_capacity(children.len());
         for child in &children {
-            let nodes = self.tend(&child.node)?;
+            let nodes = self.rebalance(&child.node)?;
             tended.extend(nodes.into_iter().map(|node| Child { node, next: child.next }));
         }
         let same = tended.len() == children.len()
@@ -349,7 +349,7 @@ fn wiped_child(node: &Node) -> Option<usize> {
         node.live(child)
             .iter()
             .filter(|branch| few_tombstones(branch))
-            .any(|branch| branch.weights[i] > 0 && wipes(branch, &child.node.range))
+            .any(|branch| branch.weights[i] > 0 && is_covered_by_range_delete(branch, &child.node.range))
     })
 }
 

@@ -1,4 +1,4 @@
-//! [`Patience`]: decides whether a thread that has a short wait spins (busy-polls) or sleeps.
+//! [`SpinPolicy`]: decides whether a thread that has a short wait spins (busy-polls) or sleeps.
 //!
 //! A read of a few pages from a fast disk takes little longer than putting a thread to sleep, idling its core and
 //! waking both. On a virtual machine, sleeping makes the read half as long again. A timer that wakes a writer after
@@ -14,8 +14,8 @@
 //!            no consequence      │  after a failed spin, the next (lost / 10 µs) waits sleep
 //! ```
 //!
-//! Steps: [`Patience::watches`] says whether this wait spins; the caller then reports [`Patience::went_well`] or
-//! [`Patience::was_in_vain`].
+//! Steps: [`SpinPolicy::should_spin`] says whether this wait spins; the caller then reports [`SpinPolicy::record_success`] or
+//! [`SpinPolicy::record_miss`].
 //!
 //! For reads, (lost / 10 µs) is twice the number of successful spins that would make up for the loss. The saved time
 //! absorbs rare outliers: a core that is sometimes taken away does not stop the spinning.
@@ -39,27 +39,27 @@ const MOST_SAVED: Duration = Duration::from_millis(20);
 /// The history of one kind of wait, shared by all threads that have such waits. Two threads that update a field at once
 /// may lose one of the updates, which does no harm.
 #[derive(Debug)]
-pub struct Patience {
+pub struct SpinPolicy {
     /// The number of coming waits that sleep.
     rests: AtomicU32,
     /// Nanoseconds: [`MOST_SAVED`] plus the lost time minus the saved time. Never negative.
     balance: AtomicU64,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience { rests: AtomicU32::new(0), balance: AtomicU64::new(nanos(MOST_SAVED)) }
+impl Default for SpinPolicy {
+    fn default() -> SpinPolicy {
+        SpinPolicy { rests: AtomicU32::new(0), balance: AtomicU64::new(nanos(MOST_SAVED)) }
     }
 }
 
-impl Patience {
+impl SpinPolicy {
     /// Whether the next wait would spin. Changes nothing.
-    pub fn is_left(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.rests.load(Relaxed) == 0
     }
 
     /// Whether this wait is to spin; otherwise the caller sleeps. A `false` counts as one of the waits that sleep.
-    pub fn watches(&self) -> bool {
+    pub fn should_spin(&self) -> bool {
         let rests = self.rests.load(Relaxed);
         if rests > 0 {
             self.rests.store(rests - 1, Relaxed);
@@ -68,7 +68,7 @@ impl Patience {
     }
 
     /// Records a successful spin that saved `saved` compared with sleeping, by the caller's estimate.
-    pub fn went_well(&self, saved: Duration) {
+    pub fn record_success(&self, saved: Duration) {
         let balance = self.balance.load(Relaxed);
         if balance > 0 {
             self.balance.store(balance.saturating_sub(nanos(saved)), Relaxed);
@@ -76,7 +76,7 @@ impl Patience {
     }
 
     /// Records a failed spin that took `lost`: the wait was too long, or the thread was preempted.
-    pub fn was_in_vain(&self, lost: Duration) {
+    pub fn record_miss(&self, lost: Duration) {
         let most = nanos(MOST_SAVED + MOST_LOST);
         let balance = self.balance.load(Relaxed).saturating_add(nanos(lost)).min(most);
         self.balance.store(balance, Relaxed);
@@ -94,14 +94,14 @@ mod tests {
     use super::*;
 
     /// Makes `reads` waits, where the n-th spin takes `took(n)`. Returns how many of them spun.
-    fn watched(patience: &Patience, reads: u32, took: impl Fn(u32) -> Duration) -> u32 {
+    fn watched(patience: &SpinPolicy, reads: u32, took: impl Fn(u32) -> Duration) -> u32 {
         let mut watched = 0;
         for _ in 0..reads {
-            if patience.watches() {
+            if patience.should_spin() {
                 watched += 1;
                 match took(watched) {
-                    long if long >= LONGEST => patience.was_in_vain(long),
-                    _ => patience.went_well(READ_SAVED),
+                    long if long >= LONGEST => patience.record_miss(long),
+                    _ => patience.record_success(READ_SAVED),
                 }
             }
         }
@@ -110,20 +110,20 @@ mod tests {
 
     #[test]
     fn reads_of_a_fast_disk_spin_in_spite_of_rare_outliers() {
-        let patience = Patience::default();
+        let patience = SpinPolicy::default();
         let hiccup = |read| Duration::from_micros(if read % 1000 == 0 { 10_000 } else { 50 });
         assert_eq!(watched(&patience, 100_000, hiccup), 100_000);
     }
 
     #[test]
     fn reads_of_a_slow_disk_sleep() {
-        let patience = Patience::default();
+        let patience = SpinPolicy::default();
         assert!(watched(&patience, 100_000, |_| LONGEST) < 100);
     }
 
     #[test]
     fn preempted_spins_become_rare_and_spinning_resumes_when_the_core_is_free() {
-        let patience = Patience::default();
+        let patience = SpinPolicy::default();
         // A thread that spins for a whole time slice is preempted for the next one.
         let shared = |read| Duration::from_micros(if read % 80 == 0 { 4000 } else { 50 });
         assert!(watched(&patience, 100_000, shared) < 5_000);
@@ -133,15 +133,15 @@ mod tests {
 
     #[test]
     fn lost_and_saved_time_are_bounded() {
-        let patience = Patience::default();
-        patience.was_in_vain(Duration::from_secs(1 << 40));
+        let patience = SpinPolicy::default();
+        patience.record_miss(Duration::from_secs(1 << 40));
         let rests = 2 * (MOST_LOST.as_micros() / READ_SAVED.as_micros()) as u32;
         assert_eq!(watched(&patience, rests, |_| LONGEST), 0);
-        assert!(patience.is_left());
-        patience.went_well(Duration::from_secs(1 << 40));
-        patience.was_in_vain(MOST_SAVED);
-        assert!(patience.is_left(), "the saved time covers the loss");
-        patience.was_in_vain(LONGEST);
-        assert!(!patience.is_left());
+        assert!(patience.is_enabled());
+        patience.record_success(Duration::from_secs(1 << 40));
+        patience.record_miss(MOST_SAVED);
+        assert!(patience.is_enabled(), "the saved time covers the loss");
+        patience.record_miss(LONGEST);
+        assert!(!patience.is_enabled());
     }
 }

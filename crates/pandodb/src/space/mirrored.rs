@@ -1,8 +1,8 @@
-//! [`Twin`]: a metadata block that is written twice, so that no single fault destroys it.
+//! [`MirroredBlock`]: a metadata block that is written twice, so that no single fault destroys it.
 //!
 //! ```text
 //!   parent (superblock, catalogue, trunk node) ── refers to both ──▶ copy 0 … at least one extent apart … copy 1
-//!   read: the first copy that passes its checks              mend: reads both, rewrites a damaged one in place
+//!   read: the first copy that passes its checks              repair: reads both, rewrites a damaged one in place
 //! ```
 //!
 //! Every block between the superblock and the runs is a twin. These blocks are small compared with the data, and all
@@ -23,9 +23,9 @@ use crate::device::AlignedBuf;
 
 /// The addresses of the two copies of a metadata block. Both have the same length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Twin(pub [BlockAddr; 2]);
+pub struct MirroredBlock(pub [BlockAddr; 2]);
 
-impl Twin {
+impl MirroredBlock {
     /// Writes `body` after a block header, twice. Not durable before the next sync.
     ///
     /// # Errors
@@ -34,13 +34,13 @@ impl Twin {
     /// # Panics
     /// If a copy would take more than [`MAX_BLOCK_PAGES`]: a caller whose blocks have no bound of their own checks the
     /// size first.
-    pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<Twin> {
-        let pages = Twin::pages_of(body.len());
+    pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<MirroredBlock> {
+        let pages = MirroredBlock::pages_of(body.len());
         assert!(pages <= MAX_BLOCK_PAGES as usize, "a {} of {pages} pages: no opening would read it", kind.name());
         let pages = pages as u32;
         let first = data.alloc(pages)?;
         let second = data.alloc_apart(pages, first).inspect_err(|_| data.give_back(first))?;
-        let twin = Twin([first, second].map(|place| BlockAddr { page: place.start, pages }));
+        let twin = MirroredBlock([first, second].map(|place| BlockAddr { page: place.start, pages }));
         let mut buf = AlignedBuf::zeroed(pages as usize);
         buf[BLOCK_HEADER..BLOCK_HEADER + body.len()].copy_from_slice(body);
         for addr in twin.0 {
@@ -68,11 +68,11 @@ impl Twin {
         copy(self.0[0]).or_else(|first| copy(self.0[1]).map_err(|_| first))
     }
 
-    /// Like [`Twin::read`], but reads both copies, and rewrites a damaged one from the intact one.
+    /// Like [`MirroredBlock::read`], but reads both copies, and rewrites a damaged one from the intact one.
     ///
     /// # Errors
-    /// As [`Twin::read`]. A failure to rewrite a copy is ignored, because the intact copy is enough.
-    pub fn mend(&self, blocks: &mut Prefetch, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
+    /// As [`MirroredBlock::read`]. A failure to rewrite a copy is ignored, because the intact copy is enough.
+    pub fn repair(&self, blocks: &mut Prefetch, owner: OwnerId, kind: BlockKind) -> Result<AlignedBuf> {
         let [first, second] = self.0.map(|addr| blocks.read_block(addr, owner, kind));
         let (whole, damaged) = match (first, second) {
             (Ok(buf), Ok(_)) => return Ok(buf),
@@ -126,9 +126,9 @@ mod tests {
         data.write(addr.page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();
     }
 
-    fn sample(len: usize) -> (std::sync::Arc<DataFile>, Twin) {
+    fn sample(len: usize) -> (std::sync::Arc<DataFile>, MirroredBlock) {
         let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();
-        let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
+        let twin = MirroredBlock::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
         (data, twin)
     }
 
@@ -137,7 +137,7 @@ mod tests {
         for len in [10, 5_000, 40 * PAGE, 100 * PAGE] {
             let (data, _) = sample(3);
             for _ in 0..20 {
-                let twin = Twin::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
+                let twin = MirroredBlock::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
                 let size = u64::from(EXTENT_PAGES);
                 let [a, b] = twin.extents().map(|extent| (extent.start.0 / size, extent.end().div_ceil(size)));
                 assert!(a.1 < b.0 || b.1 < a.0, "{twin:?}: a whole extent is between the copies");
@@ -153,7 +153,7 @@ mod tests {
             let blocks = &mut Prefetch::new(data.clone());
             let body = |buf: AlignedBuf| buf[BLOCK_HEADER..][..5_000].to_vec();
             assert_eq!(twin.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
-            assert_eq!(twin.mend(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
+            assert_eq!(twin.repair(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
             damage(&data, twin.0[1 - hit]);
             assert_eq!(
                 twin.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(),
@@ -162,7 +162,7 @@ mod tests {
             );
             damage(&data, twin.0[hit]);
             assert!(twin.read(blocks, OWNER, BlockKind::TrunkNode).is_err());
-            assert!(twin.mend(blocks, OWNER, BlockKind::TrunkNode).is_err());
+            assert!(twin.repair(blocks, OWNER, BlockKind::TrunkNode).is_err());
         }
     }
 

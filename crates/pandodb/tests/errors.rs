@@ -52,7 +52,7 @@ fn errors_of_the_operating_system_have_matching_advice() {
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(error.to_string(), format!("{}; {}", error.what(), error.advice().unwrap()));
     };
-    says(io::ErrorKind::PermissionDenied, "open", "grant the user of this process the right");
+    says(io::ErrorKind::PermissionDenied, "open", "grant this process's user access");
     says(io::ErrorKind::ReadOnlyFilesystem, "lock", "mounted read-only");
     says(io::ErrorKind::InvalidFilename, "open", "name another path");
     says(io::ErrorKind::FileTooLarge, "allocate", "ulimit -f");
@@ -114,7 +114,7 @@ fn a_directory_without_write_permission_is_not_reported_as_a_broken_device() {
         return;
     }
     let error = small(Path::new("/sys/pandodb-test")).open().unwrap_err().to_string();
-    assert!(error.contains("grant the user") || error.contains("mounted read-only"), "{error}");
+    assert!(error.contains("grant this process's user") || error.contains("mounted read-only"), "{error}");
     assert!(!error.contains("check the device"), "{error}");
 }
 

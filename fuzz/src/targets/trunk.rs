@@ -20,7 +20,7 @@ use pandodb::index::blobs::{BlobMap, Fanout};
 use pandodb::index::runs::{MapletRef, Stored};
 use pandodb::index::stbe::node::{Branch, BranchId, Child, Node};
 use pandodb::index::stbe::{Policy, Shape, Stbe, persist};
-use pandodb::index::{Core, IdSource, Index, IndexView, Inspect, RootRecord, Visitor};
+use pandodb::index::{Core, IdSource, Index, IndexView, RootRecord, Visitor};
 use pandodb::pool::Pool;
 use pandodb::resolve::Stripes;
 use pandodb::rows::RowCache;

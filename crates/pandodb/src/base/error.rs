@@ -89,7 +89,7 @@ pub enum Error {
     /// A structure of the store would become larger than an opening accepts. Nothing was written; the store continues
     /// to work. For the catalogue: drop keyspaces, or create the new ones in another store.
     TooLarge {
-        /// The structure: `catalogue`.
+        /// The structure: `catalogue`, or the block of an index.
         what: &'static str,
         /// The bytes that it would take.
         bytes: u64,
@@ -343,7 +343,8 @@ impl Error {
                 "delete keys or ranges, drop a keyspace, or make room outside the store, then retry"
             }
             Error::DiskTooSmall { .. } => "use a smaller memory budget, or another disk",
-            Error::TooLarge { .. } => "drop keyspaces, or create them in another store",
+            Error::TooLarge { what: "catalogue", .. } => "drop keyspaces, or create them in another store",
+            Error::TooLarge { .. } => "call `compact`, or open the store with a larger memory budget",
             Error::TooManyFiles { .. } => "close some, or raise the limit (`ulimit -n`, `fs.file-max`), then retry",
             Error::Locked { .. } => "close the other opener first",
             Error::UnknownIndex { keyspace: Some(_), .. } => "open the store with the version that wrote it",

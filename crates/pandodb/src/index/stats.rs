@@ -108,7 +108,7 @@ pub struct Figure {
 /// # let dir = tempfile::tempdir()?;
 /// # let store = pandodb::Store::open(dir.path().join("s"))?;
 /// let events = store.keyspace("events")?;
-/// let index = &store.stats().keyspaces[0].index;
+/// let index = &store.stats()?.keyspaces[0].index;
 /// assert_eq!(index.figure("levels"), 1, "an empty tree is one leaf");
 /// for figure in &index.named {
 ///     println!("{} = {}: {}", figure.name, figure.value, figure.about);

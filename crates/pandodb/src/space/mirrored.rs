@@ -18,7 +18,7 @@ use super::data::{BLOCK_HEADER, DataFile, MAX_BLOCK_PAGES};
 use super::kind::BlockKind;
 use super::prefetch::Prefetch;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlockAddr, Extent, OwnerId, PAGE, Result};
+use crate::base::{BlockAddr, Error, Extent, OwnerId, PAGE, Result};
 use crate::device::AlignedBuf;
 
 /// The addresses of the two copies of a metadata block. Both have the same length.
@@ -29,14 +29,14 @@ impl MirroredBlock {
     /// Writes `body` after a block header, twice. Not durable before the next sync.
     ///
     /// # Errors
-    /// [`crate::Error::DiskFull`] or an I/O error. Nothing stays allocated in this case.
-    ///
-    /// # Panics
-    /// If a copy would take more than [`MAX_BLOCK_PAGES`]: a caller whose blocks have no bound of their own checks the
-    /// size first.
+    /// [`Error::TooLarge`] if no opening would accept a block of that size; [`Error::DiskFull`] or an I/O error. Nothing
+    /// stays allocated in these cases.
     pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<MirroredBlock> {
         let pages = MirroredBlock::pages_of(body.len());
-        assert!(pages <= MAX_BLOCK_PAGES as usize, "a {} of {pages} pages: no opening would read it", kind.name());
+        if pages > MAX_BLOCK_PAGES as usize {
+            let (bytes, limit) = (body.len() as u64, u64::from(MAX_BLOCK_PAGES) * PAGE as u64 - BLOCK_HEADER as u64);
+            return Err(Error::TooLarge { what: kind.name(), bytes, limit });
+        }
         let pages = pages as u32;
         let first = data.alloc(pages)?;
         let second = data.alloc_apart(pages, first).inspect_err(|_| data.give_back(first))?;
@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_no_opening_accepts_is_refused_before_anything_is_allocated() {
+        let (data, _) = sample(3);
+        let before = data.stats().allocated_bytes;
+        let limit = MAX_BLOCK_PAGES as usize * PAGE - BLOCK_HEADER;
+        let refused = MirroredBlock::write(&data, &vec![0; limit + 1], OWNER, BlockKind::LevelTable).unwrap_err();
+        assert_eq!(refused, Error::TooLarge { what: "level table", bytes: limit as u64 + 1, limit: limit as u64 });
+        assert!(refused.to_string().contains("compact"), "{refused}");
+        assert_eq!(data.stats().allocated_bytes, before);
+    }
+
+    #[test]
     fn either_copy_can_be_read_and_a_damaged_one_is_repaired() {
         for hit in 0..2 {
             let (data, twin) = sample(5_000);
@@ -164,12 +175,6 @@ mod tests {
             assert!(twin.read(blocks, OWNER, BlockKind::TrunkNode).is_err());
             assert!(twin.repair(blocks, OWNER, BlockKind::TrunkNode).is_err());
         }
-    }
-
-    #[test]
-    #[should_panic(expected = "no opening would read it")]
-    fn what_no_opening_would_read_is_not_written() {
-        sample(MAX_BLOCK_PAGES as usize * PAGE - BLOCK_HEADER + 1);
     }
 
     #[test]

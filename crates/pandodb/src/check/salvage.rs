@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use crate::base::{Entry, EntryBlock, Error, Fragments, KeyRange, Result, Seqno};
 use crate::index::{Base, Lookup, SalvagePiece, SalvageSource, SalvageStep};
-use crate::memtable::Memtable;
+use crate::memtable::{self, Memtable};
 use crate::store::engine::Engine;
 use crate::store::keyspace::KeyspaceState;
 use crate::store::read::{Pinned, answer};
@@ -159,7 +159,7 @@ impl Copy {
 
 /// Where messages come from, in order.
 enum Feed {
-    Memtable(Arc<Memtable>, KeyRange, Option<(Vec<u8>, Seqno)>),
+    Memtable(memtable::Cursor),
     Index(Box<dyn SalvageSource>),
     Nothing,
 }
@@ -207,14 +207,9 @@ impl Source {
         match &mut self.feed {
             Feed::Nothing => SalvageStep::End,
             Feed::Index(source) => source.next(&mut self.block),
-            Feed::Memtable(memtable, range, after) => {
-                let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-                memtable.fill(range, from, false, usize::MAX, MEMTABLE_BLOCK, &mut self.block);
-                let Some(last) = self.block.len().checked_sub(1).map(|last| self.block.get(last)) else {
-                    return SalvageStep::End;
-                };
-                *after = Some((last.key.to_vec(), last.seqno));
-                SalvageStep::Entries
+            Feed::Memtable(cursor) => {
+                cursor.fill(MEMTABLE_BLOCK, &mut self.block);
+                if self.block.is_empty() { SalvageStep::End } else { SalvageStep::Entries }
             }
         }
     }
@@ -271,7 +266,7 @@ impl Work<'_> {
     fn open(&mut self, memtables: &[Arc<Memtable>], piece: SalvagePiece) -> Vec<Source> {
         let mut sources = Vec::new();
         for memtable in memtables {
-            let feed = Feed::Memtable(memtable.clone(), piece.range.clone(), None);
+            let feed = Feed::Memtable(memtable::Cursor::new(memtable.clone(), piece.range.clone(), false));
             sources.push(Source::new(feed, memtable.fragments()));
         }
         for source in piece.sources {

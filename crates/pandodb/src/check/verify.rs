@@ -24,8 +24,9 @@
 
 use std::sync::Arc;
 
-use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, SeededBug, Seqno};
+use crate::base::{BlobRef, BlockAddr, Entry, EntryBlock, Error, Extent, KeyRange, Kind, Result, SeededBug};
 use crate::index::{Verification, Visitor};
+use crate::memtable;
 use crate::space::data::DATA_FILE;
 use crate::space::ranges::RangeSet;
 use crate::space::{BlockKind, DataFile, Superblock};
@@ -110,13 +111,14 @@ impl Visitor for Verifier<'_> {
 fn verify_memtables(engine: &Engine, keyspace: &KeyspaceState, verifier: &mut Verifier<'_>) -> Result<()> {
     let Ok(world) = Pinned::at(keyspace, engine.snapshots.visible()) else { return Ok(()) };
     for memtable in world.world().memtables() {
-        let (mut block, mut after) = (EntryBlock::new(), None::<(Vec<u8>, Seqno)>);
+        let mut block = EntryBlock::new();
+        let mut cursor = memtable::Cursor::new(memtable.clone(), KeyRange::all(), false);
         loop {
             block.clear();
-            let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-            memtable.fill(&KeyRange::all(), from, false, usize::MAX, MEMTABLE_BLOCK, &mut block);
-            let Some(last) = block.len().checked_sub(1).map(|last| block.get(last)) else { break };
-            after = Some((last.key.to_vec(), last.seqno));
+            cursor.fill(MEMTABLE_BLOCK, &mut block);
+            if block.is_empty() {
+                break;
+            }
             for entry in block.iter().filter(|entry| entry.kind == Kind::BlobPut) {
                 match engine.core.data.read_blob(&BlobRef::decode(entry.value)?) {
                     Ok(buf) => verifier.block(BlockKind::Blob, buf.len() as u64),

@@ -39,6 +39,7 @@
 //! has optimistic latches instead of the paper's distributed ones.
 
 mod arena;
+mod cursor;
 mod latch;
 mod node;
 mod record;
@@ -52,6 +53,7 @@ use std::sync::Arc;
 
 use arena::Tally;
 pub use arena::{CHUNK_BYTES, ChunkPool};
+pub use cursor::Cursor;
 use node::NONE;
 use record::{Record, Scratch};
 use tree::Tree;

@@ -19,10 +19,9 @@ use std::time::Duration;
 use super::keyspace::KeyspaceState;
 use super::read::Pinned;
 use super::value::Value;
-use crate::base::range::successor;
 use crate::base::{BlobRef, Entry, EntryBlock, Fragments, KeyRange, Kind, Result, SeededBug, Seqno};
 use crate::index::RawCursor;
-use crate::memtable::Memtable;
+use crate::memtable;
 use crate::resolve::Gather;
 
 use super::engine::Engine;
@@ -65,7 +64,7 @@ struct Source {
 }
 
 enum From {
-    Memtable(Arc<Memtable>, KeyRange),
+    Memtable(memtable::Cursor),
     Index(Box<dyn RawCursor>),
 }
 
@@ -75,14 +74,10 @@ impl Source {
     }
 
     /// Makes sure that there is a current entry, unless the source is at its end.
-    fn prepare(&mut self, reverse: bool) -> Result<()> {
+    fn prepare(&mut self) -> Result<()> {
         if self.at < self.block.len() || self.exhausted {
             return Ok(());
         }
-        let after = match self.block.len() {
-            0 => None,
-            n => Some((self.block.get(n - 1).key.to_vec(), self.block.get(n - 1).seqno)),
-        };
         // Values that were handed out may still point into the old block.
         let mut block = match Arc::get_mut(&mut self.block) {
             Some(block) => std::mem::take(block),
@@ -91,10 +86,7 @@ impl Source {
         block.clear();
         let bytes = (self.taken / 2).clamp(FIRST_BLOCK, BLOCK);
         match &mut self.from {
-            From::Memtable(memtable, range) => {
-                let after = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-                memtable.fill(range, after, reverse, usize::MAX, bytes, &mut block);
-            }
+            From::Memtable(cursor) => cursor.fill(bytes, &mut block),
             From::Index(cursor) => cursor.fill(bytes, &mut block)?,
         }
         self.taken += bytes;
@@ -119,8 +111,7 @@ impl Source {
             return Ok(());
         }
         match &mut self.from {
-            From::Memtable(_, range) if reverse => range.to = successor(key),
-            From::Memtable(_, range) => range.from = key.to_vec(),
+            From::Memtable(cursor) => cursor.seek(key),
             From::Index(cursor) => cursor.seek(key)?,
         }
         // The caller may want one key: start with small blocks again.
@@ -161,7 +152,7 @@ impl Side {
         let mut sources = Vec::new();
         for memtable in world.world().memtables() {
             tombstones.extend(memtable.fragments().clipped(&over));
-            sources.push(Source::new(From::Memtable(memtable.clone(), over.clone())));
+            sources.push(Source::new(From::Memtable(memtable::Cursor::new(memtable.clone(), over.clone(), reverse))));
         }
         world.view.tombstones(&over, &mut tombstones)?;
         tombstones.retain(|tombstone| tombstone.seqno <= at);
@@ -214,7 +205,7 @@ impl Side {
     fn next_key(&mut self) -> Result<Option<(Value, Resolved)>> {
         let reverse = self.reverse;
         for source in &mut self.sources {
-            source.prepare(reverse)?;
+            source.prepare()?;
         }
         if self.sources.iter().any(|source| source.exhausted) {
             self.sources.retain(|source| !source.exhausted);
@@ -242,7 +233,7 @@ impl Side {
                     resolved.take(source, entry, reverse)?;
                 }
                 source.at += 1;
-                source.prepare(reverse)?;
+                source.prepare()?;
             }
         }
         Ok(Some((key, resolved)))

@@ -17,7 +17,7 @@ use crate::base::{
 };
 use crate::filter::FilterBuilder;
 use crate::index::{Core, SealedBatch};
-use crate::memtable::Memtable;
+use crate::memtable::{self, Memtable};
 use crate::resolve::{FoldOutput, Operator, Stripes, fold_key, prune_tombstones};
 use crate::rows::{Change, IndexRows};
 use crate::run::{Compression, MergeCursor, ReadAhead, Run, RunBuilder, RunCursor, RunMeta, RunSlice};
@@ -187,7 +187,7 @@ pub struct PackJob {
     pub batch: SealedBatch,
     folding: Folding,
     block: EntryBlock,
-    after: Option<(Vec<u8>, Seqno)>,
+    cursor: memtable::Cursor,
     /// Rows that are to be brought up to date.
     rows: Option<Arc<IndexRows>>,
 }
@@ -211,7 +211,8 @@ impl PackJob {
             rows.remove_where(|key, seqno| ranges.covering(key, Seqno::MAX) > seqno);
         }
         let folding = Folding::new(core, filter, batch.bytes, stripes, operator, bottom, &tombstones);
-        PackJob { batch, folding, block: EntryBlock::new(), after: None, rows }
+        let cursor = memtable::Cursor::new(batch.memtable.clone(), KeyRange::all(), false);
+        PackJob { batch, folding, block: EntryBlock::new(), cursor, rows }
     }
 
     /// Works through about `budget` bytes: how many it were, and whether the job can be finished. Once there
@@ -220,8 +221,8 @@ impl PackJob {
         let mut done = 0;
         while done < budget {
             self.block.clear();
-            let after = self.after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-            self.batch.memtable.fill(&KeyRange::all(), after, false, usize::MAX, PACK_BLOCK, &mut self.block);
+            let before = self.rows.as_ref().and_then(|_| self.cursor.last_key().map(<[u8]>::to_vec));
+            self.cursor.fill(PACK_BLOCK, &mut self.block);
             if self.block.is_empty() {
                 return Ok((done, self.folding.prepare(budget - done)?));
             }
@@ -229,10 +230,8 @@ impl PackJob {
                 self.folding.push(entry)?;
             }
             if let Some(rows) = &self.rows {
-                absorb(rows, self.after.as_ref().map(|(key, _)| key.as_slice()), &self.block);
+                absorb(rows, before.as_deref(), &self.block);
             }
-            let last = self.block.get(self.block.len() - 1);
-            self.after = Some((last.key.to_vec(), last.seqno));
             done += self.block.bytes() as u64;
         }
         Ok((done, false))
@@ -261,19 +260,17 @@ fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBl
 }
 
 /// The large values that a memtable names.
-pub fn blobs_of(memtable: &Memtable) -> Vec<Extent> {
-    let (mut blobs, mut block, mut after) = (Vec::new(), EntryBlock::new(), None::<(Vec<u8>, Seqno)>);
+pub fn blobs_of(memtable: &Arc<Memtable>) -> Vec<Extent> {
+    let (mut blobs, mut block) = (Vec::new(), EntryBlock::new());
+    let mut cursor = memtable::Cursor::new(memtable.clone(), KeyRange::all(), false);
     loop {
         block.clear();
-        let from = after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
-        memtable.fill(&KeyRange::all(), from, false, usize::MAX, PACK_BLOCK, &mut block);
+        cursor.fill(PACK_BLOCK, &mut block);
         let named = block.iter().filter(|entry| entry.kind == Kind::BlobPut);
         blobs.extend(named.filter_map(|entry| BlobRef::decode(entry.value).ok()).map(|blob| blob.extent()));
         if block.is_empty() {
             return blobs;
         }
-        let last = block.get(block.len() - 1);
-        after = Some((last.key.to_vec(), last.seqno));
     }
 }
 

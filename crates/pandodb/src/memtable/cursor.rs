@@ -1,0 +1,67 @@
+//! [`Cursor`]: a walk over a memtable, a block of messages at a time.
+//!
+//! Steps: each call of [`Cursor::fill`] appends the messages after the last one that was returned. The position is a key and a seqno, not
+//! a place in the tree, so that the walk continues correctly while other threads insert.
+//!
+//! Invariant: messages strictly ascend by (key, newest first) over all calls, or descend exactly if the cursor is reverse. An inserted
+//! message that lies behind the position is not returned; one that lies ahead may be.
+
+use std::sync::Arc;
+
+use super::Memtable;
+use crate::base::range::successor;
+use crate::base::{EntryBlock, KeyRange, Seqno};
+
+/// A walk over the messages of a range.
+pub struct Cursor {
+    memtable: Arc<Memtable>,
+    range: KeyRange,
+    reverse: bool,
+    /// The last message that was returned.
+    after: Option<(Vec<u8>, Seqno)>,
+}
+
+impl Cursor {
+    /// A walk over `range`, downwards if `reverse`. Reads nothing yet.
+    pub fn new(memtable: Arc<Memtable>, range: KeyRange, reverse: bool) -> Cursor {
+        Cursor { memtable, range, reverse, after: None }
+    }
+
+    /// Appends the next messages to `out`, about `max_bytes` of them; nothing at the end.
+    pub fn fill(&mut self, max_bytes: usize, out: &mut EntryBlock) {
+        let before = out.len();
+        let after = self.after.as_ref().map(|(key, seqno)| (key.as_slice(), *seqno));
+        self.memtable.fill(&self.range, after, self.reverse, usize::MAX, max_bytes, out);
+        if out.len() == before {
+            return;
+        }
+        debug_assert!(
+            after.is_none_or(|(key, seqno)| {
+                let first = out.get(before);
+                let ascends = (key, std::cmp::Reverse(seqno)) < (first.key, std::cmp::Reverse(first.seqno));
+                ascends != self.reverse && (key, seqno) != (first.key, first.seqno)
+            }),
+            "a walk does not return a message twice"
+        );
+        let last = out.get(out.len() - 1);
+        let (key, seqno) = self.after.get_or_insert_default();
+        key.clear();
+        key.extend_from_slice(last.key);
+        *seqno = last.seqno;
+    }
+
+    /// The key of the last message that was returned.
+    pub fn last_key(&self) -> Option<&[u8]> {
+        self.after.as_ref().map(|(key, _)| key.as_slice())
+    }
+
+    /// Continues at the first key that is not before `key`, in the cursor's direction; `key` is ahead of the position.
+    pub fn seek(&mut self, key: &[u8]) {
+        self.after = None;
+        if self.reverse {
+            self.range.to = successor(key);
+        } else {
+            self.range.from = key.to_vec();
+        }
+    }
+}

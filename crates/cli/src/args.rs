@@ -5,6 +5,8 @@
 
 #[cfg(feature = "lab")]
 mod bench;
+#[cfg(feature = "lab")]
+mod images;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
@@ -39,6 +41,7 @@ store open elsewhere), 5 salvaged, but something is lost, 130 interrupted by Ctr
 #[cfg(feature = "lab")]
 pub use self::{
     bench::{BenchArgs, BenchCommand, BenchReportArgs},
+    images::ImageArgs,
     lab::{LabArgs, LabCommand},
     lab_figure::{FigureModes, LabFigureArgs, LabFiguresArgs},
     lab_filters::FiltersArgs,

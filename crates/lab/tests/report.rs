@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use pandodb_lab::line::{Line, Series};
+use pandodb_lab::plot::ImageFormat;
 use pandodb_lab::report;
 
 mod sample;
@@ -109,14 +110,19 @@ fn the_sample_has_everything() {
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(folder.join("report.html"), &html).expect("written");
     let few: Vec<Line> = lines.into_iter().filter(|line| line.threads == 4 || line.refused.is_some()).collect();
-    let paths = report::pngs(&few, &folder.join("plots")).expect("images");
-    assert!(paths.len() >= 6 * 4, "{}", paths.len());
-    for path in &paths {
-        let bytes = std::fs::read(path).expect("an image");
-        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 5_000, "{}", path.display());
+    for &format in ImageFormat::ALL {
+        let paths = report::write_images(&few, &folder.join("plots"), format).expect("images");
+        assert!(paths.len() >= 6 * 4, "{}", paths.len());
+        let start: &[u8] = if format == ImageFormat::Svg { b"<svg" } else { b"\x89PNG" };
+        for path in &paths {
+            let bytes = std::fs::read(path).expect("an image");
+            assert!(bytes.starts_with(start) && bytes.len() > 5_000, "{}", path.display());
+        }
+        for name in ["load-random-4-threads-throughput", "mixed-50-50-4-threads-latency-write"] {
+            let name = format!("{name}.{}", format.extension());
+            assert!(paths.iter().any(|path| path.ends_with(&name)), "{name} is not in {paths:?}");
+        }
     }
-    assert!(paths.iter().any(|path| path.ends_with("load-random-4-threads-throughput.png")), "{paths:?}");
-    assert!(paths.iter().any(|path| path.ends_with("mixed-50-50-4-threads-latency-write.png")), "{paths:?}");
 }
 
 #[test]
@@ -161,8 +167,10 @@ fn names_are_escaped() {
     check_page(&html);
     assert!(html.contains("&lt;script&gt;alert(&#39;&amp;&quot;&#39;)"));
     let folder = tempfile::tempdir().expect("a folder");
-    let paths = report::pngs(&lines, folder.path()).expect("images in spite of the names");
-    assert!(paths.iter().all(|path| path.parent() == Some(folder.path())), "{paths:?}");
+    for &format in ImageFormat::ALL {
+        let paths = report::write_images(&lines, folder.path(), format).expect("images in spite of the names");
+        assert!(paths.iter().all(|path| path.parent() == Some(folder.path())), "{paths:?}");
+    }
 }
 
 #[test]
@@ -266,7 +274,10 @@ fn odd_figures_are_safe() {
     let lines = [odd, no_buckets, small("read", "sled", 0.0)];
     check_page(&report::html(&lines));
     assert!(report::table(&lines).contains("read, 1 thread"));
-    report::pngs(&lines, tempfile::tempdir().expect("a folder").path()).expect("images");
+    let folder = tempfile::tempdir().expect("a folder");
+    for &format in ImageFormat::ALL {
+        report::write_images(&lines, folder.path(), format).expect("images");
+    }
 }
 
 #[test]

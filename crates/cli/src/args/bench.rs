@@ -8,6 +8,7 @@ use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
 
+use super::images::ImageArgs;
 use crate::operand::parse_size;
 
 const BENCH_HELP: &str = "\
@@ -15,7 +16,7 @@ Measures PandoDB on this machine, in stores of its own; none of yours is touched
 buffered.
 
   pando bench --workloads load,a,c,e --records 2000000 -o run.jsonl
-  pando bench report run.jsonl -o report.html --png pictures/
+  pando bench report run.jsonl -o report.html --svg pictures/
   pando bench --list
 
 A workload that needs rows loads them first. Loads and `delete` are whole; the others end after --ops operations or \
@@ -121,9 +122,8 @@ pub struct BenchReportArgs {
     /// The page; whole in one file.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write the plots as PNG files into this directory, too.
-    #[arg(long, value_name = "DIR")]
-    pub png: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
 }
 
 /// Parsed workloads. A type of its own, because clap reads a literal `Vec` as "many arguments".

@@ -6,7 +6,7 @@
 //!                       probe: what the device can do ──────────┤
 //!                                                               ▼
 //!                                    Results ──claims──▶ claim │ paper │ measured │ verdict
-//!                                            └─plots───▶ PNG, SVG
+//!                                            └─plots───▶ SVG, PNG
 //! ```
 //!
 //! 1. A [`Figure`] is a value: what the paper measured, what it claims, which plans measure it here, what cannot be had.

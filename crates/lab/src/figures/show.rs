@@ -10,7 +10,7 @@ use super::results::{io_amplification, is_logged, is_ours, rate};
 use super::{ALL, Answer, Claim, Figure, Judge, OURS, Paper, Results};
 use crate::engine::{Mode, Result};
 use crate::line::{Line, Machine};
-use crate::plot::{Plot, unit};
+use crate::plot::{ImageFormat, Plot, unit};
 use crate::workload::{Kind, Workload};
 
 /// What still counts as the paper's value: a tenth worse.
@@ -295,18 +295,10 @@ pub fn plots(results: &Results) -> Vec<(String, Plot)> {
     (figure.plots)(results).into_iter().map(finish).collect()
 }
 
-/// Writes the plots as PNG and SVG into a directory, which is made.
+/// Writes the plots as image files into a directory, which is created if it does not exist.
 ///
 /// # Errors
-/// If something cannot be written; names it.
-pub fn write_plots(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
-    std::fs::create_dir_all(directory).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
-    let mut paths = Vec::new();
-    for (name, plot) in plots(results) {
-        let (png, svg) = (directory.join(format!("{name}.png")), directory.join(format!("{name}.svg")));
-        plot.write_png(&png)?;
-        std::fs::write(&svg, plot.svg()).map_err(|e| format!("cannot write {}: {e}", svg.display()))?;
-        paths.extend([png, svg]);
-    }
-    Ok(paths)
+/// If the directory or a file cannot be written; names it.
+pub fn write_images(results: &Results, directory: &Path, format: ImageFormat) -> Result<Vec<PathBuf>> {
+    plots(results).iter().map(|(name, plot)| plot.write(directory, name, format)).collect()
 }

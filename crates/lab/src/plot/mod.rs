@@ -1,7 +1,7 @@
 //! Plots: what the report, the figures of the sources and the theory draw with.
 //!
 //! ```text
-//!   Plot ──thin──▶ few points ──scale──▶ axes ──draw──▶ SVG ──raster──▶ PNG
+//!   Plot ──thin──▶ few points ──scale──▶ axes ──draw──▶ SVG ──raster──▶ PNG (feature `png`)
 //! ```
 //!
 //! 1. [`thin`]: a long series keeps the lowest and the highest point of every column of pixels.
@@ -13,12 +13,13 @@
 //! axis, is a gap and never an error; a stall never vanishes by thinning. Why an SVG of our own:
 //! `docs/decisions/0013-plots.md`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::engine::Result;
 
 mod draw;
 mod ink;
+#[cfg(feature = "png")]
 mod raster;
 pub mod scale;
 pub mod thin;
@@ -176,16 +177,54 @@ impl Plot {
     ///
     /// # Errors
     /// If the image cannot be encoded.
+    #[cfg(feature = "png")]
     pub fn png(&self) -> Result<Vec<u8>> {
         raster::png(&draw::draw(self, &format!("<style>{}</style>", ink::light_css())))
     }
 
-    /// Writes [`Plot::png`] to a file.
+    /// Writes the plot as `name.svg` or `name.png` into `directory`, which is created if it does not exist. Returns the path
+    /// of the file.
     ///
     /// # Errors
-    /// If the image cannot be encoded, or the file not be written; names the file.
-    pub fn write_png(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, self.png()?).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
+    /// If the image cannot be encoded, or the directory or the file cannot be written; names the path.
+    pub fn write(&self, directory: &Path, name: &str, format: ImageFormat) -> Result<PathBuf> {
+        std::fs::create_dir_all(directory).map_err(|e| format!("cannot create {}: {e}", directory.display()))?;
+        let path = directory.join(format!("{name}.{}", format.extension()));
+        let image = match format {
+            ImageFormat::Svg => self.svg().into_bytes(),
+            #[cfg(feature = "png")]
+            ImageFormat::Png => self.png()?,
+        };
+        std::fs::write(&path, image).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// The format of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// [`Plot::svg`].
+    Svg,
+    /// [`Plot::png`]; needs the feature `png`.
+    #[cfg(feature = "png")]
+    Png,
+}
+
+impl ImageFormat {
+    /// The formats that this build can write.
+    pub const ALL: &[ImageFormat] = &[
+        ImageFormat::Svg,
+        #[cfg(feature = "png")]
+        ImageFormat::Png,
+    ];
+
+    /// The extension of the file name.
+    pub fn extension(self) -> &'static str {
+        match self {
+            ImageFormat::Svg => "svg",
+            #[cfg(feature = "png")]
+            ImageFormat::Png => "png",
+        }
     }
 }
 

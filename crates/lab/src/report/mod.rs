@@ -3,7 +3,7 @@
 //! ```text
 //!   .jsonl ──read──▶ lines ──group──▶ Sheet ──charts──▶ plots ──┬─▶ page   html()
 //!                                       └────tables──▶ tables ──┤
-//!                                                               ├─▶ files  pngs()
+//!                                                               ├─▶ files  write_images()
 //!                                                               └─▶ text   table()
 //! ```
 //!
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use crate::engine::Result;
 use crate::line::Line;
+use crate::plot::ImageFormat;
 
 mod charts;
 mod group;
@@ -68,19 +69,17 @@ pub fn html(lines: &[Line]) -> String {
     page::page(&Sheet::new(lines))
 }
 
-/// The plots of [`html`] as PNG files in `dir`, which is created; named by workload, threads and what is shown.
+/// Writes the plots of [`html`] as image files into `directory`, which is created if it does not exist. Files are named by
+/// workload, threads and what is shown.
 ///
 /// # Errors
-/// If the directory cannot be created, or a file not be written.
-pub fn pngs(lines: &[Line], dir: &Path) -> Result<Vec<PathBuf>> {
-    std::fs::create_dir_all(dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
+/// If the directory or a file cannot be written; names it.
+pub fn write_images(lines: &[Line], directory: &Path, format: ImageFormat) -> Result<Vec<PathBuf>> {
     let sheet = Sheet::new(lines);
     let mut paths = Vec::new();
     for case in &sheet.cases {
         for (what, plot) in charts::charts(case) {
-            let path = dir.join(format!("{}-{what}.png", case.slug));
-            plot.write_png(&path)?;
-            paths.push(path);
+            paths.push(plot.write(directory, &format!("{}-{what}", case.slug), format)?);
         }
     }
     Ok(paths)

@@ -371,6 +371,6 @@ mod tests {
         let run = Run { engines: vec!["pando-stbe".into()], ..run };
         assert!(check(&run).is_ok());
         let wrong = Run { workloads: vec!["lod".into()], ..run };
-        assert!(check(&wrong).unwrap_err().to_string().contains("no workload `lod`"));
+        assert!(check(&wrong).unwrap_err().to_string().contains("unknown workload `lod`"));
     }
 }

@@ -1,4 +1,4 @@
-//! Notes the commit that this is built from, for the lines of figures.
+//! Sets `PANDO_COMMIT` to the current commit, which lines of results contain.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ fn main() {
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_default();
     println!("cargo::rustc-env=PANDO_COMMIT={commit}");
     println!("cargo::rerun-if-changed=build.rs");
-    // Outside a work tree there is no log of HEAD to watch.
+    // Outside a work tree there is no log of HEAD to depend on.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|log| std::path::Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }

@@ -1,5 +1,5 @@
-//! Compiles WiredTiger's shim, links Debian's LevelDB and WiredTiger, and leaves the versions of what is linked for
-//! `configuration()`.
+//! Compiles WiredTiger's shim, links Debian's LevelDB and WiredTiger, and sets environment variables with the versions
+//! of the linked libraries for `configuration()`.
 
 use std::env;
 use std::fs;
@@ -28,13 +28,13 @@ fn main() {
     }
 }
 
-/// The version of a crate that the lock file names.
+/// The version of a crate in the lock file.
 fn locked<'a>(lock: &'a str, name: &str) -> Option<&'a str> {
     let (_, entry) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
     entry.split('"').next()
 }
 
-/// The version that the headers of the system's RocksDB state.
+/// The version in the headers of the system's RocksDB.
 fn rocksdb_version() -> Option<String> {
     let include = env::var("ROCKSDB_INCLUDE_DIR").ok()?;
     let text = fs::read_to_string(format!("{include}/rocksdb/version.h")).ok()?;

@@ -5,6 +5,8 @@
 
 #[cfg(feature = "lab")]
 mod bench;
+#[cfg(feature = "lab")]
+mod images;
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
@@ -47,6 +49,7 @@ Exit codes:
 #[cfg(feature = "lab")]
 pub use self::{
     bench::{BenchArgs, BenchCommand, BenchReportArgs},
+    images::ImageArgs,
     lab::{LabArgs, LabCommand},
     lab_figure::{FigureModes, LabFigureArgs, LabFiguresArgs},
     lab_filters::FiltersArgs,

@@ -1,54 +1,54 @@
-//! [`Engine`]: a store under measurement, PandoDB or a rival, as the lab sees it.
+//! [`Engine`]: the interface between the lab and a store under measurement, PandoDB or a rival.
 //!
 //! ```text
 //!   Opener ──open(directory, setup)──▶ Engine ──session()──▶ Session   one a thread
 //!                                        └── figures(), settle(), close()
 //! ```
 //!
-//! The trait is small on purpose: what every ordered embedded store can do, and what each workload needs. An engine
-//! that cannot do something says so by name ([`Engine::lacks`]), and the lab prints that instead of a figure.
+//! The trait has only operations that workloads need and that ordered embedded stores offer. If an engine lacks an
+//! operation, [`Engine::lacks`] returns the reason, and the lab prints it instead of a result.
 //!
-//! All engines promise the same here: an acknowledged write survives the death of the process, not of the machine
-//! ([`pandodb::Durability::Buffered`]); one commit an operation.
+//! The durability is the same for all engines: an acknowledged write survives the death of the process, not of the
+//! machine ([`pandodb::Durability::Buffered`]). Each operation is one commit.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// What goes wrong in the lab, in words.
+/// An error of the lab.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
-/// The result of anything in the lab.
+/// The result of a function of the lab.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// Which form of a structure is measured; printed with every figure.
+/// The form of an index that is measured; printed with every result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The best that we can make of the structure.
+    /// The index with all of PandoDB's improvements.
     #[default]
     Product,
-    /// The structure as its source describes it.
+    /// The index as its source describes it.
     Paper,
 }
 
-/// How an engine is to be opened.
+/// Settings for opening an engine.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Bytes of memory for everything that the engine holds.
     pub memory_budget: usize,
-    /// Which form of the structure.
+    /// The form of the index.
     pub mode: Mode,
-    /// Operations on the device must be the same for the same operations on the engine: no background threads, one read
-    /// after the other.
+    /// The same operations on the engine must cause the same operations on the device. So there are no background
+    /// threads and no concurrent reads.
     pub deterministic: bool,
 }
 
-/// Makes engines.
+/// Opens engines.
 pub trait Opener: Send + Sync {
-    /// The name on the command line and in every figure, such as `rocksdb`.
+    /// The name on the command line and in results, such as `rocksdb`.
     fn name(&self) -> String;
-    /// The engine, without its index.
+    /// The name of the engine without its index.
     fn engine(&self) -> String {
         self.name()
     }
@@ -56,99 +56,99 @@ pub trait Opener: Send + Sync {
     fn index(&self) -> String {
         String::new()
     }
-    /// Whether what was acknowledged survives a kill of the process. One of which it does not stands beside the others, and
-    /// no ratio is taken to it.
+    /// Whether acknowledged writes survive a kill of the process. If not, the engine is listed, but no ratio to it is
+    /// computed.
     fn survives_kill(&self) -> bool {
         true
     }
-    /// Whether anything survives a close: else it is never closed between workloads, and no cache of it is ever cold.
+    /// Whether data survives a close. If not, the engine is not closed between workloads, so its caches are never cold.
     fn survives_close(&self) -> bool {
         true
     }
-    /// Opens the store in `directory`, which exists; creates it if it holds none.
+    /// Opens the store in the existing directory `directory`; creates the store if there is none.
     ///
     /// # Errors
-    /// In the engine's own words.
+    /// The engine's error.
     fn open(&self, directory: &Path, setup: &Setup) -> Result<Box<dyn Engine>>;
 }
 
-/// What a workload may need of an engine, beyond `put`, `get`, `delete` and `scan`.
+/// Operations besides `put`, `get`, `delete` and `scan` that a workload may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
-    /// [`Session::merge_add`], blind or by reading first.
+    /// [`Session::merge_add`], with or without reading first.
     Merge,
     /// [`Session::delete_range`].
     RangeDelete,
 }
 
-/// Figures from inside an engine, by name. The lab prints the difference of counters over a workload, and gauges as
-/// they are at its end.
+/// Internal figures of an engine, by name. The lab prints the increase of counters over a workload, and the values of
+/// gauges at its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// Things that only grow: bytes written by cause, blocks read, probes.
+    /// Values that only grow: bytes written by cause, blocks read, probes.
     pub counters: BTreeMap<String, u64>,
-    /// Things that are: debt, memory by part, levels.
+    /// Current values: debt, memory by part, levels.
     pub gauges: BTreeMap<String, f64>,
 }
 
-/// An open store under measurement. Sessions of several threads use it at once.
+/// An open store under measurement. Several threads use it concurrently, each with its own session.
 pub trait Engine: Send + Sync {
-    /// The engine's version and everything that was set, to be printed: (`write_buffer_size`, `64 MiB`).
+    /// The engine's version and all settings, for printing: (`write_buffer_size`, `64 MiB`).
     fn configuration(&self) -> Vec<(String, String)>;
 
-    /// Why the engine cannot do this; `None` if it can.
+    /// The reason why the engine lacks an operation; `None` if it has it.
     fn lacks(&self, _need: Need) -> Option<&'static str> {
         None
     }
 
-    /// Opens a thread's way in.
+    /// Opens a session for one thread.
     ///
     /// # Errors
-    /// In the engine's own words.
+    /// The engine's error.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Waits until the engine owes no more background work: memtables written, compactions that are due done.
-    /// At once where there is nothing of the kind.
+    /// Waits until all background work is done: memtables are written and no compaction is due. Returns at once if the
+    /// engine has no background work.
     ///
     /// # Errors
-    /// In the engine's own words.
+    /// The engine's error.
     fn settle(&self) -> Result<()>;
 
-    /// Background work owed, in bytes, where the engine says. Cheap: asked every 100 ms.
+    /// Bytes of pending background work, if the engine reports it. Must be cheap, since it is called every 100 ms.
     fn debt(&self) -> Option<u64> {
         None
     }
 
-    /// Figures from inside.
+    /// The internal figures.
     ///
     /// # Errors
-    /// In the engine's own words.
+    /// The engine's error.
     fn figures(&self) -> Result<Figures> {
         Ok(Figures::default())
     }
 
-    /// Bytes that the engine passed to its device since it was opened, as (read, written), where it counts them itself;
-    /// else the lab takes what the system counts for the process.
+    /// Bytes (read, written) on the device since the store was opened, if the engine counts them. Otherwise the lab
+    /// uses the operating system's counters for the process.
     fn device_bytes(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// Closes the store; all that was acknowledged is in the files then.
+    /// Closes the store. All acknowledged writes are in its files afterwards.
     ///
     /// # Errors
-    /// In the engine's own words.
+    /// The engine's error.
     fn close(self: Box<Self>) -> Result<()>;
 }
 
-/// One thread's way into an engine.
+/// A session: the access of one thread to an engine.
 pub trait Session {
-    /// Gives a key a value. Does not return before the write is acknowledged at the lab's durability.
+    /// Sets the value of a key. Returns when the write is acknowledged with the lab's durability.
     ///
     /// # Errors
-    /// In the engine's own words, as everywhere below.
+    /// The engine's error, as for all functions below.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
 
-    /// The value of a key, copied into `value`, which is cleared first; whether there is one.
+    /// Clears `value` and copies the value of a key into it. Returns whether the key exists.
     ///
     /// # Errors
     /// As above.
@@ -160,8 +160,8 @@ pub trait Session {
     /// As above.
     fn delete(&mut self, key: &[u8]) -> Result<()>;
 
-    /// Adds to the little-endian `u64` of a key, 0 if there is none; wrapping. Blind where the engine has merge operators;
-    /// else a read and a write that are atomic together.
+    /// Adds to the little-endian `u64` of a key, wrapping; an absent key counts as 0. Uses a merge operator if the
+    /// engine has one, else an atomic read-modify-write.
     ///
     /// # Errors
     /// As above.
@@ -173,13 +173,14 @@ pub trait Session {
     /// As above.
     fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()>;
 
-    /// Visits at most `limit` entries from the first key that is at least `from`, in order; how many there were.
+    /// Visits at most `limit` entries in key order, from the first key that is at least `from`. Returns their number.
     ///
     /// # Errors
     /// As above.
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize>;
 
-    /// Looks several keys up at once; how many there are. One after the other where the engine has nothing better.
+    /// Looks up several keys and returns the number of keys found; one after the other if the engine has no batched
+    /// lookup.
     ///
     /// # Errors
     /// As above.

@@ -1,4 +1,4 @@
-//! Filters: the blocked Bloom filter of a run, the quotient filter of 002 §3.6.3 and the maplet of a bundle, side by side.
+//! Compares the blocked Bloom filter of a run, the quotient filter of 002 §3.6.3 and the maplet of a bundle.
 //!
 //! ```text
 //!   hashes ─▶ build each ─▶ bits a key, ns to build a key
@@ -8,10 +8,11 @@
 //!   node      R runs of keys / R each: R Bloom filters, R quotient filters, or the maplet that is merged of these
 //! ```
 //!
-//! Questions are hashes that are ready, one after the other in a loop: the processor overlaps what does not depend on each
-//! other, as it would for several keys and less for one. Times are the thread's own on a processor, so that who else runs
-//! is felt in the caches only. What a page costs in the buffer pool is not in it: a maplet saves
-//! that R − 1 times. A present key is in one run; runs are asked in turn until that one, and the maplet's values with it.
+//! Questions are precomputed hashes that are asked in a loop. So the processor overlaps independent questions, as it
+//! would for lookups of several keys, but less for a single key. Times are CPU times of the thread, so that other
+//! processes affect them through the caches only. The cost of a page in the buffer pool is not included; a maplet saves
+//! it R − 1 times. A present key is in one run: filters are asked in turn until that run is found; a maplet returns the
+//! runs that may have the key.
 
 use std::hint::black_box;
 use std::sync::LazyLock;
@@ -26,19 +27,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Result;
 
-/// Runs of a node that are compared.
+/// The numbers of runs in a node.
 pub const RUNS: [u64; 4] = [1, 4, 8, 16];
-/// Pages of the near questions.
+/// The number of pages for near questions.
 const NEAR_PAGES: u64 = 32;
-/// Bytes that the far questions go to.
+/// Bytes of filters for far questions.
 const FAR_BYTES: u64 = 256 << 20;
 
-/// How much is measured.
+/// The amount of measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Questions of each sort.
+    /// The number of questions of each kind.
     pub questions: usize,
-    /// Bytes that the far questions go to.
+    /// Bytes of filters for far questions.
     pub far_bytes: u64,
 }
 
@@ -51,11 +52,11 @@ impl Default for Config {
 /// Nanoseconds of a question.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ask {
-    /// About a key that was added, in cache.
+    /// For a present key, in cache.
     pub present_near: f64,
     /// About one that was not, in cache.
     pub absent_near: f64,
-    /// About a key that was added, out of cache.
+    /// For a present key, out of cache.
     pub present_far: f64,
     /// About one that was not, out of cache.
     pub absent_far: f64,
@@ -66,7 +67,7 @@ pub struct Ask {
 pub struct Alone {
     /// `filter`.
     pub kind: String,
-    /// Which filter.
+    /// The name of the filter.
     pub filter: String,
     /// Keys.
     pub keys: u64,
@@ -74,20 +75,20 @@ pub struct Alone {
     pub bytes: u64,
     /// Bits a key.
     pub bits_a_key: f64,
-    /// Wrong answers for an absent key; of a maplet: wrong runs.
+    /// False positives for each absent key; for a maplet the number of wrong runs.
     pub rate: f64,
-    /// Nanoseconds a key to add it and to build the filter.
+    /// Nanoseconds for each key to add it and build the filter.
     pub build_ns: f64,
     /// Nanoseconds of a question.
     pub ask_ns: Ask,
 }
 
-/// A node's runs, looked up as one.
+/// A lookup in all runs of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Node {
     /// `node`.
     pub kind: String,
-    /// By which filters.
+    /// The kind of the filters.
     pub filter: String,
     /// Keys of all runs.
     pub keys: u64,
@@ -95,21 +96,21 @@ pub struct Node {
     pub runs: u64,
     /// Bits a key.
     pub bits_a_key: f64,
-    /// Pages of filters that an absent key asks for.
+    /// Pages of filters that a lookup of an absent key reads.
     pub pages_a_lookup: u64,
-    /// Runs that an absent key is looked for in by mistake.
+    /// False positives: runs in which an absent key would be looked up.
     pub wrong_runs: f64,
-    /// Nanoseconds an entry to merge the maplet of the runs' quotient filters.
+    /// Nanoseconds for each entry to merge the quotient filters of the runs to a maplet.
     pub merge_ns: Option<f64>,
     /// Nanoseconds of a look-up.
     pub ask_ns: Ask,
 }
 
-/// A filter that stands in memory.
+/// A filter in memory.
 trait Filter {
     fn pages(&self) -> u64;
     fn page_of(&self, hash: u64) -> u64;
-    /// How many runs it names, and whether `run` is among them.
+    /// The number of runs that the filter reports, and whether `run` is one of them.
     fn ask(&self, page: &[u8], hash: u64, run: u8) -> (u64, bool);
 }
 
@@ -168,7 +169,8 @@ impl Filter for Maplet {
     }
 }
 
-/// Filters of one kind, of which a look-up asks all: one, or one a run. With copies, one behind the other.
+/// Filters of one kind that a lookup asks: one in all, or one for each run. Each filter has copies, stored
+/// contiguously.
 struct Asked<F> {
     filters: Vec<(F, AlignedBuf)>,
     copies: Vec<AlignedBuf>,
@@ -191,7 +193,8 @@ impl<F: Filter> Asked<F> {
         self.filters.iter().map(|(_, buf)| buf.len() as u64).sum()
     }
 
-    /// Runs named for a key that is in `run`, or in none (255): one filter after the other, until the one that holds it.
+    /// The number of runs reported for a key that is in `run` or absent (255). Asks the filters in turn until that of
+    /// `run`.
     #[inline]
     fn look(&self, copy: u64, hash: u64, run: u8) -> (u64, bool) {
         let (mut named, mut found) = (0, false);
@@ -208,7 +211,7 @@ impl<F: Filter> Asked<F> {
         (named, found)
     }
 
-    /// Nanoseconds of a question and runs named for one. Each hash has its run.
+    /// Nanoseconds and reported runs for each question. A question is a hash with its run.
     fn time(&self, questions: &[(u64, u8)], times: usize, copies: u64) -> (f64, f64) {
         let (mut named, mut copy) = (0, 0);
         let start = Moment::now();
@@ -224,7 +227,7 @@ impl<F: Filter> Asked<F> {
         (start.elapsed_ns() / asked, black_box(named) as f64 / asked)
     }
 
-    /// All four sorts of questions, and the runs that are named for an absent key.
+    /// Times of all four kinds of questions, and the number of runs reported for an absent key.
     fn measure(&self, config: &Config, data: &Data, runs: u64) -> (Ask, f64) {
         let pages = self.filters.iter().map(|(filter, _)| filter.pages()).sum::<u64>().max(1);
         let near = if pages <= NEAR_PAGES { u64::MAX } else { u64::MAX / pages * NEAR_PAGES };
@@ -243,12 +246,12 @@ impl<F: Filter> Asked<F> {
     }
 }
 
-/// A moment in the time of this thread.
+/// A point in the CPU time of this thread.
 struct Moment(f64);
 
 impl Moment {
-    /// Now, in nanoseconds that the thread has run, good to a few milliseconds; those of the wall where the system does not
-    /// tell.
+    /// The CPU time of the thread in nanoseconds, accurate to a few milliseconds; wall time if the system does not
+    /// report it.
     fn now() -> Moment {
         static START: LazyLock<Instant> = LazyLock::new(Instant::now);
         let ran = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -261,10 +264,10 @@ impl Moment {
     }
 }
 
-/// The run of a key that is in none.
+/// The run number of an absent key.
 const ABSENT: u8 = u8::MAX;
 
-/// The hashes of the keys 0, 1, …; key i is in run i mod R.
+/// The hashes of keys 0, 1, …; key i is in run i mod R.
 struct Data {
     hashes: Vec<u64>,
 }
@@ -278,9 +281,9 @@ impl Data {
         Data { hashes: (0..keys).map(hash).collect() }
     }
 
-    /// `count` keys with hashes up to `limit`, spread over all there are, and their runs.
+    /// `count` keys with hashes up to `limit`, spread over all keys, with their runs.
     fn present(&self, limit: u64, count: usize, runs: u64) -> Vec<(u64, u8)> {
-        // A stride that shares no factor with the number of keys would be better for tiny numbers only.
+        // The multiplier may share a factor with the number of keys, which matters for tiny numbers only.
         let spread = (0..self.hashes.len()).map(|i| (i as u64).wrapping_mul(0x9e37_79b1) % self.hashes.len() as u64);
         let all = spread.map(|i| (self.hashes[i as usize], (i % runs) as u8));
         let mut found: Vec<(u64, u8)> = all.filter(|&(hash, _)| hash <= limit).take(count).collect();
@@ -320,13 +323,13 @@ fn maplet(data: &Data, runs: u64) -> (Maplet, AlignedBuf) {
     (Maplet(meta), buf)
 }
 
-/// Each filter alone.
+/// Measures each filter alone.
 ///
 /// # Errors
 /// Without keys.
 pub fn alone(config: &Config, keys: u64) -> Result<Vec<Alone>> {
     if keys == 0 {
-        return Err("a filter without keys has nothing to ask".into());
+        return Err("the number of keys must be at least 1".into());
     }
     let data = Data::new(keys);
     Ok(vec![
@@ -348,13 +351,16 @@ fn one<F: Filter>(config: &Config, data: &Data, name: &str, runs: u64, build: im
     Alone { kind, filter, keys, bytes: asked.bytes(), bits_a_key, rate, build_ns, ask_ns }
 }
 
-/// A node of `runs` runs with `keys` keys in all, by each filter.
+/// Measures a node of `runs` runs with `keys` keys in total, for each kind of filter.
 ///
 /// # Errors
-/// If there are no keys for a run, more runs than a maplet tells apart here, or a merge fails.
+/// If `runs` is not 1 to 128, there are fewer keys than runs, or a merge fails.
 pub fn node(config: &Config, keys: u64, runs: u64) -> Result<Vec<Node>> {
     if !(1..=128).contains(&runs) || keys < runs {
-        return Err(format!("{keys} keys in {runs} runs: between 1 and 128 runs, and a key in each").into());
+        return Err(format!(
+            "{keys} keys in {runs} runs are not possible: there must be 1 to 128 runs with at least one key each"
+        )
+        .into());
     }
     let data = Data::new(keys);
     let row =
@@ -386,7 +392,7 @@ pub fn node(config: &Config, keys: u64, runs: u64) -> Result<Vec<Node>> {
     Ok(rows)
 }
 
-/// The maplet of these filters, numbered in their order.
+/// Merges filters to a maplet; the run number is the index of the filter.
 fn merge(filters: &[(Quotient, AlignedBuf)]) -> Result<(Maplet, AlignedBuf)> {
     let inputs = (0..).zip(filters).map(|(run, (filter, buf))| Input {
         meta: filter.0,
@@ -408,7 +414,7 @@ mod tests {
     const SMALL: Config = Config { questions: 20_000, far_bytes: 1 << 20 };
 
     #[test]
-    fn each_filter_keeps_its_rate() {
+    fn each_filter_has_at_most_its_false_positive_rate() {
         let rows = alone(&SMALL, 30_000).expect("keys");
         let rates: Vec<f64> = rows.iter().map(|row| row.rate).collect();
         assert!(rates[0] < 0.015 && rates[1] < 0.005 && rates[2] < 0.005, "{rates:?}");
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_maplet_asks_one_page_and_names_few_runs() {
+    fn a_maplet_reads_one_page_and_reports_few_wrong_runs() {
         for runs in RUNS {
             let rows = node(&SMALL, 40_000, runs).expect("keys");
             assert_eq!(rows.iter().map(|row| row.pages_a_lookup).collect::<Vec<_>>(), [runs, runs, 1]);

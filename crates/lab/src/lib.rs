@@ -1,4 +1,4 @@
-//! The lab: PandoDB measured against every rival, against its sources, and against theory.
+//! The lab: compares PandoDB with other stores, with its sources, and with theory.
 //!
 //! ```text
 //!   workload ──ops──▶ bench ──▶ engine::Engine (pando, or a rival's adapter)
@@ -6,17 +6,18 @@
 //!                       └── line::Line, one JSON line a workload
 //! ```
 //!
-//! * [`workload`]: what is done: YCSB, loads, merges, deletes, queues; a deterministic stream of operations a thread.
-//! * [`mod@bench`]: does it, watches, and measures: rates over time, latencies, amplifications, memory.
-//! * [`engine`]: what can be measured; [`pando`]: PandoDB as such. Rivals live in a crate of their own, which builds C++.
-//! * [`mod@line`]: what was measured, as a line of JSON. [`report`] puts lines beside each other, as a page, pictures and tables;
+//! * [`workload`]: YCSB, loads, merges, deletes, queues, each as a deterministic stream of operations for each thread.
+//! * [`mod@bench`]: runs workloads and measures rates over time, latencies, amplifications and memory.
+//! * [`engine`]: the trait of a store under measurement; [`pando`]: its implementation by PandoDB. Adapters of other
+//!   stores are in a crate of their own, which builds C++.
+//! * [`mod@line`]: the results of a workload as a line of JSON. [`report`] compares lines in a page, images and tables;
 //!   [`plot`] draws.
-//! * [`figures`]: the figures of the sources, measured again: each claim beside what we measure.
-//! * [`theory`]: costs against the bounds of the sources while N doubles.
-//! * [`filters`]: the filters of runs and bundles, each by itself and for a node of several runs.
-//! * [`pool`]: the buffer pool beside other designs, and what a second reader brings.
+//! * [`figures`]: figures of the sources, measured again; each claim is compared with a measurement.
+//! * [`theory`]: costs compared with the bounds of the sources while N doubles.
+//! * [`filters`]: the filters of runs and bundles, each alone and for a node of several runs.
+//! * [`pool`]: the buffer pool compared with other designs, and the gain from a second reader thread.
 //!
-//! It works without any rival. `pando bench` is its face.
+//! It works without other stores. Its command line is `pando bench` and `pando lab`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

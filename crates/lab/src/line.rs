@@ -1,7 +1,7 @@
-//! [`Line`]: everything that was measured of one workload, as one line of JSON.
+//! [`Line`]: all results of one workload, as one line of JSON.
 //!
-//! Lines of many runs are put beside each other by [`crate::report`]; unknown fields are ignored and missing ones
-//! default, so that older files stay readable.
+//! [`crate::report`] compares lines of several runs. Unknown fields are ignored and missing ones have defaults, so that
+//! older files stay readable.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use crate::engine::{Figures, Mode};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LatencyFigures {
-    /// How many were measured.
+    /// The number of operations.
     pub count: u64,
     /// The mean.
     pub mean_us: f64,
-    /// Half took at most this.
+    /// 50 % took at most this.
     pub p50_us: f64,
     /// 90 % took at most this.
     pub p90_us: f64,
@@ -31,7 +31,7 @@ pub struct LatencyFigures {
     pub max_us: f64,
 }
 
-/// What happened over time, one number a bucket.
+/// Values over time, one number for each bucket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Series {
@@ -39,19 +39,19 @@ pub struct Series {
     pub bucket_ms: u64,
     /// Operations that ended in each bucket.
     pub ops: Vec<u64>,
-    /// The slowest operation that ended in each, in microseconds.
+    /// The slowest operation that ended in each bucket, in microseconds.
     pub max_us: Vec<f64>,
-    /// Background work owed at the end of each, in bytes; empty where the engine does not say.
+    /// Bytes of pending background work at the end of each bucket; empty if the engine does not report it.
     pub debt_bytes: Vec<u64>,
-    /// Memory of the process at the end of each, in bytes.
+    /// Bytes of memory of the process at the end of each bucket.
     pub rss_bytes: Vec<u64>,
 }
 
-/// What was asked for.
+/// The settings of a workload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Asked {
-    /// Records loaded before, or by, the workload.
+    /// Records loaded before or by the workload.
     pub records: u64,
     /// Bytes of a key.
     pub key_len: usize,
@@ -61,39 +61,39 @@ pub struct Asked {
     pub zeros: f64,
     /// `uniform`, `zipf` or `latest`.
     pub dist: String,
-    /// Where all random choices come from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Bytes of memory that the engine may hold.
+    /// The memory budget of the engine, in bytes.
     pub memory_budget: u64,
     /// `cold` (reopened, page cache dropped), `warm` (after a warm-up), or `as-is`.
     pub cache: String,
-    /// Operations a second that were offered by all threads together; 0 for as many as it takes.
+    /// Operations a second that all threads together issue (open loop); 0 for as many as the engine can do.
     pub rate: f64,
     /// The share of sequential insertions in `load-mixed`, in percent.
     pub seq_share: f64,
-    /// No background threads.
+    /// Without background threads.
     pub deterministic: bool,
-    /// Bytes that the engine and what the system caches for it were limited to together (a memory cgroup); 0 for none.
+    /// Bytes of the memory cgroup that limits the engine and its page cache; 0 for none.
     pub memory_limit: u64,
 }
 
-/// Where it was measured.
+/// The machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
-    /// The processor, as the system names it.
+    /// The name of the processor.
     pub cpu: String,
-    /// Processors that the process may use.
+    /// The number of processors that the process may use.
     pub cores: usize,
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// The system and its kernel.
+    /// The operating system and its version.
     pub system: String,
     /// The file system of the store.
     pub file_system: String,
 }
 
-/// One workload on one engine, measured.
+/// The results of one workload on one engine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Line {
@@ -103,79 +103,81 @@ pub struct Line {
     pub engine: String,
     /// The index of a PandoDB keyspace; empty for a rival.
     pub index: String,
-    /// Product or paper.
+    /// The mode of the index.
     pub mode: Mode,
     /// Client threads.
     pub threads: usize,
-    /// Why there is no figure; the rest is then empty.
+    /// The reason why the workload was not run; the results are then empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// What it acknowledges does not survive a kill: it stands beside the others, and no ratio is taken to it.
+    /// Acknowledged writes of the engine do not survive a kill, so no ratio to it is computed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub apart: bool,
     /// Operations done.
     pub ops: u64,
-    /// From the first operation to the last acknowledgement.
+    /// Seconds from the first operation to the last acknowledgement.
     pub seconds: f64,
     /// Operations a second until the last acknowledgement.
     pub ops_per_s: f64,
-    /// From the first operation until the engine owed nothing; 0 where the workload does not write.
+    /// Seconds from the first operation until all background work was done; 0 if the workload does not write.
     pub settled_seconds: f64,
-    /// All operations. Of an open loop: from when each was due.
+    /// Latency of all operations; in an open loop counted from the time when each was due.
     pub latency: LatencyFigures,
-    /// By kind: `write`, `read`, `scan`.
+    /// Latency by kind: `write`, `read`, `scan`.
     pub latency_by: BTreeMap<String, LatencyFigures>,
-    /// The longest oversleep of an idle thread at the same time, in microseconds: what the machine itself adds.
+    /// The longest oversleep of an idle thread during the workload, in microseconds: the delay that the machine itself
+    /// adds.
     pub control_max_us: f64,
-    /// Bytes written to the device for each byte of keys and values that the workload wrote, debt included; 0 if it wrote
-    /// none.
+    /// Bytes written to the device, background work included, for each byte of keys and values that the workload wrote;
+    /// 0 if it wrote none.
     pub write_amplification: f64,
-    /// Bytes read from the device for each operation, by the engine's count, or else by the system's.
+    /// Bytes read from the device for each operation, as counted by the engine, else by the operating system.
     pub read_bytes_per_op: f64,
     /// Bytes of all the store's files for each byte of live keys and values.
     pub space_amplification: f64,
-    /// The most memory that the process held during the workload.
+    /// Peak memory of the process during the workload, in bytes.
     pub peak_rss_bytes: u64,
-    /// The lab's own part of `peak_rss_bytes`: the resident size before the store was opened, plus the latency recorders of all
-    /// client threads. 0 in files of earlier versions.
+    /// The lab's own part of `peak_rss_bytes`: the resident size before the store was opened, plus the latency
+    /// recorders of all client threads. 0 in files of earlier versions.
     #[serde(default)]
     pub lab_bytes: u64,
     /// Processor seconds (user and system, background included) for a million operations.
     pub cpu_s_per_million: f64,
-    /// What the system counted for the process: `read_bytes`, `write_bytes`, `syscr`, `syscw`.
+    /// The operating system's counters for the process: `read_bytes`, `write_bytes`, `syscr`, `syscw`.
     pub process_io: BTreeMap<String, u64>,
-    /// What the engine counted inside.
+    /// The engine's internal figures.
     pub inside: Figures,
-    /// Answers that were wrong, of those that were checked. Anything but 0 makes the other figures worthless.
+    /// The number of wrong answers among the checked ones. If it is not 0, the other results are not valid.
     pub wrong_answers: u64,
-    /// Answers that were checked.
+    /// The number of checked answers.
     pub checked_answers: u64,
-    /// Entries that scans returned, or keys that lookups found.
+    /// The number of entries that scans returned or keys that lookups found.
     pub found: u64,
     /// Identifies the operations: a hash of the first 10,000 of each thread.
     pub stream: String,
-    /// Over time.
+    /// Values over time.
     pub series: Series,
-    /// What was asked for.
+    /// The settings of the workload.
     pub asked: Asked,
-    /// How the engine was set.
+    /// The settings of the engine.
     pub configuration: BTreeMap<String, String>,
     /// The commit that was measured.
     pub commit: String,
-    /// When, in seconds since 1970.
+    /// The time of the measurement, in seconds since 1970.
     pub at: u64,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
 }
 
 impl Line {
-    /// The rate that rivals are compared by: until nothing is owed, where that is later than the last acknowledgement.
+    /// The rate for comparisons: operations divided by the time until all background work was done, or until the last
+    /// acknowledgement if that is later.
     pub fn fair_ops_per_s(&self) -> f64 {
         let seconds = self.seconds.max(self.settled_seconds);
         if seconds > 0.0 { self.ops as f64 / seconds } else { 0.0 }
     }
 
-    /// `pando-stbe`, `rocksdb`: who was measured, for tables.
+    /// The name of the measured engine in tables: `pando-stbe`, `rocksdb`.
     pub fn who(&self) -> String {
         match (self.index.as_str(), self.mode) {
             ("", _) => self.engine.clone(),

@@ -1,4 +1,4 @@
-//! PandoDB as an [`Engine`]: one keyspace of one index, on a device that counts.
+//! PandoDB as an [`Engine`]: one keyspace of one index, on a counting device.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use pandodb::{
 
 use crate::engine::{Engine, Figures, Mode, Opener, Result, Session, Setup};
 
-/// The keyspace that everything happens in.
+/// The only keyspace.
 const KEYSPACE: &str = "bench";
 
 /// Opens PandoDB with an index.
@@ -26,42 +26,42 @@ pub struct Pando {
 }
 
 impl Pando {
-    /// PandoDB in the plan's directory, with its defaults.
+    /// PandoDB with its defaults, in the directory of the plan.
     pub fn new(index: impl Into<IndexOptions>) -> Pando {
         let index = index.into();
         Pando { index, device: None, durability: Durability::Buffered, io: Io::Auto, tune: Arc::new(|builder| builder) }
     }
 
-    /// On a device other than the directory; the same at each opening. Then a cold cache is not to be had.
+    /// Uses this device instead of the directory, at each opening. Caches cannot be made cold then.
     pub fn on(mut self, device: Arc<dyn Device>) -> Pando {
         self.device = Some(device);
         self
     }
 
-    /// With another durability than the lab's; said in the configuration of every line.
+    /// Uses another durability than the lab's; the configuration in every line shows it.
     pub fn durability(mut self, durability: Durability) -> Pando {
         self.durability = durability;
         self
     }
 
-    /// Reads the data file in another way than the default.
+    /// Sets how the data file is read.
     pub fn io(mut self, io: Io) -> Pando {
         self.io = io;
         self
     }
 
-    /// With options other than the defaults.
+    /// Sets further options of the store.
     pub fn tuned(mut self, tune: impl Fn(StoreBuilder) -> StoreBuilder + Send + Sync + 'static) -> Pando {
         self.tune = Arc::new(tune);
         self
     }
 
-    /// Opens it as itself, for those who want more than an [`Engine`].
+    /// Opens the store as a [`PandoEngine`], for callers that need more than [`Engine`].
     ///
     /// # Errors
-    /// If the store does not open, or the index has no such mode.
+    /// If the store does not open, or the index does not have the mode.
     pub fn open_itself(&self, directory: &Path, setup: &Setup) -> Result<PandoEngine> {
-        // Reads in flight end in any order, and what comes first into the pool leaves it first.
+        // Concurrent reads complete in any order, and the order of loads affects evictions from the pool.
         let io = if setup.deterministic { Io::Sync } else { self.io };
         let inner = match &self.device {
             Some(device) => device.clone(),
@@ -90,8 +90,8 @@ impl Pando {
     }
 }
 
-/// [`AddU64`] for a keyspace in which rows of any length lie beside the counters, as the other engines have them: it accepts
-/// every value. It takes the place of the built-in operator of that name, so that the tool reads the lab's stores.
+/// [`AddU64`] for a keyspace that also has rows of other lengths, like the stores of the other engines: it accepts
+/// every value. It replaces the built-in operator of the same name, so that the command line can read the lab's stores.
 struct AddAmongRows;
 
 impl MergeOperator for AddAmongRows {
@@ -127,7 +127,7 @@ impl Opener for Pando {
     }
 }
 
-/// What a file of a store is for.
+/// The class of a file of a store.
 pub fn class_of(name: &str) -> FileClass {
     match name {
         "data" => FileClass::Data,
@@ -142,7 +142,7 @@ pub struct PandoEngine {
     pub store: Store,
     /// Its only keyspace.
     pub keyspace: Keyspace,
-    /// What counts its I/O.
+    /// The device that counts its I/O.
     pub device: Arc<CountingDevice>,
     configuration: Vec<(String, String)>,
 }
@@ -180,7 +180,7 @@ impl Engine for PandoEngine {
     }
 }
 
-/// A store's figures by name.
+/// The figures of a store by name.
 fn figures(stats: &StoreStats, counts: &Counts) -> Figures {
     let mut figures = Figures::default();
     let mut counter = |name: &str, n: u64| figures.counters.insert(name.to_owned(), n);

@@ -1,34 +1,34 @@
-//! Keys and values: made from a number, recognised again when they are read.
+//! Keys and values: generated from a number, and checked when they are read.
 //!
 //! ```text
 //!   key of 20 bytes or more   tag (4) │ 16 hexadecimal digits of `place` │ filled with more digits of its hash
 //!   shorter key               `place`, big-endian, filled with its low bytes again
-//!   value                     identity (8) │ nonce (8) │ bytes of a fixed noise, from a place that the nonce chooses │ zeros, if asked for
+//!   value                     hash of the key (8) │ nonce (8) │ noise, from an offset given by the nonce │ zeros
 //! ```
 //!
-//! The `place` of a hashed record is a bijection of its number, so that numbers in order are keys in random order and no
-//! two share a key; that of an ordered one is the number itself, spread over the whole range. Values do not compress
-//! (noise), but for the zeros that are asked for; a value tells whose it is, so a wrong answer is noticed.
+//! The `place` of a hashed record is a bijection of its number, so consecutive numbers give distinct keys in random
+//! order. The `place` of an ordered record is the number itself, spread over the whole range. Values are noise and do
+//! not compress, except for requested zeros. A value contains the hash of its key, so that a wrong answer is detected.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Where a record's key lies.
+/// The kind of a record, which determines its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// Rows, spread at random: YCSB's.
+    /// Rows in random order, as in YCSB.
     Rows,
-    /// The same rows, in key order of their number: `stride` apart, so that a load of all fills the range evenly.
+    /// Rows in key order of their numbers, `stride` apart, so that a load of all of them fills the range evenly.
     Sorted {
         /// The distance between neighbours.
         stride: u64,
     },
-    /// Counters, spread at random.
+    /// Counters in random order.
     Counters,
-    /// Never inserted.
+    /// Keys that are never inserted.
     Absent,
     /// Events in the order of time.
     Events,
-    /// The entries of a queue: its number (at most 255), and theirs.
+    /// Entries of a queue; the value is the number of the queue.
     Queue(u8),
 }
 
@@ -42,7 +42,7 @@ impl Space {
         }
     }
 
-    /// Short keys have no room for a tag: the upper half of the numbers of a space lies apart instead.
+    /// The number from which the key is made. Short keys have no tag; the top bits of the number keep the spaces apart.
     fn place(self, number: u64) -> u64 {
         match self {
             Space::Rows => mix(number),
@@ -63,33 +63,33 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// The least bytes of a key.
+/// The minimum bytes of a key.
 pub const MIN_KEY: usize = 8;
-/// The least bytes of a value that tells whose it is; shorter ones are allowed and not checked.
+/// The minimum bytes of a value that can be checked; shorter values are allowed and not checked.
 pub const MIN_CHECKED_VALUE: usize = 16;
 const TAGGED_KEY: usize = 20;
 const NOISE: usize = 1 << 18;
 
-/// How long keys and values are, and the noise that values are made of.
+/// The lengths of keys and values, and the noise for values.
 #[derive(Debug)]
 pub struct Shape {
     /// Bytes of a key, at least [`MIN_KEY`].
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// Of these, zeros at its end.
+    /// Bytes of zeros at the end of a value, included in `value_len`.
     zeros: usize,
     noise: Vec<u8>,
 }
 
 impl Shape {
-    /// A shape; the noise is always the same.
+    /// Creates a shape; the noise is always the same.
     pub fn new(key_len: usize, value_len: usize) -> Shape {
         let words = (NOISE + value_len).div_ceil(8) as u64;
         Shape { key_len, value_len, zeros: 0, noise: (0..words).flat_map(|i| mix(i).to_le_bytes()).collect() }
     }
 
-    /// The same with values that end in zeros: so many in a hundred bytes, but for what tells whose a value is.
+    /// Makes the last `percent` of each value zeros; the hash and the nonce stay.
     #[must_use]
     pub fn with_zeros(self, percent: f64) -> Shape {
         let zeros = (self.value_len as f64 * percent / 100.0) as usize;
@@ -101,7 +101,7 @@ impl Shape {
         (self.key_len + self.value_len) as u64
     }
 
-    /// Puts the key of a record into `key`.
+    /// Writes the key of a record into `key`.
     pub fn key(&self, space: Space, number: u64, key: &mut Vec<u8>) {
         key.clear();
         let place = space.place(number);
@@ -121,12 +121,13 @@ impl Shape {
         key.truncate(self.key_len);
     }
 
-    /// How many bytes of a row's key its first hexadecimal `digits` make; short keys are binary, two digits a byte.
+    /// The length of the prefix of a row's key with its first `digits` hexadecimal digits. Short keys are binary: two
+    /// digits a byte.
     pub fn prefix_len(&self, digits: usize) -> usize {
         if self.key_len >= TAGGED_KEY { 4 + digits } else { digits.div_ceil(2) }.min(self.key_len)
     }
 
-    /// Puts a value of a key into `value`; `nonce` makes it differ from other values of the same key.
+    /// Writes a value of a key into `value`; another `nonce` gives another value of the same key.
     pub fn value(&self, key: &[u8], nonce: u64, value: &mut Vec<u8>) {
         value.clear();
         value.extend_from_slice(&xxh3_64(key).to_le_bytes());
@@ -138,7 +139,7 @@ impl Shape {
         value.truncate(self.value_len);
     }
 
-    /// Whether this is a value of that key, whole and unmixed with another.
+    /// Whether this is a complete, unmodified value of that key.
     pub fn is_value_of(&self, key: &[u8], value: &[u8]) -> bool {
         if value.len() != self.value_len {
             return false;
@@ -197,14 +198,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_tells_whose_it_is() {
+    fn a_value_is_accepted_for_its_own_key_only() {
         let shape = Shape::new(24, 100);
         let (mine, other) = (key(&shape, Space::Rows, 1), key(&shape, Space::Rows, 2));
         let mut value = Vec::new();
         shape.value(&mine, 77, &mut value);
         assert!(value.len() == 100 && shape.is_value_of(&mine, &value) && !shape.is_value_of(&other, &value));
         value[50] ^= 1;
-        assert!(!shape.is_value_of(&mine, &value), "a flipped bit is noticed");
+        assert!(!shape.is_value_of(&mine, &value), "a flipped bit is detected");
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! The report's structure: what must be on the page, and what must not break it.
+//! Checks the structure of the report: required contents, and inputs that must not break it.
 //!
-//! The page and the images of the sample are left in `target/tmp/report`, to be looked at.
+//! The page and the images of the sample are left in `target/tmp/report` for inspection.
 
 use std::path::{Path, PathBuf};
 
 use pandodb_lab::line::{Line, Series};
+use pandodb_lab::plot::ImageFormat;
 use pandodb_lab::report;
 
 mod sample;
@@ -23,7 +24,7 @@ fn small(workload: &str, engine: &str, rate: f64) -> Line {
     }
 }
 
-/// Every tag that is opened is closed, in order; nothing is fetched and nothing runs.
+/// Checks that tags are closed in order, and that the page fetches nothing and has no scripts.
 fn check_page(html: &str) {
     const VOID: [&str; 1] = ["meta"];
     let mut open: Vec<&str> = Vec::new();
@@ -56,9 +57,9 @@ fn around<'a>(text: &'a str, word: &str) -> &'a str {
     &text[from..to]
 }
 
-/// The table of costs was wider than the page with one engine: its eleven columns fit only if no word is longer than 14 characters.
+/// The eleven columns of the table of costs fit on the page only if no word has more than 14 characters.
 #[test]
-fn no_word_in_the_table_of_costs_is_long() {
+fn words_in_the_table_of_costs_have_at_most_14_characters() {
     let html = report::html(&[small("a", "pando", 9e3), small("a", "pando", 8e3)]);
     let costs = html.split("aria-label=\"Costs\"").nth(1).expect("a table of costs");
     let costs = costs.split_once("</table>").expect("it ends").0;
@@ -109,34 +110,40 @@ fn the_sample_has_everything() {
     std::fs::create_dir_all(&folder).expect("a folder");
     std::fs::write(folder.join("report.html"), &html).expect("written");
     let few: Vec<Line> = lines.into_iter().filter(|line| line.threads == 4 || line.refused.is_some()).collect();
-    let paths = report::pngs(&few, &folder.join("plots")).expect("images");
-    assert!(paths.len() >= 6 * 4, "{}", paths.len());
-    for path in &paths {
-        let bytes = std::fs::read(path).expect("an image");
-        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() > 5_000, "{}", path.display());
+    for &format in ImageFormat::ALL {
+        let paths = report::write_images(&few, &folder.join("plots"), format).expect("images");
+        assert!(paths.len() >= 6 * 4, "{}", paths.len());
+        let (start, least): (&[u8], usize) =
+            if format == ImageFormat::Svg { (b"<svg", 1_000) } else { (b"\x89PNG", 5_000) };
+        for path in &paths {
+            let bytes = std::fs::read(path).expect("an image");
+            assert!(bytes.starts_with(start) && bytes.len() > least, "{}", path.display());
+        }
+        for name in ["load-random-4-threads-throughput", "mixed-50-50-4-threads-latency-write"] {
+            let name = format!("{name}.{}", format.extension());
+            assert!(paths.iter().any(|path| path.ends_with(&name)), "{name} is not in {paths:?}");
+        }
     }
-    assert!(paths.iter().any(|path| path.ends_with("load-random-4-threads-throughput.png")), "{paths:?}");
-    assert!(paths.iter().any(|path| path.ends_with("mixed-50-50-4-threads-latency-write.png")), "{paths:?}");
 }
 
 #[test]
-fn nothing_and_little_are_fine() {
+fn a_report_of_no_or_few_lines_is_valid() {
     check_page(&report::html(&[]));
     assert!(report::html(&[]).contains("There are no figures."));
     assert!(report::table(&[]).starts_with("| operations/s"));
     check_page(&report::html(&[Line::default()]));
     let one = [small("read", "redb", 5000.0)];
     check_page(&report::html(&one));
-    assert!(!report::table(&one).contains("by the best other"), "nobody to compare with");
+    assert!(!report::table(&one).contains("by the best other"), "no other engine to compare with");
     let refused = Line { refused: Some("no merge".into()), ..small("merge", "redb", 0.0) };
     let html = report::html(std::slice::from_ref(&refused));
     check_page(&html);
-    assert!(html.contains("no merge") && !html.contains("<section"), "a refusal is no case");
+    assert!(html.contains("no merge") && !html.contains("<section"), "a refusal does not make a case");
     assert!(report::table(&[refused]).contains("redb refused merge: no merge"));
 }
 
 #[test]
-fn refusals_stand_where_a_rate_would() {
+fn refusals_are_shown_in_place_of_a_rate() {
     let refused = Line { refused: Some("no merge".into()), threads: 0, ..small("merge", "redb", 0.0) };
     let text = report::table(&[small("merge", "pando", 10_000.0), refused]);
     let row = text.lines().find(|row| row.contains("10 k")).expect("a row");
@@ -161,8 +168,10 @@ fn names_are_escaped() {
     check_page(&html);
     assert!(html.contains("&lt;script&gt;alert(&#39;&amp;&quot;&#39;)"));
     let folder = tempfile::tempdir().expect("a folder");
-    let paths = report::pngs(&lines, folder.path()).expect("images in spite of the names");
-    assert!(paths.iter().all(|path| path.parent() == Some(folder.path())), "{paths:?}");
+    for &format in ImageFormat::ALL {
+        let paths = report::write_images(&lines, folder.path(), format).expect("images in spite of the names");
+        assert!(paths.iter().all(|path| path.parent() == Some(folder.path())), "{paths:?}");
+    }
 }
 
 #[test]
@@ -177,11 +186,14 @@ fn rounds_give_a_median_and_a_spread() {
     let mut apart = rounds.to_vec();
     apart[1].asked.memory_budget = 1 << 30;
     let html = report::html(&apart);
-    assert!(html.contains("read, 1 thread, budget 1 GiB") && html.contains("budget 0 B"), "told apart by what differs");
+    assert!(
+        html.contains("read, 1 thread, budget 1 GiB") && html.contains("budget 0 B"),
+        "labels have the settings that differ"
+    );
 }
 
 #[test]
-fn a_page_of_one_engine_speaks_of_no_other() {
+fn a_page_of_one_engine_has_no_comparisons() {
     let mut lines = vec![small("queue", "pando", 4000.0), small("a", "pando", 9000.0), small("a", "pando", 8000.0)];
     for line in &mut lines {
         line.asked.dist = "uniform".into();
@@ -193,7 +205,7 @@ fn a_page_of_one_engine_speaks_of_no_other() {
         assert!(!html.contains(word), "`{word}`: {}", around(&html, word));
     }
     assert!(html.contains("3 measurements") && html.contains("Of several rounds"), "{}", around(&html, "measure"));
-    // One round each: nothing is said of rounds.
+    // With one round each, rounds are not mentioned.
     assert!(!report::html(&lines[..2]).contains("Of several rounds"));
     let refused = Line { refused: Some("no merge".into()), ..small("merge", "redb", 0.0) };
     let both = report::html(&[&lines[..], &[small("a", "redb", 10.0), refused]].concat());
@@ -202,7 +214,7 @@ fn a_page_of_one_engine_speaks_of_no_other() {
 }
 
 #[test]
-fn what_means_nothing_for_a_workload_is_not_on_its_section() {
+fn settings_without_effect_on_a_workload_are_not_shown() {
     let line = |workload: &str| {
         let mut line = small(workload, "pando", 4000.0);
         line.asked.dist = "uniform".into();
@@ -213,14 +225,14 @@ fn what_means_nothing_for_a_workload_is_not_on_its_section() {
         let from = html.find(&format!("<section id=\"{id}")).expect("a section");
         html[from..].split("</section>").next().unwrap().to_owned()
     };
-    // Of one workload alone everything stands in the overview.
+    // With one workload, all settings are in the overview.
     let overview = |workload: &str| report::html(&[line(workload)]);
     for workload in ["queue", "load", "expiry", "delete"] {
         assert!(!overview(workload).contains("distribution"), "{workload} picks no rows");
     }
     assert!(overview("a").contains("distribution uniform") && !overview("a").contains("sequential"));
     assert!(overview("load-mixed").contains("sequential 50 %"));
-    assert!(overview("another's").contains("distribution uniform"), "of an unknown workload all is shown");
+    assert!(overview("another's").contains("distribution uniform"), "all settings of an unknown workload are shown");
     let html = report::html(&[line("queue"), line("a")]);
     assert!(
         section(&html, "a-").contains("distribution uniform") && !section(&html, "queue-").contains("distribution")
@@ -237,20 +249,20 @@ fn heads_name_their_units_and_explain_the_idle_thread() {
 }
 
 #[test]
-fn wrong_answers_are_loud_and_never_compared() {
+fn wrong_answers_are_reported_and_not_compared() {
     let wrong = Line { wrong_answers: 3, checked_answers: 1000, ..small("read", "redb", 9000.0) };
     let lines = [wrong, small("read", "sled", 2500.0), small("read", "pando", 1000.0)];
     let html = report::html(&lines);
     check_page(&html);
     assert!(html.contains("class=\"alarm\"") && html.contains("redb: 3 of 1000 checked answers were wrong"));
-    assert!(html.contains("redb (wrong answers)"), "the legend says so too");
-    assert!(html.contains("2.5 k (2.50×)"), "compared with the right ones only");
+    assert!(html.contains("redb (wrong answers)"), "the legend mentions wrong answers");
+    assert!(html.contains("2.5 k (2.50×)"), "compared with right answers only");
     let text = report::table(&lines);
     assert!(text.contains("WRONG ANSWERS: redb in read, 1 thread: 3 of 1000"), "{text}");
 }
 
 #[test]
-fn odd_figures_are_safe() {
+fn odd_values_do_not_break_the_report() {
     let mut odd = small("read", "redb", 0.0);
     odd.latency.p99_us = f64::NAN;
     odd.latency.max_us = f64::INFINITY;
@@ -266,11 +278,14 @@ fn odd_figures_are_safe() {
     let lines = [odd, no_buckets, small("read", "sled", 0.0)];
     check_page(&report::html(&lines));
     assert!(report::table(&lines).contains("read, 1 thread"));
-    report::pngs(&lines, tempfile::tempdir().expect("a folder").path()).expect("images");
+    let folder = tempfile::tempdir().expect("a folder");
+    for &format in ImageFormat::ALL {
+        report::write_images(&lines, folder.path(), format).expect("images");
+    }
 }
 
 #[test]
-fn a_stall_in_ten_thousand_buckets_is_seen() {
+fn a_stall_in_ten_thousand_buckets_is_shown() {
     let mut line = small("write", "redb", 10_000.0);
     line.seconds = 1000.0;
     line.series.ops = vec![1000; 10_000];
@@ -279,7 +294,7 @@ fn a_stall_in_ten_thousand_buckets_is_seen() {
     line.series.max_us[5_020] = 2_000_000.0;
     let html = report::html(&[line]);
     assert!(html.contains("own median: redb 2 s (longest 2 s)"), "the stall is counted");
-    assert!(html.contains("2 s</text>") || html.contains("1 s</text>"), "the axis reaches the slowest operation");
+    assert!(html.contains("2 s</text>") || html.contains("1 s</text>"), "the axis includes the slowest operation");
     assert!(html.contains("class=\"pl-x pl-s0\""), "the stall is marked");
 }
 
@@ -291,13 +306,13 @@ fn many_engines_share_several_plots_with_one_scale() {
     let html = report::html(&lines);
     check_page(&html);
     let plots: Vec<&str> = html.split("<figure>").filter(|plot| plot.contains("Throughput over time")).collect();
-    assert_eq!(plots.len(), 3, "PandoDB's own, and the rivals in two");
-    assert!(plots.iter().all(|plot| plot.contains("pando-i2</text>")), "the best of ours beside all");
+    assert_eq!(plots.len(), 3, "one plot of PandoDB's indexes, two of rivals");
+    assert!(plots.iter().all(|plot| plot.contains("pando-i2</text>")), "the best of PandoDB's indexes is in all plots");
     assert!(plots.iter().all(|plot| plot.contains("80 k</text>")), "one scale");
 }
 
 #[test]
-fn settling_and_a_window_cut_short_are_no_stalls() {
+fn settling_and_an_incomplete_window_are_not_stalls() {
     let mut line = small("write", "redb", 10_000.0);
     line.seconds = 9.53;
     line.series.ops.truncate(95);
@@ -307,7 +322,7 @@ fn settling_and_a_window_cut_short_are_no_stalls() {
 }
 
 #[test]
-fn different_operations_and_configurations_are_told() {
+fn different_operations_and_configurations_are_reported() {
     let mut lines = [small("read", "redb", 1.0), small("read", "redb", 1.0), small("read", "sled", 1.0)];
     lines[0].configuration.insert("cache".into(), "1 MiB".into());
     lines[2].configuration.insert("cache".into(), "2 MiB".into());
@@ -315,12 +330,12 @@ fn different_operations_and_configurations_are_told() {
     lines[2].stream = "b".into();
     let html = report::html(&lines);
     assert!(html.contains("rounds of redb differ in their configuration"));
-    assert!(html.contains("not everyone was given the same operations"));
+    assert!(html.contains("the engines were not given the same operations"));
     assert!(html.contains("<th scope=\"row\" class=\"differs\">cache</th>"));
 }
 
 #[test]
-fn files_are_read_and_bad_lines_named() {
+fn files_are_read_and_errors_name_bad_lines() {
     let folder = tempfile::tempdir().expect("a folder");
     let good = folder.path().join("good.jsonl");
     let row = serde_json::to_string(&small("read", "redb", 5.0)).expect("JSON");
@@ -338,11 +353,11 @@ fn files_are_read_and_bad_lines_named() {
 }
 
 #[test]
-fn an_engine_that_loses_what_it_acknowledged_is_nobodys_measure() {
+fn an_engine_that_loses_acknowledged_writes_is_left_out_of_ratios() {
     let forgetful = Line { apart: true, ..small("load", "forgetful", 9000.0) };
     let lines = [small("load", "one", 1000.0), small("load", "two", 500.0), forgetful];
     let table = report::table(&lines);
     let ratios = table.lines().find(|line| line.contains("by the best other")).unwrap();
     assert!(ratios.contains("2.00×") && ratios.contains("0.50×") && ratios.contains("9.00×"), "{table}");
-    assert!(table.contains("forgetful stands beside"), "{table}");
+    assert!(table.contains("forgetful is left out of all ratios"), "{table}");
 }

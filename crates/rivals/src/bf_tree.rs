@@ -1,8 +1,9 @@
 //! Bf-Tree: mini-pages of hot records in a circular buffer over 4 KiB leaf pages in a file.
 //!
-//! It is measured without a log. It has one, but nothing that reads it again: `BfTree::recovery` is "incomplete, internal
-//! use only" by its own words, and stops at the first split. So an acknowledged write dies with the process, and every
-//! figure of this engine says so. A close takes a snapshot, an open starts from the last one.
+//! It is measured without a log. It can write one, but cannot replay it: `BfTree::recovery` is documented as
+//! "incomplete, internal use only", and stops at the first split. So acknowledged writes are lost when the process
+//! dies, and every result of this engine is marked accordingly. `close` writes a snapshot; `open` starts from the
+//! newest one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ const LONGEST_KEY: usize = 64;
 const LONGEST_RECORD: usize = 1900;
 const SNAPSHOT: &str = "closed-";
 
-/// It loses everything since it was opened when the process is killed, and takes short records only.
+/// A kill of the process loses all writes since the store was opened. Only short records are accepted.
 pub const PROMISE: Promise = Promise {
     survives_close: true,
     survives_kill: false,
@@ -31,13 +32,14 @@ pub const PROMISE: Promise = Promise {
 /// Opens Bf-Tree.
 pub struct Bf;
 
-/// The circular buffer must be a power of two; inner nodes and the mapping table lie outside it.
+/// Bytes of the circular buffer: a power of two, at most 7/8 of the budget. Inner nodes and the mapping table are not
+/// in it.
 fn buffer(budget: usize) -> usize {
     let most = budget - budget / 8;
     1 << most.ilog2()
 }
 
-/// The newest snapshot, and its number.
+/// The number and the path of the newest snapshot.
 fn newest(directory: &Path) -> Result<Option<(u64, PathBuf)>> {
     let mut best = None;
     for entry in fs::read_dir(directory)? {
@@ -94,9 +96,10 @@ fn config(pages: &Path, buffer: usize) -> Config {
 struct Store {
     tree: BfTree,
     buffer: usize,
-    /// Where this life's pages are: a new file, or the snapshot that it started from, which changes from then on.
+    /// The file of pages while the store is open: a new file, or the snapshot that was opened, which is then modified
+    /// in place.
     source: PathBuf,
-    /// Where the close will leave them.
+    /// The snapshot that `close` writes.
     snapshot: PathBuf,
     stripes: Stripes,
 }
@@ -117,7 +120,7 @@ impl Engine for Store {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
-        (need == Need::RangeDelete).then_some("Bf-Tree deletes no ranges")
+        (need == Need::RangeDelete).then_some("Bf-Tree has no range deletes")
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -138,7 +141,7 @@ impl Engine for Store {
         let Self { tree, snapshot, source, .. } = *self;
         tree.cpr_snapshot(&snapshot);
         drop(tree);
-        // The pages of this life are in the snapshot; the file that they came from is dead weight.
+        // The snapshot holds all pages now; the old file is not needed.
         Ok(fs::remove_file(source)?)
     }
 }
@@ -149,7 +152,7 @@ struct Handle<'a> {
 }
 
 impl Handle<'_> {
-    /// How many bytes of the buffer are the key's value.
+    /// Reads the value of a key into the buffer and returns its length; `None` if the key is absent.
     fn read(&mut self, key: &[u8]) -> Result<Option<usize>> {
         match self.store.tree.read(key, &mut self.buffer) {
             LeafReadResult::Found(len) => Ok(Some(len as usize)),
@@ -167,7 +170,7 @@ impl Handle<'_> {
 }
 
 fn refused(key: &[u8]) -> pandodb_lab::engine::Failure {
-    format!("Bf-Tree takes keys of 1 to {LONGEST_KEY} bytes, not of {}", key.len()).into()
+    format!("Bf-Tree accepts keys of 1 to {LONGEST_KEY} bytes; this one has {}", key.len()).into()
 }
 
 impl Session for Handle<'_> {
@@ -184,7 +187,7 @@ impl Session for Handle<'_> {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<()> {
-        // It would say nothing to a key that it does not take.
+        // Bf-Tree ignores an invalid key here without an error.
         if key.is_empty() || key.len() > LONGEST_KEY {
             return Err(refused(key));
         }
@@ -201,17 +204,17 @@ impl Session for Handle<'_> {
     }
 
     fn delete_range(&mut self, _from: &[u8], _to: &[u8]) -> Result<()> {
-        Err("Bf-Tree deletes no ranges".into())
+        Err("Bf-Tree has no range deletes".into())
     }
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         if limit == 0 {
             return Ok(0);
         }
-        // It knows no empty key, not even to start from; a single zero is the first that there may be.
+        // Bf-Tree does not accept an empty start key; a single zero byte is the smallest valid key.
         let from = if from.is_empty() { &[0] } else { from };
         let iterator = self.store.tree.scan_with_count(from, limit, ScanReturnField::KeyAndValue);
-        let mut iterator = iterator.map_err(|e| format!("Bf-Tree does not scan: {e:?}"))?;
+        let mut iterator = iterator.map_err(|e| format!("Bf-Tree cannot scan: {e:?}"))?;
         let mut count = 0;
         while count < limit
             && let Some((key_len, value_len)) = iterator.next(&mut self.buffer)

@@ -1,4 +1,4 @@
-//! The standard library's `BTreeMap` under a `RwLock`: memory only, the ceiling that no store on a device can pass.
+//! The standard library's `BTreeMap` under a `RwLock`: memory only, an upper bound for stores on a device.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,11 +9,11 @@ use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
 
 use crate::{Promise, add, admit, settings};
 
-/// It keeps nothing, and has no budget: it holds what it is given.
+/// Nothing is persisted, and the memory budget is ignored.
 pub const PROMISE: Promise =
     Promise { survives_close: false, survives_kill: false, background_threads: false, ..Promise::FULL };
 
-/// Makes empty maps.
+/// Creates empty maps.
 pub struct Map;
 
 #[derive(Default)]

@@ -1,14 +1,14 @@
-//! A process and its memory in a cgroup of their own: what an engine caches in itself and what the system caches for it
-//! then come out of one limit, so that LMDB's page cache and RocksDB's block cache weigh the same.
+//! Runs a child process in a memory cgroup of its own. One limit then covers the engine's own caches and the page
+//! cache, so that LMDB (page cache) and RocksDB (block cache) get the same memory.
 //!
 //! ```text
 //!   parent: Group::create(delegated, budget + allowance) ─▶ command.env(JOIN, …) ─▶ spawn ─▶ wait ─▶ drop: removed
 //!   child:  join_if_asked(), first thing in main: writes its own id into the group, before it holds any memory
 //! ```
 //!
-//! The group is made under a directory that the caller names and owns: being *able* to write elsewhere in the hierarchy,
-//! as root is, does not make it ours, and a process that leaves its group escapes what others set there. Both versions
-//! of the interface are known by their files.
+//! The group is created under a directory that the caller names and owns. Root could write elsewhere in the hierarchy,
+//! but a process that leaves its group would escape limits that the administrator has set. The files in a directory
+//! show which of the two versions of the interface it has.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,9 +19,9 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-/// Tells a child which group to join: the path of the group's list of processes.
+/// The environment variable that names the group a child must join: the path of the group's list of processes.
 pub const JOIN: &str = "PANDO_RIVALS_JOIN";
-/// Names the directory under which groups may be made, where the command line does not.
+/// The environment variable for the directory under which groups may be created, if the command line names none.
 pub const DELEGATED: &str = "PANDO_RIVALS_CGROUP";
 
 /// The two interfaces of the kernel.
@@ -41,14 +41,14 @@ pub struct Group {
     swap_is_off: bool,
 }
 
-/// Which interface a directory has; in words why it has none.
+/// The interface version of a directory, or the reason why it is not usable.
 fn version_of(parent: &Path) -> Result<Version, String> {
     let at = parent.display();
     if parent.join("memory.limit_in_bytes").exists() {
         return Ok(Version::One);
     }
     let Ok(controllers) = fs::read_to_string(parent.join("cgroup.controllers")) else {
-        return Err(format!("{at} is no memory cgroup"));
+        return Err(format!("{at} is not a memory cgroup"));
     };
     if controllers.split_whitespace().all(|c| c != "memory") {
         return Err(format!("{at} has no memory controller"));
@@ -57,21 +57,24 @@ fn version_of(parent: &Path) -> Result<Version, String> {
 }
 
 impl Group {
-    /// Makes the group `pando-rivals-PID` under `parent`, limited to `bytes` of memory and no swap.
+    /// Creates the group `pando-rivals-PID` under `parent`, with a limit of `bytes` of memory and no swap.
     ///
     /// # Errors
-    /// Why it may not, in words to be printed: no directory named, no memory controller there, no permission.
+    /// The reason, for printing: no directory was named, it has no memory controller, or permission is denied.
     pub fn create(parent: Option<&Path>, bytes: u64) -> Result<Self, String> {
-        let parent = parent.ok_or_else(|| format!("no cgroup was delegated: name one with --cgroup or {DELEGATED}"))?;
+        let parent = parent.ok_or_else(|| {
+            format!("no cgroup was delegated; name one with --cgroup or the environment variable {DELEGATED}")
+        })?;
         let version = version_of(parent)?;
         if version == Version::Two {
-            // Children have the controller only if their parent hands it on; refused where processes are in the parent.
+            // Child groups have the controller only if the parent enables it for them; this fails while the parent has
+            // processes.
             set(parent, "cgroup.subtree_control", "+memory")?;
         }
         let directory = parent.join(format!("pando-rivals-{}", std::process::id()));
         fs::create_dir(&directory).map_err(|e| format!("{}: {e}", directory.display()))?;
         let mut group = Self { directory, version, swap_is_off: false };
-        // Dropping removes it if a limit is refused.
+        // Dropping `group` removes the directory if setting a limit fails.
         match version {
             Version::One => set(&group.directory, "memory.limit_in_bytes", &bytes.to_string())?,
             Version::Two => set(&group.directory, "memory.max", &bytes.to_string())?,
@@ -92,22 +95,22 @@ impl Group {
         }
     }
 
-    /// Makes a command's process join, if it calls [`join_if_asked`].
+    /// Sets the environment of a command so that its process joins the group when it calls [`join_if_asked`].
     pub fn adopt(&self, command: &mut Command) {
         command.env(JOIN, self.directory.join("cgroup.procs"));
     }
 
-    /// Which interface.
+    /// The version of the interface.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Nothing of the group is swapped out.
+    /// Whether swapping is disabled for the group.
     pub fn swap_is_off(&self) -> bool {
         self.swap_is_off
     }
 
-    /// The most memory that the group held, page cache included, where the kernel says.
+    /// The peak memory of the group in bytes, page cache included; `None` if the kernel does not report it.
     pub fn peak_bytes(&self) -> Option<u64> {
         let file = match self.version {
             Version::One => "memory.max_usage_in_bytes",
@@ -116,7 +119,7 @@ impl Group {
         fs::read_to_string(self.directory.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// How many processes of the group were killed at the limit, where the kernel says.
+    /// The number of processes of the group that the kernel killed at the limit; `None` if it does not report it.
     pub fn killed(&self) -> Option<u64> {
         let file = match self.version {
             Version::One => "memory.oom_control",
@@ -129,7 +132,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The kernel takes a moment to see that the last process is gone.
+        // The group stays busy for a moment after its last process has ended.
         for _ in 0..100 {
             match fs::remove_dir(&self.directory) {
                 Err(e) if e.kind() == io::ErrorKind::ResourceBusy => thread::sleep(Duration::from_millis(10)),
@@ -137,7 +140,7 @@ impl Drop for Group {
                 Err(_) => break,
             }
         }
-        eprintln!("the cgroup {} could not be removed", self.directory.display());
+        eprintln!("cannot remove the cgroup {}; remove the directory by hand", self.directory.display());
     }
 }
 
@@ -146,7 +149,7 @@ fn set(directory: &Path, file: &str, value: &str) -> Result<(), String> {
     fs::write(&path, value).map_err(|e| format!("{} = {value}: {e}", path.display()))
 }
 
-/// The directory that may be used: the one given, else the one that the environment names.
+/// The directory for groups: the given one, else the one in the environment.
 pub fn delegated(given: Option<PathBuf>) -> Option<PathBuf> {
     given.or_else(|| env::var_os(DELEGATED).map(PathBuf::from))
 }
@@ -154,7 +157,7 @@ pub fn delegated(given: Option<PathBuf>) -> Option<PathBuf> {
 /// In a child: joins the group that its parent made for it, if any.
 ///
 /// # Errors
-/// If it was asked and may not; then it must not measure.
+/// If joining fails; the process must not measure then, since no limit would apply.
 pub fn join_if_asked() -> io::Result<bool> {
     match env::var_os(JOIN) {
         Some(list) => join(&list).map(|()| true),
@@ -173,7 +176,7 @@ mod tests {
 
     const ALLOCATE: &str = "PANDO_RIVALS_TEST_ALLOCATE";
 
-    /// A directory with a controller's files as plain ones: shows what is written where, on any machine.
+    /// A directory with plain files in place of a controller's, to check what is written to them on any machine.
     fn pretend(files: &[(&str, &str)]) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
@@ -183,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn both_interfaces_are_told_apart() {
+    fn both_interface_versions_are_detected() {
         for (files, version, limit) in [
             (&[("memory.limit_in_bytes", "")][..], Version::One, "memory.limit_in_bytes"),
             (&[("cgroup.controllers", "cpu memory"), ("cgroup.subtree_control", "")], Version::Two, "memory.max"),
@@ -198,7 +201,7 @@ mod tests {
             group.adopt(&mut command);
             assert!(command.get_envs().any(|(name, value)| name == JOIN && value.is_some()));
             fs::remove_dir_all(&group.directory).unwrap();
-            fs::create_dir(&group.directory).unwrap(); // a real group has no files to remove
+            fs::create_dir(&group.directory).unwrap(); // in a real cgroup, rmdir ignores the controller files
             let at = group.directory.clone();
             drop(group);
             assert!(!at.exists());
@@ -206,10 +209,10 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_why() {
+    fn errors_state_the_reason() {
         assert!(Group::create(None, 1).unwrap_err().contains("--cgroup"));
         let nothing = pretend(&[]);
-        assert!(Group::create(Some(nothing.path()), 1).unwrap_err().contains("no memory cgroup"));
+        assert!(Group::create(Some(nothing.path()), 1).unwrap_err().contains("not a memory cgroup"));
         let other = pretend(&[("cgroup.controllers", "cpu io")]);
         assert!(Group::create(Some(other.path()), 1).unwrap_err().contains("no memory controller"));
     }
@@ -221,7 +224,8 @@ mod tests {
         assert_eq!(fs::read_to_string(list.path()).unwrap(), std::process::id().to_string());
     }
 
-    /// Not a test by itself: joins and holds memory.
+    /// The child process of `a_child_is_limited`: joins the group and allocates memory. Without the variable it does
+    /// nothing.
     #[test]
     fn the_child_in_a_group() {
         let Some(bytes) = env::var(ALLOCATE).ok().and_then(|n| n.parse().ok()) else { return };
@@ -230,7 +234,7 @@ mod tests {
         assert_eq!(std::hint::black_box(&memory)[bytes / 2], 1);
     }
 
-    /// With the real controller; it needs a directory that was delegated to us.
+    /// Uses the real controller; skipped unless a directory was delegated.
     #[test]
     fn a_child_is_limited() {
         const LIMIT: u64 = 64 << 20;

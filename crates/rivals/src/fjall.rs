@@ -1,4 +1,5 @@
-//! fjall: each write is in the page cache through its journal when it is acknowledged, which is its default.
+//! fjall. By default a write is acknowledged once its journal record is in the page cache; this is what the lab
+//! measures.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,10 +20,10 @@ const BITS_PER_KEY: f32 = 10.0;
 /// Opens fjall.
 pub struct Fjall;
 
-/// How the budget is shared out, in bytes.
+/// The parts of the memory budget, in bytes.
 #[derive(Clone, Copy)]
 struct Shares {
-    /// One memtable; while sealed ones wait to be written there may be three.
+    /// One memtable. There may be three: one active, and two sealed ones that are not yet written.
     memtable: usize,
     cache: usize,
     journals: usize,
@@ -98,7 +99,7 @@ impl Engine for Store {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
-        (need == Need::RangeDelete).then_some("fjall deletes no ranges")
+        (need == Need::RangeDelete).then_some("fjall has no range deletes")
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -107,7 +108,7 @@ impl Engine for Store {
 
     fn settle(&self) -> Result<()> {
         self.tree.rotate_memtable_and_wait()?;
-        // Its queue of compactions cannot be seen: quiet, and none completed, for a tenth of a second.
+        // fjall does not expose its compaction queue: wait until none is active and none has completed for 100 ms.
         let mut quiet = 0;
         let mut completed = self.db.compactions_completed();
         while quiet < 10 {
@@ -168,7 +169,7 @@ impl Session for Handle<'_> {
     }
 
     fn delete_range(&mut self, _from: &[u8], _to: &[u8]) -> Result<()> {
-        Err("fjall deletes no ranges".into())
+        Err("fjall has no range deletes".into())
     }
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {

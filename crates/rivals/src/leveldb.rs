@@ -1,7 +1,7 @@
 //! LevelDB, through its C interface.
 //!
-//! Its memory is two memtables, the block cache, and the index and filter of every open table, which lie outside the
-//! cache and can only be bounded by the number of open tables. Its log reaches the page cache at each write.
+//! Memory is used by two memtables, the block cache, and the index and filter of every open table. The last two are not
+//! in the cache; only the number of open tables bounds them. Each write puts its log record into the page cache.
 
 use std::path::Path;
 use std::thread;
@@ -16,9 +16,10 @@ use crate::{Promise, add, admit, settings, size};
 const MAX_FILE: usize = 16 << 20;
 const BLOCK: usize = 4 << 10;
 const BITS_PER_KEY: usize = 10;
-/// The index (one entry a block) and the filter of a full table of 100-byte entries.
+/// Bytes of the index (one entry for each block) and the filter of a full table of 100-byte entries.
 const TABLE_OVERHEAD: usize = 400 << 10;
-/// Level 0 is compacted from so many files on, level `n` from `10^n` MB on; both are built in.
+/// Level 0 is compacted once it has this number of files, level `n` once it has `10^n` MB; both are constants of
+/// LevelDB.
 const L0_TRIGGER: u64 = 4;
 const MEGABYTE: u64 = 1 << 20;
 
@@ -29,7 +30,7 @@ fn shares(budget: usize) -> Settings {
     let write_buffer = (budget / 8).clamp(2 << 20, 64 << 20);
     let tables = budget / 4;
     let cache = budget - 2 * write_buffer - tables - (2 << 20);
-    let max_open_files = (tables / TABLE_OVERHEAD).max(10) + 10; // ten are kept for other files
+    let max_open_files = (tables / TABLE_OVERHEAD).max(10) + 10; // LevelDB reserves ten for other files
     Settings { write_buffer, cache, max_open_files, max_file: MAX_FILE, block: BLOCK, bits_per_key: BITS_PER_KEY }
 }
 
@@ -52,7 +53,7 @@ struct Store {
     stripes: Stripes,
 }
 
-/// A level as `leveldb.stats` has it.
+/// A level in `leveldb.stats`.
 #[derive(Debug, PartialEq)]
 struct Depth {
     level: u32,
@@ -62,7 +63,7 @@ struct Depth {
     written_megabytes: f64,
 }
 
-/// Reads the table of `leveldb.stats`: level, files, size, seconds, read, written; sizes in MB.
+/// Parses the table of `leveldb.stats`: level, files, size, seconds, read, written; sizes in MB.
 fn depths(stats: &str) -> Vec<Depth> {
     let parse = |line: &str| {
         let mut words = line.split_whitespace();
@@ -79,7 +80,7 @@ fn depths(stats: &str) -> Vec<Depth> {
     stats.lines().filter_map(parse).collect()
 }
 
-/// What is due, in bytes; and whether a level is so near its limit that rounding hides on which side of it.
+/// Bytes that are due for compaction; and whether a level is so near its limit that rounding hides if it is above it.
 fn due(depths: &[Depth]) -> (u64, bool) {
     let (mut bytes, mut near) = (0, false);
     for depth in depths {
@@ -96,7 +97,7 @@ fn due(depths: &[Depth]) -> (u64, bool) {
 
 impl Store {
     fn stats(&self) -> Result<String> {
-        Ok(self.db.property(c"leveldb.stats").ok_or("LevelDB gives no statistics")?)
+        Ok(self.db.property(c"leveldb.stats").ok_or("LevelDB has no property leveldb.stats")?)
     }
 }
 
@@ -118,7 +119,7 @@ impl Engine for Store {
     }
 
     fn lacks(&self, need: Need) -> Option<&'static str> {
-        (need == Need::RangeDelete).then_some("LevelDB deletes no ranges")
+        (need == Need::RangeDelete).then_some("LevelDB has no range deletes")
     }
 
     fn session(&self) -> Result<Box<dyn Session + '_>> {
@@ -127,8 +128,9 @@ impl Engine for Store {
 
     fn settle(&self) -> Result<()> {
         self.db.flush();
-        // LevelDB does not say whether a compaction runs, but what makes one due goes away only when it has ended. The
-        // sizes are whole megabytes: at a limit itself, two seconds without a change have to do.
+        // LevelDB does not report running compactions, but a level stays above its limit until its compaction has
+        // ended. Sizes are whole megabytes: for a level exactly at its limit, wait until nothing has changed for two
+        // seconds.
         let (mut before, mut since) = (self.stats()?, Instant::now());
         loop {
             let (bytes, near) = due(&depths(&before));
@@ -195,7 +197,7 @@ impl Session for Handle<'_> {
     }
 
     fn delete_range(&mut self, _from: &[u8], _to: &[u8]) -> Result<()> {
-        Err("LevelDB deletes no ranges".into())
+        Err("LevelDB has no range deletes".into())
     }
 
     fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {

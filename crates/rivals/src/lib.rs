@@ -1,16 +1,17 @@
-//! Other stores behind the lab's trait: the same workloads, the same promise, the same memory.
+//! Adapters that put other stores behind the lab's trait: same workloads, same durability, same memory.
 //!
 //! ```text
 //!   rivals() ──▶ Rival { opener, promise } ──▶ pandodb_lab::engine::{Engine, Session}     PandoDB first, then
-//!                  └── one a cargo feature: rocksdb (two engines), lmdb (two), leveldb, wiredtiger, redb, fjall,
+//!                  └── one for each cargo feature: rocksdb (two engines), lmdb (two), leveldb, wiredtiger, redb, fjall,
 //!                      bf-tree, btreemap
 //! ```
 //!
-//! Every adapter is set up as someone who knows the store would, for one commit an operation that survives the death
-//! of the process, within [`pandodb_lab::engine::Setup::memory_budget`]; `docs/RIVALS.md` says how, and why. What a
-//! store cannot promise stands in its [`Promise`], and the conformance tests hold it to that, in both directions.
+//! Every adapter is configured as an expert of the store would do it: one commit for each operation, which survives the
+//! death of the process, within [`pandodb_lab::engine::Setup::memory_budget`]. `docs/RIVALS.md` gives settings and
+//! reasons. The [`Promise`] of a store states what it guarantees; conformance tests check that it keeps exactly that,
+//! no less and no more.
 //!
-//! `unsafe` is in `ffi` and where LMDB's file is mapped, nowhere else.
+//! `unsafe` code is in `ffi` and where LMDB's file is mapped, nowhere else.
 #![warn(missing_docs)]
 
 use pandodb::IndexKind;
@@ -41,25 +42,25 @@ mod stripes;
 #[cfg(feature = "wiredtiger")]
 pub mod wiredtiger;
 
-/// What a store keeps, and takes.
+/// The durability of a store, and the sizes that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// What was acknowledged is there after a close and an open.
+    /// Acknowledged writes survive a close and an open.
     pub survives_close: bool,
-    /// What was acknowledged is there after the process was killed.
+    /// Acknowledged writes survive a kill of the process.
     pub survives_kill: bool,
-    /// A value may have no bytes.
+    /// Values may be empty.
     pub empty_values: bool,
-    /// Bytes of the longest key, where there is a limit that a workload may meet.
+    /// Bytes of the longest key.
     pub longest_key: usize,
-    /// Bytes of the longest value, likewise.
+    /// Bytes of the longest value.
     pub longest_value: usize,
-    /// It works in threads of its own.
+    /// The store has background threads.
     pub background_threads: bool,
 }
 
 impl Promise {
-    /// What the lab expects of an engine.
+    /// The requirements of the lab.
     pub const FULL: Self = Self {
         survives_close: true,
         survives_kill: true,
@@ -70,11 +71,11 @@ impl Promise {
     };
 }
 
-/// A store, and what it promises.
+/// A store and its promise.
 pub struct Rival {
     /// Opens it.
     pub opener: Box<dyn Opener>,
-    /// What it keeps, and takes.
+    /// Its durability and limits.
     pub promise: Promise,
 }
 
@@ -110,25 +111,26 @@ pub fn rival(name: &str) -> Option<Rival> {
     rivals().into_iter().find(|r| r.opener.name() == name)
 }
 
-/// The least budget that leaves every store the buffers it cannot do without.
+/// The least memory budget, in bytes, with which every store can allocate its minimum of buffers.
 pub const LEAST_BUDGET: usize = 16 << 20;
 
-/// Refuses what a rival cannot be: a paper's form of itself, or quiet where it has threads of its own.
+/// Refuses a setup that a rival does not support: paper mode, deterministic operation of a store with background
+/// threads, or a budget below [`LEAST_BUDGET`].
 #[allow(dead_code, reason = "without any feature there is no adapter")]
 fn admit(name: &str, setup: &Setup, promise: Promise) -> Result<()> {
     if setup.mode == Mode::Paper {
-        return Err(format!("{name} has one form; the mode `paper` is PandoDB's").into());
+        return Err(format!("{name} has no paper mode; only PandoDB has one").into());
     }
     if setup.deterministic && promise.background_threads {
-        return Err(format!("{name} works in threads of its own, so its operations on the device vary").into());
+        return Err(format!("{name} has background threads, so it cannot run deterministically").into());
     }
     if setup.memory_budget < LEAST_BUDGET {
-        return Err(format!("{name} needs a memory budget of {} at least", size(LEAST_BUDGET)).into());
+        return Err(format!("{name} needs a memory budget of at least {}", size(LEAST_BUDGET)).into());
     }
     Ok(())
 }
 
-/// Bytes in words: `64 MiB`.
+/// A size as text: `64 MiB`.
 pub fn size(bytes: usize) -> String {
     for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
@@ -138,24 +140,25 @@ pub fn size(bytes: usize) -> String {
     format!("{bytes} B")
 }
 
-/// Settings as the lab prints them.
+/// Settings in the form that the lab prints.
 #[allow(dead_code, reason = "without any feature there is no adapter")]
 fn settings<const N: usize>(pairs: [(&str, String); N]) -> Vec<(String, String)> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The sum of a counter and a delta, wrapping.
-#[allow(dead_code, reason = "not every adapter adds by itself")]
+#[allow(dead_code, reason = "some adapters use a merge operator instead")]
 fn add(counter: Option<&[u8]>, delta: u64) -> Result<[u8; 8]> {
     let Some(bytes) = counter else { return Ok(delta.to_le_bytes()) };
-    let bytes: [u8; 8] = bytes.try_into().map_err(|_| format!("a value of {} bytes is no counter", bytes.len()))?;
+    let bytes: [u8; 8] =
+        bytes.try_into().map_err(|_| format!("the value is not a counter: it has {} bytes, not 8", bytes.len()))?;
     Ok(u64::from_le_bytes(bytes).wrapping_add(delta).to_le_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn sizes_are_words() {
+    fn sizes_are_printed_with_units() {
         assert_eq!(super::size(64 << 20), "64 MiB");
         assert_eq!(super::size(3 << 29), "1536 MiB");
         assert_eq!(super::size(1000), "1000 B");

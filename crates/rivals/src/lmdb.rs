@@ -1,9 +1,9 @@
 //! LMDB through `heed`, with and without a writable map.
 //!
-//! `NO_SYNC`, because the lab's promise is the death of the process, not of the machine: each commit puts its pages and
-//! then its meta page into the page cache, by `pwrite` or through the shared map, and what is in the page cache outlives
-//! the process. LMDB has no cache of its own: its cache is the page cache, so the budget binds only through a memory
-//! cgroup.
+//! `NO_SYNC`, because the lab requires that writes survive the death of the process, not of the machine. Each commit
+//! puts its pages and then its meta page into the page cache, by `pwrite` or through the shared map; the page cache
+//! outlives the process. LMDB has no cache of its own, only the page cache, so the budget takes effect only through a
+//! memory cgroup.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -14,16 +14,16 @@ use pandodb_lab::engine::{Engine, Figures, Opener, Result, Session, Setup};
 
 use crate::{Promise, add, admit, settings, size};
 
-/// Keys of at most 511 bytes, as it is built; no threads of its own.
+/// Keys of at most 511 bytes, LMDB's compile-time default; no background threads.
 pub const PROMISE: Promise = Promise { longest_key: 511, background_threads: false, ..Promise::FULL };
 
-/// Address space of the map, and so the largest store.
+/// Bytes of address space for the map, which is the maximum size of the store.
 const MAP: usize = 256 << 30;
 const READERS: u32 = 512;
 
 /// Opens LMDB.
 pub struct Lmdb {
-    /// Dirty pages are written in the map itself, not copied and written with `pwrite`.
+    /// Modifies pages in the map itself, instead of copying them and writing them with `pwrite`.
     pub write_map: bool,
 }
 
@@ -39,10 +39,10 @@ impl Opener for Lmdb {
         flags.set(EnvFlags::WRITE_MAP, self.write_map);
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP).max_readers(READERS);
-        // SAFETY: none of these flags lets another thread or process corrupt memory; what they give up, durability at
-        // the death of the machine and (WRITE_MAP) protection from stray pointers, the documents say.
+        // SAFETY: none of these flags lets another thread or process corrupt memory. They give up durability when the
+        // machine dies, and WRITE_MAP gives up protection from stray pointers, as LMDB documents.
         unsafe { options.flags(flags) };
-        // SAFETY: the directory is the lab's own: no other process maps it, and nobody truncates the file.
+        // SAFETY: the directory belongs to the lab: no other process maps or truncates the file.
         let env = unsafe { options.open(directory)? };
         let store = Store { env, write_map: self.write_map };
         store.database()?;
@@ -58,7 +58,7 @@ struct Store {
 type Table<'a> = Database<'a, Bytes, Bytes>;
 
 impl Store {
-    /// The unnamed database, which every environment has.
+    /// The unnamed database, which exists in every environment.
     fn database(&self) -> Result<Table<'_>> {
         let read = self.env.read_txn()?;
         let opened = self.env.open_databases_and_commit(read, |opener, read| -> heed::Result<_> {
@@ -97,7 +97,7 @@ impl Engine for Store {
 
     fn figures(&self) -> Result<Figures> {
         let mut figures = Figures::default();
-        // First the table, whose opening is a read of its own: a thread has one read transaction at a time.
+        // The table is opened first, because opening it takes a read transaction, and a thread may have only one.
         let table = self.database()?;
         let read = self.env.read_txn()?;
         let (info, stat) = (self.env.info(), table.stat(&read)?);
@@ -167,7 +167,7 @@ impl Session for Handle<'_> {
             count += 1;
             Ok(())
         };
-        // LMDB knows no empty key, not even to start from.
+        // LMDB does not accept an empty start key.
         if from.is_empty() {
             self.table.iter(&read)?.take(limit).try_for_each(&mut visit)?;
         } else {

@@ -1,8 +1,8 @@
-//! `pando-rivals`: what is compiled in, and the same workloads on all of it.
+//! `pando-rivals`: lists the engines that are compiled in, and runs the same workloads on several of them.
 //!
-//! `run` starts itself again for each engine, in a memory cgroup where one was delegated, so that memory, caches and
-//! resident size are one engine's alone. The measuring is the lab's ([`pandodb_lab::bench`]); its lines go to a file, and
-//! the ratios between them to the terminal.
+//! `run` starts a process for each engine, in a memory cgroup if one was delegated, so that memory, caches and resident
+//! size belong to one engine. [`pandodb_lab::bench`] does the measuring. Its lines are appended to a file; the ratios
+//! between them are printed.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -21,7 +21,7 @@ use pandodb_lab::workload::{self, Dist};
 use pandodb_rivals::cgroup::{self, Group};
 use pandodb_rivals::{LEAST_BUDGET, Promise, Rival, rival, rivals, size};
 
-/// Other stores beside PandoDB.
+/// Measures other stores and PandoDB with the same workloads.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -31,55 +31,55 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Prints the engines that are compiled in, with their versions and everything that is set.
+    /// Prints the engines that are compiled in, with their versions and settings.
     List {
-        /// Memory that each may hold; sizes take KiB, MiB, GiB.
+        /// Memory budget of each engine, such as 256MiB.
         #[arg(long, default_value = "256MiB", value_parser = bytes)]
         memory: usize,
-        /// Names only.
+        /// Print names only.
         #[arg(long)]
         names: bool,
     },
-    /// Measures workloads on engines, each in a process of its own, and prints the ratios.
+    /// Measures workloads on engines, each engine in its own process, and prints the ratios.
     Run(Run),
-    /// One engine with one number of threads, in this process.
+    /// Measures one engine with one number of threads in this process.
     #[command(hide = true)]
     One(Run),
 }
 
 #[derive(Args, Debug)]
 struct Run {
-    /// Engines, by the names of `list`.
+    /// Engines; `list` prints their names.
     #[arg(long, value_delimiter = ',', required = true)]
     engines: Vec<String>,
     /// Workloads, in this order.
     #[arg(long, value_delimiter = ',', required = true)]
     workloads: Vec<String>,
-    /// Client threads; each number is a measurement of its own.
+    /// Client threads; one measurement for each number.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     threads: Vec<NonZero<usize>>,
-    /// Memory that an engine may hold; sizes take KiB, MiB, GiB.
+    /// Memory budget of an engine, such as 256MiB.
     #[arg(long, default_value = "256MiB", value_parser = bytes)]
     memory: usize,
-    /// Memory of the cgroup beyond that: the program, the lab's own tables.
+    /// Memory that the cgroup allows in addition, for the program and the lab's own tables.
     #[arg(long, default_value = "64MiB", value_parser = bytes)]
     allowance: usize,
     /// Rows of a load.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
-    /// A workload ends after so many seconds, if it does not end by itself.
+    /// Seconds after which a workload ends, except loads and `delete`, which are run to their end.
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// Operations a second to offer, all threads together, instead of as many as it takes.
+    /// Operations a second to issue, all threads together (open loop); by default as many as the engine can do.
     #[arg(long)]
     rate: Option<f64>,
-    /// Which rows are asked for, instead of each workload's own distribution: `uniform`, `zipf` or `latest`.
+    /// Distribution of the rows, instead of each workload's own: `uniform`, `zipf` or `latest`.
     #[arg(long, value_parser = dist)]
     dist: Option<Dist>,
-    /// Rounds over all engines, so that a drift of the machine meets all of them.
+    /// Rounds over all engines, so that slow changes of the machine's speed affect all of them.
     #[arg(long, default_value = "1")]
     rounds: NonZero<u32>,
-    /// Operations of a workload that is not whole; as many as rows by default.
+    /// Operations of each workload, except loads and `delete`; by default the number of rows.
     #[arg(long)]
     ops: Option<u64>,
     /// The state of the caches when a workload starts: `cold`, `warm` or `as-is`.
@@ -94,24 +94,24 @@ struct Run {
     /// Bytes of a value.
     #[arg(long, default_value_t = 100)]
     value_len: usize,
-    /// Where all random choices come from.
+    /// Seed of all random choices.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The directory that a temporary one for the stores is made in.
+    /// Directory in which a temporary directory for the stores is created.
     #[arg(long, default_value = ".")]
     store: PathBuf,
-    /// What the parent's memory cgroup limits this process to.
+    /// Memory limit of the cgroup that the parent process created.
     #[arg(long, hide = true)]
     memory_limit: Option<u64>,
-    /// A file that lines are added to.
+    /// File to which lines of JSON are appended.
     #[arg(long)]
     out: PathBuf,
-    /// A memory cgroup under which groups may be made; without one nothing but the engines' own settings limits them.
+    /// Memory cgroup under which groups may be created; without it only the engines' own settings limit their memory.
     #[arg(long)]
     cgroup: Option<PathBuf>,
 }
 
-/// Bytes in words: `256MiB`, `1 GiB`, `4096`.
+/// Parses a size: `256MiB`, `1 GiB`, `4096`.
 fn bytes(text: &str) -> std::result::Result<usize, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -121,25 +121,27 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
         "KiB" => 10,
         "MiB" => 20,
         "GiB" => 30,
-        other => return Err(format!("{other:?} is no unit; KiB, MiB and GiB are")),
+        other => return Err(format!("unknown unit {other:?}; use KiB, MiB or GiB")),
     };
-    let number: usize = number.parse().map_err(|_| format!("{text:?} is no size"))?;
-    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too much"))
+    let number: usize = number.parse().map_err(|_| format!("{text:?} is not a size; write it as 256MiB"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
 }
 
 fn dist(name: &str) -> std::result::Result<Dist, String> {
-    Dist::from_name(name).ok_or_else(|| format!("{name:?} is not uniform, zipf or latest"))
+    Dist::from_name(name).ok_or_else(|| format!("unknown distribution {name:?}; use uniform, zipf or latest"))
 }
 
 fn cache(name: &str) -> std::result::Result<Cache, String> {
     let all = [Cache::AsIs, Cache::Cold, Cache::Warm];
-    all.into_iter().find(|cache| cache.name() == name).ok_or_else(|| format!("{name:?} is not cold, warm or as-is"))
+    all.into_iter()
+        .find(|cache| cache.name() == name)
+        .ok_or_else(|| format!("unknown cache state {name:?}; use cold, warm or as-is"))
 }
 
 fn main() -> ExitCode {
     let verb = Cli::parse().verb;
     let done =
-        cgroup::join_if_asked().map_err(|e| format!("may not join its cgroup: {e}").into()).and_then(|_| match verb {
+        cgroup::join_if_asked().map_err(|e| format!("cannot join the cgroup: {e}").into()).and_then(|_| match verb {
             Verb::List { memory, names } => list(memory, names),
             Verb::Run(run) => start(&run),
             Verb::One(run) => one(&run),
@@ -174,7 +176,7 @@ fn promise_in_words(promise: Promise) -> String {
 fn list(memory: usize, names: bool) -> Result<()> {
     let all = rivals();
     if all.len() == 1 {
-        eprintln!("only PandoDB is compiled in: build with --features all, or with some");
+        eprintln!("only PandoDB is compiled in: build with --features all, or name some engines as features");
     }
     for Rival { opener, promise } in all {
         println!("{}", opener.name());
@@ -193,17 +195,17 @@ fn list(memory: usize, names: bool) -> Result<()> {
     Ok(())
 }
 
-/// Names that are wrong are found before anything is measured.
+/// Checks names and sizes before anything is measured.
 fn check(run: &Run) -> Result<()> {
     for name in &run.engines {
         if rival(name).is_none() {
             let known: Vec<_> = rivals().iter().map(|r| r.opener.name()).collect();
-            return Err(format!("there is no engine {name:?} here; compiled in: {}", known.join(", ")).into());
+            return Err(format!("unknown engine {name:?}; compiled in: {}", known.join(", ")).into());
         }
     }
     workload::parse(&run.workloads.join(","))?;
     if run.memory < LEAST_BUDGET {
-        return Err(format!("--memory must be {} at least", size(LEAST_BUDGET)).into());
+        return Err(format!("--memory must be at least {}", size(LEAST_BUDGET)).into());
     }
     for threads in &run.threads {
         plan(run, threads.get())?.check()?;
@@ -229,7 +231,7 @@ fn start(run: &Run) -> Result<()> {
     let wrong = lines.iter().filter(|line| line.wrong_answers > 0).count();
     match (failed, wrong) {
         (0, 0) => Ok(()),
-        _ => Err(format!("{failed} processes failed, {wrong} workloads had wrong answers").into()),
+        _ => Err(format!("{failed} processes failed, {wrong} workloads returned wrong answers").into()),
     }
 }
 
@@ -237,12 +239,15 @@ fn lines_in(path: &Path) -> Result<Vec<Line>> {
     if path.exists() { report::read(&[path]) } else { Ok(Vec::new()) }
 }
 
-/// Measures all workloads of `run` on one engine, in a child. An engine that fails is said and left out: the others are
-/// still worth their time. Whether it went well.
+/// Measures all workloads of `run` on one engine in a child process. Returns whether the child succeeded. A failure is
+/// printed and does not stop the measurement of the other engines.
 fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Result<bool> {
     let rival = rival(engine).ok_or("checked before")?;
     if run.key_len > rival.promise.longest_key || run.value_len > rival.promise.longest_value {
-        eprintln!("  left out: {}", promise_in_words(rival.promise));
+        eprintln!(
+            "  skipped, since the key or value length is over the limit of the engine: {}",
+            promise_in_words(rival.promise)
+        );
         return Ok(true);
     }
     let limit = (run.memory + run.allowance) as u64;
@@ -272,10 +277,10 @@ fn measure(run: &Run, place: &Path, engine: &str, threads: NonZero<usize>) -> Re
     }
     let status = child.status()?;
     if let Some(killed) = group.as_ref().ok().and_then(Group::killed).filter(|killed| *killed > 0) {
-        eprintln!("  {engine}: {killed} processes were killed at the limit of memory");
+        eprintln!("  {engine}: the kernel killed {killed} processes at the memory limit of the cgroup");
     }
     if !status.success() {
-        eprintln!("  {engine}, {threads} threads: {status}; what it had measured before is kept");
+        eprintln!("  {engine}, {threads} threads: {status}; workloads that had ended before are kept");
     }
     bench::remove_store(place, rival.opener.as_ref())?;
     Ok(status.success())
@@ -291,7 +296,7 @@ fn one(run: &Run) -> Result<()> {
     keep.failed.map_or(Ok(()), |e| Err(e.into()))
 }
 
-/// What is asked for, as the lab takes it.
+/// The lab's plan for these arguments.
 fn plan(run: &Run, threads: usize) -> Result<Plan> {
     Ok(Plan {
         workloads: workload::parse(&run.workloads.join(","))?,
@@ -313,7 +318,7 @@ fn plan(run: &Run, threads: usize) -> Result<Plan> {
     })
 }
 
-/// Writes each line as it comes, and a word about it.
+/// Writes each line to the file and prints a summary of it.
 struct Keep {
     out: File,
     failed: Option<io::Error>,
@@ -346,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
+    fn sizes_are_parsed() {
         assert_eq!(bytes("256MiB"), Ok(256 << 20));
         assert_eq!(bytes("1 GiB"), Ok(1 << 30));
         assert_eq!(bytes("4096"), Ok(4096));
@@ -356,16 +361,16 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_read() {
+    fn the_command_line_is_parsed() {
         let line = "pando-rivals run --engines a,b --workloads load,c,a --threads 1,2 --memory 256MiB --records 10 \
                     --seconds 5 --rounds 3 --out lines.jsonl";
         let Ok(Cli { verb: Verb::Run(run) }) = Cli::try_parse_from(line.split_whitespace()) else { panic!("not read") };
         assert_eq!((run.engines.len(), run.workloads.len(), run.threads.len()), (2, 3, 2));
         assert_eq!((run.memory, run.seconds, run.rounds.get()), (256 << 20, 5.0, 3));
-        assert!(check(&run).unwrap_err().to_string().contains("there is no engine \"a\""));
+        assert!(check(&run).unwrap_err().to_string().contains("unknown engine \"a\""));
         let run = Run { engines: vec!["pando-stbe".into()], ..run };
         assert!(check(&run).is_ok());
         let wrong = Run { workloads: vec!["lod".into()], ..run };
-        assert!(check(&wrong).unwrap_err().to_string().contains("no workload `lod`"));
+        assert!(check(&wrong).unwrap_err().to_string().contains("unknown workload `lod`"));
     }
 }

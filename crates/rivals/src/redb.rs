@@ -1,9 +1,9 @@
-//! redb, over a file that it believes to be synced.
+//! redb, on a file whose `sync_data` does nothing.
 //!
-//! redb knows two durabilities. `None` keeps a commit in memory until a later one is `Immediate`, so a killed process
-//! loses it; `Immediate` writes every changed page and the header, and syncs. The lab's promise lies between them: so each
-//! commit is `Immediate`, and [`PageCache`] answers `sync_data` without asking the device. What `write` gave to the page
-//! cache outlives the process.
+//! redb has two levels of durability. `None` keeps a commit in memory until a later commit is `Immediate`, so a kill
+//! loses it. `Immediate` writes every changed page and the header, and syncs. The lab requires a level between the two.
+//! So each commit is `Immediate`, and `sync_data` of [`PageCache`] returns at once. Written data is in the page cache,
+//! which outlives the process.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,7 +19,7 @@ use redb::{
 
 use crate::{Promise, add, admit, settings, size};
 
-/// No threads of its own.
+/// No background threads.
 pub const PROMISE: Promise = Promise { background_threads: false, ..Promise::FULL };
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("lab");
@@ -28,14 +28,14 @@ const FILE: &str = "store.redb";
 /// Opens redb.
 pub struct Redb;
 
-/// A file whose syncs are left to the system; it counts what passes.
+/// A file without syncs: the operating system writes dirty pages when it chooses. Counts the bytes read and written.
 #[derive(Debug)]
 struct PageCache {
     file: File,
     passed: Arc<Passed>,
 }
 
-/// Bytes.
+/// Bytes read and written.
 #[derive(Debug, Default)]
 struct Passed {
     read: AtomicU64,
@@ -83,7 +83,7 @@ impl Opener for Redb {
         let db =
             Builder::new().set_cache_size(cache).create_with_backend(PageCache { file, passed: passed.clone() })?;
         let store = Store { db, file: synced, passed, cache };
-        store.write(|_| Ok(()))?; // the table exists before anyone reads
+        store.write(|_| Ok(()))?; // creates the table, so that readers find it
         Ok(Box::new(store))
     }
 }
@@ -98,7 +98,7 @@ struct Store {
 type Table<'a> = redb::Table<'a, &'static [u8], &'static [u8]>;
 
 impl Store {
-    /// One commit.
+    /// Runs `act` in a transaction and commits it.
     fn write(&self, act: impl FnOnce(&mut Table<'_>) -> Result<()>) -> Result<()> {
         let mut transaction: WriteTransaction = self.db.begin_write()?;
         transaction.set_durability(Durability::Immediate)?;

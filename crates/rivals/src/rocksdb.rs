@@ -1,8 +1,8 @@
-//! RocksDB, levelled and universal, through crate `rocksdb` against the system's library.
+//! RocksDB with levelled and with universal compaction, through the crate `rocksdb`, linked to the system's library.
 //!
-//! Everything that it holds comes out of the budget: write buffers three eighths of it at most, a slice for open files
-//! and compaction buffers, and the block cache all the rest, indexes and filters included. With direct I/O there is no
-//! page cache to hide behind.
+//! All memory is part of the budget: write buffers at most three eighths of it, a part for open files and compaction
+//! buffers, and the block cache, which includes indexes and filters, the rest. With direct I/O the page cache adds
+//! nothing.
 
 use std::path::Path;
 use std::thread;
@@ -23,24 +23,24 @@ const BITS_PER_KEY: f64 = 10.0;
 const COMPACTION_READAHEAD: usize = 2 << 20;
 const L0_TRIGGER: i32 = 4;
 
-/// Opens RocksDB with one way to compact.
+/// Opens RocksDB with one style of compaction.
 pub struct Rocks {
     universal: bool,
 }
 
 impl Rocks {
-    /// Levels, each ten times the one above.
+    /// Levelled compaction; each level is ten times as large as the one above.
     pub fn level() -> Self {
         Self { universal: false }
     }
 
-    /// Sorted runs of similar sizes, merged together.
+    /// Universal compaction: sorted runs of similar sizes are merged.
     pub fn universal() -> Self {
         Self { universal: true }
     }
 }
 
-/// How the budget is shared out, in bytes.
+/// The parts of the memory budget, in bytes.
 struct Shares {
     write_buffer: usize,
     cache: usize,
@@ -49,10 +49,10 @@ struct Shares {
 impl Shares {
     fn of(budget: usize) -> Self {
         let write_buffer = (budget / 8).clamp(2 << 20, 64 << 20);
-        // Buffers of two jobs and what the library holds for its files; not the block cache's.
+        // Buffers of two compaction jobs and the library's memory for open files; not part of the block cache.
         let overhead = (budget / 16).clamp(4 << 20, 24 << 20);
         let cache = budget - write_buffer * WRITE_BUFFERS as usize - overhead;
-        assert!(cache >= budget / 4, "the block cache is a quarter of the budget at least");
+        assert!(cache >= budget / 4, "the block cache is at least a quarter of the budget");
         Self { write_buffer, cache }
     }
 }
@@ -65,7 +65,8 @@ fn table_options(cache: &Cache) -> BlockBasedOptions {
     table.set_bloom_filter(BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    // With a small cache a whole table's index or filter would evict hundreds of data blocks; parts of 4 KiB do not.
+    // With a small cache the index or filter of a whole table would evict hundreds of data blocks; partitions of 4 KiB
+    // do not.
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
     table.set_metadata_block_size(BLOCK);
@@ -104,7 +105,7 @@ fn options(universal: bool, shares: &Shares, cache: &Cache) -> Options {
     options
 }
 
-/// Adds counters: the base, if there is one, and every operand. Total: what is no counter counts as 0.
+/// Adds the base, if there is one, and all operands. Never fails: a value that is not a counter counts as 0.
 fn add_operands(_key: &[u8], base: Option<&[u8]>, operands: &MergeOperands) -> Option<Vec<u8>> {
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
     let sum = operands.iter().fold(base.map_or(0, number), |sum, o| sum.wrapping_add(number(o)));
@@ -138,7 +139,7 @@ impl Store {
         Ok(self.db.property_int_value(name)?.unwrap_or(0))
     }
 
-    /// Flushes and compactions that run or wait.
+    /// The number of flushes and compactions that are running or pending.
     fn pending(&self) -> Result<u64> {
         let names = [
             "rocksdb.mem-table-flush-pending",
@@ -196,7 +197,7 @@ impl Engine for Store {
 
     fn settle(&self) -> Result<()> {
         self.db.flush()?;
-        // A compaction that ends may make another due: quiet twice in a row.
+        // A compaction may make another one due when it ends, so nothing must be pending twice in a row.
         let mut quiet = 0;
         while quiet < 2 {
             quiet = if self.pending()? == 0 { quiet + 1 } else { 0 };
@@ -270,7 +271,7 @@ impl Session for Handle<'_> {
     }
 
     fn delete_range(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
-        // RocksDB takes a range that ends before it begins for an error; here it is empty.
+        // RocksDB returns an error for a range that ends before it begins; the lab's trait treats it as empty.
         if from < to {
             let mut batch = WriteBatch::default();
             batch.delete_range(from, to);

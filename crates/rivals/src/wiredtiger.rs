@@ -1,8 +1,8 @@
 //! WiredTiger, through a shim in C.
 //!
-//! Its log is written to the page cache at each commit (`transaction_sync=(enabled=true,method=none)`); with the default,
-//! `enabled=false`, commits stay in the process's own buffer and die with it. Updates that lose a conflict under snapshot
-//! isolation are tried again in the shim, as every user has to.
+//! Each commit writes its log record to the page cache (`transaction_sync=(enabled=true,method=none)`). With the
+//! default, `enabled=false`, commits stay in a buffer of the process and are lost with it. The shim retries updates
+//! that fail with a conflict under snapshot isolation, as every user must.
 
 use std::path::Path;
 
@@ -17,21 +17,21 @@ const TABLE: &str = "key_format=u,value_format=u,type=file,leaf_page_max=8KB,int
 /// Opens WiredTiger.
 pub struct Wired;
 
-/// How the budget is shared out, in bytes.
+/// The parts of the memory budget, in bytes.
 #[derive(Clone, Copy)]
 struct Shares {
     cache: usize,
     log_file: usize,
 }
 
-/// The log's ring of buffers: so many, each a tenth of a log file but at most 256 KiB. All of them are used in turn, so
-/// all of them are held: 32 MiB where log files are of the usual size.
+/// The number of buffers in the log's ring. Each has a tenth of a log file, at most 256 KiB. All are used in turn, so
+/// all stay resident: 32 MiB for log files of the default size.
 const LOG_SLOTS: usize = 128;
 const LOG_SLOT_MOST: usize = 256 << 10;
 
 impl Shares {
-    /// The budget without the log's buffers and an eighth for sessions, the connection and the allocator (the library
-    /// keeps another 8 % of the cache back for that by itself).
+    /// The cache gets the budget less the log's buffers and an eighth for sessions, the connection and the allocator.
+    /// (The library itself reserves another 8 % of the cache for these.)
     fn of(budget: usize) -> Self {
         let log = (budget / 8).min(LOG_SLOTS * LOG_SLOT_MOST);
         let log_file = if log == LOG_SLOTS * LOG_SLOT_MOST { 128 << 20 } else { log / LOG_SLOTS * 10 };

@@ -8,6 +8,7 @@ use pandodb_lab::bench::Cache;
 use pandodb_lab::engine::Mode;
 use pandodb_lab::workload::{self, Dist, Workload};
 
+use super::images::ImageArgs;
 use crate::operand::parse_size;
 
 const BENCH_HELP: &str = "\
@@ -15,7 +16,7 @@ Measures PandoDB on this machine, in temporary stores; no store of yours is touc
 own with durability buffered.
 
   pando bench --workloads load,a,c,e --records 2000000 -o run.jsonl
-  pando bench report run.jsonl -o report.html --png pictures/
+  pando bench report run.jsonl -o report.html --svg pictures/
   pando bench --list
 
 A workload that needs rows loads them first. Loads and `delete` run to their end; the others end after --ops \
@@ -121,9 +122,8 @@ pub struct BenchReportArgs {
     /// Write the page to this file. It needs no other file.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Also write the plots as PNG files into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub png: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
 }
 
 /// Parsed workloads. A type of its own, because clap reads a literal `Vec` as "many arguments".

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::images::ImageArgs;
 use crate::operand::parse_size;
 
 const FIGURE_HELP: &str = "\
@@ -12,7 +13,7 @@ the measured value. Claims about other engines need their results (--with), meas
 threads.
 
   pando lab figures
-  pando lab figure 002-3.6 --records 2000000 --memory-budget 32MiB -o lines.jsonl --png pictures/
+  pando lab figure 002-3.6 --records 2000000 --memory-budget 32MiB -o lines.jsonl --svg pictures/
   pando lab figure 002-3.7 --records 2000000 --memory-budget 32MiB --with lines.jsonl --no-run";
 
 /// The index modes that a figure is measured with.
@@ -67,9 +68,8 @@ pub struct LabFigureArgs {
     /// Append a line of JSON for each workload to this file.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write the plots as PNG and SVG files into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub png: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,

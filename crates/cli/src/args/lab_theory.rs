@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use clap::Args;
 use pandodb::IndexKind;
 
+use super::images::ImageArgs;
 use crate::operand::parse_size;
 
 const THEORY_HELP: &str = "\
 Runs in memory and without background threads, so that the results are the same each time. Each check divides a \
 measured cost by its bound; the ratio must stay within a band and must not grow with N. Exit code 3 if a check fails.
 
-  pando lab theory --index stbe --doublings 6 -o theory.jsonl --png pictures/";
+  pando lab theory --index stbe --doublings 6 -o theory.jsonl --svg pictures/";
 
 /// `pando lab theory`
 #[derive(Debug, Args)]
@@ -41,9 +42,8 @@ pub struct TheoryArgs {
     /// Append all measurements and checks to this file, one line of JSON each.
     #[arg(long, short, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Write a plot of each check as PNG files into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub png: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// Print lines of JSON instead of the tables.
     #[arg(long)]
     pub json: bool,
@@ -61,9 +61,8 @@ pub struct OrderArgs {
     /// The store's memory limit.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_size)]
     pub memory_budget: usize,
-    /// Write a plot of each workload as PNG files into this directory.
-    #[arg(long, value_name = "DIR")]
-    pub png: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// Print lines of JSON instead of the table.
     #[arg(long)]
     pub json: bool,

@@ -16,8 +16,8 @@ pub fn run(args: &BenchReportArgs) -> Outcome {
         std::fs::write(path, report::html(&lines))
             .map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))?;
     }
-    if let Some(directory) = &args.png {
-        let written = report::pngs(&lines, directory).map_err(|e| Failure::Io(e.to_string()))?;
+    for (format, directory) in args.images.targets() {
+        let written = report::write_images(&lines, directory, format).map_err(|e| Failure::Io(e.to_string()))?;
         eprintln!("{} plots written to {}", written.len(), directory.display());
     }
     output::line(report::table(&lines).trim_end())

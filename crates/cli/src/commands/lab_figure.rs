@@ -65,8 +65,8 @@ pub fn run(args: &LabFigureArgs) -> Outcome {
         modes.push(results.map_err(|e| super::bench::stopped(&*e))?);
     }
     watch.bar.finish_and_clear();
-    if let Some(directory) = &args.png {
-        let written = modes.iter().map(|results| show::write_plots(results, directory));
+    for (format, directory) in args.images.targets() {
+        let written = modes.iter().map(|results| show::write_images(results, directory, format));
         let written = written.collect::<Result<Vec<_>, _>>().map_err(|e| Failure::Io(e.to_string()))?;
         eprintln!("{} plots written to {}", written.concat().len(), directory.display());
     }

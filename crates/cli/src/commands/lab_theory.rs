@@ -11,7 +11,7 @@ use pandodb_lab::theory::sort::{self, Sorted};
 use pandodb_lab::theory::{Check, Config, Point, claims, measure, picture};
 use serde::Serialize;
 
-use crate::args::{OrderArgs, SortArgs, TheoryArgs};
+use crate::args::{ImageArgs, OrderArgs, SortArgs, TheoryArgs};
 use crate::failure::{Failure, Outcome};
 use crate::output;
 
@@ -48,10 +48,8 @@ pub fn theory(args: &TheoryArgs) -> Outcome {
         output::line(figures(&config, &points))?;
         output::line(table(&checks))?;
     }
-    if let Some(directory) = &args.png {
-        for (name, plot) in picture::plots(&config, &points, &checks) {
-            write_png(directory, &name, &plot)?;
-        }
+    for (name, plot) in picture::plots(&config, &points, &checks) {
+        write_images(&args.images, &name, &plot)?;
     }
     let failed: Vec<&str> =
         checks.iter().filter(|check| !check.passes()).map(|check| check.claim.name.as_str()).collect();
@@ -71,10 +69,11 @@ fn append(path: &Path, lines: &[String]) -> Outcome {
     written.map_err(|e| Failure::io(format!("cannot write {}", path.display()), &e))
 }
 
-fn write_png(directory: &Path, name: &str, plot: &Plot) -> Outcome {
-    let failed = |e| Failure::io(format!("cannot create {}", directory.display()), &e);
-    std::fs::create_dir_all(directory).map_err(failed)?;
-    plot.write_png(&directory.join(format!("{name}.png"))).map_err(|e| Failure::Io(e.to_string()))
+fn write_images(images: &ImageArgs, name: &str, plot: &Plot) -> Outcome {
+    for (format, directory) in images.targets() {
+        plot.write(directory, name, format).map_err(|e| Failure::Io(e.to_string()))?;
+    }
+    Ok(())
 }
 
 /// The measurements, one row for each size.
@@ -179,9 +178,7 @@ pub fn order(args: &OrderArgs) -> Outcome {
         if args.json {
             output::json(&found)?;
         }
-        if let Some(directory) = &args.png {
-            write_png(directory, &format!("order-{workload}"), &found.plot())?;
-        }
+        write_images(&args.images, &format!("order-{workload}"), &found.plot())?;
         rows.push(order_row(&found));
     }
     bar.finish_and_clear();

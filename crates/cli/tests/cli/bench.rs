@@ -45,11 +45,19 @@ fn a_report_is_made_from_result_lines() {
     let table = run_owned(&bench(&place, &["--workloads", "load,c", "-o", lines])).ok();
     assert_eq!(table.lines().count(), 3, "a head and a row for each workload: {table}");
     run_owned(&bench(&place, &["--workloads", "load,c", "-o", lines])).ok();
-    let table = run(&["bench", "report", lines, "-o", page, "--png", pictures], b"").ok();
+    let table = run(&["bench", "report", lines, "-o", page, "--svg", pictures], b"").ok();
     assert!(table.contains("c, 1 thread (2 rounds)"), "{table}");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains("<svg") && page.trim_end().ends_with("</html>"));
-    assert!(std::fs::read_dir(pictures).unwrap().count() >= 4);
+    let svgs = std::fs::read_dir(pictures).unwrap().count();
+    assert!(svgs >= 4);
+    let png = run(&["bench", "report", lines, "--png", pictures], b"");
+    if cfg!(feature = "png") {
+        png.ok();
+        assert_eq!(std::fs::read_dir(pictures).unwrap().count(), 2 * svgs);
+    } else {
+        assert!(png.fails(2).contains("--features png"), "the error names the feature");
+    }
 }
 
 #[test]

@@ -15,10 +15,10 @@ fn figures_are_listed_and_measured_and_results_are_reused() {
         let words = ["lab", "figure", id, "--records", "2000", "--memory-budget", "1MiB", "--store", stores];
         run(&[&words[..], more].concat(), b"")
     };
-    let text = figure("002-3.6", &["-o", lines, "--png", pictures.to_str().unwrap()]).ok();
+    let text = figure("002-3.6", &["-o", lines, "--svg", pictures.to_str().unwrap()]).ok();
     assert!(text.contains("mode    product, paper") && text.contains("needs lines of rocksdb"), "{text}");
-    assert!(pictures.join("002-3.6-throughput.png").exists() && pictures.join("002-3.6-throughput.svg").exists());
-    assert!(pictures.join("002-3.6-throughput-paper.png").exists(), "paper mode has a plot of its own");
+    assert!(pictures.join("002-3.6-throughput.svg").exists());
+    assert!(pictures.join("002-3.6-throughput-paper.svg").exists(), "paper mode has a plot of its own");
     let again = figure("002-3.7", &["--mode", "product", "--with", lines, "--no-run", "--json"]).json();
     assert!(again["claims"][0]["measured"].as_f64().is_some_and(|value| value > 0.5), "{again}");
     // The lines of the other mode are set aside.

@@ -1,4 +1,4 @@
-//! [`Client`]: one thread that does a stream's operations, times them and checks the answers.
+//! [`Client`]: a thread that executes the operations of a stream, times them and checks the answers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -8,26 +8,27 @@ use crate::engine::{Result, Session};
 use crate::record::{Shape, Space};
 use crate::workload::{Op, Stream, World};
 
-/// What the threads of a workload share.
+/// The state that the threads of a workload share.
 #[derive(Debug)]
 pub struct Shared<'a> {
-    /// How records look.
+    /// The shape of keys and values.
     pub shape: &'a Shape,
-    /// What the store holds.
+    /// The expected contents of the store.
     pub world: &'a World,
-    /// When the clock started.
+    /// The start time.
     pub started: Instant,
-    /// Set when the time is up, or a thread has failed.
+    /// Set when the time is up or a thread has failed.
     pub stop: &'a AtomicBool,
     /// Operations done, for the progress bar.
     pub done: &'a AtomicU64,
-    /// The slowest operation since somebody looked, in nanoseconds, if it took long.
+    /// The slowest operation since the last read of this value, in nanoseconds; operations of less than 1 ms are not
+    /// included.
     pub slowest: &'a AtomicU64,
-    /// Operations a second that this thread is offered; 0 for as many as it can.
+    /// Operations a second that this thread issues (open loop); 0 for as many as possible.
     pub rate: f64,
 }
 
-/// What one thread has to say in the end.
+/// The results of one thread.
 #[derive(Debug)]
 pub struct Outcome {
     /// Latencies.
@@ -36,15 +37,15 @@ pub struct Outcome {
     pub ops: u64,
     /// Answers checked.
     pub checked: u64,
-    /// Of these, wrong ones.
+    /// Wrong answers among them.
     pub wrong: u64,
     /// Keys found, entries visited.
     pub found: u64,
     /// Bytes of keys and values written.
     pub user_bytes: u64,
-    /// Rows, events or entries that came to be, less those that were deleted.
+    /// Rows, events or entries that were inserted, less those that were deleted.
     pub born: i64,
-    /// When the last operation ended, since the start.
+    /// The end of the last operation, since the start.
     pub end: Duration,
 }
 
@@ -55,7 +56,7 @@ impl Outcome {
     }
 }
 
-/// A thread's buffers and findings.
+/// The buffers and results of a thread.
 pub struct Client<'a> {
     shared: &'a Shared<'a>,
     session: Box<dyn Session + 'a>,
@@ -63,22 +64,22 @@ pub struct Client<'a> {
     end: Vec<u8>,
     value: Vec<u8>,
     keys: Vec<Vec<u8>>,
-    /// Its place among the threads, as a share of an operation.
+    /// The offset of this thread's due times, as a share of the time between two operations.
     turn: f64,
     out: Outcome,
 }
 
 impl<'a> Client<'a> {
-    /// A thread's client, with an empty recorder; `turn`: its place among the threads, from 0 to 1.
+    /// Creates a client with an empty recorder. `turn`, from 0 to 1, offsets its due times from those of other threads.
     pub fn new(shared: &'a Shared<'a>, session: Box<dyn Session + 'a>, turn: f64, recorder: Recorder) -> Client<'a> {
         let (key, end, value, keys) = Default::default();
         Client { shared, session, key, end, value, keys, turn, out: Outcome::of(recorder) }
     }
 
-    /// Does all operations of the stream, or those until it is told to stop.
+    /// Executes the operations of the stream until its end or until `stop` is set.
     ///
     /// # Errors
-    /// The engine's first.
+    /// The first error of the engine.
     pub fn run(mut self, stream: &mut Stream) -> Result<Outcome> {
         const REPORT: u64 = 64;
         const LONG: Duration = Duration::from_millis(1);
@@ -88,7 +89,7 @@ impl<'a> Client<'a> {
             let Some(op) = stream.next() else { break };
             let (class, began, ended) = self.perform(op, stream)?;
             let started = self.shared.started;
-            // Of an open loop, time spent waiting behind a slow operation is latency too.
+            // In an open loop the time that an operation waits for a slow earlier one is part of its latency.
             let since = if self.shared.rate > 0.0 { started + due } else { began };
             self.out.end = ended - started;
             let took = ended.saturating_duration_since(since);
@@ -105,15 +106,15 @@ impl<'a> Client<'a> {
         Ok(self.out)
     }
 
-    /// Waits until the next operation of an open loop is due; when that is, since the start. Nothing if it is told to stop
-    /// before that.
+    /// Waits until the next operation of an open loop is due, and returns the due time since the start. Returns `None`
+    /// if `stop` is set before.
     fn wait_until_due(&self) -> Option<Duration> {
         if self.shared.rate <= 0.0 {
             return Some(Duration::ZERO);
         }
-        // Threads take turns: not all of them are due at the same time.
+        // Each thread has an offset, so that operations of several threads are not due at the same time.
         let due = Duration::from_secs_f64((self.out.ops as f64 + self.turn) / self.shared.rate);
-        // The system's sleep is not exact: the last stretch is spun.
+        // `sleep` is not exact, so the last 100 µs are spent spinning.
         const SPIN: Duration = Duration::from_micros(100);
         const NAP: Duration = Duration::from_millis(50);
         loop {
@@ -126,8 +127,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Does one operation: what it was, when it began and when it ended. Making its bytes and checking the answer is not
-    /// part of that time.
+    /// Executes one operation. Returns its class, start and end. The time does not include generating keys and values
+    /// and checking the answer.
     fn perform(&mut self, op: Op, stream: &Stream) -> Result<(OpClass, Instant, Instant)> {
         let shape = self.shared.shape;
         match op {
@@ -198,7 +199,7 @@ impl<'a> Client<'a> {
         self.out.found += u64::from(found);
         let is_right = match found {
             true => space != Space::Absent && shape.is_value_of(&self.key, &self.value),
-            // A row of another thread may still be on its way.
+            // Another thread may not have inserted the row yet.
             false => space == Space::Absent || !(is_mine || self.shared.world.has_row(number)),
         };
         self.check(is_right);
@@ -210,18 +211,18 @@ impl<'a> Client<'a> {
         let (_, began, read) = self.get(Space::Rows, number, is_mine)?;
         shape.value(&self.key, nonce, &mut self.value);
         let (_, again, ended) = self.write(shape.record_bytes(), |session, key, value| session.put(key, value))?;
-        // Checking and making the value is not the engine's time.
+        // The time for checking and generating the value is not counted.
         Ok((OpClass::Write, began + (again - read), ended))
     }
 
     fn scan(&mut self, number: u64, limit: usize) -> Result<(OpClass, Instant, Instant)> {
         let (shape, from, world) = (self.shared.shape, &self.key, self.shared.world);
-        // What was deleted must not come first, and what was not must.
+        // A deleted row must not be the first entry; an existing one must be.
         let (has_first, is_deleted) = (world.has_row(number), world.is_deleted(number));
         let (mut is_right, mut visited) = (true, 0);
         let began = Instant::now();
         let found = self.session.scan(from, limit, &mut |key, value| {
-            // The first entry whole, of the others that they are there: the check must not be what is measured.
+            // Only the first entry is checked completely, so that the check does not dominate the measured time.
             if visited == 0 {
                 let is_first = key == from.as_slice();
                 is_right &= key >= from.as_slice() && is_whole(shape, key, value);
@@ -242,7 +243,8 @@ impl<'a> Client<'a> {
         let (mut found, mut is_right) = (0, false);
         let mut from = self.key[..len].to_vec();
         let began = Instant::now();
-        // Engines without a prefix iterator read on in blocks; what lies behind the prefix ends it.
+        // Engines have no prefix iterator in the trait, so entries are scanned in blocks until a key has another
+        // prefix.
         'all: loop {
             const BLOCK: usize = 64;
             let (mut ended, mut last) = (false, Vec::new());
@@ -303,7 +305,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// Whether a value is that of a row, or of a counter.
+/// Whether a value is that of a row or of a counter.
 fn is_whole(shape: &Shape, key: &[u8], value: &[u8]) -> bool {
     shape.is_value_of(key, value) || value.len() == 8
 }

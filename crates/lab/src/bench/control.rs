@@ -1,11 +1,12 @@
-//! [`Control`]: a thread that does nothing, and how long that takes at worst: what the machine adds to any latency.
+//! [`Control`]: an idle thread that measures by how much sleeps are too long: the delay that the machine adds to any
+//! latency.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long it sleeps at a time.
+/// The duration of one sleep.
 const NAP: Duration = Duration::from_millis(1);
 
 /// A running control.
@@ -16,7 +17,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Starts to sleep, a millisecond at a time.
+    /// Starts the thread, which sleeps 1 ms at a time.
     pub fn start() -> Control {
         let stop = Arc::new(AtomicBool::new(false));
         let until = stop.clone();
@@ -32,7 +33,7 @@ impl Control {
         Control { stop, thread }
     }
 
-    /// How much longer than it should its longest sleep took.
+    /// Stops the thread. Returns by how much its longest sleep was too long.
     pub fn stop(self) -> Duration {
         self.stop.store(true, Relaxed);
         self.thread.join().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The bench: workloads on one engine, one after the other, each measured into a [`Line`].
+//! The bench: runs workloads on one engine, one after the other; the results of each are a [`Line`].
 //!
 //! ```text
 //!   Plan ─▶ for each workload: prepare (fresh store, load, reopen cold, warm up)
@@ -7,10 +7,10 @@
 //!                              settle, figures ─▶ Line ─▶ Observer
 //! ```
 //!
-//! Time is that of the operations alone: keys and values are made before the clock of an operation starts and answers are
-//! checked after it has stopped; the rate over a workload includes both, alike for all engines. A *closed loop* (the
-//! default) starts an operation when the last one has ended; an *open loop* ([`Plan::rate`]) when it is due, and counts
-//! latency from then, so that an operation that waits behind a stall is not forgotten.
+//! Latencies cover the operations alone: keys and values are generated before an operation, and answers are checked
+//! after it. The rate of a workload includes both, for all engines alike. A *closed loop* (the default) starts an
+//! operation when the previous one has ended. An *open loop* ([`Plan::rate`]) starts it when it is due and counts
+//! latency from the due time, so that the wait of operations behind a stall is counted.
 
 mod client;
 mod control;
@@ -38,16 +38,16 @@ use crate::line::{Asked, Line, Series};
 use crate::record::{MIN_KEY, Shape, Space, mix};
 use crate::workload::{Dist, Kind, Leaves, Start, Stream, StreamPlan, Workload, World};
 
-/// In what state the caches are when a workload starts.
+/// The state of the caches when a workload starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// As the workload before left them.
+    /// As the previous workload left them.
     #[default]
     AsIs,
-    /// The store was closed and reopened, its files were dropped from the page cache.
+    /// The store was closed and reopened, and its files were dropped from the page cache.
     Cold,
-    /// The same operations with another seed went before, unmeasured, for [`Plan::warm_up`].
+    /// The same operations with another seed were run before for [`Plan::warm_up`], without being measured.
     Warm,
 }
 
@@ -62,78 +62,80 @@ impl Cache {
     }
 }
 
-/// What to measure, and how.
+/// The workloads and all settings of a bench.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// In this order.
+    /// The workloads, in this order.
     pub workloads: Vec<&'static Workload>,
     /// Rows of a load.
     pub records: u64,
-    /// Operations of a workload that is not whole, all threads together; by default as many as records.
+    /// Operations of all threads together, for workloads that do not process all records ([`Workload::is_whole`]); by
+    /// default the number of records.
     pub ops: Option<u64>,
-    /// A workload that is not whole ends after this time.
+    /// Seconds after which a workload ends, unless it processes all records.
     pub seconds: Option<f64>,
     /// Client threads, at most 255.
     pub threads: usize,
-    /// How the engine is opened.
+    /// The settings for opening the engine.
     pub setup: Setup,
-    /// Instead of each workload's own distribution.
+    /// The distribution, instead of each workload's own.
     pub dist: Option<Dist>,
     /// Bytes of a key.
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// The share of a value that is zeros, in percent: something to compress.
+    /// The share of a value that is zeros, in percent, so that it can be compressed.
     pub zeros: f64,
-    /// Where all random choices come from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Operations a second offered by all threads together (open loop); none: as many as it takes.
+    /// Operations a second that all threads together issue (open loop); `None`: as many as the engine can do (closed
+    /// loop).
     pub rate: Option<f64>,
     /// The state of the caches.
     pub cache: Cache,
-    /// How long the warm-up of [`Cache::Warm`] takes.
+    /// Seconds of the warm-up for [`Cache::Warm`].
     pub warm_up: f64,
     /// The share of key order in `load-mixed`, in percent.
     pub seq_share: f64,
-    /// What a memory cgroup limits the process and its page cache to, if one does; to be printed.
+    /// The limit of the memory cgroup of the process, if there is one; for printing only.
     pub memory_limit: Option<u64>,
-    /// A directory that the stores are made in; exists.
+    /// The existing directory in which stores are created.
     pub directory: PathBuf,
 }
 
-/// A time, in seconds, that nobody waits out.
+/// The maximum of all settings in seconds.
 const LONGEST: f64 = 1e9;
-/// The most rows, operations, and bytes of a value.
+/// The maximum number of rows and operations.
 const MOST: u64 = 1 << 40;
 const LONGEST_VALUE: usize = 64 << 20;
-/// Queues have a byte for their number.
+/// The maximum number of threads, since the number of a queue has one byte.
 pub const MOST_THREADS: usize = 255;
 
 impl Plan {
-    /// Whether it can be done.
+    /// Checks that all settings are within bounds.
     ///
     /// # Errors
-    /// What is out of bounds, and what the bounds are.
+    /// Names the setting and its bounds.
     pub fn check(&self) -> Result<()> {
         let seconds = |time: f64| (0.0..=LONGEST).contains(&time);
         let complaint = if !(1..=MOST).contains(&self.records) || self.ops.is_some_and(|ops| ops > MOST) {
-            format!("records must be 1 to {MOST}, operations as many at most")
+            format!("records must be 1 to {MOST}, operations at most {MOST}")
         } else if !(1..=MOST_THREADS).contains(&self.threads) {
             format!("threads must be 1 to {MOST_THREADS}")
         } else if self.setup.deterministic && self.threads > 1 {
-            "several threads are not deterministic".to_owned()
+            "a deterministic bench must have one thread".to_owned()
         } else if !seconds(self.seconds.unwrap_or(0.0)) || !seconds(self.warm_up) {
             format!("seconds must be 0 to {LONGEST}")
         } else if self.rate.is_some_and(|rate| !(1e-3..=1e12).contains(&rate)) {
             "the rate must be 0.001 to 1e12 operations a second".to_owned()
         } else if !(0.0..=100.0).contains(&self.seq_share) {
-            "the share in key order is a percentage".to_owned()
+            "the share in key order must be a percentage from 0 to 100".to_owned()
         } else if !(0.0..=100.0).contains(&self.zeros) {
-            "the share of zeros is a percentage".to_owned()
+            "the share of zeros must be a percentage from 0 to 100".to_owned()
         } else if self.key_len < MIN_KEY || self.key_len > pandodb::MAX_KEY {
-            format!("keys have {MIN_KEY} to {} bytes", pandodb::MAX_KEY)
+            format!("keys must have {MIN_KEY} to {} bytes", pandodb::MAX_KEY)
         } else if !(1..=LONGEST_VALUE).contains(&self.value_len) {
-            format!("values have 1 to {LONGEST_VALUE} bytes: an empty one does not tell whose it is")
+            format!("values must have 1 to {LONGEST_VALUE} bytes, since an empty value cannot be checked")
         } else {
             return Ok(());
         };
@@ -165,33 +167,33 @@ impl Default for Plan {
     }
 }
 
-/// Is told how the bench goes on: a progress bar, a file of lines.
+/// Receives the progress and the results of a bench: a progress bar, a file of lines.
 pub trait Observer {
-    /// Something is done before the next workload: loading, reopening, settling.
+    /// Preparation or waiting between measurements: loading, reopening, settling.
     fn prepares(&mut self, _what: &str) {}
     /// A workload starts.
     fn starts(&mut self, _workload: &Workload) {}
-    /// Every 100 ms.
+    /// Called every 100 ms.
     fn tick(&mut self, _tick: &Tick) {}
-    /// A workload was measured.
+    /// A workload has ended; `line` has its results.
     fn ends(&mut self, line: &Line);
 }
 
-/// Collects the lines.
+/// Collects all lines.
 impl Observer for Vec<Line> {
     fn ends(&mut self, line: &Line) {
         self.push(line.clone());
     }
 }
 
-/// Where a bench was stopped by an error of the engine.
+/// An error of the engine that ended a bench.
 #[derive(Debug)]
 pub struct Stopped {
-    /// In this workload
+    /// The workload.
     pub workload: &'static str,
-    /// of this engine
+    /// The engine.
     pub engine: String,
-    /// by this.
+    /// The error.
     pub source: Failure,
 }
 
@@ -210,7 +212,7 @@ impl std::error::Error for Stopped {
 /// Measures all workloads of a plan on an engine.
 ///
 /// # Errors
-/// [`Stopped`], with the engine's first error; the lines before it were handed out.
+/// [`Stopped`], with the engine's first error. The observer has received the lines of earlier workloads.
 pub fn run(plan: &Plan, opener: &dyn Opener, observer: &mut dyn Observer) -> Result<()> {
     plan.check()?;
     let mut world = World::new(plan.records);
@@ -249,7 +251,7 @@ struct Bench<'a> {
     recorders: RefCell<Vec<Recorder>>,
 }
 
-/// Figures that only grow, before and after.
+/// A reading of all counters, before or after a workload.
 struct Reading {
     inside: Figures,
     device: Option<(u64, u64)>,
@@ -267,7 +269,7 @@ impl Reading {
         })
     }
 
-    /// The difference of all that grows.
+    /// The increase of all counters since `before`.
     fn since(self, before: &Reading) -> Reading {
         let less = |after: BTreeMap<String, u64>, before: &BTreeMap<String, u64>| {
             let less = |(name, n): (String, u64)| {
@@ -286,25 +288,25 @@ impl Reading {
         }
     }
 
-    /// Bytes that went from and to the device.
+    /// Bytes (read, written) on the device.
     fn bytes(&self) -> (u64, u64) {
         let of = |name: &str| self.process.get(name).copied().unwrap_or(0);
         self.device.unwrap_or((of("read_bytes"), of("write_bytes")))
     }
 }
 
-/// What came out of the clients and the watch.
+/// The results of the clients and the watch.
 struct Measured {
     clients: Vec<Outcome>,
     streams: Vec<Stream>,
-    /// Of the operations of all threads.
+    /// The digest of the operations of all threads.
     digest: u64,
     control: Duration,
     seen: Seen,
 }
 
 impl Bench<'_> {
-    /// Prepares for a workload, runs it, hands out its line.
+    /// Prepares the store for a workload, runs it, and passes its line to the observer.
     fn measure(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
         self.prepare(workload, observer)?;
         let engine = self.engine.as_deref().expect("prepared");
@@ -312,7 +314,7 @@ impl Bench<'_> {
             observer.ends(&Line { refused: Some(why.to_owned()), ..self.line(workload, engine) });
             return Ok(());
         }
-        // What starts in a new store would go on in a used one.
+        // No warm-up for a workload that needs a new store, since the warm-up would use it.
         if self.plan.cache == Cache::Warm && workload.start != Start::Fresh && !workload.is_whole() {
             observer.prepares("warm up");
             let seconds = Some(self.plan.warm_up);
@@ -364,7 +366,7 @@ impl Bench<'_> {
         }));
     }
 
-    /// Sees to it that the store holds what the workload needs, and that the caches are as asked for.
+    /// Gives the store the contents that the workload needs, and the caches their state.
     fn prepare(&mut self, workload: &'static Workload, observer: &mut dyn Observer) -> Result<()> {
         if workload.start == Start::Fresh {
             return self.start_afresh();
@@ -389,7 +391,7 @@ impl Bench<'_> {
             engine.close()?;
         }
         remove(&self.store)?;
-        let failed = |e| format!("cannot make {}: {e}", self.store.display());
+        let failed = |e| format!("cannot create {}: {e}", self.store.display());
         std::fs::create_dir_all(&self.store).map_err(failed)?;
         std::fs::write(mark_of(&self.store), "a store of the bench; it may be removed\n").map_err(failed)?;
         self.world = World::new(self.plan.records);
@@ -401,7 +403,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Runs the clients to their end, or to the time's, and watches.
+    /// Runs the clients until they end or the time is up, and watches the engine meanwhile.
     fn play(
         &self,
         workload: &'static Workload,
@@ -434,7 +436,7 @@ impl Bench<'_> {
             stop: &stop,
             done: &done,
             slowest: &slowest,
-            // What is whole prepares for what is offered.
+            // Workloads that process all records only prepare for others, so they are not slowed down to the rate.
             rate: plan.rate.filter(|_| !workload.is_whole()).unwrap_or(0.0) / threads as f64,
         };
         let control = Control::start();
@@ -470,7 +472,7 @@ impl Bench<'_> {
         Ok(Measured { clients, streams, digest, control, seen })
     }
 
-    /// Notes what the workload has changed.
+    /// Updates the expected contents of the store.
     fn keep_account(&mut self, workload: &Workload, measured: &Measured) {
         let threads = measured.streams.len() as u64;
         let inserted = || measured.streams.iter().map(Stream::inserted);
@@ -481,7 +483,8 @@ impl Bench<'_> {
             Kind::Load => (world.rows, world.next_row) = (self.plan.records, self.plan.records),
             Kind::Thin => world.thinned = self.plan.records,
             Kind::Mix(_) => {
-                // Rows up to the slowest thread's last are all there; new ones come after the fastest thread's.
+                // All rows up to the last one of the slowest thread exist. New rows come after the last one of the
+                // fastest.
                 let (least, most) = (inserted().min().unwrap_or(0), inserted().max().unwrap_or(0));
                 if world.rows == world.next_row {
                     world.rows = world.next_row + least * threads;
@@ -497,7 +500,8 @@ impl Bench<'_> {
         };
     }
 
-    /// What no answer on the way has shown: the sums of counters, what was deleted and what was not. Checked, wrong.
+    /// Checks results that no single answer shows: sums of counters, and which rows were deleted. Returns the numbers
+    /// of checked and of wrong answers.
     fn check_in_the_end(&self, workload: &Workload, engine: &dyn Engine, measured: &Measured) -> Result<(u64, u64)> {
         const SAMPLE: u64 = 1000;
         let mut session = engine.session()?;
@@ -520,7 +524,7 @@ impl Bench<'_> {
                 check(session.get(&key, &mut value)? == self.world.has_row(number));
             }
         }
-        // Of several threads a slow one may insert what a fast one has expired.
+        // With several threads a slow one may insert an event after a fast one has deleted its range.
         if workload.kind == Kind::Expiry && self.plan.threads == 1 {
             let first = measured.streams.iter().map(Stream::expired).max().unwrap_or(0);
             self.shape.key(Space::Events, 0, &mut key);
@@ -532,7 +536,7 @@ impl Bench<'_> {
         Ok((checked, wrong))
     }
 
-    /// What is known before anything was measured.
+    /// A line without results.
     fn line(&self, workload: &Workload, engine: &dyn Engine) -> Line {
         let plan = self.plan;
         Line {
@@ -565,7 +569,7 @@ impl Bench<'_> {
     }
 }
 
-/// Fills in what clients and watch saw.
+/// Fills in the results of clients and watch.
 fn fill(line: &mut Line, measured: &Measured, recorder: &mut Recorder) {
     let clients = || measured.clients.iter();
     clients().for_each(|client| recorder.add(&client.recorder));
@@ -595,12 +599,12 @@ fn ratio(of: u64, to: u64) -> f64 {
 /// Removes an engine's store from the directory of a plan, if there is one.
 ///
 /// # Errors
-/// If it cannot be removed, or was not made by a bench.
+/// If it cannot be removed, or was not created by a bench.
 pub fn remove_store(directory: &Path, opener: &dyn Opener) -> Result<()> {
     remove(&directory.join(opener.name()))
 }
 
-/// Stands beside each store that a bench has made: only those are ever removed.
+/// The path of the file that marks a store as created by a bench. Only such stores are removed.
 fn mark_of(store: &Path) -> PathBuf {
     store.with_extension("bench")
 }
@@ -610,7 +614,11 @@ fn remove(store: &Path) -> Result<()> {
         return Ok(());
     }
     if !mark_of(store).exists() {
-        return Err(format!("{} was not made by a bench: name another directory for the store", store.display()).into());
+        return Err(format!(
+            "{} exists and was not created by a bench; choose another directory for the store",
+            store.display()
+        )
+        .into());
     }
     let failed = |e| format!("cannot remove {}: {e}", store.display());
     std::fs::remove_dir_all(store).map_err(failed)?;

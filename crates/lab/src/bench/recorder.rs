@@ -1,4 +1,4 @@
-//! [`Recorder`]: one thread's latencies and its share of each bucket of time.
+//! [`Recorder`]: the latencies of one thread, and its operations in each bucket of time.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use hdrhistogram::Histogram;
 
 use crate::line::LatencyFigures;
 
-/// Milliseconds of a bucket: short enough that a stall of a tenth of a second shows.
+/// Milliseconds of a bucket; short enough to show a stall of 0.1 s.
 pub const BUCKET_MS: u64 = 100;
 
-/// What an operation is, as far as its latency goes.
+/// The class of an operation, for latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpClass {
     /// Put, delete, merge.
     Write,
     /// Get.
     Read,
-    /// Visit.
+    /// Scan.
     Scan,
 }
 
 impl OpClass {
-    /// All of them.
+    /// All classes.
     pub const ALL: [OpClass; 3] = [OpClass::Write, OpClass::Read, OpClass::Scan];
 
     /// The name in a line.
@@ -42,7 +42,8 @@ impl Default for Latencies {
     fn default() -> Latencies {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let mut counts = Histogram::new_with_bounds(1, HOUR_NS, 3).expect("constant bounds that the crate accepts");
-        // Touches all pages of the counts now, so that the resident size does not depend on the latencies that are recorded later.
+        // Touches all pages of the counts now, so that the resident size does not depend on the latencies that are
+        // recorded later.
         counts.reset();
         Latencies(counts)
     }
@@ -82,17 +83,17 @@ impl Latencies {
     }
 }
 
-/// What one thread measured; those of several threads add up.
+/// The measurements of one thread; those of several threads can be added.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    /// By [`OpClass`].
+    /// Latencies of each [`OpClass`].
     by_class: [Latencies; 3],
-    /// Operations and the slowest one, in nanoseconds, of each bucket.
+    /// For each bucket the number of operations and the slowest one, in nanoseconds.
     buckets: Vec<(u64, u64)>,
 }
 
 impl Recorder {
-    /// An operation ended `at` after the start and took `latency`.
+    /// Records an operation that ended `at` after the start and took `latency`.
     pub fn record(&mut self, class: OpClass, at: Duration, latency: Duration) {
         self.by_class[class as usize].record(latency);
         let bucket = (at.as_millis() as u64 / BUCKET_MS) as usize;
@@ -104,7 +105,7 @@ impl Recorder {
         *slowest = (*slowest).max(latency.as_nanos() as u64);
     }
 
-    /// Adds what another thread measured.
+    /// Adds the measurements of another thread.
     pub fn add(&mut self, other: &Recorder) {
         self.by_class.iter_mut().zip(&other.by_class).for_each(|(mine, theirs)| mine.add(theirs));
         if other.buckets.len() > self.buckets.len() {
@@ -127,25 +128,25 @@ impl Recorder {
         self.by_class.iter().map(Latencies::bytes).sum::<u64>() + buckets as u64
     }
 
-    /// Of all operations.
+    /// The latencies of all operations.
     pub fn all(&self) -> LatencyFigures {
         let mut all = Latencies::default();
         self.by_class.iter().for_each(|class| all.add(class));
         all.figures()
     }
 
-    /// By class, those left out that there were none of.
+    /// The latencies of each class with at least one operation.
     pub fn by_class(&self) -> impl Iterator<Item = (&'static str, LatencyFigures)> + '_ {
         let figures = OpClass::ALL.into_iter().map(|class| (class.name(), self.by_class[class as usize].figures()));
         figures.filter(|(_, figures)| figures.count > 0)
     }
 
-    /// Operations of each bucket.
+    /// The number of operations in each bucket.
     pub fn ops(&self) -> Vec<u64> {
         self.buckets.iter().map(|(ops, _)| *ops).collect()
     }
 
-    /// The slowest of each bucket, in microseconds.
+    /// The slowest operation of each bucket, in microseconds.
     pub fn slowest_us(&self) -> Vec<f64> {
         self.buckets.iter().map(|(_, ns)| *ns as f64 / 1e3).collect()
     }
@@ -167,10 +168,7 @@ mod tests {
         let all = one.all();
         assert_eq!((all.count, one.ops().iter().sum::<u64>(), one.ops().len()), (1001, 1001, 26));
         assert!((all.p50_us - 500.0).abs() < 2.0 && (all.max_us - 2e6).abs() < 2e3, "{all:?}");
-        assert!(
-            (one.slowest_us()[25] - 2e6).abs() < 1.0 && one.slowest_us()[20] == 0.0,
-            "the stall stands where it was"
-        );
+        assert!((one.slowest_us()[25] - 2e6).abs() < 1.0 && one.slowest_us()[20] == 0.0, "the stall is in its bucket");
         let by: Vec<_> = one.by_class().map(|(name, figures)| (name, figures.count)).collect();
         assert_eq!(by, [("write", 1000), ("read", 1)]);
         let bytes = one.bytes();

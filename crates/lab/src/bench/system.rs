@@ -1,6 +1,7 @@
-//! What the system knows: memory, I/O and processor time of this process, the machine, the commit, the page cache.
+//! Information from the operating system: memory, I/O and CPU time of this process, the machine, the commit, the page
+//! cache.
 //!
-//! From `/proc` and `getrusage`; where the system says nothing, the figure is 0 or empty, never a guess.
+//! It is read from `/proc`. A value that is not available is 0 or empty.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,18 +12,18 @@ use std::time::Duration;
 use crate::engine::Result;
 use crate::line::Machine;
 
-/// Makes [`peak_rss_bytes`] start anew.
+/// Resets [`peak_rss_bytes`].
 pub fn reset_peak_rss() {
-    // Refused in some containers; the peak is then that of the whole process, which is no less.
+    // Some containers refuse this; the peak is then that of the process since its start, which is not less.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
-/// The most memory that the process has held since [`reset_peak_rss`], in bytes.
+/// Peak memory of the process since [`reset_peak_rss`], in bytes.
 pub fn peak_rss_bytes() -> u64 {
     status("VmHWM:")
 }
 
-/// The memory that the process holds, in bytes.
+/// Resident memory of the process, in bytes.
 pub fn rss_bytes() -> u64 {
     status("VmRSS:")
 }
@@ -34,24 +35,24 @@ fn status(field: &str) -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// What the system counted for this process: bytes that went to and came from block devices (`read_bytes`,
-/// `write_bytes`; dirtied pages count as written when they are dirtied), and calls.
+/// The operating system's counters for this process: bytes read from and written to block devices (`read_bytes`,
+/// `write_bytes`; a page counts as written when it becomes dirty), and calls.
 pub fn process_io() -> BTreeMap<String, u64> {
     let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
     let fields = io.lines().filter_map(|line| line.split_once(':'));
     fields.filter_map(|(name, n)| Some((name.to_owned(), n.trim().parse().ok()?))).collect()
 }
 
-/// Processor time of this process, user and system, all threads.
+/// CPU time of this process, user and system, all threads.
 pub fn processor_time() -> Duration {
-    // Fields 14 and 15 of `stat`, in ticks; the second field may hold spaces, but ends with the last parenthesis.
+    // Fields 14 and 15 of `stat`, in ticks. The second field may contain spaces; it ends with the last parenthesis.
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let ticks: u64 = fields.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
     Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Bytes that the files of a directory take on the disk.
+/// Bytes that the files of a directory occupy on the disk.
 ///
 /// # Errors
 /// If it cannot be listed.
@@ -62,7 +63,7 @@ pub fn disk_bytes(directory: &Path) -> Result<u64> {
         match entry.metadata() {
             Ok(meta) if meta.is_dir() => bytes += disk_bytes(&entry.path())?,
             Ok(meta) => bytes += meta.blocks() * 512,
-            // Engines delete files while we look.
+            // The engine may delete files concurrently.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(e.into()),
         }
@@ -70,7 +71,7 @@ pub fn disk_bytes(directory: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Writes the files of a directory out and drops them from the page cache, so that the next read is of the disk.
+/// Syncs the files of a directory and drops them from the page cache, so that the next read goes to the disk.
 ///
 /// # Errors
 /// If a file cannot be opened or synced.
@@ -88,7 +89,7 @@ pub fn drop_page_cache(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The machine, with the file system that `directory` is on.
+/// The machine, with the file system of `directory`.
 pub fn machine(directory: &Path) -> Machine {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
@@ -115,7 +116,7 @@ fn file_system(directory: &Path, mounts: &str) -> String {
     under.max_by_key(|(at, _)| at.len()).map_or(String::new(), |(_, kind)| kind.to_owned())
 }
 
-/// The commit that this was built from; empty outside a work tree.
+/// The commit of this build; empty if it was built outside a work tree.
 pub fn commit() -> &'static str {
     env!("PANDO_COMMIT")
 }
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn files_take_space_and_leave_the_cache() {
+    fn files_occupy_space_and_can_be_dropped_from_the_cache() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("sub")).unwrap();
         fs::write(dir.path().join("sub/file"), vec![7; 100_000]).unwrap();
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_mount_is_the_one() {
+    fn the_mount_with_the_longest_path_is_used() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
         let mounts = format!("a / ext4 rw 0 0\nb {} tmpfs rw 0 0\n", path.display());

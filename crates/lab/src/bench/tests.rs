@@ -29,7 +29,7 @@ fn lines(plan: &Plan, opener: &dyn Opener) -> Vec<Line> {
 }
 
 #[test]
-fn every_workload_is_measured_and_answered_right() {
+fn every_workload_is_measured_and_answers_are_right() {
     let dir = tempfile::tempdir().unwrap();
     for cache in [Cache::AsIs, Cache::Cold] {
         let plan = Plan { cache, ..plan(dir.path(), "all") };
@@ -57,7 +57,7 @@ fn every_workload_is_measured_and_answered_right() {
 }
 
 #[test]
-fn the_same_seed_costs_the_same_on_the_device() {
+fn the_same_seed_causes_the_same_device_operations() {
     let run = |seed| {
         let dir = tempfile::tempdir().unwrap();
         let setup = Setup { memory_budget: 1 << 20, mode: Mode::Product, deterministic: true };
@@ -72,11 +72,11 @@ fn the_same_seed_costs_the_same_on_the_device() {
 }
 
 #[test]
-fn an_open_loop_counts_waiting() {
+fn an_open_loop_counts_waiting_as_latency() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { rate: Some(1000.0), ops: Some(200), threads: 1, ..plan(dir.path(), "queue") };
     let line = &lines(&plan, &Slow::default())[0];
-    // 200 a second where a thousand are asked for: the last one waits for nearly the whole second.
+    // 200 operations a second are possible, 1,000 are issued: the last one waits for nearly 1 s.
     assert!(line.seconds > 0.9 && line.latency.max_us > 500_000.0, "{:?}", line.latency);
     let closed = Plan { rate: None, ..plan };
     let line = &lines(&closed, &Slow::default())[0];
@@ -88,14 +88,14 @@ fn a_workload_ends_when_its_time_is_up() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { seconds: Some(0.3), ops: Some(1_000_000_000), ..plan(dir.path(), "load,c") };
     let lines = lines(&plan, &Pando::new(IndexKind::default()));
-    assert_eq!(lines[0].ops, 3000, "a load is whole");
+    assert_eq!(lines[0].ops, 3000, "a load processes all records");
     assert!((0.25..3.0).contains(&lines[1].seconds) && lines[1].ops > 0, "{}", lines[1].seconds);
 }
 
 #[test]
-fn wrong_answers_are_noticed() {
+fn wrong_answers_are_counted() {
     let dir = tempfile::tempdir().unwrap();
-    // Few counters are followed: an adder to all of them is needed.
+    // The sums of few counters are tracked, so many counters must get an addition.
     let plan = Plan {
         ops: Some(30_000),
         dist: Some(Dist::Uniform),
@@ -108,7 +108,7 @@ fn wrong_answers_are_noticed() {
 }
 
 #[test]
-fn what_an_engine_lacks_is_said() {
+fn a_workload_that_an_engine_lacks_is_refused_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let lines = lines(&plan(dir.path(), "expiry,load"), &Slow { nap: Duration::ZERO, ..Slow::default() });
     assert_eq!(lines[0].refused.as_deref(), Some("no range deletes here"));
@@ -116,7 +116,7 @@ fn what_an_engine_lacks_is_said() {
 }
 
 #[test]
-fn what_is_deleted_and_still_there_is_noticed() {
+fn deleted_rows_that_still_exist_are_wrong_answers() {
     let dir = tempfile::tempdir().unwrap();
     let keeper = Slow { nap: Duration::ZERO, keeps: true, ..Slow::default() };
     let lines = lines(&plan(dir.path(), "load,delete,delete-scan"), &keeper);
@@ -124,7 +124,7 @@ fn what_is_deleted_and_still_there_is_noticed() {
 }
 
 #[test]
-fn events_that_do_not_expire_are_noticed() {
+fn events_that_do_not_expire_are_wrong_answers() {
     let dir = tempfile::tempdir().unwrap();
     let plan = Plan { threads: 1, ..plan(dir.path(), "expiry") };
     let line = &lines(&plan, &Pando::new(IndexKind::default()))[0];
@@ -134,7 +134,7 @@ fn events_that_do_not_expire_are_noticed() {
 }
 
 #[test]
-fn scans_that_find_nothing_are_noticed() {
+fn scans_that_find_nothing_are_wrong_answers() {
     let dir = tempfile::tempdir().unwrap();
     let blind = Slow { nap: Duration::ZERO, is_blind: true, ..Slow::default() };
     let lines = lines(&plan(dir.path(), "load,e,scan-long"), &blind);
@@ -142,24 +142,24 @@ fn scans_that_find_nothing_are_noticed() {
 }
 
 #[test]
-fn only_stores_of_a_bench_are_removed() {
+fn only_stores_created_by_a_bench_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     let precious = dir.path().join("slow");
     std::fs::create_dir(&precious).unwrap();
     std::fs::write(precious.join("thesis"), "all of it").unwrap();
     let slow = Slow { nap: Duration::ZERO, ..Slow::default() };
     let refused = run(&plan(dir.path(), "load"), &slow, &mut Vec::new()).unwrap_err().to_string();
-    assert!(refused.contains("was not made by a bench"), "{refused}");
+    assert!(refused.contains("was not created by a bench"), "{refused}");
     assert!(remove_store(dir.path(), &slow).is_err() && precious.join("thesis").exists());
     std::fs::remove_dir_all(&precious).unwrap();
-    // One of ours is.
+    // A store of a bench is removed.
     (0..2).for_each(|_| drop(lines(&plan(dir.path(), "load"), &slow)));
     remove_store(dir.path(), &slow).unwrap();
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_first() {
+fn settings_out_of_bounds_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let plan = plan(dir.path(), "load");
     let deterministic = Setup { deterministic: true, ..plan.setup.clone() };
@@ -183,13 +183,13 @@ fn what_cannot_be_done_is_refused_first() {
     lines(&Plan { workloads: ALL.to_vec().leak().iter().collect(), ..one }, &Pando::new(IndexKind::default()));
 }
 
-/// A map that takes its time.
+/// A map whose writes take time.
 #[derive(Clone)]
 struct Slow {
     nap: Duration,
-    /// It deletes nothing.
+    /// Deletes have no effect.
     keeps: bool,
-    /// Its scans find nothing.
+    /// Scans find nothing.
     is_blind: bool,
     map: std::sync::Arc<Mutex<BTreeMap<Vec<u8>, Vec<u8>>>>,
 }
@@ -259,7 +259,7 @@ impl Session for Slow {
     }
 }
 
-/// Always finds the same value, under the key that was asked for.
+/// Returns the same value for every key.
 struct Liar;
 
 impl Opener for Liar {
@@ -304,7 +304,7 @@ impl Session for Liar {
         Ok(())
     }
     fn scan(&mut self, from: &[u8], _: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
-        // One entry, behind the one that was asked for, and none that begins like it.
+        // One entry with a greater key and another prefix.
         let mut key = from.to_vec();
         key[0] += 1;
         visit(&key, &[1; 100]);

@@ -1,4 +1,4 @@
-//! [`Watch`]: looks at a running workload every 100 ms: progress, debt, memory; ends it when its time is up.
+//! [`Watch`]: samples progress, debt and memory of a running workload every 100 ms, and ends it when its time is up.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -8,31 +8,31 @@ use super::recorder::BUCKET_MS;
 use super::system;
 use crate::engine::Engine;
 
-/// How far a workload is.
+/// The progress of a workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Tick {
-    /// Operations done, in steps of up to 64 a thread where they are fast.
+    /// Operations done. Threads report fast operations in steps of up to 64.
     pub done: u64,
-    /// Operations in all, if the workload is not ended by the clock.
+    /// Total operations, unless the time is up before.
     pub of: u64,
-    /// The share of the time that has passed, where the clock ends it.
+    /// The share of the time that has passed; 0 without a time limit.
     pub time_share: f64,
-    /// Since the start.
+    /// Time since the start.
     pub elapsed: Duration,
     /// Operations done in the last bucket.
     pub last: u64,
     /// The slowest operation of the last bucket that took a millisecond or more.
     pub slowest: Duration,
-    /// What the engine owes.
+    /// Bytes of pending background work, if the engine reports it.
     pub debt: Option<u64>,
 }
 
-/// What was seen, a number a bucket.
+/// The samples, one number for each bucket.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// What the engine owed; empty where it does not say.
+    /// Bytes of pending background work; empty if the engine does not report it.
     pub debt_bytes: Vec<u64>,
-    /// What the process held.
+    /// Bytes of memory of the process.
     pub rss_bytes: Vec<u64>,
 }
 
@@ -42,24 +42,24 @@ pub struct Watch<'a> {
     shared: &'a Shared<'a>,
     of: u64,
     end: Option<Duration>,
-    /// So far.
+    /// The samples so far.
     pub seen: Seen,
 }
 
 impl<'a> Watch<'a> {
-    /// Will watch a workload of `of` operations, or one that ends after so many seconds.
+    /// Creates a watch for a workload of `of` operations that ends after `seconds`, if given.
     pub fn new(engine: &'a dyn Engine, shared: &'a Shared<'a>, of: u64, seconds: Option<f64>) -> Watch<'a> {
         Watch { engine, shared, of, end: seconds.map(Duration::from_secs_f64), seen: Seen::default() }
     }
 
-    /// Watches until all clients are done.
+    /// Samples until all clients are done.
     pub fn run(&mut self, is_done: impl Fn() -> bool, tick: &mut dyn FnMut(&Tick)) {
         let bucket = Duration::from_millis(BUCKET_MS);
         let mut last = 0;
         while !is_done() {
             let elapsed = self.shared.started.elapsed();
             let next = bucket * (elapsed.as_millis() as u32 / BUCKET_MS as u32 + 1);
-            // Short workloads end between two buckets.
+            // A time limit may end between two buckets.
             let until = self.end.filter(|end| *end > elapsed).map_or(next, |end| next.min(end));
             wait(until.saturating_sub(elapsed), &is_done);
             let elapsed = self.shared.started.elapsed();
@@ -84,7 +84,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Sleeps that long, or until `is_done`.
+/// Sleeps for `time` or until `is_done`.
 fn wait(time: Duration, is_done: impl Fn() -> bool) {
     const STEP: Duration = Duration::from_millis(5);
     let started = Instant::now();

@@ -1,11 +1,11 @@
 //! 002 §3.7.4: insertions with a share of them in key order. Figures 3.6 and 3.7.
 //!
-//! A coin decides for each insertion whether it is the next key in order or one at random. The paper's trees flush by
-//! reference and compact only what is new, so keys in order should pass through without being rewritten.
+//! Each insertion is at random either the next key in order or a random key. The paper's trees flush by reference and
+//! compact only new data, so keys in order should reach the leaves without being rewritten.
 //!
-//! The paper's second curve has no log at all. PandoDB always logs: the nearest is `Durability::None`, which logs in the
-//! background (an insertion waits for nothing, but the bytes are written). For amplification the log's bytes are counted
-//! apart and taken off, which is exact.
+//! The paper's second curve has no log. PandoDB always logs; the nearest setting is `Durability::None`, which writes
+//! the log in the background: an insertion does not wait, but the bytes are written. For amplification the log's bytes
+//! are counted separately and subtracted, which is exact.
 
 use pandodb::Durability;
 
@@ -16,14 +16,14 @@ use crate::plot::{Axis, Plot, Series, Style};
 
 /// 20 GiB.
 const RECORDS: u64 = 20 * (1 << 30) / 124;
-/// 4 GiB of them.
+/// The paper's memory as a share of its data: 4 GiB of 20 GiB.
 const SHARE: f64 = 0.2;
 /// Shares of keys in order, in percent.
 const SHARES: [f64; 6] = [0.0, 50.0, 80.0, 90.0, 99.0, 100.0];
 
 const LAZY: &str =
-    "no log: PandoDB always logs; measured with Durability::None, which logs in the background, the nearest there is";
-const POINTS: &str = "which shares the paper measured between 0, 50, 99 and 100 % only its plot says; here 80 and 90 %";
+    "no log: PandoDB always logs; measured with Durability::None, which logs in the background, as the nearest setting";
+const POINTS: &str = "besides 0, 50, 99 and 100 % the paper gives its shares in a plot only; here 80 and 90 %";
 
 /// Throughput by share.
 pub(super) static F3_6: Figure = Figure {
@@ -90,7 +90,7 @@ pub(super) static F3_7: Figure = Figure {
     memory_share: SHARE,
     value_len: 100,
     missing: &[
-        "no log: PandoDB always logs; its bytes are counted apart and taken off the lazily logged run",
+        "no log: PandoDB always logs; its bytes are counted separately and subtracted from the run with the lazy log",
         "iostat: our bytes are those that the engine passes to its files; of a rival, those that the system counts",
         POINTS,
     ],
@@ -163,7 +163,7 @@ const fn relative(what: &'static str, paper: f64, from: &'static str, measure: f
     Claim { what, paper: Paper::Is(paper), unit: "×", from, judge: Judge::More, measure }
 }
 
-/// One load for each share, with the log's two promises.
+/// One load for each share and each of two levels of durability.
 fn steps(figure: &Figure, scale: &Scale) -> Vec<Step> {
     let step = |share, durability| {
         let mut step = scale.step(figure, "load-mixed", 1);
@@ -186,10 +186,10 @@ fn gain(r: &Results, logged: bool) -> Answer {
     Ok(ours(r, 100.0, logged)? / ours(r, 0.0, logged)?)
 }
 
-/// A name and a value of the lines with the log, or of those that log lazily.
+/// The name and the value of a curve, for lines with the log (`true`) or with the lazy log (`false`).
 type Curve = Option<(&'static str, fn(&Line) -> f64)>;
 
-/// A curve over the shares for everyone, and one for us without the log; x is not to scale.
+/// A curve over the shares for every engine, and one for PandoDB without the log's bytes; x is not to scale.
 fn axes(results: &Results, y: Axis, curve: impl Fn(bool) -> Curve) -> Plot {
     let names = SHARES.map(|share| format!("{share} %"));
     let mut plot = Plot::new(results.figure.title, Axis::named("keys in order, not to scale", names), y);

@@ -1,4 +1,4 @@
-//! The figures of the sources, measured again: what a document claims beside what we measure.
+//! Reproduces figures of the sources: compares the claims of a document with measurements of PandoDB.
 //!
 //! ```text
 //!   Figure ──steps(Scale)──▶ bench::run on PandoDB ──▶ lines ──┐
@@ -6,15 +6,17 @@
 //!                       probe: what the device can do ──────────┤
 //!                                                               ▼
 //!                                    Results ──claims──▶ claim │ paper │ measured │ verdict
-//!                                            └─plots───▶ PNG, SVG
+//!                                            └─plots───▶ SVG, PNG
 //! ```
 //!
-//! 1. A [`Figure`] is a value: what the paper measured, what it claims, which plans measure it here, what cannot be had.
-//! 2. [`run()`] measures PandoDB; a rival's lines come from files and count where they [`fit`](results::fits) the plans.
-//! 3. Each [`Claim`] computes its value from the lines, or says why there is none.
+//! 1. A [`Figure`] is a constant: the paper's setup, its claims, the plans that measure it here, and what differs.
+//! 2. [`run()`] measures PandoDB. Lines of rivals come from files; those that [`fit`](results::fits) the plans are
+//!    used.
+//! 3. Each [`Claim`] computes its value from the lines, or returns the reason why there is none.
 //!
-//! Invariants: a claim without a measurement has a reason, never a zero; lines with wrong answers count nowhere; a claim
-//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]); both modes stand side by side, each named.
+//! Invariants: a claim without a measurement has a reason, never a zero. Lines with wrong answers are not used. A claim
+//! that depends on the machine gets a ratio and no verdict ([`Judge::Machine`]). Both modes are shown next to each
+//! other, by name.
 
 mod locality;
 pub mod probe;
@@ -31,47 +33,47 @@ use crate::plot::Plot;
 pub use results::{Answer, Results};
 pub use run::{Scale, Step, run};
 
-/// Who is measured here, whichever the mode: [`Results`] know which.
+/// The engine that is measured here, in either mode; [`Results`] hold the mode.
 pub const OURS: &str = "pando-stbe";
 
-/// What a paper says of a claim.
+/// The value of a claim in the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paper {
     /// One number.
     Is(f64),
     /// A range.
     Between(f64, f64),
-    /// No more than this.
+    /// An upper limit.
     AtMost(f64),
-    /// Words that are no number.
+    /// Text without a number.
     Says(&'static str),
 }
 
 /// How a measured value is compared with the paper's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judge {
-    /// It depends on the machine and the size: the ratio is given, no verdict.
+    /// The value depends on the machine and the size: only the ratio is given, without a verdict.
     Machine,
-    /// It holds if the value is at least the paper's.
+    /// The claim holds if the value is at least the paper's.
     More,
-    /// It holds if the value is at most the paper's.
+    /// The claim holds if the value is at most the paper's.
     Less,
 }
 
-/// One thing that a paper claims.
+/// A claim of a paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// What, in a few words.
+    /// The quantity, in a few words.
     pub what: &'static str,
-    /// What the paper says.
+    /// The value in the paper.
     pub paper: Paper,
     /// The unit: `/s`, `×`, `B/s`, `%`, or empty.
     pub unit: &'static str,
-    /// Where it says so.
+    /// The section of the paper.
     pub from: &'static str,
-    /// How to compare.
+    /// How the values are compared.
     pub judge: Judge,
-    /// The value here.
+    /// Computes the value from the measurements here.
     pub measure: fn(&Results) -> Answer,
 }
 
@@ -80,27 +82,27 @@ pub struct Claim {
 pub struct Figure {
     /// The document and the figure's number: `002-3.6`.
     pub id: &'static str,
-    /// What it shows.
+    /// The title.
     pub title: &'static str,
-    /// Where it is.
+    /// The section and number in the document.
     pub source: &'static str,
-    /// What the paper measured, and on what.
+    /// The paper's data and machine.
     pub setup: &'static str,
     /// Records of the paper's data set, for [`Scale::scale`].
     pub paper_records: u64,
-    /// The paper's memory by its data.
+    /// The paper's memory as a share of its data.
     pub memory_share: f64,
     /// Bytes of a value; keys have 24.
     pub value_len: usize,
-    /// What cannot be had here, or is had otherwise.
+    /// What is missing here or differs from the paper.
     pub missing: &'static [&'static str],
-    /// Whether a claim needs to know what the device can do.
+    /// Whether a claim needs the bandwidths of the device.
     pub needs_device: bool,
-    /// What is claimed.
+    /// The claims.
     pub claims: &'static [Claim],
-    /// What is measured.
+    /// The runs that measure the figure.
     pub steps: fn(&Figure, &Scale) -> Vec<Step>,
-    /// The plots, each with its name for files.
+    /// The plots, each with its file name.
     pub plots: fn(&Results) -> Vec<(&'static str, Plot)>,
 }
 
@@ -122,7 +124,7 @@ pub const ALL: &[&Figure] = &[
 ];
 
 impl Figure {
-    /// The figure of that id.
+    /// The figure with this id.
     pub fn find(id: &str) -> Option<&'static Figure> {
         ALL.iter().copied().find(|figure| figure.id == id)
     }

@@ -1,9 +1,9 @@
-//! What a device can do: bandwidth of sequential reads and writes and of random reads of 4 KiB.
+//! Measures the bandwidth of a device for sequential reads and writes and for random reads of 4 KiB.
 //!
-//! A file is written in the directory and read back past the page cache (direct I/O), by several threads with one buffer
-//! each; it is removed in the end. Memory is [`THREADS`] buffers of [`CHUNK`], whatever the file's length. A stage ends
-//! after a given time. Where the file system has no direct I/O, the file is opened as others are, and the figures say so:
-//! they are then those of memory.
+//! Several threads with one buffer each write a file in the directory and read it back with direct I/O. The file is
+//! removed at the end. Memory is [`THREADS`] buffers of [`CHUNK`], whatever the length of the file. Each kind of read
+//! ends after a given time. If the file system has no direct I/O, the file is opened without it;
+//! [`Bandwidth::is_direct`] is then `false`, and the results are those of the page cache.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::engine::Result;
 use crate::record::mix;
 
-/// Threads that keep the device busy.
+/// The number of threads.
 pub const THREADS: u64 = 16;
 /// Bytes of a sequential transfer.
 pub const CHUNK: usize = 1 << 20;
@@ -33,16 +33,16 @@ pub struct Bandwidth {
     pub sequential_write: f64,
     /// Random reads of 4 KiB.
     pub random_read: f64,
-    /// Past the page cache.
+    /// Whether direct I/O was used.
     pub is_direct: bool,
 }
 
-/// Measures the device that `directory` is on, with a file of `bytes`; each kind of read goes on for `stage`.
+/// Measures the device of `directory` with a file of `bytes`; each kind of read takes the time `stage`.
 ///
 /// # Errors
-/// What the system says: no space, no permission.
+/// Errors of the operating system, such as no space or no permission.
 pub fn probe(directory: &Path, bytes: u64, stage: Duration) -> Result<Bandwidth> {
-    // In a directory of its own: nothing of the caller's is there to be overwritten.
+    // In a new directory, so that no existing file can be overwritten.
     let own = tempfile::Builder::new().prefix("pando-probe-").tempdir_in(directory)?;
     measure(&own.path().join("file"), bytes.div_ceil(CHUNK as u64).max(1), stage)
 }
@@ -50,7 +50,7 @@ pub fn probe(directory: &Path, bytes: u64, stage: Duration) -> Result<Bandwidth>
 fn measure(path: &Path, chunks: u64, stage: Duration) -> Result<Bandwidth> {
     let (file, is_direct) = open(path)?;
     let sequential_write = write(&file, chunks)?;
-    // Each thread reads a part of its own in order; together they keep the device's queue full.
+    // Each thread reads its own part in order; together they keep the device's queue full.
     let part = chunks.div_ceil(THREADS);
     let sequential = |thread: u64, i: u64| (thread * part + i % part) % chunks * CHUNK as u64;
     let blocks = chunks * (CHUNK / BLOCK) as u64;
@@ -60,7 +60,7 @@ fn measure(path: &Path, chunks: u64, stage: Duration) -> Result<Bandwidth> {
     Ok(Bandwidth { sequential_read, sequential_write, random_read, is_direct })
 }
 
-/// A new file past the page cache, or an ordinary one; which of them.
+/// Creates a file with direct I/O, or without it if the file system does not support it. Returns whether it is direct.
 fn open(path: &Path) -> Result<(File, bool)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -71,10 +71,10 @@ fn open(path: &Path) -> Result<(File, bool)> {
     }
 }
 
-/// Writes the file once, in order; bytes a second.
+/// Writes the file once, in order. Returns bytes a second.
 fn write(file: &File, chunks: u64) -> Result<f64> {
     let mut buf = AlignedBuf::zeroed(CHUNK / BLOCK);
-    // Zeros may be stored as nothing.
+    // Not zeros, since a device or file system may not store them.
     buf.chunks_exact_mut(8).enumerate().for_each(|(i, word)| word.copy_from_slice(&mix(i as u64).to_le_bytes()));
     let started = Instant::now();
     for chunk in 0..chunks {
@@ -85,7 +85,7 @@ fn write(file: &File, chunks: u64) -> Result<f64> {
     Ok((chunks * CHUNK as u64) as f64 / started.elapsed().as_secs_f64())
 }
 
-/// Reads `len` bytes at `place(thread, i)` for i = 0, 1, … until time is up; bytes a second.
+/// Reads `len` bytes at `place(thread, i)` for i = 0, 1, … until the time is up. Returns bytes a second.
 fn read(file: &File, len: usize, stage: Duration, place: impl Fn(u64, u64) -> u64 + Sync) -> Result<f64> {
     let stop = AtomicBool::new(false);
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! [`Results`]: all lines of a figure, and the questions that claims and plots ask them.
+//! [`Results`]: all lines of a figure, and the queries that claims and plots use.
 
 use super::probe::Bandwidth;
 use super::{Figure, OURS, Scale, Step};
@@ -6,10 +6,10 @@ use crate::engine::Mode;
 use crate::line::Line;
 use crate::workload::{Kind, Workload};
 
-/// A value, or why there is none.
+/// A value, or the reason why there is none.
 pub type Answer = std::result::Result<f64, String>;
 
-/// Whether a line is of our own engine, in either mode.
+/// Whether a line is of PandoDB, in either mode.
 pub fn is_ours(line: &Line) -> bool {
     line.engine == "pando"
 }
@@ -17,19 +17,20 @@ pub fn is_ours(line: &Line) -> bool {
 /// Everything measured for a figure in one mode.
 #[derive(Debug)]
 pub struct Results {
-    /// Which figure.
+    /// The figure.
     pub figure: &'static Figure,
-    /// How large.
+    /// Its scale.
     pub scale: Scale,
-    /// Lines, ours and those of rivals.
+    /// Lines of PandoDB and of rivals.
     pub lines: Vec<Line>,
-    /// Given lines that fit no step.
+    /// The number of given lines that fit no step.
     pub set_aside: usize,
-    /// What the device can do, if the figure asks.
+    /// The bandwidths of the device, if the figure needs them.
     pub device: Option<Bandwidth>,
 }
 
-/// Whether a line answers a step: the same workload, sizes, memory, caches, rate and threads; of our own, the same durability.
+/// Whether a line fits a step: same workload, sizes, memory, caches, rate and threads; for PandoDB also the same
+/// durability.
 pub fn fits(line: &Line, step: &Step) -> bool {
     let plan = &step.plan;
     let mixed = Workload::find(&line.workload).is_some_and(|workload| workload.kind == Kind::LoadMixed);
@@ -50,34 +51,34 @@ fn durability(line: &Line) -> &str {
     line.configuration.get("durability").map_or("Buffered", String::as_str)
 }
 
-/// Whether a line of ours was written with the log on, as everyone else's.
+/// Whether a line of PandoDB was measured with the durability of the other engines, not with the lazy log.
 pub fn is_logged(line: &Line) -> bool {
     !is_ours(line) || durability(line) != "None"
 }
 
-/// The rate of a line until nothing is owed.
+/// The rate of a line until all background work is done.
 pub fn rate(line: &Line) -> f64 {
     line.fair_ops_per_s()
 }
 
-/// Bytes of the keys and values that operations put, or of those that they found.
+/// Bytes of the keys and values that the operations put or found.
 fn user_bytes(line: &Line) -> f64 {
     (line.ops.max(line.found) * (line.asked.key_len + line.asked.value_len) as u64) as f64
 }
 
-/// Bytes read and written by the bytes of keys and values: of a load, of lookups, of scans. Not of a mix of reads and
-/// writes, whose amplifications have different bases.
+/// Bytes read and written for each byte of keys and values of a load, of lookups or of scans. Not defined for a mix of
+/// reads and writes, whose amplifications have different bases.
 pub fn io_amplification(line: &Line) -> f64 {
     line.write_amplification + line.read_bytes_per_op * line.ops as f64 / user_bytes(line)
 }
 
-/// Write amplification of a load of ours without what went into the log.
+/// Write amplification of a load of PandoDB without the bytes of the log.
 pub fn without_log(line: &Line) -> Answer {
     let log = line.inside.counters.get("device.log.write_bytes").ok_or("the log's bytes are not known")?;
     Ok(line.write_amplification - *log as f64 / user_bytes(line))
 }
 
-/// Bytes a second that went from and to the device while operations were done.
+/// Bytes a second read and written on the device during the operations.
 pub fn io_bytes_per_s(line: &Line) -> f64 {
     let seconds = line.seconds.max(line.settled_seconds);
     if seconds > 0.0 { io_amplification(line) * user_bytes(line) / seconds } else { 0.0 }
@@ -90,7 +91,7 @@ pub fn scanned_bytes_per_s(line: &Line) -> f64 {
 }
 
 impl Results {
-    /// Who that is in this mode, if it is [`OURS`].
+    /// The name of an engine in this mode: [`OURS`] becomes the name with the mode.
     fn name<'a>(&self, who: &'a str) -> &'a str {
         match (who, self.scale.mode) {
             (OURS, Mode::Paper) => "pando-stbe-paper",
@@ -98,7 +99,7 @@ impl Results {
         }
     }
 
-    /// Who was measured, we first.
+    /// The names of the measured engines, PandoDB first.
     pub fn whos(&self) -> Vec<String> {
         let mut whos: Vec<String> = self.lines.iter().map(Line::who).collect();
         whos.sort_by_key(|who| (who != self.name(OURS), who.clone()));
@@ -106,10 +107,10 @@ impl Results {
         whos
     }
 
-    /// The line of someone for which `is` holds, the one with the median rate if there are several.
+    /// The line of an engine for which `is` holds; of several the one with the median rate.
     ///
     /// # Errors
-    /// Why there is none: not measured, refused, or wrong.
+    /// The reason why there is none: not measured, refused, or wrong answers.
     pub fn one(&self, who: &str, is: impl Fn(&Line) -> bool) -> std::result::Result<&Line, String> {
         let name = self.name(who);
         let all: Vec<&Line> = self.lines.iter().filter(|line| line.who() == name && is(line)).collect();
@@ -127,7 +128,7 @@ impl Results {
         }
     }
 
-    /// Someone's line of a workload.
+    /// The line of an engine for a workload.
     ///
     /// # Errors
     /// As [`Results::one`].
@@ -135,20 +136,20 @@ impl Results {
         self.one(who, |line| line.workload == workload)
     }
 
-    /// Our rate by a rival's.
+    /// The rate of PandoDB divided by that of a rival.
     pub fn by_rival(&self, rival: &str, workload: &str) -> Answer {
         Ok(rate(self.of(OURS, workload)?) / rate(self.of(rival, workload)?))
     }
 
-    /// What the device can do.
+    /// The bandwidths of the device.
     ///
     /// # Errors
-    /// If it was not asked.
+    /// If the device was not measured.
     pub fn device(&self) -> std::result::Result<&Bandwidth, String> {
         self.device.as_ref().ok_or_else(|| "the device was not probed".to_owned())
     }
 
-    /// Points of someone's lines: x and y of each that has both, in the order of x.
+    /// Points of an engine's lines: x and y of each line that has both, in the order of x.
     pub fn points(&self, who: &str, point: impl Fn(&Line) -> Option<(f64, f64)>) -> Vec<(f64, f64)> {
         let name = self.name(who);
         let good = |line: &&Line| line.who() == name && line.refused.is_none() && line.wrong_answers == 0;

@@ -1,8 +1,8 @@
-//! [`run()`]: measures what a figure needs, one step after the other.
+//! [`run()`]: measures the steps of a figure one after the other.
 //!
-//! 1. The device is probed first, if the figure asks for it, while the directory is empty.
-//! 2. Each [`Step`] is a plan with what the engine is set to; a step starts with a store of its own.
-//! 3. Lines measured elsewhere, by us or of rivals, are put beside where they fit a step.
+//! 1. The device is measured first, if the figure needs it, while the directory is empty.
+//! 2. Each [`Step`] is a plan with the engine's durability; each step starts with a new store.
+//! 3. Lines that were measured elsewhere, of PandoDB or of rivals, are added if they fit a step.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,34 +18,34 @@ use crate::pando::Pando;
 
 /// The least memory of a store.
 const LEAST_MEMORY: usize = 1 << 20;
-/// Shares of memory are whole multiples of this: the engine cuts a budget into parts of whole pages.
+/// Shares of memory are multiples of this, since the engine divides a budget into whole pages.
 const MEMORY_GRAIN: usize = 128 << 10;
-/// Clients for each core, where the figure does not say: lookups wait for the device.
+/// Clients for each core if the figure does not vary threads; more than one, because lookups wait for the device.
 const CLIENTS_A_CORE: usize = 4;
 
-/// How large, and where.
+/// The scale of a measurement, and its directory.
 #[derive(Clone, Debug)]
 pub struct Scale {
     /// The share of the paper's records.
     pub scale: f64,
-    /// Instead of it: so many records.
+    /// The number of records; overrides `scale`.
     pub records: Option<u64>,
-    /// Memory; the paper's share of the data by default.
+    /// Bytes of memory; by default the paper's share of the data.
     pub memory_budget: Option<usize>,
-    /// Client threads of the figures that vary them; the others take the only one named, or else four for each
-    /// core.
+    /// Client threads of the figures that vary them. Other figures use the number if exactly one is named, else four
+    /// for each core.
     pub threads: Vec<usize>,
-    /// A workload that is not whole ends after so many seconds, if its share of the paper's operations takes longer.
+    /// Maximum seconds of a workload, except loads, which are run to their end.
     pub seconds: f64,
-    /// Where random choices come from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Which form of our index.
+    /// The mode of the index.
     pub mode: Mode,
-    /// Bytes of the file that the device is probed with.
+    /// Bytes of the file that measures the device.
     pub probe_bytes: u64,
-    /// How long each kind of read is probed.
+    /// Duration of each kind of read that measures the device.
     pub probe_time: Duration,
-    /// Where the stores are made.
+    /// The directory for the stores.
     pub directory: PathBuf,
 }
 
@@ -69,9 +69,9 @@ impl Default for Scale {
 /// One run of the bench.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// What is done.
+    /// The workloads and sizes.
     pub plan: Plan,
-    /// What an acknowledgement promises.
+    /// The durability of an acknowledged write.
     pub durability: Durability,
 }
 
@@ -86,18 +86,18 @@ impl Scale {
         self.records(figure) * figure.record_bytes()
     }
 
-    /// Memory for a figure.
+    /// Bytes of memory for a figure.
     pub fn memory(&self, figure: &Figure) -> usize {
         self.memory_budget.unwrap_or_else(|| self.memory_of(figure, figure.memory_share))
     }
 
-    /// The memory that is a share of a figure's data.
+    /// Bytes of memory for a share of a figure's data.
     pub fn memory_of(&self, figure: &Figure, share: f64) -> usize {
         let bytes = self.data_bytes(figure) as f64 * share;
         (bytes as usize / MEMORY_GRAIN * MEMORY_GRAIN).max(LEAST_MEMORY)
     }
 
-    /// Threads of a figure that does not vary them.
+    /// The number of threads of a figure that does not vary them.
     pub fn many(&self) -> usize {
         match self.threads[..] {
             [only] => only,
@@ -105,7 +105,7 @@ impl Scale {
         }
     }
 
-    /// Threads of a figure that does: by default powers of two up to twice the cores.
+    /// The numbers of threads of a figure that varies them: by default powers of two up to twice the cores.
     pub fn sweep(&self) -> Vec<usize> {
         if self.threads.is_empty() {
             (0..).map(|power| 1 << power).take_while(|threads| *threads <= 2 * cores()).collect()
@@ -125,7 +125,7 @@ impl Scale {
             key_len: KEY_LEN,
             value_len: figure.value_len,
             seed: self.seed,
-            // As the rivals' command measures by default.
+            // The default of `pando-rivals`.
             cache: Cache::Cold,
             directory: self.directory.clone(),
             ..Plan::default()
@@ -139,19 +139,19 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What to do with lines that are there already.
+/// Lines that exist already, and whether to measure more.
 #[derive(Clone, Debug, Default)]
 pub struct Given {
     /// Lines measured elsewhere.
     pub lines: Vec<Line>,
-    /// Measure nothing: our own lines are among the given ones.
+    /// Measure nothing, since PandoDB's lines are among the given ones.
     pub only: bool,
 }
 
 /// Measures a figure.
 ///
 /// # Errors
-/// The engine's first error; the device's, if it is probed.
+/// The first error of the engine, or of the device if it is measured.
 pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut dyn Observer) -> Result<Results> {
     let steps = (figure.steps)(figure, scale);
     let device = match figure.needs_device {
@@ -175,7 +175,7 @@ pub fn run(figure: &'static Figure, scale: &Scale, given: Given, observer: &mut 
     Ok(Results { figure, scale: scale.clone(), lines, set_aside: others.len(), device })
 }
 
-/// Keeps lines, and passes everything on.
+/// Collects the lines, and forwards all calls to another observer.
 struct Both<'a> {
     lines: Vec<Line>,
     observer: &'a mut dyn Observer,

@@ -1,4 +1,4 @@
-//! What came out: verdicts, the text for terminals, JSON, and the plots as files.
+//! Output of a figure: verdicts, text for terminals, JSON, and the plots as files.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,14 +10,14 @@ use super::results::{io_amplification, is_logged, is_ours, rate};
 use super::{ALL, Answer, Claim, Figure, Judge, OURS, Paper, Results};
 use crate::engine::{Mode, Result};
 use crate::line::{Line, Machine};
-use crate::plot::{Plot, unit};
+use crate::plot::{ImageFormat, Plot, unit};
 use crate::workload::{Kind, Workload};
 
-/// What still counts as the paper's value: a tenth worse.
+/// A value that is worse than the paper's by at most this share "nearly holds".
 const TOLERANCE: f64 = 0.1;
 
 impl Paper {
-    /// For tables.
+    /// The text for tables.
     pub fn text(&self, unit: &str) -> String {
         match self {
             Paper::Is(value) => number(*value, unit),
@@ -27,7 +27,7 @@ impl Paper {
         }
     }
 
-    /// The lowest and the highest value that the paper allows; none for words.
+    /// The lowest and the highest value of the claim; `None` for text.
     fn range(&self) -> Option<(f64, f64)> {
         match *self {
             Paper::Is(value) => Some((value, value)),
@@ -49,8 +49,8 @@ fn number(value: f64, unit: &str) -> String {
     }
 }
 
-/// A measured value beside the paper's: its ratio to the paper's nearest, or `within`; and whether the claim holds, where
-/// that can be said on another machine. `–` if nothing was measured or the paper has no number.
+/// Compares a measured value with the paper's: the ratio to the nearest value of the paper, or `within`; and whether
+/// the claim holds, unless it depends on the machine. `–` if nothing was measured or the paper has no number.
 pub fn verdict(claim: &Claim, answer: &Answer) -> String {
     let (Ok(value), Some((low, high))) = (answer, claim.paper.range()) else { return "–".to_owned() };
     let nearest = value.clamp(low, high);
@@ -80,10 +80,10 @@ fn mode(results: &Results) -> &'static str {
     }
 }
 
-/// Everything about a figure as text: one measurement of it, or one of each mode, side by side.
+/// A figure as text: one measurement of it, or one for each mode in columns.
 ///
 /// # Panics
-/// Without a measurement.
+/// If `modes` is empty.
 pub fn text(modes: &[Results]) -> String {
     let (first, figure) = (&modes[0], modes[0].figure);
     let mut text = format!("{}  {}  ({})\n", figure.id, figure.title, figure.source);
@@ -110,7 +110,7 @@ pub fn text(modes: &[Results]) -> String {
     });
     text += &format!("\n{}\n", table(&head, rows.collect()));
     let head = ["measured", "ops/s", "acknowledged/s", "write ampl.", "I/O ampl.", "read/op", "slowest"];
-    // A rival's lines stand beside each mode, and are the same.
+    // Lines of rivals are the same in each mode, so they are shown once.
     let more = modes[1..].iter().flat_map(|results| results.lines.iter().filter(|line| is_ours(line)));
     text += &format!("{}\n", table(&head, first.lines.iter().chain(more).map(row).collect()));
     for missing in figure.missing {
@@ -125,7 +125,7 @@ pub fn text(modes: &[Results]) -> String {
     text
 }
 
-/// Sizes and machine in a line.
+/// Sizes and machine as one line of text.
 fn setting(results: &Results) -> String {
     let (figure, scale) = (results.figure, &results.scale);
     let data = scale.data_bytes(figure) as f64;
@@ -163,13 +163,13 @@ fn setting(results: &Results) -> String {
     text
 }
 
-/// What the machine itself added.
+/// The delays that the machine itself caused.
 fn noise(results: &Results) -> Option<String> {
     let worst = results.lines.iter().map(|line| line.control_max_us).fold(0.0, f64::max);
     (worst > 0.0).then(|| format!("an idle thread overslept by up to {} meanwhile", unit::micros(worst)))
 }
 
-/// A line for the second table.
+/// A row of the second table.
 fn row(line: &Line) -> Vec<String> {
     let mixed = Workload::find(&line.workload).is_some_and(|workload| workload.kind == Kind::LoadMixed);
     let share = if mixed { format!(" {} %", line.asked.seq_share) } else { String::new() };
@@ -195,12 +195,12 @@ fn row(line: &Line) -> Vec<String> {
     ]
 }
 
-/// Columns to the left, as wide as they must be; rows may be short.
+/// Left-aligned columns of minimal width; rows may be shorter than the head.
 fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     let all: Vec<Vec<String>> =
         std::iter::once(head.iter().map(|name| (*name).to_owned()).collect()).chain(rows).collect();
     let wide = |column: usize| {
-        // The last cell of a row may stick out.
+        // The last cell of a row does not widen its column.
         let cells = all.iter().filter(|row| column + 1 < row.len()).map(|row| row[column].chars().count());
         cells.max().unwrap_or(0)
     };
@@ -214,7 +214,7 @@ fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
-/// Everything about a figure, without the lines.
+/// A figure as JSON, without the lines.
 pub fn json(results: &Results) -> Value {
     let figure = results.figure;
     let claims: Vec<Value> = figure.claims.iter().map(|claim| claim_json(claim, &(claim.measure)(results))).collect();
@@ -264,7 +264,7 @@ pub fn list() -> String {
     text
 }
 
-/// The list of figures for programs.
+/// The list of figures as JSON.
 pub fn list_json() -> Value {
     let entry = |figure: &&Figure| {
         json!({
@@ -279,12 +279,12 @@ pub fn list_json() -> Value {
     ALL.iter().map(entry).collect()
 }
 
-/// Whether a claim names a rival that was not measured by us.
+/// Whether a claim needs lines of a rival.
 pub fn needs_rival(claim: &Claim) -> bool {
     ["RocksDB", "PebblesDB"].iter().any(|rival| claim.what.contains(rival))
 }
 
-/// The plots of a figure with its mode, its setting and what was measured how.
+/// The plots of a figure, with notes on its source, mode and setting.
 pub fn plots(results: &Results) -> Vec<(String, Plot)> {
     let figure = results.figure;
     let finish = |(name, plot): (&str, Plot)| {
@@ -295,18 +295,10 @@ pub fn plots(results: &Results) -> Vec<(String, Plot)> {
     (figure.plots)(results).into_iter().map(finish).collect()
 }
 
-/// Writes the plots as PNG and SVG into a directory, which is made.
+/// Writes the plots as image files into a directory, which is created if it does not exist.
 ///
 /// # Errors
-/// If something cannot be written; names it.
-pub fn write_plots(results: &Results, directory: &Path) -> Result<Vec<PathBuf>> {
-    std::fs::create_dir_all(directory).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
-    let mut paths = Vec::new();
-    for (name, plot) in plots(results) {
-        let (png, svg) = (directory.join(format!("{name}.png")), directory.join(format!("{name}.svg")));
-        plot.write_png(&png)?;
-        std::fs::write(&svg, plot.svg()).map_err(|e| format!("cannot write {}: {e}", svg.display()))?;
-        paths.extend([png, svg]);
-    }
-    Ok(paths)
+/// If the directory or a file cannot be written; names it.
+pub fn write_images(results: &Results, directory: &Path, format: ImageFormat) -> Result<Vec<PathBuf>> {
+    plots(results).iter().map(|(name, plot)| plot.write(directory, name, format)).collect()
 }

@@ -1,4 +1,4 @@
-//! All figures, tiny: each runs, and every claim has a value or a reason. Nothing here depends on time.
+//! Runs all figures at a tiny scale: every claim has a value or a reason. No test depends on time.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,12 +26,12 @@ fn tiny(directory: &Path) -> Scale {
 fn measured(figure: &'static Figure, scale: &Scale) -> Results {
     let mut lines: Vec<Line> = Vec::new();
     let results = run(figure, scale, Given::default(), &mut lines).unwrap();
-    assert_eq!(lines.len(), results.lines.len(), "what is kept was handed out");
+    assert_eq!(lines.len(), results.lines.len(), "all lines of the results were passed to the observer");
     results
 }
 
 #[test]
-fn the_list_is_complete_and_every_claim_says_where_it_is_from() {
+fn the_list_is_complete_and_every_claim_names_its_section() {
     let ids: Vec<&str> = ALL.iter().map(|figure| figure.id).collect();
     let expected = ["3.1", "3.3a", "3.3b", "3.4", "3.5", "3.6", "3.7", "3.8", "3.9", "3.10"];
     assert_eq!(ids, expected.map(|number| format!("002-{number}")));
@@ -48,7 +48,7 @@ fn the_list_is_complete_and_every_claim_says_where_it_is_from() {
 }
 
 #[test]
-fn every_figure_runs_and_has_a_value_for_each_claim_that_is_possible() {
+fn every_figure_runs_and_has_a_value_for_each_claim_without_a_rival() {
     let dir = tempfile::tempdir().unwrap();
     for &figure in ALL {
         let results = measured(figure, &tiny(dir.path()));
@@ -58,7 +58,7 @@ fn every_figure_runs_and_has_a_value_for_each_claim_that_is_possible() {
             let what = format!("{}, {}: {answer:?}", figure.id, claim.what);
             match &answer {
                 Ok(value) => assert!(value.is_finite() && *value >= 0.0, "{what}"),
-                // On one core there is no speed-up to measure.
+                // On one core no speed-up can be measured.
                 Err(why) if why.contains("needs one thread and several") => {}
                 Err(why) => assert!(needs_rival(claim) && why.starts_with("needs lines of "), "{what}"),
             }
@@ -75,7 +75,7 @@ fn every_figure_runs_and_has_a_value_for_each_claim_that_is_possible() {
 }
 
 #[test]
-fn both_modes_stand_side_by_side() {
+fn both_modes_are_shown_in_columns() {
     let dir = tempfile::tempdir().unwrap();
     let figure = Figure::find("002-3.4").unwrap();
     let product = measured(figure, &tiny(dir.path()));
@@ -91,7 +91,7 @@ fn both_modes_stand_side_by_side() {
 }
 
 #[test]
-fn lines_of_a_rival_and_our_own_are_put_beside_where_they_fit() {
+fn given_lines_are_used_where_they_fit_a_step() {
     let dir = tempfile::tempdir().unwrap();
     let scale = tiny(dir.path());
     let figure = Figure::find("002-3.4").unwrap();
@@ -110,7 +110,7 @@ fn lines_of_a_rival_and_our_own_are_put_beside_where_they_fit() {
 }
 
 #[test]
-fn verdicts_know_which_way_is_better() {
+fn verdicts_depend_on_the_direction_of_the_claim() {
     let claim = |paper, judge| Claim { what: "", paper, unit: "", from: "", judge, measure: |_| Ok(0.0) };
     for (paper, judge, value, word) in [
         (Paper::Is(2.0), Judge::More, 3.0, "holds: 1.5 × of the paper's"),

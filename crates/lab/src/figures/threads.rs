@@ -1,7 +1,8 @@
 //! 002 §3.7.5 and §3.7.6: threads and scans. Figures 3.8, 3.9, 3.10.
 //!
-//! The paper's machine has 32 cores; a sweep beyond this one's cores shows that nothing collapses, not that anything
-//! scales. Shares of the device's bandwidth are of what [`super::probe`] measures here, not of what a vendor advertises.
+//! The paper's machine has 32 cores. More threads than cores show here that throughput does not collapse, not that it
+//! scales. Shares of the device's bandwidth refer to the bandwidth that [`super::probe`] measures, not to the vendor's
+//! figure.
 
 use super::results::{io_amplification, io_bytes_per_s, rate, scanned_bytes_per_s};
 use super::run::cores;
@@ -11,15 +12,15 @@ use crate::line::Line;
 use crate::plot::{Axis, Plot, Series, Style};
 
 const FEW_CORES: &str = "32 cores: threads beyond this machine's share its cores";
-const PROBED: &str = "the device's bandwidth is measured here with a short file of ours, not the advertised one";
+const PROBED: &str = "the device's bandwidth is measured with a short file, not the advertised one";
 /// 80 GiB.
 const SCAN_RECORDS: u64 = 80 * (1 << 30) / 124;
-/// The most scans of one length in the paper, by rows.
+/// The number of scans of one length in the paper, divided by its rows.
 const SCAN_OPS: f64 = 10e6 / SCAN_RECORDS as f64;
 const SCANS: [(&str, f64); 6] =
     [("scan-1", 1.0), ("scan-10", 10.0), ("scan-100", 100.0), ("scan-1k", 1e3), ("scan-10k", 1e4), ("scan-100k", 1e5)];
 
-/// Lookups by threads.
+/// Lookups for different numbers of threads.
 pub(super) static F3_8: Figure = Figure {
     id: "002-3.8",
     title: "Lookups (YCSB C) by threads",
@@ -75,7 +76,7 @@ pub(super) static F3_8: Figure = Figure {
     plots: |results| vec![("throughput", by_threads(results, "c", "lookups a second"))],
 };
 
-/// Insertions by threads.
+/// Insertions for different numbers of threads.
 pub(super) static F3_9: Figure = Figure {
     id: "002-3.9",
     title: "Insertions (YCSB load) by threads",
@@ -132,7 +133,7 @@ pub(super) static F3_9: Figure = Figure {
     plots: |results| vec![("throughput", by_threads(results, "load", "insertions a second"))],
 };
 
-/// Scans by their length.
+/// Scans of different lengths.
 pub(super) static F3_10: Figure = Figure {
     id: "002-3.10",
     title: "Scan throughput by length",
@@ -186,12 +187,13 @@ pub(super) static F3_10: Figure = Figure {
     plots: scans,
 };
 
-/// Someone's line of a workload with so many threads.
+/// The line of an engine for a workload and a number of threads.
 fn at<'a>(r: &'a Results, who: &str, workload: &str, threads: usize) -> std::result::Result<&'a Line, String> {
     r.one(who, |line| line.workload == workload && line.threads == threads)
 }
 
-/// The rate with as many threads as cores (or the next fewer that were measured), by that of one, by their number.
+/// Speed-up per thread: the rate with as many threads as cores (or the next smaller measured number), divided by the
+/// rate of one thread and by the number of threads.
 fn speed_up(r: &Results, who: &str, workload: &str) -> Answer {
     let threads = r.scale.sweep().into_iter().filter(|threads| *threads <= cores()).max().unwrap_or(1);
     if threads == 1 {
@@ -200,7 +202,7 @@ fn speed_up(r: &Results, who: &str, workload: &str) -> Answer {
     Ok(rate(at(r, who, workload, threads)?) / rate(at(r, who, workload, 1)?) / threads as f64)
 }
 
-/// The fastest line of someone.
+/// The fastest line of an engine.
 fn best<'a>(r: &'a Results, who: &str, workload: &str) -> std::result::Result<&'a Line, String> {
     let lines = r.scale.sweep().into_iter().filter_map(|threads| at(r, who, workload, threads).ok());
     lines.max_by(|a, b| rate(a).total_cmp(&rate(b))).map_or_else(|| r.of(who, workload), Ok)

@@ -1,7 +1,8 @@
 //! 002 §3.7.2 and §3.7.3: YCSB. Figures 3.1, 3.3a, 3.3b, 3.4, 3.5.
 //!
-//! The paper inserts 673 M rows (84 M of 1 KiB) into 4 GiB of memory, then runs A to F with 160 M operations each (10 M),
-//! E with 20 M (1.3 M). Here rows, memory and operations shrink alike; a mix also ends when its seconds are over.
+//! The paper inserts 673 M rows (84 M of 1 KiB) into 4 GiB of memory, then runs A to F with 160 M operations each (10
+//! M), E with 20 M (1.3 M). Here rows, memory and operations are scaled by the same factor; a mix also ends when its
+//! time is up.
 
 use super::results::{io_amplification, rate};
 use super::{Answer, Claim, Figure, Judge, OURS, Paper, Results, Scale, Step};
@@ -11,27 +12,28 @@ use crate::plot::{Axis, Plot, Series, Style};
 /// Rows of 24 + 100 bytes.
 pub(super) const RECORDS: u64 = 673_000_000;
 const RECORDS_1K: u64 = 84_000_000;
-/// 4 GiB by 673 M rows.
+/// Memory as a share of the data: 4 GiB for 673 M rows.
 pub(super) const SHARE: f64 = 4.0 * 1024.0 * 1024.0 * 1024.0 / (673e6 * 124.0);
-/// 4 GiB by 84 M rows.
+/// Memory as a share of the data: 4 GiB for 84 M rows.
 const SHARE_1K: f64 = 4.0 * 1024.0 * 1024.0 * 1024.0 / (84e6 * 1048.0);
-/// Operations of a mix by rows.
+/// Operations of a mix, divided by rows.
 const MIX_OPS: f64 = 160.0 / 673.0;
 const MIX_OPS_1K: f64 = 10.0 / 84.0;
 const ORDER: [&str; 7] = ["load", "a", "b", "c", "d", "e", "f"];
-/// The memory of figure 3.5, by the data: the paper's 4 GiB, then 10 % (its own limit elsewhere), 20 GiB, 22 GiB, and half.
+/// The memory of figure 3.5 as shares of the data: the paper's 4 GiB, 10 % (its limit in other figures), 20 GiB, 22
+/// GiB, 50 %.
 const MEMORIES: [(f64, &str); 5] =
     [(SHARE, "5 %"), (0.10, "10 %"), (SHARE * 5.0, "26 %"), (SHARE * 5.5, "28 %"), (0.5, "50 %")];
 
-const NO_PEBBLES: &str = "PebblesDB: not built beside us (unmaintained); lines of it count if somebody has them";
+const NO_PEBBLES: &str = "PebblesDB is unmaintained and not built here; lines of it are used if they are given";
 const E_OPS: &str = "E has as many operations as the other mixes, up to its seconds; the paper gives it an eighth";
 const AHEAD: &str = "E's share of random 4 KiB reads may be above 100 %: a scan reads more than one page at a time";
 const MAYBE_PAPER: &str = "the paper contradicts itself on E: half of RocksDB's rate (§3.7.2), 85 % of it (§3.7.6)";
 
-/// What §3.1 and the chapter's opening say of the same thing.
+/// A contradiction between §3.1 and the introduction of the chapter.
 const BOTH_RANGES: &str = "§3.1's 6 to 28 times is one range for RocksDB and PebblesDB together; the chapter's opening says 2 to 8 times on \
                            insertions and 1.2 to 2 times on lookups";
-/// How the source ran its own store.
+/// A difference from the source's own store.
 const NO_BACKGROUND: &str = "the source ran without background compaction threads; here there is one";
 
 /// Load throughput and write amplification.
@@ -159,7 +161,7 @@ pub(super) static F3_3A: Figure = Figure {
     plots: throughput,
 };
 
-/// The same with 1 KiB values.
+/// Throughput of all workloads with 1 KiB values.
 pub(super) static F3_3B: Figure = Figure {
     id: "002-3.3b",
     title: "YCSB throughput, 24 B keys and 1 KiB values",
@@ -270,8 +272,8 @@ pub(super) static F3_5: Figure = Figure {
     memory_share: SHARE,
     value_len: 100,
     missing: &[
-        "KVell: in its place our own index at the same shares of memory; the claims are KVell's, the values ours",
-        "the sweep sets the memory: --memory-budget does not count",
+        "KVell is not measured: its claims are compared with PandoDB's index at the same shares of memory",
+        "the sweep sets the memory; --memory-budget is ignored",
         E_OPS,
     ],
     needs_device: false,
@@ -348,7 +350,7 @@ fn write_by_rocksdb(r: &Results) -> Answer {
     Ok(r.of(OURS, "load")?.write_amplification / r.of("rocksdb", "load")?.write_amplification)
 }
 
-/// Our rates of A, B, C, D and F by RocksDB's.
+/// PandoDB's rates of A, B, C, D and F, divided by RocksDB's.
 fn point_mixes(r: &Results) -> std::result::Result<Vec<f64>, String> {
     ["a", "b", "c", "d", "f"].iter().map(|workload| r.by_rival("rocksdb", workload)).collect()
 }
@@ -357,7 +359,7 @@ fn memory_at(r: &Results, share: f64) -> u64 {
     r.scale.memory_of(r.figure, share) as u64
 }
 
-/// Our rate at a share of memory by that at the largest.
+/// PandoDB's rate at a share of memory, divided by the rate at the largest share.
 fn memory_kept(r: &Results, workload: &str, share: f64) -> Answer {
     let at = |share| {
         let memory = memory_at(r, share);
@@ -370,7 +372,7 @@ fn throughput(results: &Results) -> Vec<(&'static str, Plot)> {
     vec![("throughput", bars(results, results.figure.title, "operations a second", "/s", &ORDER, |_| rate))]
 }
 
-/// Bars by workload, those of all engines beside each other.
+/// Bars grouped by workload, one for each engine.
 fn bars(
     results: &Results,
     title: &str,
@@ -382,7 +384,7 @@ fn bars(
     let whos = results.whos();
     let mut plot = Plot::new(title, Axis::named("", workloads.iter().copied()), Axis::linear(label, unit));
     for (i, who) in whos.iter().enumerate() {
-        // The engines of a group share four fifths of its room.
+        // The bars of a group take four fifths of its width.
         let aside = (i as f64 - (whos.len() as f64 - 1.0) / 2.0) * 0.8 / whos.len() as f64;
         let points = workloads.iter().enumerate().filter_map(|(at, workload)| {
             let line = results.of(who, workload).ok()?;

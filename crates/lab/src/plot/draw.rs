@@ -11,7 +11,7 @@
 //!   notes
 //! ```
 //!
-//! Text is laid out by an estimate of its width, on the wide side, since a page's reader has fonts of his own.
+//! Text is laid out with an upper estimate of its width, since the fonts of the reader's browser are not known.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -28,13 +28,13 @@ const TOP: f64 = 52.0;
 const RIGHT: f64 = 22.0;
 /// Columns that a long series is thinned to: two units of the SVG each.
 const COLUMNS: usize = 330;
-/// Up to so many points every one has its marker; longer lines carry a few.
+/// Series of at most this number of points have a marker at each point; longer ones have a few markers.
 const MARKED: usize = 30;
-/// A line of more points is drawn through, as dashes and noise together read as gaps.
+/// A line of more points than this is solid, because dashes in a noisy line look like gaps.
 const LONG: usize = 120;
-/// More marks than this are drawn small.
+/// Marks are drawn smaller if there are more than this.
 const MANY_MARKS: usize = 20;
-/// A wide estimate of the width of a letter of 12 units.
+/// Upper estimate of the width of a letter with a font size of 12 units.
 const LETTER: f64 = 7.2;
 
 /// A plot being drawn.
@@ -46,7 +46,7 @@ struct Canvas<'a> {
     svg: String,
 }
 
-/// Draws a plot; `head` goes in front of everything.
+/// Draws a plot; `head` is inserted before all other elements.
 pub(super) fn draw(plot: &Plot, head: &str) -> String {
     let x = Scale::across(&plot.x, values(plot, |point| point.0).chain(plot.x.include.iter().copied()), half_bar(plot));
     let tops = stacks(plot).into_iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.top);
@@ -120,7 +120,7 @@ impl Canvas<'_> {
         let _ = writeln!(self.svg, "<path class=\"pl-g\" d=\"{grid}\"/>");
     }
 
-    /// The vertical axis, and the line that bars stand on.
+    /// The vertical axis, and the base line of bars.
     fn base(&mut self) {
         let (left, right, base) = (self.left, WIDTH - RIGHT, TOP + FIELD);
         let zero = if self.y.low < 0.0 && self.y.high > 0.0 { self.at_y(0.0) } else { base };
@@ -177,7 +177,7 @@ impl Canvas<'_> {
         self.svg.push_str("</g>\n");
     }
 
-    /// The ticks of x and its label; where they end. Names that do not fit beside each other are slanted.
+    /// The ticks of x and its label. Returns the y coordinate of their end. Names that would overlap are slanted.
     fn x_labels(&mut self) -> f64 {
         let base = TOP + FIELD;
         let ticks = self.x.ticks.clone();
@@ -205,7 +205,7 @@ impl Canvas<'_> {
         below + 18.0
     }
 
-    /// The legend in rows below the plot; where it ends.
+    /// The legend in rows below the plot. Returns the y coordinate of its end.
     fn legend(&mut self, top: f64) -> f64 {
         let (mut x, mut y) = (12.0, top + 14.0);
         for (i, series) in self.plot.series.iter().enumerate() {
@@ -221,7 +221,7 @@ impl Canvas<'_> {
         if self.plot.series.is_empty() { top } else { y + 6.0 }
     }
 
-    /// What a series looks like, for the legend.
+    /// The sample of a series in the legend.
     fn sample(&mut self, series: &Series, ink: usize, x: f64, y: f64) {
         let colour = ink::colour(ink);
         let svg = &mut self.svg;
@@ -250,7 +250,7 @@ impl Canvas<'_> {
         };
     }
 
-    /// The notes, wrapped; where they end.
+    /// The notes, wrapped. Returns the y coordinate of their end.
     fn notes(&mut self, top: f64) -> f64 {
         let mut y = top + 4.0;
         for line in self.plot.notes.iter().flat_map(|note| wrapped(note, ((WIDTH - 30.0) / (LETTER * 0.92)) as usize)) {
@@ -261,7 +261,7 @@ impl Canvas<'_> {
     }
 }
 
-/// One piece of a stack of bars.
+/// One bar of a stack.
 struct Piece<'a> {
     base: f64,
     top: f64,
@@ -269,7 +269,7 @@ struct Piece<'a> {
     name: &'a str,
 }
 
-/// The bars by place: positive values grow up from zero, negative ones down.
+/// The bars by x: positive values are stacked upwards from zero, negative ones downwards.
 fn stacks(plot: &Plot) -> Vec<(f64, Vec<Piece<'_>>)> {
     let mut stacks: BTreeMap<i64, (f64, Vec<Piece<'_>>, [f64; 2])> = BTreeMap::new();
     for (i, series) in plot.series.iter().enumerate().filter(|(_, series)| series.style == Style::Bars) {
@@ -283,7 +283,7 @@ fn stacks(plot: &Plot) -> Vec<(f64, Vec<Piece<'_>>)> {
     stacks.into_values().map(|(x, pieces, _)| (x, pieces)).collect()
 }
 
-/// Half the distance of neighbouring bars; 0 without bars.
+/// Half of the distance between neighbouring bars; 0 without bars.
 fn half_bar(plot: &Plot) -> f64 {
     let bars = plot.series.iter().filter(|series| series.style == Style::Bars);
     let mut places: Vec<f64> =
@@ -306,7 +306,7 @@ fn values(plot: &Plot, of: fn(&(f64, f64)) -> f64) -> impl Iterator<Item = f64> 
     plot.series.iter().flat_map(|series| series.points.iter().chain(&series.marks)).map(of)
 }
 
-/// The line through the points; a gap breaks it, a lone point becomes a dot.
+/// The path of the line through the points. A gap breaks it; an isolated point becomes a dot.
 fn path(points: &[Option<(f64, f64)>], steps: bool) -> String {
     let mut path = String::new();
     let mut before: Option<(f64, f64)> = None;
@@ -323,7 +323,8 @@ fn path(points: &[Option<(f64, f64)>], steps: bool) -> String {
     path
 }
 
-/// Where the markers of a series are: at every point of a short one, else at a few, staggered by the series' number.
+/// The positions of the markers of a series: every point of a short series, else a few points, shifted by the series'
+/// number.
 fn spots(series: &Series, placed: &[Option<(f64, f64)>], ink: usize) -> Vec<(f64, f64)> {
     if series.style == Style::Points || placed.len() <= MARKED {
         return placed.iter().flatten().copied().collect();
@@ -339,12 +340,12 @@ fn dashes(series: &Series, ink: usize) -> String {
     if dash.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dash}\"") }
 }
 
-/// About how wide a text of 12 units is.
+/// Estimated width of a text with a font size of 12 units.
 fn width(text: &str) -> f64 {
     text.chars().count() as f64 * LETTER
 }
 
-/// Lines of at most `most` letters, broken between words; a longer word stands alone.
+/// Splits text into lines of at most `most` letters, between words; a longer word gets a line of its own.
 fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

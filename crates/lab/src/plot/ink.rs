@@ -1,8 +1,8 @@
 //! Colours, dashes and markers, and the style sheet that carries them.
 //!
 //! The eight colours are those of Okabe and Ito (2008), made for colour-blind readers, with their yellow and black
-//! replaced by tones that hold on white and on dark paper. A series also differs by its dash and its marker, so a
-//! plot reads in print without colour. From the ninth on, colours repeat with other dashes.
+//! replaced by tones that are visible on a light and on a dark background. Series also differ by dash and marker, so
+//! that a plot is readable in print without colour. From the ninth series on, colours repeat with other dashes.
 
 use std::fmt::Write as _;
 
@@ -18,10 +18,10 @@ const COLOURS: [(&str, &str); 8] = [
     ("#333333", "#eeeeee"), // grey
 ];
 
-/// The dash of a series, by number: pinned together with the colour, shifted by one for every round of colours.
+/// The dash of a series, by its number; shifted by one each time the colours repeat.
 const DASHES: [&str; 4] = ["", "7 2.5", "2.5 2", "9 2.5 2 2.5"];
 
-/// What does not depend on light or dark.
+/// The styles that do not depend on light or dark.
 const FRAME: &str = "\
 .pl-t{font:12px 'DejaVu Sans',system-ui,sans-serif}\
 .pl-h{font-size:15px;font-weight:bold}\
@@ -31,24 +31,24 @@ const FRAME: &str = "\
 .pl-x{fill:none;stroke-width:2.6}\
 .pl-lim{fill:none;stroke-width:1.6;stroke-dasharray:4 4}";
 
-/// The colour's number of a series.
+/// The number of a series' colour.
 pub(super) fn colour(ink: usize) -> usize {
     ink % COLOURS.len()
 }
 
-/// The dash of a series. A long line is drawn through unless its colour is a repeated one: dashes and noise together
-/// read as gaps.
+/// The dash of a series. A long line is solid unless its colour is repeated, because dashes in a noisy line look like
+/// gaps.
 pub(super) fn dash(ink: usize, long: bool) -> &'static str {
     let round = ink / COLOURS.len();
     if long { DASHES[round % DASHES.len()] } else { DASHES[(ink + round) % DASHES.len()] }
 }
 
-/// The opacity of a bar: bars of a repeated colour are paler.
+/// The opacity of a bar: lower for repeated colours.
 pub(super) fn bar_opacity(ink: usize) -> f64 {
     if ink < COLOURS.len() { 1.0 } else { 0.5 }
 }
 
-/// The path of the marker of a series around a point. The cross is not among them: it marks stalls.
+/// The path of a series' marker at a point. No series has a cross, since it marks stalls.
 pub(super) fn marker(ink: usize, x: f64, y: f64) -> String {
     let r = 3.6;
     match ink % 6 {
@@ -61,13 +61,13 @@ pub(super) fn marker(ink: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// The path of the cross that marks a point; a smaller one where there are many.
+/// The path of the cross that marks a point; smaller if there are many.
 pub(super) fn cross(x: f64, y: f64, many: bool) -> String {
     let r = if many { 2.8 } else { 4.5 };
     format!("M{:.1} {:.1}l{d} {d}m0 -{d}l-{d} {d}", x - r, y - r, d = 2.0 * r)
 }
 
-/// The style sheet of plots, light and, where the reader's screen prefers it, dark; in print light.
+/// The style sheet of plots: dark on screens that prefer it, else light; light in print.
 ///
 /// Every plot drawn by [`super::Plot::inline_svg`] needs it once in its page.
 pub fn css() -> String {

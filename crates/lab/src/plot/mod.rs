@@ -1,24 +1,25 @@
-//! Plots: what the report, the figures of the sources and the theory draw with.
+//! Plots for the report, the figures of the sources and the theory.
 //!
 //! ```text
-//!   Plot ──thin──▶ few points ──scale──▶ axes ──draw──▶ SVG ──raster──▶ PNG
+//!   Plot ──thin──▶ few points ──scale──▶ axes ──draw──▶ SVG ──raster──▶ PNG (feature `png`)
 //! ```
 //!
 //! 1. [`thin`]: a long series keeps the lowest and the highest point of every column of pixels.
 //! 2. [`scale`]: ranges, ticks and their labels; [`mod@unit`] writes numbers.
-//! 3. `draw`: the frame, the series, and below them the legend and the notes, so that nothing covers the data.
-//! 4. `raster`: the PNG is the SVG, drawn by `resvg` with an embedded font.
+//! 3. `draw`: the frame and the series; the legend and the notes are below, so that they do not cover data.
+//! 4. `raster`: `resvg` draws the SVG as PNG, with an embedded font.
 //!
-//! Invariants: the output is a function of the plot alone; a value that is not finite, or not positive on a logarithmic
-//! axis, is a gap and never an error; a stall never vanishes by thinning. Why an SVG of our own:
-//! `docs/decisions/0013-plots.md`.
+//! Invariants: the output depends on the plot only. A value that is not finite, or not positive on a logarithmic axis,
+//! is a gap and not an error. Thinning never removes a stall. `docs/decisions/0013-plots.md` explains why no plotting
+//! crate is used.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::engine::Result;
 
 mod draw;
 mod ink;
+#[cfg(feature = "png")]
 mod raster;
 pub mod scale;
 pub mod thin;
@@ -29,16 +30,16 @@ pub use ink::css;
 /// One axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// What it shows: `latency`.
+    /// The quantity: `latency`.
     pub label: String,
-    /// In what, unprefixed: `s`, `B`, `operations/s`, or empty for a bare number. Ticks get their prefix from the value
+    /// The unit without a prefix: `s`, `B`, `operations/s`, or empty for a bare number. Ticks add a prefix
     /// ([`unit::tick`]).
     pub unit: String,
     /// Logarithmic; values that are not positive become gaps.
     pub log: bool,
     /// Labelled positions instead of ticks: categories, or percentiles.
     pub names: Vec<(f64, String)>,
-    /// Values that the axis reaches besides those of the data, so that plots side by side have one scale.
+    /// Further values that the axis must include, so that several plots have the same scale.
     pub include: Vec<f64>,
 }
 
@@ -90,10 +91,10 @@ pub struct Series {
     pub points: Vec<(f64, f64)>,
     /// How they are drawn.
     pub style: Style,
-    /// Points to be marked with a cross in the same colour: stalls, crossings.
+    /// Points that are marked with a cross in the same colour: stalls, crossings.
     pub marks: Vec<(f64, f64)>,
-    /// The colour, marker and dash, by number; that of its place in the plot if `None`. Pinned where one engine is to look
-    /// the same in many plots.
+    /// The number of the colour, marker and dash; `None`: the index in the plot. Set it to draw an engine alike in many
+    /// plots.
     pub ink: Option<usize>,
 }
 
@@ -124,13 +125,13 @@ impl Series {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
-    /// What it shows, in one line.
+    /// The title, one line.
     pub title: String,
     /// The horizontal axis.
     pub x: Axis,
     /// The vertical axis; a linear one begins at zero.
     pub y: Axis,
-    /// What is drawn; the first is drawn last, on top.
+    /// The series; the first is drawn last, on top.
     pub series: Vec<Series>,
     /// Sentences below the plot.
     pub notes: Vec<String>,
@@ -176,16 +177,54 @@ impl Plot {
     ///
     /// # Errors
     /// If the image cannot be encoded.
+    #[cfg(feature = "png")]
     pub fn png(&self) -> Result<Vec<u8>> {
         raster::png(&draw::draw(self, &format!("<style>{}</style>", ink::light_css())))
     }
 
-    /// Writes [`Plot::png`] to a file.
+    /// Writes the plot as `name.svg` or `name.png` into `directory`, which is created if it does not exist. Returns the
+    /// path of the file.
     ///
     /// # Errors
-    /// If the image cannot be encoded, or the file not be written; names the file.
-    pub fn write_png(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, self.png()?).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
+    /// If the image cannot be encoded, or the directory or the file cannot be written; names the path.
+    pub fn write(&self, directory: &Path, name: &str, format: ImageFormat) -> Result<PathBuf> {
+        std::fs::create_dir_all(directory).map_err(|e| format!("cannot create {}: {e}", directory.display()))?;
+        let path = directory.join(format!("{name}.{}", format.extension()));
+        let image = match format {
+            ImageFormat::Svg => self.svg().into_bytes(),
+            #[cfg(feature = "png")]
+            ImageFormat::Png => self.png()?,
+        };
+        std::fs::write(&path, image).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// The format of an image file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageFormat {
+    /// [`Plot::svg`].
+    Svg,
+    /// [`Plot::png`]; needs the feature `png`.
+    #[cfg(feature = "png")]
+    Png,
+}
+
+impl ImageFormat {
+    /// The formats that this build can write.
+    pub const ALL: &[ImageFormat] = &[
+        ImageFormat::Svg,
+        #[cfg(feature = "png")]
+        ImageFormat::Png,
+    ];
+
+    /// The extension of the file name.
+    pub fn extension(self) -> &'static str {
+        match self {
+            ImageFormat::Svg => "svg",
+            #[cfg(feature = "png")]
+            ImageFormat::Png => "png",
+        }
     }
 }
 

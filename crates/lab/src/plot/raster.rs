@@ -1,5 +1,5 @@
-//! PNG: the SVG drawn by `resvg`, in pure Rust, with DejaVu Sans out of the crate `dejavu`; no font of the system is
-//! asked for, so that the image is the same everywhere.
+//! PNG: `resvg` draws the SVG, in pure Rust, with DejaVu Sans from the crate `dejavu`. Fonts of the system are not
+//! used, so that the image is the same on every machine.
 
 use std::sync::{Arc, OnceLock};
 
@@ -25,8 +25,9 @@ fn options() -> &'static usvg::Options<'static> {
 /// The SVG as a PNG image.
 pub(super) fn png(svg: &str) -> Result<Vec<u8>> {
     let tree = usvg::Tree::from_str(svg, options())?;
-    let size = tree.size().to_int_size().scale_by(SCALE).ok_or("an image without a size")?;
-    let mut image = tiny_skia::Pixmap::new(size.width(), size.height()).ok_or("an image that is too large")?;
+    let size = tree.size().to_int_size().scale_by(SCALE).ok_or("the plot has no size")?;
+    let mut image =
+        tiny_skia::Pixmap::new(size.width(), size.height()).ok_or("the plot is too large for a PNG image")?;
     resvg::render(&tree, tiny_skia::Transform::from_scale(SCALE, SCALE), &mut image.as_mut());
     Ok(image.encode_png()?)
 }

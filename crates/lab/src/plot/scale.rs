@@ -1,14 +1,14 @@
-//! From values to places: the range of an axis, its ticks, and their labels.
+//! Maps values to positions: the range of an axis, its ticks, and their labels.
 //!
-//! A linear axis ends at a tick and includes zero (the vertical one); a logarithmic one ends at 1, 2 or 5 of a decade, or
-//! at a power of two where it counts bytes. Every range is finite and not empty, whatever the data.
+//! A linear vertical axis ends at a tick and includes zero. A logarithmic axis ends at 1, 2 or 5 times a power of ten,
+//! or at a power of two for bytes. Every range is finite and not empty, for any data.
 
 use super::{Axis, unit};
 
-/// About so many ticks are wanted.
+/// The approximate number of ticks.
 const TICKS: f64 = 6.0;
 
-/// Whether a value has a place on the axis; what is beyond 10^200 is no measurement.
+/// Whether a value can be drawn on the axis. Values beyond 10^200 are treated as errors of measurement and not drawn.
 pub fn visible(value: f64, axis: &Axis) -> bool {
     value.abs() < 1e200 && (!axis.log || value > 1e-200)
 }
@@ -16,9 +16,9 @@ pub fn visible(value: f64, axis: &Axis) -> bool {
 /// An axis laid over data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scale {
-    /// The lowest value that has a place.
+    /// The low end of the range.
     pub low: f64,
-    /// The highest.
+    /// The high end of the range.
     pub high: f64,
     /// Labelled values within the range.
     pub ticks: Vec<(f64, String)>,
@@ -26,7 +26,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// For the horizontal axis: the range is that of the data, from zero if it begins near; `padding` is added at both ends (half a bar).
+    /// For the horizontal axis: the range of the data, extended to zero if it begins near zero. `padding` (half a bar)
+    /// is added at both ends.
     pub fn across(axis: &Axis, values: impl Iterator<Item = f64>, padding: f64) -> Scale {
         let (low, high) = range(axis, values.chain(axis.names.iter().map(|name| name.0)));
         if !axis.names.is_empty() {
@@ -64,13 +65,13 @@ impl Scale {
         let (low, high) = (ladder[0], ladder[ladder.len() - 1]);
         let label = |value: &f64| (*value, unit::tick(*value, *value, &axis.unit));
         let coarse: Vec<f64> = ladder.iter().copied().filter(|value| leads(*value) || axis.unit == "B").collect();
-        // 1, 2, 5 where the range is short; else decades, every nth where it is long.
+        // Short ranges have ticks at 1, 2 and 5; longer ones at powers of ten, or at every nth of them.
         let shown = if ladder.len() <= 8 || coarse.len() < 2 { ladder } else { coarse };
         let every = shown.len().div_ceil(8);
         Scale { low, high, ticks: shown.iter().step_by(every).map(label).collect(), log: true }
     }
 
-    /// Where a value is, from 0 at the low end to 1 at the high end; beyond them for values outside.
+    /// The position of a value: 0 at the low end, 1 at the high end, less or more for values outside.
     pub fn place(&self, value: f64) -> f64 {
         debug_assert!(self.low < self.high, "not empty");
         if self.log {
@@ -94,7 +95,7 @@ fn range(axis: &Axis, values: impl Iterator<Item = f64>) -> (f64, f64) {
     }
 }
 
-/// The distance of ticks: 1, 2 or 5 of a decade, or a power of two for bytes.
+/// The distance between ticks: 1, 2 or 5 times a power of ten, or a power of two for bytes.
 fn step(low: f64, high: f64, unit: &str) -> f64 {
     let wanted = (high - low) / TICKS;
     assert!(wanted > 0.0, "the range is not empty");
@@ -111,7 +112,7 @@ fn linear_ticks(low: f64, high: f64, step: f64, unit: &str) -> Vec<(f64, String)
     (first..=last.min(first + 50)).map(|n| (value(n), unit::tick(value(n), step, unit))).collect()
 }
 
-/// 1, 2 and 5 of every decade, from at most `low` to at least `high`.
+/// The ladder: 1, 2 and 5 times powers of ten, from at most `low` to at least `high`.
 fn decades(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let ten = |power: i32| format!("1e{power}").parse::<f64>().expect("a number");
@@ -132,7 +133,7 @@ fn within(ladder: Vec<f64>, low: f64, high: f64) -> Vec<f64> {
     ladder[first..=last].to_vec()
 }
 
-/// Whether a value of the ladder opens a decade.
+/// Whether a value of the ladder is a power of ten.
 fn leads(value: f64) -> bool {
     (value.log10() - value.log10().round()).abs() < 1e-6
 }

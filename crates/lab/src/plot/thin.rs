@@ -1,10 +1,11 @@
-//! Thinning: a series of many points becomes one that an image can show, without losing what matters.
+//! Thinning: reduces a series of many points to those that an image can show.
 //!
-//! The range of x is cut into columns; of each column the first, the lowest, the highest and the last point stay, in
-//! their order. A stall, which is one bucket of thousands, is the lowest or the highest of its column: it stays.
+//! The range of x is cut into columns. Of each column the first, the lowest, the highest and the last point are kept,
+//! in their order. A stall, which is one bucket of thousands, is the lowest or the highest point of its column, so it
+//! is kept.
 
-/// At most about four points for each of `columns` columns; the series itself if it is short enough. Points that are not
-/// finite are kept where they break a line, one a run.
+/// Keeps about four points for each of `columns` columns, or all points of a short series. Of adjacent points that are
+/// not finite one is kept, to break the line.
 pub fn thin(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     assert!(columns > 0, "an image has columns");
     if points.len() <= 4 * columns {
@@ -35,7 +36,7 @@ pub fn thin(points: &[(f64, f64)], columns: usize) -> Vec<(f64, f64)> {
     kept
 }
 
-/// Moves the points of one column that stay from `run` to `kept`.
+/// Moves the points of one column that are kept from `run` to `kept`.
 fn keep_extremes(points: &[(f64, f64)], run: &mut Vec<usize>, kept: &mut Vec<(f64, f64)>) {
     let by_y = |a: &&usize, b: &&usize| points[**a].1.total_cmp(&points[**b].1);
     let (Some(&first), Some(&last)) = (run.first(), run.last()) else { return };
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stall_among_ten_thousand_stays() {
+    fn a_stall_among_ten_thousand_points_is_kept() {
         let mut points: Vec<(f64, f64)> = (0..10_000).map(|i| (f64::from(i), 100.0 + f64::from(i % 7))).collect();
         points[4_321].1 = 0.0;
         points[7_777].1 = 9_999.0;
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_and_degenerate_series_are_fine() {
+    fn gaps_and_degenerate_series_are_accepted() {
         assert_eq!(thin(&[], 10), []);
         assert_eq!(thin(&[(1.0, f64::NAN)], 10).len(), 1);
         assert!(thin(&vec![(1.0, 2.0); 1000], 10).len() <= 4);

@@ -1,14 +1,15 @@
-//! Numbers for people: three digits that count, a prefix, a unit.
+//! Numbers as text: three significant digits, a prefix, a unit.
 //!
-//! Bytes (`B`) have binary prefixes, as budgets are given in them; seconds go down to nanoseconds and never up to
-//! kiloseconds; everything else counts in thousands and stays plain below one, since `50 m` of a ratio reads as metres.
+//! Bytes (`B`) have binary prefixes, as budgets do. Seconds have prefixes down to nanoseconds, but not kiloseconds.
+//! Other units have decimal prefixes above one and none below, since a ratio of `50 m` would read as metres.
 
-/// A value with its unit where that is short: `1.5 ms`, `64 MiB`, `12.3 k`, `0.05`, `87 %`; `–` if it is not finite.
+/// A value with its unit if the unit is `B`, `s` or `%`: `1.5 ms`, `64 MiB`, `12.3 k`, `0.05`, `87 %`; `–` if it is not
+/// finite.
 pub fn show(value: f64, unit: &str) -> String {
     with_digits(value, unit, 3)
 }
 
-/// As [`show`], with as many digits as neighbouring ticks `step` apart need.
+/// As [`show`], with enough digits to tell ticks at the distance `step` apart.
 pub fn tick(value: f64, step: f64, unit: &str) -> String {
     let ratio = (value / step).abs();
     let needed = if ratio.is_finite() && ratio > 1.0 { ratio.log10().floor() as usize + 2 } else { 2 };
@@ -34,7 +35,7 @@ fn with_digits(value: f64, unit: &str, digits: usize) -> String {
         "s" => (1000.0, &[""], &["m", "µ", "n"]),
         _ => (1000.0, &["", "k", "M", "G", "T"], &[]),
     };
-    // The power at which the number, as it is written, is at least 1 and less than the base.
+    // The power at which the printed number is at least 1 and less than the base.
     let written = |power: i32| {
         let number = value / base.powi(power);
         rounded(number, if base > 1000.0 && number.abs() >= 1000.0 { digits.max(4) } else { digits })
@@ -52,7 +53,7 @@ fn with_digits(value: f64, unit: &str, digits: usize) -> String {
     if prefix.is_empty() && unit.is_empty() { number } else { format!("{number} {prefix}{unit}") }
 }
 
-/// `value` with so many digits that count.
+/// `value` with the given number of significant digits.
 fn rounded(value: f64, digits: usize) -> f64 {
     format!("{value:.*e}", digits.saturating_sub(1)).parse().unwrap_or(value)
 }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_well() {
+    fn numbers_have_three_digits_a_prefix_and_a_unit() {
         for (value, unit, text) in [
             (0.0, "", "0"),
             (10_000.0, "", "10 k"),

@@ -1,5 +1,5 @@
-//! The buffer pool: the engine's beside the design of 002 §3.6.1, its own predecessor, and another crate's cache; and what a
-//! second reader brings to a store whose data is in it.
+//! Compares the engine's buffer pool with the design of 002 §3.6.1, the engine's former pool and the cache of another
+//! crate; and measures how much a second reader thread adds in a store whose data is in the pool.
 //!
 //! ```text
 //!   trace of pages ─▶ get(thread, page) ─▶ engine    guarded blocks, no lock           one and two threads,
@@ -8,13 +8,14 @@
 //!                                          quick     the crate quick_cache
 //! ```
 //!
-//! A turn looks a page up and reads four words of it, each in another cache line. A page that is missing is filled first with one
-//! word, which stands for the device. Pages are known by one number here; the engine's pool is asked with an owner beside it.
+//! A turn looks up a page and reads four words of it, each in another cache line. A missing page is first filled with
+//! one word repeated, in place of a read of the device. Here a page is identified by one number; the engine's pool also
+//! needs an owner.
 //!
-//! * *hits*: everything fits; pages uniformly, by Zipf, and always the same one, which is what a root is.
-//! * *misses*: pages in a circle of four times the capacity.
-//! * *ratio*: how many lookups of a trace are hits: Zipf over eight times the capacity; the same with a scan of half the capacity
-//!   after every as many lookups, and counted without the scans.
+//! * *hits*: all pages fit. They are chosen uniformly, by Zipf, or are always the same one, like the root of a tree.
+//! * *misses*: a cyclic pass over pages of four times the capacity.
+//! * *ratio*: the share of hits in a trace by Zipf over eight times the capacity; and in the same trace with scans,
+//!   each of half the capacity after as many lookups. Lookups of the scans are not counted.
 
 pub mod claims;
 pub mod notes;
@@ -38,17 +39,17 @@ use notes::{Lengths, Pair, TURNS};
 pub use store::{Readers, ReadersConfig, readers};
 
 const WORDS: usize = PAGE / 8;
-/// Threads that a cache is made for.
+/// The number of threads of a cache.
 const THREADS: usize = 2;
 
-/// How much is measured.
+/// The amount of measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Pages of the caches that are measured.
+    /// Pages of each cache.
     pub pages: u64,
-    /// Rounds, in each of which every cache has its turn.
+    /// Rounds; each measures all caches.
     pub rounds: u64,
-    /// Notes of a round.
+    /// Notes (samples) of a round.
     pub notes: u64,
     /// Lookups of a trace.
     pub lookups: u64,
@@ -60,43 +61,43 @@ impl Default for Config {
     }
 }
 
-/// What was measured of one cache.
+/// The measurements of one cache.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// `pool`.
     pub kind: String,
-    /// Which cache.
+    /// The name of the cache.
     pub pool: String,
     /// Pages of its capacity.
     pub pages: u64,
-    /// Hits: uniformly, by Zipf, the same page again and again.
+    /// Hits, pages chosen uniformly.
     pub uniform: Pair,
-    /// By Zipf.
+    /// Hits, pages chosen by Zipf.
     pub zipf: Pair,
-    /// The same page again and again.
+    /// Hits of the same page.
     pub same: Pair,
-    /// Misses, each of which throws a page out.
+    /// Misses; each evicts a page.
     pub misses: Pair,
     /// Hits of the Zipf trace, as a share.
     pub ratio: f64,
     /// Hits of the Zipf trace with scans, as a share.
     pub ratio_scans: f64,
-    /// Bytes that the process grew by for each cached page, beside the page.
+    /// Bytes by which the process grew for each cached page, without the page itself.
     pub overhead: f64,
 }
 
 /// A cache under measurement.
 trait Cache: Sync {
-    /// Reads a page, and loads it first if it is missing. Whether it was there.
+    /// Reads a page; loads it first if it is missing. Returns whether it was cached.
     fn get(&self, thread: usize, page: u64) -> bool;
 }
 
-/// What each word of a page is.
+/// The value of each word of a page.
 fn word(page: u64) -> u64 {
     mix(!page)
 }
 
-/// Four words of a page, in different lines.
+/// The sum of four words of a page, in different cache lines.
 #[inline]
 fn consume(page: u64, words: impl Fn(usize) -> u64) {
     let from = mix(page) as usize;
@@ -162,10 +163,10 @@ impl Cache for quick_cache::sync::Cache<u64, Arc<Vec<u64>>> {
     }
 }
 
-/// What makes a cache of so many pages, over a disk of so many.
+/// Creates a cache from its number of pages and the number of pages of the disk.
 type Make = fn(u64, u64) -> Box<dyn Cache>;
 
-/// The caches: the engine's first.
+/// All caches; the engine's is first.
 const CACHES: [(&str, Make); 4] = [
     ("engine", |pages, _| Box::new(Pool::new(pages as usize * (PAGE + 224)))),
     ("claims", |pages, disk| {
@@ -176,20 +177,20 @@ const CACHES: [(&str, Make); 4] = [
     ("quick_cache", |pages, _| Box::new(quick_cache::sync::Cache::new(pages as usize))),
 ];
 
-/// Pages that a thread asks for, ready before they are asked for.
+/// The pages that a thread will look up, computed before the measurement.
 fn picks(dist: Dist, pages: u64, count: u64, seed: u64) -> Vec<u64> {
     let (mut rng, mut picker) = (Xoshiro256PlusPlus::seed_from_u64(seed), Picker::new(dist, pages));
     (0..count).map(|_| picker.pick(pages, &mut rng)).collect()
 }
 
-/// Asks for each page once.
+/// Looks up each page once.
 fn ask_all(cache: &dyn Cache, pages: u64) {
     for page in 0..pages {
         cache.get(0, page);
     }
 }
 
-/// Measures all caches. The pages of hits fit twice.
+/// Measures all caches. For hits a cache has room for twice the pages.
 pub fn compare(config: &Config) -> Vec<Row> {
     let pages = config.pages;
     let traces = |dist| [1, 2].map(|seed| picks(dist, pages, 1 << 16, seed));
@@ -216,7 +217,7 @@ pub fn compare(config: &Config) -> Vec<Row> {
         for (cache, misses) in small.iter().zip(&mut misses) {
             let notes = config.notes / 16;
             misses.round(notes, &|thread, note| {
-                // Two threads go through different halves of the circle.
+                // Two threads pass over different halves of the cycle.
                 let from = (round * notes + note) * TURNS + thread as u64 * 2 * pages;
                 for turn in from..from + TURNS {
                     cache.get(thread, turn % (4 * pages));
@@ -240,10 +241,11 @@ pub fn compare(config: &Config) -> Vec<Row> {
     rows.collect()
 }
 
-/// The share of hits in a trace by Zipf over eight times the capacity, after a tenth of it; perhaps with scans in between.
+/// The share of hits in a trace by Zipf over eight times the capacity, not counting its first tenth; optionally with
+/// scans in between.
 fn ratio(make: Make, config: &Config, scans: bool) -> f64 {
     let range = 8 * config.pages;
-    // Scans go over pages that the trace has not.
+    // Scans read pages that the trace does not contain.
     let disk = 16 * config.pages;
     let cache = make(config.pages, disk);
     let (mut scanned, mut hits) = (0, 0);
@@ -261,15 +263,15 @@ fn ratio(make: Make, config: &Config, scans: bool) -> f64 {
     hits as f64 / (config.lookups - warm).max(1) as f64
 }
 
-/// Bytes that the process takes.
+/// Bytes of memory of the process.
 fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|number| number.parse::<f64>().ok());
     pages.unwrap_or(0.0) * PAGE as f64
 }
 
-/// What each cache takes for a page, beside the page. All stay until the last is full: memory that one has given back would
-/// make the next look smaller.
+/// Memory overhead of each cache for a page. No cache is freed until the last is full, since memory that one has freed
+/// would make the next one seem smaller.
 fn overheads(pages: u64) -> Vec<f64> {
     let mut kept = Vec::new();
     let grown = CACHES.iter().map(|(_, make)| {
@@ -287,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cache_answers_and_keeps_what_is_hot() {
+    fn every_cache_returns_the_right_pages_and_keeps_hot_ones() {
         let config = Config { pages: 256, rounds: 1, notes: 16, lookups: 40_000 };
         let rows = compare(&config);
         assert_eq!(rows.len(), CACHES.len());

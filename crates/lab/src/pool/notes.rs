@@ -1,24 +1,25 @@
-//! How much a second thread brings, on a machine that has other work, too.
+//! Measures how much a second thread adds, on a machine that also runs other work.
 //!
 //! ```text
-//!   thread 0   |note|note|note|··off the core··|note|note|         counts: the notes beside which all
-//!   thread 1        |note|note|note|note|note|note|··off··|                of the other's are undisturbed
+//!   thread 0   |note|note|note|··preempted··|note|note|            counted: notes during which all notes
+//!   thread 1        |note|note|note|note|note|··preempted··|       of the other thread are undisturbed
 //! ```
 //!
-//! Each thread notes how long every few turns of its work take. Threads are taken off their cores, and two of them
-//! perhaps never put on two at once; so what counts is the median of those notes during which nobody was disturbed: none that
-//! took four times as long as the median and `SLACK_NS` more, and, of two threads, none beside which the other's did. The slack is
-//! less than the shortest absence, and more than threads take who fight for a cache line: else a fight would count as an absence.
+//! Each thread records the duration of every [`TURNS`] turns of its work: a note. The scheduler may preempt threads, or
+//! may never run two of them at the same time. So the result is the median of undisturbed notes. A note is disturbed if
+//! it took more than four times the median plus `SLACK_NS`. With two threads, all concurrent notes of the other thread
+//! must be undisturbed, too. `SLACK_NS` is less than the shortest preemption, and more than the delay by contention for
+//! a cache line, which must not be mistaken for a preemption.
 
 use std::sync::Barrier;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Turns of work in a note: some tens of microseconds.
+/// Turns of work in a note, which take some tens of microseconds.
 pub const TURNS: u64 = 64;
 
-/// What a note may take beside four times the median, in nanoseconds.
+/// Nanoseconds that a note may take in addition to four times the median.
 const SLACK_NS: u64 = 100_000;
 
 /// When each note of a thread began, in nanoseconds, and when the last one ended.
@@ -31,26 +32,26 @@ pub struct Pair {
     pub one_ns: f64,
     /// By each of two.
     pub two_ns: f64,
-    /// Turns a second by two threads, by those of one: 2 where they share nothing.
+    /// Turns a second of two threads, divided by those of one; 2 if they share nothing.
     pub gain: f64,
-    /// Notes of two threads that count.
+    /// The number of undisturbed notes of two threads.
     pub notes: u64,
 }
 
-/// Lengths of notes, as they come in.
+/// Durations of undisturbed notes, of one thread and of two.
 #[derive(Debug, Default)]
 pub struct Lengths([Vec<u64>; 2]);
 
 impl Lengths {
-    /// Has one thread do `notes` notes of `work`, then two at once. `work` gets the thread and the number of the note, and does
-    /// [`TURNS`] turns.
+    /// Runs `notes` notes of `work` on one thread, then on two threads concurrently. `work` gets the thread and the
+    /// number of the note, and does [`TURNS`] turns.
     pub fn round(&mut self, notes: u64, work: &(dyn Fn(usize, u64) + Sync)) {
         for threads in [1, 2] {
             self.0[threads - 1].extend(counting(&run(threads, notes, work)));
         }
     }
 
-    /// What came of it.
+    /// The result.
     pub fn pair(self) -> Pair {
         let notes = self.0[1].len() as u64;
         let [one_ns, two_ns] = self.0.map(|lengths| median(lengths) as f64 / TURNS as f64);
@@ -94,7 +95,7 @@ fn median(mut lengths: Vec<u64>) -> u64 {
     lengths.get(lengths.len() / 2).copied().unwrap_or(0)
 }
 
-/// The lengths of the notes that count.
+/// The durations of the undisturbed notes.
 fn counting(all: &[Notes]) -> Vec<u64> {
     let threads: Vec<Vec<Note>> = all.iter().map(judged).collect();
     let mut lengths = Vec::new();
@@ -122,11 +123,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_undisturbed_notes_beside_undisturbed_ones_count() {
+    fn only_notes_undisturbed_on_both_threads_count() {
         const NS: u64 = 100_000;
         let steady: Notes = (0..=20).map(|i| NS * i).collect();
         assert_eq!(counting(std::slice::from_ref(&steady)), vec![NS; 20]);
-        // The other thread is off its core between 5 and 15: of each, ten notes count.
+        // The other thread is preempted between 5 and 15: ten notes of each thread count.
         let cut: Notes = (0..=5).chain(15..=20).map(|i| NS * i).collect();
         assert_eq!(counting(&[steady, cut]), vec![NS; 20]);
     }

@@ -1,4 +1,4 @@
-//! By what the threads of [`super::claims`] meet; the explorers put their own in this place.
+//! The synchronisation primitives of [`super::claims`]; the explorers replace this file with their own.
 
 pub use pandodb::base::sync::{AtomicU8, AtomicU32, AtomicU64, Mutex, Ordering, relax};
 pub use std::sync::atomic::fence;

@@ -1,4 +1,5 @@
-//! [`Sharded`]: the engine's former pool: sixteen locks, behind each a map and a CLOCK ring; a hit locks and counts a reference.
+//! [`Sharded`]: the engine's former pool. Each of 16 locks guards a map and a CLOCK ring; a hit locks and clones an
+//! `Arc`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use pandodb::base::sync::{AtomicUsize, Mutex, Ordering::Relaxed};
 
 const SHARDS: usize = 16;
-/// Buffers that are kept to be used again.
+/// The maximum number of buffers that are kept for reuse.
 const SPARE: usize = 64;
 
 type Words = Arc<Vec<u64>>;
@@ -19,7 +20,7 @@ struct Shard {
     hand: usize,
 }
 
-/// Hands through a page's number, mixed.
+/// A hasher that mixes the number of a page.
 #[derive(Default)]
 struct Through(u64);
 
@@ -38,7 +39,7 @@ impl std::hash::Hasher for Through {
 impl Shard {
     fn hit(&mut self, page: u64) -> Option<Words> {
         let slot = *self.map.get(&page)?;
-        let (_, words, hit) = self.ring[slot as usize].as_mut().expect("the map names what is there");
+        let (_, words, hit) = self.ring[slot as usize].as_mut().expect("the map refers to a filled slot");
         *hit = true;
         Some(words.clone())
     }
@@ -72,7 +73,7 @@ impl Shard {
     }
 }
 
-/// The former pool, of pages.
+/// The former pool, for pages of words.
 pub(super) struct Sharded {
     shards: [Mutex<Shard>; SHARDS],
     frames: usize,

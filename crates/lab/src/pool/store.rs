@@ -1,4 +1,4 @@
-//! Lookups in a store whose data is in its pool, by one thread and by two.
+//! Measures lookups of one and of two threads in a store whose data is in its pool.
 
 use std::hint::black_box;
 
@@ -17,15 +17,15 @@ pub struct ReadersConfig {
     pub records: u64,
     /// Bytes of a value.
     pub value_bytes: u64,
-    /// Compacted into one run a leaf, or as the load has left it.
+    /// Whether the store is compacted into one run for each leaf before the lookups.
     pub compacted: bool,
     /// Rounds.
     pub rounds: u64,
-    /// Notes of a round.
+    /// Notes (samples) of a round.
     pub notes: u64,
 }
 
-/// What was measured.
+/// The measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Readers {
     /// `readers`.
@@ -36,11 +36,11 @@ pub struct Readers {
     pub value_bytes: u64,
     /// Runs of the store.
     pub runs: u64,
-    /// Blocks that a lookup asked the pool for.
+    /// Blocks that a lookup requested from the pool.
     pub blocks: f64,
-    /// A lookup.
+    /// Duration of a lookup.
     pub lookup: Pair,
-    /// Arithmetic, which shares nothing: what the machine had to give at the time.
+    /// Duration of arithmetic without shared data: the gain that the machine allowed at the time.
     pub control: Pair,
 }
 
@@ -52,10 +52,10 @@ fn key(record: u64) -> [u8; 24] {
     key
 }
 
-/// Loads a store in memory and looks its rows up, uniformly, once all are in the pool.
+/// Loads a store in memory and, once all data is in the pool, looks up rows uniformly.
 ///
 /// # Errors
-/// Those of the store; or a row that is missing, or whose blocks were not in the pool.
+/// Errors of the store; a missing row; blocks that were not in the pool.
 pub fn readers(config: &ReadersConfig) -> Result<Readers> {
     let ReadersConfig { records, value_bytes, .. } = *config;
     let store = Store::builder("readers")
@@ -93,7 +93,7 @@ pub fn readers(config: &ReadersConfig) -> Result<Readers> {
     }
     let stats = store.stats()?;
     if stats.reads > before.reads {
-        return Err(format!("{} blocks were not in the pool", stats.reads - before.reads).into());
+        return Err(format!("lookups read {} blocks that were not in the pool", stats.reads - before.reads).into());
     }
     let blocks = (stats.probed_blocks - before.probed_blocks) as f64 / (stats.gets - before.gets).max(1) as f64;
     let runs = stats.keyspaces.first().map_or(0, |keyspace| keyspace.index.figure("runs"));
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_is_read_from_its_pool() {
+    fn lookups_are_served_from_the_pool() {
         let config = ReadersConfig { records: 20_000, value_bytes: 100, compacted: false, rounds: 1, notes: 8 };
         let row = readers(&config).expect("read");
         assert!(row.blocks >= 2.0 && row.lookup.one_ns > 0.0 && row.control.one_ns > 0.0, "{row:?}");

@@ -1,7 +1,7 @@
 //! The plots of one case.
 //!
-//! Courses over time are those of the median round; figures are medians over all rounds. What an engine does not tell is
-//! left out, and a plot that nobody has data for is not drawn.
+//! Plots over time show the median round; other values are medians over all rounds. Values that an engine does not
+//! report are left out; a plot without data is not drawn.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use super::group::{Case, Entry};
 use crate::line::{LatencyFigures, Line};
 use crate::plot::{Axis, Plot, Series, Style, unit};
 
-/// Milliseconds that rates are taken over.
+/// Milliseconds of the windows over which rates are computed.
 const WINDOW_MS: u64 = 1000;
-/// A run of fewer windows than this shows its own buckets.
+/// A run with fewer windows than this is shown by its buckets instead.
 const LEAST_WINDOWS: usize = 5;
 
-/// A plot over time of so many engines still reads; more are spread over several with one scale.
+/// The maximum number of engines in a plot over time; more are spread over several plots with the same scale.
 const MOST_ENGINES: usize = 7;
 
-/// The plots of a case that have data, each with its name for files.
+/// The plots of a case that have data, each with its file name.
 pub(super) fn charts(case: &Case) -> Vec<(String, Plot)> {
     let mut plots = over_time(case, "throughput", throughput);
     plots.extend(over_time(case, "slowest", slowest));
@@ -37,7 +37,7 @@ pub(super) fn charts(case: &Case) -> Vec<(String, Plot)> {
     plots
 }
 
-/// Draws all engines, or one part after the other with the scale of all.
+/// Draws all engines in one plot, or in several plots with the same scale.
 fn over_time(case: &Case, name: &str, draw: fn(&Case, &[&Entry]) -> Plot) -> Vec<(String, Plot)> {
     let parts = parts(case);
     let mut plots: Vec<Plot> = parts.iter().map(|part| draw(case, part)).collect();
@@ -52,7 +52,7 @@ fn over_time(case: &Case, name: &str, draw: fn(&Case, &[&Entry]) -> Plot) -> Vec
     plots.into_iter().enumerate().map(|(i, plot)| (name(i), plot)).collect()
 }
 
-/// The least positive value, the lowest and the highest: what a scale depends on, logarithmic or not.
+/// The least positive value, the lowest and the highest, which determine linear and logarithmic scales.
 fn extremes(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
     values.sort_by(f64::total_cmp);
@@ -60,7 +60,7 @@ fn extremes(values: impl Iterator<Item = f64>) -> Vec<f64> {
     values.first().into_iter().chain(values.last()).copied().chain(least).collect()
 }
 
-/// PandoDB's own first, then the rivals, each time beside the best of PandoDB's.
+/// The parts: first PandoDB's own indexes, then the rivals, each part together with the best of PandoDB's.
 fn parts<'c, 'a>(case: &'c Case<'a>) -> Vec<Vec<&'c Entry<'a>>> {
     if case.entries.len() <= MOST_ENGINES {
         return vec![case.entries.iter().collect()];
@@ -82,7 +82,7 @@ fn title(case: &Case, what: &str) -> String {
     format!("{what}: {}", case.label)
 }
 
-/// Says which round is shown, where there are several.
+/// Adds a note on the round that is shown, if there are several.
 fn with_round(case: &Case, plot: Plot) -> Plot {
     if case.rounds() > 1 { plot.note("Of several rounds, the one with the median rate.") } else { plot }
 }
@@ -117,11 +117,11 @@ fn slowest(case: &Case, entries: &[&Entry]) -> Plot {
     with_round(case, plot)
 }
 
-/// Where percentiles stand on the axis: at the number of nines.
+/// The positions of percentiles on the axis: the number of nines.
 const PERCENTILES: [(f64, &str); 6] =
     [(0.301, "p50"), (1.0, "p90"), (2.0, "p99"), (3.0, "p99.9"), (4.0, "p99.99"), (5.0, "max")];
 
-/// The percentiles of [`PERCENTILES`], in microseconds.
+/// The values of [`PERCENTILES`], in microseconds.
 pub(super) fn percentiles(latency: &LatencyFigures) -> [f64; 6] {
     [latency.p50_us, latency.p90_us, latency.p99_us, latency.p99_9_us, latency.p99_99_us, latency.max_us]
 }
@@ -174,8 +174,8 @@ fn memory(case: &Case, entries: &[&Entry]) -> Plot {
     with_round(case, plot)
 }
 
-/// Bytes written for each operation, stacked by cause. Engines that do not tell causes apart have one bar of what the
-/// system counted.
+/// Bytes written for each operation, stacked by cause. Engines that do not report causes have one bar with the
+/// operating system's count.
 fn written(case: &Case) -> Plot {
     const UNKNOWN: &str = "all, as the system counted";
     let x = Axis::named("", case.entries.iter().map(Entry::label));
@@ -212,18 +212,18 @@ fn per_operation(entry: &Entry, bytes: impl Fn(&Line) -> Option<u64>) -> Option<
 /// Rates over windows, each at the middle of its window.
 pub(super) struct Rates {
     pub points: Vec<(f64, f64)>,
-    /// How long a window is.
+    /// The length of a window.
     pub seconds: f64,
 }
 
-/// Buckets that make a window.
+/// The number of buckets in a window.
 fn buckets_a_window(line: &Line, buckets: usize) -> usize {
     let each = (WINDOW_MS / line.series.bucket_ms.max(1)).max(1) as usize;
     if buckets / each < LEAST_WINDOWS { 1 } else { each }
 }
 
-/// Operations a second over whole windows until the last acknowledgement: neither a window that is cut short nor the
-/// time in which an engine only settles is a stall.
+/// Operations a second in complete windows until the last acknowledgement. An incomplete window and the time in which
+/// an engine only settles are not stalls.
 pub(super) fn rates(line: &Line) -> Rates {
     let bucket = line.series.bucket_ms as f64 / 1000.0;
     if bucket <= 0.0 {
@@ -238,7 +238,7 @@ pub(super) fn rates(line: &Line) -> Rates {
     Rates { points: points.collect(), seconds }
 }
 
-/// The windows under half of the median.
+/// The windows with less than half of the median rate.
 pub(super) fn stalls(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut rates: Vec<f64> = points.iter().map(|point| point.1).collect();
     rates.sort_by(f64::total_cmp);
@@ -259,7 +259,7 @@ fn slowest_points(line: &Line) -> Vec<(f64, f64)> {
     windows.enumerate().map(|(i, us)| ((i as f64 + 0.5) * each as f64 * bucket, us * 1e-6)).collect()
 }
 
-/// A gauge at the end of each bucket.
+/// The values of a gauge at the end of each bucket.
 fn gauge(values: &[u64], bucket_ms: u64) -> Vec<(f64, f64)> {
     let at = |i: usize| (i + 1) as f64 * bucket_ms as f64 / 1000.0;
     values.iter().enumerate().map(|(i, bytes)| (at(i), *bytes as f64)).collect()

@@ -1,7 +1,7 @@
-//! Cases, entries, rounds: which lines are compared with which.
+//! Cases, entries, rounds: the groups of lines that are compared.
 //!
-//! A case is a workload with all that was asked for; an entry is one engine in it; its rounds are the lines that repeat
-//! it. Refused lines are kept apart, as the rest of them is empty.
+//! A case is a workload with its settings. An entry is one engine in a case; its rounds are the lines that repeat it.
+//! Refused lines are kept separately, since they have no results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,43 +12,43 @@ use crate::workload::{Kind, Workload};
 /// All lines, grouped.
 pub(super) struct Sheet<'a> {
     pub lines: &'a [Line],
-    /// Everyone who was measured or refused: PandoDB first, then by name. The place is the colour in all plots.
+    /// The engines that were measured or refused: PandoDB first, then by name. The index is the colour in all plots.
     pub whos: Vec<String>,
-    /// In the order of the lines' workloads, then by threads.
+    /// The cases, in the order of the lines' workloads, then by threads.
     pub cases: Vec<Case<'a>>,
-    /// What all cases were asked for alike: (name, value).
+    /// The settings that all cases have in common: (name, value).
     pub common: Vec<(&'static str, String)>,
 }
 
-/// What was asked for, and who did it.
+/// A workload with its settings, and the engines that ran it.
 pub(super) struct Case<'a> {
     pub workload: &'a str,
     pub threads: usize,
     pub asked: &'a Asked,
-    /// `read-random, 4 threads`, and what tells it apart from other cases of that workload.
+    /// `read-random, 4 threads`, and the settings that distinguish it from other cases of the workload.
     pub label: String,
-    /// The label for anchors and file names; unique.
+    /// The unique label for anchors and file names.
     pub slug: String,
-    /// In the order of [`Sheet::whos`].
+    /// The entries, in the order of [`Sheet::whos`].
     pub entries: Vec<Entry<'a>>,
 }
 
 /// One engine in one case.
 pub(super) struct Entry<'a> {
     pub who: String,
-    /// Its place in [`Sheet::whos`].
+    /// The index in [`Sheet::whos`].
     pub ink: usize,
-    /// Never empty.
+    /// The lines of the rounds; never empty.
     pub rounds: Vec<&'a Line>,
 }
 
-/// A figure over rounds.
+/// A value over several rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
     pub median: f64,
     pub low: f64,
     pub high: f64,
-    /// Rounds that have the figure.
+    /// The number of rounds with the value.
     pub rounds: usize,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Sheet<'a> {
         Sheet { lines, whos, cases, common }
     }
 
-    /// (who, workload, reason) of everything refused, each once.
+    /// (engine, workload, reason) of all refusals, each once.
     pub fn refusals(&self) -> Vec<(String, String, String)> {
         let mut seen = Vec::new();
         for line in self.lines {
@@ -93,14 +93,14 @@ impl<'a> Sheet<'a> {
         seen
     }
 
-    /// Why `who` has no entry in this case, if it refused.
+    /// The reason why `who` refused this case, if it did.
     pub fn refusal(&self, case: &Case, who: &str) -> Option<&'a str> {
         let lines = self.lines.iter().filter(|line| line.workload == case.workload && line.who() == who);
         let same = |line: &&Line| line.threads == case.threads || line.threads == 0;
         lines.filter(same).find_map(|line| line.refused.as_deref())
     }
 
-    /// Everything with wrong answers.
+    /// All entries with wrong answers.
     pub fn wrong(&self) -> Vec<(&Case<'a>, &Entry<'a>)> {
         let all = self.cases.iter().flat_map(|case| case.entries.iter().map(move |entry| (case, entry)));
         all.filter(|(_, entry)| entry.wrong().0 > 0).collect()
@@ -125,7 +125,7 @@ impl<'a> Case<'a> {
             entry.rounds.push(line);
             return;
         }
-        let ink = whos.iter().position(|known| *known == who).expect("everyone is among whos");
+        let ink = whos.iter().position(|known| *known == who).expect("every engine is in whos");
         self.entries.push(Entry { who, ink, rounds: vec![line] });
         self.entries.sort_by_key(|entry| entry.ink);
     }
@@ -134,7 +134,8 @@ impl<'a> Case<'a> {
         self.entries.iter().find(|entry| entry.who == who)
     }
 
-    /// The best fair rate of all but `who`, of those whose answers were right and whose writes survive a kill.
+    /// The best fair rate of all engines but `who`. Engines with wrong answers, or whose writes do not survive a kill,
+    /// are left out.
     pub fn best_other(&self, who: &str) -> Option<f64> {
         let apart = |entry: &&Entry| entry.rounds.iter().any(|line| line.apart);
         let others = self.entries.iter().filter(|entry| entry.who != who && !apart(entry)).filter_map(Entry::rate);
@@ -151,14 +152,14 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The most rounds of any entry.
+    /// The maximum number of rounds of an entry.
     pub fn rounds(&self) -> usize {
         self.entries.iter().map(|entry| entry.rounds.len()).max().unwrap_or(0)
     }
 }
 
 impl Entry<'_> {
-    /// A figure over the rounds; `None` if no round has a finite one.
+    /// A value over the rounds; `None` if no round has a finite one.
     pub fn spread(&self, figure: impl Fn(&Line) -> f64) -> Option<Spread> {
         let mut values: Vec<f64> =
             self.rounds.iter().map(|line| figure(line)).filter(|value| value.is_finite()).collect();
@@ -168,24 +169,24 @@ impl Entry<'_> {
         Some(Spread { median: (values[(n - 1) / 2] + values[n / 2]) / 2.0, low, high, rounds: n })
     }
 
-    /// The rate that is compared; `None` if an answer was wrong, which makes it worthless.
+    /// The rate for comparisons; `None` if an answer was wrong.
     pub fn rate(&self) -> Option<Spread> {
         if self.wrong().0 > 0 { None } else { self.spread(Line::fair_ops_per_s) }
     }
 
-    /// The round whose rate is the (lower) median: its course over time stands for all.
+    /// The round with the (lower) median rate, which plots over time show.
     pub fn middle(&self) -> &Line {
         let mut rounds = self.rounds.clone();
         rounds.sort_by(|a, b| a.fair_ops_per_s().total_cmp(&b.fair_ops_per_s()));
         rounds[(rounds.len() - 1) / 2]
     }
 
-    /// The name for legends; says if the figures are worthless.
+    /// The name for legends, with a remark if answers were wrong.
     pub fn label(&self) -> String {
         if self.wrong().0 > 0 { format!("{} (wrong answers)", self.who) } else { self.who.clone() }
     }
 
-    /// Answers (wrong, checked), of all rounds.
+    /// The numbers of wrong and of checked answers of all rounds.
     pub fn wrong(&self) -> (u64, u64) {
         self.rounds.iter().fold((0, 0), |(wrong, checked), line| {
             (wrong.saturating_add(line.wrong_answers), checked.saturating_add(line.checked_answers))
@@ -194,16 +195,16 @@ impl Entry<'_> {
 }
 
 impl Spread {
-    /// `118 k … 130 k`; empty for one round, and where all rounds read the same.
+    /// `118 k … 130 k`; empty for one round, or if both ends print the same.
     pub fn note(&self, unit: &str) -> String {
         let [low, high] = [self.low, self.high].map(|end| unit::show(end, unit));
         if self.rounds < 2 || low == high { String::new() } else { format!("{low} … {high}") }
     }
 }
 
-/// Everything asked for that means something for that workload, as (name, value).
+/// The settings that affect the workload, as (name, value).
 pub(super) fn asked_fields(workload: &str, asked: &Asked) -> Vec<(&'static str, String)> {
-    // Of a workload that this version does not know everything is shown.
+    // For an unknown workload all settings are shown.
     let known = Workload::find(workload);
     let is_told = |name: &str| match name {
         "distribution" => known.is_none_or(Workload::picks_rows),
@@ -235,7 +236,7 @@ fn all_asked_fields(asked: &Asked) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The fields that all have alike.
+/// The settings that are the same in all.
 fn alike<'b>(all: impl Iterator<Item = (&'b str, &'b Asked)>) -> Vec<(&'static str, String)> {
     let mut common: Option<Vec<(&'static str, String)>> = None;
     for (workload, asked) in all {
@@ -248,7 +249,7 @@ fn alike<'b>(all: impl Iterator<Item = (&'b str, &'b Asked)>) -> Vec<(&'static s
     common.unwrap_or_default()
 }
 
-/// Gives every case its label and its slug.
+/// Sets the label and the slug of every case.
 fn name(cases: &mut [Case]) {
     let mut taken: BTreeMap<String, usize> = BTreeMap::new();
     let workloads: Vec<(&str, &Asked)> = cases.iter().map(|case| (case.workload, case.asked)).collect();
@@ -265,7 +266,7 @@ fn name(cases: &mut [Case]) {
     }
 }
 
-/// Letters, digits and single hyphens.
+/// Converts text to letters, digits and single hyphens.
 fn slug(text: &str) -> String {
     let mut slug = String::new();
     for c in text.chars() {

@@ -1,25 +1,26 @@
-//! The report: lines of figures put beside each other, as a page, as images, and as a table for terminals.
+//! The report: compares lines of results in a page, in images, and in a table for terminals.
 //!
 //! ```text
 //!   .jsonl ──read──▶ lines ──group──▶ Sheet ──charts──▶ plots ──┬─▶ page   html()
 //!                                       └────tables──▶ tables ──┤
-//!                                                               ├─▶ files  pngs()
+//!                                                               ├─▶ files  write_images()
 //!                                                               └─▶ text   table()
 //! ```
 //!
-//! 1. `group`: a *case* is what was asked for: workload, threads, and all of [`crate::line::Asked`]. Lines of one case and
-//!    one engine are *rounds*: figures are their median, with the spread beside it.
-//! 2. `tables` and `charts` turn cases into tables and plots; `summary` says what a reader must know first.
-//! 3. `page` writes one file that fetches nothing and runs nothing.
+//! 1. `group`: a *case* is a workload with its number of threads and all of [`crate::line::Asked`]. Lines of one case
+//!    and one engine are *rounds*; the report shows their median and spread.
+//! 2. `tables` and `charts` turn cases into tables and plots; `summary` makes the overview and the warnings.
+//! 3. `page` writes one file that fetches nothing and has no scripts.
 //!
-//! Invariants: the output is a function of the lines alone; every name from a line is escaped; a line with wrong answers
-//! has no rate in any comparison; a refused workload is listed with its reason and is never a zero.
+//! Invariants: the output depends on the lines only. Every name from a line is escaped. A line with wrong answers has
+//! no rate in any comparison. A refused workload is listed with its reason and is never a zero.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::engine::Result;
 use crate::line::Line;
+use crate::plot::ImageFormat;
 
 mod charts;
 mod group;
@@ -29,11 +30,11 @@ mod tables;
 
 use group::Sheet;
 
-/// Reads lines of figures from `.jsonl` files, in the order given. Unknown fields are ignored; a `null`, which is how
-/// JSON writes a figure that is not a number, counts as missing; empty lines are skipped.
+/// Reads lines of results from `.jsonl` files, in the given order. Unknown fields are ignored. A `null`, which JSON has
+/// for a value that is not finite, counts as missing. Empty lines are skipped.
 ///
 /// # Errors
-/// If a file cannot be read or a line is no line of figures; names the file and the line's number.
+/// If a file cannot be read or a line is not a line of results; names the file and the number of the line.
 pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for path in paths {
@@ -41,8 +42,9 @@ pub fn read<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<Line>> {
         let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         for (i, row) in text.lines().enumerate().filter(|(_, row)| !row.trim().is_empty()) {
             let parsed = serde_json::from_str(row).and_then(|value| serde_json::from_value(without_nulls(value)));
-            lines
-                .push(parsed.map_err(|error| format!("{}:{}: not a line of figures: {error}", path.display(), i + 1))?);
+            lines.push(parsed.map_err(|error| {
+                format!("{}:{}: not a line of results of `pando bench`: {error}", path.display(), i + 1)
+            })?);
         }
     }
     Ok(lines)
@@ -68,35 +70,31 @@ pub fn html(lines: &[Line]) -> String {
     page::page(&Sheet::new(lines))
 }
 
-/// The plots of [`html`] as PNG files in `dir`, which is created; named by workload, threads and what is shown.
+/// Writes the plots of [`html`] as image files into `directory`, which is created if it does not exist. Files are named
+/// by workload, threads and what is shown.
 ///
 /// # Errors
-/// If the directory cannot be created, or a file not be written.
-pub fn pngs(lines: &[Line], dir: &Path) -> Result<Vec<PathBuf>> {
-    std::fs::create_dir_all(dir).map_err(|error| format!("cannot create {}: {error}", dir.display()))?;
+/// If the directory or a file cannot be written; names it.
+pub fn write_images(lines: &[Line], directory: &Path, format: ImageFormat) -> Result<Vec<PathBuf>> {
     let sheet = Sheet::new(lines);
     let mut paths = Vec::new();
     for case in &sheet.cases {
         for (what, plot) in charts::charts(case) {
-            let path = dir.join(format!("{}-{what}.png", case.slug));
-            plot.write_png(&path)?;
-            paths.push(path);
+            paths.push(plot.write(directory, &format!("{}-{what}", case.slug), format)?);
         }
     }
     Ok(paths)
 }
 
-/// Operations a second as a Markdown table that also reads in a terminal: a row a workload, a column an engine, and
-/// below each row the ratio to the best other; then what it cost.
+/// A Markdown table for terminals: operations a second, with a row for each workload and a column for each engine, and
+/// below each row the ratio to the best other engine; then a table of costs.
 pub fn table(lines: &[Line]) -> String {
     let sheet = Sheet::new(lines);
     let mut text = tables::rates_as_text(&sheet).markdown();
     text += &format!("\n{}", tables::costs_as_text(&sheet).markdown());
     let apart: BTreeSet<String> = lines.iter().filter(|line| line.apart).map(Line::who).collect();
     for who in apart {
-        text += &format!(
-            "\n- {who} stands beside: what it acknowledges does not survive a kill, and no ratio is taken to it"
-        );
+        text += &format!("\n- {who} is left out of all ratios, since its acknowledged writes do not survive a kill");
     }
     for (who, workload, reason) in sheet.refusals() {
         text += &format!("\n- {who} refused {workload}: {reason}");

@@ -6,10 +6,10 @@ use super::group::{Case, Sheet, asked_fields};
 use super::{charts, summary, tables};
 use crate::plot::{self, escape};
 
-/// The page's own style sheet; that of the plots is added to it.
+/// The style sheet of the page, without that of the plots.
 const STYLE: &str = include_str!("page.css");
 
-/// What stands below each table of latencies.
+/// The explanation below each table of latencies.
 const IDLE_THREAD: &str = "<p class=\"soft\">Idle thread: beside the workload a thread did nothing but sleep for a \
 millisecond at a time; this is by how much its longest sleep was too long. A delay of that size comes from the machine.</p>\n";
 
@@ -33,7 +33,8 @@ pub(super) fn page(sheet: &Sheet) -> String {
 }
 
 fn overview(sheet: &Sheet) -> String {
-    let mut html = list("alarm", "Wrong answers: the other figures of these are worthless.", &summary::wrong(sheet));
+    let mut html =
+        list("alarm", "Wrong answers: the other figures of these engines are not valid.", &summary::wrong(sheet));
     html.push_str("<dl>\n");
     for (name, value) in summary::facts(sheet) {
         let _ = writeln!(html, "<dt>{}</dt><dd>{}</dd>", escape(&name), escape(&value));
@@ -48,7 +49,7 @@ fn overview(sheet: &Sheet) -> String {
     html
 }
 
-/// A box with sentences; nothing if there are none.
+/// A box with sentences; empty text if there are none.
 fn list(class: &str, lead: &str, sentences: &[String]) -> String {
     if sentences.is_empty() {
         return String::new();

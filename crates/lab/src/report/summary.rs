@@ -1,4 +1,4 @@
-//! What a reader must know before the figures: where and what was measured, what is wrong, refused, or not alike.
+//! The overview before the results: machine and settings, wrong answers, refusals, and differences between the lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use super::tables::{Cell, Table};
 use crate::line::Machine;
 use crate::plot::unit;
 
-/// (name, value) of everything that holds for the whole report.
+/// Facts about the whole report, as (name, value).
 pub(super) fn facts(sheet: &Sheet) -> Vec<(String, String)> {
     let distinct = |values: BTreeSet<String>| values.into_iter().collect::<Vec<_>>().join("; ");
     let measured = || sheet.lines.iter().filter(|line| line.refused.is_none());
@@ -29,7 +29,7 @@ pub(super) fn facts(sheet: &Sheet) -> Vec<(String, String)> {
     facts
 }
 
-/// How much there is: "10 measurements".
+/// The number of lines, such as "10 measurements".
 fn contents(measured: usize, refused: usize) -> String {
     let s = |n: usize| if n == 1 { "" } else { "s" };
     let refused = match refused {
@@ -49,7 +49,7 @@ fn machine(machine: &Machine) -> String {
     format!("{cpu}, {cores} processors, {memory}, {system}, {file_system}")
 }
 
-/// Wrong answers, each a sentence.
+/// A sentence for each entry with wrong answers.
 pub(super) fn wrong(sheet: &Sheet) -> Vec<String> {
     let sentence = |(case, entry): (&super::group::Case, &super::group::Entry)| {
         let (wrong, checked) = entry.wrong();
@@ -58,7 +58,7 @@ pub(super) fn wrong(sheet: &Sheet) -> Vec<String> {
     sheet.wrong().into_iter().map(sentence).collect()
 }
 
-/// What makes figures hard to compare, each a sentence.
+/// A sentence for each difference that makes results hard to compare.
 pub(super) fn doubts(sheet: &Sheet) -> Vec<String> {
     let mut doubts = Vec::new();
     let machines: BTreeSet<String> =
@@ -74,7 +74,7 @@ pub(super) fn doubts(sheet: &Sheet) -> Vec<String> {
         let streams: BTreeSet<&str> =
             lines().map(|line| line.stream.as_str()).filter(|hash| !hash.is_empty()).collect();
         if streams.len() > 1 {
-            doubts.push(format!("{}: not everyone was given the same operations.", case.label));
+            doubts.push(format!("{}: the engines were not given the same operations.", case.label));
         }
         for entry in case.entries.iter().filter(|entry| entry.rounds.len() > 1) {
             if entry.rounds.iter().any(|line| line.configuration != entry.rounds[0].configuration) {
@@ -85,7 +85,7 @@ pub(super) fn doubts(sheet: &Sheet) -> Vec<String> {
     doubts
 }
 
-/// Everything refused, with its reason.
+/// All refusals with their reasons.
 pub(super) fn refusals(sheet: &Sheet) -> Option<Table> {
     let row = |(who, workload, reason)| vec![Cell::new(who), Cell::new(workload), Cell::new(reason).class("words")];
     let rows: Vec<Vec<Cell>> = sheet.refusals().into_iter().map(row).collect();
@@ -93,8 +93,8 @@ pub(super) fn refusals(sheet: &Sheet) -> Option<Table> {
     (!rows.is_empty()).then(|| Table { caption: "Refused".into(), head, rows })
 }
 
-/// How everyone was set: a row a setting, a column an engine. Settings that several engines share with different values
-/// come first and are marked; an engine that was set in several ways lists them all.
+/// The configurations: a row for each setting, a column for each engine. Settings with different values come first and
+/// are marked. If an engine had several values, all are listed.
 pub(super) fn configuration(sheet: &Sheet) -> Option<Table> {
     let mut settings: BTreeMap<&str, BTreeMap<String, BTreeSet<&str>>> = BTreeMap::new();
     for line in sheet.lines {
@@ -124,7 +124,7 @@ pub(super) fn configuration(sheet: &Sheet) -> Option<Table> {
     (!rows.is_empty()).then_some(Table { caption, head, rows })
 }
 
-/// `2026-11-21 16:16`, of seconds since 1970; by the days-from-civil algorithm of Howard Hinnant, run backwards.
+/// Formats seconds since 1970 as `2026-11-21 16:16`, with Howard Hinnant's civil-from-days algorithm.
 fn date(at: u64) -> String {
     let (days, seconds) = (at / 86_400, at % 86_400);
     let shifted = days + 719_468;
@@ -141,7 +141,7 @@ fn date(at: u64) -> String {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn seconds_are_converted_to_calendar_dates() {
         for (at, text) in [
             (0, "1970-01-01 00:00"),
             (951_782_399, "2000-02-28 23:59"),

@@ -1,4 +1,4 @@
-//! The tables: rates of everything, and for each case latencies and costs.
+//! The tables: the rates of all cases, and the latencies and costs of each case.
 
 use std::fmt::Write as _;
 
@@ -18,11 +18,11 @@ pub(super) struct Table {
 #[derive(Clone, Default)]
 pub(super) struct Cell {
     pub text: String,
-    /// Smaller, below the text.
+    /// Smaller text below.
     pub note: String,
     /// `best`, `bad`, `soft`, or nothing.
     pub class: &'static str,
-    /// Where the text leads, within the page.
+    /// The anchor in the page to which the text links.
     pub link: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl Cell {
         self
     }
 
-    /// A figure with its spread.
+    /// A value with its spread.
     fn figure(spread: Option<Spread>, unit: &str) -> Cell {
         spread.map_or(Cell::new("–").class("soft"), |spread| {
             Cell::new(unit::show(spread.median, unit)).note(spread.note(unit))
@@ -50,7 +50,7 @@ impl Cell {
 }
 
 impl Table {
-    /// For the page; the first column stands still while the others scroll.
+    /// The table as HTML; the first column is fixed while the others scroll.
     pub fn html(&self) -> String {
         let caption = escape(&self.caption);
         let mut html = format!(
@@ -82,7 +82,7 @@ impl Table {
         html + "</tbody></table></div>\n"
     }
 
-    /// For terminals and documents: aligned Markdown, without the notes.
+    /// The table as aligned Markdown, without the notes.
     pub fn markdown(&self) -> String {
         let clean = |text: &str| escape_markdown(text);
         let rows: Vec<Vec<String>> = std::iter::once(self.head.iter().map(|head| clean(head)).collect())
@@ -110,7 +110,7 @@ impl Table {
     }
 }
 
-/// A note in which a spread may be broken beside its dots, and nowhere else: wide ones would push columns off a page.
+/// Makes a spread breakable only after its dots. Without a break, wide spreads would push columns off the page.
 fn breakable(note: &str) -> String {
     match note.split_once(" … ") {
         Some((low, high)) => format!("{} … {}", low.replace(' ', "\u{a0}"), high.replace(' ', "\u{a0}")),
@@ -118,12 +118,12 @@ fn breakable(note: &str) -> String {
     }
 }
 
-/// One line, without the bars that would split a cell.
+/// The text on one line, with bars escaped.
 fn escape_markdown(text: &str) -> String {
     text.replace('|', "\\|").replace(|c: char| c.is_control(), " ")
 }
 
-/// What stands in the place of a rate: the rate, or why there is none.
+/// The cell of a rate: the rate, or the reason why there is none.
 fn rate_cell(sheet: &Sheet, case: &Case, who: &str) -> (Cell, Option<Spread>) {
     let Some(entry) = case.entry(who) else {
         return match sheet.refusal(case, who) {
@@ -137,7 +137,7 @@ fn rate_cell(sheet: &Sheet, case: &Case, who: &str) -> (Cell, Option<Spread>) {
     (Cell::figure(entry.rate(), ""), entry.rate())
 }
 
-/// Its rate by that of the best other: 1.34×.
+/// The ratio of a rate to that of the best other engine: 1.34×.
 fn ratio(case: &Case, who: &str, rate: Option<Spread>) -> Option<f64> {
     Some(rate?.median / case.best_other(who)?)
 }
@@ -146,7 +146,8 @@ fn times(ratio: f64) -> String {
     if ratio >= 100.0 { format!("{ratio:.0}×") } else { format!("{ratio:.2}×") }
 }
 
-/// Operations a second, a row a case, a column an engine, with the ratio to the best other in each cell.
+/// Operations a second: a row for each case, a column for each engine, with the ratio to the best other engine in each
+/// cell.
 pub(super) fn rates(sheet: &Sheet) -> Table {
     let head = std::iter::once("workload".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let rows = sheet.cases.iter().map(|case| {
@@ -172,7 +173,7 @@ pub(super) fn rates(sheet: &Sheet) -> Table {
     Table { caption, head, rows: rows.collect() }
 }
 
-/// The same for terminals: the ratios in rows of their own, the spread as ± half the range.
+/// The same for terminals: ratios are in separate rows, the spread is ± half of the range.
 pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
     let head = std::iter::once("operations/s".to_owned()).chain(sheet.whos.iter().cloned()).collect();
     let mut rows = Vec::new();
@@ -197,7 +198,7 @@ pub(super) fn rates_as_text(sheet: &Sheet) -> Table {
     Table { caption: String::new(), head, rows }
 }
 
-/// What the rates cost, for terminals: the slowest operation beside the idle thread's, bytes written and read, memory.
+/// Costs for terminals: the slowest operation, the idle thread's longest oversleep, bytes written and read, memory.
 pub(super) fn costs_as_text(sheet: &Sheet) -> Table {
     type Figure = (&'static str, fn(&Line) -> f64, fn(f64) -> String);
     const FIGURES: [Figure; 5] = [
@@ -222,7 +223,7 @@ pub(super) fn costs_as_text(sheet: &Sheet) -> Table {
     Table { caption: String::new(), head, rows }
 }
 
-/// Latencies of a case: for each engine all operations, then each kind where there are several.
+/// Latencies of a case: for each engine all operations, then each kind if there are several.
 pub(super) fn latencies(case: &Case) -> Table {
     let head = ["", "p50", "p90", "p99", "p99.9", "p99.99", "max", "idle thread"].map(str::to_owned).to_vec();
     let mut rows = Vec::new();
@@ -251,7 +252,7 @@ fn latency_row(entry: &Entry, name: &str, of: impl Fn(&Line) -> Option<&LatencyF
     row
 }
 
-/// The head of an engine's row: how many rounds, and whether its figures are worthless.
+/// The head of an engine's row: the number of rounds, and a remark if answers were wrong.
 fn name_of(entry: &Entry, name: &str) -> Cell {
     if entry.wrong().0 > 0 {
         return Cell::new(name).note("wrong answers").class("bad");
@@ -260,10 +261,10 @@ fn name_of(entry: &Entry, name: &str) -> Cell {
     Cell::new(name).note(if rounds > 1 { format!("{rounds} rounds") } else { String::new() })
 }
 
-/// A column of the costs: its name, its unit, its figure.
+/// A column of the costs: name, unit, value.
 type Cost = (&'static str, &'static str, fn(&Line) -> f64);
 
-/// What the operations cost, each by its engine: bytes, memory, processor.
+/// The costs of the operations for each engine: bytes, memory, CPU time.
 pub(super) fn costs(case: &Case) -> Table {
     const COSTS: [Cost; 9] = [
         ("operations acknowledged a second", "", |line| line.ops_per_s),
@@ -294,7 +295,7 @@ fn io(line: &Line, name: &str) -> f64 {
     line.process_io.get(name).map_or(f64::NAN, |bytes| *bytes as f64)
 }
 
-/// Peak memory by the budget, `bad` above it.
+/// Peak memory divided by the budget; `bad` above 1.
 fn share_of_budget(entry: &Entry) -> Cell {
     let share = |line: &Line| {
         let budget = line.asked.memory_budget as f64;

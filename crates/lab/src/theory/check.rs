@@ -1,28 +1,28 @@
-//! [`Check`]: a bound of a source against what was measured while the number of records doubles.
+//! [`Check`]: compares a bound of a source with costs that were measured while the number of records doubles.
 //!
 //! ```text
 //!   (N, measured, bound) … ──▶ ratio = measured / bound ──▶ all in a band?   slope over log₂ N about zero?  ──▶ verdict
 //! ```
 //!
-//! A constant factor hides in the band; growth that the bound does not have cannot hide, since it tilts the ratio: a
-//! cost of log² against a bound of log, over six doublings from N/m = 16 on, tilts it by 10 % a doubling, a linear one
-//! by far more. The slope is that of the least-squares line of ratio / mean ratio.
+//! The band allows for a constant factor. Growth beyond the bound makes the ratio rise: with a cost of log² and a bound
+//! of log, over six doublings from N/m = 16 on, it rises by 10 % for each doubling, with a linear cost by far more. The
+//! slope is that of the least-squares line of ratio / mean ratio.
 
 use serde::{Deserialize, Serialize};
 
-/// What was measured at one size, and what the bound says.
+/// The cost and the bound at one size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// N.
     pub records: u64,
     /// The cost.
     pub measured: f64,
-    /// What it is held against, without its constant.
+    /// The bound, without its constant.
     pub bound: f64,
 }
 
 impl Sample {
-    /// Measured by bound; an infinite one for a cost where none is allowed.
+    /// Cost divided by bound; infinite for a cost where the bound is 0.
     pub fn ratio(&self) -> f64 {
         match (self.measured, self.bound) {
             (0.0, _) => 0.0,
@@ -31,13 +31,13 @@ impl Sample {
     }
 }
 
-/// What the slope may be, as a share of the mean ratio a doubling.
+/// The allowed slope, as a share of the mean ratio for each doubling.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Slope {
-    /// Zero within this: the bound is tight.
+    /// Between minus and plus this: the bound is tight.
     Flat(f64),
-    /// At most this: the bound is one from above, and a cost that falls behind it is welcome.
+    /// At most this: the bound is an upper bound, and the cost may grow more slowly.
     AtMost(f64),
 }
 
@@ -50,40 +50,40 @@ impl Slope {
     }
 }
 
-/// What came out.
+/// The verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
     /// The bound holds.
     Pass,
-    /// It does not.
+    /// The bound does not hold.
     Fail,
 }
 
-/// What is claimed.
+/// A claim.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// A name for tables: `insert/log`.
     pub name: String,
-    /// In words, with the formula.
+    /// The claim as text, with the formula.
     pub claim: String,
-    /// Who says so.
+    /// The source.
     pub source: String,
     /// The least and the greatest ratio.
     pub ratio_band: (f64, f64),
-    /// What the slope may be.
+    /// The allowed slope.
     pub slope_allowed: Slope,
 }
 
-/// A claim, judged.
+/// A claim with its verdict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
-    /// What is claimed.
+    /// The claim.
     #[serde(flatten)]
     pub claim: Claim,
-    /// What was measured.
+    /// The measurements.
     pub points: Vec<Sample>,
-    /// Of the ratios, as a share of their mean a doubling.
+    /// The slope of the ratios, as a share of their mean for each doubling.
     pub slope: f64,
     /// Whether the claim holds.
     pub verdict: Verdict,
@@ -93,9 +93,9 @@ impl Check {
     /// Judges a claim.
     ///
     /// # Panics
-    /// Without points: nothing measured is no pass.
+    /// If there are no points: a claim must not pass without a measurement.
     pub fn judge(claim: Claim, points: Vec<Sample>) -> Check {
-        assert!(!points.is_empty(), "a claim is judged by what was measured");
+        assert!(!points.is_empty(), "a claim needs at least one measurement");
         let (low, high) = claim.ratio_band;
         let slope = slope(&points);
         let in_band = points.iter().all(|point| (low..=high).contains(&point.ratio()));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn canary_growth_beyond_the_bound_fails_whatever_the_band() {
+    fn canary_growth_beyond_the_bound_fails_with_any_band() {
         type Canary = (&'static str, fn(f64) -> f64);
         let canaries: [Canary; 3] = [
             ("every flush rewrites everything", |n| n / 2048.0),
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_that_falls_behind_is_not_tight_but_below() {
+    fn a_cost_that_grows_more_slowly_passes_an_upper_bound_but_not_a_tight_one() {
         let points = series(|_| 1.0, levels);
         assert!(!Check::judge(claim(2.0, Slope::Flat(0.05)), points.clone()).passes());
         assert!(Check::judge(claim(2.0, Slope::AtMost(0.05)), points).passes());
     }
 
     #[test]
-    fn nothing_where_nothing_is_allowed() {
+    fn a_bound_of_zero_allows_no_cost() {
         let point = |measured| vec![Sample { records: 8, measured, bound: 0.0 }];
         assert!(Check::judge(claim(1.0, Slope::AtMost(0.1)), point(0.0)).passes());
         assert!(!Check::judge(claim(1.0, Slope::AtMost(0.1)), point(0.1)).passes());

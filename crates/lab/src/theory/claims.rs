@@ -1,53 +1,56 @@
-//! What is claimed of `stbe`, with its constants, held against what was measured.
+//! The claims about the costs of `stbe`, with their constants.
 //!
 //! N records of r bytes in memtables of m bytes, fan-out F, B bytes a block, b̄ bytes a compaction, s bytes of runs for
-//! a byte of records (*packing*: filters, inner blocks, block ends; measured, at most 1.25 by a claim of its own). What is
-//! claimed of the external-memory model is claimed of data that are four times the memory, at least.
+//! a byte of records (*packing*: filters, inner blocks, block ends; measured, and at most 1.25 by a separate claim).
+//! Claims in the external-memory model apply to data of at least four times the memory.
 //!
-//! The constants, and why:
-//! * *insert*: one write to pack, at most one compaction a level below the root (002 §3.4). That level count is the source's,
-//!   whose leaves are tiered. Ours are lazily levelled: when the small runs reach a third of the large one all of it is
-//!   rewritten, up to (1 + 1/3) / (1/3) = 4 writes for a record in the leaf instead of one. So c is between 1 and
-//!   (1 + 4) / 2 = 2.5 where the leaves are the only level of compaction, and falls towards 1 with more levels.
-//! * *a load in key order*: nothing is compacted, so 1.3 is for s. Checkpoints are told apart, as the log is: each writes the
-//!   nodes of the changed path twice, whatever m is, which shows where m is as small as here.
-//! * *transfers of a load*: everything written once and, but for packing, read once: 2 a byte and write; each compaction
-//!   touches the ends of its inputs, up to 3F as many runs on a level, and of its output: 3F + 1 blocks more for b̄ bytes.
-//! * *lookups*: one leaf block and the false positives, which lookups of absent keys measure. 1.02: chance. Filters and inner
-//!   blocks are told apart by the kind of the block that was read.
-//! * *absent*: a filter errs for 1 % of what it is asked (`pandodb::filter`), a quarter more is chance and blocking.
-//! * *scans*: k records in k·r·s bytes, and at most as much again, since a read-ahead that doubles may read twice what is
-//!   used; one block and one seek more for each run on the path, and a seek at each new extent of 128 KiB.
-//! * *the greatest insert*: 64 KiB of work, or a quarter of a memtable, is a writer's step (design: 64 KiB in the
-//!   foreground); it reads and writes it, and overruns by one step at most: 4.
+//! Reasons for the constants:
+//! * *insert*: one write to pack, at most one compaction a level below the root (002 §3.4). That level count is the
+//!   source's, whose leaves are tiered. Those of `stbe` are lazily levelled: when the small runs reach a third of the
+//!   large one, all of it is rewritten, up to (1 + 1/3) / (1/3) = 4 writes for a record in the leaf instead of one. So
+//!   c is between 1 and (1 + 4) / 2 = 2.5 where the leaves are the only level of compaction, and falls towards 1 with
+//!   more levels.
+//! * *a load in key order*: nothing is compacted, so 1.3 covers s. Checkpoints are counted separately, like the log:
+//!   each writes the nodes of the changed path twice, independent of m, which matters for an m as small as here.
+//! * *transfers of a load*: every byte is written once and, except for packing, read once: 2 transfers for each byte
+//!   written. Each compaction also touches the ends of its inputs, which are at most 3F runs on a level, and of its
+//!   output: 3F + 1 more blocks for b̄ bytes.
+//! * *lookups*: one leaf block and the false positives, which lookups of absent keys measure. 1.02 allows for chance.
+//!   Reads of filters and inner blocks are recognised by the kind of the block.
+//! * *absent*: a filter has 1 % false positives (`pandodb::filter`); a quarter more allows for chance and blocking.
+//! * *scans*: k records in k·r·s bytes, and at most as much again, since a read-ahead that doubles may read twice what
+//!   is used; one block and one seek more for each run on the path, and a seek at each new extent of 128 KiB.
+//! * *the greatest insert*: a writer's step is 64 KiB of work, or a quarter of a memtable (design: 64 KiB in the
+//!   foreground). It reads and writes this, and exceeds it by at most one step: 4.
 
 use super::check::{Check, Claim, Sample, Slope};
 use super::measure::{BLOCKS, Config, Load, Point, Reads};
 
-/// The slope that a tight bound may have, a doubling: the steps of whole levels and of leaves that split together.
+/// The slope of a tight bound for each doubling; levels are added one at a time, and leaves split together.
 pub const TOLERANCE: f64 = 0.05;
-/// F, as a store has it by default.
+/// F: the default fan-out of a store.
 const FANOUT: f64 = 8.0;
 const EXTENT_BYTES: f64 = (128 << 10) as f64;
 const STEP_BYTES: usize = 64 << 10;
-/// Of filters 1.25, of inner blocks 1 for each run that a key is in; twice that, since a run has whole blocks.
+/// Bytes for each record: 1.25 of filters and 1 of inner blocks for each run that contains the key; twice that, since a
+/// run has whole blocks.
 const SEARCH_BYTES: f64 = 6.0;
-/// A trunk node with its 3F branches.
+/// Bytes of a trunk node with its 3F branches.
 const NODE_BYTES: f64 = (16 << 10) as f64;
-/// Reads of an absent key for each run on its path.
+/// Reads in a lookup of an absent key, for each run on its path.
 const FALSE_POSITIVES: f64 = 0.0125;
 
-/// What fits into the model's memory so many times, or more, counts as external; less would be read from memory.
+/// Data of at least this multiple of the model's memory counts as external; less would be read from memory.
 const SPILLED: u64 = 4;
 
-/// From a point to (measured, bound); none where the claim says nothing about that size.
+/// Maps a point to (measured, bound); `None` if the claim does not apply to that size.
 type Rule = Box<dyn Fn(&Point) -> Option<(f64, f64)>>;
 
 fn rule(of: impl Fn(&Point) -> (f64, f64) + 'static) -> Rule {
     Box::new(move |point| Some(of(point)))
 }
 
-/// Judges everything that is claimed of `stbe` at these sizes; leaves out what is claimed of none of them.
+/// Judges all claims about `stbe` at these sizes; omits claims that apply to none of them.
 pub fn judge(config: &Config, points: &[Point]) -> Vec<Check> {
     let judge = |(claim, rule): (Claim, Rule)| {
         let sample = |point: &Point| {
@@ -75,7 +78,7 @@ fn claims(config: &Config) -> Vec<(Claim, Rule)> {
     all
 }
 
-/// Compactions of a message: one a level, none in the root unless it is the only level.
+/// The number of compactions of a message: one for each level, none in the root unless it is the only level.
 fn compaction_levels(load: &Load) -> f64 {
     f64::from(load.tree.levels.saturating_sub(1).max(1))
 }
@@ -119,7 +122,7 @@ fn inserts(config: &Config) -> Vec<(Claim, Rule)> {
     ]
 }
 
-/// Bytes that runs take, and a load in key order.
+/// Bytes of runs, and a load in key order.
 fn bytes(config: &Config) -> Vec<(Claim, Rule)> {
     let memtable_bytes = config.memtable_bytes as f64;
     vec![
@@ -271,7 +274,7 @@ fn scans(config: &Config) -> Vec<(Claim, Rule)> {
     ]
 }
 
-/// Transfers a record of a load, in blocks of one size.
+/// Transfers for each record of a load, with one block size.
 fn per_record(config: &Config, load: &Load, i: usize) -> f64 {
     let records = load.tree.logical_bytes as f64 / (config.key_len + config.value_len) as f64;
     load.transfers[i].total() as f64 / records.max(1.0)
@@ -376,17 +379,17 @@ mod tests {
     }
 
     fn find<'a>(checks: &'a [Check], name: &str) -> &'a Check {
-        checks.iter().find(|check| check.claim.name == name).expect("it is claimed")
+        checks.iter().find(|check| check.claim.name == name).expect("there is such a claim")
     }
 
     #[test]
-    fn the_same_figures_each_time_and_a_canary() {
+    fn measurements_are_repeatable_and_doctored_ones_fail() {
         let config = small();
         let points = points(&config);
         assert!(points.last().expect("four").load.tree.levels >= 3, "several levels: {points:?}");
         assert_eq!(points[1], measure(&config, points[1].records).expect("the device is memory"));
-        // An engine whose compactions are as claimed, and read no absent key's leaf: doctored counts that must pass. What
-        // the real one does at a size of a test is no claim.
+        // Doctored counts of an engine whose compactions are as claimed, and whose lookups of absent keys read no leaf,
+        // must pass. The claims do not cover the real engine at the size of a test.
         let mut points = points;
         for point in &mut points {
             let load = &mut point.load;
@@ -399,7 +402,7 @@ mod tests {
         for name in ["insert/log", "insert/levels", "get/absent"] {
             assert!(find(&ideal, name).passes(), "{:?}", find(&ideal, name));
         }
-        // An engine that rewrites everything now and again: doctored counts.
+        // Doctored counts of an engine that sometimes rewrites everything must fail.
         let mut doctored = points.clone();
         for point in &mut doctored {
             let times = point.records / config.start;
@@ -408,7 +411,7 @@ mod tests {
         }
         let doctored = judge(&config, &doctored);
         for name in ["insert/log", "insert/levels", "get/absent"] {
-            assert!(!find(&doctored, name).passes(), "the canary lives: {name}");
+            assert!(!find(&doctored, name).passes(), "the canary was not detected by {name}");
         }
     }
 }

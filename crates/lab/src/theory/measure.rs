@@ -1,17 +1,17 @@
-//! What things cost at one size: a load in random order, one in key order, lookups and scans of a reopened store.
+//! Measures the costs at one size: loads in random and in key order, lookups and scans of a reopened store.
 //!
 //! ```text
 //!   MemDevice ◀─ CountingDevice ◀─ PandoDB, no background threads     put … settle ─▶ Load
 //!       └──────── reopened, pool of a chosen size ◀─ warm-up, then get · get absent · scan ─▶ Reads, Scans
 //! ```
 //!
-//! * Costs of a load are those of the data file until nothing is owed, for the records that have left the memtable; the log
-//!   is told apart. The greatest cost of one insert counts every file.
-//! * Lookups are uniform and cold in the sense of the bounds: the pool of the reopened store holds the filters and inner
-//!   blocks, and few leaves (`POOL_ROOM`); a warm-up of the same kind fills it. With the pool of the memory
-//!   budget they are measured, too, where filters and inner blocks do not all fit.
+//! * The cost of a load is that of the data file until all background work is done, for the records that have left the
+//!   memtable; the log is counted separately. The greatest cost of one insert includes every file.
+//! * Lookups are uniform, and cold in the sense of the bounds: the pool of the reopened store holds the filters, the
+//!   inner blocks and few leaves (`POOL_ROOM`); a warm-up of the same kind fills it. They are measured again with the
+//!   pool of the memory budget, in which not all filters and inner blocks may fit.
 //!
-//! Invariant: the same configuration gives the same figures, byte for byte.
+//! Invariant: the same configuration gives the same results, byte for byte.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,25 +29,25 @@ use crate::engine::{Mode, Result, Setup};
 use crate::pando::{Pando, PandoEngine};
 use crate::record::{Shape, Space};
 
-/// Times that what stands above the leaves fits into the pool of a lookup in the bounds' sense.
+/// The pool for lookups in the sense of the bounds, as a multiple of the bytes of filters and inner blocks.
 const POOL_ROOM: u64 = 2;
 /// The least pool, in bytes: half of the engine's least budget.
 const LEAST_POOL: u64 = 512 << 10;
-/// Block sizes that transfers are counted for.
+/// The block sizes for which transfers are counted.
 pub const BLOCKS: [u64; 3] = [4 << 10, 64 << 10, 1 << 20];
 /// The fewest blocks of memory in the model: a merge of 8 runs needs one for each and one for its output.
 const LEAST_BLOCKS: u64 = 10;
 
-/// What to measure.
+/// The settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// The index.
     pub index: IndexKind,
     /// The smallest number of records.
     pub start: u64,
-    /// How often it is doubled.
+    /// The number of doublings.
     pub doublings: u32,
-    /// Bytes of memory for the engine, M of the model as well.
+    /// Bytes of memory for the engine; also M of the model.
     pub memory_budget: usize,
     /// m: bytes of a full memtable.
     pub memtable_bytes: usize,
@@ -63,7 +63,7 @@ pub struct Config {
     pub scans: u64,
     /// k: records of a scan.
     pub scan_len: usize,
-    /// Where random choices come from.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
@@ -93,12 +93,12 @@ impl Config {
         (0..=self.doublings).map(move |i| start << i)
     }
 
-    /// Memories of the model, one a block size.
+    /// The memories of the model, one for each block size.
     pub fn memories(&self) -> [Memory; 3] {
         BLOCKS.map(|block| Memory { block, bytes: (self.memory_budget as u64).max(LEAST_BLOCKS * block) })
     }
 
-    /// log_F(N/m), 0 while everything fits into a memtable.
+    /// log_F(N/m); 0 if everything fits into a memtable.
     pub fn depth(&self, logical_bytes: u64) -> f64 {
         (logical_bytes as f64 / self.memtable_bytes as f64).log(self.fanout as f64).max(0.0)
     }
@@ -114,7 +114,7 @@ impl Config {
     }
 }
 
-/// Shape of the tree, as the engine tells it.
+/// The shape of the tree, as the engine reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tree {
     /// Levels of the trunk.
@@ -127,7 +127,7 @@ pub struct Tree {
     pub logical_bytes: u64,
     /// Bytes of the runs.
     pub run_bytes: u64,
-    /// Of these, of filters and inner blocks.
+    /// Bytes of filters and inner blocks, included in `run_bytes`.
     pub search_bytes: u64,
 }
 
@@ -143,28 +143,28 @@ impl Tree {
         }
     }
 
-    /// Bytes of runs for each live byte of records: what no reader needs any more, but is still held, included.
+    /// Bytes of runs for each live byte of records, including bytes that are no longer needed but not yet freed.
     pub fn space(&self) -> f64 {
         share(self.run_bytes, self.logical_bytes)
     }
 }
 
-/// What a load cost.
+/// The cost of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// The tree at its end.
+    /// The tree after the load.
     pub tree: Tree,
     /// Bytes written to the data file.
     pub written_bytes: u64,
-    /// Of these, by checkpoints.
+    /// Of these, bytes written by checkpoints.
     pub checkpoint_bytes: u64,
-    /// Of these, by packing memtables.
+    /// Of these, bytes written by packing memtables.
     pub packed_bytes: u64,
-    /// Of these, by compactions.
+    /// Of these, bytes written by compactions.
     pub compacted_bytes: u64,
     /// Compactions.
     pub compactions: u64,
-    /// Hand-overs of references to a child.
+    /// Flushes: hand-overs of references to a child.
     pub flushes: u64,
     /// Trunk nodes that were split.
     pub splits: u64,
@@ -176,83 +176,83 @@ pub struct Load {
     pub log_bytes: u64,
     /// Block transfers of the data file, one for each of [`BLOCKS`].
     pub transfers: [Transfers; 3],
-    /// The data file's cost in the affine model, in setups.
+    /// Cost of the data file in the affine model, in setups.
     pub affine: f64,
-    /// The most bytes that one insert read and wrote, in all files.
+    /// The maximum bytes that one insert read and wrote, in all files.
     pub worst_insert_bytes: u64,
     /// Bytes that an insert read and wrote on average.
     pub mean_insert_bytes: f64,
 }
 
 impl Load {
-    /// Record-writes a record: data file only.
+    /// Bytes written to the data file for each byte of records.
     pub fn writes_per_record(&self) -> f64 {
         share(self.written_bytes, self.tree.logical_bytes)
     }
 
-    /// The same without checkpoints: of runs.
+    /// The same without checkpoints, so only for runs.
     pub fn run_writes_per_record(&self) -> f64 {
         share(self.packed_bytes + self.compacted_bytes, self.tree.logical_bytes)
     }
 
-    /// s: bytes of packed memtables for each byte of their records: blocks, filters and inner blocks included.
+    /// s: bytes of packed memtables for each byte of their records, including blocks, filters and inner blocks.
     pub fn packing(&self) -> f64 {
         share(self.packed_bytes, self.tree.logical_bytes)
     }
 
-    /// b̄: bytes that a compaction writes on average; those of a memtable where there was none.
+    /// b̄: bytes that a compaction writes on average; bytes of a memtable if there was no compaction.
     pub fn batch_bytes(&self, memtable_bytes: usize) -> f64 {
         if self.compactions == 0 { memtable_bytes as f64 } else { share(self.compacted_bytes, self.compactions) }
     }
 }
 
-/// What lookups cost on average.
+/// The average cost of a lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reads {
-    /// Reads of the data file a lookup.
+    /// Reads of the data file.
     pub reads: f64,
-    /// Of these, of leaves.
+    /// Of these, reads of leaves.
     pub leaf: f64,
-    /// Of these, of inner blocks.
+    /// Of these, reads of inner blocks.
     pub inner: f64,
-    /// Of these, of filters.
+    /// Of these, reads of filters.
     pub filter: f64,
-    /// Blocks asked for, cached or not.
+    /// Blocks requested, cached or not.
     pub probed: f64,
-    /// Block reads a lookup, one for each of [`BLOCKS`], beyond the pool, which is the model's memory here: of what it let
-    /// through, only the last block is still there.
+    /// Block transfers for each of [`BLOCKS`]. The engine's pool is the model's memory here, so only its misses are
+    /// counted, with a further memory of one block.
     pub transfers: [f64; 3],
-    /// Setups a lookup.
+    /// Cost in the affine model, in setups.
     pub affine: f64,
 }
 
-/// What scans cost on average.
+/// The average cost of a scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scans {
     /// Bytes read.
     pub bytes: f64,
-    /// Reads that do not go on where an earlier one of the same scan ended.
+    /// Reads that do not begin where an earlier read of the same scan ended.
     pub seeks: f64,
-    /// Block reads a scan, one for each of [`BLOCKS`].
+    /// Block transfers for each of [`BLOCKS`].
     pub transfers: [f64; 3],
-    /// Setups a scan.
+    /// Cost in the affine model, in setups.
     pub affine: f64,
 }
 
-/// Everything at one size.
+/// All measurements at one size.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// N.
     pub records: u64,
-    /// Loaded in random order.
+    /// A load in random order.
     pub load: Load,
-    /// Loaded in key order.
+    /// A load in key order.
     pub load_seq: Load,
-    /// Lookups of what is there; filters and inner blocks in memory.
+    /// Lookups of present keys, with filters and inner blocks in memory.
     pub get: Reads,
-    /// Lookups of what is not.
+    /// Lookups of absent keys.
     pub absent: Reads,
-    /// Lookups of what is there, with the pool of the memory budget.
+    /// Lookups of present keys, with the pool of the memory budget.
     pub get_small_pool: Reads,
     /// Scans.
     pub scan: Scans,
@@ -261,7 +261,7 @@ pub struct Point {
 /// Measures one size.
 ///
 /// # Errors
-/// If the engine fails, or answers wrongly.
+/// If the engine fails or returns a wrong answer.
 pub fn measure(config: &Config, records: u64) -> Result<Point> {
     let shape = Shape::new(config.key_len, config.value_len);
     let (load_seq, _) = load(config, &shape, Space::Sorted { stride: u64::MAX / records.max(1) }, records)?;
@@ -308,7 +308,7 @@ fn load(config: &Config, shape: &Shape, space: Space, records: u64) -> Result<(L
     let counts = engine.device.counts();
     let accesses = data_only(engine.device.take_accesses());
     let stats = engine.store.stats()?;
-    let index = &stats.keyspaces.first().ok_or("the keyspace is gone")?.index;
+    let index = &stats.keyspaces.first().ok_or("the keyspace is missing in the store's figures")?.index;
     let data = (counts[FileClass::Data], before[FileClass::Data]);
     let load = Load {
         tree: Tree::of(index),
@@ -336,7 +336,7 @@ fn data_only(mut accesses: Vec<Access>) -> Vec<Access> {
     accesses
 }
 
-/// Uniform lookups, after as many of the same kind to fill the pool.
+/// Uniform lookups, after the same number of lookups to fill the pool.
 fn gets(
     config: &Config,
     shape: &Shape,
@@ -355,7 +355,7 @@ fn gets(
                 (found, _) => found.as_ref().is_some_and(|value| shape.is_value_of(&key, value)),
             };
             if !right {
-                return Err("a lookup was answered wrongly: the costs are worthless".into());
+                return Err("a lookup returned a wrong answer, so the costs are not valid".into());
             }
         }
         Ok(())
@@ -379,7 +379,7 @@ fn gets(
     })
 }
 
-/// The kind of the block at the beginning of each access: the fifth byte of its header.
+/// The kind of the block at the start of each access, which is the fifth byte of its header.
 fn kinds(device: &MemDevice, accesses: &[Access]) -> Result<Vec<u8>> {
     let data = device.open("data", OpenHow::default())?;
     let mut header = [0; BLOCK_HEADER];
@@ -390,7 +390,7 @@ fn kinds(device: &MemDevice, accesses: &[Access]) -> Result<Vec<u8>> {
     accesses.iter().map(kind).collect()
 }
 
-/// Scans from uniform keys. Each is taken by itself: the model's memory is empty when it starts.
+/// Scans from uniform keys. The model's memory is empty at the start of each scan.
 fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> Result<Scans> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(!config.seed);
     let (mut sum, mut key, mut done) = (Scans::default(), Vec::new(), 0u64);
@@ -403,7 +403,7 @@ fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> 
             found += 1;
         }
         let accesses = data_only(engine.device.take_accesses());
-        // One that met the end of the keyspace tells little; in a keyspace of few records all do.
+        // A scan that reaches the end of the keyspace is left out, except in a keyspace of few records, where all do.
         if found < config.scan_len && records as usize > 4 * config.scan_len {
             continue;
         }
@@ -424,7 +424,7 @@ fn scans(config: &Config, shape: &Shape, engine: &PandoEngine, records: u64) -> 
     })
 }
 
-/// Accesses that do not begin where an earlier one ended.
+/// The number of accesses that do not begin where an earlier one ended.
 fn seeks(accesses: &[Access]) -> usize {
     let mut ends = std::collections::HashSet::new();
     accesses
@@ -446,9 +446,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seek_is_what_does_not_go_on() {
+    fn a_seek_is_an_access_that_does_not_continue_an_earlier_one() {
         let read = |offset, len| Access { file: 0, class: FileClass::Data, offset, len, is_write: false };
-        // Two runs side by side: two seeks, however they alternate.
+        // Two alternating sequential runs: two seeks.
         assert_eq!(seeks(&[read(0, 10), read(100, 10), read(10, 20), read(110, 5), read(30, 1)]), 2);
         assert_eq!(seeks(&[read(0, 10), read(20, 10), read(0, 10)]), 3);
     }

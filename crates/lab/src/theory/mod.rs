@@ -1,17 +1,17 @@
-//! Theory: do the costs grow as the sources say? N is doubled, the device counts, the ratio of cost to bound must stay
-//! where it is.
+//! Theory: checks that costs grow as the sources state. N is doubled, the device counts accesses, and the ratio of cost
+//! to bound must not grow.
 //!
 //! ```text
 //!   Config ─▶ measure, N = start · 2ⁱ ─▶ Point … ─▶ claims ─▶ Check { ratio, slope, PASS | FAIL } ─▶ table, lines, plots
 //!                │ accesses
 //!                ▼ transfers: external-memory model (any B and M), affine model
-//!   order: where in the file writes go over time        sort: the same records, merely sorted to disk
+//!   order: addresses of writes over time                sort: an external sort of the same records
 //! ```
 //!
-//! * [`mod@measure`]: loads, lookups and scans at one size, PandoDB in its deterministic form on a device in memory.
-//! * [`transfers`]: block transfers and affine cost of a list of accesses, after the fact.
-//! * [`claims`]: what is claimed of an index, and by whom; [`check`] judges.
-//! * [`order`]: sequentiality of writes (003 §5, Fig. 6b). [`sort`]: the lower bound of any load, an external sort.
+//! * [`mod@measure`]: loads, lookups and scans at one size, with PandoDB in deterministic mode on a device in memory.
+//! * [`transfers`]: block transfers and affine cost of a recorded list of accesses.
+//! * [`claims`]: the claims about an index, with their sources; [`check`] judges them.
+//! * [`order`]: sequentiality of writes (003 §5, Fig. 6b). [`sort`]: an external sort, as a lower bound for a load.
 //!
 //! Sources: 002 §3.2–3.4 for `stbe`, 001 §5.1 for the greatest cost of one insert.
 

@@ -1,12 +1,12 @@
-//! Order: where in the data file writes go over time, as 003 draws it in Fig. 6b, and how sequential they are.
+//! Order: the addresses of writes in the data file over time, as in Fig. 6b of 003, and how sequential they are.
 //!
 //! ```text
 //!   workload ─▶ PandoDB on a device in memory ─▶ accesses of the data file ─▶ writes: address over time, figures
 //! ```
 //!
-//! 003 §5 (experiment 2) shows one flush of a partition: leaves, then inner nodes, in one rising line. Here a whole load is
-//! shown, compactions included: lines that rise are runs being written, their starts are where the space comes from.
-//! Time is the number of the write: a device in memory has no other.
+//! 003 §5 (experiment 2) shows one flush of a partition: leaves, then inner nodes, in one rising line. Here the plot
+//! shows a whole load with its compactions. Each rising line is a run being written; its start is the address of the
+//! allocated space. The time axis is the number of the write, since a device in memory has no timing.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::plot::{Axis, Plot, Series, Style};
 use crate::record::Shape;
 use crate::workload::{Op, Stream, StreamPlan, Workload};
 
-/// What is looked at.
+/// The workloads of the report.
 pub const WORKLOADS: [&str; 3] = ["load", "load-seq", "load-mixed"];
 /// Bytes of a large write: an extent.
 pub const LARGE_BYTES: u64 = 128 << 10;
-/// Writes that a plot shows; of more it shows some, evenly spread: a longer series would be thinned to the ends of each
-/// column, which is wrong for a cloud.
+/// The maximum number of writes in a plot. Of more writes an even sample is shown, because thinning would keep only the
+/// extremes of each column, which distorts a cloud of points.
 const SHOWN: usize = 1_200;
 
 /// The writes of one workload.
@@ -42,21 +42,21 @@ pub struct Order {
     pub writes: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, in writes of at least [`LARGE_BYTES`].
+    /// Of these, bytes in writes of at least [`LARGE_BYTES`].
     pub large_bytes: u64,
-    /// Writes that begin where the one before ended.
+    /// Writes that begin where the previous write ended.
     pub adjacent: u64,
     /// Their bytes.
     pub adjacent_bytes: u64,
     /// The end of the last byte written.
     pub file_bytes: u64,
-    /// Where writes begin, in their order; at most 1,200 of them.
+    /// The start of each write, in order of the writes; at most 1,200 of them.
     #[serde(skip)]
     pub places: Vec<(f64, f64)>,
 }
 
 impl Order {
-    /// The order of the writes among these accesses.
+    /// Analyses the writes among these accesses.
     pub fn of(workload: &str, records: u64, accesses: &[Access]) -> Order {
         let writes: Vec<&Access> =
             accesses.iter().filter(|access| access.is_write && access.class == FileClass::Data).collect();
@@ -80,7 +80,7 @@ impl Order {
         order
     }
 
-    /// Bytes of a write on average.
+    /// The average bytes of a write.
     pub fn mean_bytes(&self) -> f64 {
         share(self.bytes, self.writes)
     }
@@ -90,7 +90,7 @@ impl Order {
         share(self.large_bytes, self.bytes)
     }
 
-    /// The share of writes that go on where the one before ended.
+    /// The share of writes that begin where the previous write ended.
     pub fn adjacent_share(&self) -> f64 {
         share(self.adjacent, self.writes)
     }
@@ -100,7 +100,7 @@ impl Order {
         share(self.adjacent_bytes, self.bytes)
     }
 
-    /// Address over time.
+    /// The plot of addresses over time.
     pub fn plot(&self) -> Plot {
         let percent = |share: f64| format!("{:.1} %", share * 100.0);
         let plot = Plot::new(
@@ -121,12 +121,12 @@ impl Order {
     }
 }
 
-/// Runs a load and looks at its writes.
+/// Runs a load and analyses its writes.
 ///
 /// # Errors
-/// If there is no such load, or the engine fails.
+/// If the workload is unknown or not a load, or the engine fails.
 pub fn measure(config: &Config, workload: &str, records: u64) -> Result<Order> {
-    let workload = Workload::find(workload).ok_or_else(|| format!("there is no workload `{workload}`"))?;
+    let workload = Workload::find(workload).ok_or_else(|| format!("unknown workload `{workload}`"))?;
     let device: Arc<dyn Device> = MemDevice::new();
     let (memtable, fanout) = (config.memtable_bytes, config.fanout);
     let pando = Pando::new(config.index).on(device);
@@ -150,7 +150,7 @@ pub fn measure(config: &Config, workload: &str, records: u64) -> Result<Order> {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     for op in stream {
         let Op::Put { space, number, nonce } = op else {
-            return Err(format!("`{}` is no load", workload.name).into());
+            return Err(format!("the workload `{}` is not a load", workload.name).into());
         };
         shape.key(space, number, &mut key);
         shape.value(&key, nonce, &mut value);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_by_hand() {
+    fn figures_equal_those_worked_out_by_hand() {
         let log = Access { class: FileClass::Log, ..write(0, 50) };
         let read = Access { is_write: false, ..write(0, 50) };
         let accesses = [write(0, 100), log, write(100, LARGE_BYTES), read, write(0, 10), write(20, 10)];
@@ -190,6 +190,6 @@ mod tests {
         let config = Config { memory_budget: 1 << 20, memtable_bytes: 64 << 10, ..Config::default() };
         let order = measure(&config, "load-seq", 4000).expect("the device is memory");
         assert!(order.writes > 10 && order.bytes > 4000 * 124 && order.plot().has_data(), "{order:?}");
-        assert!(measure(&config, "a", 10).is_err(), "reads are no load");
+        assert!(measure(&config, "a", 10).is_err(), "a workload of reads is not a load");
     }
 }

@@ -1,10 +1,10 @@
-//! Plots of the theory: the ratio of every check against N, in groups of checks that belong together.
+//! Plots of the theory: the ratio of every check over N, in groups of related checks.
 
 use super::check::Check;
 use super::measure::{BLOCKS, Config, Point};
 use crate::plot::{Axis, Plot, Series, Style};
 
-/// The groups: a file name, a title, what the names of its checks begin with.
+/// The groups: file name, title, and the prefixes of the names of its checks.
 const GROUPS: [(&str, &str, &[&str]); 4] = [
     ("theory-insert", "Loads: cost / bound", &["insert/", "load-seq"]),
     ("theory-read", "Lookups and scans: cost / bound", &["get", "path", "scan/"]),
@@ -43,7 +43,7 @@ fn ratios(title: &str, checks: &[&Check]) -> Plot {
     plot.note("a ratio that grows with the number of records breaks its bound")
 }
 
-/// Record-writes and their bound as such.
+/// The writes for each record, and their bound.
 fn writes(config: &Config, points: &[Point]) -> Plot {
     let series = |name: &str, style, of: &dyn Fn(&Point) -> f64| {
         Series::new(name, style, points.iter().map(|point| (point.records as f64, of(point))).collect())

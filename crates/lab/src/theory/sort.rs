@@ -1,13 +1,14 @@
-//! Sort: how long the same records take to be merely sorted to disk with the same memory. No load that ends in key order
-//! can be much faster; what it takes more is the price of being searchable, durable and ready for more at any time.
+//! Sort: measures an external sort of the same records with the same memory. A load into a sorted store can hardly be
+//! faster. The additional time of a load is the cost of being searchable, durable and ready for further writes at any
+//! time.
 //!
 //! ```text
 //!   records in the order of a load ──fill the memory, sort──▶ runs, one after the other in one file
 //!   runs ──loser tree, memory / (k + 1) each──▶ one sorted file ──sync──▶ done
 //! ```
 //!
-//! Plain files, read and written in pieces of at least `LEAST_PIECE`. One merge pass: where memory has no room for a
-//! piece of each run, that is an error, not a slower sort. Both passes together write each record twice and read it once.
+//! Plain files are read and written in pieces of at least `LEAST_PIECE`. There is one merge pass: too little memory for
+//! a piece of each run is an error, not a slower sort. The two passes write each record twice and read it once.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -27,12 +28,12 @@ use crate::workload::Workload;
 
 /// The least bytes that are read at a time.
 const LEAST_PIECE: usize = 64 << 10;
-/// The most bytes that are read or written at a time: more is no faster.
+/// The maximum bytes that are read or written at a time; more is not faster.
 const MOST_PIECE: usize = 4 << 20;
-/// Bytes beside each record while a run is formed: its head and its place.
+/// Bytes of overhead for each record while a run is formed: its key prefix and its position.
 const ENTRY: usize = 16;
 
-/// What to sort.
+/// The records to sort, and the memory.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Records.
@@ -41,9 +42,9 @@ pub struct Plan {
     pub key_len: usize,
     /// Bytes of a value.
     pub value_len: usize,
-    /// The memory, and how the engine is opened that is compared.
+    /// The memory, and the setup of the engine for comparison.
     pub setup: Setup,
-    /// Where the files go; exists.
+    /// The directory for the files; it must exist.
     pub directory: PathBuf,
 }
 
@@ -59,7 +60,7 @@ impl Default for Plan {
     }
 }
 
-/// What it took.
+/// The cost of a sort.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sorted {
     /// Records.
@@ -68,9 +69,9 @@ pub struct Sorted {
     pub memory_budget: u64,
     /// Runs.
     pub runs: u64,
-    /// Seconds to make the records, sort them in pieces and write the runs.
+    /// Seconds to generate the records, sort them in pieces and write the runs.
     pub form_seconds: f64,
-    /// Of these, to make the records.
+    /// Of these, seconds to generate the records.
     pub generate_seconds: f64,
     /// Seconds to merge, sync included.
     pub merge_seconds: f64,
@@ -78,29 +79,29 @@ pub struct Sorted {
     pub written_bytes: u64,
     /// Bytes read.
     pub read_bytes: u64,
-    /// A load of the same records, if there was one.
+    /// The cost of a load of the same records, if it was measured.
     pub load: Option<Loaded>,
 }
 
-/// What a load took.
+/// The cost of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Loaded {
-    /// Until the last acknowledgement.
+    /// Seconds until the last acknowledgement.
     pub seconds: f64,
-    /// Until nothing was owed.
+    /// Seconds until all background work was done.
     pub settled_seconds: f64,
     /// Bytes written for each byte of records.
     pub write_amplification: f64,
 }
 
 impl Sorted {
-    /// Seconds in all.
+    /// Total seconds.
     pub fn seconds(&self) -> f64 {
         self.form_seconds + self.merge_seconds
     }
 }
 
-/// Sorts to `sorted` in the plan's directory, and removes it again.
+/// Sorts into the file `sorted` in the plan's directory, and removes the file.
 ///
 /// # Errors
 /// If memory is too small for one merge, a file cannot be written or read, or the result is not sorted.
@@ -128,12 +129,12 @@ fn sort_to(plan: &Plan, runs_path: &Path, result: &Path) -> Result<Sorted> {
     sorted.merge_seconds = started.elapsed().as_secs_f64();
     let expected = plan.records * record as u64;
     if std::fs::metadata(result)?.len() != expected {
-        return Err(format!("the sorted file does not hold {expected} bytes").into());
+        return Err(format!("the length of the sorted file is not the expected {expected} bytes").into());
     }
     Ok(sorted)
 }
 
-/// Writes sorted runs one after the other; the byte ranges where they are.
+/// Writes sorted runs one after the other. Returns their byte ranges.
 fn form(plan: &Plan, file: &File, sorted: &mut Sorted) -> Result<Vec<std::ops::Range<u64>>> {
     let shape = Shape::new(plan.key_len, plan.value_len);
     let record = plan.key_len + plan.value_len;
@@ -172,7 +173,7 @@ fn form(plan: &Plan, file: &File, sorted: &mut Sorted) -> Result<Vec<std::ops::R
     Ok(runs)
 }
 
-/// The bytes of a key that are compared first: the eight after the tag, which all rows share.
+/// The eight bytes of a key after the tag, as a number; they are compared first, since all rows have the same tag.
 fn head(key: &[u8]) -> u64 {
     let from = if key.len() >= 20 { 4 } else { 0 };
     u64::from_be_bytes(key[from..from + 8].try_into().expect("keys have eight bytes after the tag"))
@@ -182,7 +183,11 @@ fn merge(plan: &Plan, file: &File, runs: &[std::ops::Range<u64>], result: &Path,
     let record = plan.key_len + plan.value_len;
     let piece = (plan.setup.memory_budget / (runs.len() + 1)).min(MOST_PIECE);
     if piece < LEAST_PIECE.max(record) {
-        return Err(format!("{} runs are too many to merge at once with this memory", runs.len()).into());
+        return Err(format!(
+            "the memory is too small to merge {} runs at once; use a larger --memory-budget",
+            runs.len()
+        )
+        .into());
     }
     let piece = piece / record * record;
     let mut readers: Vec<Reader> =
@@ -197,7 +202,7 @@ fn merge(plan: &Plan, file: &File, runs: &[std::ops::Range<u64>], result: &Path,
     while let Some(winner) = tree.winner(&readers) {
         let next = readers[winner].current().expect("a winner has a record");
         if last.as_slice() > &next[..plan.key_len] {
-            return Err("the merge went wrong: a key came after a greater one".into());
+            return Err("the merge failed: a key came after a greater one".into());
         }
         last.clear();
         last.extend_from_slice(&next[..plan.key_len]);
@@ -216,7 +221,7 @@ fn merge(plan: &Plan, file: &File, runs: &[std::ops::Range<u64>], result: &Path,
 /// A run being read.
 struct Reader<'a> {
     file: &'a File,
-    /// Bytes that were not read yet.
+    /// The range of bytes that are not read yet.
     left: std::ops::Range<u64>,
     piece: usize,
     record: usize,
@@ -225,7 +230,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The record that is next; none at the end.
+    /// The next record; `None` at the end of the run.
     fn current(&self) -> Option<&[u8]> {
         self.buffer.get(self.at..self.at + self.record)
     }
@@ -245,7 +250,7 @@ impl Reader<'_> {
     }
 }
 
-/// A loser tree: each inner node holds who lost there, the top who won. Run i stands at leaf `runs + i`.
+/// A loser tree: each inner node holds the run that lost there, the top the winner. Run i is leaf `runs + i`.
 struct Losers {
     nodes: Vec<usize>,
 }
@@ -260,7 +265,7 @@ impl Losers {
         tree
     }
 
-    /// Plays the games under a node; who won.
+    /// Plays the games below a node. Returns the winner.
     fn play(&mut self, node: usize, readers: &[Reader]) -> usize {
         if node >= readers.len() {
             return node - readers.len();
@@ -275,7 +280,7 @@ impl Losers {
         self.nodes.first().copied().filter(|&run| run < readers.len() && readers[run].current().is_some())
     }
 
-    /// The winner has moved on: plays its games again.
+    /// Replays the games of the winner after its run has advanced.
     fn replay(&mut self, run: usize, readers: &[Reader]) {
         let (mut winner, mut node) = (run, (run + readers.len()) / 2);
         while node > 0 {
@@ -296,12 +301,12 @@ fn before(a: usize, b: usize, readers: &[Reader]) -> bool {
     }
 }
 
-/// Loads the same records into an engine in the plan's directory, one after the other, and removes it again.
+/// Loads the same records, one at a time, into a store in the plan's directory, and removes the store.
 ///
 /// # Errors
 /// If the engine fails.
 pub fn compare(plan: &Plan, index: IndexKind, sorted: &mut Sorted) -> Result<()> {
-    let workload = Workload::find("load").ok_or("there is no workload `load`")?;
+    let workload = Workload::find("load").ok_or("the catalogue has no workload `load`")?;
     let load = bench::Plan {
         workloads: vec![workload],
         records: plan.records,
@@ -341,10 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn everything_comes_out_once_and_in_order() {
+    fn every_record_is_sorted_exactly_once() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (runs, result) = (directory.path().join("runs"), directory.path().join("sorted"));
-        // One run, several, a last one that is short. The merge itself checks the order, `sort_to` the length.
+        // One run, several runs, and a short last run. The merge checks the order, `sort_to` the length.
         for (records, memory) in [(1, 1 << 20), (1000, 1 << 20), (5000, 400 << 10), (16_000, 1 << 20)] {
             let plan = plan(directory.path(), records, memory);
             let sorted = sort_to(&plan, &runs, &result).expect("there is room");
@@ -359,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_for_one_merge_is_said() {
+    fn too_little_memory_for_one_merge_is_an_error() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let error = sort(&plan(directory.path(), 20_000, 128 << 10)).expect_err("too many runs");
         assert!(error.to_string().contains("too many"), "{error}");
@@ -367,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_is_compared() {
+    fn a_sort_is_compared_with_a_load() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let plan = plan(directory.path(), 2000, 1 << 20);
         let mut sorted = sort(&plan).expect("there is room");

@@ -1,19 +1,19 @@
-//! From accesses to costs in the two models of external memory, for any block size, after the fact.
+//! Computes the costs of recorded accesses in two models of external memory, for any block size.
 //!
 //! ```text
 //!   accesses (file, offset, length, direction) ──cut into blocks of B──▶ LRU of M/B blocks ──▶ Transfers { reads, writes }
 //!                                              └──one I/O each, 1 + αx──▶ setups
 //! ```
 //!
-//! * **External memory** (DAM; Aggarwal and Vitter, 002 ch. 1, 004 §2): memory of M bytes, blocks of B; a cost of one for
-//!   each block that crosses, nothing for the rest. A read of a block that is not in memory is a transfer; so is writing
-//!   a changed block back, when it is evicted or at the end. Writes one after the other into one block are one transfer as
-//!   long as it stays in memory. A write of a part of a block that is not in memory, but was there before, reads it first;
-//!   a block that nobody has touched yet is new and needs no reading.
+//! * **External memory** (DAM; Aggarwal and Vitter, 002 ch. 1, 004 §2): a memory of M bytes, blocks of B bytes; each
+//!   block transfer costs 1, all else is free. Reading a block that is not in memory is a transfer. So is writing back
+//!   a changed block, when it is evicted or at the end. Several writes into one block are one transfer while it stays
+//!   in memory. A write of a part of a block that was accessed before, but is not in memory, reads it first. A block
+//!   that was never accessed is new and is not read.
 //! * **Affine** (Bender et al., cited by 002 ch. 1 and 4): an I/O of x bytes costs 1 + αx setups.
 //!
-//! Invariants: more memory never costs more (an LRU of more blocks holds all that one of fewer holds); where every access
-//! is one aligned block and none comes twice, the transfers are the accesses.
+//! Invariants: more memory never costs more, because a larger LRU contains all blocks of a smaller one. If every access
+//! is one aligned block and no block is accessed twice, the number of transfers is the number of accesses.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,21 +25,21 @@ use serde::{Deserialize, Serialize};
 pub struct Memory {
     /// B: bytes of a block.
     pub block: u64,
-    /// M: bytes of memory; holds at least one block.
+    /// M: bytes of memory; at least one block fits.
     pub bytes: u64,
 }
 
-/// Blocks that crossed between memory and device.
+/// The number of block transfers between memory and device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transfers {
-    /// Into memory.
+    /// From the device into memory.
     pub reads: u64,
-    /// Out of it.
+    /// From memory to the device.
     pub writes: u64,
 }
 
 impl Transfers {
-    /// Both ways.
+    /// The sum of both.
     pub fn total(self) -> u64 {
         self.reads + self.writes
     }
@@ -48,7 +48,7 @@ impl Transfers {
 /// The block transfers of accesses, starting with an empty memory and ending with everything written back.
 ///
 /// # Panics
-/// If a block has no bytes.
+/// If the block size is 0.
 pub fn transfers<'a>(accesses: impl IntoIterator<Item = &'a Access>, memory: Memory) -> Transfers {
     assert!(memory.block > 0, "a block has bytes");
     let mut lru = Lru::new((memory.bytes / memory.block).max(1) as usize);
@@ -69,7 +69,7 @@ pub fn transfers<'a>(accesses: impl IntoIterator<Item = &'a Access>, memory: Mem
     count
 }
 
-/// The data file is one file however often it is opened; others are told apart by their opening.
+/// Identifies a file. All openings of the data file are one file; any other file is a new one for each opening.
 fn file_of(access: &Access) -> (FileClass, u32) {
     (access.class, if access.class == FileClass::Data { 0 } else { access.file })
 }
@@ -82,7 +82,7 @@ struct Block {
 
 const NONE: usize = usize::MAX;
 
-/// The blocks in memory, a list from the least to the most recently used.
+/// The blocks in memory, as a list from the least to the most recently used.
 struct Lru {
     capacity: usize,
     places: HashMap<Block, usize>,
@@ -103,7 +103,7 @@ impl Lru {
         Lru { capacity, places: HashMap::new(), slots: Vec::new(), oldest: NONE, newest: NONE }
     }
 
-    /// Uses a block: whether it was there, and whether a changed one had to go for it.
+    /// Accesses a block. Returns whether it was in memory, and whether a changed block was evicted for it.
     fn touch(&mut self, block: Block, write: bool) -> (bool, bool) {
         if let Some(&place) = self.places.get(&block) {
             self.unlink(place);
@@ -152,7 +152,7 @@ impl Lru {
     }
 }
 
-/// The affine model: what one more byte of an I/O costs, in setups.
+/// The affine model: the cost of each byte of an I/O, in setups.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Affine {
     /// α of a read.
@@ -162,10 +162,10 @@ pub struct Affine {
 }
 
 impl Default for Affine {
-    /// The machine that the project was measured on: 16,500 random reads of 4 KiB a second one after the other are 60.6 µs
-    /// each; of these the 4 KiB themselves take 0.6 µs at the 6.4 GB/s of a sequential read: a setup of 60 µs. A byte is
-    /// then 1 / 6.4 GB/s / 60 µs = 2.6·10⁻⁶ of it, or one at the 3.3 GB/s (2.8 to 3.8) of a sequential write, 5.1·10⁻⁶:
-    /// an I/O of 384 KB read, or 198 KB written, is half setup and half transfer.
+    /// The machine that the project was measured on: 16,500 random reads of 4 KiB a second one after the other are 60.6
+    /// µs each; of these the 4 KiB themselves take 0.6 µs at the 6.4 GB/s of a sequential read: a setup of 60 µs. A
+    /// byte is then 1 / 6.4 GB/s / 60 µs = 2.6·10⁻⁶ of it, or one at the 3.3 GB/s (2.8 to 3.8) of a sequential write,
+    /// 5.1·10⁻⁶: an I/O of 384 KB read, or 198 KB written, is half setup and half transfer.
     fn default() -> Affine {
         const READ_BYTES_PER_S: f64 = 6.4e9;
         const WRITE_BYTES_PER_S: f64 = 3.3e9;
@@ -175,7 +175,7 @@ impl Default for Affine {
 }
 
 impl Affine {
-    /// What accesses cost, in setups.
+    /// The cost of accesses, in setups.
     pub fn cost<'a>(&self, accesses: impl IntoIterator<Item = &'a Access>) -> f64 {
         let cost = |access: &Access| 1.0 + access.len as f64 * if access.is_write { self.write } else { self.read };
         accesses.into_iter().map(cost).sum()
@@ -199,27 +199,28 @@ mod tests {
     }
 
     #[test]
-    fn worked_by_hand() {
+    fn transfers_equal_those_worked_out_by_hand() {
         // Blocks of 10. Two reads in block 0, one across 0 and 1; then block 2 evicts 0 of two.
         let reads = [access(0, 3, false), access(5, 2, false), access(8, 4, false), access(20, 1, false)];
         assert_eq!(count(&reads, 10, 2), (3, 0));
         let again = [&reads[..], &[access(0, 1, false)]].concat();
         assert_eq!(count(&again, 10, 2), (4, 0));
         assert_eq!(count(&again, 10, 3), (3, 0));
-        // Ten writes of a tenth each are one block; with another one between each two, a memory of one block reads it again.
+        // Ten writes of a tenth each are one block; with another one between each two, a memory of one block reads it
+        // again.
         let parts: Vec<Access> = (0..10).map(|i| access(i, 1, true)).collect();
         assert_eq!(count(&parts, 10, 1), (0, 1));
         let torn: Vec<Access> = parts.iter().flat_map(|&part| [part, access(30, 10, true)]).collect();
         assert_eq!(count(&torn, 10, 2), (0, 2));
         assert_eq!(count(&torn, 10, 1), (9, 20));
-        // A read after a write that went is a transfer, each way one.
+        // A read of a block that was written and evicted: one transfer in each direction.
         let back = [access(0, 10, true), access(10, 10, true), access(0, 10, false)];
         assert_eq!(count(&back, 10, 1), (1, 2));
         assert_eq!(count(&back, 10, 2), (0, 2));
     }
 
     #[test]
-    fn files_are_apart_and_openings_of_the_data_file_are_not() {
+    fn openings_of_the_data_file_are_one_file_and_others_are_not() {
         let log = |file| Access { file, class: FileClass::Log, offset: 0, len: 10, is_write: true };
         assert_eq!(count(&[log(1), log(2), log(1)], 10, 2), (0, 2));
         let data = |file| Access { file, ..access(0, 10, false) };
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_the_size_of_the_accesses_give_their_number() {
+    fn accesses_of_one_block_are_one_transfer_each() {
         let accesses: Vec<Access> = (0..1000).map(|i| access(i * 4096, 4096, i % 3 == 0)).collect();
         for blocks in [1, 7, 2000] {
             let writes = accesses.iter().filter(|access| access.is_write).count() as u64;

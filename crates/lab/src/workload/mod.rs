@@ -1,4 +1,4 @@
-//! Workloads: what is done to a store, by name.
+//! Workloads: named sequences of operations on a store.
 //!
 //! ```text
 //!   catalogue ──find("a")──▶ Workload ──stream(thread)──▶ Op, Op, Op …     the same for the same seed
@@ -6,11 +6,12 @@
 //!                                                          ▼ Shape: key and value bytes
 //! ```
 //!
-//! YCSB's load and A to F (Cooper et al., SoCC 2010), as 002 §3.7 runs them, and the ones that embedded stores are known to
-//! suffer from: sequential loads, overwriting, blind merges, deletes before a scan, absent keys, expiry, queues.
+//! YCSB's load and A to F (Cooper et al., SoCC 2010), as 002 §3.7 runs them, and workloads that are known to be hard
+//! for embedded stores: sequential loads, overwriting, blind merges, deletes before a scan, absent keys, expiry,
+//! queues.
 //!
-//! A workload says what it finds ([`Start`]) and what it leaves behind ([`Leaves`]); the bench loads first where that is
-//! missing.
+//! A workload declares the contents that it needs ([`Start`]) and leaves behind ([`Leaves`]). The bench loads rows
+//! first if they are missing.
 
 pub mod pick;
 mod stream;
@@ -22,7 +23,7 @@ pub use world::World;
 
 use crate::engine::Need;
 
-/// What a workload needs to find.
+/// The contents of the store that a workload needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// A new store.
@@ -33,54 +34,54 @@ pub enum Start {
     Thinned,
 }
 
-/// What a workload leaves behind.
+/// The contents of the store after a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaves {
-    /// All rows, maybe more.
+    /// All rows, and possibly more.
     Rows,
     /// One row in ten.
     Thinned,
-    /// Something that no other workload can use.
+    /// Contents that no other workload can use.
     Other,
 }
 
-/// One thing to do.
+/// A kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Put a new row.
     Insert,
-    /// Put an existing row, blindly.
+    /// Put an existing row without reading it.
     Update,
     /// Get a row.
     Read,
-    /// Get what is not there.
+    /// Get an absent key.
     ReadAbsent,
     /// Get a row, put it.
     ReadModifyWrite,
-    /// Visit that many entries at most, from a row on; the number is uniform between the two.
+    /// Visit entries from a row on; the maximum number is uniform between the two.
     Scan(u32, u32),
-    /// Visit the rows that begin like one, about 16 of them.
+    /// Visit the rows with the same prefix as a row, about 16 of them.
     ScanPrefix,
-    /// Add to a counter without asking what it was.
+    /// Add to a counter without reading it.
     Merge,
-    /// Get that many rows at once.
+    /// Get this number of rows in one call.
     MultiGet(u32),
 }
 
-/// What a workload does.
+/// The operations of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Put every row once, in random order.
     Load,
     /// Put every row once, in key order.
     LoadSeq,
-    /// Put every row once, in key order or in random order: a coin decides each time (002 §3.7.4).
+    /// Put every row once; each is at random either the next in key order or one in random order (002 §3.7.4).
     LoadMixed,
-    /// Things to do, with their shares in percent.
+    /// A mix of operations, with their shares in percent.
     Mix(&'static [(u8, Verb)]),
     /// Delete nine rows in ten.
     Thin,
-    /// Put events in the order of time, and delete the oldest by ranges: a quarter of the records lives.
+    /// Put events in the order of time, and delete the oldest by ranges, so that a quarter of the records exists.
     Expiry,
     /// Each thread pushes to the end of a queue of its own and pops its head, found by a scan.
     Queue,
@@ -91,21 +92,21 @@ pub enum Kind {
 pub struct Workload {
     /// The name on the command line.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// A description in one line.
     pub about: &'static str,
-    /// What it needs.
+    /// The contents that it needs.
     pub start: Start,
-    /// What it leaves.
+    /// The contents that it leaves.
     pub leaves: Leaves,
-    /// What it does.
+    /// Its operations.
     pub kind: Kind,
-    /// The distribution, if the user names none.
+    /// The default distribution of rows.
     pub dist: Dist,
 }
 
 /// Entries that a long scan visits.
 pub const LONG_SCAN: u32 = 10_000;
-/// Rows in a multi-get: what an NVMe device serves beside each other.
+/// Rows in a multi-get: the number of reads that an NVMe device serves in parallel.
 pub const MULTI_GET: u32 = 32;
 
 const fn fresh(name: &'static str, about: &'static str, kind: Kind, leaves: Leaves) -> Workload {
@@ -116,7 +117,7 @@ const fn mix(name: &'static str, about: &'static str, dist: Dist, verbs: &'stati
     Workload { name, about, start: Start::Rows, leaves: Leaves::Rows, kind: Kind::Mix(verbs), dist }
 }
 
-/// All workloads, in an order in which few loads are needed.
+/// All workloads, in an order that needs few loads.
 pub const ALL: &[Workload] = &[
     fresh("load-seq", "insert all rows in key order", Kind::LoadSeq, Leaves::Other),
     fresh("load-mixed", "insert all rows, a share of them in key order", Kind::LoadMixed, Leaves::Other),
@@ -158,7 +159,7 @@ pub const ALL: &[Workload] = &[
     },
 ];
 
-/// Scans of one length each, for 002 fig. 3.10; found by name, not among [`ALL`].
+/// Scans of one length each, for 002 fig. 3.10. They are found by name, but not part of [`ALL`].
 pub const SCANS: &[Workload] = &[
     mix("scan-1", "visit 1 row", Dist::Zipf, &[(100, Verb::Scan(1, 1))]),
     mix("scan-10", "visit 10 rows", Dist::Zipf, &[(100, Verb::Scan(10, 10))]),
@@ -169,12 +170,12 @@ pub const SCANS: &[Workload] = &[
 ];
 
 impl Workload {
-    /// The workload of that name.
+    /// The workload with this name.
     pub fn find(name: &str) -> Option<&'static Workload> {
         ALL.iter().chain(SCANS).find(|workload| workload.name == name)
     }
 
-    /// What an engine must be able to do for it.
+    /// The operations that an engine must have for it.
     pub fn needs(&self) -> &'static [Need] {
         match self.kind {
             Kind::Expiry => &[Need::RangeDelete],
@@ -183,12 +184,12 @@ impl Workload {
         }
     }
 
-    /// Whether it goes through all records: else it may end when its time is up.
+    /// Whether it processes all records; otherwise it may end when its time is up.
     pub fn is_whole(&self) -> bool {
         matches!(self.kind, Kind::Load | Kind::LoadSeq | Kind::LoadMixed | Kind::Thin)
     }
 
-    /// Whether it picks rows by the distribution; else it takes them in an order of its own.
+    /// Whether it picks rows by the distribution; otherwise it has an order of its own.
     pub fn picks_rows(&self) -> bool {
         matches!(self.kind, Kind::Mix(_))
     }
@@ -203,17 +204,17 @@ impl Workload {
     }
 }
 
-/// Several with commas between; `all` is all of them.
+/// Parses names of workloads, separated by commas; `all` means [`ALL`].
 ///
 /// # Errors
-/// The first name that there is no workload of.
+/// Names the first unknown workload.
 pub fn parse(names: &str) -> Result<Vec<&'static Workload>, String> {
     if names == "all" {
         return Ok(ALL.iter().collect());
     }
     let find = |name: &str| {
         let known = || ALL.iter().map(|workload| workload.name).collect::<Vec<_>>().join(", ");
-        Workload::find(name).ok_or_else(|| format!("there is no workload `{name}`; there are all, {}", known()))
+        Workload::find(name).ok_or_else(|| format!("unknown workload `{name}`; known are all, {}", known()))
     };
     names.split(',').map(str::trim).map(find).collect()
 }

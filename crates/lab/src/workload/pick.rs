@@ -1,4 +1,4 @@
-//! Which record an operation is about: uniform, Zipf, or latest.
+//! Picks the record of an operation: uniform, Zipf, or latest.
 
 use rand::Rng;
 use rand_distr::{Distribution, Zipf};
@@ -13,13 +13,13 @@ pub const ZIPF_EXPONENT: f64 = 0.99;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dist {
-    /// Each as likely as any other.
+    /// All records are equally likely.
     Uniform,
-    /// The r-th most popular with a probability in proportion to r^-0.99; the popular ones lie anywhere in the key space
-    /// and in the order of insertion.
+    /// The r-th most popular record has a probability proportional to r^-0.99. Popular records are scattered over the
+    /// key space and over the order of insertion.
     #[default]
     Zipf,
-    /// Zipf over age: the newest is the most popular.
+    /// Zipf by age: the newest record is the most popular.
     Latest,
 }
 
@@ -33,7 +33,7 @@ impl Dist {
         }
     }
 
-    /// The distribution of that name.
+    /// The distribution with this name.
     pub fn from_name(name: &str) -> Option<Dist> {
         [Dist::Uniform, Dist::Zipf, Dist::Latest].into_iter().find(|dist| dist.name() == name)
     }
@@ -44,7 +44,7 @@ impl Dist {
 pub struct Picker {
     dist: Dist,
     zipf: Zipf<f64>,
-    /// What `zipf` was made for: redone when there are a sixteenth more.
+    /// The number of records for which `zipf` was made. It is recomputed when there are a sixteenth more.
     made_for: u64,
 }
 
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn uniform_is_level() {
+    fn uniform_picks_all_records_equally_often() {
         let counts = counts(Dist::Uniform, 100, 100_000);
         assert!(counts.iter().all(|&c| (800..1200).contains(&c)), "{counts:?}");
     }
 
     #[test]
-    fn zipf_is_steep_and_scattered() {
+    fn zipf_prefers_few_scattered_records() {
         // H(1000, 0.99) is about 7.73: the most popular of 1,000 gets 12.9 %.
         let mut counts = counts(Dist::Zipf, 1000, 100_000);
         assert_ne!(counts.iter().max(), Some(&counts[0]), "popularity does not follow the order of insertion");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_prefers_the_newest_as_they_come() {
+    fn latest_prefers_the_newest_while_records_are_added() {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
         let mut picker = Picker::new(Dist::Latest, 1000);
         for n in [1000, 1001, 5000] {

@@ -1,4 +1,4 @@
-//! [`Stream`]: the operations of one thread, one after the other, always the same for the same plan.
+//! [`Stream`]: the sequence of operations of one thread; the same plan gives the same sequence.
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -7,101 +7,101 @@ use super::world::MOST_COUNTERS;
 use super::{Dist, Kind, Picker, Verb, Workload};
 use crate::record::{Space, mix};
 
-/// Operations of a stream that its digest covers.
+/// The number of operations that a digest covers.
 const DIGESTED: u64 = 10_000;
-/// The share of records that live in `expiry` at a time.
+/// In `expiry`, one record in this number exists at a time.
 const EXPIRY_WINDOW: u64 = 4;
-/// Range deletes in the time of a window.
+/// The number of range deletes in the time of a window.
 const EXPIRY_DELETES: u64 = 16;
-/// One row in so many stays when a store is thinned.
+/// One row in this number stays when a store is thinned.
 pub const THINNED: u64 = 10;
-/// The share of records that a queue holds, over all threads.
+/// All queues together hold one record in this number.
 const BACKLOG: u64 = 10;
 
-/// One operation; `nonce` is what makes its value.
+/// One operation. The value is generated from `nonce`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Put a value.
     Put {
-        /// Of which records.
+        /// The kind of the record.
         space: Space,
-        /// Which of them.
+        /// The number of the record.
         number: u64,
-        /// Makes the value.
+        /// The value is generated from it.
         nonce: u64,
     },
     /// Get a value.
     Get {
-        /// Of which records.
+        /// The kind of the record.
         space: Space,
-        /// Which of them.
+        /// The number of the record.
         number: u64,
     },
     /// Get a row and put it.
     Modify {
-        /// Which row.
+        /// The number of the row.
         number: u64,
-        /// Makes the value.
+        /// The value is generated from it.
         nonce: u64,
     },
     /// Visit entries from a row on.
     Scan {
-        /// Which row.
+        /// The number of the row.
         number: u64,
-        /// At most so many.
+        /// The maximum number of entries.
         len: u32,
     },
     /// Visit the rows with the first `digits` digits of a row.
     ScanPrefix {
-        /// Which row.
+        /// The number of the row.
         number: u64,
         /// Hexadecimal digits.
         digits: usize,
     },
     /// Add to a counter.
     Add {
-        /// Which counter.
+        /// The number of the counter.
         number: u64,
-        /// What is added.
+        /// The addend.
         delta: u64,
     },
     /// Delete a row.
     Delete {
-        /// Which row.
+        /// The number of the row.
         number: u64,
     },
     /// Delete events.
     DeleteEvents {
-        /// From this number
+        /// The first event.
         from: u64,
-        /// to before this one.
+        /// The first event after the range.
         to: u64,
     },
     /// Get the rows in [`Stream::rows`].
     MultiGet,
-    /// Take the first entry off the queue: `number` is what it must be.
+    /// Remove the first entry of a queue; it must be `number`.
     Pop {
-        /// Whose queue.
+        /// The number of the queue.
         queue: u8,
-        /// The entry that is at the head.
+        /// The number of the entry at the head.
         number: u64,
     },
 }
 
-/// What makes a stream.
+/// The parameters of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamPlan {
-    /// What is done.
+    /// The workload.
     pub workload: &'static Workload,
     /// The distribution.
     pub dist: Dist,
-    /// Where all random choices come from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Of how many threads.
+    /// The number of threads.
     pub threads: u64,
-    /// Which one.
+    /// The number of this thread.
     pub thread: u64,
-    /// Operations of all threads together; a whole workload has as many as it has records.
+    /// Operations of all threads together; a workload that processes all records ignores it.
     pub ops: u64,
     /// Records that are loaded, or to load.
     pub records: u64,
@@ -119,15 +119,15 @@ pub struct Stream {
     plan: StreamPlan,
     rng: Xoshiro256PlusPlus,
     picker: Picker,
-    /// Operations left.
+    /// The number of operations left.
     left: u64,
-    /// Operations made.
+    /// The number of operations generated.
     made: u64,
-    /// Insertions made.
+    /// The number of insertions generated.
     inserted: u64,
-    /// Entries taken off the queue.
+    /// The number of entries removed from the queue.
     popped: u64,
-    /// Events below this number are deleted, or were never there.
+    /// Events below this number were deleted or never existed.
     expired: u64,
     digest: u64,
     /// The rows of the last [`Op::MultiGet`].
@@ -159,14 +159,14 @@ impl Stream {
         }
     }
 
-    /// Identifies the operations: a hash of the first 10,000, whether they were done or not.
+    /// A hash of the first 10,000 operations of a plan, which identifies them, executed or not.
     pub fn digest_of(plan: StreamPlan) -> u64 {
         let mut stream = Stream::new(plan);
         stream.by_ref().take(DIGESTED as usize).for_each(drop);
         stream.digest
     }
 
-    /// New rows, events or entries so far.
+    /// The number of rows, events or entries inserted so far.
     pub fn inserted(&self) -> u64 {
         self.inserted
     }
@@ -183,7 +183,8 @@ impl Stream {
         number
     }
 
-    /// A row: of those that were loaded, so that what is popular stays so however many are inserted; or one of the latest.
+    /// Picks a row among the loaded ones, so that insertions do not change which rows are popular; or, for
+    /// [`Dist::Latest`], among the latest.
     fn pick(&mut self) -> u64 {
         let newer = self.inserted * self.plan.threads;
         let rows = match self.plan.dist {
@@ -194,7 +195,7 @@ impl Stream {
         self.picker.pick(rows, &mut self.rng)
     }
 
-    /// Whether this stream has inserted that row.
+    /// Whether this stream has inserted the row.
     pub fn has_inserted(&self, number: u64) -> bool {
         let Some(since) = number.checked_sub(self.plan.next_row) else { return false };
         since % self.plan.threads == self.plan.thread && since / self.plan.threads < self.inserted
@@ -206,7 +207,7 @@ impl Stream {
 
     fn load_mixed(&mut self) -> Op {
         let in_order = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * 100.0 < self.plan.seq_share;
-        // Numbers are used once by either kind; in key order they leave gaps for those that come at random.
+        // Each number is used once, by one of the two kinds. Keys in order leave gaps for the random ones.
         let number = self.next_number(0);
         let stride = u64::MAX / self.plan.records.max(1);
         self.put(if in_order { Space::Sorted { stride } } else { Space::Rows }, number)
@@ -261,7 +262,7 @@ impl Stream {
                 Op::Scan { number: self.pick(), len: least + more as u32 }
             }
             Verb::ScanPrefix => {
-                // Each digit divides the rows by 16: as many as leave about 16 of them.
+                // Each digit divides the rows by 16; this many digits leave about 16 rows.
                 let digits = (self.plan.records.max(16) as f64 / 16.0).log(16.0).round() as usize;
                 Op::ScanPrefix { number: self.pick(), digits }
             }
@@ -315,7 +316,7 @@ impl Iterator for Stream {
             Kind::LoadMixed => self.load_mixed(),
             Kind::Mix(verbs) => self.mixed(verbs),
             Kind::Thin => {
-                // The i-th number that is no multiple of ten.
+                // The i-th number that is not a multiple of ten.
                 let i = self.made * self.plan.threads + self.plan.thread;
                 Op::Delete { number: i + i / (THINNED - 1) + 1 }
             }

@@ -1,4 +1,4 @@
-//! [`World`]: what the workloads so far have left in a store, as far as the lab has to know it.
+//! [`World`]: the expected contents of a store after the workloads so far.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,32 +6,32 @@ use super::Start;
 use super::stream::THINNED;
 use crate::record::{Shape, mix};
 
-/// One counter in so many is followed exactly.
+/// The exact sum of one counter in this number is tracked.
 const FOLLOWED: u64 = 64;
-/// The most counters that are added to: they are all known here, a bit each.
+/// The maximum number of counters. A bit records for each whether it exists.
 pub const MOST_COUNTERS: u64 = 1 << 24;
 
-/// What a store holds.
+/// The contents of a store.
 #[derive(Debug)]
 pub struct World {
-    /// What a workload may find.
+    /// The contents for the next workload; `None` if no workload can use them.
     pub holds: Option<Start>,
-    /// Rows of numbers below this were all inserted.
+    /// All rows with numbers below this were inserted.
     pub rows: u64,
     /// The number of the next new row.
     pub next_row: u64,
-    /// Rows of numbers below this were thinned.
+    /// The rows with numbers below this were thinned.
     pub thinned: u64,
-    /// Rows, events and entries that are alive.
+    /// The number of live rows, events and entries.
     pub live: u64,
-    /// Which counters exist.
+    /// A bit for each counter: whether it exists.
     seen: Vec<AtomicU64>,
-    /// The sums of the counters that are followed.
+    /// The sums of the tracked counters.
     sums: Vec<AtomicU64>,
 }
 
 impl World {
-    /// A new store, for that many records.
+    /// A new store for this number of records.
     pub fn new(records: u64) -> World {
         let atomics = |n: u64| (0..n).map(|_| AtomicU64::new(0)).collect();
         World {
@@ -45,23 +45,23 @@ impl World {
         }
     }
 
-    /// Whether a row is certainly there.
+    /// Whether a row certainly exists.
     pub fn has_row(&self, number: u64) -> bool {
         number < self.rows && !self.is_deleted(number)
     }
 
-    /// Whether a row was there and was deleted.
+    /// Whether a row existed and was deleted.
     pub fn is_deleted(&self, number: u64) -> bool {
         number < self.thinned && !number.is_multiple_of(THINNED)
     }
 
-    /// Whether so many entries certainly follow a row: it lies far enough from the end of the keys.
+    /// Whether at least `limit` entries certainly follow a row, because it is far enough from the end of the keys.
     pub fn has_so_many_after(&self, number: u64, limit: usize) -> bool {
         const TAIL: u64 = 10;
         mix(number) < u64::MAX / TAIL * (TAIL - 1) && self.live > 2 * TAIL * limit as u64
     }
 
-    /// A counter was added to.
+    /// Records an addition to a counter.
     pub fn added(&self, number: u64, delta: u64) {
         if let Some(word) = self.seen.get((number / 64) as usize) {
             word.fetch_or(1 << (number % 64), Relaxed);
@@ -73,13 +73,13 @@ impl World {
         }
     }
 
-    /// Counters whose sum is known, with the sum; those never added to left out.
+    /// The tracked counters with an addition, with their sums.
     pub fn known_counters(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let sums = self.sums.iter().map(|sum| sum.load(Relaxed));
         sums.enumerate().filter(|(_, sum)| *sum > 0).map(|(i, sum)| (i as u64 * FOLLOWED, sum))
     }
 
-    /// Bytes of keys and values that are alive.
+    /// Bytes of live keys and values.
     pub fn live_bytes(&self, shape: &Shape) -> u64 {
         let counters: u64 = self.seen.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
         self.live * shape.record_bytes() + counters * (shape.key_len as u64 + 8)

@@ -1,5 +1,5 @@
-//! Lines that look like a night of the lab: three engines, six workloads, one and four threads, with stalls, debt that
-//! grows and is paid, rounds, and a refusal. Deterministic; no figure here was measured.
+//! Synthetic lines of results: three engines, six workloads, one and four threads, with stalls, growing and shrinking
+//! debt, rounds, and a refusal. They are deterministic; nothing was measured.
 
 use std::collections::BTreeMap;
 
@@ -114,7 +114,7 @@ fn latency(count: u64, p50_us: f64, max_us: f64) -> LatencyFigures {
     }
 }
 
-/// What was asked for, how the engine was set, and where.
+/// The settings of workload and engine, and the machine.
 fn settings(line: &mut Line, writes: f64) {
     let setting = |name: &str, value: String| (name.to_owned(), value);
     line.asked = Asked {
@@ -142,7 +142,7 @@ fn settings(line: &mut Line, writes: f64) {
     };
 }
 
-/// Buckets of 100 ms: a rate that wavers, stalls of 0.3 to 2.5 s, debt that a stall pays.
+/// Buckets of 100 ms: a varying rate, stalls of 0.3 to 2.5 s, and debt that a stall reduces.
 fn course(random: &mut Xoshiro256PlusPlus, rate: f64, writes: f64, stall_every: usize, seconds: usize) -> Series {
     let mut series = Series { bucket_ms: 100, ..Series::default() };
     let (mut stalled, mut debt, mut memory) = (0, 0.0_f64, 60e6_f64);

@@ -1,4 +1,4 @@
-//! LevelDB's own C interface, as far as it is called.
+//! The functions of LevelDB's C interface that the adapter calls.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::path::Path;
@@ -86,23 +86,23 @@ pub fn version() -> String {
     format!("{major}.{minor}")
 }
 
-/// What a store is opened with; all sizes in bytes.
+/// Settings for opening a store; all sizes in bytes.
 pub struct Settings {
-    /// Of one memtable; there may be two.
+    /// Size of one memtable; there may be two.
     pub write_buffer: usize,
-    /// Of blocks.
+    /// Size of the block cache.
     pub cache: usize,
-    /// Tables that are open at once, each with its index and its filter in memory.
+    /// The maximum number of open tables; the index and filter of each are in memory.
     pub max_open_files: usize,
-    /// Of a table.
+    /// Maximum size of a table.
     pub max_file: usize,
-    /// Of a block.
+    /// Size of a block.
     pub block: usize,
-    /// Of the Bloom filter.
+    /// Bits of the Bloom filter for each key.
     pub bits_per_key: usize,
 }
 
-/// The error that a call left behind, if any.
+/// Converts the error that a call returned, if any, and frees it.
 ///
 /// # Safety
 /// `error` is null or a string that LevelDB allocated, and is not used afterwards.
@@ -117,7 +117,7 @@ unsafe fn check(error: *mut c_char) -> Result<()> {
     Err(text.into())
 }
 
-/// An open store with everything that it borrows for as long as it is open.
+/// An open store with the objects that it borrows while it is open.
 pub struct Db {
     db: NonNull<RawDb>,
     cache: *mut RawCache,
@@ -128,7 +128,7 @@ pub struct Db {
 
 // SAFETY: LevelDB's handle, cache, filter and constant options may be used by several threads at once.
 unsafe impl Send for Db {}
-// SAFETY: as above; iterators, which may not, stay inside one call.
+// SAFETY: as above; iterators may not be shared, but each is used within one call only.
 unsafe impl Sync for Db {}
 
 impl Db {
@@ -139,7 +139,7 @@ impl Db {
         let files = c_int::try_from(settings.max_open_files)?;
         let mut error = ptr::null_mut();
         // SAFETY: constructors without preconditions; options are destroyed after the open copied them, as LevelDB's
-        // own tests do; cache and filter live until `drop`, after the store is closed.
+        // own tests do; cache and filter are destroyed in `drop`, after the store is closed.
         unsafe {
             let options = leveldb_options_create();
             let (cache, filter) = (leveldb_cache_create_lru(settings.cache), leveldb_filterpolicy_create_bloom(bits));
@@ -157,7 +157,7 @@ impl Db {
                 leveldb_cache_destroy(cache);
                 leveldb_filterpolicy_destroy(filter);
                 check(error)?;
-                return Err("LevelDB opened nothing".into());
+                return Err("leveldb_open returned neither a store nor an error".into());
             };
             let (read, write) = (leveldb_readoptions_create(), leveldb_writeoptions_create());
             leveldb_writeoptions_set_sync(write, 0);
@@ -186,7 +186,7 @@ impl Db {
         }
     }
 
-    /// Copies the value of a key into `value`, which is cleared first; whether there is one.
+    /// Clears `value` and copies the value of a key into it. Returns whether the key exists.
     pub fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         value.clear();
         let (mut error, mut len) = (ptr::null_mut(), 0);
@@ -203,7 +203,7 @@ impl Db {
         Ok(true)
     }
 
-    /// Visits at most `limit` entries from `from`; how many there were.
+    /// Visits at most `limit` entries from `from` on and returns their number.
     pub fn scan(&self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
         // SAFETY: the store is open, and stays so longer than the iterator.
         let iterator = Iterator(unsafe { leveldb_create_iterator(self.db.as_ptr(), self.read) });
@@ -213,7 +213,7 @@ impl Db {
         // SAFETY: the iterator is live.
         while count < limit && unsafe { leveldb_iter_valid(iterator.0) } != 0 {
             let (mut key_len, mut value_len) = (0, 0);
-            // SAFETY: a valid iterator's bytes live until it moves, which is after `visit` has returned.
+            // SAFETY: the bytes of a valid iterator stay valid until it moves, which is after `visit` has returned.
             let (key, value) = unsafe {
                 let key = leveldb_iter_key(iterator.0, &mut key_len);
                 let value = leveldb_iter_value(iterator.0, &mut value_len);
@@ -235,7 +235,7 @@ impl Db {
         Ok(count)
     }
 
-    /// A property's text, if LevelDB knows it.
+    /// The text of a property; `None` if LevelDB has no such property.
     pub fn property(&self, name: &CStr) -> Option<String> {
         // SAFETY: the store is open; the result is null or a string of LevelDB's, freed once after it is copied.
         unsafe {
@@ -249,7 +249,7 @@ impl Db {
         }
     }
 
-    /// Writes the memtable and waits for it: the compaction of a range that holds no key does just that.
+    /// Writes the memtable and waits for it. Compacting a range without keys has exactly this effect.
     pub fn flush(&self) {
         let nowhere = [0_u8; 1];
         // SAFETY: the store is open; both ends are the empty key, below every key.

@@ -1,5 +1,6 @@
-//! The C libraries that have no bindings worth their size: each module says only what the adapters call, owns what it
-//! opens, and keeps every pointer to itself. Nearly all `unsafe` of this crate is here.
+//! Bindings of C libraries for which no crate is small enough. Each module declares only the functions that the
+//! adapters call, owns the handles that it opens, and exposes no pointers. Nearly all `unsafe` code of this crate is
+//! here.
 
 #[cfg(feature = "leveldb")]
 pub mod leveldb;

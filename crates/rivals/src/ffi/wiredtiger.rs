@@ -1,7 +1,7 @@
 //! WiredTiger through `shim/wiredtiger.c`.
 //!
-//! [`Connection`] may be shared by threads, as WiredTiger says of `WT_CONNECTION`; a [`Session`] belongs to one thread,
-//! and borrows its connection, so that it is closed first.
+//! Threads may share a [`Connection`], as WiredTiger documents for `WT_CONNECTION`. A [`Session`] belongs to one
+//! thread; it borrows its connection, so that it is closed first.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::marker::PhantomData;
@@ -71,21 +71,21 @@ unsafe extern "C" {
     fn shim_wt_figures(connection: *mut RawConnection, out: *mut i64, count: usize) -> c_int;
 }
 
-/// What [`Connection::figures`] gives, in the order of the shim.
+/// The names of the values of [`Connection::figures`], in the order of the shim.
 pub const FIGURES: [&str; 5] =
     ["block_bytes_read", "block_bytes_written", "log_bytes_written", "cache_bytes", "cache_bytes_dirty"];
 
-/// `Ok(true)` for 0, `Ok(false)` for an absent key, else the error in WiredTiger's words.
+/// `Ok(true)` for 0, `Ok(false)` for an absent key, else WiredTiger's error text.
 fn check(code: c_int) -> Result<bool> {
     match code {
         0 => Ok(true),
         ABSENT => Ok(false),
-        // SAFETY: gives a string for any code, in static or thread-local memory, which is copied at once.
+        // SAFETY: returns a string for any code, in static or thread-local memory, which is copied at once.
         _ => Err(unsafe { CStr::from_ptr(shim_wt_error(code)) }.to_string_lossy().into_owned().into()),
     }
 }
 
-/// The library's version, in its own words.
+/// The version string of the library.
 pub fn version() -> String {
     // SAFETY: a static string.
     unsafe { CStr::from_ptr(shim_wt_version()) }.to_string_lossy().into_owned()
@@ -94,7 +94,7 @@ pub fn version() -> String {
 /// An open database.
 pub struct Connection(NonNull<RawConnection>);
 
-// SAFETY: WiredTiger's connection handle may be used by several threads, and closed by another than opened it.
+// SAFETY: WiredTiger's connection handle may be used by several threads, and closed by a thread that did not open it.
 unsafe impl Send for Connection {}
 // SAFETY: as above; every call through `&Connection` opens a session of its own.
 unsafe impl Sync for Connection {}
@@ -107,7 +107,7 @@ impl Connection {
         let mut raw = ptr::null_mut();
         // SAFETY: three strings that end in 0 and outlive the call; `raw` is written only on success.
         check(unsafe { shim_wt_open(directory.as_ptr(), config.as_ptr(), table_config.as_ptr(), &mut raw) })?;
-        Ok(Self(NonNull::new(raw).ok_or("WiredTiger opened nothing")?))
+        Ok(Self(NonNull::new(raw).ok_or("WiredTiger returned neither a connection nor an error")?))
     }
 
     /// Opens a thread's session.
@@ -115,7 +115,10 @@ impl Connection {
         let mut raw = ptr::null_mut();
         // SAFETY: the connection is open for as long as `self` lives; `raw` is written only on success.
         check(unsafe { shim_wt_session_open(self.0.as_ptr(), &mut raw) })?;
-        Ok(Session { raw: NonNull::new(raw).ok_or("WiredTiger opened no session")?, of: PhantomData })
+        Ok(Session {
+            raw: NonNull::new(raw).ok_or("WiredTiger returned neither a session nor an error")?,
+            of: PhantomData,
+        })
     }
 
     /// Writes all dirty pages.
@@ -136,14 +139,15 @@ impl Connection {
     pub fn close(self) -> Result<()> {
         let raw = self.0;
         std::mem::forget(self);
-        // SAFETY: taken out of `self`, which is forgotten: closed once; no session can outlive the borrow.
+        // SAFETY: `self` is forgotten after its pointer is taken, so it is closed once; no session can outlive the
+        // borrow.
         check(unsafe { shim_wt_close(raw.as_ptr()) }).map(drop)
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // SAFETY: still open, else `close` had forgotten it; no session can outlive the borrow.
+        // SAFETY: still open, because `close` forgets `self`; no session can outlive the borrow.
         unsafe { shim_wt_close(self.0.as_ptr()) };
     }
 }
@@ -187,7 +191,7 @@ impl Session<'_> {
         check(unsafe { shim_wt_delete(self.raw.as_ptr(), key.as_ptr().cast(), key.len()) }).map(drop)
     }
 
-    /// Gives the value of a key to `visit`; whether there is one.
+    /// Passes the value of a key to `visit`. Returns whether the key exists.
     pub fn get(&mut self, key: &[u8], visit: impl FnOnce(&[u8])) -> Result<bool> {
         let (mut value, mut len) = (ptr::null(), 0);
         // SAFETY: as in `put`; the two results are written on success.
@@ -203,7 +207,7 @@ impl Session<'_> {
 
     /// Adds to a counter, in a transaction.
     pub fn add(&mut self, key: &[u8], delta: u64) -> Result<()> {
-        const { assert!(cfg!(target_endian = "little"), "the shim adds in the machine's own order of bytes") };
+        const { assert!(cfg!(target_endian = "little"), "the shim adds in native byte order") };
         // SAFETY: as in `put`.
         check(unsafe { shim_wt_add(self.raw.as_ptr(), key.as_ptr().cast(), key.len(), delta) }).map(drop)
     }
@@ -215,9 +219,9 @@ impl Session<'_> {
         check(unsafe { shim_wt_delete_range(self.raw.as_ptr(), f, from.len(), t, to.len()) }).map(drop)
     }
 
-    /// Visits at most `limit` entries from `from`, in one snapshot; how many there were.
+    /// Visits at most `limit` entries from `from` on, in one snapshot, and returns their number.
     pub fn scan(&mut self, from: &[u8], limit: usize, visit: &mut dyn FnMut(&[u8], &[u8])) -> Result<usize> {
-        // SAFETY: the session is open, this thread's, and in no transaction.
+        // SAFETY: the session is open, belongs to this thread, and has no transaction.
         check(unsafe { shim_wt_begin(self.raw.as_ptr()) })?;
         let scanned = self.walk(from, limit, visit);
         // SAFETY: ends the transaction that began above; it also resets the cursor.
@@ -235,7 +239,7 @@ impl Session<'_> {
                 // SAFETY: as in `get`; four results.
                 unsafe { shim_wt_seek(raw, from.as_ptr().cast(), from.len(), k, kl, v, vl) }
             } else {
-                // SAFETY: as above; the cursor stands on an entry.
+                // SAFETY: as above; the cursor is at an entry.
                 unsafe { shim_wt_next(raw, k, kl, v, vl) }
             };
             if !check(code)? {

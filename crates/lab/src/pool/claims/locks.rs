@@ -7,15 +7,17 @@
 //!   states              [ ] [c] [w] [ ]       c: claimed, w: being written
 //! ```
 //!
-//! 1. Who reads counts, *then* looks at the write bit; if it is set, he takes the count back and begins again.
-//! 2. Who wants to write reads first, then claims: one thread at a time, beside readers. If another one has the claim, he lets go.
-//! 3. The claimer sets the write bit, *then* waits until every count but his own is zero.
+//! 1. A reader increments its count, *then* checks the write bit. If the bit is set, it decrements the count and
+//!    retries.
+//! 2. A writer first reads, then claims. One thread at a time has the claim, concurrently with readers. If another
+//!    thread has it, the writer stops reading and retries.
+//! 3. The claimer sets the write bit, *then* waits until all counts but its own are zero.
 //!
-//! **Either the reader sees the bit or the writer sees the count**: each stores his own before he loads the other's, with a
-//! fence of the strongest kind between (`crates/explore/loom`, model `counts`). That fence is all that a reader pays beside
-//! two moves, in his own cache line.
+//! **Either the reader sees the bit or the writer sees the count**: each stores its own before it loads the other's,
+//! with a `SeqCst` fence between (`crates/explore/loom`, model `counts`). The fence and two moves in its own cache line
+//! are the whole cost of a reader.
 //!
-//! This file is run by the explorers, too, which bring their own primitives.
+//! The explorers compile this file, too, with their own primitives.
 
 use pandodb::base::SeededBug;
 
@@ -28,7 +30,7 @@ use super::primitives::{
 const CLAIMED: u8 = 1;
 const WRITTEN: u8 = 2;
 
-/// A lock for each of many entries, for threads that are numbered.
+/// A reader-writer lock for each of many entries, for numbered threads.
 #[derive(Debug)]
 pub struct Locks {
     entries: usize,
@@ -38,7 +40,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Locks that nobody holds.
+    /// New locks; all are free.
     pub fn new(threads: usize, entries: usize) -> Locks {
         let zeros = |n: usize| (0..n).map(|_| AtomicU8::new(0)).collect();
         Locks { entries, threads, counts: zeros(threads * entries), states: zeros(entries) }
@@ -48,7 +50,7 @@ impl Locks {
         &self.counts[thread * self.entries + entry]
     }
 
-    /// Tries to read an entry, once; `false` while it is written.
+    /// Tries once to lock an entry for reading; `false` if it is being written.
     #[inline]
     pub fn read(&self, thread: usize, entry: usize) -> bool {
         let count = self.count(thread, entry);
@@ -68,18 +70,18 @@ impl Locks {
         count.store(count.load(Relaxed) - 1, Release);
     }
 
-    /// A reader tries to claim the entry that it reads.
+    /// Tries to claim an entry that this thread reads.
     pub fn claim(&self, entry: usize) -> bool {
         self.states[entry].fetch_or(CLAIMED, Acquire) & CLAIMED == 0
     }
 
-    /// Ends a claim.
+    /// Releases a claim.
     pub fn end_claim(&self, entry: usize) {
         self.states[entry].fetch_and(!CLAIMED, Release);
     }
 
-    /// The claimer goes on to writing, once all others have stopped reading. `false`, and nothing changed, if it reads the entry
-    /// elsewhere, too: it would wait for itself.
+    /// Upgrades a claim to a write lock, after all other threads have stopped reading. Returns `false` and changes
+    /// nothing if this thread reads the entry twice, since it would wait for itself.
     pub fn write(&self, thread: usize, entry: usize) -> bool {
         if self.count(thread, entry).load(Relaxed) > 1 {
             return false;

@@ -1,4 +1,5 @@
-//! [`Claims`]: the source's cache (002 §3.6.1), as far as safe Rust allows: a direct map, reader counts, claims, hands.
+//! [`Claims`]: the source's cache (002 §3.6.1), as far as safe Rust allows: a direct map, reader counts, claims, CLOCK
+//! hands.
 //!
 //! ```text
 //!   page ──▶ map[page] ──▶ frame ──▶ words            map: 4 bytes for every page of the disk
@@ -6,12 +7,13 @@
 //!                            └─ Locks: counts of readers, a claim, a write bit
 //! ```
 //!
-//! Steps of a hit: the frame's number from the map; count as its reader; look whether it still holds the page; note the hit.
-//! Steps of a miss: draw a free frame from the hand, or take the next hand of frames by compare-and-swap and throw out what was
-//! not hit since the last turn, under claim and write lock; fill it; put it into the map, unless another thread was faster.
+//! A hit reads the frame's number from the map, locks the frame for reading, checks that it still holds the page, and
+//! sets the hit bit. A miss takes a frame from the thread's hand; when the hand is used up, it takes the next group of
+//! frames by compare-and-swap. It evicts a page that was not hit since the last turn, under claim and write lock, fills
+//! the frame, and enters it into the map unless another thread has loaded the page meanwhile.
 //!
-//! What differs from the source: there are no dirty pages, so nothing is written out a quarter turn ahead; and the contents
-//! are words behind atomics, since a slice of bytes that is sometimes written cannot be handed out without `unsafe`.
+//! Differences from the source: there are no dirty pages, so nothing is written a quarter turn ahead. The contents are
+//! atomic words, since safe Rust cannot hand out a byte slice that is sometimes written.
 
 pub mod locks;
 
@@ -23,7 +25,7 @@ use super::primitives::{
     relax,
 };
 
-/// No page has this number.
+/// The number that no page has.
 const NONE: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -32,7 +34,7 @@ struct Frame {
     hit: AtomicU8,
 }
 
-/// The frames that a thread draws from.
+/// The frames from which a thread takes its next one.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Hand {
@@ -40,10 +42,10 @@ struct Hand {
     end: usize,
 }
 
-/// How large a cache is.
+/// The dimensions of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Threads that may use it.
+    /// The maximum number of threads.
     pub threads: usize,
     /// Frames.
     pub frames: usize,
@@ -59,29 +61,29 @@ pub struct Size {
 #[derive(Debug)]
 pub struct Claims {
     size: Size,
-    /// The frame of each page, plus one; 0: none.
+    /// The frame of each page plus one; 0 if it is not cached.
     map: Box<[AtomicU32]>,
     frames: Box<[Frame]>,
     words: Box<[AtomicU64]>,
     locks: Locks,
     /// The first frame of the next hand.
     next: AtomicU32,
-    /// One a thread; nobody else locks it.
+    /// One for each thread; no other thread locks it.
     hands: Box<[Mutex<Hand>]>,
 }
 
-/// A page that is read: until it is dropped its frame keeps it.
+/// A page locked for reading. The frame is not evicted until this is dropped.
 #[derive(Debug)]
 pub struct Page<'a> {
     cache: &'a Claims,
     thread: usize,
     frame: usize,
-    /// It had to be loaded.
+    /// Whether it was loaded for this call.
     pub missed: bool,
 }
 
 impl Page<'_> {
-    /// A word of it.
+    /// A word of the page.
     #[inline]
     pub fn word(&self, at: usize) -> u64 {
         self.cache.words[self.frame * self.cache.size.words + at].load(Relaxed)
@@ -108,7 +110,7 @@ impl Claims {
         }
     }
 
-    /// A page, for a thread that holds no other; `load` gives the words of one that is not there.
+    /// Reads a page, for a thread that holds no other page. `load` returns the words of a page that is not cached.
     pub fn get(&self, thread: usize, page: u64, load: impl Fn(usize) -> u64) -> Page<'_> {
         let place = &self.map[page as usize];
         let mut turn = 0;
@@ -117,7 +119,7 @@ impl Claims {
                 if let Some(found) = self.hit(thread, page, frame as usize) {
                     return found;
                 }
-                // It is being thrown out.
+                // The page is being evicted.
                 relax(turn);
                 turn += 1;
                 continue;
@@ -155,7 +157,7 @@ impl Claims {
         Some(found)
     }
 
-    /// A frame without a page, locked for writing by this thread.
+    /// Takes a frame without a page, locked for writing by this thread.
     fn draw(&self, thread: usize) -> usize {
         let mut hand = self.hands[thread].lock();
         loop {
@@ -174,8 +176,8 @@ impl Claims {
         }
     }
 
-    /// Throws out what a frame holds if it was not hit since the last turn and nobody is about to write it. If so, it is
-    /// locked for writing.
+    /// Evicts the page of a frame, unless it was hit since the last turn or another thread is about to write the frame.
+    /// Returns whether it did; the frame is then locked for writing.
     fn empty(&self, thread: usize, frame: usize) -> bool {
         let of = &self.frames[frame];
         if of.hit.load(Relaxed) > 0 {
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_what_was_loaded_however_many_threads_ask() {
+    fn concurrent_readers_get_the_pages_that_were_loaded() {
         let size = Size { threads: 3, frames: 64, pages: 300, words: 8, hand: 16 };
         let cache = Claims::new(size);
         std::thread::scope(|scope| {

@@ -95,11 +95,11 @@
 //! failures, and closing.
 //!
 //! `explore` and `seeded-bugs` are for this project's own tests.
-// `tests/tidy.rs` lists the modules that allow it.
+// `tests/tidy/main.rs` lists the modules that allow it.
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
-// `tests/tidy.rs` checks which module may use which.
+// `tests/tidy/main.rs` checks which module may use which.
 #[doc(hidden)]
 pub mod base;
 #[doc(hidden)]

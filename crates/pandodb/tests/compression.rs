@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use pandodb::device::MemDevice;
-use pandodb::space::superblock::{COMPRESSED_LEAVES, CORE_FEATURES};
+use pandodb::space::COMPRESSED_LEAVES;
+use pandodb::space::superblock::CORE_FEATURES;
 use pandodb::space::{DataFile, Superblock};
 use pandodb::{Compression, Error, Keyspace, Result, StbeOptions, Store};
 

@@ -19,7 +19,7 @@
 use super::slots::{Flaw, Slots, SlotsWriter, common_prefix, frame_bytes, head};
 use crate::base::codec::{get_varint, put_varint, varint_len};
 use crate::base::{MAX_KEY, PAGE};
-use crate::space::data::MAX_BLOCK_PAGES;
+use crate::space::MAX_BLOCK_PAGES;
 
 /// Every inner block but the last of a level has at least this many children, however long the separators.
 pub const MIN_FANOUT: usize = 4;

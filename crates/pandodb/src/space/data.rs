@@ -23,9 +23,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::kind::BlockKind;
+use super::kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 use super::map::PageMap;
-use super::superblock::{COMPRESSED_LEAVES, SLOTS, Superblock};
+use super::superblock::{SLOTS, Superblock};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Counter, Mutex,
     Ordering::{Acquire, Relaxed, Release},
@@ -37,10 +37,6 @@ use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at
 
 /// The name of the data file.
 pub const DATA_FILE: &str = "data";
-/// Bytes of the header of a block.
-pub const BLOCK_HEADER: usize = 16;
-/// The largest block, in pages: a value and a key of the maximum sizes, with some reserve.
-pub const MAX_BLOCK_PAGES: u32 = ((MAX_VALUE + (1 << 20)) / PAGE) as u32;
 /// The file grows by at least this many extents (1 MiB).
 const MIN_GROWTH: u64 = 8;
 

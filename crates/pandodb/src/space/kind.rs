@@ -1,9 +1,17 @@
-//! [`BlockKind`]: the kinds of blocks in the data file.
+//! [`BlockKind`]: the kinds of blocks in the data file, and what all blocks have in common.
 //!
 //! The number of a kind is in a block's header and in its checksum, so a block of one kind never passes for another. Kinds of index
 //! structures have numbers from 16 on, eight for each type of index: a new index needs no new format version.
 
-use super::superblock::COMPRESSED_LEAVES;
+use crate::base::{MAX_VALUE, PAGE};
+
+/// Bytes of the header of a block.
+pub const BLOCK_HEADER: usize = 16;
+/// The largest block, in pages: a value and a key of the maximum sizes, with some reserve.
+pub const MAX_BLOCK_PAGES: u32 = ((MAX_VALUE + (1 << 20)) / PAGE) as u32;
+/// Incompatible feature: runs may have compressed leaves
+/// ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
+pub const COMPRESSED_LEAVES: u64 = 1;
 
 /// The kind of a block. The numbers are persisted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

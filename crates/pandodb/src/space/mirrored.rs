@@ -14,8 +14,8 @@
 //! it: it is damaged already, and the intact copy is not touched. If the repair fails or is torn, the copy stays
 //! damaged. Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md).
 
-use super::data::{BLOCK_HEADER, DataFile, MAX_BLOCK_PAGES};
-use super::kind::BlockKind;
+use super::data::DataFile;
+use super::kind::{BLOCK_HEADER, BlockKind, MAX_BLOCK_PAGES};
 use super::prefetch::Prefetch;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, Error, Extent, OwnerId, PAGE, Result};

@@ -32,8 +32,8 @@ pub mod prefetch;
 pub mod ranges;
 pub mod superblock;
 
-pub use data::{BLOCK_HEADER, DataFile};
-pub use kind::BlockKind;
+pub use data::DataFile;
+pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 pub use mirrored::MirroredBlock;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;

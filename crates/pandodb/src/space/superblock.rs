@@ -29,7 +29,7 @@
 //! Source: [decision 0011](../../../../docs/decisions/0011-twins-and-salvage.md) (two copies of all roots).
 
 use super::MirroredBlock;
-use super::data::{BLOCK_HEADER, MAX_BLOCK_PAGES};
+use super::kind::{BLOCK_HEADER, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
 use crate::base::{BlockAddr, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId};
 use crate::device::{AlignedBuf, File, read_exact_at};
@@ -37,9 +37,6 @@ use crate::device::{AlignedBuf, File, read_exact_at};
 const MAGIC: &[u8; 8] = b"PandoDB\0";
 /// The format version that this build writes, and the only one that it reads.
 pub const FORMAT_VERSION: u32 = 3;
-/// Incompatible feature: runs may have compressed leaves
-/// ([`BlockKind::RunCompressedLeaf`](super::BlockKind::RunCompressedLeaf)).
-pub const COMPRESSED_LEAVES: u64 = 1;
 /// The incompatible features that this build supports, without those of index types.
 pub const CORE_FEATURES: u64 = COMPRESSED_LEAVES;
 /// The incompatible features that represent index types.

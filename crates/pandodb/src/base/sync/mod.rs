@@ -20,7 +20,7 @@
 //! use this module: their locks are leaves of the lock order, held across no call into the engine and hence across no
 //! point.
 //!
-//! `tests/tidy.rs` rejects direct uses of the original types in the rest of the engine.
+//! `tests/tidy/main.rs` rejects direct uses of the original types in the rest of the engine.
 
 #[cfg(feature = "explore")]
 mod explored;

@@ -16,6 +16,8 @@
 //! The checks are functions from text to complaints. They work on code whose comments and literals were blanked
 //! ([`code_only`]), by counting braces, without a parser. Each has a test below on some lines that break its rule.
 
+mod structure;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 

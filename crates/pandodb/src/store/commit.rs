@@ -1,4 +1,4 @@
-//! The life of a write: what a commit does under the sequencer, what beside others, and when it counts.
+//! The commit of a write: its part under the sequencer, its concurrent part, and when it counts.
 //!
 //! ```text
 //!            check ─▶ pay for background work ─▶ encode                         each thread for itself
@@ -14,19 +14,21 @@
 //!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Engine::quiesce`)
 //! ```
 //!
-//! 1. Tickets are drawn in the order of seqnos, with room for the record in hand: from then on the commit counts, or the
-//!    store is poisoned. The room is also the stream's turn, so records go up in each stream.
-//! 2. Operations are applied to the active memtable of the moment. That is the right one: a seal is settled first, so
-//!    between the ticket and its end no memtable is sealed.
-//! 3. `visible` moves to a commit's last seqno once it and all before it are applied, in the log, and as far written as they
-//!    asked for ([`Watermark`]): never into a batch, never past a gap. Then the commit returns.
+//! 1. A ticket is drawn in the order of seqnos, while the commit holds an append reservation for its record: from
+//!    then on the commit counts, or the store is poisoned. The reservation includes the stream's append lock, so
+//!    records ascend in each stream.
+//! 2. Operations are applied to the active memtable. It is the right one: sealing quiesces the sequencer first, so no
+//!    memtable is sealed between a ticket and its end.
+//! 3. `visible` advances to a commit's last seqno once this commit and all earlier ones are applied, in the log, and
+//!    written as far as they asked for ([`Watermark`]): never into a batch, never past a gap. Then the commit
+//!    returns.
 //!
-//! **When something fails.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store
-//! is poisoned and the ticket given up, also by a panic ([`CommitTicket`]): later commits that are under way end as `Indeterminate`,
-//! none of them becomes visible, and nobody waits for ever.
+//! **Failures.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store is
+//! poisoned and the ticket is given up, also by a panic ([`CommitTicket`]): later commits in flight end as
+//! `Indeterminate`, none of them becomes visible, and no thread waits for ever.
 //!
-//! Invariants: `visible` covers only whole commits that are applied and in the log; whoever holds [`Quiesced`] finds everything
-//! below `next` applied and visible; a newer container holds only higher seqnos.
+//! Invariants: `visible` covers only complete commits that are applied and in the log; a thread that holds
+//! [`Quiesced`] finds everything below `next` applied and visible; a newer container holds only higher seqnos.
 //!
 //! [`Watermark`]: super::watermark::Watermark
 
@@ -47,31 +49,30 @@ use crate::index::SealedBatch;
 use crate::memtable::Memtable;
 use crate::wal::{AppendReservation, Log, Ops, Tag, Tags, put_op, tagged_bytes};
 
-/// Commits that may be under way at a time: more threads than that wait for each other. Under the explorer so few that they
-/// do.
+/// The most commits in flight; further threads wait. Small under the explorer, so that threads do wait there.
 pub(super) const UNDER_WAY: usize = if EXPLORED { 2 } else { 64 };
-/// A memtable that names this many times its size in large values is sealed: replay has to read them back.
+/// A memtable whose large values take this many times its size is sealed: replay has to read them back.
 const BLOB_FACTOR: u64 = 8;
-/// Of memtables that are small, one part in so many of the memory of all of them is sealed at a time.
+/// If memtables are small, memtables with this fraction of the memory of all of them are sealed at a time.
 const SEALED_AT_ONCE: u64 = 4;
 /// The fixed memory of all active memtables ([`Memtable::LEAST_BYTES`] each) may take a quarter of the memory budget before some are
 /// sealed.
 const MANY_SHARE: u64 = 4;
-/// A thread's buffer that one large operation made longer than this is given back.
+/// A thread's record buffer is freed if one operation made it longer than this.
 const KEEP_BYTES: usize = 64 << 10;
 
 thread_local! {
-    /// The record of a single operation, kept for its memory. Taken out while it is used: under the explorer all threads
-    /// are one to the system.
+    /// The record of a single operation, kept for its memory. Taken out while it is used: under the explorer all
+    /// threads share one system thread.
     static RECORD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// What the lock `sequencer` guards.
+/// The state that the lock `sequencer` guards.
 pub(crate) struct Sequencer {
     pub next: Seqno,
     /// The ticket of the next commit.
     ticket: u64,
-    /// Tickets below have a slot, as far as is known here.
+    /// Tickets below this have a slot in the watermark's ring.
     limit: u64,
 }
 
@@ -81,7 +82,7 @@ impl Sequencer {
     }
 }
 
-/// The sequencer, held while everything that it gave out is applied, and visible unless the store is poisoned.
+/// The sequencer, held while all seqnos that it gave out are applied, and visible unless the store is poisoned.
 pub(crate) struct Quiesced<'a>(MutexGuard<'a, Sequencer>);
 
 impl std::ops::Deref for Quiesced<'_> {
@@ -92,27 +93,27 @@ impl std::ops::Deref for Quiesced<'_> {
     }
 }
 
-/// A commit between its ticket and its end. However it ends, nobody waits for it afterwards.
+/// A commit between its ticket and its end. However it ends, no thread waits for it afterwards.
 struct CommitTicket<'a> {
     engine: &'a Engine,
     ticket: u64,
     first: Seqno,
     last: Seqno,
-    /// The stream that is to be written before the commit counts.
+    /// The stream that must be written before the commit counts.
     due: Option<u32>,
-    /// It has come through.
+    /// The commit succeeded.
     whole: bool,
 }
 
 impl CommitTicket<'_> {
-    /// The commit is applied and written: waits until all before it are, and makes it visible.
+    /// The commit is applied and written: waits for all earlier commits, and makes it visible.
     fn finish(mut self) -> Result<()> {
         self.whole = true;
         let Engine { watermark, snapshots, poison, .. } = self.engine;
         watermark.finish(self.ticket);
         watermark.wait(self.ticket + 1);
         if watermark.is_given_up(self.ticket) {
-            // It is in the log behind one that may not be: after a reopening both are there, or this one is not.
+            // Its record follows one that may be missing: after the next opening both are there, or this one is not.
             let first = poison.get().cloned().unwrap_or_else(|| "an earlier commit failed".into());
             return Err(Error::Indeterminate { first });
         }
@@ -124,7 +125,7 @@ impl CommitTicket<'_> {
 impl Drop for CommitTicket<'_> {
     fn drop(&mut self) {
         if !self.whole {
-            // An error has poisoned the store already, with its words; a panic comes here without any.
+            // An error has poisoned the store already, with its message; a panic has not.
             self.engine
                 .poison(&Error::Poisoned { first: "a commit panicked; please report it with its message".into() });
             self.engine.watermark.give_up(self.ticket);
@@ -132,19 +133,20 @@ impl Drop for CommitTicket<'_> {
     }
 }
 
-/// What a commit applies.
+/// The operations of a commit, and its checks.
 pub(crate) struct Payload<'a> {
     pub ops: PayloadOps<'a>,
     /// Bytes of keys and values.
     pub bytes: u64,
-    /// It only deletes, so it may use the space that is kept back.
+    /// It only deletes, so it may use the emergency reserve.
     pub frees: bool,
-    /// The keyspaces that it names.
+    /// The keyspaces of its operations.
     pub keyspaces: &'a [Arc<KeyspaceState>],
 }
 
 impl Payload<'_> {
-    /// About the bytes that it adds to memtables. Of a large value that is a reference: what is written to its place on disk is never compacted.
+    /// About the bytes that it adds to memtables. For a large value these are the bytes of its reference: the value
+    /// itself is never compacted.
     fn memory_bytes(&self) -> u64 {
         match &self.ops {
             PayloadOps::One(op) => (op.key.len() + op.value.len()) as u64,
@@ -155,9 +157,9 @@ impl Payload<'_> {
 
 /// The operations of a commit.
 pub(crate) enum PayloadOps<'a> {
-    /// One, not encoded yet.
+    /// One operation, not encoded yet.
     One(OneOp<'a>),
-    /// Many, encoded, and how many.
+    /// Several operations, encoded, and their number.
     Many(&'a [u8], u32),
 }
 
@@ -227,22 +229,23 @@ impl Engine {
             Mode::Paper => self.apply_and_log(log, payload, record, count, durability)?,
         };
         if let Some(stream) = place.due {
-            // After the memtables: meanwhile others append, and whoever writes first writes for all of the stream.
+            // After the memtables: other commits append meanwhile, and the first thread that writes does so for the
+            // whole stream.
             log.write(stream, place.last).inspect_err(|e| self.poison(e))?;
         }
         let (last, was_due) = (place.last, place.due.is_some());
         place.finish()?;
         if was_due && durability != Durability::Synced {
-            // Only now is everything before it appended. What asked to be written is: this is for what did not. A lazy commit
-            // that filled its stream's buffer takes the others along, so that a kill loses buffers and no more. A sync writes
-            // all of them anyway.
+            // Now everything before this commit is appended. Records that asked to be written are written; this call
+            // is for the others. A lazy commit that filled its stream's buffer writes the other streams, too, so that
+            // a kill loses buffers and no more. A sync writes all of them anyway.
             log.write_before(last).inspect_err(|e| self.poison(e))?;
         }
         Ok(last)
     }
 
-    /// Gives a record its seqnos, appends it to the log and applies it. An error before that has no effect, but where the
-    /// device failed.
+    /// Gives a record its seqnos, appends it to the log and applies it. An error before the ticket has no effect,
+    /// unless the device failed.
     fn log_and_apply(
         &self,
         log: &Log,
@@ -259,7 +262,8 @@ impl Engine {
         Ok(place)
     }
 
-    /// Logs the creation of a keyspace, which takes a seqno like a write; returns that when it is durable.
+    /// Logs the creation of a keyspace, which takes a seqno like a write; returns the seqno once the record is
+    /// durable.
     pub(super) fn log_creation(&self, created: &[u8]) -> Result<Seqno> {
         let log = self.check_writable()?;
         let room = self.room(log, created.len(), false, Durability::Synced)?;
@@ -277,8 +281,8 @@ impl Engine {
         Ok(seqno)
     }
 
-    /// As the paper has it: the record is appended after the insertions, since it carries the generations of the leaves that
-    /// they met (002 §3.6.4). The turn in the stream is held meanwhile.
+    /// Paper mode: the record is appended after the insertions, since it carries the generations of the leaves that
+    /// they changed (002 §3.6.4). The stream's append lock is held meanwhile.
     fn apply_and_log(
         &self,
         log: &Log,
@@ -298,16 +302,15 @@ impl Engine {
         Ok(place)
     }
 
-    /// Draws seqnos and a ticket: all that happens under the sequencer. An error has no effect.
+    /// Draws seqnos and a ticket: the whole part of a commit under the sequencer. An error has no effect.
     fn draw(&self, payload: &Payload<'_>, count: u32) -> Result<CommitTicket<'_>> {
         let mut sequencer = self.sequencer.lock();
-        // Dropping a keyspace takes the sequencer, too, and waits for those who have a ticket: it is there or not for the whole
-        // commit.
+        // Dropping a keyspace quiesces the sequencer, so a keyspace exists for the whole commit or not at all.
         payload.keyspaces.iter().try_for_each(|keyspace| keyspace.check_alive())?;
         self.check_writable()?;
         if sequencer.ticket == sequencer.limit {
-            // Whoever has a ticket needs neither the sequencer nor a turn to finish it, once its record is appended; and that
-            // takes no lock that is held here.
+            // A thread that holds a ticket, and has appended its record, needs neither the sequencer nor an append
+            // lock to finish, so this wait ends.
             self.watermark.wait_for_slot(sequencer.ticket);
             sequencer.limit = self.watermark.limit();
         }
@@ -319,7 +322,7 @@ impl Engine {
         Ok(CommitTicket { engine: self, ticket, first, last, due: None, whole: false })
     }
 
-    /// Room in the log for a record of so many bytes. A full disk shows here, before anything is accepted.
+    /// An append reservation for a record of `bytes` bytes. A full disk shows here, before anything is accepted.
     fn room<'a>(
         &self,
         log: &'a Log,
@@ -329,7 +332,7 @@ impl Engine {
     ) -> Result<AppendReservation<'a>> {
         let to_sync = durability == Durability::Synced;
         if !frees && self.reserve.is_short() {
-            // A close takes the sequencer, too: nothing is kept back in a store that is closed.
+            // A close takes the sequencer, too, so no reserve is filled in a store that is closed.
             let _sequencer = self.sequencer.lock();
             self.check_writable()?;
             self.keep_back()?;
@@ -349,7 +352,8 @@ impl Engine {
         })
     }
 
-    /// Applies a commit's operations to the memtables, beside others; `note` is told of each, in order, where it went.
+    /// Applies a commit's operations to the memtables, concurrently with other commits; calls `note` for each, in
+    /// order, with the leaf that it changed.
     fn apply(
         &self,
         payload: &Payload<'_>,
@@ -375,7 +379,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies one operation to a keyspace's memtable, while nobody else writes: when a store opens.
+    /// Applies one operation to a keyspace's memtable while no other thread writes: during an opening.
     pub(crate) fn insert(&self, keyspace: &KeyspaceState, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
         keyspace.apply(kind, key, value, seqno);
         self.charge_growth(keyspace);
@@ -385,16 +389,18 @@ impl Engine {
 
     /// Bytes in all active memtables.
     pub(crate) fn active(&self) -> u64 {
-        // Where range tombstones made a memtable smaller, the subtraction may come before the addition that it belongs to.
+        // If range tombstones made a memtable smaller, the subtraction may be seen before the addition that it
+        // belongs to.
         self.active_bytes.load(Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// Active memtables with something in them.
+    /// Active memtables that are not empty.
     pub(crate) fn occupied(&self) -> u64 {
         self.occupied.load(Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// Whether active memtables hold as much as they may, or take too much of the budget by their number.
+    /// Whether active memtables have reached their limit of memory, or their fixed memory takes too much of the
+    /// budget.
     pub(crate) fn is_filled(&self) -> bool {
         let limit = self.config.memtable() as u64;
         let active = self.active();
@@ -402,10 +408,10 @@ impl Engine {
         active >= limit || active + least >= limit + self.config.memory_budget as u64 / MANY_SHARE
     }
 
-    /// Charges for what a keyspace's active memtable has grown to, beside others who do the same.
+    /// Charges the growth of a keyspace's active memtable, concurrently with other threads that do the same.
     fn charge_growth(&self, keyspace: &KeyspaceState) {
         loop {
-            // Asked before the memtable: if it is still the same afterwards, what is put in its place is the newer figure.
+            // Loaded before the memtable's size: if it is unchanged afterwards, the size is the newer figure.
             let before = keyspace.charged.load(Acquire);
             let bytes = keyspace.active_bytes() as u64;
             if bytes == before {
@@ -417,7 +423,8 @@ impl Engine {
         }
     }
 
-    /// Sets what a keyspace's active memtable counts for; the caller has settled or is alone.
+    /// Sets the bytes that a keyspace's active memtable is charged for. REQUIRES: the sequencer is quiesced, or no
+    /// other thread has the store.
     pub(crate) fn charge(&self, keyspace: &KeyspaceState, bytes: u64) {
         self.change_active(keyspace.charged.swap(bytes, AcqRel), bytes);
     }
@@ -437,8 +444,8 @@ impl Engine {
 
     // ---- sealing ----
 
-    /// Takes the sequencer and waits until everything that it gave out is applied and visible: what a cut needs, and
-    /// whoever concludes from `next` or from an empty memtable. Not for a thread that has a place.
+    /// Takes the sequencer and waits until all seqnos that it gave out are applied and visible: for a cut, and for
+    /// conclusions from `next` or from an empty memtable. REQUIRES: the caller holds no ticket.
     pub(crate) fn quiesce(&self) -> Quiesced<'_> {
         #[cfg(test)]
         super::keyspaces::tests::SETTLED.set(super::keyspaces::tests::SETTLED.get() + 1);
@@ -452,7 +459,8 @@ impl Engine {
         Quiesced(sequencer)
     }
 
-    /// Whether memtables are due to be sealed, and all of them because they name too many large values.
+    /// Whether memtables must be sealed, and whether all of them, because they refer to too many bytes of large
+    /// values.
     fn is_full(&self) -> Option<bool> {
         let limit = self.config.memtable() as u64;
         let active = self.active();
@@ -460,19 +468,21 @@ impl Engine {
         if !heavy && !self.is_filled() {
             return None;
         }
-        // Too many wait already: better a larger memtable than a longer queue, until memory speaks against it.
+        // Too many memtables wait already: a larger memtable is better than a longer queue, as long as memory allows
+        // it.
         let crowded = self.debt().memory_bytes > limit * MAX_SEALED && active < limit * 2;
         (!crowded).then_some(heavy)
     }
 
-    /// Seals the largest memtables when the budget of all of them is used up, or all if they name too many large values. One is enough where
-    /// it is large; of many small ones as many as make room for a while, since each call walks all keyspaces.
+    /// Seals the largest memtables when their common budget is used up, or all if they refer to too many bytes of
+    /// large values. One is enough if it is large; of small ones as many are sealed as make room for some time, since
+    /// each call walks all keyspaces.
     fn seal_if_full(&self) {
         if self.is_full().is_none() {
             return;
         }
         let sequencer = self.quiesce();
-        // Others found the same: only the first of them seals.
+        // Several threads find the same: only the first of them seals.
         let Some(heavy) = self.is_full() else { return };
         if heavy {
             self.keyspaces.all().iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
@@ -494,10 +504,11 @@ impl Engine {
         }
     }
 
-    /// Seals a keyspace's memtable and hands it to the index. The sequencer is settled, so the cut is exact.
+    /// Seals a keyspace's memtable and hands it to the index. REQUIRES: the sequencer is quiesced, so that the cut is
+    /// exact.
     pub(crate) fn seal(&self, sequencer: &Quiesced<'_>, keyspace: &KeyspaceState) {
         let old = keyspace.containers.load_full();
-        // A memtable that a commit has left half applied is not to reach a run.
+        // A memtable that holds a half applied commit must not become a run.
         let whole = sequencer.ticket == 0 || !self.watermark.is_given_up(sequencer.ticket - 1);
         if old.active.is_empty() || !whole {
             return;
@@ -516,13 +527,13 @@ impl Engine {
     }
 }
 
-/// Whether a full disk poisons.
+/// Whether a full disk poisons the store (a seeded bug).
 fn full_disk_is_final() -> bool {
     SeededBug::FullDiskPoisons.is_on()
 }
 
 impl KeyspaceState {
-    /// Applies one operation to the active memtable. Where it went, if that says something of its order.
+    /// Applies one operation to the active memtable. Returns the leaf that it changed, where paper mode needs it.
     fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
         let memtable = &self.containers.load().active;
         if kind == Kind::RangeDelete {

@@ -1,10 +1,11 @@
-//! The engine behind the handles: what an open store consists of, admission, turns of background work, poison, closing.
-//! The life of a write is in `commit`.
+//! [`Engine`]: the state of an open store; admission of writes, turns of background work, poisoning, closing. Commits
+//! are in `commit`.
 //!
-//! Lock order: `gate` (shared) → `checkpointing` → `durable_root` (checkpoint, create, drop) → a turn in the log (a commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` →
-//! the data file's map. Whoever applies a commit holds none of them, but in paper mode its turn: the sequencer waits for it
-//! (`Engine::quiesce`).
-//! Readers take none of these, but for the map when they are the last to let go of a run.
+//! Lock order: `gate` (shared) → `checkpointing` → `durable_root` (checkpoint, create, drop) → a stream's append lock
+//! (commit) → `sequencer` → `keyspaces` → an index's `inner` → its `queue` → the data file's map. A thread that
+//! applies a commit holds none of these, except its stream's append lock until its record is in the buffer: the
+//! sequencer waits for the ticket (`Engine::quiesce`). Readers take none of these locks, except the map's if they
+//! drop the last reference to a run.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -31,14 +32,14 @@ use crate::sched::{self, Load, Scheduler, Turn};
 use crate::space::Superblock;
 use crate::wal::Log;
 
-/// Sealed memtables that may wait before writers are held back hard.
+/// Sealed memtables that may wait before writers are throttled hard.
 pub(super) const MAX_SEALED: u64 = 3;
 
-/// Memtables, or as many bytes of smaller ones, that are packed before a worker waits for the checkpoint that covers them: log, and space that
-/// was freed, are kept until then.
+/// Workers pack at most this many memtables, or as many bytes of smaller ones, before they wait for the checkpoint
+/// that covers them: until then the log and freed pages are kept.
 const MOST_UNCOVERED: u64 = 8;
 
-/// So long nothing was to be done before what is worth doing only in idle time is.
+/// How long the store must be idle before idle-time work starts.
 const REST: Duration = Duration::from_millis(90);
 
 /// One open store.
@@ -51,9 +52,9 @@ pub(crate) struct Engine {
     pub log: Option<Log>,
     pub snapshots: Arc<Snapshots>,
     pub keyspaces: Keyspaces,
-    /// The order of writes. All but commits take it with [`Engine::quiesce`].
+    /// Gives out seqnos. All callers but commits take it with [`Engine::quiesce`].
     pub sequencer: CachePadded<Mutex<Sequencer>>,
-    /// How far what the sequencer gave out is applied.
+    /// Up to which ticket all commits are applied.
     pub watermark: Watermark,
     pub durable_root: Mutex<DurableRoot>,
     pub scheduler: Arc<Scheduler>,
@@ -62,37 +63,37 @@ pub(crate) struct Engine {
     pub pressure: Pressure,
     pub poison: OnceLock<String>,
     pub workers: Mutex<Vec<Box<dyn JoinHandle>>>,
-    /// Bytes in all active memtables. Those who apply commits add and subtract in any order: [`Engine::active`] reads it.
+    /// Bytes in all active memtables. Commits add and subtract in any order: read it through [`Engine::active`].
     pub active_bytes: CachePadded<AtomicU64>,
-    /// Active memtables with something in them, counted in the same way: [`Engine::occupied`] reads it.
+    /// Active memtables that are not empty, counted in the same way: read it through [`Engine::occupied`].
     pub occupied: CachePadded<AtomicU64>,
-    /// Since when there has been nothing to do, and up to where was written then.
+    /// Since when there has been no work, and the newest seqno then.
     pub idle: Mutex<Option<(Duration, Seqno)>>,
     /// A checkpoint is due.
     pub checkpoint_due: AtomicBool,
-    /// Held by who takes it.
+    /// Held by the thread that takes a checkpoint.
     pub checkpointing: Mutex<()>,
     /// Bytes of memtables packed since the last checkpoint began.
     pub uncovered: AtomicU64,
     /// The last failure of background work that was not final, for the statistics.
     pub trouble: Mutex<Option<Error>>,
-    /// The first damage that compactions of each keyspace met and nobody was told of yet.
+    /// The first damage that compactions of each keyspace met and that was not reported yet.
     pub damage: Mutex<BTreeMap<KeyspaceId, Error>>,
     /// The damage at which the log was cut, in a store that was opened for a salvage.
     pub log_cut: Option<Error>,
     pub figures: Figures,
-    /// A close has begun: it packs what is in memory.
+    /// A close has begun: it packs all memtables.
     pub closing: AtomicBool,
     /// Whether the handles may be used.
     pub access: Access,
-    /// Held shared by whoever writes to the data file without the sequencer; a close takes it before it lets go of the
-    /// store's lock.
+    /// Held shared by threads that write to the data file without the sequencer; a close takes it before it releases
+    /// the store's lock.
     pub gate: RwLock<()>,
-    /// The store's lock, until it is closed.
+    /// The store's lock on the directory, until it is closed.
     pub lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
-/// What checkpoints know of the disk.
+/// The durable root: what checkpoints know of the disk.
 pub(crate) struct DurableRoot {
     /// The superblock that was written last,
     pub superblock: Superblock,
@@ -117,15 +118,15 @@ impl DurableRoot {
     }
 }
 
-/// Counters of the process.
+/// Counters since this opening.
 #[derive(Default)]
 pub(crate) struct Figures {
     pub writes: Tallies<WriteTally>,
-    /// Bytes that earlier lives wrote: users, and the store for them.
+    /// Bytes that users wrote before this opening, and bytes that the store wrote for them.
     pub earlier: (u64, u64),
-    /// Bytes of log that a store which is only read has found.
+    /// Bytes of log that a store which is open for reading has found.
     pub log_found: Counter,
-    /// Operations that the opening found in the log alone, and applied again.
+    /// Operations that the opening found only in the log, and applied again.
     pub replayed: Counter,
     /// How long the opening took, in microseconds.
     pub opening_us: Counter,
@@ -136,7 +137,7 @@ pub(crate) struct Figures {
 }
 
 impl Engine {
-    /// The log, which every store has that was opened for writing.
+    /// The log; every store that is open for writing has one.
     fn log(&self) -> Result<&Log> {
         self.log.as_ref().ok_or(Error::ReadOnly)
     }
@@ -150,13 +151,13 @@ impl Engine {
         self.log()
     }
 
-    /// Notes the first failure after which nothing may be written any more.
+    /// Records the first failure; no write is accepted after it.
     pub(crate) fn poison(&self, error: &Error) {
         if SeededBug::PoisonIgnored.is_on() {
             return;
         }
         let first = match error {
-            // The log knew before the store.
+            // The log failed before the store noticed it.
             Error::Poisoned { first } | Error::Indeterminate { first } => first.clone(),
             other => other.to_string(),
         };
@@ -169,14 +170,14 @@ impl Engine {
         }
     }
 
-    /// Makes a writer that came at `now` pay for the work that its bytes cause.
+    /// Throttles a writer that arrived at `now` for the work that its bytes cause.
     pub(super) fn admit(&self, bytes: u64, frees: bool, now: Duration) -> Result<()> {
         let debt = self.debt();
         if debt.total() == 0 {
             return Ok(());
         }
         let memtable = self.config.memtable() as u64;
-        // Work that cannot go on must not fill the memory; what only deletes may still go a little further.
+        // Work that cannot continue must not fill the memory; writes that only delete may go a little further.
         let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
         if debt.memory_bytes > limit
             && let Some(trouble) = self.trouble.lock().clone()
@@ -185,7 +186,7 @@ impl Engine {
         }
         let room = memtable.saturating_sub(self.active());
         let crowd = (debt.memory_bytes / memtable).saturating_sub(MAX_SEALED - 1);
-        // An ordinary write on a full disk is refused, and pays for nothing.
+        // An ordinary write on a full disk is refused later, and is not throttled for it.
         if !frees && self.reserve.is_short() {
             return Ok(());
         }
@@ -214,14 +215,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Work owed by all keyspaces. A sum that indexes keep up to date: no lock, no walk.
+    /// The debt of all keyspaces. A sum that indexes keep up to date: no lock, no walk.
     #[inline]
     pub(crate) fn debt(&self) -> Debt {
         self.core.share.owed.sum()
     }
 
-    /// One turn of what is not paid for: memory that rows give back, segments of the log that will be needed, and a checkpoint that is due. It does not wait for
-    /// another who is at that.
+    /// One turn of unmetered work: memory that the row cache returns, log segments to preallocate, and a checkpoint
+    /// that is due. Returns at once if another thread takes a checkpoint.
     pub(crate) fn checkpoint_turn(&self) -> Turn {
         self.core.rows.shrink();
         if !self.prepare_log() {
@@ -242,12 +243,12 @@ impl Engine {
         self.uncovered.store(0, Relaxed);
         let Err(e) = self.checkpoint() else { return Turn::Idle };
         let turn = self.note_trouble(e);
-        // There is room now.
+        // Disk space was freed.
         self.checkpoint_due.fetch_or(matches!(turn, Turn::Worked(_)), Relaxed);
         turn
     }
 
-    /// Makes the segments of the log that will be needed. `false` if nothing may be written any more.
+    /// Preallocates log segments. `false` if the store is poisoned or closed.
     fn prepare_log(&self) -> bool {
         // Not in the space that freeing work needs.
         if self.is_writable()
@@ -263,10 +264,10 @@ impl Engine {
         self.poison.get().is_none() && !self.access.is_closed()
     }
 
-    /// One turn of background work: a step of the keyspace that owes the most.
+    /// One turn of background work: a step of the keyspace with the largest debt.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
-        // What a full disk lacks may be what the next checkpoint lets go; and what it covers must not become too much. Segments
-        // are needed also while a checkpoint waits for the disk.
+        // The next checkpoint may free the space that a full disk lacks, and it must not get too much to cover. Log
+        // segments are needed also while a checkpoint waits for the disk.
         if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
             return self.relieve();
         }
@@ -275,17 +276,17 @@ impl Engine {
             return Turn::Stuck;
         }
         self.core.rows.shrink();
-        // Memtables first, of whichever keyspace: they hold memory.
+        // Memtables first, of any keyspace: they hold memory.
         let mut rank = None;
         while let Some(next) = self.core.share.owed.next(rank) {
             rank = Some(next);
-            // A keyspace that is being dropped owes until it is cleared.
+            // A keyspace that is being dropped has debt until it is cleared.
             let Some(keyspace) = self.keyspaces.get(next.2) else { continue };
             let _step = events::step(&keyspace.name);
             match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
                 Ok(progress) if progress.idle => {}
                 Ok(progress) => return Turn::Worked(self.note_progress(&keyspace, progress).max(1)),
-                // What a checkpoint lets go that is under way may be all that is missing.
+                // The checkpoint in progress may free the missing space.
                 Err(Error::DiskFull { .. }) if self.checkpointing.try_lock().is_none() => {
                     drop(self.checkpointing.lock());
                     return Turn::Worked(1);
@@ -310,12 +311,12 @@ impl Engine {
         Turn::Idle
     }
 
-    /// A step of a keyspace's index went well: how many bytes it worked through.
+    /// A step of a keyspace's index succeeded: returns the bytes that it worked through.
     pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
         if let Some(bytes) = progress.absorbed {
             keyspace.retire_sealed();
             let uncovered = self.uncovered.fetch_add(bytes, Relaxed) + bytes;
-            // Many small memtables share one.
+            // Many small memtables share one checkpoint.
             if uncovered >= self.config.memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
                 self.checkpoint_due.store(true, Relaxed);
                 self.scheduler.wake();
@@ -330,7 +331,7 @@ impl Engine {
         progress.bytes
     }
 
-    /// Whether there has been nothing to do for a while, and nobody has written. A store without workers does what it is told.
+    /// Whether there has been no work for some time, and no write. A store without workers does no idle-time work.
     fn is_at_rest(&self) -> bool {
         if self.config.background_threads == 0 {
             return false;
@@ -346,7 +347,7 @@ impl Engine {
         }
     }
 
-    /// A turn of a store without background threads, with a step of so many bytes at most: everything there is to do.
+    /// A turn of a store without background threads: all kinds of work, each with a step of at most `budget` bytes.
     pub(crate) fn turn_alone(&self, most: u64) -> Turn {
         let budget = self.scheduler.step(most);
         self.guarded(&|it| match it.checkpoint_turn() {
@@ -355,8 +356,8 @@ impl Engine {
         })
     }
 
-    /// A turn of a background thread. A panic in it is a mistake of ours: it must not take the host down, nor leave writers
-    /// waiting for a thread that is gone, so it poisons the store.
+    /// A turn of a background thread. A panic in it is a bug of the engine: it must neither end the host process nor
+    /// leave writers waiting for a thread that has ended, so it poisons the store.
     pub(crate) fn guarded(&self, turn: &dyn Fn(&Engine) -> Turn) -> Turn {
         let _gate = self.gate.read();
         let turn = std::panic::AssertUnwindSafe(|| turn(self));
@@ -373,14 +374,14 @@ impl Engine {
         }
     }
 
-    /// A failure of background work: final if the device refused, else something to try again later.
+    /// A failure of background work: final if the device refused, else the work is tried again later.
     pub(super) fn note_trouble(&self, error: Error) -> Turn {
         match &error {
             Error::DiskFull { op } => self.press(op),
-            // What was just written could not be read back: it is written again.
+            // A block that was just written could not be read back: it is written again.
             damage if damage.is_damage() => {}
-            // Not this work failed: something else did before, or the store was closed meanwhile. To count the latter as
-            // a failure would keep the close from making everything durable.
+            // This work did not fail: another failure came before, or the store was closed meanwhile. If the latter
+            // counted as a failure, the close would not make everything durable.
             Error::Poisoned { .. } | Error::Closed => {}
             _ => self.poison(&error),
         }
@@ -388,8 +389,8 @@ impl Engine {
         Turn::Stuck
     }
 
-    /// Packs what is in memory, so that the next opening has nothing to replay; stops the workers and closes the log at an exact
-    /// end. Reads that are under way end as `Closed`: nobody waits for them.
+    /// Packs all memtables, so that the next opening has nothing to replay; stops the workers and closes the log at
+    /// an exact end. Reads in progress end as `Closed`; the close does not wait for them.
     pub(crate) fn close(&self) -> Result<()> {
         self.access.check()?;
         if self.closing.swap(true, Relaxed) {
@@ -398,7 +399,8 @@ impl Engine {
         let _closing = events::closing();
         let began = self.device.now();
         if self.log.is_some() && self.poison.get().is_none() {
-            // What does not fit on a full disk stays in the log. Other failures have poisoned the store, and are told below.
+            // Memtables that do not fit on a full disk stay in the log. Other failures have poisoned the store, and
+            // are returned below.
             let _ = self.checkpoint_all();
         }
         self.access.close();
@@ -411,7 +413,7 @@ impl Engine {
             None => self.write_clean_end().inspect_err(|e| self.poison(e)),
         };
         self.log.iter().for_each(Log::close);
-        // In a poisoned store a checkpoint may be under way, and a commit that still writes to the log.
+        // In a poisoned store a checkpoint may be in progress, and a commit that still writes to the log.
         drop(self.durable_root.lock());
         drop(self.quiesce());
         let _gate = self.gate.write();
@@ -422,7 +424,7 @@ impl Engine {
         ended
     }
 
-    /// At rest, the sum of what is owed is the sum over all keyspaces. The caller holds the gate alone.
+    /// At rest the total debt equals the sum over all keyspaces. REQUIRES: the caller holds the gate exclusively.
     fn check_owed(&self) {
         if cfg!(debug_assertions) {
             let (_root, _sequencer) = (self.durable_root.lock(), self.quiesce());
@@ -432,8 +434,8 @@ impl Engine {
     }
 }
 
-/// What the handles of a store share. Workers hold the engine, never this, so the last handle to go closes the store on
-/// its own thread and waits for the workers.
+/// The state that the handles of a store share. Workers hold the engine, never this, so the last handle that is
+/// dropped closes the store on its own thread and waits for the workers.
 pub(crate) struct Shared(pub Arc<Engine>);
 
 impl std::ops::Deref for Shared {
@@ -448,20 +450,22 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let engine = self.0.clone();
         if engine.access.is_inherited() {
-            // The parent goes on with the files. Of the memory nothing is freed: its locks may be held by threads that are not here.
+            // The parent process continues to use the files. No memory is freed: threads that are not in this process
+            // may hold its locks.
             let lock = engine.lock.try_lock().and_then(|mut lock| lock.take());
             drop(lock);
             std::mem::forget(engine);
         } else if in_operator() {
-            // The operator that drops the last handle may run on a thread that the close waits for.
+            // A merge operator that drops the last handle may run on a thread that the close waits for.
             let close = engine.clone();
             let closer = engine.device.spawn("pando-close", Box::new(move || drop(close.close())));
             if closer.is_err() {
-                // Without a thread it stays open until the process ends, as after a kill: nothing acknowledged is lost.
+                // Without a thread the store stays open until the process ends, as after a kill: no acknowledged
+                // write is lost.
                 std::mem::forget(engine);
             }
         } else {
-            // A caller who wants to know the outcome calls `Store::close`; here there is nobody to tell.
+            // A caller that needs the result calls `Store::close`; a drop cannot return one.
             let _ = engine.close();
         }
     }

@@ -1,7 +1,7 @@
-//! The watermark: how far commits are applied without a gap, when they are applied side by side.
+//! [`Watermark`]: up to which commit all commits are applied, while several are applied concurrently.
 //!
-//! Under the sequencer each commit draws a *ticket*, the next number. It applies its operations outside, beside others, and
-//! says so here. `done` counts the tickets that are applied with all before them.
+//! Under the sequencer each commit draws a *ticket*, the next number. It applies its operations outside, concurrently
+//! with others, and reports that here. `done` counts the tickets that are applied together with all earlier ones.
 //!
 //! ```text
 //!   tickets   … 17   18   19   20   21 …            slots: a ring, ticket t in slot t mod N
@@ -9,21 +9,22 @@
 //!                  ▲ done = 18                       by 18's own thread
 //! ```
 //!
-//! 1. [`Watermark::finish`]: the first of those under way moves `done` itself. Any other leaves a note in its slot, and
-//!    looks again whether it has become the first.
-//! 2. Whoever moves `done` looks into the next slot and goes on while there are notes.
-//! 3. [`Watermark::wait`] returns when `done` is there: after a moment of spinning one sleeps.
+//! 1. [`Watermark::finish`]: the commit with the oldest unfinished ticket advances `done` itself. Any other leaves a
+//!    note in its slot, and checks again whether it has become the oldest.
+//! 2. The thread that advances `done` looks into the next slot and continues while there are notes.
+//! 3. [`Watermark::wait`] returns when `done` has reached its ticket: a thread spins briefly, then sleeps.
 //!
-//! **No note is lost.** A note is left before a read-modify-write of `done`, and `done` is moved by a read-modify-write
-//! before the next slot is looked at. These are ordered: either the mover sees the note, or the one who left it sees that
-//! it is the first. The same holds of a sleeper, who counts itself before it touches `done`, and the mover, who looks for
-//! sleepers afterwards. So nothing needs more than `AcqRel` (`crates/explore/loom`, models `ring` and `sleep`).
+//! **No note is lost.** A note is left before a read-modify-write of `done`, and `done` is advanced by a
+//! read-modify-write before the next slot is looked at. These are ordered: either the advancing thread sees the note,
+//! or the thread that left it sees that it is the oldest. The same holds of a sleeper, which counts itself before it
+//! touches `done`, and the advancing thread, which looks for sleepers afterwards. So nothing needs more than `AcqRel`
+//! (`crates/explore/loom`, models `ring` and `sleep`).
 //!
-//! **Who sees `done` above a ticket sees what was applied under it and all before**: notes are left with `Release` and taken
-//! with `Acquire`, and `done` is changed by read-modify-writes only.
+//! **A thread that sees `done` above a ticket sees everything that was applied under it and all earlier ones**: notes
+//! are left with `Release` and taken with `Acquire`, and `done` is changed by read-modify-writes only.
 //!
-//! A ticket that was drawn is always finished. One whose commit failed is *given up* first: from then on no later commit
-//! counts, since what is visible must not go past the gap; but nobody waits for ever.
+//! A ticket that was drawn is always finished. A commit that failed *gives up* its ticket first: from then on no
+//! later commit counts, since `visible` must not pass the gap; but no thread waits for ever.
 
 use crate::base::SeededBug;
 use crate::base::sync::{
@@ -32,7 +33,7 @@ use crate::base::sync::{
     linger,
 };
 
-/// Something that many threads write, in a cache line of its own.
+/// A value that many threads write, in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct CachePadded<T>(pub T);
@@ -50,19 +51,19 @@ impl<T> std::ops::Deref for CachePadded<T> {
 pub(crate) struct Watermark {
     /// All tickets below are finished. Changed by read-modify-writes only.
     done: CachePadded<AtomicU64>,
-    /// Of each ticket that is finished while an earlier one is not: itself plus one.
+    /// For each ticket that is finished while an earlier one is not: the ticket plus one.
     slots: Box<[CachePadded<AtomicU64>]>,
-    /// The first ticket that was given up; the greatest number if none was.
+    /// The first ticket that was given up; the largest number if none was.
     given_up: CachePadded<AtomicU64>,
-    /// How many sleep.
+    /// The number of sleeping threads.
     asleep: AtomicUsize,
-    /// Held by whoever is about to sleep, and by whoever wakes.
+    /// Held by a thread that is about to sleep, and by a thread that wakes others.
     gate: Mutex<()>,
     moved: Condvar,
 }
 
 impl Watermark {
-    /// No ticket was drawn; `slots` may be under way at a time.
+    /// A watermark without tickets, for at most `slots` commits in flight.
     pub(crate) fn new(slots: usize) -> Watermark {
         assert!(slots > 0, "somebody has to be under way");
         Watermark {
@@ -75,7 +76,7 @@ impl Watermark {
         }
     }
 
-    /// The ticket up to which one may draw, given how far tickets are finished.
+    /// The ticket below which tickets may be drawn, given which are finished.
     pub(crate) fn limit(&self) -> u64 {
         self.done.load(Acquire) + self.slots.len() as u64
     }
@@ -89,7 +90,7 @@ impl Watermark {
         &self.slots[(ticket % self.slots.len() as u64) as usize]
     }
 
-    /// Notes that `ticket` is applied. To be called once for each ticket that was drawn.
+    /// Records that `ticket` is applied. REQUIRES: called once for each ticket that was drawn.
     pub(crate) fn finish(&self, ticket: u64) {
         if SeededBug::WatermarkPassesGap.is_on() {
             self.done.fetch_max(ticket + 1, AcqRel);
@@ -98,7 +99,7 @@ impl Watermark {
         if self.done.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed).is_err() {
             debug_assert!(self.slot(ticket).load(Relaxed) < ticket + 1, "finished twice, or the ring is too small");
             self.slot(ticket).store(ticket + 1, Release);
-            // It adds nothing: it takes its place in the order of those who change `done`.
+            // It adds nothing: it orders this thread among those that change `done`.
             if self.done.fetch_add(0, AcqRel) != ticket {
                 return;
             }
@@ -107,7 +108,7 @@ impl Watermark {
         self.wake();
     }
 
-    /// Goes on while there are notes. Where another one moved `done` meanwhile, that one goes on.
+    /// Continues while there are notes. If another thread has advanced `done` meanwhile, that one continues.
     fn take_notes(&self) {
         let mut next = self.done.load(Acquire);
         while self.slot(next).load(Acquire) == next + 1
@@ -117,7 +118,7 @@ impl Watermark {
         }
     }
 
-    /// Notes that `ticket` will not be applied, or not whole, and finishes it.
+    /// Records that `ticket` will not be applied, or only in part, and finishes it.
     pub(crate) fn give_up(&self, ticket: u64) {
         self.given_up.fetch_min(ticket, AcqRel);
         self.finish(ticket);
@@ -141,7 +142,7 @@ impl Watermark {
     fn sleep(&self, end: u64) {
         let mut gate = self.gate.lock();
         self.asleep.fetch_add(1, AcqRel);
-        // As in `finish`: who moves `done` after this sees that somebody sleeps, and needs the gate to wake us.
+        // As in `finish`: a thread that advances `done` after this sees the sleeper, and needs the gate to wake it.
         while self.done.fetch_add(0, AcqRel) < end {
             self.moved.wait(&mut gate);
         }

@@ -24,7 +24,7 @@
 //! ([`KeyCodec`](crate::base::KeyCodec)), ranges are refused by type. Pages that change in place: it applies a sealed memtable to its pages
 //! in [`Index::step`], and copies a page before it changes what the last checkpoint describes; readers read at
 //! `min(read point, through)`, so that a memtable that is half applied does no harm. Writes past the memtable: [`Index::direct`]. Data that
-//! arrives in key order: [`Index::loader`]. The test [`stub`] implements all of these.
+//! arrives in key order: [`Index::loader`]. The test index `stub` implements all of these.
 
 pub mod blobs;
 pub mod cola;

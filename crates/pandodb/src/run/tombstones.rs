@@ -5,7 +5,7 @@
 //! 24  items: seqno varint │ from bytes │ to bytes      (byte strings with their length before them)
 //! ```
 //!
-//! Steps: [`encode`] divides the tombstones into blocks and [`fill`] writes each; [`read`] reads them all. A run has
+//! Steps: [`encode`] divides the tombstones into blocks and [`fill`] writes each; `read` reads them all. A run has
 //! few range tombstones, if any, so all are read when the run is opened and kept in memory as fragments.
 //!
 //! Invariants: a range is not empty; bounds have at most 65,535 bytes, or one more for the bound just above the longest

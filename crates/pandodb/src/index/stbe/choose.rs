@@ -354,7 +354,7 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     if branch.slice.run().meta().range_tombstones == 0 {
         return None;
     }
-    // What cannot be read is_covered_by_range_delete nothing.
+    // Tombstones that cannot be read cover nothing.
     let mut tombstones = branch.slice.tombstones(range).unwrap_or_default();
     tombstones.sort_by(|a, b| a.range.from.cmp(&b.range.from));
     let (mut rest, mut least, mut largest) = (range.clone(), Seqno::MAX, Seqno(0));
@@ -371,7 +371,7 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     None
 }
 
-/// Bytes of the branches of a leaf, oldest first, of which a newer one is_covered_by_range_delete everything. Each branch is asked for its own range and
+/// Bytes of the branches of a leaf, oldest first, that a newer branch covers with a range delete. Each branch is asked for its own range and
 /// not for that of the leaf: a leaf that was merged holds what came from each of the old ones, and their tombstones cover no more.
 pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {

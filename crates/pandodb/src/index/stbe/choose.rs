@@ -4,17 +4,19 @@
 //! * In an inner node: only branches that have newly arrived (`fresh`), as one group, so that no message is compacted
 //!   twice on one level. A group never reaches across the point up to which some child has been flushed, so each child
 //!   has all of it or none; the ranges of those that have none are left out.
-//! * In a leaf: one large run and small ones of at most a third of it together. The newly arrived are compacted among
-//!   themselves, or, when the small ones weigh a third of the large one, with everything;
-//!   or when their deletes hide a quarter of it, which bytes do not tell ([`super::deletes`]).
-//! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf what is newer is compacted beside it, as
-//!   if the leaf began there.
-//! * Runs of which no two have a key in common stay side by side, in a leaf or above, unless they are too many, or, in a leaf,
-//!   hold much that is of no use: a reader asks one of them.
-//! * A leaf is compacted at once when range tombstones cover a quarter of it: runs of which a newer run deletes all count.
-//! * In paper mode ([`Policy::Paper`]) leaves are tiered: eight compacted runs and one more make one; nothing else does.
-//! * A lone run is not rewritten, unless it arrived like this and is mostly deletes, or a caller asked for its range
-//!   ([`super::Stbe`] keeps those as `forced`).
+//! * In a leaf: one large run and small ones of at most a third of its size together. Newly arrived branches are
+//!   compacted among themselves, or with everything when the small ones reach a third of the large one, or when their
+//!   deletes shadow a quarter of its entries, which bytes do not show ([`super::deletes`]).
+//! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf, newer branches are compacted as
+//!   if the leaf began after it.
+//! * Runs with disjoint keys are not merged, in a leaf or above, because a lookup reads at most one of them; unless
+//!   they are too many, or, in a leaf, hold much garbage.
+//! * A leaf is compacted at once when range tombstones cover a quarter of it, counting runs that a newer run deletes
+//!   completely.
+//! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one; nothing else triggers a
+//!   compaction.
+//! * A lone run is not rewritten, unless it arrived alone and is mostly deletes, or a caller asked for its range
+//!   ([`super::Stbe`] keeps those requests in `forced`).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -28,23 +30,25 @@ use crate::index::runs::Inputs;
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
-/// Compacted runs that a leaf may hold before everything becomes one, whatever it weighs. What has newly arrived does not
-/// count, however many runs it came in: among itself it is compacted for the price of itself.
+/// Compacted runs that a leaf may hold before all become one, whatever their sizes. Newly arrived runs do not count:
+/// compacting them costs only their own bytes.
 const LEAF_RUNS: usize = 8;
-/// Runs without a common key that are left as they are: as many as a leaf of memtables in key order may get until it splits.
+/// Runs without a common key that are not merged: as many as a leaf may collect from memtables in key order until it
+/// splits.
 const MOST_APART: usize = 24;
 
-/// How leaves are kept, and which compactions are worth it.
+/// How leaves are maintained, and which compactions are worth their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The best that was found: leaves of one large run and small ones; runs side by side stay apart (decision 0010).
+    /// The fastest policy in our measurements: leaves of one large run and small ones; runs with disjoint keys are
+    /// not merged (decision 0010).
     #[default]
     Product,
-    /// As 002 §3.4 has it: leaves are tiered like all nodes, and what arrives is compacted once, whatever it is.
+    /// The policy of 002 §3.4: leaves are tiered like all nodes, and each arrival is compacted once.
     Paper,
 }
 
-/// What one compaction is to do.
+/// The inputs and the target of one compaction.
 #[derive(Clone)]
 pub struct Candidate {
     /// The inputs, oldest first; neighbours in their node's list.
@@ -57,9 +61,9 @@ pub struct Candidate {
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
-    /// Only a caller's request makes it worth doing.
+    /// Only a caller's request makes it worth its cost.
     pub forced: bool,
-    /// What the nodes above let go of when it is done.
+    /// What the nodes above release when it is done.
     pub trim: Trim,
 }
 
@@ -69,7 +73,7 @@ impl Candidate {
         self.branches.iter().map(|branch| branch.id).collect()
     }
 
-    /// What the compaction reads.
+    /// The inputs for the merge.
     pub fn inputs(&self) -> Inputs {
         let slices = self.branches.iter().map(|branch| branch.slice.clone()).collect();
         Inputs { slices, live: self.live.clone(), bottom: self.bottom, bytes: self.bytes }
@@ -79,7 +83,7 @@ impl Candidate {
         (self.branches.len(), Reverse(self.height))
     }
 
-    /// Bytes that it counts as: a run that has range tombstones only has none, and is work all the same.
+    /// Bytes that it counts as debt: a run that has only range tombstones has none, but is still work.
     fn weight(&self) -> u64 {
         self.bytes.max(1)
     }
@@ -96,8 +100,8 @@ impl Candidate {
 pub struct Forced {
     /// The keys.
     pub range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for the
-    /// sake of snapshots.
+    /// Runs with a smaller identity are rewritten; their outputs are not, even if snapshots keep old versions in
+    /// them.
     pub before: OwnerId,
 }
 
@@ -107,8 +111,8 @@ impl Forced {
     }
 }
 
-/// Branches that a compaction could not read, each with the keys that it then had: once it is clipped to other keys it is
-/// tried again, since what is damaged may be elsewhere.
+/// Branches that a compaction could not read, each with its key range at that time: once it is clipped to other keys
+/// it is tried again, since the damage may be elsewhere.
 #[derive(Default)]
 pub struct Stuck(HashSet<(BranchId, KeyRange)>);
 
@@ -123,18 +127,18 @@ impl Stuck {
         self.0.is_empty()
     }
 
-    /// Whether the branch is to be left as it is, or another piece of it in the same node: an output replaces all pieces.
+    /// Whether the branch is excluded, or another piece of it in the same node: an output replaces all pieces.
     fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
         !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
     }
 
-    /// Whether the branch is to be left as it is.
+    /// Whether the branch is excluded.
     pub fn holds(&self, branch: &Branch) -> bool {
         !self.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
     }
 }
 
-/// The compactions that can be chosen from.
+/// The compactions that can be chosen.
 ///
 /// Every swap of the root asks how many bytes wait, and every worker for the most urgent compaction. Both answers come from sums that
 /// nodes keep ([`Waits`]), so that only new nodes and the path to the chosen compaction are visited, not the whole trunk.
@@ -147,12 +151,12 @@ pub struct Choice<'a> {
     pub forced: &'a [Forced],
     /// Branches that could not be read; they are excluded.
     pub stuck: &'a Stuck,
-    /// Compactions under way: what conflicts with them cannot be chosen.
+    /// Compactions in progress: candidates that conflict with them are excluded.
     pub merging: &'a [Merging],
 }
 
-/// What waits to be compacted in a node and below it, if there are no requests and no damage. Nodes are immutable, so the cached value
-/// stays valid.
+/// The compactions that are due in a node and below it, if there are no requests and no damage. Nodes are immutable,
+/// so the cached value stays valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
     /// Bytes of all candidates, each at least one.
@@ -161,7 +165,7 @@ pub(super) struct Waits {
     first: Option<Urgency>,
 }
 
-/// Long lists of branches come first: they cost readers the most. Among equals the lower node, whose flushes come from above.
+/// Long lists of branches first: they cost readers the most. Among equals the lower node.
 type Urgency = (usize, Reverse<u32>);
 
 impl Choice<'_> {
@@ -188,8 +192,8 @@ impl Choice<'_> {
         best
     }
 
-    /// Bytes that wait, without and with a caller's request; each candidate counts at least one, since runs of range tombstones have
-    /// no bytes and are work all the same.
+    /// Bytes that are due, without and with callers' requests; each candidate counts at least one, since runs with
+    /// only range tombstones have no bytes but are work.
     pub fn bytes(&self) -> (u64, u64) {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
@@ -233,7 +237,7 @@ impl Choice<'_> {
         self.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
     }
 
-    /// What waits in a node and below it, whatever is under way.
+    /// The compactions that are due in a node and below it, whatever is in progress.
     fn waits(&self, node: &Arc<Node>) -> Waits {
         let count = || {
             let mut waits = Waits::default();
@@ -262,7 +266,7 @@ impl Choice<'_> {
         own + node.children.iter().map(|child| self.taken(&child.node)).sum::<u64>()
     }
 
-    /// Replaces `best` if something more urgent can be chosen in a node or below it.
+    /// Replaces `best` if a more urgent candidate is in a node or below it.
     fn look(&self, node: &Arc<Node>, best: &mut Option<Candidate>) {
         if self.waits(node).first <= best.as_ref().map(Candidate::urgency) {
             return;
@@ -313,14 +317,15 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     }
 }
 
-/// Whether the deletes of a leaf's newer runs hide much of it. Like the bytes that `weighs` counts, each delete pays once.
+/// Whether the deletes of a leaf's newer runs shadow much of it. As for the bytes that `weighs` counts, each delete
+/// counts once.
 fn is_shadowed_by_deletes(leaf: &Node) -> bool {
     let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
     deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
-/// Whether much of a leaf's only run is deletes that hide nothing: nothing is older. Once it has been rewritten it is no longer
-/// fresh, and what it still holds for the sake of snapshots stays.
+/// Whether a leaf's only run consists mostly of deletes that shadow nothing. After it has been rewritten it is no
+/// longer fresh, and versions that snapshots keep stay.
 fn is_mostly_tombstones(leaf: &Node) -> bool {
     let deletes = leaf.branches[0].deletes.count();
     leaf.branches[0].fresh && deletes > 0 && deletes * WASTE >= entries(leaf)
@@ -332,8 +337,8 @@ fn needs_rewrite(branch: &Branch) -> bool {
     meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
 }
 
-/// Whether much of what these runs hold is of no use at the bottom, so that it is worth a compaction although no two of them
-/// have a key in common: deleted keys, superseded versions, operands.
+/// Whether much of these runs is garbage at the bottom (deleted keys, superseded versions, operands), so that a
+/// compaction is worth its cost although no two of them have a key in common.
 pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     let (mut useless, mut all) = (0, 0);
     for meta in branches.iter().map(|branch| branch.slice.run().meta()) {
@@ -344,7 +349,7 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     branches.len() > 1 && useless * WASTE >= all
 }
 
-/// Whether the range tombstones of a branch cover a range: what is older there can go, though nothing of it was touched.
+/// Whether the range tombstones of a branch cover a range: older data there can be dropped unread.
 pub(super) fn is_covered_by_range_delete(branch: &Branch, range: &KeyRange) -> bool {
     wiped_by(branch, range).is_some()
 }
@@ -387,8 +392,8 @@ pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     (0..branches.len()).filter(|&at| branches[at].bytes > 0 && is_wiped(at)).map(|at| branches[at].bytes).sum()
 }
 
-/// Whether nothing is won by making one run of these: there are few, and no key is in two of them, as in a load in key
-/// order, where they move down to the leaves as they are.
+/// Whether merging these runs gains nothing: there are few, and no key is in two of them, as in a load in key order,
+/// where they move down to the leaves unchanged.
 pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     let most = if policy == Policy::Paper { 1 } else { MOST_APART };
     if branches.len() > most {
@@ -397,7 +402,7 @@ pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     have_no_common_key(branches.iter().map(|branch| &*branch.slice))
 }
 
-/// Whether no key can be in two of these. No I/O.
+/// Whether no key is in two of these runs. No I/O.
 pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>) -> bool {
     let mut slices: Vec<&RunSlice> = slices.collect();
     slices.sort_unstable_by_key(|slice| slice.low());

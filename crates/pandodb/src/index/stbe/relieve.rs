@@ -1,4 +1,4 @@
-//! Work on a full disk: what gives the most space back for the least space.
+//! Work on a full disk: the steps that free the most space for the least space.
 //!
 //! ```text
 //!   a memtable that waits, if a piece still fits beside it ─▶ packed to its end: the log behind it goes
@@ -9,22 +9,24 @@
 //!        that fit  ─▶ one of these is compacted, and published
 //! ```
 //!
-//! Every leaf has its turn: the longer ago that was, the more deletes have reached it since. When its compaction is published, the
-//! nodes above let go of what they held of its inputs ([`Trim::Holes`]), so all that it no longer needs is free.
+//! Every leaf has its turn: the longer ago that was, the more deletes have reached it since. When its compaction is
+//! published, the nodes above release the parts of its inputs that they held ([`Trim::Holes`]), so that all pages
+//! that the leaf no longer needs are free.
 //!
-//! Deletes that are packed take space first: their entries, and in every node that they are handed to a line for each run. So
-//! compactions go before packing when room is short, and then go on until not much of any leaf is dead ([`Stbe::sweeps`]).
+//! Packed deletes take space first: their entries, and a line for each run in every node that they are flushed to. So
+//! compactions go before packing when room is short, and continue until no leaf has many dead entries
+//! ([`Stbe::sweeps`]).
 //!
-//! An ordinary compaction holds its inputs until all of its output is written. Here its range is cut first: a split of a leaf
-//! costs nothing but trunk nodes, and then each part is compacted, and its inputs freed, by itself. Small neighbours are
-//! merged again by later passes over the trunk.
+//! An ordinary compaction holds its inputs until its whole output is written. Here its range is cut first: a split of
+//! a leaf costs only trunk nodes; then each part is compacted, and its inputs freed, separately. Later passes over
+//! the trunk merge small neighbours again.
 //!
-//! Outputs that are half done are given up: their space is worth more elsewhere.
+//! Half written outputs are dropped, because their space is needed elsewhere.
 //!
-//! How much of a leaf is dead is an estimate, and it may be too high: deletes of a leaf that was compacted count again after the leaf is
-//! merged with its neighbour, and entries that a snapshot still needs count as dead. Without a limit, compactions that free nothing
-//! could keep a memtable from being packed for ever. So once 4 times the bytes of the tree were compacted, a memtable that waits is
-//! packed, or its caller gets the error ([`Inner::is_swept`]).
+//! The estimate of dead entries in a leaf may be too high: deletes of a leaf that was compacted count again after the
+//! leaf is merged with its neighbour, and entries that a snapshot still needs count as dead. Without a limit,
+//! compactions that free nothing could delay the packing of a memtable for ever. So after compactions of 4 times the
+//! bytes of the tree, a waiting memtable is packed, or its caller gets the error ([`Inner::is_swept`]).
 
 use std::sync::Arc;
 
@@ -40,28 +42,28 @@ use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 use crate::run::Compression;
 
-/// A compaction needs a sixteenth more than its inputs: filter, inner blocks, pages that are not full.
+/// A compaction needs a sixteenth more space than its inputs: filter, inner blocks, pages that are not full.
 const OVERHEAD: u64 = 16;
-/// A leaf is compacted for what is dead in it if that is one part in so many.
+/// A leaf is compacted for its dead entries if they are at least this fraction of it.
 const WORTH: u64 = 16;
 
-/// Once compactions have priority over packing, they go on as long as one part in so many of some leaf is dead.
+/// Once compactions have priority over packing, they continue as long as this fraction of some leaf is dead.
 const SWEPT: u64 = 8;
 /// Once compactions have priority over packing, they keep it until this many packed memtables would fit on the disk.
 const MEMTABLES_A_SWEEP: u64 = 3;
 /// Compactions go before a memtable that waits until they have read this many times the bytes of the tree.
 pub(super) const MOST_SWEPT: u64 = 4;
-/// Leaves that are cut before a thread that looks for a compaction gives up.
+/// A thread that looks for a compaction gives up after cutting this many leaves.
 const MOST_CUTS: u32 = 64;
 
-/// What a compaction is to be worth.
+/// The benefit that a compaction must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aim {
-    /// Whatever frees anything; else what is owed.
+    /// Any compaction that frees something; else one that counts as debt.
     Anything,
-    /// Leaves of which much is dead, nothing else.
+    /// Only leaves with many dead entries.
     Sweep,
-    /// What frees enough for what it costs; else what is owed.
+    /// A compaction that frees enough for its cost; else one that counts as debt.
     Owed,
 }
 
@@ -71,7 +73,7 @@ impl Aim {
     }
 }
 
-/// What to do next.
+/// The next action.
 enum Relief {
     /// Compact this: it fits.
     Merge(Box<Candidate>),
@@ -84,7 +86,7 @@ struct Leaf {
     node: Arc<Node>,
     dead: u64,
     bytes: u64,
-    /// Something waits for it further up.
+    /// Branches of nodes above are still to be flushed to it.
     waits: bool,
 }
 
@@ -112,10 +114,11 @@ impl Stbe {
         }
     }
 
-    /// Whether compactions come before the next memtable is packed, and which. Several memtables of deletes are packed one after the
-    /// other for as long as the room for a compaction stays free: the more deletes reach a leaf, the more its compaction frees. Then
-    /// leaves are compacted until there is room for several memtables again, and on until not much of any leaf is dead: what was freed by
-    /// one leaf at a time would be used up by the deletes that are packed between.
+    /// Whether compactions come before the next memtable is packed, and which ones. Several memtables of deletes are
+    /// packed one after the other as long as the room for a compaction stays free: the more deletes reach a leaf, the
+    /// more its compaction frees. Then leaves are compacted until there is room for several memtables again, and
+    /// further until no leaf has many dead entries; otherwise the deletes packed between two compactions would use up
+    /// the space that one of them freed.
     fn sweeps(&self, room: Room) -> Option<Aim> {
         let waits = self.owing.debt().memory_bytes.min(self.shape.memtable_bytes);
         let packed = waits + waits / 4;
@@ -133,7 +136,7 @@ impl Stbe {
         }
     }
 
-    /// One compaction in so much room, or in less where that is not true.
+    /// One compaction in `room`, or in half of it if the device has less.
     fn merge_within(&self, mut room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         loop {
             match self.merge_one(room, aim, keep) {
@@ -145,14 +148,14 @@ impl Stbe {
         }
     }
 
-    /// Packs the oldest memtable that waits, to its end; `None` if there is none, or another thread packs.
+    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread packs.
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
         let mut done = 0;
         loop {
             let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
             let progress = self.step_pack(job, u64::MAX)?;
             done += progress.bytes;
-            // A memtable of a keyspace that was dropped is forgotten.
+            // A memtable of a dropped keyspace is discarded.
             let mut inner = self.inner.lock();
             if progress.absorbed.is_some() || inner.cleared {
                 inner.swept = 0;
@@ -161,14 +164,14 @@ impl Stbe {
         }
     }
 
-    /// Gives up the compactions under way that no thread works on, with what they have written.
+    /// Drops unfinished compactions that no thread works on, with their output.
     fn give_up_parked(&self) {
         let mut inner = self.inner.lock();
         inner.merging.retain(|merging| merging.parked.is_none());
         self.recount(&mut inner);
     }
 
-    /// One compaction that fits in `room`, from its beginning to its end.
+    /// Does one compaction that fits in `room`, completely.
     fn merge_one(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let (ticket, mut job) = match self.claim_relief(room, aim, keep)? {
             Some(Claim::Merge(ticket, job)) => (ticket, job),
@@ -215,14 +218,14 @@ impl Stbe {
                 return Ok(Some(self.begin_merge(&mut inner, candidate, keep)));
             }
         }
-        // Something is owed, and does not fit.
+        // There is debt, but no compaction of it fits.
         Err(Error::DiskFull { op: "compaction" })
     }
 
-    /// The next piece of work in so much room.
+    /// The next piece of work that fits in `room`.
     fn relief(&self, inner: &Inner, room: Room, aim: Aim) -> Option<Relief> {
-        // What may be used without touching the space that deletes will need: the inputs of a compaction may stay for a while, for
-        // readers or for a node further up.
+        // The room without the space that deletes will need: the inputs of a compaction may stay for a while, for
+        // readers or for a node above.
         let beside = room.bytes.saturating_sub(2 * room.spare);
         let for_dead = if aim == Aim::Owed { beside } else { room.bytes };
         let mut leaves = Vec::new();
@@ -237,7 +240,7 @@ impl Stbe {
             Aim::Sweep => SWEPT,
             Aim::Owed => WORTH,
         };
-        // Whoever has time lets what waits for a leaf come down by itself.
+        // Without urgency, waiting branches reach the leaf by ordinary flushes.
         let may = |leaf: &&Leaf| aim != Aim::Owed || !leaf.waits;
         let worth = |leaf: &&Leaf| leaf.dead > 0 && leaf.dead.saturating_mul(least) >= leaf.bytes;
         let mut worthy = leaves.iter().filter(may).filter(worth).peekable();
@@ -257,19 +260,20 @@ impl Stbe {
         if beside < room.spare {
             return None;
         }
-        // Above the leaves a compaction frees nothing of an input that another child has got already.
+        // Above the leaves, a compaction frees nothing of an input that was already flushed to another child.
         let owed = self.choice(inner).all();
         let small = |candidate: &&Candidate| candidate.height == 0 && fits(candidate.bytes, beside);
         if let Some(candidate) = owed.iter().find(small) {
             return Some(Relief::Merge(Box::new(Candidate { trim: Trim::Holes, ..candidate.clone() })));
         }
         let root = &inner.trunk.root;
-        // A leaf in which another thread compacts is left to it: what comes down now would be compacted twice.
+        // A leaf that another thread compacts is skipped: branches that were flushed to it now would be compacted
+        // twice.
         let ranges = owed.iter().flat_map(|candidate| &candidate.live);
         ranges.map(|range| leaf_of(root, &range.from)).find(|leaf| !inner.is_busy(&leaf.range)).map(Relief::Cut)
     }
 
-    /// Hands what waits for a leaf down to it, and cuts it into pieces of about so many bytes.
+    /// Flushes all waiting branches to a leaf, and cuts it into pieces of about `bytes` bytes.
     fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
         let mut trunk = inner.trunk.clone();
         inner.relieved_to.clone_from(&range.to);
@@ -283,7 +287,7 @@ impl Stbe {
         self.queue.claim(|batch| {
             let root = &inner.trunk.root;
             let bottom = root.is_leaf() && root.branches.is_empty();
-            // In the root maplets are made of maplets.
+            // In the root, maplets are made of maplets.
             let filter = self.filter(2);
             inner.keep = keep();
             let (keep, operator) = (inner.keep.clone(), self.operator.clone());
@@ -294,9 +298,9 @@ impl Stbe {
     /// Begins a compaction.
     pub(super) fn begin_merge(&self, inner: &mut Inner, candidate: Candidate, keep: &dyn Fn() -> Stripes) -> Claim {
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
-        // No maplet is made of what lies in leaves.
+        // Runs in leaves are never part of a maplet.
         let filter = self.filter(u32::from(candidate.height > 0));
-        // What lies at the bottom is most of the data, and stays longest.
+        // Runs at the bottom hold most of the data, and stay longest.
         let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
         let conflicts = inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live));
         assert!(!conflicts, "two compactions of the same messages");
@@ -319,7 +323,7 @@ impl Stbe {
 }
 
 impl Inner {
-    /// Whether compactions have reached their limit, so that a memtable that waits is packed next.
+    /// Whether compactions have reached their limit, so that a waiting memtable is packed next.
     fn is_swept(&self) -> bool {
         self.swept > self.most_swept
     }
@@ -331,13 +335,13 @@ impl Inner {
         bytes
     }
 
-    /// Whether a compaction is under way among these keys.
+    /// Whether a compaction of these keys is in progress.
     fn is_busy(&self, range: &KeyRange) -> bool {
         self.merging.iter().any(|merging| merging.live.iter().any(|live| live.overlaps(range)))
     }
 }
 
-/// Whether a compaction of so many bytes can be done in so much room.
+/// Whether a compaction of `bytes` bytes fits in `room`.
 fn fits(bytes: u64, room: u64) -> bool {
     bytes + bytes / OVERHEAD + 4 * PAGE as u64 <= room
 }
@@ -368,7 +372,7 @@ fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
     })
 }
 
-/// Lists the leaves under `node`, for which `above` and more than that waits if `waits`.
+/// Lists the leaves below `node`; `waits`: branches of nodes above are still to be flushed to them.
 fn score(node: &Arc<Node>, above: &[(&Stretch, u64)], waits: bool, stuck: &Stuck, out: &mut Vec<Leaf>) {
     if node.is_leaf() {
         let (bytes, entries) = (node.own_bytes(), entries(node).max(1));

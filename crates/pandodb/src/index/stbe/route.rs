@@ -1,4 +1,5 @@
-//! Maplets for branches that stand together for long: one question a node instead of one a run (002 §3.3).
+//! Maplets for branches that stay in the same node for long: one lookup in a maplet instead of one filter for each
+//! run (002 §3.3).
 //!
 //! ```text
 //!   root      b0  b1  b2  b3   b4  b5  b6  b7   b8  b9         fresh memtables, never compacted here
@@ -6,24 +7,25 @@
 //!              values 0 … 3     values 0 … 3
 //! ```
 //!
-//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours, four, that have as many runs as each other: runs on their
-//!    own, or what one maplet answers for. In the root these are memtables; in nodes below it, what was compacted there,
-//!    since what has newly arrived is about to become one run anyway. None in leaves. Runs of which no two have a key in
-//!    common are told apart by their bounds.
-//! 2. *Make* ([`RouteJob`]): their filters are merged without their keys, in steps, beside the readers.
-//! 3. *Install* ([`routed`]): in the node, or in the halves that it was split into meanwhile, branches of these runs say that
-//!    the maplet is to be asked and for which value. A flush, a split or a merge hands that on with the branch. A run that
-//!    is compacted leaves the trunk, with its entries still in the maplet, which nobody asks for any more. The last branch
-//!    that names a maplet frees it.
-//! 4. *Idle*: once nothing else has been owed for a while, two neighbours of about the same size become one, however often they were
-//!    merged, until a node has one maplet: who reads then asks fewer.
+//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbouring branches (four) with equally many runs behind
+//!    each: single runs, or groups that one maplet answers for. In the root these are memtables; in nodes below it,
+//!    outputs of compactions, since newly arrived branches are about to become one run. Leaves have no maplets. Runs
+//!    without a common key need none: their bounds tell them apart.
+//! 2. *Make* ([`RouteJob`]): their filters are merged without their keys, in steps, concurrently with readers.
+//! 3. *Install* ([`routed`]): in the node, or in the halves that it was split into meanwhile, the branches of these
+//!    runs get a reference to the maplet and the value of their run. A flush, a split or a merge of nodes passes it
+//!    on with the branch. When a run is compacted it leaves the trunk; its entries stay in the maplet, where no
+//!    lookup asks for them. The last branch that refers to a maplet frees it.
+//! 4. *Idle*: after some time without debt, two neighbours of about the same size are merged however often they were
+//!    merged before, until a node has one maplet and readers ask fewer filters.
 //!
-//! Invariants: a branch is routed to a maplet only if its run went into it, under the value that the branch names; a maplet
-//! is about whole runs, so it answers for every slice of them. A maplet that cannot be read does not answer: the runs' own
-//! filters are asked. Each installation makes one of several neighbours and touches no other node, whose branches might
-//! share a run: so it ends.
+//! Invariants: a branch refers to a maplet only if its run is in it, under the value that the branch names; a maplet
+//! covers whole runs, so it answers for every slice of them. If a maplet cannot be read, lookups use the runs' own
+//! filters. Each installation turns several neighbours into one and changes no other node, whose branches might share
+//! a run; so the process ends.
 //!
-//! Cost: an entry is merged once for each fourfold of runs that stand together, and written with about 2 bytes.
+//! Cost: an entry is merged once each time the number of runs in a group grows fourfold, and written with about 2
+//! bytes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -39,45 +41,45 @@ use crate::index::{Core, Progress};
 use crate::run::Run;
 use crate::run::maplet::{MapletWriter, Member};
 
-/// A maplet of more runs is left as it is.
+/// A maplet of more runs is not merged further.
 const MOST_RUNS: usize = 64;
 
-/// Two filters of which one is more than so many times as large as the other are not made one in idle time either.
+/// Two filters are not merged, not even in idle time, if one is more than this many times as large as the other.
 const FAR: u64 = 8;
 
 /// A filter, and the runs of a node that it answers for.
 struct Unit {
     /// A run, with a filter of its own, or a maplet.
     filter: Arc<Run>,
-    /// Runs with what the filter answers for them.
+    /// The runs, with the values that the filter has for them.
     runs: Vec<(OwnerId, u8)>,
 }
 
 impl Unit {
-    /// How often what is in it was merged, about. A run counts once, however often it is there.
+    /// About how many times its entries were merged. A run counts once, however often it is there.
     fn tier(&self, width: usize) -> u32 {
         (self.runs.len() - 1).checked_ilog(width).map_or(0, |log| log + 1)
     }
 
-    /// Whether merging it with `other` rewrites neither for the sake of a few entries.
+    /// Whether a merge with `other` does not rewrite many entries for the sake of a few.
     fn is_near(&self, other: &Unit) -> bool {
         let (a, b) = (self.filter.meta().keys, other.filter.meta().keys);
         a.max(b) <= a.min(b) * FAR
     }
 
-    /// Whether its fingerprints tell the keys of all `units` apart as well as a filter of one run's does.
+    /// Whether its fingerprints distinguish the keys of all `units` as well as the filter of one run does.
     fn has_room_for(&self, units: &[Unit]) -> bool {
         let meta = self.filter.meta();
         let keys: u64 = units.iter().map(|unit| unit.filter.meta().keys).sum();
         meta.filter.mergeable(meta.keys).is_some_and(|filter| keys.max(1).ilog2() + 8 <= u32::from(filter.bits))
     }
 
-    /// What becomes of the filter's values if its runs get the next ones in `numbered`.
+    /// The new values of the filter's runs, if its runs get the next ones in `numbered`.
     fn member(self, numbered: &mut Vec<OwnerId>) -> Member {
-        // Of other runs that it knows nothing is kept.
+        // Entries of other runs are dropped.
         let mut values = vec![None; usize::from(u8::MAX) + 1];
         for (run, value) in self.runs {
-            // A run that stands in the node twice, since nodes that shared it became one again, has one number.
+            // A run that is in the node twice, because nodes that shared it were merged, has one number.
             let number = numbered.iter().position(|&other| other == run).unwrap_or(numbered.len());
             if number == numbered.len() {
                 numbered.push(run);
@@ -88,16 +90,16 @@ impl Unit {
     }
 }
 
-/// Filters that are to be made one.
+/// Filters that are to be merged.
 struct Group {
     units: Vec<Unit>,
-    /// Where: the node.
+    /// The node.
     height: u32,
     range: KeyRange,
 }
 
 impl Group {
-    /// Bytes to read and to write, about.
+    /// About how many bytes to read and to write.
     fn bytes(&self) -> u64 {
         2 * PAGE as u64 * self.units.iter().map(|unit| u64::from(unit.filter.meta().filter.pages)).sum::<u64>()
     }
@@ -107,11 +109,11 @@ impl Group {
     }
 }
 
-/// Which neighbours become one.
+/// The rule that selects neighbours.
 struct Rule<'a> {
-    /// How many.
+    /// How many neighbours are merged.
     width: usize,
-    /// Two of about the same size do, too, however often they were merged: there is time.
+    /// In idle time two of about the same size are merged, however often they were merged before.
     idle: bool,
     /// Filters that could not be read.
     unreadable: &'a HashSet<OwnerId>,
@@ -128,7 +130,7 @@ impl Rule<'_> {
     }
 }
 
-/// The first group in `node` and below that waits for its maplet, the highest node first: its runs are asked by most.
+/// The first group in `node` or below that needs a maplet, highest node first: most lookups ask its runs.
 fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     if node.is_leaf() {
         return None;
@@ -144,7 +146,7 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
         (is_root || !branch.fresh) && meta.filter.mergeable(meta.keys).is_some()
     };
     let branches: Vec<&Branch> = node.branches.iter().filter(stays).collect();
-    // Neighbours that the same maplet answers for; whoever has none stands alone.
+    // Neighbours with the same maplet form one unit; a branch without a maplet is a unit of its own.
     let same = |a: &&Branch, b: &&Branch| match (&a.route, &b.route) {
         (Some(a), Some(b)) => a.maplet.meta().id == b.maplet.meta().id,
         _ => false,
@@ -162,8 +164,8 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     Some(Group { units, height: node.height, range: node.range.clone() })
 }
 
-/// Whether no run of these branches stands in the node besides: it would be torn out of another group, which would then want a maplet
-/// again, and so for ever.
+/// Whether no run of these branches is in the node a second time: it would be taken out of another group, which would
+/// then need a new maplet, without end.
 fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
     let run = |branch: &Branch| branch.slice.run().meta().id;
     let chosen: Vec<OwnerId> = chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| run(branch)).collect();
@@ -173,7 +175,7 @@ fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
 fn unit_of(chunk: &[&Branch]) -> Unit {
     let run = |branch: &Branch| branch.slice.run().meta().id;
     match (chunk, &chunk[0].route) {
-        // A run that has outlived its fellows answers for itself again.
+        // A run whose fellows were all compacted uses its own filter again.
         ([only], _) => Unit { filter: only.slice.run().clone(), runs: vec![(run(only), 0)] },
         (_, Some(route)) => {
             let value = |branch: &Branch| branch.route.as_ref().map_or(0, |route| route.value);
@@ -188,11 +190,11 @@ fn unit_of(chunk: &[&Branch]) -> Unit {
 
 /// Makes a maplet, in steps.
 pub(super) struct RouteJob {
-    /// Bytes that it was chosen for.
+    /// Bytes that the choice estimated.
     bytes: u64,
-    /// The runs, by the value that they get.
+    /// The runs, by their new value.
     runs: Vec<OwnerId>,
-    /// The node that they were chosen in.
+    /// The node in which they were chosen.
     height: u32,
     range: KeyRange,
     /// The filters that are read.
@@ -218,7 +220,7 @@ enum Routing {
     #[default]
     Nothing,
     Parked(Box<RouteJob>),
-    /// With so many bytes to go.
+    /// Bytes that remain.
     Working(u64),
 }
 
@@ -232,29 +234,29 @@ impl Routing {
     }
 }
 
-/// What is known of maplets that are to be made; in the trunk's lock.
+/// State of the maplets to be made; guarded by the trunk's lock.
 #[derive(Default)]
 pub(super) struct Routes {
     routing: Routing,
     /// Bytes of the next one, as of the last root swap; 0: there is none.
     waiting: u64,
-    /// Filters that could not be read; no maplet is made of them until somebody asks for a compaction.
+    /// Filters that could not be read; no maplet is made of them until a caller asks for a compaction.
     unreadable: HashSet<OwnerId>,
     /// The disk was full: nothing optional is written before the next root swap.
     suspended: bool,
-    /// Nothing else has been owed for a while.
+    /// There has been no other debt for some time.
     idle: bool,
 }
 
 impl Routes {
-    /// Lets go of what is under way: the keyspace was dropped.
+    /// Drops unfinished work: the keyspace was dropped.
     pub fn clear(&mut self) {
         if matches!(self.routing, Routing::Parked(_)) {
             self.routing = Routing::Nothing;
         }
     }
 
-    /// What could not be read or written is tried again.
+    /// Filters that could not be read or written are tried again.
     pub fn forgive(&mut self) {
         self.unreadable.clear();
         self.suspended = false;
@@ -265,14 +267,14 @@ impl Routes {
         self.suspended = false;
     }
 
-    /// Says whether there is time for what is worth doing only then; whether that is news.
+    /// Records whether there is time for idle work; returns whether that changed.
     pub fn rest(&mut self, idle: bool) -> bool {
         std::mem::replace(&mut self.idle, idle) != idle
     }
 }
 
 impl Stbe {
-    /// The filter for a new run, good for maplets that are made in so many rounds.
+    /// The filter for a new run, accurate enough for this many rounds of merging.
     pub(super) fn filter(&self, rounds: u32) -> FilterBuilder {
         FilterBuilder::new(self.shape.filters, (self.shape.maplet_width as u64).pow(rounds))
     }
@@ -288,10 +290,10 @@ impl Stbe {
         made.then(|| due().or_else(idle)).flatten()
     }
 
-    /// Bytes of maplets that are made or wait to be, computed anew; more may wait behind the next one.
+    /// Bytes of maplets that are being made or are to be made, recomputed; more may become due after the next one.
     pub(super) fn route_bytes(&self, inner: &mut Inner) -> u64 {
         inner.routes.waiting = self.next_group(inner).map_or(0, |group| group.bytes().max(1));
-        // While one is made, its members still wait.
+        // While one is being made, its members still count as waiting.
         inner.routes.routing.bytes().max(inner.routes.waiting)
     }
 
@@ -321,7 +323,7 @@ impl Stbe {
         Some(Claim::MapletRef(job))
     }
 
-    /// Goes on with a maplet; when it is complete, puts it into the trunk and swaps the root.
+    /// Continues a maplet; when it is complete, installs it in the trunk and swaps the root.
     pub(super) fn step_route(&self, mut job: Box<RouteJob>, budget: u64) -> Result<Progress> {
         let filters = job.filters.clone();
         let (bytes, done) = match job.writer.step(budget) {
@@ -346,7 +348,7 @@ impl Stbe {
         let mut inner = self.inner.lock();
         inner.routes.routing = Routing::Nothing;
         if maplet.is_none() {
-            // Filters without an entry would be made one again and again.
+            // Filters without an entry would be merged again and again.
             inner.routes.unreadable.extend(filters);
         }
         let root = maplet.as_ref().and_then(|maplet| {
@@ -363,14 +365,14 @@ impl Stbe {
         Ok(progress)
     }
 
-    /// Forgets a maplet that failed. Nobody needs it: a full disk only puts it off.
+    /// Discards a maplet that failed. No correctness depends on it; a full disk only delays it.
     fn give_up_route(&self, filters: &[OwnerId], error: crate::Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
         inner.routes.routing = Routing::Nothing;
         let full = matches!(error, crate::Error::DiskFull { .. });
         inner.routes.suspended |= full;
         if error.is_damage() {
-            // Which of them it was is not worth knowing: each still has its own filter, if that can be read.
+            // It does not matter which filter it was: each run still has its own, if that can be read.
             inner.routes.unreadable.extend(filters);
         }
         self.recount(&mut inner);
@@ -378,9 +380,9 @@ impl Stbe {
     }
 }
 
-/// `node` with the branches of `runs` routed to `maplet`, in the node of that height and range or what it was split into;
-/// `None` if there are none any more. Elsewhere nothing is changed: a group of another node that shares a run with this one
-/// would be torn apart, and would want a maplet again.
+/// `node` with the branches of `runs` referring to `maplet`, in the node of that height and range or in the nodes
+/// that it was split into; `None` if there are none left. No other node changes: a group of another node that shares
+/// a run with this one would be broken up and need a new maplet.
 fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[OwnerId], maplet: &Arc<Run>) -> Option<Node> {
     let mut draft: Option<Node> = None;
     if node.height > height && node.range.overlaps(range) {

@@ -1,7 +1,7 @@
-//! What the point deletes that wait in a node hide in the leaves below it ([`crate::index::runs::deletes`]).
+//! How much of the leaves below a node its point deletes shadow ([`crate::index::runs::deletes`]).
 //!
-//! Deletes are shared out among the children, down to the leaves; where their share hides a quarter of a leaf, the node hands its
-//! branches on, and the leaf is compacted.
+//! Deletes are divided among the children, down to the leaves; if the share of a leaf shadows a quarter of its
+//! entries, the node flushes its branches to it, and the leaf is compacted.
 
 use super::node::Node;
 use crate::index::runs::deletes::{Stretch, WASTE, in_part};
@@ -11,7 +11,7 @@ pub(super) fn entries(leaf: &Node) -> u64 {
     leaf.branches.iter().map(|branch| in_part(branch.slice.run().meta().entries(), &branch.slice, branch.bytes)).sum()
 }
 
-/// The first child with a leaf of which the deletes that wait in `node` hide much.
+/// The first child with a leaf that the deletes of `node` shadow to a large part.
 pub(super) fn buried_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
     for (place, branch) in (0..).zip(&node.branches) {
@@ -21,7 +21,7 @@ pub(super) fn buried_child(node: &Node) -> Option<usize> {
     waiting.buried()
 }
 
-/// Deletes, shared out among the children of a node.
+/// Deletes, divided among the children of a node.
 pub(super) struct Shares<'a> {
     node: &'a Node,
     parts: Vec<Vec<(&'a Stretch, u64)>>,
@@ -39,12 +39,12 @@ impl<'a> Shares<'a> {
         (first..=last).filter(|&i| count > 0 && lives(i)).for_each(|i| self.parts[i].push((stretch, count)));
     }
 
-    /// What falls to the `i`-th child.
+    /// The share of the `i`-th child.
     pub(super) fn of(&self, i: usize) -> &[(&'a Stretch, u64)] {
         &self.parts[i]
     }
 
-    /// The first child with a leaf of which its share hides much.
+    /// The first child with a leaf that its share shadows to a large part.
     fn buried(&self) -> Option<usize> {
         (0..self.parts.len()).find(|&i| {
             let (child, part) = (&*self.node.children[i].node, &self.parts[i]);

@@ -1,15 +1,15 @@
-//! Putting a compaction's output in the place of its inputs, wherever they have gone meanwhile.
+//! Replaces the inputs of a compaction by its output, in whichever nodes the inputs are now.
 //!
-//! While a compaction ran, its node may have been split (both halves hold the inputs, clipped) and its inputs may have
-//! been flushed to children (which hold them too, clipped). The output says the same as the inputs about every key of
-//! the candidate's live ranges, so it replaces them in each node that holds some of them:
+//! While a compaction ran, its node may have been split (both halves hold the inputs, clipped) and its inputs may
+//! have been flushed to children (which hold them too, clipped). For every key of the candidate's live ranges the
+//! output is equivalent to the inputs, so it replaces them in each node that holds some of them:
 //!
 //! * in a node whose range lies inside the live ranges (the children that inherited the inputs);
 //! * in a node on the candidate's level (the node itself, or its halves): for children outside the live ranges the inputs
 //!   were dead already.
 //!
-//! A node below that lies outside the live ranges got the inputs earlier and keeps them: the output lacks its keys. A
-//! node above handed them down and keeps them for its other children.
+//! A node below that lies outside the live ranges received the inputs earlier and keeps them: the output lacks its
+//! keys. A node above flushed them and keeps them for its other children.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use crate::base::{Result, SeededBug};
 use crate::index::runs::Deletes;
 use crate::run::RunSlice;
 
-/// A finished compaction on its way into the trunk.
+/// A finished compaction that is to be installed in the trunk.
 pub(super) struct Install<'a> {
-    /// What was compacted.
+    /// The compaction.
     pub candidate: &'a Candidate,
     /// The result; `None` if nothing survived.
     pub output: Option<Arc<RunSlice>>,
@@ -65,12 +65,12 @@ impl Install<'_> {
         if inherits && let Some((at, count)) = find(&node.branches, ids) {
             let draft = draft.get_or_insert_with(|| node.edit());
             self.splice(draft, at, count)?;
-            // A child that was given the inputs meanwhile needs nothing of the output here.
+            // A child that received the inputs meanwhile needs nothing of the output here.
             draft.trim(self.candidate.trim)?;
         } else if self.candidate.trim == Trim::Holes
             && let Some(draft) = &mut draft
         {
-            // The pages of the inputs are freed only when the nodes above do not hold them for other children.
+            // The pages of the inputs are freed only once the nodes above do not hold them for other children.
             draft.trim(Trim::Holes)?;
         }
         Ok(draft)
@@ -88,7 +88,8 @@ impl Install<'_> {
         let branch = match output {
             Some(slice) => {
                 let fresh = node.height < self.candidate.height;
-                // The size of an output that lies here as a whole is known; of a part, the inputs' estimates are the better ones.
+                // The size of an output that is here completely is known; for a part, the inputs' estimates are
+                // better.
                 let whole = self.output.as_ref().is_some_and(|output| output.bytes() == slice.bytes());
                 let inputs = node.branches[at..at + count].iter().map(|branch| branch.bytes).sum();
                 let mut branch = node.branch(self.id, fresh, slice, if whole { u64::MAX } else { inputs })?;
@@ -111,8 +112,8 @@ impl Install<'_> {
     }
 }
 
-/// Where the group stands in a list: (index, length). Inputs that hold nothing for a node were not handed to it, so it
-/// may be a part of the group; what is there stands together.
+/// The place of the group in a list: (index, length). Inputs without data for a node were not flushed to it, so only
+/// a part of the group may be there; that part is contiguous.
 fn find(branches: &[Branch], ids: &[BranchId]) -> Option<(usize, usize)> {
     let is_input = |branch: &Branch| ids.contains(&branch.id);
     let at = branches.iter().position(is_input)?;

@@ -1,4 +1,4 @@
-//! Trunk nodes: which runs lie where (002 §3.4, "Node structure").
+//! Trunk nodes: the branches of each part of the key space (002 §3.4, "Node structure").
 //!
 //! ```text
 //!   Node  range [from, to)   height 1
@@ -7,9 +7,10 @@
 //!     child 1  next = 0          live live  live live    so b0 and b1 are clipped to child 1's range
 //! ```
 //!
-//! A branch is a run clipped to the node's range. It is *live* for a child from the child's `next` on. Once it is dead for the
-//! children at an end of its range, it is clipped to the rest ([`Node::trim`]): a page that only they needed is theirs to keep or to
-//! free. Nodes are immutable; a change clones the node ([`Node::edit`]), and the path above it, and swaps the root.
+//! A branch is a run clipped to the node's range. It is *live* for a child if its place in the list is at or after
+//! the child's `next`. Once it is dead for the children at one end of its range, it is clipped to the rest
+//! ([`Node::trim`]): the children that needed those pages keep or free them. Nodes are immutable; a change clones the
+//! node ([`Node::edit`]) and the path above it, and swaps the root.
 //!
 //! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; no `next` lies beyond
 //! the end; a leaf has no children; every branch's clip lies inside the range, and covers each child that waits for it.
@@ -24,8 +25,8 @@ use crate::index::runs::{Deletes, MapletRef, Stored};
 use crate::run::{Run, RunSlice};
 use crate::space::DataFile;
 
-/// The identity of a branch: kept when the branch is handed to a child or shared by a split, so that a compaction finds
-/// its inputs wherever they have gone.
+/// The identity of a branch: kept when the branch is flushed to a child or shared by a split, so that a compaction
+/// finds its inputs after such changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BranchId(pub u64);
 
@@ -36,25 +37,26 @@ pub struct Branch {
     pub id: BranchId,
     /// It came by a flush and has not been compacted on this level yet.
     pub fresh: bool,
-    /// The run and the keys of it that count.
+    /// The run and the keys of it that belong to the branch.
     pub slice: Arc<RunSlice>,
-    /// Estimated bytes that it holds for the node. Whoever hands a branch down says how much it is, and nobody below
-    /// finds more in it: a slice counts whole pages, so that the parts of a small one would weigh more than all of it.
+    /// Estimated bytes that it holds for the node. A flush passes the estimate to the child, which never increases
+    /// it: a slice counts whole pages, so that the parts of a small one would add up to more than the whole.
     pub bytes: u64,
     /// Estimated bytes for each child of the node, `bytes` in sum; empty in a leaf.
     pub weights: Arc<[u64]>,
     /// Its point deletes.
     pub deletes: Deletes,
-    /// Who is asked before the run is; if nobody, its own filter.
+    /// The maplet that lookups ask before the run; without one they ask the run's own filter.
     pub route: Option<MapletRef>,
 }
 
-/// What a node lets go of.
+/// Which parts of branches a node releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// Branches that no child waits for, and the ends of others.
+    /// Branches that no child needs, and unneeded ends of others.
     Ends,
-    /// Also what lies between children that wait: where disk space is short. It makes more branches, each of which costs readers a look.
+    /// Also parts between two children that need the branch: used when disk space is short. It makes more branches,
+    /// each of which costs readers a comparison.
     Holes,
 }
 
@@ -69,7 +71,7 @@ pub struct Child {
 
 /// A node of the trunk.
 pub struct Node {
-    /// The keys that it is responsible for.
+    /// Its key range.
     pub range: KeyRange,
     /// Levels below it: 0 for a leaf.
     pub height: u32,
@@ -77,8 +79,8 @@ pub struct Node {
     pub branches: Vec<Branch>,
     /// In key order; empty in a leaf.
     pub children: Vec<Child>,
-    /// Why neither copy of the node could be read: then it holds nothing and nothing is known of it but its range. Only in
-    /// a store that is open for reading.
+    /// The error, if neither copy of the node could be read: then only its range is known. Only in a store that is
+    /// open for reading.
     pub lost: Option<Error>,
     /// Cached compaction debt of this subtree; set on first use.
     pub(super) waits: OnceLock<Waits>,
@@ -99,7 +101,7 @@ impl Node {
         node
     }
 
-    /// A copy to change; it is a node of its own and not on disk.
+    /// A copy to change: a new node that is not on disk.
     pub fn edit(&self) -> Node {
         Node {
             range: self.range.clone(),
@@ -127,7 +129,7 @@ impl Node {
         &self.branches[child.next as usize..]
     }
 
-    /// The index of the child that is responsible for `key`.
+    /// The index of the child whose range contains `key`.
     pub fn child_for(&self, key: &[u8]) -> usize {
         debug_assert!(!self.is_leaf());
         self.children.partition_point(|child| child.node.range.from.as_slice() <= key).saturating_sub(1)
@@ -160,13 +162,14 @@ impl Node {
         Ok(Branch { id, fresh, slice, bytes, weights, deletes, route: None })
     }
 
-    /// Estimates how `bytes` of `slice` are shared among the children: by their pages, 0 only where nothing can be.
+    /// Estimates how `bytes` of `slice` are divided among the children: by their pages, 0 only for a child that
+    /// cannot hold anything of it.
     fn weigh(&self, slice: &Arc<RunSlice>, bytes: u64) -> Result<Arc<[u64]>> {
         let pages = self.children.iter().map(|child| weight(slice, &child.node.range)).collect::<Result<Vec<u64>>>()?;
         Ok(share(bytes, &pages).into())
     }
 
-    /// Estimates anew what each branch holds for each child, after children have changed.
+    /// Re-estimates what each branch holds for each child, after children have changed.
     pub fn weigh_all(&mut self) -> Result<()> {
         for i in 0..self.branches.len() {
             self.branches[i].weights = self.weigh(&self.branches[i].slice, self.branches[i].bytes)?;
@@ -174,18 +177,18 @@ impl Node {
         Ok(())
     }
 
-    /// Moves children past branches that hold nothing for them, and lets go of what no child waits for: branches, and the
-    /// ends of branches, and with [`Trim::Holes`] what lies between. Without the first, a child that nothing is ever flushed to would
-    /// keep all of them.
+    /// Advances children past branches that hold nothing for them, and releases what no child needs: branches, ends
+    /// of branches, and with [`Trim::Holes`] the parts between. Without the first step, a child that is never flushed
+    /// to would keep all branches.
     ///
     /// # Errors
-    /// As [`RunSlice::clip`]. It asks for inner blocks at borders of children, as the flushes to them do.
+    /// As [`RunSlice::clip`]. It reads inner blocks at the borders of children, as the flushes to them do.
     pub fn trim(&mut self, how: Trim) -> Result<()> {
         if self.is_leaf() {
             return Ok(());
         }
         for i in 0..self.children.len() {
-            // To the end or not at all: a compaction must not find a child between its inputs.
+            // All the way or not at all: a compaction must not find a child's position between its inputs.
             if self.live_branches(i) <= usize::from(SeededBug::ForgottenForChild.is_on()) {
                 self.children[i].next = self.end();
             }
@@ -207,14 +210,15 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the `i`-th child has still to be given something of the branch at that place.
+    /// Whether the `i`-th child still needs a part of the branch at that place.
     fn waits(&self, i: usize, branch: &Branch, place: usize) -> bool {
         self.children[i].next <= place as u64 && branch.weights[i] > 0
     }
 
-    /// The branch at that place, cut into pieces: one for each stretch of children that wait for it. Children between two stretches have
-    /// been given their part, and no piece holds it. The pieces keep the identity of the branch and stand next to each other in the list,
-    /// so that a compaction under way finds its inputs. If pieces hold as many pages, the branch stays whole, as [`Node::narrowed`] leaves it.
+    /// The branch at that place, cut into pieces: one for each stretch of children that still need it. No piece holds
+    /// the parts of children between two stretches, which were flushed already. The pieces keep the identity of the
+    /// branch and are adjacent in the list, so that a compaction in progress finds its inputs. If the pieces would
+    /// hold as many pages, the branch stays in one piece, as [`Node::narrowed`] leaves it.
     fn pieces(&self, branch: Branch, place: usize) -> Result<Vec<Branch>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
         let mut goes_on = false;
@@ -253,14 +257,15 @@ impl Node {
         Ok(if pages < hull.slice.held_pages() { pieces } else { vec![hull] })
     }
 
-    /// The branch at that place, clipped to the children that wait for it and those between them; `None` if nobody does.
+    /// The branch at that place, clipped to the children that still need it and those between them; `None` if no
+    /// child does.
     fn narrowed(&self, branch: Branch, place: usize) -> Result<Option<Branch>> {
         let mut waiting = (0..self.children.len()).filter(|&i| self.waits(i, &branch, place));
         let Some(first) = waiting.next() else { return Ok(None) };
         let last = waiting.last().filter(|_| !SeededBug::ClippedToFirst.is_on()).unwrap_or(first);
         let hull =
             KeyRange::new(self.children[first].node.range.from.clone(), self.children[last].node.range.to.clone());
-        // What cannot be measured stays as it is, and is nobody else's trouble: damaged blocks above the leaves let go of nothing.
+        // A branch that cannot be measured stays as it is: damaged blocks above the leaves release nothing.
         let clipped = match branch.slice.clip(&hull) {
             Err(e) if e.is_damage() => None,
             clipped => clipped?,
@@ -272,7 +277,7 @@ impl Node {
         Ok(Some(Branch { slice, bytes: weights.iter().sum(), weights, ..branch }))
     }
 
-    /// The maplets that its branches are asked by, each once if its branches stand together.
+    /// The maplets of its branches, each once if its branches are adjacent.
     pub fn maplets(&self) -> impl Iterator<Item = &Arc<Run>> {
         let routes = self.branches.iter().filter_map(|branch| branch.route.as_ref());
         routes
@@ -283,12 +288,12 @@ impl Node {
             .flatten()
     }
 
-    /// Where the node stands on disk, if it was written.
+    /// Where the node is on disk, if it was written.
     pub fn stored(&self) -> Option<Stored> {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Notes that the node was written (or read). From now on dropping it frees its pages.
+    /// Records where the node was written (or read). From now on dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         let fresh = self.stored.set((stored, data.clone())).is_ok();
         assert!(fresh, "a node is written once");
@@ -326,7 +331,7 @@ impl Node {
         }
         let short = |(place, branch): (usize, &Branch)| {
             (0..self.children.len()).any(|i| {
-                // A lost child may be several in a row, of which not all wait.
+                // A lost child may count as several adjacent branches, of which not all are live.
                 let child = &self.children[i].node;
                 child.lost.is_none() && self.waits(i, branch, place) && !branch.slice.range().covers(&child.range)
             })
@@ -352,7 +357,7 @@ pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
     Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(least)))
 }
 
-/// Shares `bytes` out in proportion to `parts`; every part that is not 0 gets something.
+/// Divides `bytes` in proportion to `parts`; every part that is not 0 gets at least 1.
 pub fn share(bytes: u64, parts: &[u64]) -> Vec<u64> {
     let sum: u64 = parts.iter().sum();
     let part = |&part: &u64| match part {

@@ -19,7 +19,7 @@ pub const BATCH: usize = 2;
 pub const MAX_LEVEL: u32 = 62;
 /// Memtables that wait in level 0 for a task under way before they are compacted into a level that is too small for them.
 const MOST_WAITING: usize = 12;
-/// A part of fewer bytes than one in so many of a memtable is rewritten rather than moved: parts cost memory.
+/// A part smaller than this fraction of a memtable is rewritten rather than moved: parts cost memory.
 const LEAST_MOVED: u64 = 4;
 
 /// The sizes that shape the levels.
@@ -40,7 +40,7 @@ impl Growth {
         grown.and_then(|memtables| memtables.checked_mul(self.memtable_bytes)).unwrap_or(u64::MAX)
     }
 
-    /// The smallest level that holds so many bytes.
+    /// The smallest level that holds `bytes` bytes.
     pub fn level_for(&self, bytes: u64) -> u32 {
         (1..MAX_LEVEL).find(|&level| self.capacity(level) >= bytes).unwrap_or(MAX_LEVEL)
     }
@@ -72,7 +72,7 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
     }
     let free: Vec<&Layer> = table.layers.iter().take_while(|layer| !busy.contains(&layer.id)).collect();
     let waiting = free.iter().take_while(|layer| layer.level == 0).count();
-    // Several layers of a level: what a task has left that ended early.
+    // Several layers of one level: a task that ended early has left them.
     let split =
         || free.windows(2).find(|pair| pair[0].level > 0 && pair[0].level == pair[1].level).map(|pair| pair[0].level);
     let least = match waiting {

@@ -59,7 +59,7 @@ use crate::space::ranges::extents;
 
 pub use self::options::{ColaOptions, TYPE};
 
-/// About what an index takes in memory without any run, with the keyspace that it belongs to.
+/// About the memory of an index without runs, with the keyspace that it belongs to.
 const EMPTY_BYTES: usize = size_of::<Cola>() + size_of::<ColaView>() + 1536;
 
 /// What an index of this type is made with.
@@ -247,7 +247,7 @@ impl Cola {
         });
     }
 
-    /// The next task that could start beside those under way.
+    /// The next task that could start concurrently with those in progress.
     fn next_choice(&self, inner: &Inner) -> Option<choose::Choice> {
         let busy: Vec<LayerId> = inner.tasks.iter().flat_map(|task| task.layers.iter().copied()).collect();
         let below = inner.tasks.iter().map(|task| task.level).min();
@@ -449,7 +449,7 @@ impl Index for Cola {
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
-        // A caller who asks gets an answer: what was left alone is tried again.
+        // A caller asked: parts that could not be read are tried again.
         inner.stuck = Stuck::default();
         let mut world = inner.world.clone();
         world.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });

@@ -1,4 +1,4 @@
-//! Work on a full disk: what gives the most space back for the least space.
+//! Work on a full disk: the steps that free the most space for the least space.
 //!
 //! ```text
 //!   a memtable that waits, if a piece still fits beside it ─▶ packed to its end: the log behind it goes
@@ -9,7 +9,8 @@
 //! A piece is cut so that its output fits. Its inputs are freed when it is published, whatever their layers hold elsewhere. The pieces go
 //! round the key space, so that every key has its turn: the longer ago that was, the more deletes have come since.
 //!
-//! Outputs that are half done are given up: their space is worth more elsewhere. While another thread works on a piece, none begins here.
+//! Half written outputs are dropped, because their space is needed elsewhere. While another thread works on a piece,
+//! no further piece begins here.
 
 use super::choose::entry_bytes;
 use super::table::{Layer, LayerId, Table};
@@ -21,12 +22,12 @@ use crate::resolve::Stripes;
 
 /// A compaction needs a sixteenth more than its inputs: filter, inner blocks, pages that are not full.
 const OVERHEAD: u64 = 16;
-/// With time, a piece is compacted for what its deletes hide if that is one part in so many.
+/// Without urgency, a piece is compacted for its shadowed entries if they are at least this fraction of it.
 const WORTH: u64 = 16;
 /// Pieces of the key space that are looked at before a thread gives up.
 const MOST_PIECES: u32 = 256;
 
-/// The most bytes of inputs whose compaction fits into so much room.
+/// The most bytes of inputs whose compaction fits in `room`.
 fn fitting(room: u64) -> u64 {
     let room = room.saturating_sub(4 * PAGE as u64);
     room - room / OVERHEAD
@@ -56,7 +57,7 @@ impl Cola {
         }
     }
 
-    /// Gives up pieces under way that no thread works on, with what they have written: they begin anew, smaller.
+    /// Drops unfinished pieces that no thread works on, with their output: they begin again, smaller.
     fn give_up_parked(&self) {
         let mut inner = self.inner.lock();
         let parked = inner.tasks.iter_mut().filter(|task| matches!(task.slot, Slot::Parked(_)));
@@ -64,7 +65,7 @@ impl Cola {
         self.recount(&mut inner);
     }
 
-    /// One piece in so much room, or in less where that is not true.
+    /// One piece that fits in `room`, or in half of it if the device has less.
     fn merge_within(&self, mut room: Room, urgent: bool, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         loop {
             match self.merge_one(room, urgent, keep) {

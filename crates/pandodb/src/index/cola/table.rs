@@ -51,7 +51,8 @@ impl Part {
         Part { slice, bytes, deletes, covers: 0 }
     }
 
-    /// The same, with what its range tombstones cover in `older` layers. What cannot be read covers nothing.
+    /// The same, with the bytes that its range tombstones cover in `older` layers. Tombstones that cannot be read
+    /// cover nothing.
     pub fn over(self, older: &[Layer]) -> Part {
         let count = self.slice.run().meta().range_tombstones;
         if count == 0 || count > MOST_TOMBSTONES || older.is_empty() {
@@ -205,7 +206,7 @@ impl Table {
         self.layers.iter().map(Layer::bytes).sum()
     }
 
-    /// The table as it was read, with what its range tombstones cover.
+    /// The table as it was read, with the bytes that its range tombstones cover.
     pub fn with_covers(mut self) -> Table {
         for at in 0..self.layers.len() {
             self.note_covered(at);
@@ -258,7 +259,7 @@ impl Table {
         Ok(Table::new(layers))
     }
 
-    /// The layers without what the layers behind the first hold in `range`.
+    /// The layers, of which those after the first hold nothing in `range` any more.
     pub fn wiped(&self, range: &KeyRange) -> Result<Table> {
         let mut layers = self.layers.clone();
         for layer in layers.iter_mut().skip(1) {

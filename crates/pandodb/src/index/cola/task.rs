@@ -34,7 +34,7 @@ use crate::run::{Compression, RunSlice};
 
 /// Bytes of inputs that are compacted in one piece: two memtables, within these bounds.
 const PIECE: RangeInclusive<u64> = 64 << 10..=64 << 20;
-/// A rest of at most so many quarters of a piece is not cut.
+/// A rest of at most this many quarters of a piece is not cut.
 const LAST_PIECE_QUARTERS: u64 = 6;
 
 /// Layers that become one.
@@ -46,7 +46,8 @@ pub struct Task {
     pub layers: Vec<LayerId>,
     /// The level of the output.
     pub level: u32,
-    /// Keys that only the oldest input has are compacted, too: for what their own deletes hide, or because a caller asked.
+    /// Keys that only the oldest input has are compacted, too: to drop what their own deletes shadow, or because a
+    /// caller asked.
     pub rewrite: bool,
     /// The request that it answers, by its limit: once the task is done, it is met as far as it can be.
     pub request: Option<OwnerId>,
@@ -128,7 +129,8 @@ struct Piece {
 }
 
 impl Cola {
-    /// Begins the next task: what a caller asked for once no other is under way, else what the levels want.
+    /// Begins the next task: a caller's request once no other task is in progress, else the task that the capacities
+    /// require.
     pub(super) fn begin_task(&self, inner: &mut Inner) -> Result<Begun> {
         let table = inner.world.table.clone();
         let all = || table.layers.iter().map(|layer| layer.id).collect::<Vec<_>>();
@@ -228,7 +230,7 @@ impl Cola {
         Ok(None)
     }
 
-    /// A task has no more pieces: what is left of its inputs cannot be read, and is of the output's level.
+    /// A task has no more pieces: the rest of its inputs cannot be read, and belongs to the output's level.
     fn finish_task(&self, inner: &mut Inner, at: usize) {
         let task = inner.tasks.swap_remove(at);
         let mut world = inner.world.clone();
@@ -281,7 +283,7 @@ impl Cola {
                 inner.tasks.retain(|task| task.id != id);
             } else if let Some(task) = inner.tasks.iter_mut().find(|task| task.id == id) {
                 task.slot = Slot::Parked(merge);
-                // What is owed is an estimate, and something is owed until the job is done.
+                // The debt is an estimate, and stays above 0 until the job is done.
                 self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(progress);
@@ -348,7 +350,8 @@ impl Cola {
         self.give_up(task, &layers, &range, &slices, failed, error)
     }
 
-    /// A piece that failed: after damage its inputs are stuck, and the task goes on beside them; after anything else it is tried again.
+    /// A piece that failed: after damage its inputs are stuck, and the task continues with the other keys; after any
+    /// other error it is tried again.
     fn give_up(
         &self,
         id: u64,
@@ -480,7 +483,8 @@ fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64) -> Result<
     }
 }
 
-/// The end of `range` from the first key on that a layer other than the oldest may have: what only the oldest has stays where it is.
+/// The part of `range` from the first key on that a layer other than the oldest may have: keys that only the oldest
+/// layer has are not moved.
 fn from_newer(layers: &[&Layer], range: &KeyRange) -> Option<KeyRange> {
     let (_, newer) = layers.split_last()?;
     let lows = newer.iter().flat_map(|layer| layer.parts_in(range)).map(|part| part.slice.low());

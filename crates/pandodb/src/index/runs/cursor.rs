@@ -1,4 +1,4 @@
-//! A scan over runs, piece by piece of the key space, whatever structure says which runs hold a piece.
+//! A scan over runs, piece by piece of the key space, for any structure that names the runs of a piece.
 //!
 //! ```text
 //!   key space      |── piece 1 ──|── piece 2 ──|── …        a leaf of a trunk, a part of the lowest level
@@ -49,7 +49,7 @@ impl<V: Pieces> PiecewiseCursor<V> {
         PiecewiseCursor { view, range: range.clone(), rest: range.clone(), reverse, merge: None }
     }
 
-    /// Opens the merge for the next piece and takes the piece from what is left. `false` if nothing is left.
+    /// Opens the merge for the next piece and removes the piece from the rest. `false` if nothing is left.
     fn next_piece(&mut self) -> Result<bool> {
         if self.rest.is_empty() {
             return Ok(false);

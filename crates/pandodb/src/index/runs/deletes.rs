@@ -1,4 +1,5 @@
-//! How many point deletes a run holds, and about where, so that an index knows what they hide without reading anything.
+//! How many point deletes a run holds, and about where, so that an index can estimate what they shadow without
+//! reading anything.
 //!
 //! ```text
 //!   keys     a ───── d d d d d d ─── p p p p ─ d d ─────
@@ -78,10 +79,10 @@ impl Deletes {
     }
 }
 
-/// The part of a run's `count` that a slice of so many bytes has.
+/// The part of a run's `count` that belongs to a slice of `bytes` bytes.
 pub fn in_part(count: u64, slice: &RunSlice, bytes: u64) -> u64 {
     let whole = u128::from(slice.run().meta().leaf_pages.max(1)) * PAGE as u128;
-    // No entry takes less than a byte, whatever stands in the run's description: sums do not overflow.
+    // No entry takes less than a byte, whatever the run's description says: sums do not overflow.
     ((u128::from(count) * u128::from(bytes) / whole) as u64).min(bytes)
 }
 
@@ -93,7 +94,7 @@ pub struct Tally {
     from: Vec<u8>,
     to: Vec<u8>,
     count: u64,
-    /// Twofold so many deletes make a stretch.
+    /// log2 of how many times the stretch size has been doubled.
     doubled: u32,
 }
 

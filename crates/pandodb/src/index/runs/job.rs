@@ -56,7 +56,7 @@ impl Output {
     /// The new run, all of it, to be published.
     ///
     /// # Errors
-    /// If what was just written cannot be read.
+    /// If the run that was just written cannot be read.
     pub fn open(&self, core: &Core) -> Result<Option<Arc<RunSlice>>> {
         let Some(meta) = &self.meta else { return Ok(None) };
         let run = Run::open(core.data.clone(), core.pool.clone(), meta.clone())?;
@@ -74,7 +74,7 @@ impl Output {
     }
 }
 
-/// Groups messages by key, folds each group, writes what is kept.
+/// Groups messages by key, folds each group, writes the messages that are kept.
 struct Folding {
     builder: RunBuilder,
     stripes: Stripes,
@@ -139,7 +139,7 @@ impl Folding {
         Ok(())
     }
 
-    /// Folds the gathered messages of one key and writes what is kept.
+    /// Folds the gathered messages of one key and writes the messages that are kept.
     fn close_group(&mut self) -> Result<()> {
         if self.group.is_empty() {
             return Ok(());
@@ -243,7 +243,7 @@ impl PackJob {
     }
 }
 
-/// Tells the row cache of the keys of a block, what has become of each; `before` is the key before them.
+/// Reports the keys of a block to the row cache, each with its new state; `before` is the key before them.
 fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBlock) {
     for i in 0..block.len() {
         let entry = block.get(i);
@@ -407,7 +407,7 @@ impl MergeJob {
             bytes += (self.chunk * self.opened / count) as u64;
         }
         let some = &mut self.inputs[start..self.opened];
-        // What begins later is opened when the merge comes to it.
+        // An input that begins later is opened when the merge reaches it.
         if !some.iter().any(|cursor| cursor.lower_bound().is_some_and(|key| key <= first.as_slice())) {
             return Ok(0);
         }

@@ -5,9 +5,9 @@
 //!  ─▶ catalogue, twice ─▶ sync data, sync log ─▶ superblock into the older slot, sync ─▶ freed space and old log go
 //! ```
 //!
-//! A cut says through which seqno each keyspace's runs hold everything; replay applies the log above it, so merges are
-//! never applied twice. Until the superblock is durable nothing that the last two reach has been touched; a checkpoint
-//! that meets a full disk is given up without a trace.
+//! A root record's `through` is the seqno up to which the keyspace's index holds everything; replay applies the log
+//! above it, so merges are never applied twice. Until the new superblock is durable, no page that the last two
+//! superblocks reach is overwritten; a checkpoint that meets a full disk before is abandoned without any effect.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::wal::Log;
 
 /// Identities that may be given out between two superblocks: after a crash none of them is given out again.
 pub(crate) const IDS_AHEAD: u64 = 1 << 20;
-/// A keyspace whose memtable keeps more than this many memtables of log alive is sealed.
+/// A keyspace whose memtable keeps more than this many memtables of log is sealed.
 const LOG_MEMTABLES: u64 = 2;
 
 impl Engine {
@@ -38,7 +38,7 @@ impl Engine {
         self.freeing_checkpoint(&mut root)
     }
 
-    /// A checkpoint that may use the space that is kept back: it is what gives freed space back.
+    /// A checkpoint that may use the emergency reserve, because it frees space.
     fn freeing_checkpoint(&self, root: &mut DurableRoot) -> Result<()> {
         loop {
             match self.checkpoint_with(root) {
@@ -65,7 +65,7 @@ impl Engine {
         old.free(&self.core.data);
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through();
-        // The checkpoint stands whatever becomes of old log; what is left is tried again at the next one.
+        // The checkpoint is complete even if old log cannot be removed; the next checkpoint tries again.
         let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
         if let Err(e) = log.discard_through(needed_above) {
             *self.trouble.lock() = Some(e);
@@ -126,7 +126,7 @@ impl Engine {
         let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
-        // Asked after the cuts: what they reach was written before.
+        // Read after the indexes were written, so that the features of all written blocks are included.
         if !SeededBug::FeatureNotNamed.is_on() {
             superblock.incompatible |= self.core.data.features();
         }
@@ -154,12 +154,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Seals the memtables that keep too much log alive.
+    /// Seals the memtable that keeps the most log, if too much log is kept.
     fn seal_oldest_memtable(&self) {
         let Some(log) = &self.log else { return };
         // Two segments of each stream: the current one, and the one before it, which a checkpoint may not cover yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
-        // What waits to be packed keeps the log anyway.
+        // Memtables that wait to be packed keep the log anyway.
         if self.pressure.pressed.load(Relaxed) && self.debt().memory_bytes > 0 {
             return;
         }
@@ -233,7 +233,7 @@ impl Engine {
         root.dropped.push(name.to_owned());
         state.index.clear();
         events::dropped(name);
-        // Two more superblocks let go of its space at once.
+        // Two more superblocks, after which its pages can be used again.
         self.freeing_checkpoint(&mut root)?;
         self.freeing_checkpoint(&mut root)
     }
@@ -252,11 +252,11 @@ impl Engine {
         self.trouble.lock().take();
         keyspace.index.compact(range)?;
         self.settle_all()?;
-        // Damaged inputs are left as they are, and then nothing is owed for them.
+        // Damaged inputs are excluded, and are no debt.
         self.damage.lock().remove(&keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Writes every memtable as a run, and waits for it. What is written meanwhile is not waited for.
+    /// Writes every memtable as a run, and waits for it. Does not wait for later writes.
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
         let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {
@@ -275,15 +275,16 @@ impl Engine {
         self.drain(&|| waiting.iter().all(is_packed))
     }
 
-    /// Packs what is in memory and takes two checkpoints, one for each superblock: then no record that was written before is
-    /// needed from the log any more, and the log that held them is gone.
+    /// Packs all memtables and takes two checkpoints, one for each superblock: then no earlier record of the log is
+    /// needed any more, and the log that held them is removed.
     pub(crate) fn checkpoint_all(&self) -> Result<()> {
         self.pack()?;
         self.checkpoint()?;
         self.checkpoint()
     }
 
-    /// Waits until no debt is left, then lets freed space go. Damage that compactions met is told once.
+    /// Waits until no debt is left, then frees pages that wait for a superblock. Reports damage that compactions met,
+    /// once.
     pub(crate) fn settle(&self) -> Result<()> {
         self.settle_all()?;
         let damage = std::mem::take(&mut *self.damage.lock());
@@ -292,7 +293,7 @@ impl Engine {
 
     fn settle_all(&self) -> Result<()> {
         self.check_writable()?;
-        // What the last compactions freed waits for two superblocks, and a checkpoint may seal a memtable.
+        // Pages that the last compactions freed wait for two superblocks, and a checkpoint may seal a memtable.
         for _ in 0..4 {
             self.drain(&|| self.debt().total() == 0)?;
             // A worker in the middle of a step for a keyspace that was dropped meanwhile holds its runs until the step ends.

@@ -1,8 +1,8 @@
 //! The table of open keyspaces, by id and by name, behind one lock.
 //!
-//! A write does not take this lock: it holds its keyspace already, and what all of them owe together is a sum
-//! ([`crate::index::owed`]). Whoever walks the table clones the `Arc`s first and releases the lock, so that a walk never holds
-//! back a creation, and through it the next reader of the table.
+//! A write does not take this lock: it has its keyspace already, and the debt of all keyspaces is a sum
+//! ([`crate::index::owed`]). A thread that walks the table clones the `Arc`s first and releases the lock, so that a
+//! walk never delays a creation, and through it the next reader of the table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
@@ -16,7 +16,7 @@ use crate::base::sync::RwLock;
 #[derive(Default)]
 pub(crate) struct Keyspaces(RwLock<Table>);
 
-/// What the lock guards.
+/// The state that the lock guards.
 #[derive(Default)]
 pub(crate) struct Table {
     by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>>,
@@ -60,7 +60,7 @@ impl Keyspaces {
 }
 
 impl Table {
-    /// Adds a keyspace whose id and name nobody has.
+    /// Adds a keyspace. REQUIRES: no other keyspace has its id or name.
     pub(crate) fn insert(&mut self, state: Arc<KeyspaceState>) {
         self.by_name.insert(state.name.clone(), state.id);
         self.by_id.insert(state.id, state);

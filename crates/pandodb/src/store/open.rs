@@ -137,7 +137,7 @@ fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Re
     Ok(reserve.with_shares(config.shares()))
 }
 
-/// What the indexes of a store share.
+/// The shared parts that the indexes of a store are built on.
 pub(super) fn core(config: &Config, found: &Found) -> Core {
     let pool = Arc::new(pool(config));
     Core {
@@ -225,8 +225,9 @@ fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> R
     create(device)
 }
 
-/// What reading the superblocks failed with, unless nothing in the directory is from a store: neither a superblock's beginning, nor log,
-/// nor reserve, which every store that was opened for writing has. The owner of a damaged store is not to be told that it is none.
+/// The error of reading the superblocks; or [`Error::NotAStore`] if no file of the directory comes from a store: no
+/// beginning of a superblock, no log, no reserve, which every store has that was opened for writing. A damaged store
+/// must not be reported as a foreign directory.
 fn unless_foreign(device: &dyn Device, names: &[String], error: Error) -> Error {
     let of_a_store = |name: &String| name.starts_with("wal-") || name == RESERVE_FILE;
     let traces = || DataFile::open_raw(device, false).map_or(true, |file| Superblock::has_traces(&*file));
@@ -238,7 +239,7 @@ fn unless_foreign(device: &dyn Device, names: &[String], error: Error) -> Error 
     Error::NotAStore { path: device.path(), detail: detail.into() }
 }
 
-/// Makes an empty store: whole, or not there.
+/// Makes an empty store, completely or not at all.
 fn create(device: &dyn Device) -> Result<()> {
     let fail = |op: &'static str| move |e: std::io::Error| Error::io(op, UNFINISHED, None, &e);
     if device.list().map_err(fail("list"))?.iter().any(|name| name == UNFINISHED) {
@@ -272,12 +273,12 @@ fn create(device: &dyn Device) -> Result<()> {
     device.sync_dir().map_err(|e| Error::final_io("sync", "directory", None, &e))
 }
 
-/// What a superblock says of the time; 0 for a device that knows none.
+/// The time for a superblock, in seconds; 0 if the device has no clock.
 pub(super) fn now_in_seconds(device: &dyn Device) -> u64 {
     device.wall_clock().map_or(0, |time| time.as_secs())
 }
 
-/// The newest whole superblock with a whole catalogue.
+/// The newest valid superblock with a valid catalogue.
 pub(super) struct Found {
     data: Arc<DataFile>,
     pub(super) superblock: Superblock,
@@ -311,7 +312,7 @@ impl Found {
             }
         }
         whole.sort_by_key(|superblock| std::cmp::Reverse(superblock.generation));
-        // What the newest claims of the log holds whichever catalogue is used.
+        // The newest superblock's claim about the log holds, whichever catalogue is used.
         let durable = whole.iter().map(|superblock| superblock.durable).max().unwrap_or_default();
         let newest = whole.first().map_or(0, |superblock| superblock.generation);
         for mut superblock in whole {
@@ -321,11 +322,11 @@ impl Found {
                 Ok(catalog) => {
                     superblock.catalog.mark(&data)?;
                     superblock.durable = durable;
-                    // The next superblock goes over the one that could not be used, not over this one.
+                    // The next superblock overwrites the one that could not be used, not this one.
                     superblock.generation = if superblock.generation == newest { newest } else { newest + 1 };
                     return Ok(Found { data, superblock, catalog });
                 }
-                // The older catalogue would open the store as it was, without what this version does not know.
+                // The older catalogue would open the store without the objects that this version does not know.
                 Err(e) if !e.is_damage() => return Err(e),
                 Err(e) => first_error = first_error.or(Some(e)),
             }
@@ -334,7 +335,7 @@ impl Found {
     }
 }
 
-/// Refuses what a newer version wrote. An index that this version lacks is named, if it is all that is new.
+/// Refuses stores that need a newer version. If only an index type is missing, the error names it.
 fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock, data: &Arc<DataFile>) -> Result<()> {
     let incompatible = superblock.incompatible & !(CORE_FEATURES | index_features());
     if incompatible != 0
@@ -392,8 +393,8 @@ impl Engine {
         Ok(events::Recovery { records: report.records, bytes: report.bytes, segments, torn })
     }
 
-    /// Replays the log: once to see what it names and where it ends, once to apply it. Packing a memtable in between
-    /// allocates pages, so every large value of the log must have been marked before.
+    /// Replays the log twice: to find out what the records name and where the log ends, then to apply them. Packing a
+    /// memtable in between allocates pages, so all large values of the log must be marked before.
     fn replay_log(&mut self) -> Result<Recovered> {
         let (claims, next_id, cut) = {
             let root = self.durable_root.lock();
@@ -441,16 +442,16 @@ impl Engine {
         Ok(Recovered { report, moved, first_moved })
     }
 
-    /// Packs what was replayed and takes a checkpoint, so that no log record that names a large value in its old place is
-    /// needed any more; then the old places are free.
+    /// Packs the replayed memtables and takes a checkpoint, so that no log record is needed any more that names a
+    /// large value in its old place; then the old places are freed.
     fn settle_moved(&self, moved: &[Extent]) -> Result<()> {
         if moved.is_empty() {
             return Ok(());
         }
         match self.pack_or_keep().and_then(|()| self.checkpoint()) {
             Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
-            // The log goes on naming the old places, so they are made durable where they are, and stay taken until the
-            // next opening.
+            // The log continues to name the old places, so the values are made durable there, and the pages stay
+            // allocated until the next opening.
             Err(Error::DiskFull { .. }) => {
                 for extent in moved {
                     let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
@@ -511,17 +512,17 @@ impl Engine {
     }
 }
 
-/// What recovery found.
+/// The result of a recovery.
 struct Recovered {
     report: ReplayReport,
-    /// Old places of large values that stand in a new one.
+    /// Old places of large values that were copied to new ones.
     moved: Vec<Extent>,
     /// The first record that names a large value which was not known to be durable.
     first_moved: Option<Seqno>,
 }
 
-/// The first pass over the log: checks what the records name and in which order they came, makes the keyspaces that they create, and
-/// marks the pages of large values.
+/// The first pass over the log: checks which objects the records name and their order, makes the keyspaces that they
+/// create, and marks the pages of large values.
 struct Survey<'a> {
     engine: &'a Engine,
     /// The log is known to have been durable through here.
@@ -544,7 +545,8 @@ impl Survey<'_> {
         self.order.check(record)?;
         let (keyspaces, data) = (self.engine.keyspaces.read(), &self.engine.core.data);
         let mut blobs = Vec::new();
-        // First look, then touch: a record whose large values never reached the disk ends the log as a whole.
+        // All large values are checked before any is marked: a record with one that never reached the disk ends the
+        // log.
         for (op, seqno) in record.ops().zip(record.first.0..) {
             let op = op?;
             let Some(keyspace) = keyspaces.get(&op.keyspace) else {
@@ -650,11 +652,13 @@ impl Replayer<'_> {
         self.compact()
     }
 
-    /// Compacts what this replay has made, above what writers may owe: a log of thousands of memtables, written under a larger budget, would
-    /// otherwise leave as many runs in each leaf of the tree, and the nodes with them would not fit into memory.
+    /// Compacts runs of this replay beyond the debt that writers may have: a log of thousands of memtables, written
+    /// under a larger budget, would otherwise leave as many runs in each leaf of the tree, and its nodes would not
+    /// fit into memory.
     ///
-    /// What the life before owed is left to background work, and no memtable pays for more than four times [`SPREAD`] of its size: an opening
-    /// stays proportional to the log. On a disk that may be too small for both, packing the log comes first.
+    /// Debt from before the opening is left to background work, and no memtable pays for more than four times
+    /// [`SPREAD`] of its size, so that the time of an opening stays proportional to the log. If the disk may be too
+    /// small for both, packing comes first.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;
         let most = SPREAD * engine.config.memtable() as u64;
@@ -677,8 +681,8 @@ impl Replayer<'_> {
 }
 
 impl Engine {
-    /// Packs what was replayed and takes a checkpoint, so that many short lives do not leave ever more segments. On a full
-    /// disk the log stays as long as it is.
+    /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not leave ever more
+    /// segments. On a full disk the log stays as long as it is.
     fn shorten_log(&self) -> Result<()> {
         let packed = self.pack_all().and_then(|()| self.checkpoint());
         match packed {
@@ -704,10 +708,11 @@ impl Engine {
     }
 }
 
-/// What a background thread does.
+/// The main function of a background thread.
 type Body = Box<dyn FnOnce(&Scheduler, Weak<Engine>) + Send>;
 
-/// Starts the background threads; they hold the engine weakly, and end when it is closed, as the last handle does that is dropped.
+/// Starts the background threads. They hold the engine weakly, and end when it is closed, which the drop of the last
+/// handle does.
 fn start_threads(engine: &Arc<Engine>) -> Result<()> {
     if engine.config.read_only || engine.config.background_threads == 0 {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A full disk: which writes are refused, and how the store gets space back.
+//! A full disk: which writes are refused, and how the store frees space.
 //!
 //! ```text
 //!  ordinary write ── new segment of the log, large value ──▶ does what is not packed yet still fit? ──no──▶ DiskFull
@@ -27,12 +27,12 @@ use crate::wal::{self, Log};
 /// How often a delete waits for background work before it is refused, and how long each time.
 const ROUNDS: u32 = 400;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
-/// Rounds without any progress after which a delete takes from what is kept back.
+/// Rounds without progress after which a delete uses its share of the reserve.
 const IDLE: u32 = 4;
 /// Rounds without any progress after which `checkpoint`, `settle` and `compact` give up on a full disk.
 const WAITS: u32 = 20;
 
-/// What is known of a full disk.
+/// The state of a full disk.
 #[derive(Default)]
 pub(crate) struct Pressure {
     /// Background work has met a full disk, and the space that it used since is not kept back again.
@@ -56,11 +56,11 @@ const MOST_WAITING: u64 = 2;
 /// The inputs of the largest compaction, in memtables: a leaf of the default index that is rewritten, and its output is as large again.
 const LARGEST_WORK: u64 = 16;
 
-/// What the smallest run takes of the disk: a leaf, a search block and a filter.
+/// Disk space of the smallest run: a leaf, an inner block and a filter.
 const LEAST_RUN: u64 = 3 * PAGE as u64;
 
 impl Engine {
-    /// Refuses to take so many bytes of disk for an ordinary write if what was written before would then not fit when it is
+    /// Refuses to use `bytes` bytes of disk for an ordinary write if the memtables would then not fit when they are
     /// packed.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let Some(available) = self.device.available() else { return Ok(()) };
@@ -70,8 +70,9 @@ impl Engine {
         if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
     }
 
-    /// Makes an operation that frees wait while compactions need what is left of the disk: they give back more than its log. And while
-    /// memtables wait to be packed: otherwise deletes fill the freed disk space with log, and the memory with memtables.
+    /// Makes an operation that frees space wait while compactions need the rest of the disk: they free more than its
+    /// log takes. Also while memtables wait to be packed; otherwise deletes fill the freed space with log, and the
+    /// memory with memtables.
     pub(super) fn check_space_to_free(&self, bytes: u64) -> Result<()> {
         let least = bytes + self.config.shares().background / 2;
         let is_short = || self.device.available().is_some_and(|room| room < least);
@@ -90,7 +91,7 @@ impl Engine {
         self.device.available().is_some_and(|available| available < largest + self.config.shares().background)
     }
 
-    /// Refuses an ordinary write while the reserve is short, unless it can be made whole.
+    /// Refuses an ordinary write while the reserve is short, unless it can be filled again.
     pub(crate) fn keep_back(&self) -> Result<()> {
         if self.reserve.is_short() {
             self.refill();
@@ -101,7 +102,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps back what the reserve should hold, if there is room.
+    /// Fills the reserve if there is room.
     pub(super) fn refill(&self) {
         let log = self.log.as_ref().map_or(0, Log::retained_bytes);
         let space = self.core.data.stats();
@@ -111,7 +112,7 @@ impl Engine {
 
     /// Frees space of the reserve; how many bytes.
     pub(super) fn draw_reserve(&self, purpose: Purpose) -> Result<u64> {
-        // A close takes the sequencer, too: what another process keeps back after it is not ours.
+        // A close takes the sequencer, too: afterwards the reserve may belong to another process.
         let _sequencer = self.sequencer.lock();
         self.check_writable()?;
         self.reserve.draw(purpose)
@@ -164,7 +165,7 @@ impl Engine {
         reserve(true)
     }
 
-    /// Whether compactions are owed, and none of them fits: a writer does not wait for them.
+    /// Whether there is compaction debt, but no compaction fits: a writer does not wait for it.
     pub(super) fn is_stalled(&self) -> bool {
         self.pressure.stalled.load(Relaxed)
     }
@@ -218,7 +219,7 @@ impl Engine {
             Ok(released) => released,
             Err(e) => return self.note_trouble(e),
         };
-        // What checkpoints and deletes need comes before any other work.
+        // The space for checkpoints and deletes comes before all other work.
         if self.reserve.is_short() {
             self.refill();
         }
@@ -270,13 +271,14 @@ impl Engine {
             Room { bytes: available(urgent).max(drawn), spare: background / 2, urgent }
         };
         let urgent = self.pressure.pressed.load(Relaxed);
-        // What was kept back can be had, also where the file system does not count it as available (as ext4 does for root).
+        // Space of the reserve can be used even if the file system does not report it as available (as ext4 does for
+        // root).
         let mut drawn = 0;
         if urgent && available(true) < background / 2 {
             drawn += self.draw_reserve(Purpose::Background)?;
         }
         let mut result = self.relieve_in(room(drawn, urgent));
-        // In the share of deletes too, if need be: what is done under pressure gives back more than it takes.
+        // In the share of deletes, too, if necessary: work on a full disk frees more than it takes.
         for purpose in [Purpose::Background, Purpose::Freeing] {
             if !matches!(result, Err(Error::DiskFull { .. })) {
                 break;

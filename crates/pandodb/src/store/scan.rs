@@ -28,11 +28,11 @@ use super::engine::Engine;
 
 /// How long a scan holds on to one world.
 const HOLD: Duration = Duration::from_secs(2);
-/// Who comes for so many keys within so short a time is not asked the time again before as many more.
+/// The clock is checked only every QUICK_KEYS keys while they take less than QUICK.
 const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
-/// Bytes of the first block that a side takes from each source, and of the largest. Between them it takes half of what it has
-/// had so far: so much at most has been read in vain when the scan ends.
+/// Bytes of the first block that a side takes from each source, and of the largest. Between them a block has half of
+/// the bytes taken so far: at most these are read in vain when the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 
@@ -78,7 +78,7 @@ impl Source {
         if self.at < self.block.len() || self.exhausted {
             return Ok(());
         }
-        // Values that were handed out may still point into the old block.
+        // Values that were returned may still point into the old block.
         let mut block = match Arc::get_mut(&mut self.block) {
             Some(block) => std::mem::take(block),
             None => EntryBlock::new(),

@@ -1,20 +1,22 @@
-//! Which branches to compact next: a pure choice from a trunk to a list of candidates (002 §3.4, "Flush then compact").
+//! Choosing the next compaction: a pure function from a trunk to a list of candidates (002 §3.4, "Flush then compact").
 //!
-//! * Never in the root, unless the root is still a leaf.
+//! * Never in the root, unless the root is a leaf.
 //! * In an inner node: only branches that have newly arrived (`fresh`), as one group, so that no message is compacted
-//!   twice on one level. A group never reaches across the point up to which some child has been flushed, so each child
-//!   has all of it or none; the ranges of those that have none are left out.
-//! * In a leaf: one large run and small ones of at most a third of it together. The newly arrived are compacted among
-//!   themselves, or, when the small ones weigh a third of the large one, with everything;
-//!   or when their deletes hide a quarter of it, which bytes do not tell ([`super::deletes`]).
-//! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf what is newer is compacted beside it, as
-//!   if the leaf began there.
-//! * Runs of which no two have a key in common stay side by side, in a leaf or above, unless they are too many, or, in a leaf,
-//!   hold much that is of no use: a reader asks one of them.
-//! * A leaf is compacted at once when range tombstones cover a quarter of it: runs of which a newer run deletes all count.
-//! * In paper mode ([`Policy::Paper`]) leaves are tiered: eight compacted runs and one more make one; nothing else does.
-//! * A lone run is not rewritten, unless it arrived like this and is mostly deletes, or a caller asked for its range
-//!   ([`super::Stbe`] keeps those as `forced`).
+//!   twice on one level. A group never spans a child's `next`, so each child has all of the group or none. The ranges
+//!   of children that have none of it are left out.
+//! * In a leaf: one large run, and small ones of together at most a third of it. Newly arrived branches are compacted
+//!   among themselves. Everything is compacted when the small ones weigh a third of the large one, or when their
+//!   deletes hide a quarter of it, which their bytes do not show ([`super::deletes`]).
+//! * Never a branch that an earlier compaction could not read (*stuck*). In a leaf, the newer branches are compacted
+//!   without it, as if the leaf began there.
+//! * Runs with disjoint key ranges are not merged, because a point lookup reads at most one of them. Exceptions: there
+//!   are too many of them, or, in a leaf, much of them is garbage.
+//! * A leaf is compacted at once when range tombstones cover a quarter of it. Runs that a newer run deletes completely
+//!   count.
+//! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one, whatever their bytes and
+//!   deletes.
+//! * A single run is not rewritten, unless it is fresh and mostly deletes, or a caller requested its range
+//!   ([`super::Stbe`] keeps the requests as `forced`).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -28,38 +30,40 @@ use crate::index::runs::Inputs;
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
-/// Compacted runs that a leaf may hold before everything becomes one, whatever it weighs. What has newly arrived does not
-/// count, however many runs it came in: among itself it is compacted for the price of itself.
+/// The number of compacted runs in a leaf above which all are merged, whatever their size. Newly arrived runs do not
+/// count: compacting them among themselves costs only their own size.
 const LEAF_RUNS: usize = 8;
-/// Runs without a common key that are left as they are: as many as a leaf of memtables in key order may get until it splits.
+/// Maximum number of runs with disjoint key ranges that are not merged: a load in key order can bring this many
+/// memtables to a leaf before it splits.
 const MOST_APART: usize = 24;
 
-/// How leaves are kept, and which compactions are worth it.
+/// The compaction policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The best that was found: leaves of one large run and small ones; runs side by side stay apart (decision 0010).
+    /// The fastest that we measured: leaves of one large run and small ones; disjoint runs are not merged (decision
+    /// 0010).
     #[default]
     Product,
-    /// As 002 §3.4 has it: leaves are tiered like all nodes, and what arrives is compacted once, whatever it is.
+    /// As in 002 §3.4: leaves are tiered like all nodes, and newly arrived runs are always compacted once.
     Paper,
 }
 
-/// What one compaction is to do.
+/// One compaction to do.
 #[derive(Clone)]
 pub struct Candidate {
     /// The inputs, oldest first; neighbours in their node's list.
     pub branches: Vec<Branch>,
-    /// The keys for which they are live in the node, in order, disjoint.
+    /// The keys for which they are live in the node: disjoint ranges, in order.
     pub live: Vec<KeyRange>,
     /// The node's height.
     pub height: u32,
-    /// Nothing older than the inputs exists for these keys: tombstones may go.
+    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
-    /// Only a caller's request makes it worth doing.
+    /// Only the request of a caller triggers it.
     pub forced: bool,
-    /// What the nodes above let go of when it is done.
+    /// What the nodes above remove when it is done.
     pub trim: Trim,
 }
 
@@ -79,7 +83,7 @@ impl Candidate {
         (self.branches.len(), Reverse(self.height))
     }
 
-    /// Bytes that it counts as: a run that has range tombstones only has none, and is work all the same.
+    /// Bytes for the accounting of debt: a run with only range tombstones has 0 bytes, but counts as 1.
     fn weight(&self) -> u64 {
         self.bytes.max(1)
     }
@@ -91,13 +95,13 @@ impl Candidate {
     }
 }
 
-/// A caller's request to bring a range into its final place.
+/// A caller's request to compact a range fully.
 #[derive(Clone, Debug)]
 pub struct Forced {
     /// The keys.
     pub range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for the
-    /// sake of snapshots.
+    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
+    /// again, even if they still hold garbage for snapshots.
     pub before: OwnerId,
 }
 
@@ -107,13 +111,13 @@ impl Forced {
     }
 }
 
-/// Branches that a compaction could not read, each with the keys that it then had: once it is clipped to other keys it is
-/// tried again, since what is damaged may be elsewhere.
+/// Branches that a compaction could not read, with the key range that each then had. Once a branch is clipped to
+/// another range, it is tried again, since the damage may be outside.
 #[derive(Default)]
 pub struct Stuck(HashSet<(BranchId, KeyRange)>);
 
 impl Stuck {
-    /// Inputs of a compaction that met damage.
+    /// Adds the inputs of a compaction that found damage.
     pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
         self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
     }
@@ -123,21 +127,22 @@ impl Stuck {
         self.0.is_empty()
     }
 
-    /// Whether the branch is to be left as it is, or another piece of it in the same node: an output replaces all pieces.
+    /// Whether the branch, or another piece of it in the same node, is excluded: an output replaces all pieces.
     fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
         !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
     }
 
-    /// Whether the branch is to be left as it is.
+    /// Whether the branch is excluded.
     pub fn holds(&self, branch: &Branch) -> bool {
         !self.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
     }
 }
 
-/// The compactions that can be chosen from.
+/// The compactions to choose from.
 ///
-/// Every swap of the root asks how many bytes wait, and every worker for the most urgent compaction. Both answers come from sums that
-/// nodes keep ([`Waits`]), so that only new nodes and the path to the chosen compaction are visited, not the whole trunk.
+/// Every root swap asks for the number of waiting bytes, and every worker for the most urgent compaction. Both answers
+/// come from sums cached in the nodes ([`Waits`]), so that only new nodes and the path to the chosen compaction are
+/// visited, not the whole trunk.
 pub struct Choice<'a> {
     /// The trunk's root.
     pub root: &'a Arc<Node>,
@@ -147,12 +152,12 @@ pub struct Choice<'a> {
     pub forced: &'a [Forced],
     /// Branches that could not be read; they are excluded.
     pub stuck: &'a Stuck,
-    /// Compactions under way: what conflicts with them cannot be chosen.
+    /// Compactions in progress: candidates that conflict with them are excluded.
     pub merging: &'a [Merging],
 }
 
-/// What waits to be compacted in a node and below it, if there are no requests and no damage. Nodes are immutable, so the cached value
-/// stays valid.
+/// The compactions waiting in a subtree, without requests and damage. Nodes are immutable, so the cached value stays
+/// valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
     /// Bytes of all candidates, each at least one.
@@ -161,11 +166,11 @@ pub(super) struct Waits {
     first: Option<Urgency>,
 }
 
-/// Long lists of branches come first: they cost readers the most. Among equals the lower node, whose flushes come from above.
+/// More branches first, since they cost readers the most. Among equals the lower node first.
 type Urgency = (usize, Reverse<u32>);
 
 impl Choice<'_> {
-    /// Everything that can be chosen, the most urgent first.
+    /// All candidates, the most urgent first.
     pub fn all(&self) -> Vec<Candidate> {
         let mut found = Vec::new();
         self.root.walk(&mut |node| found.extend(self.of_node(node)));
@@ -173,7 +178,7 @@ impl Choice<'_> {
         found
     }
 
-    /// The most urgent one.
+    /// The most urgent candidate.
     pub fn first(&self) -> Option<Candidate> {
         if !self.is_plain() {
             return self.all().into_iter().next();
@@ -183,18 +188,18 @@ impl Choice<'_> {
         debug_assert_eq!(
             best.as_ref().map(Candidate::ids),
             self.all().first().map(Candidate::ids),
-            "the best on the way and the best of all"
+            "the cached search and the full search find the same candidate"
         );
         best
     }
 
-    /// Bytes that wait, without and with a caller's request; each candidate counts at least one, since runs of range tombstones have
-    /// no bytes and are work all the same.
+    /// Waiting bytes, without and with a caller's request. Each candidate counts at least 1, since runs with only range
+    /// tombstones have 0 bytes but are work, too.
     pub fn bytes(&self) -> (u64, u64) {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
             let waiting = all - self.taken(self.root);
-            debug_assert_eq!(waiting, self.sums().0, "sums of nodes and a walk");
+            debug_assert_eq!(waiting, self.sums().0, "cached sums equal the sums of a full walk");
             return (waiting, 0);
         }
         self.sums()
@@ -207,12 +212,12 @@ impl Choice<'_> {
         })
     }
 
-    /// Whether the cached sums apply: no request and no damage.
+    /// Whether the cached sums apply: there is no request and no damage.
     fn is_plain(&self) -> bool {
         self.forced.is_empty() && self.stuck.is_empty()
     }
 
-    /// The candidates of one node; those that conflict with a compaction under way are left out.
+    /// The candidates of one node, without those that conflict with a compaction in progress.
     fn of_node(&self, node: &Arc<Node>) -> Vec<Candidate> {
         let mut found = self.in_node(node);
         found.retain(|candidate| !self.is_taken(candidate));
@@ -233,7 +238,7 @@ impl Choice<'_> {
         self.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
     }
 
-    /// What waits in a node and below it, whatever is under way.
+    /// The compactions waiting in a subtree, including those in progress.
     fn waits(&self, node: &Arc<Node>) -> Waits {
         let count = || {
             let mut waits = Waits::default();
@@ -247,11 +252,11 @@ impl Choice<'_> {
             }
             waits
         };
-        // A root's own branches are no candidates. Under a new root it is an ordinary node.
+        // The root's own branches are not candidates, but under a new root this node is an ordinary one: do not cache.
         if Arc::ptr_eq(node, self.root) { count() } else { *node.waits.get_or_init(count) }
     }
 
-    /// Bytes of the candidates that conflict with compactions under way.
+    /// Bytes of the candidates that conflict with compactions in progress.
     fn taken(&self, node: &Arc<Node>) -> u64 {
         let overlaps = |merging: &Merging| merging.live.iter().any(|live| live.overlaps(&node.range));
         if !self.merging.iter().any(overlaps) || self.waits(node).bytes == 0 {
@@ -262,7 +267,7 @@ impl Choice<'_> {
         own + node.children.iter().map(|child| self.taken(&child.node)).sum::<u64>()
     }
 
-    /// Replaces `best` if something more urgent can be chosen in a node or below it.
+    /// Replaces `best` if the subtree has a more urgent candidate.
     fn look(&self, node: &Arc<Node>, best: &mut Option<Candidate>) {
         if self.waits(node).first <= best.as_ref().map(Candidate::urgency) {
             return;
@@ -313,27 +318,28 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     }
 }
 
-/// Whether the deletes of a leaf's newer runs hide much of it. Like the bytes that `weighs` counts, each delete pays once.
+/// Whether the deletes of a leaf's newer runs hide much of it. The compaction drops them, so each delete triggers only
+/// once.
 fn is_shadowed_by_deletes(leaf: &Node) -> bool {
     let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
     deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
-/// Whether much of a leaf's only run is deletes that hide nothing: nothing is older. Once it has been rewritten it is no longer
-/// fresh, and what it still holds for the sake of snapshots stays.
+/// Whether much of a leaf's only run is deletes, which hide nothing, since nothing is older. After the rewrite the run
+/// is no longer fresh, so deletes that snapshots still need do not trigger again.
 fn is_mostly_tombstones(leaf: &Node) -> bool {
     let deletes = leaf.branches[0].deletes.count();
     leaf.branches[0].fresh && deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
-/// Whether rewriting a lone run at the bottom would drop anything.
+/// Whether rewriting a single run at the bottom would drop anything.
 fn needs_rewrite(branch: &Branch) -> bool {
     let meta = branch.slice.run().meta();
     meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
 }
 
-/// Whether much of what these runs hold is of no use at the bottom, so that it is worth a compaction although no two of them
-/// have a key in common: deleted keys, superseded versions, operands.
+/// Whether much of these runs would be dropped at the bottom (deletes, superseded versions, operands), so that a
+/// compaction pays even if their key ranges are disjoint.
 pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     let (mut useless, mut all) = (0, 0);
     for meta in branches.iter().map(|branch| branch.slice.run().meta()) {
@@ -344,17 +350,17 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     branches.len() > 1 && useless * WASTE >= all
 }
 
-/// Whether the range tombstones of a branch cover a range: what is older there can go, though nothing of it was touched.
+/// Whether the range tombstones of a branch cover a range, so that all older data there can be dropped.
 pub(super) fn is_covered_by_range_delete(branch: &Branch, range: &KeyRange) -> bool {
     wiped_by(branch, range).is_some()
 }
 
-/// The least and the largest seqno of range tombstones of a branch that together cover these keys, if there are such.
+/// The smallest and the largest seqno of range tombstones of a branch that together cover `range`, if they do.
 pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqno)> {
     if branch.slice.run().meta().range_tombstones == 0 {
         return None;
     }
-    // What cannot be read is_covered_by_range_delete nothing.
+    // Tombstones that cannot be read cover nothing.
     let mut tombstones = branch.slice.tombstones(range).unwrap_or_default();
     tombstones.sort_by(|a, b| a.range.from.cmp(&b.range.from));
     let (mut rest, mut least, mut largest) = (range.clone(), Seqno::MAX, Seqno(0));
@@ -371,8 +377,9 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     None
 }
 
-/// Bytes of the branches of a leaf, oldest first, of which a newer one is_covered_by_range_delete everything. Each branch is asked for its own range and
-/// not for that of the leaf: a leaf that was merged holds what came from each of the old ones, and their tombstones cover no more.
+/// Bytes of the branches of a leaf (oldest first) that the range tombstones of a newer branch cover completely. Each
+/// branch is compared by its own range, not that of the leaf: a merged leaf holds branches of each of the old leaves,
+/// and their tombstones cover no more than those.
 pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {
         return 0;
@@ -383,12 +390,12 @@ pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
             .iter()
             .any(|newer| newer.slice.range().covers(range) && is_covered_by_range_delete(newer, range))
     };
-    // Runs of range tombstones only have no bytes, and there may be thousands after a large range delete.
+    // Skip runs with only range tombstones: they have 0 bytes, and there may be thousands after a large range delete.
     (0..branches.len()).filter(|&at| branches[at].bytes > 0 && is_wiped(at)).map(|at| branches[at].bytes).sum()
 }
 
-/// Whether nothing is won by making one run of these: there are few, and no key is in two of them, as in a load in key
-/// order, where they move down to the leaves as they are.
+/// Whether merging these runs gains nothing: they are few, and their key ranges are disjoint, as in a load in key
+/// order.
 pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     let most = if policy == Policy::Paper { 1 } else { MOST_APART };
     if branches.len() > most {
@@ -397,7 +404,7 @@ pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     have_no_common_key(branches.iter().map(|branch| &*branch.slice))
 }
 
-/// Whether no key can be in two of these. No I/O.
+/// Whether the key ranges of all slices are disjoint. No I/O.
 pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>) -> bool {
     let mut slices: Vec<&RunSlice> = slices.collect();
     slices.sort_unstable_by_key(|slice| slice.low());

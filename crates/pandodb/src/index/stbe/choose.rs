@@ -1,22 +1,22 @@
-//! Which branches to compact next: a pure choice from a trunk to a list of candidates (002 §3.4, "Flush then compact").
+//! Choosing the next compaction: a pure function from a trunk to a list of candidates (002 §3.4, "Flush then compact").
 //!
-//! * Never in the root, unless the root is still a leaf.
+//! * Never in the root, unless the root is a leaf.
 //! * In an inner node: only branches that have newly arrived (`fresh`), as one group, so that no message is compacted
-//!   twice on one level. A group never reaches across the point up to which some child has been flushed, so each child
-//!   has all of it or none; the ranges of those that have none are left out.
-//! * In a leaf: one large run and small ones of at most a third of its size together. Newly arrived branches are
-//!   compacted among themselves, or with everything when the small ones reach a third of the large one, or when their
-//!   deletes shadow a quarter of its entries, which bytes do not show ([`super::deletes`]).
-//! * Never a branch that an earlier compaction could not read (*stuck*): in a leaf, newer branches are compacted as
-//!   if the leaf began after it.
-//! * Runs with disjoint keys are not merged, in a leaf or above, because a lookup reads at most one of them; unless
-//!   they are too many, or, in a leaf, hold much garbage.
-//! * A leaf is compacted at once when range tombstones cover a quarter of it, counting runs that a newer run deletes
-//!   completely.
-//! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one; nothing else triggers a
-//!   compaction.
-//! * A lone run is not rewritten, unless it arrived alone and is mostly deletes, or a caller asked for its range
-//!   ([`super::Stbe`] keeps those requests in `forced`).
+//!   twice on one level. A group never spans a child's `next`, so each child has all of the group or none. The ranges
+//!   of children that have none of it are left out.
+//! * In a leaf: one large run, and small ones of together at most a third of it. Newly arrived branches are compacted
+//!   among themselves. Everything is compacted when the small ones weigh a third of the large one, or when their
+//!   deletes hide a quarter of it, which their bytes do not show ([`super::deletes`]).
+//! * Never a branch that an earlier compaction could not read (*stuck*). In a leaf, the newer branches are compacted
+//!   without it, as if the leaf began there.
+//! * Runs with disjoint key ranges are not merged, because a point lookup reads at most one of them. Exceptions: there
+//!   are too many of them, or, in a leaf, much of them is garbage.
+//! * A leaf is compacted at once when range tombstones cover a quarter of it. Runs that a newer run deletes completely
+//!   count.
+//! * In paper mode ([`Policy::Paper`]) leaves are tiered: nine compacted runs become one, whatever their bytes and
+//!   deletes.
+//! * A single run is not rewritten, unless it is fresh and mostly deletes, or a caller requested its range
+//!   ([`super::Stbe`] keeps the requests as `forced`).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -30,40 +30,40 @@ use crate::index::runs::Inputs;
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
-/// Compacted runs that a leaf may hold before all become one, whatever their sizes. Newly arrived runs do not count:
-/// compacting them costs only their own bytes.
+/// The number of compacted runs in a leaf above which all are merged, whatever their size. Newly arrived runs do not
+/// count: compacting them among themselves costs only their own size.
 const LEAF_RUNS: usize = 8;
-/// Runs without a common key that are not merged: as many as a leaf may collect from memtables in key order until it
-/// splits.
+/// Maximum number of runs with disjoint key ranges that are not merged: a load in key order can bring this many
+/// memtables to a leaf before it splits.
 const MOST_APART: usize = 24;
 
-/// How leaves are maintained, and which compactions are worth their cost.
+/// The compaction policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The fastest policy in our measurements: leaves of one large run and small ones; runs with disjoint keys are
-    /// not merged (decision 0010).
+    /// The fastest that we measured: leaves of one large run and small ones; disjoint runs are not merged (decision
+    /// 0010).
     #[default]
     Product,
-    /// The policy of 002 §3.4: leaves are tiered like all nodes, and each arrival is compacted once.
+    /// As in 002 §3.4: leaves are tiered like all nodes, and newly arrived runs are always compacted once.
     Paper,
 }
 
-/// The inputs and the target of one compaction.
+/// One compaction to do.
 #[derive(Clone)]
 pub struct Candidate {
     /// The inputs, oldest first; neighbours in their node's list.
     pub branches: Vec<Branch>,
-    /// The keys for which they are live in the node, in order, disjoint.
+    /// The keys for which they are live in the node: disjoint ranges, in order.
     pub live: Vec<KeyRange>,
     /// The node's height.
     pub height: u32,
-    /// Nothing older than the inputs exists for these keys: tombstones may go.
+    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
-    /// Only a caller's request makes it worth its cost.
+    /// Only the request of a caller triggers it.
     pub forced: bool,
-    /// What the nodes above release when it is done.
+    /// What the nodes above remove when it is done.
     pub trim: Trim,
 }
 
@@ -83,7 +83,7 @@ impl Candidate {
         (self.branches.len(), Reverse(self.height))
     }
 
-    /// Bytes that it counts as debt: a run that has only range tombstones has none, but is still work.
+    /// Bytes for the accounting of debt: a run with only range tombstones has 0 bytes, but counts as 1.
     fn weight(&self) -> u64 {
         self.bytes.max(1)
     }
@@ -95,13 +95,13 @@ impl Candidate {
     }
 }
 
-/// A caller's request to bring a range into its final place.
+/// A caller's request to compact a range fully.
 #[derive(Clone, Debug)]
 pub struct Forced {
     /// The keys.
     pub range: KeyRange,
-    /// Runs with a smaller identity are rewritten; their outputs are not, even if snapshots keep old versions in
-    /// them.
+    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
+    /// again, even if they still hold garbage for snapshots.
     pub before: OwnerId,
 }
 
@@ -111,13 +111,13 @@ impl Forced {
     }
 }
 
-/// Branches that a compaction could not read, each with its key range at that time: once it is clipped to other keys
-/// it is tried again, since the damage may be elsewhere.
+/// Branches that a compaction could not read, with the key range that each then had. Once a branch is clipped to
+/// another range, it is tried again, since the damage may be outside.
 #[derive(Default)]
 pub struct Stuck(HashSet<(BranchId, KeyRange)>);
 
 impl Stuck {
-    /// Inputs of a compaction that met damage.
+    /// Adds the inputs of a compaction that found damage.
     pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
         self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
     }
@@ -127,7 +127,7 @@ impl Stuck {
         self.0.is_empty()
     }
 
-    /// Whether the branch is excluded, or another piece of it in the same node: an output replaces all pieces.
+    /// Whether the branch, or another piece of it in the same node, is excluded: an output replaces all pieces.
     fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
         !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
     }
@@ -138,10 +138,11 @@ impl Stuck {
     }
 }
 
-/// The compactions that can be chosen.
+/// The compactions to choose from.
 ///
-/// Every swap of the root asks how many bytes wait, and every worker for the most urgent compaction. Both answers come from sums that
-/// nodes keep ([`Waits`]), so that only new nodes and the path to the chosen compaction are visited, not the whole trunk.
+/// Every root swap asks for the number of waiting bytes, and every worker for the most urgent compaction. Both answers
+/// come from sums cached in the nodes ([`Waits`]), so that only new nodes and the path to the chosen compaction are
+/// visited, not the whole trunk.
 pub struct Choice<'a> {
     /// The trunk's root.
     pub root: &'a Arc<Node>,
@@ -155,8 +156,8 @@ pub struct Choice<'a> {
     pub merging: &'a [Merging],
 }
 
-/// The compactions that are due in a node and below it, if there are no requests and no damage. Nodes are immutable,
-/// so the cached value stays valid.
+/// The compactions waiting in a subtree, without requests and damage. Nodes are immutable, so the cached value stays
+/// valid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Waits {
     /// Bytes of all candidates, each at least one.
@@ -165,11 +166,11 @@ pub(super) struct Waits {
     first: Option<Urgency>,
 }
 
-/// Long lists of branches first: they cost readers the most. Among equals the lower node.
+/// More branches first, since they cost readers the most. Among equals the lower node first.
 type Urgency = (usize, Reverse<u32>);
 
 impl Choice<'_> {
-    /// Everything that can be chosen, the most urgent first.
+    /// All candidates, the most urgent first.
     pub fn all(&self) -> Vec<Candidate> {
         let mut found = Vec::new();
         self.root.walk(&mut |node| found.extend(self.of_node(node)));
@@ -177,7 +178,7 @@ impl Choice<'_> {
         found
     }
 
-    /// The most urgent one.
+    /// The most urgent candidate.
     pub fn first(&self) -> Option<Candidate> {
         if !self.is_plain() {
             return self.all().into_iter().next();
@@ -187,18 +188,18 @@ impl Choice<'_> {
         debug_assert_eq!(
             best.as_ref().map(Candidate::ids),
             self.all().first().map(Candidate::ids),
-            "the best on the way and the best of all"
+            "the cached search and the full search find the same candidate"
         );
         best
     }
 
-    /// Bytes that are due, without and with callers' requests; each candidate counts at least one, since runs with
-    /// only range tombstones have no bytes but are work.
+    /// Waiting bytes, without and with a caller's request. Each candidate counts at least 1, since runs with only range
+    /// tombstones have 0 bytes but are work, too.
     pub fn bytes(&self) -> (u64, u64) {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
             let waiting = all - self.taken(self.root);
-            debug_assert_eq!(waiting, self.sums().0, "sums of nodes and a walk");
+            debug_assert_eq!(waiting, self.sums().0, "cached sums equal the sums of a full walk");
             return (waiting, 0);
         }
         self.sums()
@@ -211,12 +212,12 @@ impl Choice<'_> {
         })
     }
 
-    /// Whether the cached sums apply: no request and no damage.
+    /// Whether the cached sums apply: there is no request and no damage.
     fn is_plain(&self) -> bool {
         self.forced.is_empty() && self.stuck.is_empty()
     }
 
-    /// The candidates of one node; those that conflict with a compaction under way are left out.
+    /// The candidates of one node, without those that conflict with a compaction in progress.
     fn of_node(&self, node: &Arc<Node>) -> Vec<Candidate> {
         let mut found = self.in_node(node);
         found.retain(|candidate| !self.is_taken(candidate));
@@ -237,7 +238,7 @@ impl Choice<'_> {
         self.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live))
     }
 
-    /// The compactions that are due in a node and below it, whatever is in progress.
+    /// The compactions waiting in a subtree, including those in progress.
     fn waits(&self, node: &Arc<Node>) -> Waits {
         let count = || {
             let mut waits = Waits::default();
@@ -251,11 +252,11 @@ impl Choice<'_> {
             }
             waits
         };
-        // A root's own branches are no candidates. Under a new root it is an ordinary node.
+        // The root's own branches are not candidates, but under a new root this node is an ordinary one: do not cache.
         if Arc::ptr_eq(node, self.root) { count() } else { *node.waits.get_or_init(count) }
     }
 
-    /// Bytes of the candidates that conflict with compactions under way.
+    /// Bytes of the candidates that conflict with compactions in progress.
     fn taken(&self, node: &Arc<Node>) -> u64 {
         let overlaps = |merging: &Merging| merging.live.iter().any(|live| live.overlaps(&node.range));
         if !self.merging.iter().any(overlaps) || self.waits(node).bytes == 0 {
@@ -266,7 +267,7 @@ impl Choice<'_> {
         own + node.children.iter().map(|child| self.taken(&child.node)).sum::<u64>()
     }
 
-    /// Replaces `best` if a more urgent candidate is in a node or below it.
+    /// Replaces `best` if the subtree has a more urgent candidate.
     fn look(&self, node: &Arc<Node>, best: &mut Option<Candidate>) {
         if self.waits(node).first <= best.as_ref().map(Candidate::urgency) {
             return;
@@ -317,28 +318,28 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     }
 }
 
-/// Whether the deletes of a leaf's newer runs shadow much of it. As for the bytes that `weighs` counts, each delete
-/// counts once.
+/// Whether the deletes of a leaf's newer runs hide much of it. The compaction drops them, so each delete triggers only
+/// once.
 fn is_shadowed_by_deletes(leaf: &Node) -> bool {
     let deletes: u64 = leaf.branches[1..].iter().map(|branch| branch.deletes.count()).sum();
     deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
-/// Whether a leaf's only run consists mostly of deletes that shadow nothing. After it has been rewritten it is no
-/// longer fresh, and versions that snapshots keep stay.
+/// Whether much of a leaf's only run is deletes, which hide nothing, since nothing is older. After the rewrite the run
+/// is no longer fresh, so deletes that snapshots still need do not trigger again.
 fn is_mostly_tombstones(leaf: &Node) -> bool {
     let deletes = leaf.branches[0].deletes.count();
     leaf.branches[0].fresh && deletes > 0 && deletes * WASTE >= entries(leaf)
 }
 
-/// Whether rewriting a lone run at the bottom would drop anything.
+/// Whether rewriting a single run at the bottom would drop anything.
 fn needs_rewrite(branch: &Branch) -> bool {
     let meta = branch.slice.run().meta();
     meta.deletes + meta.merges + meta.range_tombstones > 0 || meta.puts + meta.blob_puts > meta.keys
 }
 
-/// Whether much of these runs is garbage at the bottom (deleted keys, superseded versions, operands), so that a
-/// compaction is worth its cost although no two of them have a key in common.
+/// Whether much of these runs would be dropped at the bottom (deletes, superseded versions, operands), so that a
+/// compaction pays even if their key ranges are disjoint.
 pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     let (mut useless, mut all) = (0, 0);
     for meta in branches.iter().map(|branch| branch.slice.run().meta()) {
@@ -349,12 +350,12 @@ pub(super) fn is_wasteful(branches: &[Branch]) -> bool {
     branches.len() > 1 && useless * WASTE >= all
 }
 
-/// Whether the range tombstones of a branch cover a range: older data there can be dropped unread.
+/// Whether the range tombstones of a branch cover a range, so that all older data there can be dropped.
 pub(super) fn is_covered_by_range_delete(branch: &Branch, range: &KeyRange) -> bool {
     wiped_by(branch, range).is_some()
 }
 
-/// The least and the largest seqno of range tombstones of a branch that together cover these keys, if there are such.
+/// The smallest and the largest seqno of range tombstones of a branch that together cover `range`, if they do.
 pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqno)> {
     if branch.slice.run().meta().range_tombstones == 0 {
         return None;
@@ -376,8 +377,9 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
     None
 }
 
-/// Bytes of the branches of a leaf, oldest first, that a newer branch covers with a range delete. Each branch is asked for its own range and
-/// not for that of the leaf: a leaf that was merged holds what came from each of the old ones, and their tombstones cover no more.
+/// Bytes of the branches of a leaf (oldest first) that the range tombstones of a newer branch cover completely. Each
+/// branch is compared by its own range, not that of the leaf: a merged leaf holds branches of each of the old leaves,
+/// and their tombstones cover no more than those.
 pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
     if branches.iter().all(|branch| branch.slice.run().meta().range_tombstones == 0) {
         return 0;
@@ -388,12 +390,12 @@ pub(super) fn wiped_bytes(branches: &[Branch]) -> u64 {
             .iter()
             .any(|newer| newer.slice.range().covers(range) && is_covered_by_range_delete(newer, range))
     };
-    // Runs of range tombstones only have no bytes, and there may be thousands after a large range delete.
+    // Skip runs with only range tombstones: they have 0 bytes, and there may be thousands after a large range delete.
     (0..branches.len()).filter(|&at| branches[at].bytes > 0 && is_wiped(at)).map(|at| branches[at].bytes).sum()
 }
 
-/// Whether merging these runs gains nothing: there are few, and no key is in two of them, as in a load in key order,
-/// where they move down to the leaves unchanged.
+/// Whether merging these runs gains nothing: they are few, and their key ranges are disjoint, as in a load in key
+/// order.
 pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     let most = if policy == Policy::Paper { 1 } else { MOST_APART };
     if branches.len() > most {
@@ -402,7 +404,7 @@ pub(super) fn may_stay_apart(branches: &[Branch], policy: Policy) -> bool {
     have_no_common_key(branches.iter().map(|branch| &*branch.slice))
 }
 
-/// Whether no key is in two of these runs. No I/O.
+/// Whether the key ranges of all slices are disjoint. No I/O.
 pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>) -> bool {
     let mut slices: Vec<&RunSlice> = slices.collect();
     slices.sort_unstable_by_key(|slice| slice.low());

@@ -1,27 +1,27 @@
 //! `stbe`: the size-tiered Bε-tree over immutable packed branches (002 §3.3–3.6), the default index.
 //!
 //! ```text
-//!               root: a run a memtable, newest last          ── packed, never compacted here
+//!               root: one run per memtable, newest last       ── packed, never compacted here
 //!              /      |       \      flush = hand over references
-//!        inner        …        inner    what arrived is compacted once
+//!        inner        …        inner    newly arrived branches are compacted once
 //!       /     \               /    \
 //!    leaf    leaf    …     leaf    leaf   one large run, small ones of at most a third of it
 //! ```
 //!
-//! 1. A sealed memtable is packed into a run (`runs::PackJob`) and attached to a new root (`Stbe::attach`).
-//! 2. The trunk is tended (`rebalance`): references are flushed as far down as triggers say, leaves split `k` ways, small
-//!    nodes merge, the root grows or shrinks.
-//! 3. Then what arrived in each node is compacted (`choose`, `runs::MergeJob`), beside the readers, and the output
-//!    takes the place of its inputs wherever they have gone meanwhile (`install`): a split or a flush during a
-//!    compaction does not throw its work away.
-//! 4. A checkpoint writes the nodes that are not on disk yet (`persist`); unchanged nodes stay where they are.
+//! 1. Pack a sealed memtable into a run (`runs::PackJob`) and attach the run to a new root (`Stbe::attach`).
+//! 2. Rebalance the trunk (`rebalance`): flush references as far down as the triggers require, split leaves `k` ways,
+//!    merge small nodes, grow or shrink the root.
+//! 3. Compact the newly arrived branches of each node (`choose`, `runs::MergeJob`), concurrently with readers. The
+//!    output replaces its inputs in every node that holds them by then (`install`): a split or a flush during a
+//!    compaction does not waste its work.
+//! 4. A checkpoint writes the nodes that are not on disk yet (`persist`). Unchanged nodes keep their pages.
 //!
-//! Invariants: `through` and the root change in one swap; a message is live in exactly one node of a path; a node of the
-//! published root is never changed. Costs, in blocks of B records, F the fan-out, m the memtable: an insert is written
-//! about once a level, log_F(N/m) levels; a lookup reads about one leaf block plus false positives of the filters of at
-//! most 3F runs a level.
+//! Invariants: `through` and the root change in one swap; a message is live in exactly one node of a path; a node of
+//! the published root is never changed. Costs, in blocks of B records, F the fan-out, m the memtable, N the data: each
+//! message is written about once per level, on log_F(N/m) levels; a lookup reads about one leaf block, plus the false
+//! positives of the filters of at most 3F runs per level.
 //!
-//! Locks: `inner` (trunk and jobs) is held while a root is built, never while data is merged; `queue` is a leaf lock.
+//! Locks: `inner` (trunk and jobs) is held while a root is built, never while data is merged. `queue` is a leaf lock.
 
 mod check;
 mod choose;
@@ -67,10 +67,10 @@ pub use self::choose::Policy;
 pub use self::options::{StbeOptions, TYPE};
 pub use self::rebalance::Shape;
 
-/// About what an index takes in memory without any run, with the keyspace that it belongs to.
+/// Approximate memory of an index without any run, including the keyspace that it belongs to.
 const EMPTY_BYTES: usize = size_of::<Stbe>() + size_of::<StbeView>() + size_of::<Node>() + 1536;
 
-/// The heights of nodes whose compactions are counted apart; the last one stands for all above.
+/// Number of heights for which compactions are counted separately; the last counter includes all greater heights.
 const HEIGHTS: usize = 8;
 /// The names of these counters, leaves first.
 const COMPACTED_AT: [&str; HEIGHTS] = [
@@ -90,15 +90,15 @@ const FIRST_BRANCH: u64 = 1;
 /// One size-tiered Bε-tree.
 pub struct Stbe {
     core: Core,
-    /// Rows that are asked for often.
+    /// Frequently read rows.
     rows: Arc<IndexRows>,
     shape: Shape,
-    /// What merges fold with; without one they are kept as they are.
+    /// Folds operands. Without an operator they are kept unfolded.
     operator: Option<Operator>,
     published: ArcSwap<StbeView>,
     inner: Mutex<Inner>,
     queue: PackQueue,
-    /// Bytes of memtables that are queued or being packed, and of compactions that wait or are under way.
+    /// Bytes of memtables that are queued or being packed, and of compactions that are waiting or in progress.
     owing: Owing,
     branch_ids: AtomicU64,
     counters: Counters,
@@ -115,16 +115,17 @@ struct Counters {
     compactions: Counter,
 }
 
-/// What the trunk's lock guards.
+/// The state that `inner` guards.
 struct Inner {
     trunk: Trunk,
-    /// Compactions under way: parked between steps, or `None` while a thread works on them.
+    /// Compactions in progress. `parked` holds the job between steps and is `None` while a thread works on it.
     merging: Vec<Merging>,
     routes: Routes,
-    /// Inputs that could not be read; they stay as they are until the store is reopened.
+    /// Branches that a compaction could not read. Compactions exclude them until the store is reopened or a caller asks
+    /// for a compaction.
     stuck: Stuck,
     next_ticket: u64,
-    /// On a full disk, the leaves below this key had their turn last.
+    /// On a full disk, leaves are compacted in key order; the next one starts at this key or after it.
     relieved_to: Vec<u8>,
     /// Compactions come before the next memtable is packed.
     sweeping: bool,
@@ -132,9 +133,10 @@ struct Inner {
     swept: u64,
     /// The limit of `swept`: above it, a waiting memtable is packed before any further compaction.
     most_swept: u64,
-    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read point or above.
+    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read
+    /// point or above.
     keep: Stripes,
-    /// The keyspace was dropped: outputs that are still under way are for nothing.
+    /// The keyspace was dropped: outputs of jobs in progress are discarded.
     cleared: bool,
 }
 
@@ -146,9 +148,9 @@ struct Trunk {
     horizon: Seqno,
     /// Pages of large values that runs of this root name.
     blobs: BlobMap,
-    /// Ranges that a caller wants in their final place.
+    /// Ranges that callers asked to compact fully.
     forced: Vec<Forced>,
-    /// Where the next swap leaves the large values that it drops.
+    /// Receives the large values that the next root swap drops; they are freed when older views are gone.
     deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -161,7 +163,7 @@ struct Merging {
     parked: Option<Box<Merge>>,
 }
 
-/// A compaction, and which branches it is to replace.
+/// A compaction, and the branches that it will replace.
 struct Merge {
     candidate: Candidate,
     job: MergeJob,
@@ -172,12 +174,12 @@ enum Claim {
     Pack(Box<PackJob>),
     Merge(u64, Box<Merge>),
     MapletRef(Box<RouteJob>),
-    /// It could not be started: an input cannot be read.
+    /// The work could not be started, because an input cannot be read.
     Damage(crate::Error),
 }
 
 impl Stbe {
-    /// An empty tree whose runs hold everything (that is, nothing) up to `through`.
+    /// An empty tree that contains every message up to `through` (there is none).
     pub fn create(core: Core, shape: Shape, operator: Option<Operator>, through: Seqno) -> Stbe {
         let trunk = Trunk {
             root: Arc::new(Node::new(KeyRange::all(), 0)),
@@ -248,8 +250,8 @@ impl Stbe {
         }
     }
 
-    /// Claims the next piece of work: memtables first, since they hold memory; then maplets, which are
-    /// short; then compactions under way; then new ones.
+    /// Claims the next piece of work: first memtables, because they use memory; then maplets, because they are short;
+    /// then parked compactions; then new ones.
     fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         if let Some(job) = self.claim_pack(&mut inner, keep) {
@@ -265,19 +267,19 @@ impl Stbe {
         let Some(candidate) = self.choice(&inner).first() else {
             return Ok(None);
         };
-        // Leaves rewrite what they hold as it grows; above them a message is compacted once a level.
+        // Leaves are rewritten as they grow. Above them a message is compacted once per level.
         let twice = candidate.height > 0 && candidate.branches.iter().any(|branch| !branch.fresh);
         assert!(!twice, "what was compacted on this level already is not compacted here again");
         Ok(Some(self.begin_merge(&mut inner, candidate, keep)))
     }
 
-    /// The compactions that could start now.
+    /// The compactions that could start now. REQUIRES: the caller holds `inner`.
     fn choice<'a>(&self, inner: &'a Inner) -> Choice<'a> {
         let Trunk { root, forced, .. } = &inner.trunk;
         Choice { root, policy: self.shape.policy, forced, stuck: &inner.stuck, merging: &inner.merging }
     }
 
-    /// Recomputes the compaction debt after a root swap.
+    /// Recomputes the compaction debt after a root swap. REQUIRES: the caller holds `inner`.
     fn recount(&self, inner: &mut Inner) {
         let (waiting, requested) = self.choice(inner).bytes();
         let working: u64 = inner.merging.iter().map(|merging| merging.bytes.max(1)).sum();
@@ -292,7 +294,7 @@ impl Stbe {
         let (bytes, done) = match job.step(budget) {
             Ok(stepped) => stepped,
             Err(e) => {
-                // What it has written goes back before another worker tries the same.
+                // Free the pages that the job has written before another worker retries it.
                 let batch = job.batch.clone();
                 drop(job);
                 return Err(self.give_up_pack(batch, e));
@@ -317,16 +319,17 @@ impl Stbe {
         Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
     }
 
-    /// Lets go of the large values that only a memtable of a dropped keyspace names.
+    /// Frees the large values that only this memtable of a dropped keyspace refers to. REQUIRES: the caller holds
+    /// `inner`.
     fn forget_batch(&self, inner: &mut Inner, batch: &SealedBatch) {
         let trunk = inner.trunk.clone();
         self.publish(inner, trunk, &blobs_of(&batch.memtable));
     }
 
-    /// Puts a memtable that could not be packed back in front of the queue.
+    /// Returns a memtable that could not be packed to the front of the queue.
     fn give_up_pack(&self, batch: SealedBatch, error: crate::Error) -> crate::Error {
         let mut inner = self.inner.lock();
-        // Back in its place before anyone can claim the next one: memtables are attached in order.
+        // Requeue it before another thread can claim the next one: memtables are attached in order.
         if inner.cleared {
             self.queue.done();
             self.forget_batch(&mut inner, &batch);
@@ -336,7 +339,7 @@ impl Stbe {
         error
     }
 
-    /// Attaches the run of a packed memtable to the root, tends the trunk and swaps the root.
+    /// Attaches the run of a packed memtable to the root, rebalances the trunk and swaps the root.
     fn attach(&self, batch: &SealedBatch, output: Output) -> Result<()> {
         let slice = output.open(&self.core)?;
         let mut inner = self.inner.lock();
@@ -376,7 +379,7 @@ impl Stbe {
             Err(e) => {
                 let Merge { candidate, job } = *merge;
                 let failed = job.failed;
-                // What it has written is freed before another thread tries the same.
+                // Free the pages that the job has written before another thread retries it.
                 drop(job);
                 return left_alone(self.give_up_merge(ticket, &candidate, failed, e));
             }
@@ -387,7 +390,8 @@ impl Stbe {
                 inner.merging.retain(|merging| merging.ticket != ticket);
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 merging.parked = Some(merge);
-                // What is owed is an estimate, and something is owed until the job is done: who waits for it asks for debt.
+                // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
+                // job poll the debt.
                 self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(Progress { bytes, ..Progress::default() });
@@ -399,7 +403,7 @@ impl Stbe {
         }
     }
 
-    /// Forgets a compaction that failed.
+    /// Removes a compaction that failed; excludes its inputs if they are damaged.
     fn give_up_merge(
         &self,
         ticket: u64,
@@ -414,7 +418,7 @@ impl Stbe {
         error
     }
 
-    /// Puts the output of a compaction in the place of its inputs and swaps the root.
+    /// Replaces the inputs of a compaction by its output and swaps the root.
     fn install(&self, ticket: u64, candidate: &Candidate, output: Output) -> Result<()> {
         let slice = output.open(&self.core)?;
         let mut inner = self.inner.lock();
@@ -427,13 +431,14 @@ impl Stbe {
         let placed = done.replace(&mut trunk.root)?;
         assert!(placed || output.dropped_blobs.is_empty(), "inputs under compaction stay in the trunk");
         for blob in &output.dropped_blobs {
-            // Messages on disk and the root record name the pages apart: they may disagree.
+            // The map of large values and the messages on disk both name the pages of a value. Damage can make them
+            // disagree.
             if !trunk.blobs.contains(blob.start.0, blob.pages.into()) {
                 let addr = BlockAddr { page: blob.start, pages: blob.pages };
                 return Err(self.core.data.corrupt(
                     addr,
                     "large values",
-                    "a message names pages that the trunk does not",
+                    "a message names pages that the map of large values does not contain",
                 ));
             }
             trunk.blobs.remove(blob.start.0, blob.pages.into());
@@ -462,11 +467,13 @@ impl Stbe {
         BranchId(self.branch_ids.fetch_add(1, Relaxed))
     }
 
+    /// Rebalances `trunk`, except where compactions in progress forbid it. REQUIRES: the caller holds `inner`.
     fn rebalance(&self, inner: &Inner, trunk: &mut Trunk) -> Result<()> {
         self.tend_with(inner, trunk, None)
     }
 
-    /// As [`Stbe::rebalance`]; what lies in the range of `pieces` is handed down to its leaf, which is cut.
+    /// As [`Stbe::rebalance`], except that all branches in the range of `pieces` are flushed to its leaf, and the leaf
+    /// is split. REQUIRES: the caller holds `inner`.
     fn tend_with(&self, inner: &Inner, trunk: &mut Trunk, pieces: Option<&Pieces>) -> Result<()> {
         let cut = pieces.iter().map(|pieces| pieces.range.clone());
         let merging: Vec<KeyRange> = inner.merging.iter().flat_map(|merging| merging.live.iter().cloned()).collect();
@@ -482,20 +489,21 @@ impl Stbe {
             forced: &forced,
             pieces,
         };
-        // A flush may drop data that a reader with an older read point needs; the raised horizon makes it start again.
+        // A flush may drop data that a reader with an older read point needs. The raised horizon makes that reader
+        // retry.
         trunk.horizon = trunk.horizon.max(inner.keep.horizon);
         match tender.tend_root(&trunk.root) {
             Ok(root) => trunk.root = root,
-            // A damaged block of some old run keeps the trunk from being reshaped, not new data from being attached: the
-            // untended root is right, only slower. Reads of the damaged range and `verify` report it.
+            // A damaged block of an old run prevents rebalancing, but must not prevent attaching new data: the
+            // unchanged root is correct, only slower. Reads of the damaged range and `verify` report the damage.
             Err(e) if e.is_corruption() => {}
             Err(e) => return Err(e),
         }
         Ok(())
     }
 
-    /// Makes a new trunk the current one: the one place where readers' world changes. Large values in `dropped` are freed
-    /// when the last view before it is gone.
+    /// Publishes a new trunk. This is the only function that changes the view that readers pin. The large values in
+    /// `dropped` are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
     fn publish(&self, inner: &mut Inner, mut trunk: Trunk, dropped: &[Extent]) {
         let Trunk { root, forced, .. } = &trunk;
         let all = Choice { root, policy: self.shape.policy, forced, stuck: &inner.stuck, merging: &[] };
@@ -517,7 +525,8 @@ impl Drop for Stbe {
 }
 
 impl Inner {
-    /// A damaged input is not tried again: the error would come back for ever. `run`: which one it is, if that is known.
+    /// Excludes damaged inputs from compactions, which would fail again. `run` is the damaged run, if known. REQUIRES:
+    /// the caller holds `inner`.
     fn leave(&mut self, candidate: &Candidate, run: Option<OwnerId>, error: &crate::Error) {
         if error.is_damage() {
             let damaged = |branch: &&Branch| run.is_none_or(|run| branch.slice.run().meta().id == run);
@@ -526,7 +535,7 @@ impl Inner {
     }
 }
 
-/// A compaction that met damage is done with: its inputs are stuck. Any other failure is one.
+/// Corruption abandons the compaction (its inputs are stuck) and is reported as progress; any other error is returned.
 fn left_alone(error: crate::Error) -> Result<Progress> {
     match error.is_damage() {
         true => Ok(Progress { damage: Some(error), ..Progress::default() }),
@@ -588,7 +597,7 @@ impl Index for Stbe {
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
-        // Who asks gets an answer: what was left alone is tried again.
+        // An explicit request retries what was excluded because of damage.
         inner.stuck = Stuck::default();
         inner.swept = 0;
         inner.routes.forgive();
@@ -671,7 +680,7 @@ impl Inspect for Stbe {
         let trunk = self.inner.lock().trunk.clone();
         let (nodes, blobs) = (check::nodes(&trunk.root), trunk.blobs.pin());
         Box::new(move |visit| {
-            // The whole of it is kept: its deferred_frees hold the large values that compactions drop meanwhile.
+            // Keep the whole trunk: its deferred frees hold the large values that compactions drop meanwhile.
             let _trunk = &trunk;
             check::verify(&self.core, &nodes, &blobs, visit);
             Ok(())
@@ -723,7 +732,7 @@ impl Checkpoint for TrunkCheckpoint<'_> {
     fn write(self: Box<Self>) -> Result<Cut> {
         let Stbe { core, rows, .. } = self.index;
         let TrunkCheckpoint { trunk, next_branch, .. } = &*self;
-        // A tree that never held anything needs no block.
+        // A tree that never held a message needs no block.
         let untouched = *next_branch == FIRST_BRANCH && trunk.root.stored().is_none() && trunk.blobs.is_empty();
         let bytes = match untouched {
             true => Vec::new(),

@@ -1,4 +1,4 @@
-//! Trunk nodes: the branches of each part of the key space (002 §3.4, "Node structure").
+//! Trunk nodes: lists of runs, and the children that each run is live for (002 §3.4, "Node structure").
 //!
 //! ```text
 //!   Node  range [from, to)   height 1
@@ -7,13 +7,14 @@
 //!     child 1  next = 0          live live  live live    so b0 and b1 are clipped to child 1's range
 //! ```
 //!
-//! A branch is a run clipped to the node's range. It is *live* for a child if its place in the list is at or after
-//! the child's `next`. Once it is dead for the children at one end of its range, it is clipped to the rest
-//! ([`Node::trim`]): the children that needed those pages keep or free them. Nodes are immutable; a change clones the
-//! node ([`Node::edit`]) and the path above it, and swaps the root.
+//! A branch is a run clipped to the node's range. It is *live* for a child if its index is at least the child's `next`.
+//! Once it is dead for the children at an end of its range, it is clipped to the rest ([`Node::trim`]): the pages that
+//! only those children need belong to their own branches. Nodes are immutable. A change clones the node
+//! ([`Node::edit`]) and the path above it, and swaps the root.
 //!
-//! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; no `next` lies beyond
-//! the end; a leaf has no children; every branch's clip lies inside the range, and covers each child that waits for it.
+//! Invariants ([`Node::assert_valid`]): children partition the node's range in order, each one level below; no `next`
+//! exceeds the number of branches; a leaf has no children; the clip of every branch lies inside the node's range and
+//! covers each child that the branch is live for and holds data for.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::index::runs::{Deletes, MapletRef, Stored};
 use crate::run::{Run, RunSlice};
 use crate::space::DataFile;
 
-/// The identity of a branch: kept when the branch is flushed to a child or shared by a split, so that a compaction
-/// finds its inputs after such changes.
+/// The identity of a branch. A flush to a child and a split keep it, so that a compaction finds its inputs in whichever
+/// nodes hold them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BranchId(pub u64);
 
@@ -35,28 +36,28 @@ pub struct BranchId(pub u64);
 pub struct Branch {
     /// Its identity.
     pub id: BranchId,
-    /// It came by a flush and has not been compacted on this level yet.
+    /// It arrived by a flush and has not been compacted on this level yet.
     pub fresh: bool,
-    /// The run and the keys of it that belong to the branch.
+    /// The run and its key range.
     pub slice: Arc<RunSlice>,
-    /// Estimated bytes that it holds for the node. A flush passes the estimate to the child, which never increases
-    /// it: a slice counts whole pages, so that the parts of a small one would add up to more than the whole.
+    /// Estimated bytes that it holds for the node. A flush passes its estimate down, and a branch of a child never has
+    /// more: a slice counts whole pages, so the parts of a small slice would otherwise add up to more than the slice.
     pub bytes: u64,
     /// Estimated bytes for each child of the node, `bytes` in sum; empty in a leaf.
     pub weights: Arc<[u64]>,
     /// Its point deletes.
     pub deletes: Deletes,
-    /// The maplet that lookups ask before the run; without one they ask the run's own filter.
+    /// The maplet that covers the run; `None`: lookups use the run's own filter.
     pub route: Option<MapletRef>,
 }
 
-/// Which parts of branches a node releases.
+/// The parts of branches that [`Node::trim`] removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trim {
-    /// Branches that no child needs, and unneeded ends of others.
+    /// Whole branches that no child needs any more, and unneeded ends of others.
     Ends,
-    /// Also parts between two children that need the branch: used when disk space is short. It makes more branches,
-    /// each of which costs readers a comparison.
+    /// Also unneeded gaps between children that still need a branch. Used when disk space is short. It makes more
+    /// branches, and lookups have to check each of them.
     Holes,
 }
 
@@ -65,13 +66,13 @@ pub enum Trim {
 pub struct Child {
     /// The node.
     pub node: Arc<Node>,
-    /// The first branch of the parent that is live for the child, by its place in the list.
+    /// The index of the first branch of the parent that is live for the child.
     pub next: u64,
 }
 
 /// A node of the trunk.
 pub struct Node {
-    /// Its key range.
+    /// The keys that it holds.
     pub range: KeyRange,
     /// Levels below it: 0 for a leaf.
     pub height: u32,
@@ -79,8 +80,8 @@ pub struct Node {
     pub branches: Vec<Branch>,
     /// In key order; empty in a leaf.
     pub children: Vec<Child>,
-    /// The error, if neither copy of the node could be read: then only its range is known. Only in a store that is
-    /// open for reading.
+    /// The error that made both copies of the node unreadable. Such a node has a range and nothing else. Only in a
+    /// store that is open for reading.
     pub lost: Option<Error>,
     /// Cached compaction debt of this subtree; set on first use.
     pub(super) waits: OnceLock<Waits>,
@@ -101,7 +102,7 @@ impl Node {
         node
     }
 
-    /// A copy to change: a new node that is not on disk.
+    /// A copy to change: a new node, not on disk.
     pub fn edit(&self) -> Node {
         Node {
             range: self.range.clone(),
@@ -119,7 +120,7 @@ impl Node {
         self.height == 0
     }
 
-    /// The place after the last branch.
+    /// The number of branches, which is also the index after the last one.
     pub fn end(&self) -> u64 {
         self.branches.len() as u64
     }
@@ -140,12 +141,12 @@ impl Node {
         self.live(&self.children[i]).iter().map(|branch| branch.weights[i]).sum()
     }
 
-    /// Live branches of the `i`-th child that hold something for it.
+    /// The number of live branches that hold data for the `i`-th child.
     pub fn live_branches(&self, i: usize) -> usize {
         self.live(&self.children[i]).iter().filter(|branch| branch.weights[i] > 0).count()
     }
 
-    /// Estimated bytes that the node itself holds: live for some child, or all of a leaf.
+    /// Estimated bytes of the branches of the node: live for some child, or all of a leaf.
     pub fn own_bytes(&self) -> u64 {
         if self.is_leaf() {
             self.branches.iter().map(|branch| branch.bytes).sum()
@@ -154,7 +155,7 @@ impl Node {
         }
     }
 
-    /// A branch of the node from a slice of at most `bytes`. Walks the top of the run through the pool.
+    /// A branch of the node made of a slice of at most `bytes`. Reads the top of the run through the pool.
     pub fn branch(&self, id: BranchId, fresh: bool, slice: Arc<RunSlice>, bytes: u64) -> Result<Branch> {
         let bytes = bytes.min(slice.bytes());
         let weights = self.weigh(&slice, bytes)?;
@@ -162,14 +163,14 @@ impl Node {
         Ok(Branch { id, fresh, slice, bytes, weights, deletes, route: None })
     }
 
-    /// Estimates how `bytes` of `slice` are divided among the children: by their pages, 0 only for a child that
-    /// cannot hold anything of it.
+    /// Estimates how `bytes` of `slice` are shared among the children, in proportion to their pages; 0 only for a child
+    /// for which the slice has no page.
     fn weigh(&self, slice: &Arc<RunSlice>, bytes: u64) -> Result<Arc<[u64]>> {
         let pages = self.children.iter().map(|child| weight(slice, &child.node.range)).collect::<Result<Vec<u64>>>()?;
         Ok(share(bytes, &pages).into())
     }
 
-    /// Re-estimates what each branch holds for each child, after children have changed.
+    /// Recomputes the weights of all branches after children have changed.
     pub fn weigh_all(&mut self) -> Result<()> {
         for i in 0..self.branches.len() {
             self.branches[i].weights = self.weigh(&self.branches[i].slice, self.branches[i].bytes)?;
@@ -177,18 +178,18 @@ impl Node {
         Ok(())
     }
 
-    /// Advances children past branches that hold nothing for them, and releases what no child needs: branches, ends
-    /// of branches, and with [`Trim::Holes`] the parts between. Without the first step, a child that is never flushed
-    /// to would keep all branches.
+    /// Advances each child's `next` to the end if no live branch holds data for it, and removes what no child needs any
+    /// more: branches, ends of branches, and with [`Trim::Holes`] also gaps. If `next` were not advanced, a child that
+    /// never receives a flush would keep all branches.
     ///
     /// # Errors
-    /// As [`RunSlice::clip`]. It reads inner blocks at the borders of children, as the flushes to them do.
+    /// As [`RunSlice::clip`]. It reads inner blocks at the bounds of children, as the flushes to them do.
     pub fn trim(&mut self, how: Trim) -> Result<()> {
         if self.is_leaf() {
             return Ok(());
         }
         for i in 0..self.children.len() {
-            // All the way or not at all: a compaction must not find a child's position between its inputs.
+            // `next` advances to the end or not at all: a compaction must not find a child's `next` between its inputs.
             if self.live_branches(i) <= usize::from(SeededBug::ForgottenForChild.is_on()) {
                 self.children[i].next = self.end();
             }
@@ -210,15 +211,15 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the `i`-th child still needs a part of the branch at that place.
+    /// Whether the branch at index `place` is live for the `i`-th child and holds data for it.
     fn waits(&self, i: usize, branch: &Branch, place: usize) -> bool {
         self.children[i].next <= place as u64 && branch.weights[i] > 0
     }
 
-    /// The branch at that place, cut into pieces: one for each stretch of children that still need it. No piece holds
-    /// the parts of children between two stretches, which were flushed already. The pieces keep the identity of the
-    /// branch and are adjacent in the list, so that a compaction in progress finds its inputs. If the pieces would
-    /// hold as many pages, the branch stays in one piece, as [`Node::narrowed`] leaves it.
+    /// Cuts the branch at index `place` into pieces: one for each row of neighbouring children that still need it. No
+    /// piece includes the children between two rows, which already received their part. The pieces keep the identity of
+    /// the branch and are neighbours in the list, so that a compaction in progress finds its inputs. If the pieces
+    /// together hold as many pages as the branch that [`Node::narrowed`] returns, that branch is returned.
     fn pieces(&self, branch: Branch, place: usize) -> Result<Vec<Branch>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
         let mut goes_on = false;
@@ -257,7 +258,7 @@ impl Node {
         Ok(if pages < hull.slice.held_pages() { pieces } else { vec![hull] })
     }
 
-    /// The branch at that place, clipped to the children that still need it and those between them; `None` if no
+    /// The branch at index `place`, clipped to the children that still need it and those between them; `None` if no
     /// child does.
     fn narrowed(&self, branch: Branch, place: usize) -> Result<Option<Branch>> {
         let mut waiting = (0..self.children.len()).filter(|&i| self.waits(i, &branch, place));
@@ -265,7 +266,7 @@ impl Node {
         let last = waiting.last().filter(|_| !SeededBug::ClippedToFirst.is_on()).unwrap_or(first);
         let hull =
             KeyRange::new(self.children[first].node.range.from.clone(), self.children[last].node.range.to.clone());
-        // A branch that cannot be measured stays as it is: damaged blocks above the leaves release nothing.
+        // If blocks above the leaves are damaged, the clip cannot be computed: keep the branch unchanged.
         let clipped = match branch.slice.clip(&hull) {
             Err(e) if e.is_damage() => None,
             clipped => clipped?,
@@ -277,7 +278,7 @@ impl Node {
         Ok(Some(Branch { slice, bytes: weights.iter().sum(), weights, ..branch }))
     }
 
-    /// The maplets of its branches, each once if its branches are adjacent.
+    /// The maplets that cover its branches. A maplet appears once if its branches are neighbours.
     pub fn maplets(&self) -> impl Iterator<Item = &Arc<Run>> {
         let routes = self.branches.iter().filter_map(|branch| branch.route.as_ref());
         routes
@@ -288,12 +289,12 @@ impl Node {
             .flatten()
     }
 
-    /// Where the node is on disk, if it was written.
+    /// The node's address on disk, if it was written.
     pub fn stored(&self) -> Option<Stored> {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Records where the node was written (or read). From now on dropping it frees its pages.
+    /// Records that the node was written (or read). From now on dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         let fresh = self.stored.set((stored, data.clone())).is_ok();
         assert!(fresh, "a node is written once");
@@ -305,43 +306,43 @@ impl Node {
             return None;
         }
         if self.is_leaf() != self.children.is_empty() {
-            return Some("only a leaf has no children");
+            return Some("a node must have children exactly if it is not a leaf");
         }
         let mut from = &self.range.from;
         for child in &self.children {
             if &child.node.range.from != from {
-                return Some("children partition the range");
+                return Some("the children must partition the node's range");
             }
             if child.node.height + 1 != self.height {
-                return Some("children stand one level below");
+                return Some("a child must be one level below its parent");
             }
             if child.next > self.end() {
-                return Some("a child's next branch is in the list");
+                return Some("a child's next branch must be in the list or at its end");
             }
             from = &child.node.range.to;
         }
         if !self.is_leaf() && from != &self.range.to {
-            return Some("children partition the range");
+            return Some("the children must partition the node's range");
         }
         if self.branches.iter().any(|branch| !self.range.covers(branch.slice.range())) {
-            return Some("a branch is clipped to its node");
+            return Some("a branch must be clipped to its node's range");
         }
         if self.branches.iter().any(|branch| branch.weights.len() != self.children.len()) {
-            return Some("a branch is weighed for every child");
+            return Some("a branch must have a weight for every child");
         }
         let short = |(place, branch): (usize, &Branch)| {
             (0..self.children.len()).any(|i| {
-                // A lost child may count as several adjacent branches, of which not all are live.
+                // A lost child may stand for several children in a row, of which only some need the branch.
                 let child = &self.children[i].node;
                 child.lost.is_none() && self.waits(i, branch, place) && !branch.slice.range().covers(&child.range)
             })
         };
-        self.branches.iter().enumerate().any(short).then_some("a branch covers the children that wait for it")
+        self.branches.iter().enumerate().any(short).then_some("a branch must cover the children that need it")
     }
 
     /// Checks the invariants.
     pub fn assert_valid(&self) {
-        assert_eq!(self.problem(), None, "an invariant of the trunk is broken");
+        assert_eq!(self.problem(), None, "invariant of a trunk node");
     }
 
     /// Visits the node and everything below it, parents first.
@@ -357,7 +358,7 @@ pub fn weight(slice: &Arc<RunSlice>, range: &KeyRange) -> Result<u64> {
     Ok(slice.clip(range)?.map_or(0, |part| part.bytes().max(least)))
 }
 
-/// Divides `bytes` in proportion to `parts`; every part that is not 0 gets at least 1.
+/// Divides `bytes` in proportion to `parts`. Every part greater than 0 gets at least 1.
 pub fn share(bytes: u64, parts: &[u64]) -> Vec<u64> {
     let sum: u64 = parts.iter().sum();
     let part = |&part: &u64| match part {

@@ -1,24 +1,23 @@
-//! Rebalances the trunk: flushes, splits and merges of nodes, as one pure pass from a root to a better root (002
-//! §3.4–3.5).
+//! Rebalancing the trunk: one pass flushes, splits, merges nodes and trims, from one root to the next (002 §3.4–3.5).
 //!
 //! Steps for an inner node, on the way down and back:
-//! 1. *Flush* while a trigger holds: more than `F` memtables of live data (to the child with the most), or a child
-//!    with more than `3F` live branches, or deletes that shadow much of a leaf below ([`super::deletes`]). A flush
-//!    hands references down: the child's list grows, the parent's `next` advances. If a range tombstone among them
-//!    covers all keys of the child, and every reader sees it, older branches and the child's own data are dropped
-//!    instead: their space is freed without a compaction ([`Rebalancer::wiped`]).
-//! 2. Rebalance the children, including those that just received branches, so that references go as far down as the
-//!    triggers say before anything is compacted (*flush-then-compact*).
-//! 3. *Merge* neighbours if one became too small (an inner node of fewer than `F/2` children, which takes some from
-//!    its neighbour if they are too many for one node); *split* nodes that became too large: a leaf `k` ways by
-//!    clipping its runs, an inner node over `F` children into equal parts that share its branches. A root that split
-//!    gets a root above it; a root with one child and no branches is removed.
-//! 4. *Trim*: branches, and ends of branches, that no child needs any more are released (decision 0024).
+//! 1. *Flush* while a trigger holds: more than `F` memtables of live data (to the child with the most), or a child with
+//!    more than `3F` live branches, or deletes that hide much of a leaf below ([`super::deletes`]). A flush passes
+//!    references: the child's list grows, the parent's `next` advances. If a branch deletes all keys of the child by
+//!    range tombstones that every reader sees, the flush drops the older branches, and those of the child, instead of
+//!    passing them on. This frees space without a compaction ([`Rebalancer::wiped`]).
+//! 2. Rebalance the children, including those that just received branches, so that references reach their lowest node
+//!    before anything is compacted (*flush-then-compact*).
+//! 3. *Merge* neighbours if one is too small. An inner node with fewer than `F/2` children takes some from its
+//!    neighbour if both together have too many for one node. *Split* nodes that are too large: a leaf `k` ways by
+//!    clipping its runs, an inner node with more than `F` children into equal parts that share its branches. A root
+//!    that was split gets a new root above it. A root with one child and no live branches is removed.
+//! 4. *Trim* branches, and ends of branches, that no child needs any more (decision 0024).
 //!
-//! The source splits preemptively on the way down because it latches node by node. Here the pass works on copies and the
-//! root is swapped once, so splits propagate upwards in the same pass and no slack `F + H` is needed.
+//! The source splits preemptively on the way down because it latches node by node. Here the pass works on copies and
+//! the root is swapped once, so splits propagate upwards in the same pass, and no slack `F + H` is needed.
 //!
-//! Invariant: a pass changes which nodes hold references, never which messages a reader sees.
+//! Invariant: a pass changes which nodes hold the references, never which messages a reader sees.
 
 use std::sync::Arc;
 
@@ -31,10 +30,10 @@ use crate::filter::Filters;
 use crate::resolve::Stripes;
 use crate::run::Compression;
 
-/// Runs with more range tombstones than this are not searched for one that covers a child: their tombstones are
+/// Runs with more range tombstones than this are not searched for one that covers a child: the tombstones are probably
 /// small.
 const MOST_TOMBSTONES: u64 = 256;
-/// The most passes: more than a trunk has levels.
+/// Exceeds the number of levels of any trunk.
 const MAX_PASSES: usize = 64;
 
 /// The sizes that shape a tree.
@@ -44,15 +43,15 @@ pub struct Shape {
     pub fanout: usize,
     /// `m`: bytes of a packed memtable.
     pub memtable_bytes: u64,
-    /// The target size of a leaf, in bytes.
+    /// Target size of a leaf, in bytes.
     pub leaf_bytes: u64,
-    /// How leaves are kept.
+    /// How leaves are compacted.
     pub policy: Policy,
-    /// The filters of new runs.
+    /// Filters of new runs.
     pub filters: Filters,
-    /// How many runs, and later how many maplets, are merged into one maplet.
+    /// The number of runs, and then of maplets, that are merged into one maplet.
     pub maplet_width: usize,
-    /// How the leaves of runs that are compacted in leaves of the trunk are stored.
+    /// Compression of the leaf blocks that compactions in trunk leaves write.
     pub compression: Compression,
 }
 
@@ -68,23 +67,23 @@ impl Shape {
     }
 }
 
-/// Counters for the statistics.
+/// Counts of rebalancing steps, for the statistics.
 #[derive(Debug, Default)]
 pub struct RebalanceCounters {
     /// Flushes to a child.
     pub flushes: Counter,
-    /// Nodes that were split.
+    /// Splits of nodes.
     pub splits: Counter,
-    /// Pairs of nodes that were merged.
+    /// Merges of two nodes.
     pub merges: Counter,
 }
 
-/// A leaf that is cut into pieces of about `bytes` bytes, whatever its size: used when little disk space is left.
+/// A leaf to split into pieces of about `bytes`, whatever its size. Used when disk space is short.
 #[derive(Clone, Debug)]
 pub struct Pieces {
     /// The keys of the leaf.
     pub range: KeyRange,
-    /// Bytes of a piece.
+    /// Target size of a piece.
     pub bytes: u64,
 }
 
@@ -92,28 +91,29 @@ pub struct Pieces {
 pub struct Rebalancer<'a> {
     /// The sizes.
     pub shape: Shape,
-    /// The next branch identity.
+    /// Source of branch identities.
     pub ids: &'a AtomicU64,
-    /// The counters.
+    /// Receives the counts.
     pub counters: &'a RebalanceCounters,
-    /// Ranges of compactions in progress: nodes there are not merged, since a merge renames branches.
+    /// Ranges of compactions in progress and of the leaf to split: nodes there are not merged, since a merge renames
+    /// branches.
     pub busy: &'a [KeyRange],
-    /// Ranges of the compactions under way: their inputs must not be dropped, since the results will replace them.
+    /// Ranges of compactions in progress: their inputs must not be dropped, since the outputs will replace them.
     pub merging: &'a [KeyRange],
     /// Read points: a range delete that is newer than one of them must not drop data.
     pub keep: &'a Stripes,
-    /// Ranges in which everything is flushed to the leaves.
+    /// Ranges in which all branches are flushed to the leaves.
     pub forced: &'a [KeyRange],
-    /// The leaf to cut, if disk space is short.
+    /// The leaf to split, if disk space is short.
     pub pieces: Option<&'a Pieces>,
 }
 
 impl Rebalancer<'_> {
-    /// Rebalances the tree under `root` until nothing is left to do; returns `root` itself if nothing was.
+    /// Rebalances the tree under `root` until a pass changes nothing. Returns `root` itself if nothing was changed.
     pub fn tend_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
         let mut root = root.clone();
-        // A merge may make the parent mergeable, and so on upwards: one pass for each level, and only the first
-        // changes many nodes.
+        // Merging nodes may make their parent mergeable, and so on upwards: at most one pass per level, and all but the
+        // first change few nodes.
         for _ in 0..MAX_PASSES {
             let next = self.pass(&root)?;
             if Arc::ptr_eq(&next, &root) {
@@ -141,7 +141,7 @@ impl Rebalancer<'_> {
         Ok(top)
     }
 
-    /// Rebalances one subtree; returns the nodes that replace it, in key order.
+    /// Rebalances one subtree. Returns the nodes that replace it, in key order.
     fn rebalance(&self, node: &Arc<Node>) -> Result<Vec<Arc<Node>>> {
         if node.is_leaf() {
             return self.split_leaf(node.clone());
@@ -183,7 +183,7 @@ impl Rebalancer<'_> {
         }
         let crowded = (0..live.len()).find(|&i| {
             let child = &node.children[i];
-            // Branches without data for the child count, too: a branch that is not flushed is kept for all children.
+            // Branches without data for the child count, too: the node keeps every branch that is live for any child.
             let many = node.live(child).len() > self.shape.flush_branches();
             live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
         });
@@ -191,7 +191,7 @@ impl Rebalancer<'_> {
         crowded.or_else(|| product.then(|| wiped_child(node).or_else(|| buried_child(node))).flatten())
     }
 
-    /// Flushes all branches that are live for the `i`-th child to it.
+    /// Flushes all branches that are live for the `i`-th child.
     fn flush(&self, node: &mut Node, i: usize) -> Result<()> {
         let child = &node.children[i];
         let mut taker = child.node.edit();
@@ -212,9 +212,9 @@ impl Rebalancer<'_> {
         Ok(())
     }
 
-    /// If a branch that is live for the `i`-th child has range tombstones over the child's whole range, its place
-    /// among the live branches: those before it, and the child's own data, can be dropped. Not if large values would
-    /// have to be freed: a compaction does that, since it reads them.
+    /// The index, among the branches to flush to the `i`-th child, of one whose range tombstones cover the child's
+    /// whole range. The branches before it, and the child's own, can be dropped. `None` if large values would have to
+    /// be freed: only a compaction finds them.
     fn wiped(&self, node: &Node, i: usize) -> Option<usize> {
         let child = &node.children[i];
         let range = &child.node.range;
@@ -234,7 +234,7 @@ impl Rebalancer<'_> {
         (handed[..at].iter().all(|branch| goes(branch)) && child.node.branches.iter().all(goes)).then_some(at)
     }
 
-    /// Splits a leaf that is far too large, or too large with nothing left to compact, by clipping its runs.
+    /// Splits a leaf over 3 times the target size, or over 1½ times if it needs no compaction, by clipping its runs.
     fn split_leaf(&self, leaf: Arc<Node>) -> Result<Vec<Arc<Node>>> {
         let bytes = leaf.own_bytes();
         let pieces = self.pieces.filter(|pieces| pieces.range.covers(&leaf.range));
@@ -278,7 +278,7 @@ impl Rebalancer<'_> {
         (0..parts).map(|part| part_of(&node, part * count / parts, (part + 1) * count / parts).map(Arc::new)).collect()
     }
 
-    /// The first of two neighbouring children that should be merged.
+    /// The first of two neighbouring children to merge.
     fn choose_merge(&self, node: &Node) -> Option<usize> {
         (1..node.children.len()).map(|i| i - 1).find(|&i| {
             let (a, b) = (&node.children[i].node, &node.children[i + 1].node);
@@ -293,8 +293,8 @@ impl Rebalancer<'_> {
         })
     }
 
-    /// Merges the `i`-th child and its right neighbour, after flushing to both; if the result is too large, splits it
-    /// into two that share their children evenly.
+    /// Merges the `i`-th child and its right neighbour, after flushing to both. If the result has too many children, it
+    /// is split into two nodes with equally many.
     fn merge_children(&self, node: &mut Node, i: usize) -> Result<()> {
         for j in [i, i + 1] {
             if !node.live(&node.children[j]).is_empty() {
@@ -303,18 +303,18 @@ impl Rebalancer<'_> {
         }
         let merged = self.join(&node.children[i].node, &node.children[i + 1].node);
         let next = node.end();
-        // With more than F children each half has at least F/2, so this is not repeated.
+        // Each half of more than F children has at least F/2, so the halves are not merged again.
         let nodes = if merged.is_leaf() { vec![Arc::new(merged)] } else { self.split_inner(Arc::new(merged))? };
         node.children.splice(i..i + 2, nodes.into_iter().map(|node| Child { node, next }));
         self.counters.merges.fetch_add(1, Relaxed);
         node.weigh_all()
     }
 
-    /// Two neighbours as one node. Their branches are clipped to disjoint ranges, so one list after the other keeps
-    /// every key's order; they get new identities, since a branch that an earlier split shared would be in the list
-    /// twice.
+    /// Joins two neighbours. Their branches are clipped to disjoint ranges, so concatenating the lists preserves the
+    /// order for every key. The branches get new identities, because a branch that an earlier split shared would
+    /// otherwise be in the list twice.
     pub(super) fn join(&self, a: &Node, b: &Node) -> Node {
-        assert!(a.height == b.height && a.range.to == b.range.from, "only neighbours merge");
+        assert!(a.height == b.height && a.range.to == b.range.from, "merging nodes that are not neighbours");
         let mut node = Node::new(KeyRange::new(a.range.from.clone(), b.range.to.clone()), a.height);
         let (left, right) = (a.children.len(), b.children.len());
         let padded = |before: usize, weights: &[u64], after: usize| -> Arc<[u64]> {
@@ -338,13 +338,13 @@ impl Rebalancer<'_> {
     }
 }
 
-/// Whether a branch has range tombstones, but so few that one of them may cover much.
+/// Whether a branch has range tombstones, but few enough that one may cover a large range.
 fn few_tombstones(branch: &Branch) -> bool {
     (1..=MOST_TOMBSTONES).contains(&branch.slice.run().meta().range_tombstones)
 }
 
-/// The first child whose whole range is covered by a range tombstone that is live for it: the data below can be
-/// dropped at once.
+/// The first child whose whole range is covered by range tombstones of a branch that is live for it: the data below can
+/// be dropped at once.
 fn wiped_child(node: &Node) -> Option<usize> {
     if !node.branches.iter().any(few_tombstones) {
         return None;
@@ -358,12 +358,12 @@ fn wiped_child(node: &Node) -> Option<usize> {
     })
 }
 
-/// The part of an inner node that holds its children `from..to`: branches clipped, liveness copied.
+/// The part of an inner node with its children `from..to`: branches are clipped, liveness is kept.
 pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     let children = &node.children[from..to];
     let range = KeyRange::new(children[0].node.range.from.clone(), children[children.len() - 1].node.range.to.clone());
     let mut part = Node::new(range, node.height);
-    // Branches without data in the part leave the list, so liveness is counted in the remaining branches.
+    // Branches without data in the part are removed, so each `next` is recomputed for the branches that remain.
     let mut kept_before = Vec::with_capacity(node.branches.len() + 1);
     for branch in &node.branches {
         kept_before.push(part.branches.len() as u64);
@@ -386,17 +386,17 @@ pub(super) fn part_of(node: &Node, from: usize, to: usize) -> Result<Node> {
     Ok(part)
 }
 
-/// Up to `parts - 1` keys that cut a leaf into pieces of about equal bytes, strictly inside its range.
+/// Up to `parts - 1` keys that divide a leaf into pieces of about equal bytes, strictly inside its range.
 fn quantiles(leaf: &Node, parts: u64) -> Result<Vec<Vec<u8>>> {
     let mut marks: Vec<(Vec<u8>, u64)> = Vec::new();
     for branch in &leaf.branches {
-        // A run whose inner blocks cannot be read is not considered.
+        // Ignore a run whose upper blocks cannot be read.
         let keys = match branch.slice.split_keys(parts as usize * 16) {
             Err(e) if e.is_damage() => Vec::new(),
             keys => keys?,
         };
         let weight = branch.bytes / (keys.len() as u64 + 1);
-        // The first key of a run is a place to cut, too; for a run of one page it is the only one.
+        // The first key of a run is a possible split key, too, and the only one of a run of one page.
         let first = (branch.slice.low().to_vec(), weight);
         marks.extend(keys.into_iter().map(|key| (key, weight)).chain([first]));
     }

@@ -1,32 +1,32 @@
-//! Work on a full disk: the steps that free the most space for the least space.
+//! Relief: background work on a full disk, in the order of space freed per space used.
 //!
 //! ```text
-//!   a memtable that waits, if a piece still fits beside it ─▶ packed to its end: the log behind it goes
-//!   else, where it is urgent, the next leaf in key order that holds anything deleted; where it is not, the leaf of which the most is
-//!        dead, if that is a sixteenth of it
-//!   else a compaction that is owed, if it fits beside the space that deletes will need
-//!        does not fit, or something waits for the leaf further up?  ─▶ that is handed down, and the leaf cut into leaves
-//!        that fit  ─▶ one of these is compacted, and published
+//!   a memtable waits, and a piece would still fit after packing it ─▶ pack it completely: its log segments can be deleted
+//!   else: urgent:     the next leaf in key order with any garbage
+//!         not urgent: the leaf with the highest share of garbage, if that is at least 1/16
+//!   else: a pending compaction that fits without using the space reserved for deletes
+//!         it does not fit, or nodes above hold branches for its leaf?  ─▶ flush them, split the leaf into leaves that fit
+//!         ─▶ compact one of these and publish
 //! ```
 //!
-//! Every leaf has its turn: the longer ago that was, the more deletes have reached it since. When its compaction is
-//! published, the nodes above release the parts of its inputs that they held ([`Trim::Holes`]), so that all pages
-//! that the leaf no longer needs are free.
+//! Leaves take turns: the longer ago a leaf was compacted, the more deletes have reached it since. When its compaction
+//! is published, the nodes above trim what they held of its inputs ([`Trim::Holes`]), so that all pages that it no
+//! longer needs are free.
 //!
-//! Packed deletes take space first: their entries, and a line for each run in every node that they are flushed to. So
-//! compactions go before packing when room is short, and continue until no leaf has many dead entries
+//! Packing deletes uses space first: for their entries, and for one line per run in every node that they are flushed
+//! to. So compactions precede packing when space is short, and continue until no leaf has much garbage
 //! ([`Stbe::sweeps`]).
 //!
-//! An ordinary compaction holds its inputs until its whole output is written. Here its range is cut first: a split of
-//! a leaf costs only trunk nodes; then each part is compacted, and its inputs freed, separately. Later passes over
-//! the trunk merge small neighbours again.
+//! An ordinary compaction holds its inputs until all of its output is written. Relief splits the leaf first, which
+//! costs only trunk nodes. Then each part is compacted, and its inputs freed, separately. Later passes over the trunk
+//! merge small neighbours again.
 //!
-//! Half written outputs are dropped, because their space is needed elsewhere.
+//! Unfinished outputs are discarded, because their space is more useful elsewhere.
 //!
-//! The estimate of dead entries in a leaf may be too high: deletes of a leaf that was compacted count again after the
-//! leaf is merged with its neighbour, and entries that a snapshot still needs count as dead. Without a limit,
-//! compactions that free nothing could delay the packing of a memtable for ever. So after compactions of 4 times the
-//! bytes of the tree, a waiting memtable is packed, or its caller gets the error ([`Inner::is_swept`]).
+//! The garbage of a leaf is an estimate, which can be too high: after a leaf is merged with its neighbour, its deletes
+//! count again, and entries that a snapshot still needs count as garbage. Without a limit, compactions that free
+//! nothing could prevent packing forever. So once 4 times the bytes of the tree were compacted, a waiting memtable is
+//! packed, or the caller gets the error ([`Inner::is_swept`]).
 
 use std::sync::Arc;
 
@@ -42,28 +42,29 @@ use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 use crate::run::Compression;
 
-/// A compaction needs a sixteenth more space than its inputs: filter, inner blocks, pages that are not full.
+/// A compaction needs up to 1/16 more space than its inputs, for filters, inner blocks and partly filled pages.
 const OVERHEAD: u64 = 16;
-/// A leaf is compacted for its dead entries if they are at least this fraction of it.
+/// Without urgency, a leaf is compacted for its garbage if that is at least 1/WORTH of it.
 const WORTH: u64 = 16;
 
-/// Once compactions have priority over packing, they continue as long as this fraction of some leaf is dead.
+/// Once compactions have priority over packing, they continue while at least 1/SWEPT of some leaf is garbage.
 const SWEPT: u64 = 8;
-/// Once compactions have priority over packing, they keep it until this many packed memtables would fit on the disk.
+/// Once compactions have priority over packing, they keep it until this number of packed memtables would fit on the
+/// disk.
 const MEMTABLES_A_SWEEP: u64 = 3;
-/// Compactions go before a memtable that waits until they have read this many times the bytes of the tree.
+/// Compactions precede a waiting memtable until they have read this many times the bytes of the tree.
 pub(super) const MOST_SWEPT: u64 = 4;
-/// A thread that looks for a compaction gives up after cutting this many leaves.
+/// Maximum number of leaves that are split in one search for a compaction.
 const MOST_CUTS: u32 = 64;
 
-/// The benefit that a compaction must have.
+/// Which compactions to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aim {
-    /// Any compaction that frees something; else one that counts as debt.
+    /// Any that frees space; else a pending one.
     Anything,
-    /// Only leaves with many dead entries.
+    /// Only leaves with much garbage.
     Sweep,
-    /// A compaction that frees enough for its cost; else one that counts as debt.
+    /// Leaves whose garbage is worth the cost; else a pending one.
     Owed,
 }
 
@@ -77,16 +78,16 @@ impl Aim {
 enum Relief {
     /// Compact this: it fits.
     Merge(Box<Candidate>),
-    /// Flush every branch that waits for this leaf to it, and split the leaf into pieces.
+    /// Flush every branch for this leaf to it, and split the leaf into pieces.
     Cut(Arc<Node>),
 }
 
-/// A leaf and how much of it is dead.
+/// A leaf and its garbage.
 struct Leaf {
     node: Arc<Node>,
     dead: u64,
     bytes: u64,
-    /// Branches of nodes above are still to be flushed to it.
+    /// Nodes above hold branches for it.
     waits: bool,
 }
 
@@ -114,11 +115,10 @@ impl Stbe {
         }
     }
 
-    /// Whether compactions come before the next memtable is packed, and which ones. Several memtables of deletes are
-    /// packed one after the other as long as the room for a compaction stays free: the more deletes reach a leaf, the
-    /// more its compaction frees. Then leaves are compacted until there is room for several memtables again, and
-    /// further until no leaf has many dead entries; otherwise the deletes packed between two compactions would use up
-    /// the space that one of them freed.
+    /// Whether compactions precede the next memtable, and which. While the space for a compaction remains free, several
+    /// memtables of deletes are packed one after another: the more deletes reach a leaf, the more its compaction frees.
+    /// Then leaves are compacted until there is space for several memtables again, and further until no leaf has much
+    /// garbage. If each compaction freed space for one memtable only, the deletes packed next would use it up.
     fn sweeps(&self, room: Room) -> Option<Aim> {
         let waits = self.owing.debt().memory_bytes.min(self.shape.memtable_bytes);
         let packed = waits + waits / 4;
@@ -136,7 +136,7 @@ impl Stbe {
         }
     }
 
-    /// One compaction in `room`, or in half of it if the device has less.
+    /// One compaction within `room`; if the disk has less space than that, retries with half the room.
     fn merge_within(&self, mut room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         loop {
             match self.merge_one(room, aim, keep) {
@@ -148,14 +148,14 @@ impl Stbe {
         }
     }
 
-    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread packs.
+    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread is packing.
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
         let mut done = 0;
         loop {
             let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
             let progress = self.step_pack(job, u64::MAX)?;
             done += progress.bytes;
-            // A memtable of a dropped keyspace is discarded.
+            // Packing a memtable of a dropped keyspace absorbs nothing.
             let mut inner = self.inner.lock();
             if progress.absorbed.is_some() || inner.cleared {
                 inner.swept = 0;
@@ -164,14 +164,14 @@ impl Stbe {
         }
     }
 
-    /// Drops unfinished compactions that no thread works on, with their output.
+    /// Discards the parked compactions, with their partial outputs.
     fn give_up_parked(&self) {
         let mut inner = self.inner.lock();
         inner.merging.retain(|merging| merging.parked.is_none());
         self.recount(&mut inner);
     }
 
-    /// Does one compaction that fits in `room`, completely.
+    /// One compaction that fits in `room`, from beginning to end.
     fn merge_one(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let (ticket, mut job) = match self.claim_relief(room, aim, keep)? {
             Some(Claim::Merge(ticket, job)) => (ticket, job),
@@ -197,14 +197,14 @@ impl Stbe {
         }
     }
 
-    /// Begins the compaction that frees most; cuts leaves until one fits.
+    /// Begins the next compaction of [`Stbe::relief`]; splits leaves until one fits.
     fn claim_relief(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         for _ in 0..MOST_CUTS {
             let candidate = match self.relief(&inner, room, aim) {
                 None => return Ok(None),
                 Some(Relief::Merge(candidate)) => Some(*candidate),
-                // The nodes that describe smaller pieces would take too much space themselves.
+                // The nodes that describe smaller pieces would use too much space themselves.
                 Some(Relief::Cut(leaf)) if room.bytes < room.spare && !fits(leaf.own_bytes(), room.bytes) => break,
                 Some(Relief::Cut(leaf)) => {
                     self.cut_leaf(&mut inner, leaf.range.clone(), (room.bytes / 2).max(room.spare))?;
@@ -218,14 +218,14 @@ impl Stbe {
                 return Ok(Some(self.begin_merge(&mut inner, candidate, keep)));
             }
         }
-        // There is debt, but no compaction of it fits.
+        // There is pending work, and it does not fit.
         Err(Error::DiskFull { op: "compaction" })
     }
 
-    /// The next piece of work that fits in `room`.
+    /// The next piece of work within `room`. REQUIRES: the caller holds `inner`.
     fn relief(&self, inner: &Inner, room: Room, aim: Aim) -> Option<Relief> {
-        // The room without the space that deletes will need: the inputs of a compaction may stay for a while, for
-        // readers or for a node above.
+        // The space that can be used without touching what deletes will need: readers, or nodes above, may hold the
+        // inputs of a compaction for some time.
         let beside = room.bytes.saturating_sub(2 * room.spare);
         let for_dead = if aim == Aim::Owed { beside } else { room.bytes };
         let mut leaves = Vec::new();
@@ -240,7 +240,7 @@ impl Stbe {
             Aim::Sweep => SWEPT,
             Aim::Owed => WORTH,
         };
-        // Without urgency, waiting branches reach the leaf by ordinary flushes.
+        // Without urgency, branches above reach the leaf by ordinary flushes.
         let may = |leaf: &&Leaf| aim != Aim::Owed || !leaf.waits;
         let worth = |leaf: &&Leaf| leaf.dead > 0 && leaf.dead.saturating_mul(least) >= leaf.bytes;
         let mut worthy = leaves.iter().filter(may).filter(worth).peekable();
@@ -256,24 +256,24 @@ impl Stbe {
         if aim == Aim::Sweep {
             return None;
         }
-        // A compaction that drops nothing never uses the space that deletes will need, however urgent space is.
+        // A compaction that drops nothing never uses the space that deletes will need, however urgent.
         if beside < room.spare {
             return None;
         }
-        // Above the leaves, a compaction frees nothing of an input that was already flushed to another child.
+        // Above the leaves a compaction does not free the parts of inputs that other children hold.
         let owed = self.choice(inner).all();
         let small = |candidate: &&Candidate| candidate.height == 0 && fits(candidate.bytes, beside);
         if let Some(candidate) = owed.iter().find(small) {
             return Some(Relief::Merge(Box::new(Candidate { trim: Trim::Holes, ..candidate.clone() })));
         }
         let root = &inner.trunk.root;
-        // A leaf that another thread compacts is skipped: branches that were flushed to it now would be compacted
-        // twice.
+        // Skip a leaf that another thread compacts: branches flushed to it now would be compacted twice.
         let ranges = owed.iter().flat_map(|candidate| &candidate.live);
         ranges.map(|range| leaf_of(root, &range.from)).find(|leaf| !inner.is_busy(&leaf.range)).map(Relief::Cut)
     }
 
-    /// Flushes all waiting branches to a leaf, and cuts it into pieces of about `bytes` bytes.
+    /// Flushes all branches for a leaf to it, and splits it into pieces of about `bytes`. REQUIRES: the caller holds
+    /// `inner`.
     fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
         let mut trunk = inner.trunk.clone();
         inner.relieved_to.clone_from(&range.to);
@@ -282,12 +282,12 @@ impl Stbe {
         Ok(())
     }
 
-    /// Takes the oldest memtable, or the one that was being packed.
+    /// Claims the memtable whose packing was parked, or the oldest one. REQUIRES: the caller holds `inner`.
     pub(super) fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
         self.queue.claim(|batch| {
             let root = &inner.trunk.root;
             let bottom = root.is_leaf() && root.branches.is_empty();
-            // In the root, maplets are made of maplets.
+            // In the root, maplets are merged into larger maplets: two rounds.
             let filter = self.filter(2);
             inner.keep = keep();
             let (keep, operator) = (inner.keep.clone(), self.operator.clone());
@@ -295,15 +295,15 @@ impl Stbe {
         })
     }
 
-    /// Begins a compaction.
+    /// Begins a compaction. REQUIRES: the caller holds `inner`.
     pub(super) fn begin_merge(&self, inner: &mut Inner, candidate: Candidate, keep: &dyn Fn() -> Stripes) -> Claim {
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
-        // Runs in leaves are never part of a maplet.
+        // Leaves get no maplets.
         let filter = self.filter(u32::from(candidate.height > 0));
-        // Runs at the bottom hold most of the data, and stay longest.
+        // Leaves hold most of the data, for the longest time: only there compression pays.
         let compression = if candidate.height == 0 { self.shape.compression } else { Compression::None };
         let conflicts = inner.merging.iter().any(|merging| candidate.conflicts(&merging.ids, &merging.live));
-        assert!(!conflicts, "two compactions of the same messages");
+        assert!(!conflicts, "two compactions would read the same messages");
         inner.keep = keep();
         let job = MergeJob::new(&self.core, candidate.inputs(), filter, inner.keep.clone(), self.operator.clone());
         match job.map(|job| job.with_compression(compression)) {
@@ -328,25 +328,26 @@ impl Inner {
         self.swept > self.most_swept
     }
 
-    /// Bytes of all branches of all nodes. A branch of an inner node counts once, however many children it is live for.
+    /// Bytes of all branches of all nodes. A branch of an inner node counts once, with its weights for the children
+    /// that it is live for.
     fn bytes(&self) -> u64 {
         let mut bytes = 0;
         self.trunk.root.walk(&mut |node| bytes += node.own_bytes());
         bytes
     }
 
-    /// Whether a compaction of these keys is in progress.
+    /// Whether a compaction is in progress in this range.
     fn is_busy(&self, range: &KeyRange) -> bool {
         self.merging.iter().any(|merging| merging.live.iter().any(|live| live.overlaps(range)))
     }
 }
 
-/// Whether a compaction of `bytes` bytes fits in `room`.
+/// Whether a compaction of `bytes` fits in `room`.
 fn fits(bytes: u64, room: u64) -> bool {
     bytes + bytes / OVERHEAD + 4 * PAGE as u64 <= room
 }
 
-/// The leaf that holds a key.
+/// The leaf whose range contains a key.
 fn leaf_of(root: &Arc<Node>, key: &[u8]) -> Arc<Node> {
     let mut node = root;
     while !node.is_leaf() {
@@ -355,7 +356,7 @@ fn leaf_of(root: &Arc<Node>, key: &[u8]) -> Arc<Node> {
     node.clone()
 }
 
-/// Everything of a leaf that can be read, as one compaction.
+/// All readable branches of a leaf, as one compaction.
 fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     let branches = leaf.branches[begin..].to_vec();
@@ -372,7 +373,8 @@ fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
     })
 }
 
-/// Lists the leaves below `node`; `waits`: branches of nodes above are still to be flushed to them.
+/// Lists the leaves under `node`. `above` are the deletes that nodes above hold for it; `waits`: nodes above hold
+/// branches for it.
 fn score(node: &Arc<Node>, above: &[(&Stretch, u64)], waits: bool, stuck: &Stuck, out: &mut Vec<Leaf>) {
     if node.is_leaf() {
         let (bytes, entries) = (node.own_bytes(), entries(node).max(1));
@@ -401,7 +403,7 @@ fn score(node: &Arc<Node>, above: &[(&Stretch, u64)], waits: bool, stuck: &Stuck
     }
 }
 
-/// Bytes of a leaf that a compaction would probably drop.
+/// Estimated bytes of a leaf that a compaction would drop.
 fn dead_in(leaf: &Node, from_above: u64, bytes: u64, entries: u64, stuck: &Stuck) -> u64 {
     if leaf.branches.iter().any(|branch| stuck.holds(branch)) {
         return 0;

@@ -1,8 +1,8 @@
 //! Measures the bandwidth of a device for sequential reads and writes and for random reads of 4 KiB.
 //!
-//! Several threads with one buffer each write a file in the directory and read it back with direct I/O. The file is
-//! removed at the end. Memory is [`THREADS`] buffers of [`CHUNK`], whatever the length of the file. Each kind of read
-//! ends after a given time. If the file system has no direct I/O, the file is opened without it;
+//! A file is written in the directory and read back with direct I/O; several threads with one buffer each do the reads.
+//! The file is removed at the end. Memory is [`THREADS`] buffers of [`CHUNK`], whatever the length of the file. Each
+//! kind of read ends after a given time. If the file system has no direct I/O, the file is opened without it;
 //! [`Bandwidth::is_direct`] is then `false`, and the results are those of the page cache.
 
 use std::fs::File;

@@ -10,7 +10,7 @@
 //! 1. A reader increments its count, *then* checks the write bit. If the bit is set, it decrements the count and
 //!    retries.
 //! 2. A writer first reads, then claims. One thread at a time has the claim, concurrently with readers. If another
-//!    thread has it, the writer stops reading and retries.
+//!    thread has it, the writer gives up its claim attempt and ends its read.
 //! 3. The claimer sets the write bit, *then* waits until all counts but its own are zero.
 //!
 //! **Either the reader sees the bit or the writer sees the count**: each stores its own before it loads the other's,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   OptionSpec  { name, about, default, values: a range of numbers, or words }        one list per type
-//!   IndexOptions{ type, mode?, (name, value)… }     the choices of a caller: by a builder, or "cola:growth=8,mode=paper"
+//!   IndexOptions{ type, mode?, (name, value)… }     choices of a caller: from a builder or "cola:growth=8,mode=paper"
 //!   Settings    { mode, a value for each spec }     the complete settings of an open index
 //! ```
 //!

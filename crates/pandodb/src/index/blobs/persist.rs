@@ -21,7 +21,7 @@
 //! ```text
 //!   a leaf of 40+3 and 300+2:            00 02 | 28 03 | 81 02 02
 //!   its parent, whose other child
-//!   holds 500+1, 502+1 and 504+1:        01 02 | 28 02 05 (owner 2, page 2, page 65) | cc 03 03 03 (owner 3, page 3, page 66)
+//!   holds 500+1, 502+1, 504+1:           01 02 | 28 02 05 (owner 2, pages 2, 65) | cc 03 03 03 (owner 3, pages 3, 66)
 //! ```
 //!
 //! Decoding trusts nothing: height, order, sums and bounds are checked before a node is used. No node is reached twice,

@@ -1,13 +1,13 @@
-//! [`BlockLoads`]: several reads of one caller in flight at the same time.
+//! [`BlockLoads`]: several reads of one caller in flight concurrently.
 //!
 //! ```text
 //!   ask ──▶ in the pool? ── yes ─▶ the block
-//!             └─ no ─▶ is a read in flight that brings it? wait for that │ else submit a read
-//!   next ─▶ the read that completes first: checked, cached, handed to one of those that wait for it
+//!             └─ no ─▶ does a read in flight include it? yes: wait for that read, no: submit a read
+//!   next ─▶ the next read to complete: checked, cached, returned to one of the tasks that wait for it
 //! ```
 //!
-//! A caller numbers the tasks on whose behalf it asks: the lookups of a `multi_get`, the runs of a scan. Each task waits for one thing at a
-//! time. The leaves of a scan are read as they lie in the file, without the pool ([`Need::Pages`]).
+//! A caller numbers its tasks: the lookups of a `multi_get`, the runs of a scan. Each task waits for one block or range
+//! of pages at a time. The leaves of a scan are read as raw pages, without the pool ([`Need::Pages`]).
 
 use super::BlockSource;
 use crate::base::{BlockAddr, Result, SeededBug};
@@ -15,12 +15,12 @@ use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
 use crate::space::BlockKind;
 
-/// What a task needs of a source.
+/// A task's request to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// A checked block, which goes through the pool.
+    /// A checked block, by way of the pool.
     Block(BlockAddr, BlockKind),
-    /// Pages as they are, unchecked, not cached.
+    /// Raw pages: unchecked, not cached.
     Pages(BlockAddr),
 }
 
@@ -37,7 +37,7 @@ impl Need {
     }
 }
 
-/// The answer to a [`Need`].
+/// The result of a [`Need`].
 pub enum Loaded {
     /// A block.
     Block(Block),
@@ -46,25 +46,25 @@ pub enum Loaded {
 }
 
 impl Loaded {
-    /// The block that was asked for.
+    /// The requested block.
     ///
     /// # Panics
-    /// If it was not a block.
+    /// If pages were requested.
     pub fn block(self) -> Block {
         match self {
             Loaded::Block(block) => block,
-            Loaded::Pages(_) => panic!("a block was asked for"),
+            Loaded::Pages(_) => panic!("a block was requested"),
         }
     }
 
-    /// The pages that were asked for.
+    /// The requested pages.
     ///
     /// # Panics
-    /// If it were not pages.
+    /// If a block was requested.
     pub fn pages(self) -> AlignedBuf {
         match self {
             Loaded::Pages(buf) => buf,
-            Loaded::Block(_) => panic!("pages were asked for"),
+            Loaded::Block(_) => panic!("pages were requested"),
         }
     }
 }
@@ -73,10 +73,10 @@ impl Loaded {
 #[derive(Default)]
 pub struct BlockLoads<'r> {
     reads: Option<Reads>,
-    /// By the tag of the read. Places of completed reads are reused.
+    /// Indexed by the tag of the read. Entries of completed reads are reused.
     flights: Vec<Flight<'r>>,
     vacant: Vec<usize>,
-    /// Results that [`BlockLoads::next`] still has to return, with the task that waits.
+    /// Results that [`BlockLoads::next`] still has to return, with their tasks.
     arrived: Vec<(usize, Result<Loaded>)>,
 }
 
@@ -86,15 +86,15 @@ struct Flight<'r> {
     need: Need,
     /// The pages that are read: the block, perhaps with neighbours.
     read: BlockAddr,
-    /// The task that caused the read.
+    /// The task that started the read.
     first: usize,
-    /// Other tasks that wait for a block of these pages.
+    /// Other tasks that wait for blocks in these pages.
     others: Vec<(usize, BlockAddr, BlockKind)>,
     completed: bool,
 }
 
 impl Flight<'_> {
-    /// Whether this read brings the block at `addr`.
+    /// Whether this read includes the block at `addr`.
     fn brings(&self, source: &dyn BlockSource, addr: BlockAddr) -> bool {
         let end = |addr: BlockAddr| addr.page.0 + u64::from(addr.pages);
         let inside = self.read.page <= addr.page && end(addr) <= end(self.read);
@@ -103,7 +103,8 @@ impl Flight<'_> {
 }
 
 impl<'r> BlockLoads<'r> {
-    /// Asks on behalf of `task`. Returns the block if the pool has it; else the answer comes from [`BlockLoads::next`].
+    /// Requests a block or pages for `task`. Returns the block if the pool has it; otherwise [`BlockLoads::next`] will
+    /// return the result.
     ///
     /// # Errors
     /// As [`BlockSource::load`].
@@ -121,7 +122,7 @@ impl<'r> BlockLoads<'r> {
                 source.read_with(addr, kind)
             }
         };
-        // If the neighbours cannot be read, the block is read alone.
+        // If a read with neighbours cannot be started, read the block alone.
         let (read, buf) = match (source.data().begin_read(read, AlignedBuf::default()), need) {
             (Err(_), Need::Block(addr, _)) if addr != read => {
                 (addr, source.data().begin_read(addr, AlignedBuf::default())?)
@@ -131,7 +132,7 @@ impl<'r> BlockLoads<'r> {
         let flight = Flight { source, need, read, first: task, others: Vec::new(), completed: false };
         let tag = match self.vacant.pop() {
             Some(tag) => {
-                debug_assert!(self.flights[tag].completed, "a place is reused once its read has completed");
+                debug_assert!(self.flights[tag].completed, "an entry is reused after its read has completed");
                 self.flights[tag] = flight;
                 tag
             }
@@ -145,8 +146,8 @@ impl<'r> BlockLoads<'r> {
         Ok(None)
     }
 
-    /// Waits for the next answer and returns it with its task; `None` if no task waits.
-    #[expect(clippy::should_implement_trait, reason = "between two calls other tasks ask")]
+    /// Waits for the next result and returns it with its task; `None` if no task waits.
+    #[expect(clippy::should_implement_trait, reason = "tasks add requests between two calls")]
     pub fn next(&mut self) -> Option<(usize, Result<Loaded>)> {
         if let Some(answer) = self.arrived.pop() {
             return Some(answer);
@@ -163,7 +164,7 @@ impl<'r> BlockLoads<'r> {
             Need::Block(addr, kind) => (addr, kind),
         };
         let block = source.admit(read, buf, addr, kind);
-        // Its neighbours are in the pool now.
+        // The read has brought its neighbours into the pool.
         let other = |(at, of): (BlockAddr, BlockKind)| match (at, of) == (addr, kind) {
             true => block.clone(),
             false => source.load(at, of),

@@ -1,19 +1,20 @@
-//! Blocks of any owner: how they are asked for, loaded, checked and cached.
+//! Blocks of any owner: how they are requested, loaded, checked and cached.
 //!
 //! ```text
 //!   probe or cursor ──▶ BlockRequest { source, addr, kind, optional }
-//!                             │ one at a time: BlockRequest::load    several at a time: BlockLoads
+//!                             │ one at a time: BlockRequest::load    several concurrently: BlockLoads
 //!                             ▼
 //!   BlockSource (a run, a page tree, a hash table):  in the pool? ── no ─▶ read, check, cache
 //! ```
 //!
-//! 1. A structure that owns blocks is a [`BlockSource`]: it knows what it may find in the pool, which neighbours are worth reading along
-//!    with a block, and how a block is checked before it is cached.
-//! 2. A lookup does no I/O. It returns a [`BlockRequest`], and its caller loads the block: at once, or together with the blocks of other
-//!    lookups ([`BlockLoads`]).
-//! 3. A request can be *optional*: without the block the lookup still comes to the right answer, with more reads. A filter is optional.
+//! 1. A structure that owns blocks is a [`BlockSource`]: it finds its blocks in the pool, decides which neighbours to
+//!    read along with a block, and checks a block before caching it.
+//! 2. A lookup does no I/O. It returns a [`BlockRequest`], and its caller loads the block, immediately or concurrently
+//!    with the blocks of other lookups ([`BlockLoads`]).
+//! 3. A request can be *optional*: without the block the lookup still finds the right result, with more reads. Filters
+//!    are optional.
 //!
-//! Invariant: the pool holds checked blocks only. A source checks a block before it hands it out or caches it.
+//! Invariant: the pool holds only checked blocks. A source checks a block before it returns or caches it.
 
 mod loads;
 
@@ -26,33 +27,35 @@ use crate::device::AlignedBuf;
 use crate::pool::{Block, Pool};
 use crate::space::{BlockKind, DataFile};
 
-/// An object that owns blocks of the data file and knows how they are checked.
+/// An object that owns blocks of the data file and can check them.
 pub trait BlockSource: Send + Sync {
-    /// The owner that is part of its blocks' checksums, and of their names in the pool.
+    /// The owner, which is part of the checksums of its blocks and of their keys in the pool.
     fn owner(&self) -> OwnerId;
 
-    /// The file that its blocks lie in.
+    /// The file with its blocks.
     fn data(&self) -> &Arc<DataFile>;
 
-    /// Where its blocks are cached.
+    /// The pool that caches its blocks.
     fn pool(&self) -> &Pool;
 
-    /// The block at `addr` if the pool has it.
+    /// The block at `addr`, if the pool has it.
     ///
     /// # Errors
-    /// [`Error::Corruption`](crate::Error::Corruption) if the cached block is not a `kind`.
+    /// [`Error::Corruption`](crate::Error::Corruption) if the cached block is not of kind `kind`.
     fn cached(&self, addr: BlockAddr, kind: BlockKind) -> Result<Option<Block>>;
 
-    /// The pages to read for a block that the pool lacks: the block, or the block with neighbours that are worth caching.
+    /// The pages to read for a block that the pool lacks: the block alone, or with neighbours that are worth caching.
     fn read_with(&self, addr: BlockAddr, _kind: BlockKind) -> BlockAddr {
         addr
     }
 
-    /// Takes the block at `addr` out of `buf`, the pages at `read`: checks it, unpacks it, caches it. If the neighbours could not be read
-    /// or fail a check, the block is read alone, so that the error is its own.
+    /// Extracts the block at `addr` from `buf`, which holds the pages at `read`: checks it, unpacks it, caches it. If
+    /// the pages could not be read, or a neighbour fails a check, the block is read alone, so that an error concerns
+    /// this block.
     ///
     /// # Errors
-    /// An I/O error, or [`Error::Corruption`](crate::Error::Corruption) if the block is not a `kind` of this owner.
+    /// An I/O error, or [`Error::Corruption`](crate::Error::Corruption) if the block is not of kind `kind` and this
+    /// owner.
     fn admit(&self, read: BlockAddr, buf: Result<AlignedBuf>, addr: BlockAddr, kind: BlockKind) -> Result<Block>;
 
     /// The block at `addr`, from the pool or from disk, checked.
@@ -76,11 +79,11 @@ pub trait BlockSource: Send + Sync {
 pub struct BlockRequest<'v> {
     /// Its owner.
     pub source: &'v dyn BlockSource,
-    /// Where it is.
+    /// Its address.
     pub addr: BlockAddr,
-    /// What it is.
+    /// Its kind.
     pub kind: BlockKind,
-    /// The lookup can go on without it if it is damaged.
+    /// The lookup can continue without it if it is damaged.
     pub optional: bool,
 }
 
@@ -97,7 +100,7 @@ impl BlockRequest<'_> {
     /// The result of loading the block: `None` if it is optional and damaged.
     ///
     /// # Errors
-    /// The error of loading, in every other case.
+    /// The error of loading, unless the block is optional and damaged.
     #[inline]
     pub fn accept(&self, loaded: Result<Block>) -> Result<Option<Block>> {
         match loaded {

@@ -1,17 +1,17 @@
-//! `glance`: the figures of a store that another process may have open for writing.
+//! `glance`: statistics of a store that another process may have open for writing.
 //!
 //! ```text
 //! newest superblock ─▶ catalogue ─▶ trunk nodes, which describe their runs        no lock, no log, no write
-//!        ▲                 │ a checksum does not fit
-//!        └── again ────────┘ and the superblock has moved on: the writer has used the pages for something else
+//!        ▲                 │ a checksum does not match,
+//!        └── retry ────────┘ and there is a newer superblock: the writer has reused the pages
 //! ```
 //!
-//! Pages that a superblock reaches are used again only after two further superblocks (`docs/decisions/0004-quarantine.md`),
-//! and each block's checksum covers its owner, which is never used twice. So what passes its checks belongs to the
-//! superblock that was read, and a writer that overtakes the reader is noticed. Damage that is there while no checkpoint
-//! comes is real and is reported.
+//! Pages that a superblock reaches are reused only after two further superblocks (`docs/decisions/0004-quarantine.md`),
+//! and each block's checksum covers its owner, whose identity is never reused. So a block that passes its checks
+//! belongs to the superblock that was read, and the reader notices if a writer has reused pages. Damage that remains
+//! while no new superblock is written is real and is reported.
 //!
-//! Cost: the reads of a trunk, a few kilobytes for each gigabyte of data. Nothing tells the writer that it is looked at.
+//! Cost: the reads of a trunk, a few kilobytes per gigabyte of data. The writer does not notice the reader.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use crate::space::{DataFile, Superblock};
 use crate::store::KeyspaceInfo;
 use crate::store::roots::Roots;
 
-/// How often a reader lets itself be overtaken. Each time the writer has taken two checkpoints within one read of the trunk.
+/// Maximum number of attempts. An attempt fails only if the writer completes two checkpoints while the trunk is read.
 const TRIES: u32 = 20;
 
-/// What [`glance`] has found: a store as of its last checkpoint. What was written since is in its log and not counted.
+/// The result of [`glance`]: a store as of its last checkpoint. Later writes are in its log and are not included.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Glance {
-    /// Counts the superblocks of the store; each checkpoint writes one.
+    /// The number of the superblock; each checkpoint writes one.
     pub generation: u64,
-    /// When that checkpoint was taken, by the writer's clock; `None` for a device without one, and for a store whose last
-    /// checkpoint was taken by a version that did not record it.
+    /// When that checkpoint was taken, by the writer's clock; `None` for a device without a clock, and for a store
+    /// whose last checkpoint was taken by a version that did not record it.
     pub checkpointed_at: Option<SystemTime>,
-    /// The store was closed and not opened for writing since.
+    /// The store was closed and has not been opened for writing since.
     pub clean: bool,
-    /// The keyspaces, in the order of their creation.
+    /// The keyspaces, in the order of creation.
     pub keyspaces: Vec<GlancedKeyspace>,
-    /// Bytes of keys and values in runs, superseded ones included.
+    /// Bytes of keys and values in runs, including superseded ones.
     pub logical_bytes: u64,
     /// Bytes that the data file occupies on the device now.
     pub disk_bytes: u64,
@@ -61,14 +61,14 @@ pub struct Glance {
 pub struct GlancedKeyspace {
     /// Its name and options. `operator_registered` says whether the operator is a built-in one.
     pub info: KeyspaceInfo,
-    /// About how many keys.
+    /// Approximate number of keys.
     pub records: u64,
-    /// Figures of its index. What counts events since an opening is 0, and debt is not known.
+    /// Statistics of its index. Counters since opening are 0, and debt is unknown.
     pub index: IndexStats,
 }
 
-/// Looks at the store in a directory without opening it: as of its last checkpoint, beside a writer in another process (or
-/// in this one), which does not notice. Takes no lock, reads no log, writes nothing.
+/// Reads the statistics of the store in a directory without opening it, as of its last checkpoint, concurrently with a
+/// writer in another process (or in this one), which does not notice. Takes no lock, reads no log, writes nothing.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -86,8 +86,8 @@ pub struct GlancedKeyspace {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotAStore`] if there is none; [`Error::Corruption`] for damage on the way to the runs; [`Error::Locked`] if the
-/// writer's checkpoints have overtaken every one of 20 tries.
+/// [`Error::NotAStore`] if there is no store; [`Error::Corruption`] if the superblocks, the catalogue or a trunk are
+/// damaged; [`Error::Locked`] if the checkpoints of a writer made all 20 attempts fail.
 pub fn glance(path: impl AsRef<Path>) -> Result<Glance> {
     let path = path.as_ref();
     let device = FileDevice::open(path, false).map_err(|_| Error::NotAStore {
@@ -131,15 +131,15 @@ pub fn glance_device(device: Arc<dyn Device>) -> Result<Glance> {
         };
         let index = IndexStats { debt: Debt::default(), ..index.stats() };
         seen.logical_bytes += index.logical_bytes;
-        // Each delete in a run stands for itself and for the message that it hides.
+        // Each delete in a run counts twice: as an entry itself, and for the entry that it hides.
         let records = index.entries.saturating_sub(2 * index.tombstones);
         seen.keyspaces.push(GlancedKeyspace { info, records, index });
     }
     Ok(seen)
 }
 
-/// The roots of the newest superblock, read again for as long as a writer overtakes the reading. What is damaged while no
-/// superblock comes is left as it is found.
+/// Reads the roots of the newest superblock, and retries while a writer's checkpoints interfere. If a block is damaged
+/// and there is no newer superblock, the damage is part of the result.
 pub(super) fn roots(device: &dyn Device) -> Result<Roots> {
     let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
     if !names.iter().any(|name| name == DATA_FILE) {
@@ -160,13 +160,13 @@ pub(super) fn roots(device: &dyn Device) -> Result<Roots> {
     Err(Error::Locked { path: device.path() })
 }
 
-/// The generation of the newest whole superblock.
+/// The number of the newest valid superblock.
 fn newest(file: &dyn File) -> Option<u64> {
     let slots = Superblock::read_slots(file, DATA_FILE);
     slots.into_iter().filter_map(Result::ok).map(|superblock| superblock.generation).max()
 }
 
-/// Bytes that the log occupies. Segments come and go meanwhile: one that is gone counts nothing.
+/// Bytes that the log occupies. Segments may be created and deleted meanwhile; a deleted one counts 0.
 fn log_bytes(device: &dyn Device) -> Result<u64> {
     let names = device.list().map_err(|e| Error::io("list", "", None, &e))?;
     let mut bytes = 0;

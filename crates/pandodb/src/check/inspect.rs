@@ -1,5 +1,5 @@
-//! `inspect`: prints what stands on disk, with the engine's own decoders. Read-only; decodes what it can and says what
-//! it cannot.
+//! `inspect`: prints the contents of a store's files with the decoders of the engine. Read-only. Decodes as much as
+//! possible, and prints an error for the rest.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub enum Inspect {
     Superblock,
     /// The keyspaces and their roots.
     Catalog,
-    /// The trunk of every keyspace.
+    /// The trunk or table of every keyspace.
     Trunk,
     /// One run, by its identity.
     Run(u64),
@@ -33,8 +33,8 @@ pub enum Inspect {
     Log,
 }
 
-/// Describes a part of the store in a directory, as text for people. Reads only what it shows; changes nothing; takes no
-/// lock, so that it works beside a writer: catalogue, trunk and runs are shown as of the last checkpoint.
+/// Describes a part of the store in a directory as text. Reads only that part, changes nothing and takes no lock, so it
+/// works concurrently with a writer: catalogue, trunk and runs are shown as of the last checkpoint.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -46,8 +46,8 @@ pub enum Inspect {
 /// ```
 ///
 /// # Errors
-/// [`Error::NotAStore`] if there is none; [`Error::Locked`] if a writer's checkpoints have overtaken every try to read the
-/// catalogue or a trunk; what cannot be decoded at all.
+/// [`Error::NotAStore`] if there is no store; [`Error::Locked`] if a writer's checkpoints made all attempts to read the
+/// catalogue or a trunk fail; otherwise an error if nothing can be decoded.
 pub fn inspect(path: impl AsRef<Path>, what: Inspect) -> Result<String> {
     let device = open_directory(path.as_ref(), false, Io::default())?;
     inspect_device(Arc::new(device), what)
@@ -128,14 +128,14 @@ fn describe_superblock(superblock: &Superblock, out: &mut String) {
     }
 }
 
-/// Seconds since 1970 as a date and a time of day. Howard Hinnant, `civil_from_days`.
+/// Seconds since 1970 as a date and a time of day. Algorithm: Howard Hinnant, `civil_from_days`.
 fn civil(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Years begin in March here, so that the leap day is their last.
+    // Years begin in March here, so that the leap day is the last day of a year.
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
@@ -171,7 +171,7 @@ fn object(roots: &Roots, id: u64, out: &mut String) -> Result<()> {
     Err(Error::invalid(format!("no run {id} is reached by any keyspace; `inspect STORE trunk` lists them")))
 }
 
-/// Decodes a block without knowing its owner: the checksum cannot be judged then, the structure can.
+/// Decodes a block without knowing its owner, so that its checksum cannot be checked, but its structure can.
 fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
     let superblock = Superblock::read_slots(&**file, DATA_FILE).into_iter().find_map(Result::ok);
     let store_id = superblock.map(|superblock| superblock.store_id).unwrap_or_default();
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_those_of_the_calendar() {
+    fn seconds_are_converted_to_calendar_dates() {
         for (seconds, text) in [
             (1, "1970-01-01 00:00:01"),
             (951_782_399, "2000-02-28 23:59:59"),

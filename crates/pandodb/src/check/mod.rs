@@ -1,5 +1,5 @@
-//! Looking at a store without changing it: verification of an open one, inspection of one on disk, a glance at one that another
-//! process has open, salvage of a damaged one.
+//! Reading a store without changing it: verification of an open store, inspection of the files of a store, a glance at
+//! a store that another process has open, salvage of a damaged store.
 
 mod glance;
 mod inspect;

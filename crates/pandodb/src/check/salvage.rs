@@ -1,23 +1,23 @@
-//! `salvage`: copies what can still be read of a damaged store, with certainty of being right, and says what is lost.
+//! `salvage`: copies all readable data of a damaged store that is certainly right, and reports the losses.
 //!
 //! ```text
-//!   for each piece of the key line (a leaf of the trunk), key by key:
+//!   for each piece of the key space (a leaf of the trunk), key by key:
 //!
-//!   memtables ──┐ newest                     first base of the key ──▶ certain, unless something newer,
-//!   runs ───────┤   │  each: entries, and    or beside it, cannot be read: then the key is lost
-//!   lost nodes ─┘   ▼  ranges that are lost
+//!   memtables ──┐ newest                     first base of the key ──▶ certain, unless a container down to the base
+//!   runs ───────┤   │  each: entries, and    has an unreadable range with the key: then the key is lost
+//!   lost nodes ─┘   ▼  unreadable ranges
 //! ```
 //!
-//! The rule is that of a lookup: newest to oldest until a base. A range that cannot be read in one run may hide a newer
-//! message or a delete, so what older runs say of it is *stale* and left out, unless the caller asks for it. What newer
-//! runs say of it counts. So every key that a lookup answers is copied, and others, too: leaves are read without the
-//! blocks above them ([`crate::run::Salvager`]), and a lost trunk node costs its own range only.
+//! The rule is that of a lookup: newest to oldest until a base. A range that cannot be read in one run may contain a
+//! newer message or a delete, so the values of older runs in this range are *stale* and not copied, unless the caller
+//! requests them. Values of newer runs are certain. So every key that a lookup can read is copied, and more: leaves are
+//! read without the blocks above them ([`crate::run::Salvager`]), and a lost trunk node affects only its own range.
 //!
-//! A log that is damaged in the middle ends there: each keyspace comes out exactly as it was at an earlier moment, and the
-//! later writes are reported as lost. (What the records behind the damage say is not certain: batches are atomic, and
-//! merges build on what came before.)
+//! If the log is damaged in the middle, it ends there: each keyspace is copied exactly as it was at an earlier moment,
+//! and the later writes are reported as lost. (Records after the damage are not certain: batches are atomic, and merges
+//! depend on earlier writes.)
 //!
-//! Invariant: a key of the store is in the copy with its right value, or in the range of a reported loss.
+//! Invariant: every key of the store is in the copy with its right value, or in the range of a reported loss.
 
 use std::sync::Arc;
 
@@ -29,46 +29,47 @@ use crate::store::keyspace::KeyspaceState;
 use crate::store::read::{Pinned, answer};
 use crate::store::{Batch, Durability, Keyspace, KeyspaceOptions, Store, StoreBuilder, Value};
 
-/// Bytes that are committed to the copy at a time.
+/// Bytes per commit to the copy.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes taken from a memtable at a time.
+/// Bytes copied from a memtable at a time.
 const MEMTABLE_BLOCK: usize = 64 << 10;
-/// Losses among which one for the same reason is looked for.
+/// Number of recent losses among which one with the same reason is searched.
 const RECENT: usize = 8;
 
-/// Something that could not be copied.
+/// Data that could not be copied.
 #[derive(Clone, Debug)]
 pub struct Loss {
-    /// What is missing has keys of this range. Not all of them need be missing.
+    /// The missing data has keys in this range. Other keys of the range may be complete.
     pub range: KeyRange,
-    /// `None`: keys of the range. Some: only what was written to them after this seqno; they are as they were then.
+    /// `None`: keys of the range are missing. A seqno: only later writes to these keys are missing; they have the
+    /// values of that moment.
     pub after: Option<u64>,
-    /// Why, with file and offset where it is damage.
+    /// The reason, with file and offset in case of damage.
     pub reason: Error,
 }
 
-/// What became of one keyspace.
+/// The result for one keyspace.
 #[derive(Clone, Debug, Default)]
 pub struct Salvaged {
     /// Its name.
     pub keyspace: String,
-    /// Keys that were copied.
+    /// Number of keys copied.
     pub entries: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// Of these keys, those whose value may be out of date; none unless that was asked for.
+    /// Number of these keys whose value may be out of date; 0 unless the caller requested stale values.
     pub stale: u64,
-    /// What is lost, in key order.
+    /// The losses, in key order.
     pub losses: Vec<Loss>,
 }
 
-/// What a salvage copied, and what it could not.
+/// The result of a salvage.
 #[derive(Clone, Debug, Default)]
 pub struct SalvageReport {
-    /// The keyspaces, in the order of their creation.
+    /// The keyspaces, in the order of creation.
     pub keyspaces: Vec<Salvaged>,
-    /// The damage at which the log was cut. What was written after it is lost, as a loss of each keyspace says; keyspaces that were
-    /// created after it are lost as a whole, and their names are not known.
+    /// The damage at which the log was cut. Later writes are lost, which a loss of each keyspace reports. Keyspaces
+    /// created later are lost completely, and their names are unknown.
     pub log_cut: Option<Error>,
 }
 
@@ -79,9 +80,9 @@ impl SalvageReport {
     }
 }
 
-/// Copies what can still be read of the store that `from` would open into `out`, a new store. `from` is opened for
-/// reading; nothing of it is changed. With `include_stale`, keys whose newest message may be lost are copied as the
-/// older ones say, counted in [`Salvaged::stale`], and still reported as lost: deleted keys may come back.
+/// Copies the readable data of the store that `from` would open into `out`, a new store. `from` is opened for reading
+/// and not changed. With `include_stale`, keys whose newest message may be lost are copied with the value of older
+/// messages, counted in [`Salvaged::stale`], and still reported as lost: deleted keys may reappear.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -95,8 +96,8 @@ impl SalvageReport {
 /// ```
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if `out` has keyspaces; [`Error::Corruption`] if neither superblock leads to a catalogue:
-/// then nothing is certain. What writing to `out` fails with.
+/// [`Error::InvalidArgument`] if `out` has keyspaces; [`Error::Corruption`] if neither superblock leads to a readable
+/// catalogue, so that nothing is certain; any error of writing to `out`.
 pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<SalvageReport> {
     if !out.keyspaces().is_empty() {
         return Err(Error::invalid(
@@ -112,7 +113,7 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
         let copy = Copy { into, batch: out.batch().trusting(), held: 0 };
         let salvaged = Salvaged { keyspace: keyspace.name.clone(), ..Salvaged::default() };
         let world = Pinned::at(&keyspace, engine.snapshots.visible())?;
-        // Where the log was cut, runs may hold newer messages than it did.
+        // If the log was cut, runs may hold newer messages than the rest of the log.
         let at = world.at.max(world.view.through());
         let mut work = Work { engine, keyspace: &keyspace, at, include_stale, salvaged, copy };
         if let Some(reason) = &engine.log_cut {
@@ -129,7 +130,8 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
     Ok(report)
 }
 
-/// The options of the copy of a keyspace. Without its operator it becomes one without: merged keys are lost.
+/// The options of the copy of a keyspace. If the operator is not registered, the copy has none, and merged keys are
+/// lost.
 fn options(keyspace: &KeyspaceState) -> KeyspaceOptions {
     let mut options = KeyspaceOptions::new().index(keyspace.options());
     options = options.blob_threshold(keyspace.blob_threshold);
@@ -157,18 +159,18 @@ impl Copy {
     }
 }
 
-/// Where messages come from, in order.
+/// A source of messages in key order.
 enum Feed {
     Memtable(memtable::Cursor),
     Index(Box<dyn SalvageSource>),
     Nothing,
 }
 
-/// A container: what it holds, and what of it cannot be read.
+/// A container: its messages, and its unreadable parts.
 struct Source {
     feed: Feed,
     tombstones: Arc<Fragments>,
-    /// Nothing is certain here: what the range tombstones cover is not known, or what the container held.
+    /// In this range nothing is certain: the range tombstones, or all messages of the container, are unknown.
     veiled: Option<KeyRange>,
     /// The gap that was passed last.
     gap: Option<KeyRange>,
@@ -182,12 +184,12 @@ impl Source {
         Source { feed, tombstones, veiled: None, gap: None, block: EntryBlock::new(), at: 0, ended: false }
     }
 
-    /// A container of which nothing is known but its range.
+    /// A container with unknown contents in a range.
     fn veil(range: KeyRange) -> Source {
         Source { veiled: Some(range), ..Source::new(Feed::Nothing, Arc::default()) }
     }
 
-    /// Makes sure that there is a current entry, unless there are no more. Gaps on the way go to `lost`.
+    /// Makes sure that there is a current entry, unless there are no more. Adds gaps on the way to `lost`.
     fn prepare(&mut self, lost: &mut Vec<(KeyRange, Error)>) {
         while self.at >= self.block.len() && !self.ended {
             self.block.clear();
@@ -218,7 +220,7 @@ impl Source {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
 
-    /// Whether messages of `key` may have been here that cannot be read. Asked when those that can be were taken.
+    /// Whether unreadable messages of `key` may have been here. Call it after reading the readable ones.
     fn hides(&self, key: &[u8]) -> bool {
         let in_gap = self.gap.as_ref().is_some_and(|range| range.contains(key));
         let may_hold = || !matches!(&self.feed, Feed::Index(source) if !source.may_hold(key));
@@ -237,7 +239,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Copies a piece of the key line.
+    /// Copies a piece of the key space.
     fn piece(&mut self, memtables: &[Arc<Memtable>], piece: SalvagePiece) -> Result<()> {
         let mut sources = self.open(memtables, piece);
         let mut lost = Vec::new();
@@ -262,7 +264,7 @@ impl Work<'_> {
         }
     }
 
-    /// Everything that a lookup in this piece would ask, the newest first.
+    /// Opens all sources that a lookup in this piece would ask, newest first.
     fn open(&mut self, memtables: &[Arc<Memtable>], piece: SalvagePiece) -> Vec<Source> {
         let mut sources = Vec::new();
         for memtable in memtables {
@@ -289,7 +291,7 @@ impl Work<'_> {
         sources
     }
 
-    /// Takes all messages of a key: its value, and whether nothing unreadable could have changed it.
+    /// Reads all messages of a key. Returns its value, and whether no unreadable message could change it.
     fn resolve(
         &self,
         key: &[u8],
@@ -303,7 +305,7 @@ impl Work<'_> {
             if open {
                 lookup.enter(source.tombstones.covering(key, self.at));
             }
-            // Asked before and after: reading on over the key's messages may meet the next gap, behind which this one is forgotten.
+            // Checked before and after: reading the key's messages may reach the next gap, which replaces this one.
             let hidden = source.hides(key);
             while let Some(entry) = source.entry().filter(|entry| entry.key == key) {
                 if !lookup.is_done()
@@ -323,10 +325,10 @@ impl Work<'_> {
         (value, certain)
     }
 
-    /// Reports a loss, as part of an earlier one where it goes on with it.
+    /// Reports a loss, joined with an earlier one if it continues that.
     fn lose(&mut self, range: KeyRange, reason: Error) {
         let text = reason.to_string();
-        // Merges without their operator may be everywhere: one loss for all of them.
+        // Merges without their operator may be anywhere: report one loss for all of them.
         let anywhere = matches!(reason, Error::OperatorMissing { .. } | Error::Unsupported { .. });
         let earlier = self.salvaged.losses.iter_mut().rev().take(RECENT).find(|loss| {
             let touches = loss.range.to.is_empty() || range.from <= loss.range.to;

@@ -1,26 +1,28 @@
 //! `verify`: reads and checks everything that a store reaches, and accounts for every page.
 //!
-//! Steps: both superblock slots and both catalogue copies; then each index:
-//! the large values that its memtables name; its nodes, runs, live messages, large values; then the allocation: no page has two owners, every owned page counts as
-//! taken; and the superblock names the features that blocks use. Problems are gathered, not fatal: verification goes on behind them. The log is not read again: opening has
-//! replayed it, and refuses a store whose log is damaged.
+//! Steps: check both superblock slots and both copies of the catalogue; then, for each index, the large values that its
+//! memtables name, and its nodes, runs, live messages and large values; then the allocation: no page has two owners,
+//! and every owned page is marked as used; then that the superblock names all features that blocks use. Problems are
+//! collected: verification continues after each of them. The log is not read again: opening has replayed it, and
+//! refuses a store whose log is damaged.
 //!
-//! **One set of pages.** The store may be written meanwhile: a page that one index lets go of is used by another one two checkpoints
-//! later. So the pages that are accounted for are those of one moment:
+//! **A consistent set of pages.** The store may be written during the verification: a page that one index frees is
+//! reused two checkpoints later, perhaps by another index. So the verification accounts for the pages in use at one
+//! moment:
 //!
 //! ```text
-//!   durable_root held:  catalogue read ─▶ pin index 1 ─▶ pin index 2 ─▶ … ─▶ let go     no checkpoint, create, drop
-//!   afterwards:         index 1 read, index 2 read, …; and let go of
+//!   durable_root locked:  read the catalogue ─▶ pin index 1 ─▶ pin index 2 ─▶ …        no checkpoint, create, drop
+//!   unlocked:             read index 1 and unpin it, read index 2 and unpin it, …
 //! ```
 //!
-//! 1. The catalogue owns its pages until the next superblock, so through the last pin. It is read before that.
-//! 2. A pinned root keeps its nodes, runs and large values: nothing of them is freed before the pin is dropped
-//!    ([`Inspect::pin`](crate::index::Inspect::pin)). So at the moment of the last pin all of them, and the catalogue, own their pages at
-//!    the same time, and two owners of one page are damage.
-//! 3. What is written later has no part in it: a node that was not on disk when it was pinned is passed over, wherever a
-//!    checkpoint puts it.
+//! 1. The catalogue owns its pages until the next superblock, so until after the last pin. It is read before that.
+//! 2. A pinned root keeps its nodes, runs and large values: none of their pages is freed before the pin is dropped
+//!    ([`Inspect::pin`](crate::index::Inspect::pin)). So at the moment of the last pin all of them, and the catalogue,
+//!    own their pages at the same time, and two owners of one page are damage.
+//! 3. Blocks written later are excluded: a node that was not on disk when it was pinned is skipped, even if a
+//!    checkpoint writes it meanwhile.
 //!
-//! The price: old runs keep their pages until their index was read, as with an open scan.
+//! Cost: old runs keep their pages until their index was read, as with a long scan.
 
 use std::sync::Arc;
 
@@ -35,30 +37,30 @@ use crate::store::engine::Engine;
 use crate::store::keyspace::KeyspaceState;
 use crate::store::read::Pinned;
 
-/// Bytes taken from a memtable at a time.
+/// Bytes copied from a memtable at a time.
 const MEMTABLE_BLOCK: usize = 64 << 10;
 
-/// What a verification read, and what is wrong.
+/// The result of a verification.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyReport {
     /// Blocks read and checked.
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Live messages read, superseded ones included.
+    /// Live messages read, including superseded ones.
     pub entries: u64,
     /// Runs.
     pub runs: u64,
-    /// Copies of the blocks that say which runs an index consists of (nodes of a trunk, tables of levels): two of each.
+    /// Copies of the blocks that list the runs of an index (nodes of a trunk, tables of levels): two of each.
     pub nodes: u64,
     /// Large values.
     pub blobs: u64,
-    /// Everything that is wrong; empty if the store is sound.
+    /// All problems; empty if the store is sound.
     pub problems: Vec<Error>,
 }
 
 impl VerifyReport {
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
     }
@@ -68,7 +70,7 @@ struct Verifier<'a> {
     data: &'a DataFile,
     report: VerifyReport,
     owned: RangeSet,
-    /// Incompatible features that blocks use.
+    /// Incompatible features that the blocks read so far use.
     features: u64,
 }
 
@@ -82,7 +84,7 @@ impl Visitor for Verifier<'_> {
         }
         self.owned.insert(start, len);
         if !self.data.is_taken(extent) {
-            self.problem(self.data.corrupt(addr, "allocation", format!("{len} pages are in use but count as free")));
+            self.problem(self.data.corrupt(addr, "allocation", format!("{len} pages are in use but marked as free")));
         }
     }
 
@@ -107,7 +109,8 @@ impl Visitor for Verifier<'_> {
     }
 }
 
-/// Reads the large values that only messages in memory name. The view is pinned: what compactions drop meanwhile stays.
+/// Reads the large values that only messages in memtables name. The pinned view keeps those that compactions drop
+/// meanwhile.
 fn verify_memtables(engine: &Engine, keyspace: &KeyspaceState, verifier: &mut Verifier<'_>) -> Result<()> {
     let Ok(world) = Pinned::at(keyspace, engine.snapshots.visible()) else { return Ok(()) };
     for memtable in world.world().memtables() {
@@ -137,7 +140,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
     let keyspaces: Vec<Arc<KeyspaceState>>;
     let pins: Vec<Option<Verification<'_>>>;
     {
-        // Held, so that no checkpoint moves the roots meanwhile.
+        // Held until all roots are pinned, so that no checkpoint changes them.
         let root = engine.durable_root.lock();
         for slot in Superblock::read_slots(data.file(), DATA_FILE) {
             match slot {
@@ -164,7 +167,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         let check = pin.unwrap_or_else(|| keyspace.index.inspect().pin());
         check(&mut verifier)?;
     }
-    // What this life has written the next superblock will name.
+    // The next superblock will name the features that were used since this opening.
     let named = engine.durable_root.lock().superblock.incompatible | data.features();
     if verifier.features & !named != 0 {
         let detail = format!("does not name the features {:#x} that blocks use", verifier.features & !named);

@@ -1,4 +1,4 @@
-//! What an index is built on and fed with: the shared parts of the store, and sealed memtables.
+//! The shared parts of the store that an index uses, and sealed memtables.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ use crate::pool::Pool;
 use crate::rows::RowCache;
 use crate::space::DataFile;
 
-/// A memtable that takes no more writes, handed over for good.
+/// A memtable that accepts no more writes, passed to an index.
 #[derive(Clone)]
 pub struct SealedBatch {
     /// The messages.
     pub memtable: Arc<Memtable>,
     /// Every message of the keyspace up to here is in this batch or an older one.
     pub through: Seqno,
-    /// What packing it counts as, in bytes of debt. Fixed, unlike the memory that the memtable takes.
+    /// Bytes of debt for packing it. Constant, unlike the memory of the memtable.
     pub bytes: u64,
 }
 
 impl SealedBatch {
-    /// A batch of a memtable that holds the last messages up to `through`.
+    /// A batch for a memtable with the last messages up to `through`.
     pub fn new(memtable: Arc<Memtable>, through: Seqno) -> SealedBatch {
         SealedBatch { bytes: memtable.bytes() as u64, memtable, through }
     }
 }
 
-/// What an index stands on.
+/// The parts of the store that an index uses.
 #[derive(Clone)]
 pub struct Core {
     /// The data file.
@@ -37,16 +37,16 @@ pub struct Core {
     pub pool: Arc<Pool>,
     /// The row cache.
     pub rows: Arc<RowCache>,
-    /// Hands out identities of runs and trunk nodes.
+    /// The source of identities of runs and metadata blocks.
     pub ids: Arc<IdSource>,
-    /// The store is open for writing: a damaged copy of a metadata block is written anew when it is met.
+    /// The store is open for writing: a damaged copy of a metadata block is repaired when it is read.
     pub repair: bool,
-    /// Where the index that is built on this adds what it owes.
+    /// The account to which the index adds its debt.
     pub share: owed::Share,
 }
 
 impl Core {
-    /// The same for the index of keyspace `id`.
+    /// The parts for the index of keyspace `id`.
     pub fn of(&self, id: KeyspaceId) -> Core {
         let share = owed::Share { owed: self.share.owed.clone(), id };
         Core { share, ..self.clone() }
@@ -58,17 +58,17 @@ impl Core {
 pub struct IdSource(AtomicU64);
 
 impl IdSource {
-    /// The next identity is `next`.
+    /// A source whose next identity is `next`.
     pub fn new(next: u64) -> IdSource {
         IdSource(AtomicU64::new(next.max(1)))
     }
 
-    /// An identity that nobody had before.
+    /// A new identity.
     pub fn next(&self) -> OwnerId {
         OwnerId(self.0.fetch_add(1, Relaxed))
     }
 
-    /// The identity that will be given out next: what a superblock records.
+    /// The next identity, which a superblock records.
     pub fn peek(&self) -> u64 {
         self.0.load(Relaxed)
     }

@@ -1,14 +1,14 @@
-//! DeferredBlobFrees: large values whose last message a compaction has dropped, kept until no reader can follow an old message to
-//! them.
+//! Deferred frees of large values: a value whose last message a compaction has dropped is kept until no reader can
+//! follow an old message to it.
 //!
 //! ```text
-//!   view 1 ──▶ deferred_frees 1 ──▶ deferred_frees 2 ──▶ deferred_frees 3 ◀── current view
+//!   view 1 ──▶     link 1      ──▶     link 2      ──▶     link 3     ◀── current view
 //!               dropped      dropped
 //!               by 1→2       by 2→3
 //! ```
 //!
-//! Each view holds the deferred_frees that its successor filled, and each link holds the next. A link goes when its view and
-//! every older one are gone; then its extents are freed, which starts their quarantine behind the superblocks.
+//! Each view holds the link that its successor filled, and each link holds the next. A link is dropped when its view
+//! and all older views are gone. Then its extents are freed, which starts their quarantine behind the superblocks.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl DeferredBlobFrees {
         Arc::new(DeferredBlobFrees { data, extents: Mutex::new(Vec::new()), next: OnceLock::new() })
     }
 
-    /// Closes this link with what the step to the next view has dropped; returns the link for that view.
+    /// Fills this link with the extents that the step to the next view has dropped. Returns the link for that view.
     pub fn succeed(&self, dropped: &[Extent]) -> Arc<DeferredBlobFrees> {
         self.extents.lock().extend_from_slice(dropped);
         let next = DeferredBlobFrees::new(self.data.clone());
@@ -41,7 +41,7 @@ impl DeferredBlobFrees {
 impl Drop for DeferredBlobFrees {
     fn drop(&mut self) {
         self.extents.get_mut().drain(..).for_each(|extent| self.data.free(extent));
-        // One link at a time: a reader may have held back thousands, too many for a recursion.
+        // Drop the links iteratively: a reader may have held back thousands, too many for recursion.
         let mut next = self.next.take();
         while let Some(link) = next {
             next = Arc::into_inner(link).and_then(|mut link| {

@@ -1,12 +1,13 @@
-//! What looks at an index and changes nothing: verification, description, salvage.
+//! Read-only inspection of an index: verification, description, salvage.
 //!
 //! ```text
 //!   verify   Inspect::pin ─▶ Verification(visitor): every extent, block, message, problem of one root
-//!   inspect  Inspect::describe: the structure, or one object of it, as text; describe_block: one block by its kind
+//!   inspect  Inspect::describe: the structure, or one object of it, as text; IndexType::describe_block: one block
 //!   salvage  Inspect::salvage ─▶ SalvagePiece { keys, sources newest first } ─▶ SalvageSource::next: messages and gaps
 //! ```
 //!
-//! Invariant: a message of a piece's keys is in one of its sources, in a gap that a source reports, or the piece says that it is lost.
+//! Invariant: every message of a piece's keys is in one of its sources, or in a gap that a source reports, or the piece
+//! is marked as lost.
 
 use std::sync::Arc;
 
@@ -15,21 +16,22 @@ use crate::space::BlockKind;
 
 /// How `verify`, `inspect` and `salvage` read an index.
 pub trait Inspect {
-    /// Pins the current root, for a check of everything that it reaches. Called while no checkpoint runs, so that it is known which parts
-    /// of the structure are on disk.
+    /// Pins the current root, for a check of everything that it reaches. The caller makes sure that no checkpoint runs
+    /// during the call, so that it is known which parts of the structure are on disk.
     fn pin(&self) -> Verification<'_>;
 
-    /// Describes the structure, or the object with that identity, as lines of text. Whether there is such an object.
+    /// Describes the structure, or the object with that identity, as lines of text. Returns false if there is no such
+    /// object.
     fn describe(&self, object: Option<OwnerId>, out: &mut String) -> bool;
 
-    /// The whole key space in pieces, in order. Only in a store that is open for reading: nothing pins them.
+    /// The whole key space in pieces, in order. Only for a store that is open for reading: nothing pins the pieces.
     fn salvage(&self) -> Vec<SalvagePiece>;
 }
 
-/// Reads and checks everything that a pinned root reaches. Until it is done or dropped, no page of that is used for anything else.
+/// Reads and checks everything that a pinned root reaches. Until it is done or dropped, none of these pages is reused.
 pub type Verification<'a> = Box<dyn FnOnce(&mut dyn Visitor) -> Result<()> + 'a>;
 
-/// What a [`Verification`] reports to.
+/// Receives the results of a [`Verification`].
 pub trait Visitor {
     /// Pages that the index owns.
     fn extent(&mut self, extent: Extent);
@@ -37,35 +39,35 @@ pub trait Visitor {
     fn block(&mut self, kind: BlockKind, bytes: u64);
     /// A message that was read.
     fn entry(&mut self, entry: &Entry<'_>);
-    /// Something that is wrong; verification goes on.
+    /// A problem. Verification continues.
     fn problem(&mut self, problem: Error);
 }
 
-/// A piece of the key space with everything that the index holds for it.
+/// A piece of the key space with all data that the index holds for it.
 pub struct SalvagePiece {
     /// The keys.
     pub range: KeyRange,
-    /// What a lookup there asks, the newest first.
+    /// The sources that a lookup there asks, newest first.
     pub sources: Vec<Box<dyn SalvageSource>>,
-    /// There was more, older than these, and it cannot be read.
+    /// The error that made data older than the sources unreadable, if any.
     pub lost: Option<Error>,
 }
 
 /// One container of messages, read around its damage.
 pub trait SalvageSource {
-    /// The keys that it covers; messages outside of them are not its own.
+    /// The key range of the source. Messages outside do not belong to it.
     fn range(&self) -> &KeyRange;
 
     /// Its range tombstones.
     ///
     /// # Errors
-    /// Why they cannot be read: then nothing older is certain in its range.
+    /// The error that makes them unreadable: then older data in the range is uncertain.
     fn tombstones(&self) -> Result<Arc<Fragments>>;
 
-    /// Appends the next messages in key order to `out`, or reports a gap, or the end.
+    /// Appends the next messages in key order to `out`, or reports a gap or the end.
     fn next(&mut self, out: &mut EntryBlock) -> SalvageStep;
 
-    /// Whether a message of `key` may lie in a gap. Without a filter that says no: true.
+    /// Whether a message of `key` may be in a gap. True unless a filter excludes it.
     fn may_hold(&self, key: &[u8]) -> bool;
 }
 

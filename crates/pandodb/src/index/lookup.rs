@@ -1,11 +1,12 @@
-//! A point lookup: what it gathers, newest to oldest, until a base is found.
+//! A point lookup: it collects messages from newest to oldest until it finds a base.
 //!
 //! ```text
 //!   memtables ─▶ index: Probe::step ─▶ Step::Need(block) ─▶ the caller loads it ─▶ Probe::step ─▶ … ─▶ Step::Done
-//!       └──────────── Lookup::take: operands and at last a base ────────────────┘
+//!       └──────────── Lookup::take: operands, and finally a base ──────────────────┘
 //! ```
 //!
-//! Invariants: messages of a key arrive newest first; what arrives after the base, or under a range tombstone, changes nothing.
+//! Invariants: messages of a key arrive newest first; messages that arrive after the base, or under a range tombstone,
+//! have no effect.
 
 use std::ops::ControlFlow;
 
@@ -14,20 +15,20 @@ use crate::blocks::BlockRequest;
 use crate::pool::Block;
 use crate::resolve::Gather;
 
-/// What a lookup asked for, as far as it has come.
+/// Counts the blocks of a lookup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeTally {
-    /// Filters that were asked.
+    /// Filters asked.
     pub filters: u64,
-    /// Filters that were prefetched together.
+    /// Filters found by the prefetch.
     pub prefetched: u64,
-    /// Leaves that were searched.
+    /// Leaves searched.
     pub leaves: u64,
-    /// Runs whose leaf was searched in vain.
+    /// Runs whose leaf did not hold the key.
     pub false_positives: u64,
 }
 
-/// Where a lookup ended.
+/// The base that a lookup found.
 #[derive(Debug, Default)]
 pub enum Base {
     /// No container had a base: the key has no value below the operands.
@@ -35,37 +36,38 @@ pub enum Base {
     Absent,
     /// A value inside a cached block.
     Inline(Block, std::ops::Range<usize>),
-    /// A value that was copied out.
+    /// A copied value.
     Owned(Vec<u8>),
     /// A large value.
     Blob(BlobRef),
 }
 
-/// A point lookup in flight: what it looks for and what it has gathered, newest to oldest.
+/// A point lookup in progress: its key, and the messages collected so far.
 pub struct Lookup<'a> {
     /// The key, in its stored form.
     pub key: &'a [u8],
     /// Its hash.
     pub hash: u64,
-    /// The read point: newer messages are invisible.
+    /// The read point: newer messages are not visible.
     pub at: Seqno,
     /// Operands above the base.
     pub gather: Gather,
-    /// The base,
+    /// The base.
     pub base: Base,
-    /// and the seqno of the message that it is from, if one was found.
+    /// The seqno of the message with the base, if one was found.
     pub base_seqno: Seqno,
-    /// For figures.
+    /// Counts for the statistics.
     pub tally: ProbeTally,
-    /// Filters may be prefetched. False in a `multi_get`, where each lookup would pin several blocks while it waits for other lookups.
+    /// Filters may be prefetched. False in a `multi_get`, where each lookup would pin several blocks while it waits for
+    /// other lookups.
     pub prefetch: bool,
-    /// Messages with a smaller seqno are dead: a range tombstone covers them.
+    /// Messages with a smaller seqno are hidden by a range tombstone.
     floor: Seqno,
     done: bool,
 }
 
 impl<'a> Lookup<'a> {
-    /// Looks for `key`, in its stored form, as it was at `at`.
+    /// A lookup of `key`, in its stored form, at read point `at`.
     pub fn new(codec: KeyCodec, key: &'a [u8], at: Seqno) -> Lookup<'a> {
         Lookup {
             key,
@@ -81,7 +83,7 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// Whether nothing older can change the answer.
+    /// Whether no older message can change the result.
     pub fn is_done(&self) -> bool {
         self.done
     }
@@ -91,13 +93,13 @@ impl<'a> Lookup<'a> {
         self.floor = self.floor.max(covering);
     }
 
-    /// Leaves a container: a range tombstone found in it hides everything in older ones.
+    /// Leaves a container: a range tombstone found in it hides all messages in older containers.
     pub fn leave(&mut self) {
         self.done |= self.floor > Seqno(0);
     }
 
-    /// Takes the key's next older message; breaks when nothing older matters. `inline` makes the base of a put from its
-    /// value.
+    /// Adds the key's next older message. Breaks when no older message matters. `inline` makes the base from the value
+    /// of a put.
     pub fn take(&mut self, entry: &Entry<'_>, inline: impl FnOnce() -> Base) -> Result<ControlFlow<()>> {
         debug_assert_eq!(entry.key, self.key);
         if entry.seqno > self.at {
@@ -115,33 +117,33 @@ impl<'a> Lookup<'a> {
             Kind::Put => self.base = inline(),
             Kind::BlobPut => self.base = Base::Blob(BlobRef::decode(entry.value)?),
             Kind::Delete => {}
-            Kind::RangeDelete => unreachable!("range tombstones are kept apart"),
+            Kind::RangeDelete => unreachable!("range tombstones are not stored among the point messages"),
         }
         self.base_seqno = entry.seqno;
         self.done = true;
         Ok(ControlFlow::Break(()))
     }
 
-    /// Takes a value that was found with nothing above it.
+    /// Uses a row of the row cache: a value without operands above it.
     pub fn take_row(&mut self, value: Vec<u8>) {
         self.base = Base::Owned(value);
         self.done = true;
     }
 }
 
-/// What a probe needs next.
+/// The next need of a probe.
 #[derive(Debug)]
 pub enum Step<'v> {
-    /// Nothing: the lookup has everything that this index knows of the key.
+    /// Nothing: all messages of the key in this index were collected.
     Done,
-    /// A block; call again with it, or without it if it is optional and damaged.
+    /// A block: call again with it, or without it if it is optional and damaged.
     Need(BlockRequest<'v>),
 }
 
-/// A lookup on its way through one view. It does no I/O: it returns a request for the block that it needs and goes on when it has the
-/// block, so that one caller can keep many lookups in flight. It borrows the view instead of counting a reference, for which all readers
-/// would contend.
+/// A lookup in one view. It does no I/O: it returns a request for the block that it needs, and continues when it has
+/// the block, so that one caller can keep many lookups in flight. It borrows the view instead of cloning an `Arc`, to
+/// avoid contention on the reference count.
 pub trait Probe<'v>: Send {
-    /// Goes on, with the block that the last step asked for.
+    /// Continues with the block that the last step requested.
     fn step(&mut self, block: Option<Block>, lookup: &mut Lookup<'_>) -> Result<Step<'v>>;
 }

@@ -1,18 +1,18 @@
 //! Options of an index: declared by its type, chosen for a keyspace, stored in the catalogue.
 //!
 //! ```text
-//!   OptionSpec  { name, about, default, values: a range of numbers, or words }        one list for each type
-//!   IndexOptions{ type, mode?, (name, value)… }     what a caller has chosen: a builder, or "cola:growth=8,mode=paper"
-//!   Settings    { mode, a value for each spec }     what the index is made with
+//!   OptionSpec  { name, about, default, values: a range of numbers, or words }        one list per type
+//!   IndexOptions{ type, mode?, (name, value)… }     choices of a caller: from a builder or "cola:growth=8,mode=paper"
+//!   Settings    { mode, a value for each spec }     the complete settings of an open index
 //! ```
 //!
-//! 1. A caller names a type and some values ([`IndexOptions`]); the store adds its defaults when the keyspace is created
-//!    (`IndexOptions::with_defaults`) and checks all of them. From then on they belong to the keyspace.
-//! 2. The catalogue holds the mode, and the values that are not the default. So the default of an option never changes; a better one gets
-//!    an option of another name.
+//! 1. A caller names a type and some values ([`IndexOptions`]). The store adds its defaults when the keyspace is
+//!    created (`IndexOptions::with_defaults`) and checks all values. From then on they belong to the keyspace.
+//! 2. The catalogue holds the mode, and the values that differ from the defaults. So the default of an option never
+//!    changes; a better default gets an option with another name.
 //! 3. Opening turns them into [`Settings`]. A name or a value that this version lacks is an error that names it.
 //!
-//! Invariant: the values of an `IndexOptions` are in the order of the specs of its type, each at most once.
+//! Invariant: an `IndexOptions` holds its values in the order of the specs of its type, each at most once.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,9 +24,9 @@ use crate::filter::Filters;
 use crate::resolve::Operator;
 use crate::run::Compression;
 
-/// The name under which the mode is set in text.
+/// The name of the mode in text.
 const MODE: &str = "mode";
-/// The most options that a type has: bounds what is believed of a catalogue.
+/// Maximum number of options of a type: limits how many are decoded from a catalogue.
 const MOST_OPTIONS: usize = 64;
 
 /// One option of an index type.
@@ -36,7 +36,7 @@ pub struct OptionSpec {
     pub name: &'static str,
     /// What it does, in one sentence.
     pub about: &'static str,
-    /// The value of a keyspace that was created without naming one; for words, the place in the list.
+    /// The value for a keyspace that was created without this option; for words, the index in the list.
     pub default: u64,
     /// The possible values.
     pub values: Values,
@@ -47,7 +47,7 @@ pub struct OptionSpec {
 pub enum Values {
     /// Whole numbers from the first to the second, both included.
     Range(u64, u64),
-    /// One of some words. The place of a word in the list is persisted.
+    /// One of some words. The index of a word in the list is persisted.
     Words(&'static [&'static str]),
 }
 
@@ -55,7 +55,7 @@ impl OptionSpec {
     /// Checks a value.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] with the option, the value and what is possible.
+    /// [`Error::InvalidArgument`] with the option, the value and the valid values.
     pub fn check(&self, value: u64) -> Result<()> {
         let fine = match self.values {
             Values::Range(least, most) => (least..=most).contains(&value),
@@ -64,7 +64,7 @@ impl OptionSpec {
         if fine { Ok(()) } else { Err(self.refuse(&value.to_string())) }
     }
 
-    /// Reads a value.
+    /// Parses a value.
     ///
     /// # Errors
     /// As [`OptionSpec::check`].
@@ -76,7 +76,7 @@ impl OptionSpec {
         value.filter(|&value| self.check(value).is_ok()).ok_or_else(|| self.refuse(text))
     }
 
-    /// A value as [`OptionSpec::parse`] reads it.
+    /// A value as text that [`OptionSpec::parse`] accepts.
     pub fn show(&self, value: u64) -> String {
         match self.values {
             Values::Range(..) => value.to_string(),
@@ -86,7 +86,7 @@ impl OptionSpec {
         }
     }
 
-    /// What is possible, in words.
+    /// The valid values as text.
     pub fn possible(&self) -> String {
         match self.values {
             Values::Range(least, most) => format!("{least} to {most}"),
@@ -100,23 +100,23 @@ impl OptionSpec {
     }
 }
 
-/// The option of indexes that give their runs filters.
+/// The option for the filters of runs.
 pub const FILTERS: OptionSpec = OptionSpec {
     name: "filters",
-    about: "Which filters new runs get: `auto` is what suits the index and its mode.",
+    about: "The filters of new runs; `auto` selects the default of the index and its mode.",
     default: 0,
     values: Values::Words(&["auto", "bloom", "quotient", "maplet"]),
 };
 
-/// The option of indexes that can compress the bottom of their structure.
+/// The option for compressing the lowest level of a structure.
 pub const COMPRESSION: OptionSpec = OptionSpec {
     name: "compression",
-    about: "How compactions store the leaves at the bottom of the structure.",
+    about: "Compression of the leaf blocks that compactions write to the lowest level of the structure.",
     default: 0,
     values: Values::Words(&["none", "lz4"]),
 };
 
-/// The value of [`FILTERS`] that stands for `filters`.
+/// The value of [`FILTERS`] for `filters`.
 pub(crate) fn filters_value(filters: Filters) -> u64 {
     match filters {
         Filters::Bloom => 1,
@@ -125,7 +125,7 @@ pub(crate) fn filters_value(filters: Filters) -> u64 {
     }
 }
 
-/// The value of [`COMPRESSION`] that stands for `compression`.
+/// The value of [`COMPRESSION`] for `compression`.
 pub(crate) fn compression_value(compression: Compression) -> u64 {
     match compression {
         Compression::None => 0,
@@ -133,9 +133,11 @@ pub(crate) fn compression_value(compression: Compression) -> u64 {
     }
 }
 
-/// A type of index with the options that were chosen for it; those that were not take the defaults of the store, or of the type.
+/// A type of index with some of its options set. Options that are not set take the defaults of the store, or of the
+/// type.
 ///
-/// Each type has a builder of its own ([`StbeOptions`](crate::StbeOptions)); as text it is `type:name=value,name=value`.
+/// Each type has a builder of its own ([`StbeOptions`](crate::StbeOptions)); as text it is
+/// `type:name=value,name=value`.
 ///
 /// ```
 /// use pandodb::{IndexOptions, Mode, StbeOptions};
@@ -171,17 +173,17 @@ impl IndexOptions {
         self.mode
     }
 
-    /// With that mode.
+    /// Sets the mode.
     #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> IndexOptions {
         self.mode = Some(mode);
         self
     }
 
-    /// With one option set from text; `mode` counts as an option.
+    /// Sets one option from text; `mode` counts as an option.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the type has no such option, or the option no such value.
+    /// [`Error::InvalidArgument`] if the type has no such option, or the value is not valid.
     pub fn with(mut self, name: &str, value: &str) -> Result<IndexOptions> {
         if name == MODE {
             let mode = Mode::from_name(value);
@@ -194,13 +196,13 @@ impl IndexOptions {
         Ok(self)
     }
 
-    /// The options that were chosen: names and values as text, without the mode.
+    /// The options that were set: names and values as text, without the mode.
     pub fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
         let spec = |name| self.kind.options().iter().find(|spec| spec.name == name).expect("set by its spec");
         self.values.iter().map(move |&(name, value)| (name, spec(name).show(value)))
     }
 
-    /// The value of an option as text: what was chosen, or the default of the type.
+    /// The value of an option as text: as set, or the default of the type.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the type has no such option.
@@ -209,7 +211,7 @@ impl IndexOptions {
         Ok(spec.show(self.get(name).unwrap_or(spec.default)))
     }
 
-    /// Sets an option of the type, unchecked: [`IndexOptions::check`] does that.
+    /// Sets an option of the type without checking the value; see [`IndexOptions::check`].
     pub(crate) fn put(&mut self, name: &str, value: u64) {
         let specs = self.kind.options();
         let place = |name: &str| specs.iter().position(|spec| spec.name == name).expect("a builder knows its type");
@@ -218,7 +220,7 @@ impl IndexOptions {
         self.values.insert(at, (specs[place(name)].name, value));
     }
 
-    /// The value that was chosen for an option.
+    /// The value that was set for an option.
     fn get(&self, name: &str) -> Option<u64> {
         self.values.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
     }
@@ -235,7 +237,7 @@ impl IndexOptions {
     /// Checks the mode and all values.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] with what is out of bounds.
+    /// [`Error::InvalidArgument`] with the first invalid value.
     pub(crate) fn check(&self) -> Result<()> {
         if let Some(mode) = self.mode.filter(|mode| !self.kind.modes().contains(mode)) {
             return Err(Error::invalid(format!("index `{}` has no {} mode", self.kind, mode.name())));
@@ -243,12 +245,12 @@ impl IndexOptions {
         self.values.iter().try_for_each(|&(name, value)| self.spec(name)?.check(value))
     }
 
-    /// What a new keyspace is created with: these, then what `store` says of the same type, then the store's `common` values by the
-    /// names of options, and `mode`. Values that are the type's default are left out.
+    /// The options of a new keyspace: these, then those of `store` if it has the same type, then the store's `common`
+    /// values by the names of options, and `mode`. Values that equal the type's default are left out.
     pub(crate) fn with_defaults(&self, store: &IndexOptions, mode: Mode, common: &[(&str, u64)]) -> IndexOptions {
         let store = (store.kind == self.kind).then_some(store);
         let mut full = IndexOptions::from(self.kind);
-        // A default that the type lacks does not count; a choice is checked.
+        // Ignore a default mode that the type lacks; a chosen mode is checked.
         let mode = if self.kind.modes().contains(&mode) { mode } else { self.kind.modes()[0] };
         full.mode = Some(self.mode.or(store.and_then(|store| store.mode)).unwrap_or(mode));
         for spec in self.kind.options() {
@@ -263,7 +265,8 @@ impl IndexOptions {
         full
     }
 
-    /// The first of these choices that a keyspace with `stored` options does not have: its name, the stored value, the wanted one.
+    /// The first of these options that differs in a keyspace with `stored` options: its name, the stored value, the
+    /// requested value.
     pub(crate) fn conflict(&self, stored: &IndexOptions) -> Option<(&'static str, String, String)> {
         if let Some(mode) = self.mode.filter(|&mode| mode != stored.mode.unwrap_or_default()) {
             return Some((MODE, stored.mode.unwrap_or_default().name().into(), mode.name().into()));
@@ -276,14 +279,15 @@ impl IndexOptions {
         self.kind.options().iter().find_map(differs)
     }
 
-    /// What an index with these options is made with.
+    /// The complete settings of an index with these options.
     pub(crate) fn settings(&self, memtable_bytes: u64, operator: Option<Operator>) -> Settings {
         let value = |spec: &OptionSpec| self.get(spec.name).unwrap_or(spec.default);
         let values = self.kind.options().iter().map(|spec| (spec.name, value(spec))).collect();
         Settings { mode: self.mode.unwrap_or_default(), values, memtable_bytes, operator }
     }
 
-    /// Appends the persisted form: the name of the type, then with its length in front: mode, number of values, name and value of each.
+    /// Appends the persisted form: the name of the type, then, preceded by its length: mode, number of values, name and
+    /// value of each.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_bytes(out, self.kind.name().as_bytes());
         let mut body = Vec::new();
@@ -299,8 +303,8 @@ impl IndexOptions {
     /// Decodes the persisted form.
     ///
     /// # Errors
-    /// [`Error::Corruption`]; [`Error::UnknownIndex`] and [`Error::Unsupported`] if this version lacks the type, or one of the options or
-    /// values.
+    /// [`Error::Corruption`]; [`Error::UnknownIndex`] and [`Error::Unsupported`] if this version lacks the type, or one
+    /// of the options or values.
     pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<IndexOptions> {
         let name = std::str::from_utf8(reader.bytes()?).map(str::to_owned);
         let name = name.map_err(|_| reader.corrupt("the name of an index is not UTF-8"))?;
@@ -322,7 +326,7 @@ impl IndexOptions {
                 return Err(lacks(&format!("option `{option}` = {value}")));
             }
             if options.get(&option).is_some() {
-                return Err(body.corrupt("an option stands twice"));
+                return Err(body.corrupt("an option is present twice"));
             }
             options.put(&option, value);
         }
@@ -355,7 +359,7 @@ impl FromStr for IndexOptions {
         rest.into_iter().flat_map(|rest| rest.split(',')).try_fold(options, |options, part| {
             let (name, value) = part.split_once('=').ok_or_else(|| {
                 Error::invalid(format!(
-                    "`{part}` is no option of index `{kind}`; write name=value, as in `{kind}:mode=paper`"
+                    "`{part}` is not an option of index `{kind}`; write name=value, as in `{kind}:mode=paper`"
                 ))
             })?;
             options.with(name.trim(), value.trim())
@@ -363,20 +367,21 @@ impl FromStr for IndexOptions {
     }
 }
 
-/// What an index is made with: the options of its keyspace, with every default filled in, and the sizes of the store.
+/// The complete settings of an index: the options of its keyspace with all defaults filled in, and the sizes of the
+/// store.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The variant.
     pub mode: Mode,
     /// Bytes of a full memtable.
     pub memtable_bytes: u64,
-    /// What merges fold with; without one they are kept as they are.
+    /// Folds operands. Without an operator they are kept unfolded.
     pub operator: Option<Operator>,
     values: Vec<(&'static str, u64)>,
 }
 
 impl Settings {
-    /// The defaults of a type, for a memtable of so many bytes.
+    /// The defaults of a type, for memtables of `memtable_bytes`.
     pub fn of(kind: IndexKind, memtable_bytes: u64, operator: Option<Operator>) -> Settings {
         IndexOptions::from(kind).settings(memtable_bytes, operator)
     }
@@ -384,20 +389,20 @@ impl Settings {
     /// The value of an option that the type declares.
     ///
     /// # Panics
-    /// If it does not declare it.
+    /// If the type does not declare it.
     pub fn get(&self, name: &str) -> u64 {
         let value = self.values.iter().find(|(other, _)| *other == name).map(|(_, value)| *value);
         value.unwrap_or_else(|| panic!("the index type declares no option `{name}`"))
     }
 
-    /// The filters that were chosen, or `auto`.
+    /// The chosen filters; `auto` if none were chosen.
     pub fn filters(&self, auto: Filters) -> Filters {
         let filters = [Filters::Bloom, Filters::Quotient, Filters::Maplet];
         let chosen = self.get(FILTERS.name);
         filters.into_iter().find(|&filters| filters_value(filters) == chosen).unwrap_or(auto)
     }
 
-    /// The compression that was chosen.
+    /// The chosen compression.
     pub fn compression(&self) -> Compression {
         if self.get(COMPRESSION.name) == compression_value(Compression::Lz4) {
             Compression::Lz4

@@ -1,21 +1,22 @@
-//! The work that all indexes of a store owe, as one sum and as one order: a write asks for the sum, a worker for the index that
-//! owes most, and neither walks the keyspaces.
+//! The debt of all indexes of a store, as sums and as an order: a write reads the sums, and a worker finds the index
+//! with the most debt, without walking the keyspaces.
 //!
 //! ```text
 //!   index of keyspace 3:  Owing { pack 9, compact 0 } ─┐        pack    Σ    one atomic each, read by every write
 //!   index of keyspace 7:  Owing { pack 0, compact 5 } ─┼─▶ Owed compact Σ
-//!   index of keyspace 8:  Owing { pack 0, compact 0 }  │        order: 3, 7  the indexes that owe something, most first
+//!   index of keyspace 8:  Owing { pack 0, compact 0 }  │        order: 3, 7  the indexes with debt, most first
 //! ```
 //!
-//! 1. Each index changes its own debt under a lock of its own ([`Owing::change`]) and adds the difference to the sums before it
-//!    releases that lock, so that a sum lacks at most the changes that are under way.
-//! 2. [`Owed::next`] walks the order: bytes to pack first, then bytes to compact, then the smaller keyspace id.
-//! 3. An index that was cleared owes nothing any more, whatever its unfinished jobs still report ([`Owing::end`]).
+//! 1. Each index changes its own debt under a lock of its own ([`Owing::change`]) and adds the difference to the sums
+//!    before it releases that lock. So a sum lacks at most the changes in progress.
+//! 2. [`Owed::next`] walks the order: more bytes to pack first, then more bytes to compact, then the smaller keyspace
+//!    id.
+//! 3. A cleared index has no debt any more, whatever its unfinished jobs still report ([`Owing::end`]).
 //!
-//! Invariant: while no change is under way, the sums equal the sums over all `Owing`s that have not ended, and the order holds
-//! exactly those of them that owe something.
+//! Invariant: while no change is in progress, the sums equal the sums over all `Owing`s that have not ended, and the
+//! order holds exactly those of them with debt.
 //!
-//! Locks: an `Owing`'s, and under it that of the order. Nothing else is locked inside.
+//! Locks: an `Owing`'s lock, and under it the lock of the order. No other lock is taken inside.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -26,20 +27,20 @@ use super::Debt;
 use crate::base::KeyspaceId;
 use crate::base::sync::{AtomicU64, Mutex, Ordering::Relaxed};
 
-/// A place in the order of indexes that owe something.
+/// A position in the order of indexes with debt.
 pub type Rank = (Reverse<u64>, Reverse<u64>, KeyspaceId);
 
 fn rank(debt: Debt, id: KeyspaceId) -> Rank {
     (Reverse(debt.memory_bytes), Reverse(debt.work_bytes + debt.requested_bytes), id)
 }
 
-/// What all indexes of a store owe together.
+/// The debt of all indexes of a store.
 #[derive(Debug, Default)]
 pub struct Owed {
     pack: AtomicU64,
     compact: AtomicU64,
     requested: AtomicU64,
-    /// The steepest rate of the deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 without any.
+    /// The highest rate of the deadlines, see [`Deadline::rate`](super::Deadline::rate); 0 without any.
     rate: AtomicU64,
     order: Mutex<Order>,
 }
@@ -63,20 +64,21 @@ impl Owed {
         }
     }
 
-    /// Bytes of work that each byte written has to pay for, so that every deadline is met, in units of 1/[`Deadline::UNIT`](super::Deadline::UNIT). One load.
+    /// Bytes of work per byte written that are needed to meet every deadline, in units of
+    /// 1/[`Deadline::UNIT`](super::Deadline::UNIT). One load.
     #[inline]
     pub fn rate(&self) -> u64 {
         self.rate.load(Relaxed)
     }
 
-    /// The index that owes most of those behind `after` in the order; `None` at its end. O(log n).
+    /// The index after `after` in the order of debt, or the first one; `None` at its end. O(log n).
     pub fn next(&self, after: Option<Rank>) -> Option<Rank> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.order.lock().ranks.range((from, Bound::Unbounded)).next().copied()
     }
 }
 
-/// Which index of which store: what a [`super::Core`] hands to the index that is built on it.
+/// The account of an index: the store's sums and the keyspace. A [`super::Core`] passes it to its index.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
     /// The sums of the store.
@@ -85,7 +87,7 @@ pub struct Share {
     pub id: KeyspaceId,
 }
 
-/// What one index owes.
+/// The debt of one index.
 #[derive(Debug)]
 pub struct Owing {
     share: Share,
@@ -99,17 +101,17 @@ struct Own {
 }
 
 impl Owing {
-    /// An index that owes nothing yet.
+    /// An index without debt.
     pub fn new(share: Share) -> Owing {
         Owing { share, own: Mutex::default() }
     }
 
-    /// What this index owes.
+    /// The debt of this index.
     pub fn debt(&self) -> Debt {
         self.own.lock().debt
     }
 
-    /// Changes what this index owes, and the sums with it. Without effect after [`Owing::end`].
+    /// Changes the debt of this index and the sums. No effect after [`Owing::end`].
     pub fn change(&self, change: impl FnOnce(&mut Debt)) {
         let mut own = self.own.lock();
         let before = own.debt;
@@ -119,7 +121,7 @@ impl Owing {
         }
     }
 
-    /// The index is cleared: it owes nothing, and never will.
+    /// Sets the debt to 0 for good: the index was cleared.
     pub fn end(&self) {
         let mut own = self.own.lock();
         let before = std::mem::take(&mut own.debt);
@@ -127,13 +129,14 @@ impl Owing {
         self.account(before, Debt::default());
     }
 
-    /// Moves the sums and the order from one debt of this index to the next; its lock is held.
+    /// Updates the sums and the order after a change of this index's debt. REQUIRES: the caller holds `own`.
     fn account(&self, before: Debt, after: Debt) {
         if before == after {
             return;
         }
         let Share { owed, id } = &self.share;
-        // Wrapping: a sum never falls below zero, since what this index subtracts it has added under the same lock.
+        // Wrapping arithmetic: a sum never falls below zero, since this index subtracts only what it has added, under
+        // the same lock.
         owed.pack.fetch_add(after.memory_bytes.wrapping_sub(before.memory_bytes), Relaxed);
         owed.compact.fetch_add(after.work_bytes.wrapping_sub(before.work_bytes), Relaxed);
         owed.requested.fetch_add(after.requested_bytes.wrapping_sub(before.requested_bytes), Relaxed);

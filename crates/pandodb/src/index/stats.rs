@@ -1,31 +1,31 @@
-//! What an index reports to the core: work owed, progress of a step, estimates and figures.
+//! Reports of an index to the core: pending work, progress of a step, estimates and figures.
 //!
-//! Figures are a few fields that every index has ([`IndexStats`]) and named figures of its structure ([`Figure`]): the command line, the
-//! lab and an exporter print those without knowing them.
+//! Figures are some fields that every index has ([`IndexStats`]), and named figures of its structure ([`Figure`]),
+//! which the command line, the lab and exporters print generically.
 
-/// Work that is not done yet: what accepted writes have caused, and what callers have asked for.
+/// Pending work: caused by accepted writes, or requested by callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Debt {
-    /// Bytes of memtables that the index has not written yet. They hold memory and log.
+    /// Bytes of memtables that the index has not packed yet. They occupy memory and log segments.
     pub memory_bytes: u64,
-    /// Bytes of further work that writes have caused, such as compactions, at least once.
+    /// Bytes of further work caused by writes, such as compactions; a lower bound.
     pub work_bytes: u64,
-    /// The same, where a caller asked for it ([`Index::compact`](super::Index::compact)): no write has caused this work, so no write is
-    /// throttled for it.
+    /// As `work_bytes`, for work that a caller requested ([`Index::compact`](super::Index::compact)). It is not caused
+    /// by a write, so no write is throttled for it.
     pub requested_bytes: u64,
-    /// Work that has to be done before the keyspace takes many more writes; a part of `work_bytes`.
+    /// Work with a deadline, in further writes to the keyspace; a part of `work_bytes`.
     pub deadline: Option<Deadline>,
 }
 
 impl Debt {
-    /// All of it, in bytes.
+    /// The sum, in bytes.
     pub fn total(self) -> u64 {
         self.memory_bytes + self.work_bytes + self.requested_bytes
     }
 }
 
-/// A limit on when work must be done: `work_bytes` of it before `within_bytes` more bytes are written to the keyspace. A structure whose
-/// levels have no room for a second arrival sets it.
+/// A limit on when work must be done: `work_bytes` of it before `within_bytes` more bytes are written to the keyspace.
+/// Set by a structure whose levels cannot accept a second arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// Bytes of work.
@@ -45,31 +45,33 @@ impl Deadline {
     }
 }
 
-/// How much disk is left, in bytes.
+/// The free disk space, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// What outputs may take.
+    /// Space for outputs.
     pub bytes: u64,
-    /// What packing is to leave of it, so that a piece of a compaction still fits: packing alone would fill the disk with deletes.
+    /// The part of it that packing must leave free, so that a piece of a compaction still fits: packing alone would
+    /// fill the disk with deletes.
     pub spare: u64,
-    /// Background work or a delete was refused for want of disk: anything that frees some is worth its price.
+    /// Background work or a delete failed on a full disk: any work that frees space is worth its cost.
     pub urgent: bool,
 }
 
-/// What one step did.
+/// The result of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// Bytes read from inputs: the measure in which debt is paid. A step that prepares the end of a run reads none.
+    /// Bytes read from inputs: the unit in which debt decreases. A step that prepares the end of a run reads none.
     pub bytes: u64,
-    /// The index holds one more memtable now, of that many bytes of [`Debt::memory_bytes`]: the view's `through` has moved.
+    /// The index has packed a memtable that counted as this many bytes of [`Debt::memory_bytes`]: the view's `through`
+    /// has advanced.
     pub absorbed: Option<u64>,
-    /// There was nothing to do, or other threads are doing it.
+    /// There was no work, or other threads are doing it.
     pub idle: bool,
-    /// An input could not be read. It stays as it is and is no debt any more; other work goes on.
+    /// An input could not be read. It is excluded and no longer counts as debt; other work continues.
     pub damage: Option<crate::base::Error>,
 }
 
-/// An estimate of what a range holds.
+/// Estimated contents of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Messages, superseded ones included.
@@ -78,12 +80,12 @@ pub struct Estimate {
     pub bytes: u64,
 }
 
-/// Whether a figure grows or says how things are now.
+/// Whether a figure is a counter or a gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FigureKind {
     /// Starts at 0 with each opening of the store and never falls.
     Counter,
-    /// As of the call.
+    /// The current value at the time of the call.
     Gauge,
 }
 
@@ -96,13 +98,13 @@ pub struct Figure {
     pub value: u64,
     /// Counter or gauge.
     pub kind: FigureKind,
-    /// What it counts, in one sentence.
+    /// Its meaning, in one sentence.
     pub about: &'static str,
 }
 
-/// Figures of the index of one keyspace: fields that every index has, and [`named`](IndexStats::named) figures of its structure.
-/// Those *since opening* are counters: they start at 0 with each opening of the store and never fall. All others are gauges, as of the
-/// call.
+/// Figures of the index of one keyspace: fields that every index has, and [`named`](IndexStats::named) figures of its
+/// structure. Fields *since opening* are counters: they start at 0 with each opening of the store and never fall. All
+/// others are gauges: their value at the time of the call.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -126,24 +128,24 @@ pub struct IndexStats {
     pub logical_bytes: u64,
     /// Bytes that the index occupies on disk, large values included.
     pub disk_bytes: u64,
-    /// Bytes of filters and other blocks that lookups want to find in the pool.
+    /// Bytes of filters and other blocks that lookups need in the pool.
     pub search_bytes: u64,
-    /// Bytes written for memtables that the index has taken, since opening.
+    /// Bytes written by packing memtables, since opening.
     pub packed_bytes: u64,
     /// Bytes written by compactions since opening.
     pub compacted_bytes: u64,
     /// Compactions finished since opening.
     pub compactions: u64,
-    /// Objects, such as runs, that a compaction could not read: they stay as they are until the store is opened again.
+    /// Objects, such as runs, that a compaction could not read. They are excluded until the store is reopened.
     pub damaged: u64,
-    /// Work owed.
+    /// Pending work.
     pub debt: Debt,
     /// Figures of this type of index, in the order in which it lists them.
     pub named: Vec<Figure>,
 }
 
 impl IndexStats {
-    /// The named figure; 0 if this type of index has none of that name.
+    /// The figure with that name; 0 if this type of index has none.
     pub fn figure(&self, name: &str) -> u64 {
         self.named.iter().find(|figure| figure.name == name).map_or(0, |figure| figure.value)
     }
@@ -169,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_of_a_deadline_is_work_for_each_byte_written() {
+    fn the_rate_of_a_deadline_is_work_per_byte_written() {
         let rate = |work_bytes, within_bytes| Deadline { work_bytes, within_bytes }.rate();
         assert_eq!(rate(300, 100), 3 * Deadline::UNIT);
         assert_eq!(rate(1, 2), Deadline::UNIT / 2);

@@ -1,5 +1,5 @@
-//! An index that does what no index of the registry does yet, so that the core keeps room for it: keys in the order of a hash, writes past
-//! the memtable, a sorted load, pages that change in place behind a latch. It lives in memory, and only tests use it.
+//! A test index with the features that no registered index has yet, so that the core supports them: keys in hash order,
+//! writes that bypass the memtable, a bulk load, pages that change in place behind a latch. In memory only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ static TYPE: IndexType = IndexType {
 /// A stored key with a seqno, newest first.
 type Place = (Vec<u8>, std::cmp::Reverse<Seqno>);
 
-/// The "page": changed in place behind its latch. Every version stays, so that a view reads it at its own `through`.
+/// The "page", changed in place behind its latch. Every version remains, so that a view reads it at its own `through`.
 #[derive(Default)]
 struct Page(Mutex<BTreeMap<Place, (Kind, Vec<u8>)>>);
 
@@ -60,7 +60,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
         let page = self.0.page.0.lock();
         let (wanted, from) = (lookup.key, (lookup.key.to_vec(), std::cmp::Reverse(lookup.at)));
         for ((key, seqno), (kind, value)) in page.range(from..).take_while(|((key, _), _)| key == wanted) {
-            // Copied out: a page that changes in place cannot lend its bytes.
+            // Copied, because the bytes of a page that changes in place cannot be borrowed.
             let entry = Entry { key, seqno: seqno.0, kind: *kind, value };
             if lookup.take(&entry, || Base::Owned(value.clone()))?.is_break() {
                 break;
@@ -70,7 +70,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
     }
 }
 
-/// Copies everything at once: good enough for a test.
+/// Copies all messages at once, which is sufficient for a test.
 struct StubCursor(Vec<(Place, (Kind, Vec<u8>))>);
 
 impl RawCursor for StubCursor {
@@ -216,7 +216,7 @@ impl Inspect for Stub {
     }
 }
 
-/// Operations that were prepared.
+/// Prepared operations.
 struct StubWrite<'a>(&'a Stub, Vec<(Vec<u8>, Kind, Vec<u8>)>);
 
 impl DirectWriter for Stub {
@@ -295,7 +295,7 @@ fn a_direct_write_is_refused_before_it_has_a_seqno_or_applied_as_a_whole() {
 }
 
 #[test]
-fn changes_are_found_by_key_and_by_walk() {
+fn changes_are_found_by_key_and_by_range() {
     let stub = Stub::default();
     let keys = [stored("a"), stored("b")];
     let put = |key| Entry { key, seqno: Seqno(0), kind: Kind::Put, value: b"1" };
@@ -311,7 +311,7 @@ fn changes_are_found_by_key_and_by_walk() {
 }
 
 #[test]
-fn a_sorted_load_shows_at_once() {
+fn a_sorted_load_becomes_visible_atomically() {
     let stub = Stub::default();
     let mut keys: Vec<Vec<u8>> = ["a", "b", "c"].map(stored).into();
     keys.sort();

@@ -1,4 +1,4 @@
-//! What the unit tests of indexes share: random batches of counters, and a model that says what an index holds.
+//! Parts shared by the unit tests of indexes: random batches of counters, and a model of the expected contents.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// An index, what it should hold, and the means to feed it.
+/// An index, the expected contents, and helpers to feed it.
 pub struct Bench<I> {
     pub device: Arc<MemDevice>,
     pub core: Core,
@@ -50,7 +50,7 @@ pub fn core(device: &MemDevice) -> Core {
 }
 
 impl<I: Index> Bench<I> {
-    /// An empty index that `make` makes, and random choices that follow `seed`.
+    /// An empty index created by `make`; random choices follow `seed`.
     pub fn of(seed: u64, make: impl FnOnce(Core) -> I) -> Bench<I> {
         let device = MemDevice::new();
         let core = core(&device);
@@ -84,8 +84,8 @@ impl<I: Index> Bench<I> {
                 }
             } else if pick < 50 {
                 self.model.insert(key.clone(), amount);
-                // Padding makes bytes, and so flushes; AddI64 takes a base of another length for 0, so only puts of the
-                // right length carry a number.
+                // Padding adds bytes and so causes flushes. `AddI64` treats a base of another length as 0, so only puts
+                // of the right length carry a number.
                 value.truncate(8);
                 memtable.insert(Entry { key: &key, seqno, kind: Kind::Put, value: &value });
             } else {
@@ -155,7 +155,7 @@ impl<I: Index> Bench<I> {
 /// A key's messages, newest first.
 type Messages = Vec<(Kind, Vec<u8>)>;
 
-/// What a key's messages come to.
+/// The value that a key's messages fold to.
 fn fold(key: &[u8], messages: &Messages) -> Option<i64> {
     let mut gather = crate::resolve::Gather::new();
     let mut base = None;
@@ -211,7 +211,7 @@ pub fn get(tree: &impl Index, key: &[u8], at: Seqno) -> Option<i64> {
     let base = match &lookup.base {
         Base::Inline(block, range) => Some(block[range.clone()].to_vec()),
         Base::Absent => None,
-        other => panic!("no {other:?} in this test"),
+        other => panic!("unexpected base {other:?}"),
     };
     let value = if lookup.gather.is_empty() {
         base

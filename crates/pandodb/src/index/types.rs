@@ -1,4 +1,4 @@
-//! The registry of index types: everything that the store has to know of an index before it makes or opens one.
+//! The registry of index types: the information that the store needs to create or open an index.
 //!
 //! ```text
 //!   keyspace options ──▶ IndexOptions { type, mode, values } ──create──▶ log record, catalogue: name, mode, values
@@ -6,13 +6,13 @@
 //!   IndexType::open ◀── Settings { mode, every value } ◀── IndexOptions::restore ◀─┘   opening, backup, salvage
 //! ```
 //!
-//! 1. An index joins by one line in [`TYPES`]: its [`IndexType`], a `static` beside its code.
-//! 2. The store knows indexes by [`IndexKind`] only. A name that [`TYPES`] lacks is [`Error::UnknownIndex`], before anything is
-//!    written.
-//! 3. Once a catalogue holds a keyspace of a type, the superblock names the type's feature bit: a version that lacks the type
-//!    refuses the store at its first block.
+//! 1. An index type has one line in [`TYPES`]: its [`IndexType`], a `static` next to its code.
+//! 2. The store refers to indexes by [`IndexKind`] only. A name that is not in [`TYPES`] is [`Error::UnknownIndex`],
+//!    before anything is written.
+//! 3. Once a catalogue holds a keyspace of a type, the superblock has the type's feature bit: a version without the
+//!    type refuses the store at its first block.
 //!
-//! Invariants, checked by a test below: names and feature bits are unique, and a default is a possible value.
+//! Invariants, checked by a test below: names and feature bits are unique, and every default is a valid value.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::space::{BlockKind, Prefetch};
 /// Every type of index; the first is the default.
 pub static TYPES: [&IndexType; 2] = [&super::stbe::TYPE, &super::cola::TYPE];
 
-/// In which order an index keeps its keys.
+/// The order of the keys in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Bytewise: it has ranges and scans.
+    /// Bytewise: supports ranges and scans.
     Sorted,
-    /// By a hash: it has lookups, and a walk over all entries in no order that a caller could use.
+    /// By a hash: supports lookups, and a walk over all entries in an order that is useless to callers.
     Hashed,
 }
 
@@ -44,15 +44,15 @@ impl Order {
     }
 }
 
-/// Which variant of its structure an index uses. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that compare with
-/// the published design.
+/// The variant of the structure. [`Mode::Product`] is for use; [`Mode::Paper`] is for experiments that compare with the
+/// published design.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// The variant that is faster in our measurements.
     #[default]
     Product,
-    /// The variant of the published design (see the [sources]). For `stbe`: tiered leaves, one compaction for each arrival in a
-    /// node, a quotient filter for each run.
+    /// The variant of the published design (see the [sources]). For `stbe`: tiered leaves, one compaction for each
+    /// arrival in a node, a quotient filter for each run.
     ///
     /// [sources]: https://github.com/pandodb/pandodb/blob/main/docs/GLOSSARY.md
     Paper,
@@ -73,36 +73,37 @@ impl Mode {
     }
 }
 
-/// Makes an empty index that holds everything (that is, nothing) up to a seqno.
+/// Creates an empty index that contains every message up to a seqno (there is none).
 pub type Create = fn(&Core, &Settings, Seqno) -> Result<Arc<dyn Index>>;
-/// Opens the index that a checkpoint described, and marks the pages that it reaches.
+/// Opens the index that a checkpoint wrote, and marks the pages that it reaches.
 pub type Open = fn(&Core, &Settings, &RootRecord, &mut Prefetch) -> Result<Arc<dyn Index>>;
 
 /// A type of index.
 pub struct IndexType {
     /// The name in the catalogue, on the command line and in messages.
     pub name: &'static str,
-    /// One sentence for people who choose an index.
+    /// One sentence that helps to choose an index.
     pub about: &'static str,
     /// The order of its keys.
     pub order: Order,
-    /// The modes that it has.
+    /// The modes that it supports.
     pub modes: &'static [Mode],
-    /// The incompatible feature bit of stores that hold such an index; 0 for one that every version has.
+    /// The incompatible feature bit of stores with such an index; 0 for an index that every version supports.
     pub feature: u64,
     /// Its options.
     pub options: &'static [OptionSpec],
-    /// Makes an empty index.
+    /// Creates an empty index.
     pub create: Create,
-    /// Opens an index that was written.
+    /// Opens an index from its root record.
     pub open: Open,
-    /// The blocks with which opening begins: a caller that opens many indexes reads those of all together.
+    /// The blocks that opening reads first: a caller that opens many indexes reads those of all indexes together.
     pub first_blocks: fn(&Core, &RootRecord) -> Vec<BlockAddr>,
-    /// Describes a block of this structure, whose checksum was not checked, as lines of text. Whether it is one.
+    /// Describes a block of this structure, whose checksum was not checked, as lines of text. Returns false if it is
+    /// not one.
     pub describe_block: fn(BlockKind, &[u8], &mut String) -> bool,
 }
 
-/// Which structure holds a keyspace's data: a type of index.
+/// The type of the index that holds a keyspace's data.
 ///
 /// ```
 /// use pandodb::IndexKind;
@@ -121,10 +122,10 @@ impl IndexKind {
         TYPES.iter().map(|index_type| IndexKind(index_type))
     }
 
-    /// The type of that name.
+    /// The type with that name.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`] if this build has none of that name.
+    /// [`Error::UnknownIndex`] if this build has no type with that name.
     pub fn named(name: &str) -> Result<IndexKind> {
         let found = IndexKind::all().find(|kind| kind.name() == name);
         found.ok_or_else(|| Error::UnknownIndex {
@@ -139,22 +140,22 @@ impl IndexKind {
         self.0.name
     }
 
-    /// What the structure is good for, in one sentence.
+    /// What the structure is suited for, in one sentence.
     pub fn about(self) -> &'static str {
         self.0.about
     }
 
-    /// The modes that it has.
+    /// The modes that it supports.
     pub fn modes(self) -> &'static [Mode] {
         self.0.modes
     }
 
-    /// The options that it has.
+    /// Its options.
     pub fn options(self) -> &'static [OptionSpec] {
         self.0.options
     }
 
-    /// What the store has to know of it.
+    /// Its entry in the registry.
     pub(crate) fn index_type(self) -> &'static IndexType {
         self.0
     }
@@ -166,7 +167,7 @@ impl IndexKind {
 }
 
 impl IndexType {
-    /// The index of a root record: an empty one if the record says that nothing was ever written.
+    /// Opens the index of a root record, or creates an empty one if the record is empty.
     pub(crate) fn build(
         &self,
         core: &Core,
@@ -218,7 +219,7 @@ mod tests {
     use crate::space::superblock::CORE_FEATURES;
 
     #[test]
-    fn names_and_feature_bits_are_unique_and_defaults_possible() {
+    fn names_and_feature_bits_are_unique_and_defaults_are_valid() {
         let mut bits = CORE_FEATURES;
         for (i, index_type) in TYPES.iter().enumerate() {
             let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');

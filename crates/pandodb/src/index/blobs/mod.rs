@@ -1,30 +1,35 @@
 //! [`BlobMap`]: the pages of an index's large values, as a persistent B+-tree of page ranges.
 //!
 //! ```text
-//!   root record ─▶ inner node          for each child: its first page, its sums, its place on disk
+//!   root record ─▶ inner node          for each child: its first page, its sums, its address on disk
 //!                  ╱        ╲
 //!          leaf 40+3 300+2   leaf 9000+16 9020+1 …    start + length of each range, in order
 //! ```
 //!
-//! Nodes are shared between versions of the map: a clone costs O(1), and a change copies the nodes on one path.
+//! Versions of the map share nodes: a clone costs O(1), and a change copies the nodes on one path.
 //!
-//! 1. A root swap of an index clones the map, then calls [`BlobMap::insert`] and [`BlobMap::remove`] on the clone. The first change below a
-//!    node copies it; later changes of the same clone change the copy, since no other version can reach it.
-//! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]). So it writes what has changed since
-//!    the last one. Each node is a block of one page in two copies ([`crate::space::mirrored`]).
+//! 1. A root swap of an index clones the map, then calls [`BlobMap::insert`] and [`BlobMap::remove`] on the clone. The
+//!    first change below a node copies it. Later changes of the same clone change the copy in place, since no other
+//!    version can reach it.
+//! 2. A checkpoint writes the nodes that are not on disk yet, children first ([`BlobMap::store`]): those that have
+//!    changed since the last checkpoint. Each node is a block of one page in two copies ([`crate::space::mirrored`]).
 //! 3. Dropping the last version that reaches a node frees the node's pages, as for trunk nodes.
-//! 4. An opening reads all nodes ([`BlobMap::load`]) and marks the pages of the large values as taken ([`BlobMap::mark`]).
+//! 4. An opening reads all nodes ([`BlobMap::load`]) and marks the pages of the large values as used
+//!    ([`BlobMap::mark`]).
 //!
-//! Invariants ([`BlobMap::problem`]): ranges are in order and do not touch; all leaves have the same depth; each inner node knows the first
-//! page, the number of ranges and the number of pages of each child; a node that is on disk is never changed; an encoded node fits one page.
+//! Invariants ([`BlobMap::problem`]): ranges are in order and do not touch; all leaves have the same depth; each inner
+//! node knows the first page, the number of ranges and the number of pages of each child; a node that is on disk is
+//! never changed; an encoded node fits one page.
 //!
-//! Costs, for n ranges and nodes of F entries: a change copies about log_F(n) nodes, at most four a level (two paths, each with a neighbour
-//! that it is combined with). With n = 1,000,000 the map has three levels and takes 16 to 25 MB of memory, which is charged to the pool's budget.
+//! Costs, for n ranges and nodes of F entries: a change copies about log_F(n) nodes, at most four per level (two paths,
+//! each with a neighbour that is merged). With n = 1,000,000 the map has three levels and uses 16 to 25 MB of memory,
+//! which is charged to the pool's budget.
 //!
-//! **Damage.** A node of which one copy is damaged is repaired by an opening for writing. With both copies lost, an opening for writing fails,
-//! since it must know every page that is taken. An opening for reading, salvage included, keeps the rest of the map: the large values below
-//! the lost node are not marked as taken, which matters to writers only; their number and pages are known from the parent; messages name
-//! the values that they need, so every read works. Verification reports the loss.
+//! **Damage.** If one copy of a node is damaged, an opening for writing repairs it. If both copies are lost, an opening
+//! for writing fails, since it must know every used page. An opening for reading, including a salvage, keeps the rest
+//! of the map: the large values below the lost node are not marked as used, which matters only to writers; their number
+//! and pages are known from the parent; messages name the pages of the values, so every read works. Verification
+//! reports the loss.
 
 mod node;
 mod persist;
@@ -41,16 +46,19 @@ use crate::pool::Pool;
 
 pub use self::persist::MapRoot;
 
-/// The most ranges in a leaf. A typical fragmented file has 2 to 4 bytes a range, so a full leaf fills most of its page.
+/// Maximum number of ranges in a leaf. In a typical fragmented file a range takes 2 to 4 bytes, so a full leaf uses
+/// most of its page.
 const MAX_RANGES: usize = 1024;
-/// The most children of an inner node. In the worst case its encoded form still fits one page ([`persist`] checks that at compile time).
+/// Maximum number of children of an inner node. In the worst case its encoded form fits one page ([`persist`] checks
+/// that at compile time).
 const MAX_CHILDREN: usize = 88;
-/// The fewest entries that a node may hold at most: splitting and combining need some.
+/// The smallest valid fan-out: splitting and merging nodes needs some entries.
 const MIN_FANOUT: usize = 4;
-/// Bytes of a memtable for each entry of a node, where memtables are small.
+/// If memtables are small, nodes get one entry per this many bytes of a memtable.
 const MEMTABLE_BYTES_PER_ENTRY: u64 = 1024;
 
-/// The most entries of a node. A setting of the open map, not of the format: a node on disk may hold any number up to the format's limit.
+/// The maximum number of entries in a node. A setting of the open map, not of the format: a node on disk may have any
+/// number up to the format's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fanout {
     ranges: usize,
@@ -58,7 +66,7 @@ pub struct Fanout {
 }
 
 impl Fanout {
-    /// For nodes that fill a page.
+    /// The fan-out for nodes that fill a page.
     pub const PAGE: Fanout = Fanout { ranges: MAX_RANGES, children: MAX_CHILDREN };
 
     /// At most `entries` in each node, within the bounds of the format.
@@ -67,8 +75,9 @@ impl Fanout {
         Fanout { ranges: entries.min(MAX_RANGES), children: entries.min(MAX_CHILDREN) }
     }
 
-    /// For an index with memtables of that size. A memtable of 1 MiB or more gets full nodes. Stores with tiny memtables, which hold little
-    /// data, get small nodes, and so a map of several levels: the tests of whole stores run on such stores.
+    /// The fan-out for an index with memtables of that size: the maximum for memtables of 1 MiB or more. Stores with
+    /// tiny memtables, which hold little data, get small nodes and thus a map of several levels, because the tests of
+    /// whole stores use such stores.
     pub fn of_memtable(memtable_bytes: u64) -> Fanout {
         Fanout::new((memtable_bytes / MEMTABLE_BYTES_PER_ENTRY).min(MAX_RANGES as u64) as usize)
     }
@@ -90,7 +99,7 @@ pub struct BlobMap {
     /// `None` if the map is empty.
     root: Option<Arc<Node>>,
     fanout: Fanout,
-    /// Its budget pays for the nodes.
+    /// Its budget is charged for the nodes.
     pool: Arc<Pool>,
 }
 
@@ -100,20 +109,20 @@ impl BlobMap {
         BlobMap { root: None, fanout, pool }
     }
 
-    /// The same map; from now on nodes are split and combined by `fanout`.
+    /// The same map, whose nodes are split and merged by `fanout` from now on.
     #[must_use]
     pub fn with_fanout(self, fanout: Fanout) -> BlobMap {
         BlobMap { fanout, ..self }
     }
 
-    /// Takes everything out of the map.
+    /// Removes all ranges from the map and returns them.
     pub fn take(&mut self) -> BlobMap {
         let empty = BlobMap::new(self.pool.clone(), self.fanout);
         std::mem::replace(self, empty)
     }
 
-    /// Adds `start..start + len`, none of which may be in the map, and joins it with its neighbours. Copies the nodes on one path, or on two
-    /// if both neighbours are joined.
+    /// Adds `start..start + len`, none of which may be in the map, and joins it with adjacent ranges. Copies the nodes
+    /// on one path, or on two paths if it joins two ranges.
     ///
     /// # Panics
     /// If a page is in the map already.
@@ -147,7 +156,7 @@ impl BlobMap {
             return;
         }
         let found = self.floor(start).filter(|range| start + len <= end_of(*range));
-        let (first, size) = found.expect("only what is in the map leaves it");
+        let (first, size) = found.expect("the removed range is not in the map");
         let (head, tail) = ((first, start - first), (start + len, first + size - start - len));
         let left: &[PageRange] = match (head.1 > 0, tail.1 > 0) {
             (true, true) => &[head, tail],
@@ -178,12 +187,12 @@ impl BlobMap {
         iter
     }
 
-    /// How many ranges there are.
+    /// The number of ranges.
     pub fn len(&self) -> u64 {
         self.totals().ranges
     }
 
-    /// How many pages are in the ranges.
+    /// The number of pages in the ranges.
     pub fn pages(&self) -> u64 {
         self.totals().pages
     }
@@ -202,13 +211,13 @@ impl BlobMap {
         self.root.as_ref().map_or(Totals::default(), |root| root.totals)
     }
 
-    /// The range with the greatest start that is not above `at`.
+    /// The range with the greatest start ≤ `at`.
     fn floor(&self, at: u64) -> Option<PageRange> {
         self.root.as_ref().and_then(|root| root.floor(at))
     }
 
-    /// Puts `new` in the place of the range that starts at `old`, or where they belong. None of them touches another range, and all of them
-    /// lie between the neighbours of `old`.
+    /// Replaces the range that starts at `old`, if given, by `new`. The new ranges touch no other range and lie between
+    /// the neighbours of `old`.
     fn change(&mut self, old: Option<u64>, new: &[PageRange]) {
         let Some(root) = &mut self.root else {
             assert!(old.is_none(), "an empty map holds no range");
@@ -218,7 +227,8 @@ impl BlobMap {
         let at = old.unwrap_or_else(|| new[0].0);
         let more = change(root, at, old, new, self.fanout);
         if !more.is_empty() {
-            // A leaf read from disk may hold many times what a smaller fan-out allows, so one more level may not be enough.
+            // A leaf read from disk may hold many times the entries that a smaller fan-out allows, so more than one new
+            // level may be needed.
             let first = Child::of(root.clone());
             let mut level: Vec<Child> = std::iter::once(first).chain(more.into_iter().map(Child::of)).collect();
             while level.len() > 1 {
@@ -229,7 +239,7 @@ impl BlobMap {
             }
             *root = level.pop().expect("one is left").node;
         }
-        // Levels with a single child, and an empty leaf, are of no use at the top.
+        // Remove levels with a single child, and an empty leaf, at the top.
         while let Entries::Children(children) = &root.entries
             && children.len() == 1
         {
@@ -246,8 +256,8 @@ impl BlobMap {
         self.root.as_ref().and_then(|root| root.problem())
     }
 
-    /// Keeps this version of the map for a verification. No checkpoint may run meanwhile: it is noted which nodes are on disk now. A later
-    /// checkpoint may put others into pages that are freed until then.
+    /// Keeps this version of the map for a verification. No checkpoint may run during the call, which records the nodes
+    /// that are on disk now: a later checkpoint may write others to pages that are freed meanwhile.
     pub fn pin(&self) -> PinnedMap {
         let mut stored = Vec::new();
         let mut lost = None;
@@ -263,19 +273,19 @@ impl BlobMap {
     }
 }
 
-/// A version of the map, and where its nodes were on disk when it was pinned.
+/// A version of the map, and the addresses of its nodes when it was pinned.
 pub struct PinnedMap {
     /// The map.
     pub map: BlobMap,
     /// Its nodes that are on disk.
     pub stored: Vec<Stored>,
-    /// Why a node could not be read, if one could not.
+    /// The error of a node that could not be read, if any.
     pub lost: Option<Error>,
 }
 
 /// The ranges of a map in order.
 pub struct Iter<'a> {
-    /// What is left of the inner nodes on the way to the leaf, the root first.
+    /// The remaining children of the inner nodes on the path to the leaf, root first.
     above: Vec<slice::Iter<'a, Child>>,
     leaf: slice::Iter<'a, PageRange>,
 }

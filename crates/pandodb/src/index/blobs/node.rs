@@ -1,4 +1,4 @@
-//! Nodes of a [`BlobMap`](super::BlobMap), and how a path of them is changed.
+//! Nodes of a [`BlobMap`](super::BlobMap), and changes of the nodes on a path.
 
 use std::sync::Arc;
 
@@ -13,15 +13,15 @@ use crate::space::DataFile;
 /// Start and length of a range of pages.
 pub type PageRange = (u64, u64);
 
-/// The page behind a range.
+/// The page after a range.
 pub fn end_of((start, len): PageRange) -> u64 {
     start + len
 }
 
-/// What a node holds.
+/// The entries of a node.
 #[derive(Clone)]
 pub enum Entries {
-    /// A leaf: ranges in order, which do not touch.
+    /// A leaf: ranges in order that do not touch.
     Ranges(Vec<PageRange>),
     /// An inner node: children in order, each one level below.
     Children(Vec<Child>),
@@ -29,7 +29,7 @@ pub enum Entries {
     Lost(Error),
 }
 
-/// A child of an inner node, with what the parent knows of it.
+/// A child of an inner node, with the parent's description of it.
 #[derive(Clone)]
 pub struct Child {
     /// The first page of its first range.
@@ -41,14 +41,14 @@ pub struct Child {
 }
 
 impl Child {
-    /// A child that can be read and is not empty.
+    /// The entry for a node that is readable and not empty.
     pub fn of(node: Arc<Node>) -> Child {
-        Child { first: node.first().expect("a child holds something"), totals: node.totals, node }
+        Child { first: node.first().expect("a child is not empty"), totals: node.totals, node }
     }
 
-    /// Notes what has become of a node that is not empty.
+    /// Updates the entry after a change of the node, which must not be empty.
     fn refresh(&mut self) {
-        self.first = self.node.first().expect("a child holds something");
+        self.first = self.node.first().expect("a child is not empty");
         self.totals = self.node.totals;
     }
 }
@@ -57,20 +57,20 @@ impl Child {
 pub struct Node {
     /// Levels below it: 0 for a leaf.
     pub height: u32,
-    /// What it holds.
+    /// Its entries.
     pub entries: Entries,
     /// Sums over all ranges below it.
     pub totals: Totals,
-    /// Of a leaf: bytes of its ranges in the encoded form.
+    /// For a leaf: bytes of its ranges in encoded form.
     pub range_bytes: usize,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
     charge: Charge,
 }
 
-/// Bytes of a node without its entries: with the counts of its `Arc`.
+/// Bytes of a node without its entries, including the counters of its `Arc`.
 const NODE_BYTES: usize = size_of::<Node>() + 2 * size_of::<usize>();
 
-/// The memory of a node, which the pool's budget pays for.
+/// The memory of a node, charged to the pool's budget.
 struct Charge {
     pool: Arc<Pool>,
     bytes: usize,
@@ -112,17 +112,17 @@ impl Node {
         Node::new(height, Entries::Children(children), Totals::default(), pool)
     }
 
-    /// A node that cannot be read, with the sums that its parent knows.
+    /// A node that cannot be read, with the sums that its parent has.
     pub fn lost(height: u32, totals: Totals, error: Error, pool: Arc<Pool>) -> Node {
         Node::new(height, Entries::Lost(error), totals, pool)
     }
 
-    /// The same node, not on disk, with room for another entry.
+    /// A copy of the node that is not on disk and has capacity for another entry.
     fn copy(&self) -> Node {
         let entries = match &self.entries {
             Entries::Ranges(ranges) => Entries::Ranges(with_room(ranges)),
             Entries::Children(children) => Entries::Children(with_room(children)),
-            Entries::Lost(_) => unreachable!("a map with a lost node is for reading"),
+            Entries::Lost(_) => unreachable!("a map with a lost node is never changed"),
         };
         let charge = Charge { pool: self.charge.pool.clone(), bytes: 0 };
         let stored = OnceLock::new();
@@ -158,12 +158,12 @@ impl Node {
         }
     }
 
-    /// Whether it holds nothing.
+    /// Whether it has no entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The range with the greatest start that is not above `at`.
+    /// The range with the greatest start ≤ `at`.
     pub fn floor(&self, at: u64) -> Option<PageRange> {
         match &self.entries {
             Entries::Ranges(ranges) => {
@@ -178,7 +178,7 @@ impl Node {
         }
     }
 
-    /// The range with the smallest start that is not below `at`.
+    /// The range with the smallest start ≥ `at`.
     pub fn ceiling(&self, at: u64) -> Option<PageRange> {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.get(ranges.partition_point(|range| range.0 < at)).copied(),
@@ -191,12 +191,12 @@ impl Node {
         }
     }
 
-    /// Where the node is on disk, if it was written.
+    /// The node's address on disk, if it was written.
     pub fn stored(&self) -> Option<Stored> {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// Notes that the node was written (or read). From now on it is not changed, and dropping it frees its pages.
+    /// Records that the node was written (or read). From now on it is not changed, and dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         let fresh = self.stored.set((stored, data.clone())).is_ok();
         assert!(fresh, "a node is written once");
@@ -210,7 +210,7 @@ impl Node {
         }
     }
 
-    /// Computes sums and sizes anew. O(entries).
+    /// Recomputes sums and sizes. O(entries).
     fn recount(&mut self) {
         match &self.entries {
             Entries::Ranges(ranges) => {
@@ -228,7 +228,7 @@ impl Node {
         self.charge_memory();
     }
 
-    /// Bytes that it takes in memory.
+    /// Bytes of memory that it uses.
     pub fn memory(&self) -> usize {
         let entries = match &self.entries {
             Entries::Ranges(ranges) => ranges.capacity() * size_of::<PageRange>(),
@@ -242,7 +242,7 @@ impl Node {
         self.charge.set(self.memory());
     }
 
-    /// Puts `new` in the place of the range that starts at `old`. Sums and sizes follow without a look at the other ranges.
+    /// Replaces the range that starts at `old`, if given, by `new`. Updates sums and sizes incrementally.
     fn splice(&mut self, old: Option<u64>, new: &[PageRange]) {
         let Entries::Ranges(ranges) = &mut self.entries else { unreachable!("only leaves hold ranges") };
         let at = match old {
@@ -256,7 +256,7 @@ impl Node {
         let from = new.first().or(gone.as_ref()).map_or(before, |range| range.0);
         debug_assert!(at == 0 || from > before, "the range before it does not touch it");
         debug_assert!(new.iter().all(|range| next.is_none_or(|next| end_of(*range) < next.0)));
-        // The gap in front of the next range changes with what stands before it.
+        // The encoded gap before the next range depends on the range before it.
         self.range_bytes -= range_bytes(before, gone.into_iter().chain(next));
         self.range_bytes += range_bytes(before, new.iter().copied().chain(next));
         self.totals.ranges = self.totals.ranges + new.len() as u64 - u64::from(gone.is_some());
@@ -266,7 +266,7 @@ impl Node {
         self.charge_memory();
     }
 
-    /// Whether it holds no more than it may.
+    /// Whether its entries are within the limits.
     fn fits(&self, fanout: Fanout) -> bool {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len() <= fanout.ranges && self.range_bytes <= MAX_RANGE_BYTES,
@@ -275,7 +275,7 @@ impl Node {
         }
     }
 
-    /// Whether it should be combined with a neighbour: it holds less than a third of what it may.
+    /// Whether to merge it with a neighbour: it uses less than a third of each limit.
     fn is_sparse(&self, fanout: Fanout) -> bool {
         match &self.entries {
             Entries::Ranges(ranges) => ranges.len() * 3 < fanout.ranges && self.range_bytes * 3 < MAX_RANGE_BYTES,
@@ -284,7 +284,7 @@ impl Node {
         }
     }
 
-    /// Splits the node in halves until each piece fits; the pieces behind it.
+    /// Splits the node in halves until each piece fits. Returns the pieces after the first.
     fn split(&mut self, fanout: Fanout) -> Vec<Arc<Node>> {
         if self.fits(fanout) {
             return Vec::new();
@@ -295,7 +295,7 @@ impl Node {
             Entries::Children(children) => Node::inner(children.split_off(children.len() / 2), pool),
             Entries::Lost(_) => unreachable!("a lost node fits"),
         };
-        // The left half may stay as it is for long: pages are allocated from the beginning of the file on.
+        // The left half may stay unchanged for a long time, since pages are allocated from the beginning of the file.
         match &mut self.entries {
             Entries::Ranges(ranges) => ranges.shrink_to_fit(),
             Entries::Children(children) => children.shrink_to_fit(),
@@ -309,7 +309,7 @@ impl Node {
         pieces
     }
 
-    /// Appends the entries of the node behind it.
+    /// Appends the entries of the next node.
     fn append(&mut self, right: &Node) {
         match (&mut self.entries, &right.entries) {
             (Entries::Ranges(left), Entries::Ranges(right)) => left.extend_from_slice(right),
@@ -343,7 +343,7 @@ impl Node {
                     node.height + 1 != self.height || (first, node.totals) != (child.first, child.totals)
                 };
                 if children.iter().any(differs) {
-                    return Some("a parent does not know its child");
+                    return Some("a parent's description of its child is wrong");
                 }
                 let sum = |of: fn(&Totals) -> u64| children.iter().map(|child| of(&child.totals)).sum::<u64>();
                 if (sum(|totals| totals.ranges), sum(|totals| totals.pages)) != (self.totals.ranges, self.totals.pages)
@@ -369,17 +369,18 @@ fn with_room<T: Clone>(entries: &[T]) -> Vec<T> {
     copy
 }
 
-/// The node in `slot`, to be changed: itself if nothing else can reach it and it is not on disk, else a copy.
+/// Makes the node in `slot` changeable: replaces it by a copy, unless nothing else can reach it and it is not on disk.
 fn own(slot: &mut Arc<Node>) -> &mut Node {
     if Arc::get_mut(slot).is_none_or(|node| node.stored.get().is_some()) {
         let copy = slot.copy();
         *slot = Arc::new(copy);
     }
-    Arc::get_mut(slot).expect("it has one owner")
+    Arc::get_mut(slot).expect("the node has one owner")
 }
 
-/// Puts `new` in the place of the range that starts at `old`, in the leaf below `slot` to which `at` leads. The node in `slot` may be empty
-/// afterwards. If it holds too much it is split; the pieces behind it are returned.
+/// Replaces the range that starts at `old`, if given, by `new`, in the leaf below `slot` whose range includes `at`. The
+/// node in `slot` may be empty afterwards. If it has too many entries it is split; the pieces after the first are
+/// returned.
 pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange], fanout: Fanout) -> Vec<Arc<Node>> {
     let node = own(slot);
     match &mut node.entries {
@@ -397,12 +398,12 @@ pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange]
             }
             node.recount();
         }
-        Entries::Lost(_) => unreachable!("a map with a lost node is for reading"),
+        Entries::Lost(_) => unreachable!("a map with a lost node is never changed"),
     }
     node.split(fanout)
 }
 
-/// Combines the `i`-th child with a neighbour if it holds little.
+/// Merges the `i`-th child with a neighbour if it is sparse.
 fn combine(children: &mut Vec<Child>, i: usize, fanout: Fanout) {
     if children.len() < 2 || !children[i].node.is_sparse(fanout) {
         return;

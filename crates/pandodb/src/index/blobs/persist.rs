@@ -1,29 +1,31 @@
-//! The map on disk: a block of one page for each node, in two copies ([`crate::space::mirrored`]), written when a checkpoint first meets the node,
-//! never changed.
+//! The map on disk: one block of one page per node, in two copies ([`crate::space::mirrored`]), written by the first
+//! checkpoint that includes the node, never changed.
 //!
 //! Persisted forms (integers varint):
 //!
 //! ```text
-//!  in a root record:  levels (0: no large values, and nothing follows) | ranges | pages | place of the root
+//!  in a root record:  levels (0: no large values, and nothing follows) | ranges | pages | address of the root
 //!
 //!  node block, after the 16-byte header: body length u32, then the body:
 //!
 //!    leaf:   height (0) | count | for each range:  gap | length
-//!    inner:  height     | count | for each child:  gap | ranges | pages | place
+//!    inner:  height     | count | for each child:  gap | ranges | pages | address
 //!
-//!  place:    owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::runs::codec)
+//!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::runs::codec)
 //! ```
 //!
-//! A gap in a leaf is counted from the end of the range before, in the first place from page 0. A gap in an inner node is the distance of a
-//! child's first page from that of the child before, in the first place from page 0. `ranges` and `pages` are sums over the ranges below.
+//! A gap in a leaf is the distance from the end of the previous range; for the first range, from page 0. A gap in an
+//! inner node is the distance from the first page of the previous child; for the first child, from page 0. `ranges` and
+//! `pages` are sums over the ranges below.
 //!
 //! ```text
 //!   a leaf of 40+3 and 300+2:            00 02 | 28 03 | 81 02 02
 //!   its parent, whose other child
-//!   holds 500+1, 502+1 and 504+1:        01 02 | 28 02 05 (owner 2, page 2, page 65) | cc 03 03 03 (owner 3, page 3, page 66)
+//!   holds 500+1, 502+1, 504+1:           01 02 | 28 02 05 (owner 2, pages 2, 65) | cc 03 03 03 (owner 3, pages 3, 66)
 //! ```
 //!
-//! Trust nothing: height, order, sums and bounds are checked before a node is believed. A node is reached once, since its pages are marked first.
+//! Decoding trusts nothing: height, order, sums and bounds are checked before a node is used. No node is reached twice,
+//! since its pages are marked first.
 
 use std::sync::Arc;
 
@@ -38,19 +40,19 @@ use crate::space::ranges::extents;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch};
 
 const KIND: BlockKind = BlockKind::LargeValueMap;
-/// Bytes of the length in front of the body.
+/// Bytes of the length that precedes the body.
 const LENGTH: usize = 4;
 /// The longest body.
 const MAX_BODY: usize = PAGE - BLOCK_HEADER - LENGTH;
-/// Page numbers, and counts of pages, are at most this.
+/// Upper limit of page numbers and counts of pages.
 const MAX_PAGE: u64 = 1 << 48;
-/// No map is higher: the smallest fan-out reaches any size below this.
+/// Upper limit of the height: with the smallest fan-out such a map could hold any number of ranges.
 const MAX_HEIGHT: u64 = 40;
 /// Bytes of a height and a count.
 const HEAD: usize = 1 + 2;
 /// Bytes of a page number, or of a count of pages.
 const PAGE_VARINT: usize = 7;
-/// Bytes of a child: gap, sums, and the place with its owner, length and two pages.
+/// Bytes of a child: gap, sums, and the address with its owner, length and two pages.
 const CHILD_BYTES: usize = 3 * PAGE_VARINT + (10 + 1 + 2 * PAGE_VARINT);
 /// Bytes of the ranges of a leaf.
 pub const MAX_RANGE_BYTES: usize = MAX_BODY - HEAD;
@@ -59,7 +61,7 @@ const _: () = assert!(MAX_PAGE < 1 << (7 * PAGE_VARINT));
 const _: () = assert!(MAX_HEIGHT < 1 << 7 && MAX_RANGES < 1 << 14 && MAX_CHILDREN < 1 << 14, "they fit HEAD");
 const _: () = assert!(HEAD + MAX_CHILDREN * CHILD_BYTES <= MAX_BODY, "the largest inner node fits one page");
 
-/// Bytes of ranges in a leaf's encoded form, of which the first comes behind page `end`.
+/// Bytes of ranges in a leaf's encoded form; the first range follows page `end`.
 pub fn range_bytes(mut end: u64, ranges: impl Iterator<Item = PageRange>) -> usize {
     let mut bytes = 0;
     for (start, len) in ranges {
@@ -69,7 +71,7 @@ pub fn range_bytes(mut end: u64, ranges: impl Iterator<Item = PageRange>) -> usi
     bytes
 }
 
-/// What a root record says of the map.
+/// The map in a root record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapRoot(Option<Top>);
 
@@ -82,7 +84,7 @@ struct Top {
 }
 
 impl MapRoot {
-    /// The longest persisted form, in bytes: levels, sums, and the place with its owner, length and two pages.
+    /// The longest persisted form, in bytes: levels, sums, and the address with its owner, length and two pages.
     pub const MAX_BYTES: usize = 1 + 2 * PAGE_VARINT + (10 + 5 + 2 * PAGE_VARINT);
 
     /// Appends the persisted form.
@@ -104,7 +106,7 @@ impl MapRoot {
         Ok(MapRoot(Some(Top { height: height as u32, totals, stored: Stored::decode(reader)? })))
     }
 
-    /// The blocks with which loading the map begins.
+    /// The blocks that loading the map reads first.
     pub fn first_blocks(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
         self.0.into_iter().flat_map(|top| top.stored.copies(core))
     }
@@ -113,13 +115,13 @@ impl MapRoot {
 fn decode_totals(reader: &mut Reader<'_>) -> Result<Totals> {
     let totals = Totals { ranges: reader.varint_max(MAX_PAGE)?, pages: reader.varint_max(MAX_PAGE)? };
     if totals.ranges == 0 || totals.pages < totals.ranges {
-        return Err(reader.corrupt("sums of no ranges, or of ranges without pages"));
+        return Err(reader.corrupt("the sums count no ranges, or fewer pages than ranges"));
     }
     Ok(totals)
 }
 
 impl BlobMap {
-    /// Writes the nodes that are not on disk yet; returns what the root record says.
+    /// Writes the nodes that are not on disk yet. Returns the map's part of the root record.
     ///
     /// # Errors
     /// As [`MirroredBlock::write`]. Nodes that were written stay written, and are not written again.
@@ -129,11 +131,12 @@ impl BlobMap {
         Ok(MapRoot(Some(Top { height: root.height, totals: root.totals, stored })))
     }
 
-    /// Reads the map that a root record names and marks the pages of its nodes as taken. For those of the values, see [`BlobMap::mark`].
+    /// Reads the map of a root record and marks the pages of its nodes as used. For the pages of the values, see
+    /// [`BlobMap::mark`].
     ///
     /// # Errors
-    /// [`Error::Corruption`] if a node is damaged in both copies, or says something else than its parent; not in a store that is open for
-    /// reading, which goes on without the node.
+    /// [`Error::Corruption`] if both copies of a node are damaged, or a node contradicts its parent. In a store that is
+    /// open for reading, the node is lost instead.
     pub fn load(core: &Core, root: MapRoot, prefetch: &mut Prefetch) -> Result<BlobMap> {
         let empty = BlobMap::new(core.pool.clone(), Fanout::PAGE);
         let Some(Top { height, totals, stored }) = root.0 else { return Ok(empty) };
@@ -142,17 +145,17 @@ impl BlobMap {
         Ok(BlobMap { root, ..empty })
     }
 
-    /// Marks the pages of the large values as taken.
+    /// Marks the pages of the large values as used.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if some lie outside the file or have an owner already.
+    /// [`Error::Corruption`] if some lie outside the file or have another owner.
     pub fn mark(&self, data: &DataFile) -> Result<()> {
         let seen = if SeededBug::LargeValuesNotMarked.is_on() { 1 } else { usize::MAX };
         self.iter().take(seen).try_for_each(|range| extents(range).try_for_each(|extent| data.mark(extent)))
     }
 }
 
-/// Children first, so that a node's block can name theirs.
+/// Writes children first, because a node's block contains their addresses.
 fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     if let Some(stored) = node.stored() {
         return Ok(stored);
@@ -198,16 +201,16 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
                 before = child.first;
             }
         }
-        Entries::Lost(_) => unreachable!("a map with a lost node is for reading"),
+        Entries::Lost(_) => unreachable!("a map with a lost node is never written"),
     }
 }
 
-/// What a parent says of a node.
+/// A parent's description of a node.
 #[derive(Clone, Copy)]
 struct Expected {
     height: u32,
     totals: Totals,
-    /// The first page of its first range; the root record does not say.
+    /// The first page of its first range; unknown for the root.
     first: Option<u64>,
     /// All its ranges end below this page.
     below: u64,
@@ -219,8 +222,8 @@ struct Loader<'a> {
 }
 
 impl Loader<'_> {
-    /// A store that is open for reading goes on without a node that is lost in both copies. One that is open for writing must know every
-    /// page that is taken.
+    /// Reads a node. A store that is open for reading works without nodes that are lost in both copies. A store that is
+    /// open for writing must know every used page.
     fn node_or_loss(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         match self.node(stored, expected) {
             Err(e) if !self.core.repair && e.is_damage() => {
@@ -231,15 +234,15 @@ impl Loader<'_> {
         }
     }
 
-    /// Reads a node and everything below it. A child stands one level below its parent, so the recursion ends.
+    /// Reads a subtree. A child is one level below its parent, so the recursion ends.
     fn node(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         let data = self.core.data.clone();
         let addr = stored.twin.0[0];
         let bad = |detail: &str| data.corrupt(addr, KIND.name(), detail);
         if addr.pages != 1 {
-            return Err(bad("a node takes one page"));
+            return Err(bad("a node of the map must have one page"));
         }
-        // First marked, then repaired: what is written must lie in the file and belong to no other owner.
+        // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
         stored.twin.mark(&data)?;
         let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
         let buf = read(&stored.twin, self.prefetch, stored.id, KIND)?;

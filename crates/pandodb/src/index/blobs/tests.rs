@@ -18,7 +18,7 @@ use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch};
 
 thread_local! {
-    /// Ranges that this thread has met in iterations.
+    /// Number of ranges that iterations on this thread have visited.
     pub(in crate::index) static WALKED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -52,7 +52,7 @@ fn assert_same(map: &BlobMap, set: &RangeSet) {
     assert_eq!(map.pages(), set.iter().map(|(_, len)| len).sum::<u64>());
 }
 
-/// The same core after a reopening of the file: only what is marked from now on is taken.
+/// The same core after reopening the file: no page is marked as used yet.
 fn reopened(core: &Core, device: &MemDevice, repair: bool) -> Core {
     let data = DataFile::open(DataFile::open_raw(device, true).unwrap(), core.data.store_id()).unwrap();
     Core { data, repair, ..core.clone() }
@@ -63,7 +63,7 @@ fn load(core: &Core, root: MapRoot) -> Result<BlobMap> {
 }
 
 #[test]
-fn random_changes_are_those_of_a_range_set() {
+fn random_changes_match_a_range_set() {
     for (seed, fanout) in [(1, Fanout::new(4)), (2, Fanout::new(5)), (3, Fanout::new(9)), (4, Fanout::PAGE)] {
         let (mut random, space) = (Random(seed), 3000);
         let (mut map, mut set) = (empty(fanout), RangeSet::default());
@@ -71,7 +71,7 @@ fn random_changes_are_those_of_a_range_set() {
         let mut most_levels = 0;
         for step in 0..12_000u64 {
             let (start, len) = (random.below(space), 1 + random.below(6));
-            // Grows to a dense set, shrinks to almost nothing, and again.
+            // Grows to a dense set, shrinks to almost nothing, and repeats.
             let grows = step / 2000 % 2 == 0;
             assert_eq!(map.contains(start, len), set.contains(start, len));
             assert_eq!(map.overlaps(start, len), set.overlaps(start, len));
@@ -79,7 +79,7 @@ fn random_changes_are_those_of_a_range_set() {
                 map.insert(start, len);
                 set.insert(start, len);
             } else if !grows {
-                // A part of a range, at either end, in the middle, or all of it.
+                // Removes a part of a range, at either end or in the middle, or all of it.
                 let at = random.below(1 + set.len() as u64) as usize;
                 let found = set.iter().nth(at);
                 if let Some((start, len)) = found {
@@ -96,7 +96,7 @@ fn random_changes_are_those_of_a_range_set() {
             }
         }
         assert!(most_levels >= if fanout == Fanout::PAGE { 1 } else { 4 }, "{most_levels} levels");
-        // No version has seen a later change.
+        // No older version has changed.
         versions.iter().for_each(|(map, set)| assert_same(map, set));
         let all: Vec<(u64, u64)> = map.iter().collect();
         all.iter().for_each(|&(start, len)| map.remove(start, len));
@@ -106,7 +106,7 @@ fn random_changes_are_those_of_a_range_set() {
 }
 
 #[test]
-fn another_fanout_holds_from_the_next_change_on() {
+fn another_fanout_takes_effect_with_the_next_change() {
     let mut map = scattered(&Arc::new(Pool::new(1 << 20)), 900);
     assert_eq!(map.levels(), 1);
     map = map.with_fanout(Fanout::new(4));
@@ -117,11 +117,11 @@ fn another_fanout_holds_from_the_next_change_on() {
 }
 
 #[test]
-fn a_leaf_is_split_by_bytes_where_numbers_are_long() {
+fn a_leaf_with_long_numbers_is_split_by_bytes() {
     let mut map = empty(Fanout::PAGE);
     let mut random = Random(7);
     for i in 0..3000 {
-        // Pages far apart: 7 bytes for a gap, up to 6 for a length.
+        // Distant pages: 7 bytes for a gap, up to 6 for a length.
         map.insert((i << 36) + random.below(1 << 20), 1 + (1 << 35) - (1 << 20) - random.below(1 << 18));
     }
     assert_eq!((map.problem(), map.len()), (None, 3000));
@@ -131,15 +131,15 @@ fn a_leaf_is_split_by_bytes_where_numbers_are_long() {
 
 #[test]
 #[should_panic(expected = "in the map already")]
-fn an_overlapping_insert_is_our_own_mistake() {
+fn an_overlapping_insert_panics() {
     let mut map = empty(Fanout::PAGE);
     map.insert(10, 5);
     map.insert(14, 2);
 }
 
 #[test]
-#[should_panic(expected = "only what is in the map leaves it")]
-fn a_remove_of_more_than_there_is_is_our_own_mistake() {
+#[should_panic(expected = "the removed range is not in the map")]
+fn a_remove_of_a_missing_range_panics() {
     let mut map = empty(Fanout::PAGE);
     map.insert(10, 5);
     map.remove(14, 2);
@@ -169,7 +169,7 @@ fn a_change_of_a_million_ranges_copies_one_path() {
         let mut next = map.clone();
         let at = 100 + 2 * random.below(MILLION);
         match round % 3 {
-            // A new range would touch its neighbours everywhere: this one joins two.
+            // Every new range would touch its neighbours: this one joins two.
             0 if at + 2 < 100 + 2 * MILLION => next.insert(at + 1, 1),
             _ => next.remove(at, 1),
         }
@@ -182,7 +182,7 @@ fn a_change_of_a_million_ranges_copies_one_path() {
 }
 
 #[test]
-fn later_changes_of_one_clone_copy_nothing_again() {
+fn later_changes_of_one_clone_copy_no_node_again() {
     let map = scattered(&Arc::new(Pool::new(1 << 20)), 100_000);
     let mut next = map.clone();
     next.remove(50_000, 1);
@@ -220,7 +220,7 @@ fn a_checkpoint_after_scattered_changes_writes_their_paths() {
 }
 
 #[test]
-fn memory_is_charged_to_the_pool_as_long_as_a_version_needs_it() {
+fn memory_is_charged_to_the_pool_while_a_version_needs_it() {
     let pool = Arc::new(Pool::new(1 << 20));
     let map = scattered(&pool, 10_000);
     let one = pool.held();
@@ -236,12 +236,12 @@ fn memory_is_charged_to_the_pool_as_long_as_a_version_needs_it() {
 }
 
 #[test]
-fn a_stored_map_comes_back_and_only_changed_nodes_are_written_again() {
+fn a_stored_map_is_loaded_and_only_changed_nodes_are_rewritten() {
     let device = MemDevice::new();
     let core = core(&device);
     let mut map = BlobMap::new(core.pool.clone(), Fanout::new(5));
     let mut random = Random(9);
-    // Real pages, so that they can be marked.
+    // Allocated pages, so that they can be marked.
     let extents: Vec<Extent> = (0..400).map(|_| core.data.alloc(1 + random.below(3) as u32).unwrap()).collect();
     let chosen: Vec<&Extent> = extents.iter().filter(|_| random.below(2) == 0).collect();
     chosen.iter().for_each(|extent| map.insert(extent.start.0, extent.pages.into()));
@@ -259,7 +259,7 @@ fn a_stored_map_comes_back_and_only_changed_nodes_are_written_again() {
     assert_eq!(chosen.iter().filter(|extent| is_taken(extent)).count(), 0);
     loaded.mark(&again.data).unwrap();
     assert!(chosen.iter().all(is_taken) && !extents.iter().all(|extent| is_taken(&extent)));
-    assert!(loaded.mark(&again.data).unwrap_err().is_corruption(), "they have an owner");
+    assert!(loaded.mark(&again.data).unwrap_err().is_corruption(), "the pages have an owner already");
     assert_eq!(again.data.stats().twin_bytes, both * PAGE as u64);
     let written = again.data.stats().written_bytes;
     assert_eq!(loaded.store(&again).unwrap(), root);
@@ -273,15 +273,16 @@ fn a_stored_map_comes_back_and_only_changed_nodes_are_written_again() {
     let quarantined = || again.data.stats().quarantined_bytes;
     assert_eq!(quarantined(), 0, "the older version needs its nodes");
     drop(loaded);
-    assert!(quarantined() > 0, "its own nodes are free again");
+    assert!(quarantined() > 0, "its own nodes are freed");
     drop(next);
     assert_eq!(quarantined(), both * PAGE as u64 + blocks * PAGE as u64);
 }
 
-/// What an index does with a map of a million ranges, which `set` puts into it: no swap, no statistic and no checkpoint looks at all of them.
+/// Checks that no swap, no statistic and no checkpoint of an index visits all ranges of a map of a million ranges,
+/// which `set` installs in the index.
 pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<I>, set: impl Fn(&I, BlobMap)) {
     let core = bench.core.clone();
-    // High above the pages that the file has.
+    // Far above the pages of the file.
     let mut map = BlobMap::new(core.pool.clone(), Fanout::PAGE);
     (0..MILLION).for_each(|i| map.insert((1 << 40) + 2 * i, 1));
     set(&bench.tree, map);
@@ -309,11 +310,11 @@ pub(in crate::index) fn an_index_never_walks_its_map<I: Index>(mut bench: Bench<
     assert!(stats.disk_bytes > blob_bytes && stats.compactions > 0, "{stats:?}");
     assert_eq!(WALKED.get(), walked);
     let blocks = (core.data.stats().root_bytes - written) / PAGE as u64;
-    // Of each checkpoint: the path in the map, and a few nodes of the index itself, in two copies.
+    // For each checkpoint: the path in the map, and a few nodes of the index itself, in two copies.
     assert!(blocks <= u64::from(rounds) * 2 * (3 + 5), "{blocks} pages");
 }
 
-/// The body of a node, as `persist` states it.
+/// The body of a node, as defined in `persist`.
 fn body(core: &Core, stored: Stored) -> Vec<u8> {
     let block = core.data.read_block(stored.twin.0[0], stored.id, BlockKind::LargeValueMap).unwrap();
     let at = BLOCK_HEADER + 4;
@@ -349,7 +350,7 @@ fn golden_bytes() {
     assert_eq!(hex(&body(&core, root)), concat!("0102", "280205", "02010241", "cc030303", "03010342"));
 }
 
-/// Overwrites the copies of a node that `hit` names.
+/// Overwrites the copies of a node listed in `hit`.
 fn damage(core: &Core, stored: Stored, hit: &[usize]) {
     for &copy in hit {
         core.data.write(stored.twin.0[copy].page, AlignedBuf::from_bytes(&[0xA5; PAGE])).unwrap();
@@ -372,7 +373,7 @@ fn a_damaged_copy_is_repaired_by_an_opening_for_writing() {
 }
 
 #[test]
-fn a_node_lost_in_both_copies_costs_the_marks_of_its_part_and_no_writer_goes_on() {
+fn a_node_lost_in_both_copies_is_skipped_for_reading_and_refused_for_writing() {
     let device = MemDevice::new();
     let core = core(&device);
     let mut map = scattered(&core.pool, 100).with_fanout(Fanout::new(4));
@@ -414,7 +415,7 @@ fn every_flipped_byte_is_refused_or_harmless() {
             accepted += 1;
         }
     };
-    // A repair of a node that a flipped byte has sent elsewhere may write over another node.
+    // Repairing a node whose address was changed by a flipped byte could overwrite another node.
     let blocks: Vec<(PageNo, AlignedBuf)> = map
         .pin()
         .stored

@@ -1,4 +1,4 @@
-//! Verification and description of a table: reads everything, changes nothing.
+//! Verification and description of a table: reads all of it, changes nothing.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::index::runs::{Stop, Stored};
 use crate::index::{Core, SalvagePiece, Visitor};
 use crate::space::BlockKind;
 
-/// Reads the table's block, every block of every run, every large value; reports pages, blocks, live messages and problems. `stored` is
-/// where the table was when it was pinned. The caller keeps the table.
+/// Reads the table's block, every block of every run and every large value. Reports pages, blocks, live messages and
+/// problems. `stored` is the address of the table when it was pinned. The caller keeps the table alive.
 pub(super) fn verify(core: &Core, table: &Table, stored: Option<Stored>, blobs: &PinnedMap, visit: &mut dyn Visitor) {
     let mut checker = Checker::new(core, visit);
     if let Some(error) = &table.lost {
@@ -32,7 +32,7 @@ pub(super) fn verify(core: &Core, table: &Table, stored: Option<Stored>, blobs: 
     checker.finish(blobs);
 }
 
-/// The key space in pieces, in order, each with the slices of all layers: a piece for each part of the oldest layer.
+/// The key space in order, in one piece per part of the oldest layer, each with the slices of all layers.
 pub(super) fn salvage(table: &Table) -> Vec<SalvagePiece> {
     let mut cuts: Vec<Vec<u8>> = table.layers.last().map_or(Vec::new(), |oldest| {
         oldest.parts.iter().map(|part| part.slice.range().from.clone()).filter(|key| !key.is_empty()).collect()

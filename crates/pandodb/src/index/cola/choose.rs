@@ -1,25 +1,29 @@
-//! Which layers are compacted next: a pure choice from a table to a task (004; the capacities are those of the COLA's authors).
+//! Choosing the next layers to compact: a pure function from a table to a task (004; capacities as by the COLA's
+//! authors).
 //!
-//! * Level l ≥ 1 holds 2(G−1)·G^(l−1) memtables. A batch of two memtables in level 0, with every level that it does not fit into, is
-//!   compacted into the smallest level that has room for all of it.
-//! * Once the point deletes of newer layers hide a quarter of the oldest layer, or range tombstones cover a quarter, everything is compacted: tombstones weigh next to nothing,
-//!   so the capacities alone would let what they hide stay.
-//! * Layers of one level that a task has left, since it ended early, are compacted into the smallest level from theirs on.
-//! * While a task is under way, newer layers are compacted into smaller levels only; what does not fit waits.
-//! * Layers without a common key become one layer as they are: no data moves, as in a load in key order.
+//! * Level l ≥ 1 holds 2(G−1)·G^(l−1) memtables. A batch of two memtables in level 0, with every level that it does not
+//!   fit into, is compacted into the smallest level with enough space for all of it.
+//! * Once the point deletes of newer layers hide a quarter of the oldest layer, or range tombstones cover a quarter of
+//!   all data, everything is compacted. Tombstones have few bytes, so the capacities alone would not remove the data
+//!   that they hide.
+//! * Several layers of one level, left by a task that ended early, are compacted into the smallest sufficient level
+//!   from theirs on.
+//! * While a task is in progress, newer layers are compacted into smaller levels only; data that does not fit waits.
+//! * Layers with disjoint key ranges become one layer without moving data, as in a load in key order.
 
 use super::table::{Layer, LayerId, Part, Table};
 use crate::base::{KeyRange, SeededBug};
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
-/// Memtables in level 0 that make a batch.
+/// Number of memtables in level 0 that make a batch.
 pub const BATCH: usize = 2;
-/// The highest level: no growth factor reaches it.
+/// The highest level; no growth factor reaches it.
 pub const MAX_LEVEL: u32 = 62;
-/// Memtables that wait in level 0 for a task under way before they are compacted into a level that is too small for them.
+/// While a task is in progress, at most this number of memtables wait in level 0; then they are compacted into a level
+/// that is too small for them.
 const MOST_WAITING: usize = 12;
-/// A part smaller than this fraction of a memtable is rewritten rather than moved: parts cost memory.
+/// A part with fewer bytes than 1/LEAST_MOVED of a memtable is rewritten instead of moved, because parts use memory.
 const LEAST_MOVED: u64 = 4;
 
 /// The sizes that shape the levels.
@@ -32,21 +36,21 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// What a level holds, in bytes.
+    /// The capacity of a level, in bytes.
     pub fn capacity(&self, level: u32) -> u64 {
-        debug_assert!(level > 0, "level 0 is a batch");
+        debug_assert!(level > 0, "level 0 has no capacity");
         let memtables = 2 * (self.factor - 1);
         let grown = self.factor.checked_pow(level - 1).and_then(|grown| grown.checked_mul(memtables));
         grown.and_then(|memtables| memtables.checked_mul(self.memtable_bytes)).unwrap_or(u64::MAX)
     }
 
-    /// The smallest level that holds `bytes` bytes.
+    /// The smallest level with a capacity of at least `bytes`.
     pub fn level_for(&self, bytes: u64) -> u32 {
         (1..MAX_LEVEL).find(|&level| self.capacity(level) >= bytes).unwrap_or(MAX_LEVEL)
     }
 }
 
-/// A task: these layers become one.
+/// A task: join these layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The inputs, newest first; neighbours.
@@ -55,15 +59,15 @@ pub struct Choice {
     pub level: u32,
 }
 
-/// Bytes of an average entry of the oldest layer, which is most of the data.
+/// Average bytes of an entry in the oldest layer, which holds most of the data.
 pub fn entry_bytes(table: &Table) -> u64 {
     let Some(oldest) = table.layers.last() else { return 0 };
     let entries: u64 = oldest.parts.iter().map(|part| part.slice.entries()).sum();
     oldest.bytes() / entries.max(1)
 }
 
-/// The next task. `busy` are layers that tasks under way work on, the least level of whose outputs is `below`. Of a table that is not
-/// `sound`, some part cannot be read: then compacting all of it again and again would drop nothing.
+/// The next task. `busy` are the layers of tasks in progress, `below` is the smallest level of their outputs. If the
+/// table is not `sound`, some part cannot be read: compacting everything again and again would drop nothing.
 pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32>, sound: bool) -> Option<Choice> {
     if busy.is_empty() && sound && is_shadowed_by_deletes(table) {
         let bytes = table.bytes();
@@ -72,7 +76,7 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
     }
     let free: Vec<&Layer> = table.layers.iter().take_while(|layer| !busy.contains(&layer.id)).collect();
     let waiting = free.iter().take_while(|layer| layer.level == 0).count();
-    // Several layers of one level: a task that ended early has left them.
+    // Several layers of one level, left by a task that ended early.
     let split =
         || free.windows(2).find(|pair| pair[0].level > 0 && pair[0].level == pair[1].level).map(|pair| pair[0].level);
     let least = match waiting {
@@ -95,8 +99,8 @@ pub fn choose(table: &Table, growth: Growth, busy: &[LayerId], below: Option<u32
     (end > least && waiting >= MOST_WAITING).then(|| task(end - 1).0)
 }
 
-/// Whether the deletes of newer layers hide much of the oldest one, or range tombstones cover much of everything. Each delete pays once:
-/// it goes with what it hides.
+/// Whether the deletes of newer layers hide much of the oldest one, or range tombstones cover much of all data. The
+/// compaction drops them, so each delete triggers only once.
 fn is_shadowed_by_deletes(table: &Table) -> bool {
     let Some((oldest, newer)) = table.layers.split_last() else { return false };
     let newer = || newer.iter().flat_map(|layer| layer.parts.iter());
@@ -106,7 +110,7 @@ fn is_shadowed_by_deletes(table: &Table) -> bool {
     deletes > 0 && deletes * WASTE >= entries || covered > 0 && covered * WASTE >= table.bytes()
 }
 
-/// Whether much of the oldest layer's lone run is deletes that hide nothing, so that a compaction by itself frees much.
+/// Whether the only layer is a packed memtable of which much is deletes, which hide nothing: rewriting it frees much.
 pub fn is_mostly_deletes(table: &Table) -> bool {
     let [only] = table.layers.as_slice() else { return false };
     let deletes: u64 = only.parts.iter().map(|part| part.deletes).sum();
@@ -114,8 +118,8 @@ pub fn is_mostly_deletes(table: &Table) -> bool {
     deletes > 0 && only.level == 0 && deletes * WASTE >= entries
 }
 
-/// Whether these parts can become one layer as they are: no two have a key in common, none is small, nothing in them is garbage at the
-/// bottom. No I/O.
+/// Whether these parts can become one layer without moving data: their key ranges are disjoint, none is small, and none
+/// holds garbage. No I/O.
 pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
     let mut slices: Vec<&RunSlice> = parts.iter().map(|part| &*part.slice).collect();
     slices.sort_unstable_by_key(|slice| slice.low());
@@ -128,7 +132,7 @@ pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
     parts.iter().all(plain) && apart
 }
 
-/// The ranges for parts that move: each from its first key to the first key of the next one, so that together they are disjoint.
+/// The ranges for moved parts: each from its first key to the first key of the next part, so that they are disjoint.
 pub fn ranges_to_move(parts: &[&Part]) -> Vec<(usize, KeyRange)> {
     let mut order: Vec<usize> = (0..parts.len()).collect();
     order.sort_unstable_by_key(|&at| parts[at].slice.low());

@@ -1,27 +1,29 @@
-//! `cola`: the lookahead array over immutable runs, in its first form (004 §2; capacities of the COLA's authors).
+//! `cola`: the lookahead array over immutable runs, first version (004 §2; capacities as by the COLA's authors).
 //!
 //! ```text
-//!   level 0    a packed memtable each            ── two of them make a batch
-//!   level 1    one sorted sequence               2(G−1) memtables
-//!   level 2    one sorted sequence               2(G−1)·G memtables
-//!   …          a batch, with every level that it does not fit into, is compacted into the first level that has room
+//!   level 0    one layer per packed memtable       ── two of them make a batch
+//!   level 1    one sorted sequence                 2(G−1) memtables
+//!   level 2    one sorted sequence                 2(G−1)·G memtables
+//!   …          a batch, and every level that it does not fit into, is compacted into the first level with enough space
 //! ```
 //!
 //! 1. A sealed memtable is packed into a run, which becomes the newest layer, of level 0 (`Cola::attach`).
-//! 2. [`choose::choose`] makes a *task* of a batch and the levels that it does not fit into. The task is done piece by piece of the key
-//!    space: each piece is compacted into a run, which takes the place of what its inputs held there (`Cola::install`). So the
-//!    temporary space, and the work that a crash loses, are those of a piece.
-//! 3. Layers without a common key become one as they are: no data moves.
-//! 4. What a range tombstone covers, and every reader sees as deleted, is dropped when the tombstone arrives (`Cola::wipe`).
+//! 2. [`choose::choose`] makes a *task* of a batch and the levels that it does not fit into. The task is done piece by
+//!    piece of the key space: each piece is compacted into a run, which replaces its inputs in that range
+//!    (`Cola::install`). So the temporary space, and the work that a crash loses, are limited to one piece.
+//! 3. Layers with disjoint key ranges become one layer without moving data.
+//! 4. Data that a range tombstone covers, and that no reader can see, is dropped when the tombstone arrives
+//!    (`Cola::wipe`).
 //! 5. A checkpoint writes the table if it has changed ([`persist`]).
 //!
-//! Pointers between levels (fractional cascading) come in a later form; runs have filters and inner blocks instead.
+//! Pointers between levels (fractional cascading) are not implemented yet; runs have filters and inner blocks instead.
 //!
-//! Invariants: those of [`table`]; `through` and the table change in one swap. Costs, in blocks of B records, m the memtable, N the
-//! records: a record is written about 1 + ½(G−1)·log_G(N/2m) times; a lookup reads about one leaf and false positives of the filters of
-//! about log_G(N/m) + 2 runs.
+//! Invariants: those of [`table`]; `through` and the table change in one swap. Costs, in blocks of B records, m the
+//! memtable, N the records: a record is written about 1 + ½(G−1)·log_G(N/2m) times; a lookup reads about one leaf, plus
+//! the false positives of the filters of about log_G(N/m) + 2 runs.
 //!
-//! Locks: `inner` (table and tasks) is held while a table is built, never while data is merged; the pack queue's is a leaf lock.
+//! Locks: `inner` (table and tasks) is held while a table is built, never while data is merged. The lock of the pack
+//! queue is a leaf lock.
 
 mod check;
 pub mod choose;
@@ -59,32 +61,32 @@ use crate::space::ranges::extents;
 
 pub use self::options::{ColaOptions, TYPE};
 
-/// About the memory of an index without runs, with the keyspace that it belongs to.
+/// Approximate memory of an index without any run, including the keyspace that it belongs to.
 const EMPTY_BYTES: usize = size_of::<Cola>() + size_of::<ColaView>() + 1536;
 
-/// What an index of this type is made with.
+/// The settings of an index of this type.
 #[derive(Clone)]
 pub struct Sizes {
     /// The capacities of the levels.
     pub growth: Growth,
-    /// Which filters new runs get.
+    /// The filters of new runs.
     pub filters: Filters,
-    /// How the leaves of runs in the last level are stored.
+    /// The compression of leaf blocks in the last level.
     pub compression: Compression,
-    /// What merges fold with; without one they are kept as they are.
+    /// Folds operands. Without an operator they are kept unfolded.
     pub operator: Option<Operator>,
 }
 
 /// One lookahead array.
 pub struct Cola {
     core: Core,
-    /// Rows that are asked for often.
+    /// Frequently read rows.
     rows: Arc<IndexRows>,
     sizes: Sizes,
     published: ArcSwap<ColaView>,
     inner: Mutex<Inner>,
     queue: PackQueue,
-    /// Bytes of memtables that are queued or being packed, and of tasks that wait or are under way.
+    /// Bytes of memtables that are queued or being packed, and of tasks that are waiting or in progress.
     owing: Owing,
     counters: Counters,
 }
@@ -99,19 +101,21 @@ struct Counters {
     moved: Counter,
 }
 
-/// What the table's lock guards.
+/// The state that `inner` guards.
 struct Inner {
     world: World,
     tasks: Vec<Task>,
-    /// Inputs that could not be read; they stay as they are until the store is reopened.
+    /// Slices that a compaction could not read. Compactions exclude them until the store is reopened or a caller asks
+    /// for a compaction.
     stuck: Stuck,
     next_layer: u64,
     next_task: u64,
-    /// On a full disk, the keys below this one had their turn last.
+    /// On a full disk, pieces are compacted in key order; the next one starts at this key.
     relieved_to: Vec<u8>,
-    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read point or above.
+    /// The snapshots and the newest read point when the last pack or compaction began. Later readers start at that read
+    /// point or above.
     keep: Stripes,
-    /// The keyspace was dropped: outputs that are still under way are for nothing.
+    /// The keyspace was dropped: outputs of jobs in progress are discarded.
     cleared: bool,
 }
 
@@ -123,17 +127,18 @@ struct World {
     horizon: Seqno,
     /// Pages of large values that runs of the table name.
     blobs: BlobMap,
-    /// Ranges that a caller wants in their final place.
+    /// Ranges that callers asked to compact fully.
     forced: Vec<Forced>,
-    /// Where the next swap leaves the large values that it drops.
+    /// Receives the large values that the next swap drops; they are freed when older views are gone.
     deferred_frees: Arc<DeferredBlobFrees>,
 }
 
-/// A caller's request to bring a range into its final place.
+/// A caller's request to compact a range fully.
 #[derive(Clone, Debug)]
 struct Forced {
     range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten; the outputs of that are not, whatever they still hold for the sake of snapshots.
+    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
+    /// again, even if they still hold garbage for snapshots.
     before: OwnerId,
 }
 
@@ -141,14 +146,14 @@ struct Forced {
 enum Claim {
     Pack(Box<PackJob>),
     Merge(Box<Merge>),
-    /// It was done at once, or the last piece of a task was: no data moved.
+    /// Finished without moving data: layers were joined, or a task had no pieces left.
     Moved,
-    /// It could not be started: an input cannot be read.
+    /// The work could not be started, because an input cannot be read.
     Damage(Error),
 }
 
 impl Cola {
-    /// An empty array whose runs hold everything (that is, nothing) up to `through`.
+    /// An empty array that contains every message up to `through` (there is none).
     pub fn create(core: Core, sizes: Sizes, through: Seqno) -> Cola {
         let blobs = BlobMap::new(core.pool.clone(), Fanout::PAGE);
         Cola::around(core, sizes, Table::default(), blobs, through)
@@ -195,7 +200,7 @@ impl Cola {
         }
     }
 
-    /// Claims the next piece of work: memtables first, since they hold memory; then tasks under way; then a new one.
+    /// Claims the next piece of work: first memtables, because they use memory; then tasks in progress; then a new one.
     fn claim(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Claim>> {
         let mut inner = self.inner.lock();
         if let Some(job) = self.claim_pack(&mut inner, keep) {
@@ -213,6 +218,7 @@ impl Cola {
         }
     }
 
+    /// Claims the memtable whose packing was parked, or the oldest one. REQUIRES: the caller holds `inner`.
     fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
         self.queue.claim(|batch| {
             let bottom = inner.world.table.layers.is_empty();
@@ -227,7 +233,7 @@ impl Cola {
         FilterBuilder::new(self.sizes.filters, 1)
     }
 
-    /// Recomputes the compaction debt after a swap.
+    /// Recomputes the compaction debt after a swap. REQUIRES: the caller holds `inner`.
     fn recount(&self, inner: &mut Inner) {
         let table = &inner.world.table;
         let working: u64 = inner.tasks.iter().map(|task| task.bytes(table).max(1)).sum();
@@ -247,7 +253,7 @@ impl Cola {
         });
     }
 
-    /// The next task that could start concurrently with those in progress.
+    /// The next task that could start next to those in progress. REQUIRES: the caller holds `inner`.
     fn next_choice(&self, inner: &Inner) -> Option<choose::Choice> {
         let busy: Vec<LayerId> = inner.tasks.iter().flat_map(|task| task.layers.iter().copied()).collect();
         let below = inner.tasks.iter().map(|task| task.level).min();
@@ -258,7 +264,7 @@ impl Cola {
         let (bytes, done) = match job.step(budget) {
             Ok(stepped) => stepped,
             Err(e) => {
-                // What it has written is freed before another worker tries the same.
+                // Free the pages that the job has written before another worker retries it.
                 let batch = job.batch.clone();
                 drop(job);
                 return Err(self.give_up_pack(batch, e));
@@ -283,13 +289,14 @@ impl Cola {
         Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
     }
 
-    /// Frees the large values that only a memtable of a dropped keyspace names.
+    /// Frees the large values that only this memtable of a dropped keyspace refers to. REQUIRES: the caller holds
+    /// `inner`.
     fn forget_batch(&self, inner: &mut Inner, batch: &SealedBatch) {
         let world = inner.world.clone();
         self.publish(inner, world, &blobs_of(&batch.memtable));
     }
 
-    /// Puts a memtable that could not be packed back in front of the queue.
+    /// Returns a memtable that could not be packed to the front of the queue.
     fn give_up_pack(&self, batch: SealedBatch, error: Error) -> Error {
         let mut inner = self.inner.lock();
         if inner.cleared {
@@ -301,7 +308,8 @@ impl Cola {
         error
     }
 
-    /// Makes the run of a packed memtable the newest layer, drops what its range tombstones cover, and swaps the table.
+    /// Makes the run of a packed memtable the newest layer, drops the data that its range tombstones cover, and swaps
+    /// the table.
     fn attach(&self, batch: &SealedBatch, output: &Output) -> Result<()> {
         let slice = output.open(&self.core)?;
         let mut inner = self.inner.lock();
@@ -332,8 +340,9 @@ impl Cola {
         Ok(())
     }
 
-    /// Drops what range tombstones of the newest layer cover, if every reader sees them: space comes back without a compaction. Not where
-    /// large values would have to be freed: that is left to a compaction, which finds them; nor where a task is under way.
+    /// Drops the data that range tombstones of the newest layer cover, if every reader sees these: it frees space
+    /// without a compaction. Does nothing where large values would have to be freed, which only a compaction finds, or
+    /// while a task is in progress. REQUIRES: the caller holds `inner`.
     fn wipe(&self, inner: &Inner, mut table: Table) -> Result<Table> {
         let newest = table.layers[0].parts[0].slice.clone();
         let count = newest.run().meta().range_tombstones;
@@ -349,7 +358,7 @@ impl Cola {
             let covered = |layer: &Layer| layer.parts_in(&tombstone.range).iter().all(goes);
             if is_seen && table.layers[1..].iter().all(covered) {
                 table = match table.wiped(&tombstone.range) {
-                    // A damaged block keeps old data from being dropped, not new data from being attached.
+                    // A damaged block prevents dropping old data, but must not prevent attaching new data.
                     Err(e) if e.is_damage() => continue,
                     wiped => wiped?,
                 };
@@ -358,8 +367,8 @@ impl Cola {
         Ok(table)
     }
 
-    /// Makes a new table the current one: the one place where readers' world changes. Large values in `dropped` are freed when the last
-    /// view before it is gone.
+    /// Publishes a new table. This is the only function that changes the view that readers pin. The large values in
+    /// `dropped` are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
     fn publish(&self, inner: &mut Inner, mut world: World, dropped: &[Extent]) {
         world.deferred_frees = inner.world.deferred_frees.succeed(dropped);
         inner.world = world;
@@ -383,20 +392,20 @@ impl Inner {
         LayerId(self.next_layer)
     }
 
-    /// Bytes that a request still waits for: of old runs in its range that can be read.
+    /// Bytes that a request still has to rewrite: old runs in its range that can be read.
     fn requested(&self, request: &Forced) -> u64 {
         let old = |part: &&Part| part.slice.run().meta().id < request.before && !self.stuck.holds(&part.slice);
         let layers = self.world.table.layers.iter();
         layers.flat_map(|layer| layer.parts_in(&request.range)).filter(old).map(|part| part.bytes.max(1)).sum()
     }
 
-    /// Whether some part could not be read.
+    /// Whether the table has a part that could not be read.
     fn is_stuck(&self) -> bool {
         !self.stuck.is_empty() && self.world.table.parts().any(|part| self.stuck.holds(&part.slice))
     }
 }
 
-/// Damage ends a compaction, and its inputs are left as they are; any other failure is the caller's.
+/// Corruption abandons the compaction (its inputs are stuck) and is reported as progress; any other error is returned.
 fn left_alone(error: Error) -> Result<Progress> {
     match error.is_damage() {
         true => Ok(Progress { damage: Some(error), ..Progress::default() }),
@@ -440,7 +449,7 @@ impl Index for Cola {
         self.relieve_in(room, keep)
     }
 
-    /// Nothing here is worth doing only in idle time.
+    /// This index has no idle-time work.
     fn on_idle(&self) {}
 
     fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
@@ -449,7 +458,7 @@ impl Index for Cola {
 
     fn compact(&self, range: &KeyRange) -> Result<()> {
         let mut inner = self.inner.lock();
-        // A caller asked: parts that could not be read are tried again.
+        // An explicit request retries what was excluded because of damage.
         inner.stuck = Stuck::default();
         let mut world = inner.world.clone();
         world.forced.push(Forced { range: range.clone(), before: self.core.ids.next() });
@@ -472,9 +481,9 @@ impl Index for Cola {
         stats.compactions = self.counters.compactions.load(Relaxed);
         let Counters { filter_bytes, wasted_bytes, moved, .. } = &self.counters;
         let mut counter = |name, counter: &Counter, about| stats.counter(name, counter.load(Relaxed), about);
-        counter("filter_bytes", filter_bytes, "Bytes of filters in what was packed and compacted.");
+        counter("filter_bytes", filter_bytes, "Bytes of filters written by packing and compactions.");
         counter("wasted_bytes", wasted_bytes, "Bytes of compaction outputs that were obsolete when done.");
-        counter("moves", moved, "Times that layers without a common key became one layer without a compaction.");
+        counter("moves", moved, "Times that layers with disjoint key ranges became one layer without a compaction.");
         stats.debt = self.debt();
         let inner = self.inner.lock();
         let stuck = inner.world.table.parts().filter(|part| inner.stuck.holds(&part.slice));
@@ -509,7 +518,7 @@ impl Inspect for Cola {
         let world = self.inner.lock().world.clone();
         let (stored, blobs) = (world.table.stored(), world.blobs.pin());
         Box::new(move |visit| {
-            // The whole of it is kept: its deferred_frees hold the large values that compactions drop meanwhile.
+            // Keep the whole world: its deferred frees hold the large values that compactions drop meanwhile.
             let world = &world;
             check::verify(&self.core, &world.table, stored, &blobs, visit);
             Ok(())
@@ -545,7 +554,7 @@ impl Checkpoint for TableCheckpoint<'_> {
 
     fn write(self: Box<Self>) -> Result<Cut> {
         let (Cola { core, rows, sizes, .. }, world) = (self.index, &self.world);
-        // A table that never held anything needs no block.
+        // A table that never held a message needs no block.
         let untouched = world.table.layers.is_empty() && world.blobs.is_empty();
         let bytes = match untouched {
             true => Vec::new(),
@@ -556,7 +565,7 @@ impl Checkpoint for TableCheckpoint<'_> {
     }
 }
 
-/// A slice that is merged, with its identity.
+/// The run identity of a slice.
 fn run_of(slice: &Arc<RunSlice>) -> OwnerId {
     slice.run().meta().id
 }

@@ -11,7 +11,7 @@ use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
 
-/// What the store has to know of this index.
+/// The entry of this index in the registry.
 pub static TYPE: IndexType = IndexType {
     name: "cola",
     about: "A lookahead array: one sorted sequence for each level, each level some times larger than the one above. \
@@ -37,11 +37,11 @@ const GROWTH: OptionSpec = OptionSpec {
     values: Values::Range(2, 64),
 };
 
-/// Runs have filters of their own: nothing here stands together for long enough for a maplet.
+/// Runs have filters of their own: no group of runs lasts long enough for a maplet.
 const OWN_FILTERS: OptionSpec = OptionSpec { values: Values::Words(&["auto", "bloom", "quotient"]), ..FILTERS };
 
 impl Sizes {
-    /// The sizes that settings ask for.
+    /// The sizes for the given settings.
     fn of(settings: &Settings) -> Sizes {
         Sizes {
             growth: Growth { factor: settings.get(GROWTH.name), memtable_bytes: settings.memtable_bytes },
@@ -52,7 +52,7 @@ impl Sizes {
     }
 }
 
-/// The lookahead array as the index of a keyspace, with options. Values out of bounds are refused when the keyspace is created.
+/// The lookahead array as the index of a keyspace, with options. Creating a keyspace refuses values out of bounds.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -67,25 +67,25 @@ impl Sizes {
 pub struct ColaOptions(IndexOptions);
 
 impl ColaOptions {
-    /// The defaults of the store.
+    /// All options at the defaults of the store.
     pub fn new() -> ColaOptions {
         ColaOptions(IndexKind::of(&TYPE).into())
     }
 
-    /// How many times larger a level is than the one above, 2 to 64; the default is 4. Small: data is written more rarely, and a scan
-    /// merges more levels.
+    /// How many times larger a level is than the one above, 2 to 64; the default is 4. With a smaller factor data is
+    /// written less often, and a scan merges more levels.
     #[must_use]
     pub fn growth(self, factor: u64) -> ColaOptions {
         self.put(GROWTH.name, factor)
     }
 
-    /// Which filters new runs get, [`Filters::Bloom`] (the default) or [`Filters::Quotient`].
+    /// The filters of new runs, [`Filters::Bloom`] (the default) or [`Filters::Quotient`].
     #[must_use]
     pub fn filters(self, filters: Filters) -> ColaOptions {
         self.put(FILTERS.name, filters_value(filters))
     }
 
-    /// How compactions store the leaves of runs in the last level. The default is [`Compression::None`].
+    /// The compression of leaf blocks that compactions into the last level write. The default is [`Compression::None`].
     #[must_use]
     pub fn compression(self, compression: Compression) -> ColaOptions {
         self.put(COMPRESSION.name, compression_value(compression))

@@ -1,7 +1,8 @@
-//! The table on disk: one block in two copies ([`crate::space::mirrored`]), written when a checkpoint first meets a table, never changed.
+//! The table on disk: one block in two copies ([`crate::space::mirrored`]), written by the first checkpoint that
+//! includes the table, never changed.
 //!
-//! Root record (integers varint): `version (1) | growth factor | place of the table | map of large values`, the last two as
-//! [`crate::index::runs::codec`] and [`crate::index::blobs`] have them.
+//! Root record (integers varint): `version (1) | growth factor | address of the table | map of large values`, the last
+//! two as defined in [`crate::index::runs::codec`] and [`crate::index::blobs`].
 //!
 //! Table block, after the 16-byte header: body length u32, then the body:
 //!
@@ -10,8 +11,8 @@
 //!  for each layer, newest first: level | part count | for each part, in key order: run description | slice
 //! ```
 //!
-//! A run of which several parts are left is described in each; on opening they share one object again. Trust nothing: order and bounds
-//! are checked before a table is believed.
+//! A run of several parts is described in each of them; opening makes it one object again. Decoding trusts nothing:
+//! order and bounds are checked before a table is used.
 
 use std::sync::Arc;
 
@@ -27,12 +28,12 @@ use crate::space::data::DATA_FILE;
 use crate::space::{BLOCK_HEADER, BlockKind, MirroredBlock, Prefetch};
 
 const VERSION: u64 = 1;
-/// Bytes of the length in front of the body.
+/// Bytes of the length that precedes the body.
 const LENGTH: usize = 4;
-/// The greatest growth factor that is believed.
+/// Upper limit of the growth factor in a record.
 const MAX_GROWTH: u64 = 1 << 16;
 
-/// Writes a table, and nodes of the map of large values, that are not on disk yet; returns the root record.
+/// Writes the table, and the nodes of the map of large values, that are not on disk yet. Returns the root record.
 pub fn store(core: &Core, table: &Table, blobs: &BlobMap, growth: u64) -> Result<Vec<u8>> {
     let stored = match table.stored() {
         Some(stored) => stored,
@@ -73,7 +74,7 @@ fn encode(table: &Table, out: &mut Vec<u8>) {
     }
 }
 
-/// A table from disk.
+/// A table read from disk.
 pub struct Loaded {
     /// The table.
     pub table: Table,
@@ -81,13 +82,13 @@ pub struct Loaded {
     pub blobs: BlobMap,
 }
 
-/// Where a root record says that the table and the map of large values are.
+/// The addresses of the table and of the map of large values, from a root record.
 fn decode_root(record: &RootRecord) -> Result<(Stored, MapRoot)> {
     let mut reader = Reader::new(&record.bytes, "root record");
     if reader.varint()? != VERSION {
         return Err(reader.corrupt("unknown version"));
     }
-    // For people who look at the record: a keyspace's options say which factor holds.
+    // Only informative: the factor in force is an option of the keyspace.
     reader.varint_max(MAX_GROWTH)?;
     let root = (Stored::decode(&mut reader)?, MapRoot::decode(&mut reader)?);
     if !reader.is_empty() {
@@ -96,18 +97,18 @@ fn decode_root(record: &RootRecord) -> Result<(Stored, MapRoot)> {
     Ok(root)
 }
 
-/// The blocks with which loading begins. A record that is not whole has none.
+/// The blocks that loading reads first; none if the record is damaged.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
     decode_root(record)
         .map_or(Vec::new(), |(stored, blobs)| stored.copies(core).chain(blobs.first_blocks(core)).collect())
 }
 
-/// Reads the table that a root record names and marks every page that it reaches.
+/// Reads the table of a root record and marks every page that it reaches.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
     let (stored, blobs) = decode_root(record)?;
     let mut runs = Runs::new(core);
     let table = match load_table(core, stored, &mut runs, prefetch) {
-        // A store that is open for reading does without a table that is lost in both copies.
+        // A store that is open for reading works without a table that is lost in both copies.
         Err(e) if !core.repair && e.is_damage() => Table::lost(e),
         table => table?,
     };
@@ -123,7 +124,7 @@ fn load_table(core: &Core, stored: Stored, runs: &mut Runs<'_>, prefetch: &mut P
     let kind = BlockKind::LevelTable;
     let bad = |detail: &str| data.corrupt(addr, kind.name(), detail);
     let read = if core.repair { MirroredBlock::repair } else { MirroredBlock::read };
-    // First marked, then repaired: what is written must lie in the file and belong to no other owner.
+    // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
     stored.twin.mark(data)?;
     let buf = read(&stored.twin, prefetch, stored.id, kind)?;
     let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");

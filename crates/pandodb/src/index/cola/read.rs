@@ -1,7 +1,7 @@
-//! Reading: the view, the point lookup and the scan.
+//! Reading: the view of a table, the point lookup and the scan.
 //!
-//! A lookup asks one part of each layer, newest first. A scan takes a part of the oldest layer at a time and merges what all layers hold
-//! in its range.
+//! A lookup asks one part of each layer, newest first. A scan goes through the parts of the oldest layer, and merges
+//! the data of all layers in the range of each.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
 use crate::run::ReadAhead;
 
-/// One table, with what it holds.
+/// An immutable table and the counters that belong to it.
 pub struct ColaView {
     /// The layers.
     pub table: Arc<Table>,
@@ -25,10 +25,10 @@ pub struct ColaView {
     horizon: Seqno,
     /// Bytes of large values.
     blob_bytes: u64,
-    /// Messages and point tombstones, once they were asked for.
+    /// Messages and point tombstones, counted on first use.
     counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// Held, not read: large values that later swaps drop outlive this view.
+    /// Only held: the large values that later swaps drop are freed after this view.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -45,7 +45,7 @@ impl ColaView {
         }
     }
 
-    /// What all parts hold inside `range`.
+    /// Estimated contents of all parts inside `range`.
     pub(super) fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
         let mut sum = Estimate::default();
         for part in self.table.layers.iter().flat_map(|layer| layer.parts_in(range)) {
@@ -69,7 +69,7 @@ impl ColaView {
                 stats.search_bytes += meta.search_bytes();
                 stats.disk_bytes += run.owned().iter().map(|extent| extent.bytes()).sum::<u64>();
             }
-            // A part is taken to be like the rest of its run.
+            // All parts of a run are assumed to be alike.
             let (entries, all) = (part.slice.entries(), meta.entries().max(1));
             let share = |count: u64| (u128::from(count) * u128::from(entries) / u128::from(all)) as u64;
             stats.entries += entries;
@@ -77,18 +77,18 @@ impl ColaView {
             stats.logical_bytes += share(meta.key_bytes + meta.value_bytes + meta.blob_bytes);
         }
         stats.disk_bytes += self.blob_bytes;
-        stats.gauge("levels", levels.len().max(1) as u64, "Levels that hold something; 1 for an empty index.");
+        stats.gauge("levels", levels.len().max(1) as u64, "Levels with data; 1 for an empty index.");
         stats.gauge(
             "layers",
             layers.len() as u64,
             "Sorted sequences; a level has several while they wait for a compaction.",
         );
         stats.gauge("runs", runs, "Distinct runs.");
-        stats.gauge("max_runs_on_path", layers.len() as u64, "The most runs that a lookup may ask.");
+        stats.gauge("max_runs_on_path", layers.len() as u64, "Maximum number of runs that one lookup may read.");
         stats
     }
 
-    /// Messages in runs and the point tombstones among them: counted once for each view.
+    /// Messages in runs, and the point tombstones among them; counted once per view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let stats = self.stats();
@@ -119,10 +119,10 @@ impl IndexView for ColaView {
     }
 }
 
-/// The way of a key through the layers.
+/// The path of a key through the layers.
 struct LayersPath<'v> {
     table: &'v Table,
-    /// The layer to be asked next.
+    /// Index of the layer to ask next.
     next: usize,
 }
 
@@ -161,7 +161,7 @@ impl<'v> Path<'v> for LayersPath<'v> {
 }
 
 impl Pieces for ColaView {
-    /// Up to the end of the oldest layer's part at that end of `rest`.
+    /// The beginning of `rest` (in reverse its end) up to the end of the first part of the oldest layer in it.
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
         if let Some(error) = &self.table.lost {
             return Err(error.clone());
@@ -175,7 +175,7 @@ impl Pieces for ColaView {
         let range = range.intersect(rest);
         let mut slices = Vec::new();
         for (at, layer) in self.table.layers.iter().enumerate() {
-            // Most of what a scan meets is in the oldest layer.
+            // Most messages of a scan come from the oldest layer.
             let ahead = if at + 1 == self.table.layers.len() { ReadAhead::Wide } else { ReadAhead::Scan };
             slices.extend(layer.parts_in(&range).iter().map(|part| (part.slice.clone(), ahead)));
         }

@@ -1,16 +1,17 @@
-//! Work on a full disk: the steps that free the most space for the least space.
+//! Relief: background work on a full disk, in the order of space freed per space used.
 //!
 //! ```text
-//!   a memtable that waits, if a piece still fits beside it ─▶ packed to its end: the log behind it goes
-//!   else the next piece of the key space, of all layers, in which deletes hide much ─▶ compacted to its end, published
-//!   else a piece of a task that the levels want, if it fits beside the space that deletes will need
+//!   a memtable waits, and a piece would still fit afterwards ─▶ pack it completely: its log segments can go
+//!   else: the next piece of the key space, of all layers, in which deletes hide much ─▶ compact it completely, publish
+//!   else: a piece of a pending task, if it fits without using the space that deletes will need
 //! ```
 //!
-//! A piece is cut so that its output fits. Its inputs are freed when it is published, whatever their layers hold elsewhere. The pieces go
-//! round the key space, so that every key has its turn: the longer ago that was, the more deletes have come since.
+//! A piece is cut so that its output fits. Its inputs are freed when it is published, independently of the rest of
+//! their layers. Pieces are taken in key order, cyclically: the longer ago a piece was compacted, the more deletes have
+//! reached it since.
 //!
-//! Half written outputs are dropped, because their space is needed elsewhere. While another thread works on a piece,
-//! no further piece begins here.
+//! Unfinished outputs are discarded, because their space is more useful elsewhere. While another thread works on a
+//! piece, relief begins none.
 
 use super::choose::entry_bytes;
 use super::table::{Layer, LayerId, Table};
@@ -20,14 +21,14 @@ use crate::base::{Error, KeyRange, PAGE, Result};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 
-/// A compaction needs a sixteenth more than its inputs: filter, inner blocks, pages that are not full.
+/// A compaction needs up to 1/16 more space than its inputs, for filters, inner blocks and partly filled pages.
 const OVERHEAD: u64 = 16;
-/// Without urgency, a piece is compacted for its shadowed entries if they are at least this fraction of it.
+/// Without urgency, a piece is compacted for its garbage if that is at least 1/WORTH of it.
 const WORTH: u64 = 16;
-/// Pieces of the key space that are looked at before a thread gives up.
+/// Maximum number of pieces of the key space examined in one search.
 const MOST_PIECES: u32 = 256;
 
-/// The most bytes of inputs whose compaction fits in `room`.
+/// Maximum bytes of inputs whose compaction fits into `room`.
 fn fitting(room: u64) -> u64 {
     let room = room.saturating_sub(4 * PAGE as u64);
     room - room / OVERHEAD
@@ -57,7 +58,7 @@ impl Cola {
         }
     }
 
-    /// Drops unfinished pieces that no thread works on, with their output: they begin again, smaller.
+    /// Discards parked pieces, with their partial outputs. Their tasks begin smaller pieces later.
     fn give_up_parked(&self) {
         let mut inner = self.inner.lock();
         let parked = inner.tasks.iter_mut().filter(|task| matches!(task.slot, Slot::Parked(_)));
@@ -65,7 +66,7 @@ impl Cola {
         self.recount(&mut inner);
     }
 
-    /// One piece that fits in `room`, or in half of it if the device has less.
+    /// One piece within `room`; if the disk has less space than that, retries with half the room.
     fn merge_within(&self, mut room: Room, urgent: bool, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         loop {
             match self.merge_one(room, urgent, keep) {
@@ -78,21 +79,21 @@ impl Cola {
         }
     }
 
-    /// Packs the oldest memtable that waits, to its end; `None` if there is none, or another thread packs.
+    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread is packing.
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
         let mut done = 0;
         loop {
             let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
             let progress = self.step_pack(job, u64::MAX)?;
             done += progress.bytes;
-            // A memtable of a keyspace that was dropped is forgotten.
+            // Packing a memtable of a dropped keyspace absorbs nothing.
             if progress.absorbed.is_some() || self.inner.lock().cleared {
                 return Ok(Some(Progress { bytes: done, ..progress }));
             }
         }
     }
 
-    /// One piece that fits in `room`, from its beginning to its end.
+    /// One piece that fits in `room`, from beginning to end.
     fn merge_one(&self, room: Room, urgent: bool, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let idle = Progress { idle: true, ..Progress::default() };
         let mut claim = {
@@ -100,7 +101,7 @@ impl Cola {
             if inner.cleared || inner.tasks.iter().any(|task| matches!(task.slot, Slot::Working)) {
                 return Ok(idle);
             }
-            // What may be used without touching the space that deletes will need.
+            // The space that can be used without touching what deletes will need.
             let beside = room.bytes.saturating_sub(2 * room.spare);
             let most = if self.add_relief(&mut inner, room.bytes, urgent) {
                 Some(fitting(room.bytes))
@@ -132,7 +133,7 @@ impl Cola {
                 return Ok(Progress { bytes: done, ..progress });
             }
             let mut inner = self.inner.lock();
-            // Its next step; the next piece is another turn.
+            // Continue this piece only; the next piece is another turn.
             let parked = inner.tasks.iter().any(|task| matches!(task.slot, Slot::Parked(_)));
             if !parked {
                 return Ok(Progress { bytes: done.max(1), ..progress });
@@ -141,8 +142,8 @@ impl Cola {
         }
     }
 
-    /// Adds a task for the next piece of the key space in which deletes hide something (`urgent`), or enough for what its compaction
-    /// costs. Whether there is one.
+    /// Adds a task for the next piece of the key space in which deletes hide anything (`urgent`), or enough to be worth
+    /// the cost. Returns whether there is one. REQUIRES: the caller holds `inner`.
     fn add_relief(&self, inner: &mut Inner, room: u64, urgent: bool) -> bool {
         let table = inner.world.table.clone();
         if table.layers.is_empty() {
@@ -183,8 +184,8 @@ impl Cola {
     }
 }
 
-/// The beginning of `rest` in which all layers hold about `target` bytes, cut at the ends of parts; a part that is larger by itself is
-/// cut by its task.
+/// The beginning of `rest` in which all layers hold about `target` bytes, cut at the ends of parts. A single larger
+/// part is split by its task.
 fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     let mut ends: Vec<Vec<u8>> =
         table.layers.iter().flat_map(|layer| layer.parts_in(rest)).map(|part| part.slice.range().to.clone()).collect();
@@ -203,8 +204,8 @@ fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     best.unwrap_or_else(|| rest.clone())
 }
 
-/// Bytes of a piece, and bytes that a compaction of it would probably drop: what the deletes of newer layers hide, what newer range
-/// tombstones cover, and deletes of the oldest layer themselves.
+/// Bytes of a piece, and the bytes that its compaction would probably drop: entries hidden by deletes of newer layers,
+/// data covered by newer range tombstones, and deletes of the oldest layer.
 fn dead_in(table: &Table, range: &KeyRange, entry_bytes: u64) -> (u64, u64) {
     let of = |layer: &Layer| {
         layer.parts_in(range).iter().fold((0, 0, 0), |(bytes, deletes, ranges), part| {

@@ -1,18 +1,19 @@
-//! The table of levels: which slices of runs hold the keyspace's data, newest first.
+//! The table of levels: the slices of runs that hold the keyspace's data, newest first.
 //!
 //! ```text
 //!   layers, newest first
-//!   level 0   [ run 9          ]                   a packed memtable each
+//!   level 0   [ run 9          ]                   one packed memtable per layer
 //!   level 0   [ run 8          ]
 //!   level 1   [ run 7          ]
 //!   level 3   [ run 4 ][ run 5 ][ run 6 ]          parts: disjoint, in key order
 //! ```
 //!
-//! A layer is a sorted sequence of disjoint slices. A lookup asks, in each layer, the one part that may hold the key. A table is
-//! immutable; a change makes a new one, which shares the layers that did not change.
+//! A layer is a sorted sequence of disjoint slices. In each layer, a lookup asks the one part that may hold the key. A
+//! table is immutable: a change makes a new one, which shares the unchanged layers.
 //!
-//! Invariants ([`Table::problem`]): levels do not fall from newer to older layers; the parts of a layer are in key order and disjoint; a
-//! message is in one layer only, and a newer layer holds only newer messages of a key.
+//! Invariants ([`Table::problem`] checks the first two): levels do not decrease from newer to older layers; the parts
+//! of a layer are disjoint and in key order; a message is in one layer only, and of the messages of a key a newer layer
+//! holds the newer ones.
 
 use std::sync::Arc;
 
@@ -23,36 +24,35 @@ use crate::index::runs::deletes::Deletes;
 use crate::run::RunSlice;
 use crate::space::DataFile;
 
-/// The identity of a layer while the store is open: a compaction finds its inputs by it.
+/// The identity of a layer in this opening of the store; a compaction finds its inputs by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LayerId(pub u64);
 
 /// A slice in a layer.
 #[derive(Clone)]
 pub struct Part {
-    /// The run and the keys of it that count.
+    /// The run and its key range.
     pub slice: Arc<RunSlice>,
     /// Estimated bytes.
     pub bytes: u64,
     /// Its point deletes.
     pub deletes: u64,
-    /// Estimated bytes of older layers that its range tombstones covered when it came.
+    /// Estimated bytes of older layers that its range tombstones covered when it was added.
     pub covers: u64,
 }
 
-/// The range tombstones of a run with more than this are taken to cover nothing: they are small ones.
+/// If a run has more range tombstones than this, they count as covering nothing: they are probably small.
 pub const MOST_TOMBSTONES: u64 = 256;
 
 impl Part {
-    /// A part of a slice.
+    /// The part for a slice.
     pub fn new(slice: Arc<RunSlice>) -> Part {
         let bytes = slice.bytes();
         let deletes = Deletes::guess(&slice, bytes).count();
         Part { slice, bytes, deletes, covers: 0 }
     }
 
-    /// The same, with the bytes that its range tombstones cover in `older` layers. Tombstones that cannot be read
-    /// cover nothing.
+    /// The part, with `covers` computed for the `older` layers. Tombstones that cannot be read cover nothing.
     pub fn over(self, older: &[Layer]) -> Part {
         let count = self.slice.run().meta().range_tombstones;
         if count == 0 || count > MOST_TOMBSTONES || older.is_empty() {
@@ -70,7 +70,7 @@ impl Part {
         Part { covers, ..self }
     }
 
-    /// What is left of it in `range`; `None` if nothing is.
+    /// The part clipped to `range`; `None` if nothing is left.
     fn clip(&self, range: &KeyRange) -> Result<Option<Part>> {
         if range.is_empty() {
             return Ok(None);
@@ -86,7 +86,7 @@ pub struct Layer {
     pub id: LayerId,
     /// The level that it belongs to.
     pub level: u32,
-    /// In key order, disjoint; keys between two parts are not in the layer.
+    /// In key order, disjoint. The layer has no keys between two parts.
     pub parts: Arc<Vec<Part>>,
 }
 
@@ -112,7 +112,7 @@ impl Layer {
         &self.parts[first.min(end)..end]
     }
 
-    /// Takes everything in `range` out of the layer.
+    /// Removes everything in `range` from the layer.
     fn remove(&mut self, range: &KeyRange) -> Result<()> {
         if self.parts_in(range).is_empty() {
             return Ok(());
@@ -135,7 +135,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Puts a part into the gap that [`Layer::remove`] has made.
+    /// Inserts a part into the gap that [`Layer::remove`] made.
     fn insert(&mut self, part: Part) {
         let at = self.parts.partition_point(|other| other.slice.range().from < part.slice.range().from);
         Arc::make_mut(&mut self.parts).insert(at, part);
@@ -147,7 +147,8 @@ impl Layer {
 pub struct Table {
     /// The layers; none is empty.
     pub layers: Vec<Layer>,
-    /// Why neither copy of the table could be read: then it holds nothing. Only in a store that is open for reading.
+    /// The error that made both copies of the table unreadable. Such a table is empty. Only in a store that is open for
+    /// reading.
     pub lost: Option<crate::Error>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
@@ -160,7 +161,7 @@ impl Table {
         table
     }
 
-    /// A table as it was read: [`Table::problem`] is still to be asked.
+    /// A table as it was read; the caller must check [`Table::problem`].
     pub fn unchecked(layers: Vec<Layer>, lost: Option<crate::Error>) -> Table {
         Table { layers, lost, stored: OnceLock::new() }
     }
@@ -170,17 +171,17 @@ impl Table {
         Table::unchecked(Vec::new(), Some(error))
     }
 
-    /// Where it is on disk, once it was written.
+    /// The table's address on disk, if it was written.
     pub fn stored(&self) -> Option<Stored> {
         self.stored.get().map(|(stored, _)| *stored)
     }
 
-    /// It was written; its pages are freed with it.
+    /// Records that the table was written (or read). From now on dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
         assert!(self.stored.set((stored, data.clone())).is_ok(), "a table is written once");
     }
 
-    /// What is wrong with it.
+    /// The first invariant that the table breaks, if any.
     pub fn problem(&self) -> Option<&'static str> {
         if self.layers.windows(2).any(|pair| pair[0].level > pair[1].level) {
             return Some("a newer layer is of a higher level");
@@ -206,7 +207,7 @@ impl Table {
         self.layers.iter().map(Layer::bytes).sum()
     }
 
-    /// The table as it was read, with the bytes that its range tombstones cover.
+    /// The table, with `covers` of all layers computed.
     pub fn with_covers(mut self) -> Table {
         for at in 0..self.layers.len() {
             self.note_covered(at);
@@ -214,7 +215,7 @@ impl Table {
         self
     }
 
-    /// The same of the newest layer alone.
+    /// The table, with `covers` of the newest layer computed.
     pub fn with_covers_of_newest(mut self) -> Table {
         self.note_covered(0);
         self
@@ -228,13 +229,13 @@ impl Table {
         }
     }
 
-    /// A new layer in front.
+    /// The table with a new layer in front.
     pub fn with_newest(&self, layer: Layer) -> Table {
         Table::new(std::iter::once(layer).chain(self.layers.iter().cloned()).collect())
     }
 
-    /// The layers with `output` in the place of everything that the layers `inputs` hold in `range`. The inputs are neighbours; the
-    /// output goes to the oldest of them, which is of level `level` from then on.
+    /// The table with `output` replacing everything that the layers `inputs` hold in `range`. The inputs are
+    /// neighbours. The output goes into the oldest of them, which is raised to `level`.
     pub fn replaced(
         &self,
         inputs: &[LayerId],
@@ -252,14 +253,14 @@ impl Table {
             let part = Part::new(output?).over(&layers[oldest + 1..]);
             layers[oldest].insert(part);
         }
-        // An older layer may be of a smaller level where it could not take part, because it is damaged there.
+        // An older layer may have a smaller level, if damage kept it out of the task.
         let most = layers.get(oldest + 1).map_or(level, |older| level.min(older.level));
         layers[oldest].level = layers[oldest].level.max(most);
         layers.retain(|layer| !layer.parts.is_empty() || !of_inputs(layer));
         Ok(Table::new(layers))
     }
 
-    /// The layers, of which those after the first hold nothing in `range` any more.
+    /// The table without the data of all layers but the newest in `range`.
     pub fn wiped(&self, range: &KeyRange) -> Result<Table> {
         let mut layers = self.layers.clone();
         for layer in layers.iter_mut().skip(1) {
@@ -269,7 +270,7 @@ impl Table {
         Ok(Table::new(layers))
     }
 
-    /// Cuts a part in three at the ends of `range`, so that the middle one can be treated alone.
+    /// Splits parts of a layer at the ends of `range`, so that the middle can be treated separately.
     pub fn cut(&self, id: LayerId, range: &KeyRange) -> Result<Table> {
         let mut layers = self.layers.clone();
         for layer in layers.iter_mut().filter(|layer| layer.id == id) {
@@ -290,7 +291,7 @@ impl Table {
     pub fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
         for layer in &self.layers {
             for part in layer.parts_in(range) {
-                // Most runs have none, and every scan asks.
+                // Skip runs without tombstones: most have none, and every scan calls this.
                 if part.slice.run().meta().range_tombstones > 0 {
                     out.extend(part.slice.tombstones(range)?);
                 }
@@ -299,7 +300,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a run is anywhere in it.
+    /// The description of a run, if the table has it.
     pub fn run(&self, id: OwnerId) -> Option<crate::run::RunMeta> {
         self.parts().map(|part| part.slice.run().meta()).find(|meta| meta.id == id).cloned()
     }

@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   newest   ░░░░░░░░│  run 9
-//!            ░░░░░░░░│  run 8          ░ was here; the pieces up to │ are done
+//!            ░░░░░░░░│  run 8          ░ removed inputs; the pieces up to │ are done
 //!   oldest   ████████│  run 5          █ outputs of these pieces
 //!                     └ rest
 //! ```
 //!
-//! 1. A piece begins at the first key of the rest that a layer other than the oldest input may have, and ends where about [`PIECE`] bytes
-//!    of the inputs end.
-//! 2. A part of an input that could not be read is *stuck*. The pieces before and behind it are compacted as ever. For its own keys, the
-//!    layers that are newer than it are compacted among themselves.
-//! 3. From its beginning, all inputs of a task for all keys are of the output's level: newer tasks stay above it, and what is left of the
-//!    inputs because it is stuck is not chosen again. A task that ends early, with the store or on a full disk, leaves several layers of
-//!    one level, which are chosen anew.
+//! 1. A piece begins at the first key of the rest that a layer other than the oldest input may have. It ends after
+//!    about [`PIECE`] bytes of the inputs.
+//! 2. A part of an input that could not be read is *stuck*. The pieces before and after it are compacted as usual.
+//!    Within its key range, only the layers newer than it are compacted, among themselves.
+//! 3. When a task begins, all its inputs get the output's level. So newer tasks stay above it, and stuck rests of the
+//!    inputs are not chosen again. A task that ends early, because the store closes or the disk is full, leaves several
+//!    layers of one level, which are chosen again.
 //!
-//! Invariant: a key is in the inputs or in the outputs of a task, never in both.
+//! Invariant: a message is in the inputs or in the output of a task, never in both.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -32,12 +32,12 @@ use crate::index::runs::{Inputs, MergeJob, Output};
 use crate::resolve::Stripes;
 use crate::run::{Compression, RunSlice};
 
-/// Bytes of inputs that are compacted in one piece: two memtables, within these bounds.
+/// Bytes of inputs per piece: two memtables, within these bounds.
 const PIECE: RangeInclusive<u64> = 64 << 10..=64 << 20;
-/// A rest of at most this many quarters of a piece is not cut.
+/// A rest of at most this number of quarters of a piece is not split.
 const LAST_PIECE_QUARTERS: u64 = 6;
 
-/// Layers that become one.
+/// Layers to join into one.
 #[derive(Default)]
 pub struct Task {
     /// Its number among the tasks of the index.
@@ -46,18 +46,18 @@ pub struct Task {
     pub layers: Vec<LayerId>,
     /// The level of the output.
     pub level: u32,
-    /// Keys that only the oldest input has are compacted, too: to drop what their own deletes shadow, or because a
-    /// caller asked.
+    /// Also compact keys that only the oldest input has: to drop what its own deletes hide, or because a caller asked.
     pub rewrite: bool,
-    /// The request that it answers, by its limit: once the task is done, it is met as far as it can be.
+    /// The request that the task serves, named by its limit. When the task ends, the request is done as far as
+    /// possible.
     pub request: Option<OwnerId>,
-    /// The keys that are still to be compacted.
+    /// The key range that is still to be compacted.
     pub rest: KeyRange,
-    /// What is under way for it.
+    /// The state of its current piece.
     pub slot: Slot,
 }
 
-/// A task has one piece under way at a time.
+/// The state of the current piece. A task has at most one piece in progress.
 #[derive(Default)]
 pub enum Slot {
     /// The next piece can begin.
@@ -72,16 +72,17 @@ pub enum Slot {
 /// The compaction of a piece.
 pub struct Merge {
     task: u64,
-    /// The inputs: all layers of the task, or those that are newer than a stuck part.
+    /// The inputs: all layers of the task, or those newer than a stuck part.
     layers: Vec<LayerId>,
     range: KeyRange,
-    /// What it reads, and how much.
+    /// The input slices.
     slices: Vec<Arc<RunSlice>>,
     bytes: u64,
     job: MergeJob,
 }
 
-/// Slices that could not be read. Once one is cut to other keys it is tried again, since the damage may be elsewhere.
+/// Slices that could not be read. Once a slice is clipped to another range, it is tried again, since the damage may be
+/// outside.
 #[derive(Default)]
 pub struct Stuck(HashSet<(OwnerId, KeyRange)>);
 
@@ -90,19 +91,19 @@ impl Stuck {
         self.0.insert((slice.run().meta().id, slice.range().clone()));
     }
 
-    /// Whether every slice could be read.
+    /// Whether no damaged slice is recorded.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the slice is to be left as it is.
+    /// Whether the slice is excluded.
     pub fn holds(&self, slice: &RunSlice) -> bool {
         !self.0.is_empty() && self.0.contains(&(slice.run().meta().id, slice.range().clone()))
     }
 }
 
 impl Task {
-    /// Bytes that are still to be compacted.
+    /// Estimated bytes that are still to be compacted.
     pub fn bytes(&self, table: &Table) -> u64 {
         inputs_of(table, &self.layers).flat_map(|layer| layer.parts_in(&self.rest)).map(|part| part.bytes).sum()
     }
@@ -112,25 +113,25 @@ fn inputs_of<'t>(table: &'t Table, layers: &'t [LayerId]) -> impl Iterator<Item 
     table.layers.iter().filter(|layer| layers.contains(&layer.id))
 }
 
-/// What was begun.
+/// The result of starting a task.
 pub enum Begun {
     /// There is nothing to do.
     Nothing,
-    /// Layers became one without a compaction.
+    /// Layers were joined without a compaction.
     Moved,
-    /// A task.
+    /// A task was added.
     Task,
 }
 
-/// A piece of a task, to be compacted.
+/// A piece of a task to compact.
 struct Piece {
     layers: Vec<LayerId>,
     range: KeyRange,
 }
 
 impl Cola {
-    /// Begins the next task: a caller's request once no other task is in progress, else the task that the capacities
-    /// require.
+    /// Begins the next task: a caller's request once no task is in progress, else the choice of the levels. REQUIRES:
+    /// the caller holds `inner`.
     pub(super) fn begin_task(&self, inner: &mut Inner) -> Result<Begun> {
         let table = inner.world.table.clone();
         let all = || table.layers.iter().map(|layer| layer.id).collect::<Vec<_>>();
@@ -160,7 +161,7 @@ impl Cola {
         Ok(Begun::Task)
     }
 
-    /// Makes layers of a level.
+    /// Raises layers to `level`. REQUIRES: the caller holds `inner`.
     fn raise(&self, inner: &mut Inner, ids: &[LayerId], level: u32) {
         let mut layers = inner.world.table.layers.clone();
         layers
@@ -172,7 +173,8 @@ impl Cola {
         self.publish(inner, world, &[]);
     }
 
-    /// Makes one layer of layers without a common key, without moving data. Whether that was possible.
+    /// Joins layers with disjoint key ranges without moving data. Returns whether that was possible. REQUIRES: the
+    /// caller holds `inner`.
     fn move_parts(&self, inner: &mut Inner, choice: &choose::Choice) -> Result<bool> {
         let table = inner.world.table.clone();
         let parts: Vec<&Part> = inputs_of(&table, &choice.layers).flat_map(|layer| layer.parts.iter()).collect();
@@ -198,7 +200,8 @@ impl Cola {
         Ok(true)
     }
 
-    /// Claims the next piece of a task under way: one that was parked, or a new one, of at most `most` bytes.
+    /// Claims the next piece of a task in progress: a parked one, or a new one of about `most` bytes. REQUIRES: the
+    /// caller holds `inner`.
     pub(super) fn claim_piece(
         &self,
         inner: &mut Inner,
@@ -221,7 +224,7 @@ impl Cola {
                     return Ok(Some(Claim::Moved));
                 }
                 Some(piece) => {
-                    // Keys of which nothing can be compacted were passed over.
+                    // Skip the keys for which nothing can be compacted.
                     inner.tasks[at].rest.from.clone_from(&piece.range.from);
                     return Ok(Some(self.begin_piece(inner, at, piece, keep)));
                 }
@@ -230,7 +233,8 @@ impl Cola {
         Ok(None)
     }
 
-    /// A task has no more pieces: the rest of its inputs cannot be read, and belongs to the output's level.
+    /// Ends a task without further pieces. The rest of its inputs cannot be read and has the output's level. REQUIRES:
+    /// the caller holds `inner`.
     fn finish_task(&self, inner: &mut Inner, at: usize) {
         let task = inner.tasks.swap_remove(at);
         let mut world = inner.world.clone();
@@ -238,7 +242,7 @@ impl Cola {
         self.publish(inner, world, &[]);
     }
 
-    /// Begins the compaction of a piece.
+    /// Begins the compaction of a piece. REQUIRES: the caller holds `inner`.
     fn begin_piece(&self, inner: &mut Inner, at: usize, piece: Piece, keep: &dyn Fn() -> Stripes) -> Claim {
         let table = inner.world.table.clone();
         let Piece { layers, range } = piece;
@@ -254,7 +258,7 @@ impl Cola {
         inner.keep = keep();
         let task = inner.tasks[at].id;
         let job = MergeJob::new(&self.core, from, self.filter(), inner.keep.clone(), self.sizes.operator.clone());
-        // What lies in the last level is most of the data, and stays longest.
+        // The last level holds most of the data, for the longest time: only there compression pays.
         let compression = if bottom { self.sizes.compression } else { Compression::None };
         match job.map(|job| job.with_compression(compression)) {
             Ok(job) => {
@@ -269,7 +273,7 @@ impl Cola {
         }
     }
 
-    /// Works on a piece; when it is complete, puts its output in the place of its inputs.
+    /// Continues a piece; when it is complete, replaces its inputs by its output.
     pub(super) fn step_merge(&self, mut merge: Box<Merge>, budget: u64) -> Result<Progress> {
         let (bytes, done) = match merge.job.step(budget) {
             Ok(stepped) => stepped,
@@ -283,7 +287,8 @@ impl Cola {
                 inner.tasks.retain(|task| task.id != id);
             } else if let Some(task) = inner.tasks.iter_mut().find(|task| task.id == id) {
                 task.slot = Slot::Parked(merge);
-                // The debt is an estimate, and stays above 0 until the job is done.
+                // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
+                // job poll the debt.
                 self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(progress);
@@ -307,7 +312,7 @@ impl Cola {
         self.inner.lock().tasks.iter().find(|other| other.id == task).map_or(0, |task| task.level)
     }
 
-    /// Puts the output of a piece in the place of its inputs and swaps the table.
+    /// Replaces the inputs of a piece by its output and swaps the table.
     fn install(&self, id: u64, layers: &[LayerId], range: &KeyRange, output: Output) -> Result<()> {
         let slice = output.open(&self.core)?;
         let mut inner = self.inner.lock();
@@ -321,10 +326,11 @@ impl Cola {
         let level = inner.tasks[at].level;
         world.table = Arc::new(world.table.replaced(&layers[kept..], range, slice.as_ref(), level)?);
         for blob in &output.dropped_blobs {
-            // Messages on disk and the root record name the pages apart: they may disagree.
+            // The map of large values and the messages on disk both name the pages of a value. Damage can make them
+            // disagree.
             if !world.blobs.contains(blob.start.0, blob.pages.into()) {
                 let addr = BlockAddr { page: blob.start, pages: blob.pages };
-                let detail = "a message names pages that the index does not";
+                let detail = "a message names pages that the map of large values does not contain";
                 return Err(self.core.data.corrupt(addr, "large values", detail));
             }
             world.blobs.remove(blob.start.0, blob.pages.into());
@@ -345,13 +351,13 @@ impl Cola {
     fn give_up_merge(&self, merge: Merge, error: Error) -> Error {
         let Merge { task, layers, range, slices, job, .. } = merge;
         let failed = job.failed;
-        // What it has written is freed before another thread tries the same.
+        // Free the pages that the job has written before another thread retries it.
         drop(job);
         self.give_up(task, &layers, &range, &slices, failed, error)
     }
 
-    /// A piece that failed: after damage its inputs are stuck, and the task continues with the other keys; after any
-    /// other error it is tried again.
+    /// Handles a piece that failed. After damage its inputs are stuck, and the task continues without them; after any
+    /// other error the piece is retried.
     fn give_up(
         &self,
         id: u64,
@@ -374,8 +380,8 @@ impl Cola {
         error
     }
 
-    /// A damaged input is not tried again: the error would come back for ever. It is cut, so that only the keys of the piece are left
-    /// alone. `failed`: which run it is, if that is known.
+    /// Excludes damaged inputs from compactions, which would fail again. They are cut at the ends of the piece, so that
+    /// only its keys are excluded. `failed` is the damaged run, if known. REQUIRES: the caller holds `inner`.
     fn leave(
         &self,
         inner: &mut Inner,
@@ -405,7 +411,7 @@ impl Cola {
                 inner.stuck.add(&part.slice);
             }
         }
-        // If none could be cut, they are stuck as they are.
+        // Also record the original slices, in case they could not be cut.
         slices.iter().filter(|slice| is_damaged(run_of(slice))).for_each(|slice| inner.stuck.add(slice));
         if !Arc::ptr_eq(&table, &inner.world.table) {
             let mut world = inner.world.clone();
@@ -416,24 +422,24 @@ impl Cola {
 }
 
 impl Inner {
-    /// Adds a task.
+    /// Adds a task. REQUIRES: the caller holds `inner`.
     pub(super) fn add_task(&mut self, mut task: Task) {
         task.id = self.next_task;
         self.next_task += 1;
-        // What was added last is urgent, or the only one that can begin.
+        // The newest task comes first: it is urgent, or the only one that can begin.
         self.tasks.insert(0, task);
     }
 }
 
 impl Task {
-    /// The task is done: its request is met.
+    /// Ends the task and its request.
     fn end(self, world: &mut World) {
         world.forced.retain(|request| self.request != Some(request.before));
     }
 
-    /// A piece is done: whether anything is left.
+    /// Advances past a finished piece. Returns whether anything is left.
     fn pass(&mut self, piece: &KeyRange) -> bool {
-        debug_assert_eq!(piece.from, self.rest.from, "pieces follow one another");
+        debug_assert_eq!(piece.from, self.rest.from, "a piece begins where the rest begins");
         if piece.to.is_empty() || piece.to == self.rest.to {
             return false;
         }
@@ -442,7 +448,7 @@ impl Task {
     }
 }
 
-/// Estimated bytes of a part in a range: all of it if the range covers it, else a share that is right on average.
+/// Estimated bytes of a part in a range: exact if the range covers the part, else a share that is right on average.
 fn bytes_in(part: &Part, range: &KeyRange) -> u64 {
     if range.covers(part.slice.range()) {
         return part.bytes;
@@ -450,7 +456,7 @@ fn bytes_in(part: &Part, range: &KeyRange) -> u64 {
     part.slice.estimate(range).map_or(part.bytes, |(bytes, _)| bytes)
 }
 
-/// The next piece of a task of about `target` bytes; `None` if nothing of its rest can be compacted.
+/// The next piece of a task, of about `target` bytes; `None` if nothing in its rest can be compacted.
 fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64) -> Result<Option<Piece>> {
     let mut rest = task.rest.clone();
     loop {
@@ -458,7 +464,7 @@ fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64) -> Result<
         let first =
             layers.iter().flat_map(|layer| layer.parts_in(&rest)).map(|part| part.slice.range().from.clone()).min();
         let Some(_) = first else { return Ok(None) };
-        // Up to the next end of a stuck part all keys have the same readable layers.
+        // Up to the next bound of a stuck part all keys have the same readable layers.
         let bounds = layers.iter().flat_map(|layer| layer.parts_in(&rest)).filter(|part| stuck.holds(&part.slice));
         let bounds = bounds.flat_map(|part| [part.slice.range().from.clone(), part.slice.range().to.clone()]);
         let end = bounds.filter(|key| *key > rest.from && !key.is_empty()).min();
@@ -475,7 +481,7 @@ fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64) -> Result<
             let range = cut_to(&usable, &wanted, target)?;
             return Ok(Some(Piece { layers: usable.iter().map(|layer| layer.id).collect(), range }));
         }
-        // Nothing to do for these keys.
+        // These keys need no compaction.
         if until.to.is_empty() || until.to == rest.to {
             return Ok(None);
         }
@@ -483,8 +489,8 @@ fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64) -> Result<
     }
 }
 
-/// The part of `range` from the first key on that a layer other than the oldest may have: keys that only the oldest
-/// layer has are not moved.
+/// The end of `range` from the first key that a layer other than the oldest may have: data that only the oldest has is
+/// not moved.
 fn from_newer(layers: &[&Layer], range: &KeyRange) -> Option<KeyRange> {
     let (_, newer) = layers.split_last()?;
     let lows = newer.iter().flat_map(|layer| layer.parts_in(range)).map(|part| part.slice.low());
@@ -502,7 +508,7 @@ fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> 
         return Ok(range.clone());
     }
     let largest = (0..layers.len()).max_by_key(|&at| bytes[at]).expect("a task has layers");
-    // As far as the largest layer holds its share of the piece.
+    // Cut where the largest layer has its share of the piece.
     let share = (u128::from(target) * u128::from(bytes[largest]) / u128::from(total)) as u64;
     let mut before = 0;
     for part in layers[largest].parts_in(range) {

@@ -1,5 +1,5 @@
-//! Tests of the policy, the table and the tasks, with pieces suspended at every point while memtables arrive around them. What a user
-//! sees is tested by the suites that run over every index.
+//! Tests of the policy, the table and the tasks, with pieces suspended at every point while memtables arrive. The
+//! suites that run over every index test what a user sees.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn table(cola: &Cola) -> Arc<Table> {
 }
 
 #[test]
-fn a_level_holds_what_the_source_says() {
+fn level_capacities_match_the_source() {
     let growth = |factor| Growth { factor, memtable_bytes: 10 };
     assert_eq!((1..5).map(|level| growth(2).capacity(level)).collect::<Vec<_>>(), [20, 40, 80, 160]);
     assert_eq!((1..4).map(|level| growth(4).capacity(level)).collect::<Vec<_>>(), [60, 240, 960]);
@@ -40,12 +40,12 @@ fn a_level_holds_what_the_source_says() {
 }
 
 #[test]
-fn the_map_of_large_values_is_never_walked() {
+fn the_map_of_large_values_is_never_fully_walked() {
     an_index_never_walks_its_map(bench(1, 2), |cola, map| cola.inner.lock().world.blobs = map);
 }
 
 #[test]
-fn suspended_pieces_survive_what_arrives_meanwhile() {
+fn suspended_pieces_survive_arriving_memtables() {
     for (seed, factor) in [(0, 2), (1, 2), (2, 3), (3, 4), (4, 4), (5, 8)] {
         let mut bench = bench(seed, factor);
         let mut most = 0;
@@ -80,7 +80,7 @@ fn suspended_pieces_survive_what_arrives_meanwhile() {
 }
 
 #[test]
-fn a_record_is_written_about_once_a_level_and_growth() {
+fn write_amplification_stays_below_the_bound_of_the_growth_factor() {
     for factor in [2, 4, 8] {
         let mut bench = bench(9, factor);
         let batches = 96;
@@ -124,7 +124,7 @@ fn a_load_in_key_order_moves_without_being_rewritten() {
 }
 
 #[test]
-fn deletes_push_down_to_what_they_hide() {
+fn deletes_trigger_the_compaction_of_the_data_that_they_hide() {
     let mut bench = bench(4, 4);
     (0..24).for_each(|_| bench.put(600, 20_000));
     bench.drain();
@@ -146,7 +146,7 @@ fn deletes_push_down_to_what_they_hide() {
 }
 
 #[test]
-fn a_range_tombstone_over_everything_gives_all_pages_back_at_once() {
+fn a_range_tombstone_over_everything_frees_all_pages_at_once() {
     let mut bench = bench(5, 4);
     let empty = bench.core.data.stats().allocated_bytes;
     (0..30).for_each(|_| bench.put(600, 20_000));
@@ -158,7 +158,7 @@ fn a_range_tombstone_over_everything_gives_all_pages_back_at_once() {
     bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
     let compactions = bench.tree.stats().compactions;
     bench.pack_all();
-    assert_eq!(table(&bench.tree).layers.len(), 1, "the tombstone is all that is left");
+    assert_eq!(table(&bench.tree).layers.len(), 1, "only the tombstone is left");
     assert_eq!(bench.tree.stats().compactions, compactions);
     bench.tree.compact(&KeyRange::all()).unwrap();
     bench.drain();
@@ -169,11 +169,11 @@ fn a_range_tombstone_over_everything_gives_all_pages_back_at_once() {
         bench.core.data.begin_checkpoint();
         bench.core.data.finish_checkpoint().unwrap();
     }
-    assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is back");
+    assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
 }
 
 #[test]
-fn a_table_comes_back_from_disk_as_it_was() {
+fn a_reopened_table_equals_the_stored_one() {
     for seed in 0..4 {
         let mut bench = bench(seed, 3);
         for _ in 0..20 {
@@ -183,7 +183,7 @@ fn a_table_comes_back_from_disk_as_it_was() {
         bench.pack_all();
         let cut = bench.tree.begin_checkpoint().write().unwrap();
         let again = bench.tree.begin_checkpoint().write().unwrap();
-        assert_eq!(cut.root, again.root, "an unchanged table stays where it is");
+        assert_eq!(cut.root, again.root, "an unchanged table keeps its pages");
         let core = Core { data: DataFileOf(&bench).reopened(), ..bench.core.clone() };
         let mut prefetch = Prefetch::new(core.data.clone());
         let opened = Cola::open(core, sizes(3), &cut.root, &mut prefetch).unwrap();
@@ -202,7 +202,7 @@ fn a_table_comes_back_from_disk_as_it_was() {
     }
 }
 
-/// The data file of a bench, opened again: nothing of it is marked.
+/// The data file of a bench, reopened: no page is marked as used.
 struct DataFileOf<'a>(&'a Bench<Cola>);
 
 impl DataFileOf<'_> {
@@ -212,10 +212,10 @@ impl DataFileOf<'_> {
     }
 }
 
-/// Damage costs the keys of the piece that met it; everything else is compacted, nothing goes on for ever, and the newer data of these
-/// keys is compacted by itself.
+/// Damage excludes only the keys of the piece that found it. Everything else is compacted, compaction ends, and newer
+/// data of these keys is compacted by itself.
 #[test]
-fn a_damaged_leaf_leaves_its_piece_alone() {
+fn a_damaged_leaf_excludes_only_its_piece_from_compaction() {
     for seed in 0..4 {
         let mut bench = bench(seed, 2);
         (0..40).for_each(|_| bench.put(600, 40_000));

@@ -1,6 +1,6 @@
-//! Verification of what run-based indexes have in common: runs, the messages that are live in them, large values.
+//! Verification of the common parts of run-based indexes: runs, live messages, large values.
 //!
-//! It reads everything, reports pages, blocks, messages and problems to a [`Visitor`], and changes nothing.
+//! It reads all of them, reports pages, blocks, messages and problems to a [`Visitor`], and changes nothing.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,28 +23,28 @@ const READ_AHEAD: usize = 256 << 10;
 pub struct Checker<'a> {
     core: &'a Core,
     visit: &'a mut dyn Visitor,
-    /// Runs and maplets that were read.
+    /// Runs and maplets that were read already.
     runs: HashSet<OwnerId>,
     /// Pages of large values that messages name.
     named: RangeSet,
-    /// Everything could be read.
+    /// No part of the structure was unreadable.
     complete: bool,
     maplet: LastMaplet,
 }
 
 impl<'a> Checker<'a> {
-    /// Nothing is read yet.
+    /// A verification that has not read anything yet.
     pub fn new(core: &'a Core, visit: &'a mut dyn Visitor) -> Checker<'a> {
         let (runs, named) = (HashSet::new(), RangeSet::default());
         Checker { core, visit, runs, named, complete: true, maplet: LastMaplet::default() }
     }
 
-    /// Reports what is wrong.
+    /// Reports a problem.
     pub fn problem(&mut self, problem: crate::Error) {
         self.visit.problem(problem);
     }
 
-    /// Reports a part of the structure that cannot be read: which large values its messages name is not known.
+    /// Reports a part of the structure that cannot be read. The large values that its messages name remain unknown.
     pub fn lost(&mut self, error: crate::Error) {
         self.complete = false;
         self.visit.problem(error);
@@ -61,7 +61,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads every block of a run or maplet, unless that was done.
+    /// Reads every block of a run or maplet, unless it was read already.
     pub fn run(&mut self, run: &Arc<Run>) {
         if self.runs.insert(run.meta().id) {
             run.owned().into_iter().for_each(|extent| self.visit.extent(extent));
@@ -72,7 +72,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads every message that is live in a slice for keys of `range`, and the large values that they name.
+    /// Reads every message that is live in a slice for keys of `range`, and the large values of these messages.
     pub fn live(&mut self, stop: Stop<'_>, range: &KeyRange) {
         if let Err(e) = self.read_live(stop, range) {
             self.lost(e);
@@ -119,7 +119,8 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// Everything else was read: reads the nodes of the map of large values, and compares its pages with those that messages name.
+    /// Ends the verification: reads the nodes of the map of large values, and compares its pages with those that
+    /// messages name.
     pub fn finish(mut self, blobs: &PinnedMap) {
         let PinnedMap { map, stored, lost } = blobs;
         stored.iter().for_each(|stored| self.stored(*stored, BlockKind::LargeValueMap));
@@ -132,20 +133,20 @@ impl<'a> Checker<'a> {
         for range in map.iter() {
             extents(range).for_each(|extent| self.visit.extent(extent));
         }
-        // Messages that could not be read were reported; which values they name is not known.
+        // Skip the comparison if messages could not be read: the values that they name are unknown.
         if self.complete && !self.named.iter().eq(map.iter()) {
-            let detail = "the pages that messages name are not the pages that the index accounts for";
+            let detail = "the pages that messages name differ from those in the map of large values";
             self.visit.problem(crate::Error::corruption("large values", 0, detail).in_file(DATA_FILE, 0));
         }
     }
 }
 
-/// The maplet that was read last, with its pages; without any if they cannot be read, which is reported elsewhere.
+/// The pages of the maplet used last; empty if it cannot be read, which is reported elsewhere.
 #[derive(Default)]
 struct LastMaplet(Option<(OwnerId, Vec<Vec<u8>>)>);
 
 impl LastMaplet {
-    /// A maplet must know the keys of its runs.
+    /// Checks that a maplet contains a key of one of its runs.
     fn check(&mut self, stop: Stop<'_>, key: &[u8]) -> Result<()> {
         let Some(route) = stop.route else { return Ok(()) };
         let (meta, hash) = (route.maplet.meta(), key_hash(key));
@@ -156,7 +157,7 @@ impl LastMaplet {
         let page = pages.get(meta.filter.page_of(hash) as usize);
         match page.and_then(|page| maplet::ask(Some(page), hash)) {
             Some(values) if !values.contains(route.value) => {
-                let detail = format!("maplet {} does not know a key of run {}", meta.id, stop.slice.run().meta().id);
+                let detail = format!("maplet {} lacks a key of run {}", meta.id, stop.slice.run().meta().id);
                 Err(route.maplet.data().corrupt(maplet::page_for(&route.maplet, hash)?, "maplet", detail))
             }
             _ => Ok(()),
@@ -164,7 +165,7 @@ impl LastMaplet {
     }
 }
 
-/// The slices of a piece as sources of a salvage of the keys in `range`.
+/// The slices of a piece as sources for the salvage of the keys in `range`.
 pub fn sources(slices: Vec<Arc<RunSlice>>, range: &KeyRange) -> Vec<Box<dyn SalvageSource>> {
     let source = |slice: Arc<RunSlice>| {
         let range = slice.range().intersect(range);
@@ -174,7 +175,7 @@ pub fn sources(slices: Vec<Arc<RunSlice>>, range: &KeyRange) -> Vec<Box<dyn Salv
     slices.into_iter().map(source).collect()
 }
 
-/// A slice, read around its damage.
+/// A slice, read around damaged blocks.
 struct SliceSource {
     slice: Arc<RunSlice>,
     range: KeyRange,
@@ -203,7 +204,7 @@ impl SalvageSource for SliceSource {
     }
 }
 
-/// A key for people, cut to what fits on a line.
+/// A printable form of a key, shortened to fit on a line.
 pub fn short(key: &[u8]) -> String {
     let cut = &key[..key.len().min(32)];
     format!("{}{}", cut.escape_ascii(), if cut.len() < key.len() { "…" } else { "" })

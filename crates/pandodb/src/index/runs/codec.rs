@@ -1,9 +1,10 @@
-//! What the root records of run-based indexes have in common: where a block of the structure is, and which runs it names.
+//! Common parts of the root records of run-based indexes: the address of a metadata block, and the runs that are
+//! described.
 //!
 //! Persisted form (integers varint):
 //!
 //! ```text
-//!  place of a block:   owner id | pages | page of copy 0 | page of copy 1
+//!  address of a block:   owner id | pages | page of copy 0 | page of copy 1
 //! ```
 
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use crate::index::Core;
 use crate::run::{Run, RunMeta};
 use crate::space::MirroredBlock;
 
-/// Where a block of an index stands on disk.
+/// The address of a metadata block of an index on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The owner in the blocks' checksums.
@@ -43,13 +44,13 @@ impl Stored {
         Ok(Stored { id, twin: MirroredBlock([copy()?, copy()?]) })
     }
 
-    /// The copies that an opening reads: both where a damaged one is to be repaired.
+    /// The copies that an opening reads: both if a damaged one is to be repaired.
     pub fn copies(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
         self.twin.0.into_iter().take(if core.repair { 2 } else { 1 })
     }
 }
 
-/// The runs that an opening has met: the structures that share a run get the same object.
+/// The runs found by an opening: all structures that share a run get the same object.
 pub struct Runs<'a> {
     core: &'a Core,
     met: HashMap<OwnerId, Arc<Run>>,
@@ -61,11 +62,11 @@ impl<'a> Runs<'a> {
         Runs { core, met: HashMap::new() }
     }
 
-    /// The run, or maplet, of that description. `reader` is where it stands, for the error.
+    /// The run or maplet of this description. `reader` supplies the position for errors.
     ///
     /// # Errors
-    /// [`Error::Corruption`](crate::Error::Corruption) if it is a maplet where a run was expected, or the other way round, or if a run of
-    /// that identity was described differently.
+    /// [`Error::Corruption`](crate::Error::Corruption) if a maplet is described where a run was expected, or vice
+    /// versa, or if a run of this identity was described differently before.
     pub fn meet(&mut self, meta: RunMeta, maplet: bool, reader: &Reader<'_>) -> Result<Arc<Run>> {
         if meta.is_maplet() != maplet {
             return Err(reader.corrupt("a maplet in the place of a run, or a run in that of a maplet"));
@@ -81,7 +82,7 @@ impl<'a> Runs<'a> {
         Ok(run)
     }
 
-    /// All slices are restored: marks the pages that each run keeps, and lets the others go.
+    /// Call after restoring all slices: marks the pages that each run still needs as used, and drops the others.
     ///
     /// # Errors
     /// [`Error::Corruption`](crate::Error::Corruption) if a page has another owner already.

@@ -1,11 +1,11 @@
-//! A scan over runs, piece by piece of the key space, for any structure that names the runs of a piece.
+//! A scan over runs, piece by piece of the key space. The structure supplies the runs of each piece.
 //!
 //! ```text
 //!   key space      |── piece 1 ──|── piece 2 ──|── …        a leaf of a trunk, a part of the lowest level
-//!   slices         merge of all that hold keys of the piece; the next piece is opened when this one has ended
+//!   slices         merge of all slices that overlap the piece; the next piece is opened when this one has ended
 //! ```
 //!
-//! A piece holds tens of megabytes, so the seeks at its border do not show.
+//! A piece holds tens of megabytes, so the cost of the seeks at its ends is negligible.
 //!
 //! Invariant: the pieces cover the scanned range once, in the direction of the scan.
 
@@ -15,11 +15,11 @@ use crate::base::{EntryBlock, KeyRange, Result};
 use crate::index::RawCursor;
 use crate::run::{MergeCursor, ReadAhead, RunCursor, RunSlice};
 
-/// A piece of the key space with the slices that hold keys of it.
+/// A piece of the key space and the slices that overlap it.
 pub struct Piece {
     /// The keys.
     pub range: KeyRange,
-    /// The slices, in any order, each with how it is read ahead.
+    /// The slices, in any order, each with its read-ahead mode.
     pub slices: Vec<(Arc<RunSlice>, ReadAhead)>,
 }
 
@@ -35,9 +35,9 @@ pub trait Pieces: Send + Sync {
 /// A cursor over one view; it pins the view.
 pub struct PiecewiseCursor<V> {
     view: Arc<V>,
-    /// What was asked for.
+    /// The range of the scan.
     range: KeyRange,
-    /// What is left to scan after the current piece.
+    /// The part of the range after the current piece.
     rest: KeyRange,
     reverse: bool,
     merge: Option<MergeCursor>,
@@ -56,13 +56,13 @@ impl<V: Pieces> PiecewiseCursor<V> {
         }
         let piece = self.view.piece(&self.rest, self.reverse)?;
         let range = piece.range.intersect(&self.rest);
-        assert!(!range.is_empty(), "a piece takes something of what is left");
+        assert!(!range.is_empty(), "a piece includes a part of the rest");
         let overlapping = piece.slices.into_iter().filter(|(slice, _)| slice.range().overlaps(&range));
         let cursors =
             overlapping.map(|(slice, ahead)| RunCursor::pending(slice, &range, self.reverse, ahead)).collect();
         self.merge = Some(MergeCursor::new(cursors, self.reverse).map_err(|(_, e)| e)?);
         if self.reverse {
-            // An empty lower bound is the end of the scan, not "no bound".
+            // An empty lower bound means the end of the scan, not "unbounded".
             self.rest.to.clone_from(&range.from);
             if range.from.is_empty() {
                 self.rest = nothing();

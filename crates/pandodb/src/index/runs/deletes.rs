@@ -1,30 +1,31 @@
-//! How many point deletes a run holds, and about where, so that an index can estimate what they shadow without
-//! reading anything.
+//! The number and approximate position of a run's point deletes, so that an index can estimate without I/O how much
+//! they hide.
 //!
 //! ```text
 //!   keys     a ───── d d d d d d ─── p p p p ─ d d ─────
 //!   stretches        └── 6 ────┘               └2┘
 //! ```
 //!
-//! A tombstone weighs next to nothing and hides a whole value, so bytes do not tell when a compaction frees much. The number of
-//! deletes does, against the entries below them: where deletes hide a quarter of some data ([`WASTE`]), rewriting it costs a bounded
-//! number of bytes for each byte that it frees.
+//! A tombstone has few bytes but hides a whole value, so bytes do not show when a compaction frees much. The number of
+//! deletes, compared with the entries below them, does: if deletes hide a quarter of some data ([`WASTE`]), rewriting
+//! it costs a bounded number of bytes for each byte that it frees.
 //!
-//! Where the deletes of a run lie is noted while the run is written and is not stored: after reopening they count as spread evenly.
+//! The positions are recorded while the run is written and are not stored: after reopening, deletes count as evenly
+//! spread.
 
 use std::sync::Arc;
 
 use crate::base::PAGE;
 use crate::run::RunSlice;
 
-/// A compaction is worth it if at least one entry in `WASTE` is garbage.
+/// Compact when at least 1/WASTE of the entries are garbage.
 pub const WASTE: u64 = 4;
-/// Stretches that are kept for a run, at the least where it has many deletes; at most it is twice as many.
+/// The maximum number of stretches of a run is twice this; then neighbours are joined, so that this number is left.
 const STRETCHES: usize = 16;
-/// Deletes of a stretch before neighbours are joined.
+/// Initial number of deletes in a stretch.
 const FIRST_STRETCH: u64 = 16;
 
-/// Deletes from one key to another, both included.
+/// Deletes in a range of keys, both ends included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// The first deleted key.
@@ -35,7 +36,7 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// How many deletes it holds.
+    /// The number of deletes in it.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -46,7 +47,7 @@ impl Stretch {
 pub struct Deletes(Arc<[Stretch]>);
 
 impl Deletes {
-    /// What can be said of a slice that fills `bytes`: its part of the run's, spread evenly.
+    /// The estimate for a slice of `bytes` bytes: its share of the run's deletes, evenly spread.
     pub fn guess(slice: &RunSlice, bytes: u64) -> Deletes {
         let (meta, range) = (slice.run().meta(), slice.range());
         let count = in_part(meta.deletes, slice, bytes);
@@ -57,17 +58,18 @@ impl Deletes {
         Deletes([Stretch { from: slice.low().into(), to: to.as_slice().into(), count }].into())
     }
 
-    /// Where they lie.
+    /// The stretches in key order.
     pub fn stretches(&self) -> impl Iterator<Item = &Stretch> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// The number of deletes.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|stretch| stretch.count).sum()
     }
 
-    /// What falls to `part` of the places in which `place` finds keys. What lies across several is shared evenly.
+    /// The deletes in the parts `part`, where `place` returns the part of a key. A stretch over several parts is
+    /// divided evenly.
     pub fn share(&self, part: std::ops::Range<usize>, place: impl Fn(&[u8]) -> usize) -> Deletes {
         let shared = self.0.iter().filter_map(|stretch| {
             let (first, end) = (place(&stretch.from), place(&stretch.to) + 1);
@@ -79,18 +81,19 @@ impl Deletes {
     }
 }
 
-/// The part of a run's `count` that belongs to a slice of `bytes` bytes.
+/// The share of a slice of `bytes` bytes in a `count` of the whole run.
 pub fn in_part(count: u64, slice: &RunSlice, bytes: u64) -> u64 {
     let whole = u128::from(slice.run().meta().leaf_pages.max(1)) * PAGE as u128;
-    // No entry takes less than a byte, whatever the run's description says: sums do not overflow.
+    // Limit the result, whatever the description of the run contains: no entry is smaller than a byte, so sums do not
+    // overflow.
     ((u128::from(count) * u128::from(bytes) / whole) as u64).min(bytes)
 }
 
-/// Notes where deletes lie while a run is written.
+/// Records the positions of deletes while a run is written.
 #[derive(Default)]
 pub struct Tally {
     stretches: Vec<Stretch>,
-    /// The stretch that is still open.
+    /// The stretch that is still open: its first key, last key and number of deletes.
     from: Vec<u8>,
     to: Vec<u8>,
     count: u64,
@@ -99,7 +102,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Takes a deleted key; they come in order.
+    /// Adds a deleted key. Keys must come in order.
     pub fn push(&mut self, key: &[u8]) {
         if self.count == 0 {
             self.from.clear();

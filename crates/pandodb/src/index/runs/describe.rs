@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::run::{Inner, Leaf, RunMeta, unpack};
 use crate::space::BlockKind;
 
-/// Describes a run, a line for each of its properties.
+/// Describes a run, one line per property.
 pub fn describe_run(meta: &RunMeta, out: &mut String) {
     let _ = writeln!(out, "run {}: {} entries of {} keys", meta.id, meta.entries(), meta.keys);
     let _ = writeln!(
@@ -23,7 +23,7 @@ pub fn describe_run(meta: &RunMeta, out: &mut String) {
     }
 }
 
-/// Describes a block of a run, if it is one that has contents to show. Whether it is.
+/// Describes a block of a run. Returns false if blocks of this kind are not described.
 pub fn describe_block(kind: BlockKind, bytes: &[u8], out: &mut String) -> bool {
     match kind {
         BlockKind::RunLeaf => leaf(bytes, out),

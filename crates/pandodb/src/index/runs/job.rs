@@ -1,4 +1,4 @@
-//! Packing a memtable into a run, and compacting slices of runs into one; both in resumable steps.
+//! Packing a memtable into a run, and compacting slices into one run; both in resumable steps.
 //!
 //! ```text
 //!   memtable ──fill──┐
@@ -6,8 +6,8 @@
 //!   slices ───merge──┘
 //! ```
 //!
-//! A job owns all that it needs; dropping it frees everything that it wrote. It keeps the versions that the read points which were
-//! live when it started can see: later read points lie above everything in its inputs.
+//! A job owns all that it needs; dropping it frees everything that it wrote. It keeps the versions that are visible at
+//! the read points which existed when it started. Later read points lie above all of its inputs.
 
 use std::sync::Arc;
 
@@ -25,38 +25,38 @@ use crate::space::data::DATA_FILE;
 
 use super::deletes::{Deletes, Tally};
 
-/// The least and the most bytes that a compaction reads ahead from each input: inputs are many, this bounds its memory, and
-/// how much one step may read.
+/// Minimum and maximum bytes that a compaction reads ahead from each input. A compaction has many inputs: this limits
+/// its memory, and the size of a step.
 const READ_AHEAD: std::ops::RangeInclusive<u64> = 16 << 10..=128 << 10;
-/// From each input a compaction reads ahead 1/64 of the bytes of all its inputs, within the bounds above.
+/// From each input, a compaction reads ahead 1/64 of the bytes of all inputs, within the limits above.
 const READ_AHEAD_SHARE: u64 = 64;
-/// The most bytes that a compaction reads ahead from all inputs together, unless the least of each input is more. If the device reads
-/// asynchronously, as many bytes again may be in flight.
+/// Maximum bytes that a compaction reads ahead from all inputs together, unless the minima add up to more. If the
+/// device reads asynchronously, the same amount again may be in flight.
 const READ_AHEAD_IN_ALL: u64 = 2 << 20;
-/// That limit is also at most 1/24 of the pool, so that a compaction's buffers fit in a small memory budget.
+/// This maximum is also at most 1/24 of the pool, so that the buffers of a compaction fit in a small memory budget.
 const READ_AHEAD_OF_POOL: u64 = 24;
-/// Bytes taken from a memtable at a time.
+/// Bytes copied from a memtable at a time.
 const PACK_BLOCK: usize = 64 << 10;
 
-/// What a finished job leaves.
+/// The result of a finished job.
 pub struct Output {
-    /// The new run; `None` if nothing survived.
+    /// The new run; `None` if nothing remains.
     pub meta: Option<RunMeta>,
     /// Its point deletes.
     pub deletes: Deletes,
-    /// Large values that the output names.
+    /// Large values that the output refers to.
     pub kept_blobs: Vec<Extent>,
     /// Large values whose last message was dropped.
     pub dropped_blobs: Vec<Extent>,
-    /// Unregistered reads below this must look elsewhere from now on.
+    /// Unregistered readers with a smaller read point must retry with a newer one.
     pub horizon: Seqno,
 }
 
 impl Output {
-    /// The new run, all of it, to be published.
+    /// Opens the new run as a slice of all its keys, for publishing.
     ///
     /// # Errors
-    /// If the run that was just written cannot be read.
+    /// If the new run cannot be read.
     pub fn open(&self, core: &Core) -> Result<Option<Arc<RunSlice>>> {
         let Some(meta) = &self.meta else { return Ok(None) };
         let run = Run::open(core.data.clone(), core.pool.clone(), meta.clone())?;
@@ -74,7 +74,7 @@ impl Output {
     }
 }
 
-/// Groups messages by key, folds each group, writes the messages that are kept.
+/// Groups messages by key, folds each group, and writes the result.
 struct Folding {
     builder: RunBuilder,
     stripes: Stripes,
@@ -122,24 +122,25 @@ impl Folding {
         }
     }
 
-    /// Takes the next message in order.
+    /// Adds the next message in order.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if it is not after the last one: each input is in order, so two of them hold the same message.
+    /// [`Error::Corruption`] if it is not after the last one: each input is in order, so two inputs hold the same
+    /// message.
     fn push(&mut self, entry: Entry<'_>) -> Result<()> {
         if let Some(last) = self.group.len().checked_sub(1).map(|last| self.group.get(last)) {
             if last.key != entry.key {
                 self.close_group()?;
             } else if last.seqno <= entry.seqno {
-                let detail = format!("a message of seqno {} is in two of them", entry.seqno);
-                return Err(Error::corruption("runs that are merged", 0, detail).in_file(DATA_FILE, 0));
+                let detail = format!("two of the runs hold the message with seqno {}", entry.seqno);
+                return Err(Error::corruption("inputs of a compaction", 0, detail).in_file(DATA_FILE, 0));
             }
         }
         self.group.push(entry);
         Ok(())
     }
 
-    /// Folds the gathered messages of one key and writes the messages that are kept.
+    /// Folds the collected messages of one key and writes the result.
     fn close_group(&mut self) -> Result<()> {
         if self.group.is_empty() {
             return Ok(());
@@ -167,7 +168,8 @@ impl Folding {
         Ok(())
     }
 
-    /// All messages are pushed: prepares the end, see [`RunBuilder::prepare`]. Whether it can be finished at once.
+    /// Prepares the end of the run after the last message, see [`RunBuilder::prepare`]. Returns whether it can be
+    /// finished.
     fn prepare(&mut self, budget: u64) -> Result<bool> {
         self.close_group()?;
         self.builder.prepare(budget)
@@ -187,14 +189,14 @@ pub struct PackJob {
     pub batch: SealedBatch,
     folding: Folding,
     block: EntryBlock,
-    cursor: memtable::Cursor,
-    /// Rows that are to be brought up to date.
+    after: Option<(Vec<u8>, Seqno)>,
+    /// The rows to update in the row cache.
     rows: Option<Arc<IndexRows>>,
 }
 
 impl PackJob {
-    /// Starts packing. `bottom`: the index holds nothing yet. From here on the row cache takes no row that an older root holds, and
-    /// at the end of the job it has absorbed the memtable: before its root is published.
+    /// Starts packing. `bottom`: the index is empty. From now on the row cache accepts no rows from older roots. When
+    /// the job ends, before its root is published, the row cache has absorbed the memtable.
     pub fn new(
         core: &Core,
         rows: &Arc<IndexRows>,
@@ -215,8 +217,8 @@ impl PackJob {
         PackJob { batch, folding, block: EntryBlock::new(), cursor, rows }
     }
 
-    /// Works through about `budget` bytes: how many it were, and whether the job can be finished. Once there
-    /// is nothing left to read, steps of no bytes prepare the end of the run.
+    /// Processes about `budget` bytes. Returns the number of bytes, and whether the job can be finished. After the last
+    /// message, further steps of 0 bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
@@ -243,7 +245,7 @@ impl PackJob {
     }
 }
 
-/// Reports the keys of a block to the row cache, each with its new state; `before` is the key before them.
+/// Updates the row cache with the newest message of each key in a block. `before` is the key that precedes the block.
 fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBlock) {
     for i in 0..block.len() {
         let entry = block.get(i);
@@ -259,10 +261,9 @@ fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBl
     }
 }
 
-/// The large values that a memtable names.
-pub fn blobs_of(memtable: &Arc<Memtable>) -> Vec<Extent> {
-    let (mut blobs, mut block) = (Vec::new(), EntryBlock::new());
-    let mut cursor = memtable::Cursor::new(memtable.clone(), KeyRange::all(), false);
+/// The large values that messages of a memtable refer to.
+pub fn blobs_of(memtable: &Memtable) -> Vec<Extent> {
+    let (mut blobs, mut block, mut after) = (Vec::new(), EntryBlock::new(), None::<(Vec<u8>, Seqno)>);
     loop {
         block.clear();
         cursor.fill(PACK_BLOCK, &mut block);
@@ -274,14 +275,14 @@ pub fn blobs_of(memtable: &Arc<Memtable>) -> Vec<Extent> {
     }
 }
 
-/// What a compaction reads.
+/// The inputs of a compaction.
 #[derive(Clone)]
 pub struct Inputs {
     /// The slices, oldest first.
     pub slices: Vec<Arc<RunSlice>>,
-    /// The keys for which they are compacted, in order, disjoint.
+    /// The keys for which they are compacted: disjoint ranges, in order.
     pub live: Vec<KeyRange>,
-    /// Nothing older than the inputs exists for these keys: tombstones may go.
+    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
     pub bottom: bool,
     /// Estimated bytes of the inputs.
     pub bytes: u64,
@@ -291,15 +292,15 @@ pub struct Inputs {
 pub struct MergeJob {
     from: Inputs,
     folding: Folding,
-    /// Cursors of the next merge, the first ones opened already.
+    /// Cursors of the next merge; the first `opened` ones are open.
     inputs: Vec<RunCursor>,
     opened: usize,
     /// Bytes that all inputs together may read ahead.
     read_ahead: u64,
-    /// Bytes that each input reads at a time; its first read may be shorter.
+    /// Bytes that each input reads at a time. Its first read may be shorter.
     chunk: usize,
     merge: Option<MergeCursor>,
-    /// The next of the live ranges.
+    /// Index of the next live range.
     range: usize,
     /// The input that could not be read.
     pub failed: Option<OwnerId>,
@@ -309,7 +310,7 @@ impl MergeJob {
     /// Starts a compaction.
     ///
     /// # Errors
-    /// If the range tombstones of an input cannot be read, and which.
+    /// The run whose range tombstones cannot be read, and the error.
     pub fn new(
         core: &Core,
         inputs: Inputs,
@@ -339,15 +340,15 @@ impl MergeJob {
         })
     }
 
-    /// Has its output compressed, or not. Before its first step.
+    /// Sets the compression of the output. Call before the first step.
     #[must_use]
     pub fn with_compression(self, compression: Compression) -> MergeJob {
         let builder = self.folding.builder.with_compression(compression);
         MergeJob { folding: Folding { builder, ..self.folding }, ..self }
     }
 
-    /// Works through about `budget` bytes: how many it were, and whether the job can be finished. Once there
-    /// is nothing left to read, steps of no bytes prepare the end of the run.
+    /// Processes about `budget` bytes. Returns the number of bytes, and whether the job can be finished. After the last
+    /// message, further steps of 0 bytes prepare the end of the run.
     pub fn step(&mut self, budget: u64) -> Result<(u64, bool)> {
         let mut done = 0;
         while done < budget {
@@ -371,7 +372,7 @@ impl MergeJob {
         Ok((done, false))
     }
 
-    /// Takes the inputs of the next live range; `false` if there is none.
+    /// Sets up the cursors of the next live range; `false` if there is none.
     fn next_range(&mut self) -> bool {
         let Some(range) = self.from.live.get(self.range) else { return false };
         self.range += 1;
@@ -388,8 +389,9 @@ impl MergeJob {
         !self.inputs.is_empty() || self.next_range()
     }
 
-    /// Takes the next inputs, at least one, until their first chunks come to about `budget` bytes. Those needed for the first key are
-    /// read at the same time; the others stay pending. Once all are taken, the merge begins. Returns about how many bytes were read.
+    /// Opens the next inputs, at least one, until their first chunks add up to about `budget` bytes. The inputs needed
+    /// for the first key are read concurrently; the others stay pending. After the last input, the merge begins.
+    /// Returns the approximate number of bytes read.
     fn open_some(&mut self, budget: u64) -> Result<u64> {
         let first = &self.from.live[self.range - 1].from;
         let (start, count) = (self.opened, self.inputs.len());
@@ -407,7 +409,7 @@ impl MergeJob {
             bytes += (self.chunk * self.opened / count) as u64;
         }
         let some = &mut self.inputs[start..self.opened];
-        // An input that begins later is opened when the merge reaches it.
+        // Inputs that begin later are opened when the merge reaches them.
         if !some.iter().any(|cursor| cursor.lower_bound().is_some_and(|key| key <= first.as_slice())) {
             return Ok(0);
         }
@@ -436,7 +438,7 @@ mod tests {
     use crate::space::DataFile;
 
     #[test]
-    fn a_message_that_two_inputs_hold_is_damage() {
+    fn a_message_in_two_inputs_is_reported_as_corruption() {
         let data = DataFile::create(&*MemDevice::new(), DATA_FILE, StoreId([1; 16])).unwrap();
         let core = Core {
             data,

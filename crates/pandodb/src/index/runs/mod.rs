@@ -1,16 +1,16 @@
-//! What every index over immutable runs needs, whatever its shape: a tree of runs, a list of levels, partitions.
+//! Parts shared by all indexes over immutable runs, whatever their shape: a tree of runs, a list of levels, partitions.
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `queue`, `job` | sealed memtables become runs; slices of runs are compacted |
-//! | `deletes` | how many deletes a slice holds, and about where |
-//! | `probe`, `cursor` | lookups and scans over the slices of a view |
-//! | `codec` | what root records have in common |
-//! | `check` | verification, salvage |
-//! | `describe` | what the inspector prints of runs |
+//!  `queue`, `job` | packs sealed memtables into runs; compacts slices of runs |
+//!  `deletes` | number and approximate position of the deletes of a slice |
+//!  `probe`, `cursor` | lookups and scans over the slices of a view |
+//!  `codec` | common parts of root records |
+//!  `check` | verification, salvage |
+//!  `describe` | description of runs for the inspector |
 //!
-//! An index supplies the shape: which slices a lookup asks and in which order, which slices are compacted next, and where the output
-//! goes.
+//! An index supplies the shape: the slices that a lookup asks and their order, the choice of the next compaction, and
+//! the node or level that receives the output.
 
 pub mod check;
 pub mod codec;

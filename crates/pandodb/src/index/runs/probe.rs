@@ -1,19 +1,20 @@
-//! A point lookup over runs, whatever structure says which runs those are.
+//! A point lookup over runs. The structure supplies the path of runs.
 //!
 //! ```text
-//!   Path (trunk, levels, …)        row cache? ── miss ─▶ prefetch the filters on the way
+//!   Path (trunk, levels, …)        row cache? ── miss ─▶ prefetch the filters of the path
 //!     next stop, newest first ─▶  maplet? ─▶ range tombstones ─▶ filter ─▶ inner blocks ─▶ leaf ─▶ messages
 //!     next stop               ─▶  …                                                   until a base is found
 //! ```
 //!
 //! 1. The row cache is asked once, before the first run.
-//! 2. Each stop is a slice of a run. The maplet that answers for several runs is asked once; then the run's range tombstones; then its
-//!    own filter, if no maplet has answered; then the run.
-//! 3. A plain value that was found with nothing above it is offered to the row cache.
+//! 2. Each stop is a slice of a run. A maplet, which covers several runs, is asked once; then the run's range
+//!    tombstones; then its own filter, unless a maplet answered; then the run.
+//! 3. A plain value without operands above it is offered to the row cache.
 //!
-//! The probe does no I/O: it names the block that it needs ([`Step::Need`]) and goes on with it.
+//! The probe does no I/O: it returns a request for the block that it needs ([`Step::Need`]), and continues when it gets
+//! the block.
 //!
-//! Invariant: the stops come newest first, and a message of the key is in one of them only.
+//! Invariant: stops come newest first, and each message of the key is in one of them only.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,20 +28,20 @@ use crate::run::maplet::{self, Values};
 use crate::run::{FilterPrefetch, LeafHit, ProbeStep, Run, RunProbe, RunSlice};
 use crate::space::BlockKind;
 
-/// Where to ask whether a run may hold a key before the run itself is asked: a maplet, and the run's number in it. It is about the whole
-/// run, so it holds for each slice of the run.
+/// A maplet that tells whether a run may hold a key, and the run's value in it. It covers the whole run, so it is valid
+/// for each slice of the run.
 #[derive(Clone)]
 pub struct MapletRef {
     /// The maplet.
     pub maplet: Arc<Run>,
-    /// What the maplet answers for keys of the run.
+    /// The value that the maplet returns for keys of the run.
     pub value: u8,
-    /// The run has no range tombstones: if the maplet says no, nothing of the run has to be looked at.
+    /// The run has no range tombstones: if the maplet excludes it, a lookup skips it completely.
     pub plain: bool,
 }
 
 impl MapletRef {
-    /// The route of this run.
+    /// A reference for `run`, which has `value` in `maplet`.
     pub fn new(maplet: Arc<Run>, value: u8, run: &Run) -> MapletRef {
         MapletRef { maplet, value, plain: run.meta().range_tombstones == 0 }
     }
@@ -55,16 +56,17 @@ pub struct Stop<'v> {
     pub route: Option<&'v MapletRef>,
 }
 
-/// The slices that a key may be in, newest first. It borrows the structure, and is asked again and again for the same key.
+/// The slices that may hold a key, newest first. A path borrows the structure; all calls pass the same key.
 pub trait Path<'v>: Send {
-    /// The slice to be asked now; `None` behind the last.
+    /// The slice to ask now; `None` after the last one.
     ///
     /// # Errors
-    /// What part of the structure could not be read, if this is where it stood.
+    /// The error of the structure's unreadable part, if the path reached it.
     fn stop(&mut self, key: &[u8]) -> Result<Option<Stop<'v>>>;
-    /// Moves on to the next older slice.
+    /// Advances to the next older slice.
     fn advance(&mut self);
-    /// Visits the slices from here on, until `visit` breaks off: for prefetching. What cannot be read ends it.
+    /// Visits the remaining slices until `visit` breaks; used for prefetching. It ends at an unreadable part of the
+    /// structure.
     fn ahead(&self, key: &[u8], visit: &mut dyn FnMut(Stop<'v>) -> ControlFlow<()>);
 }
 
@@ -72,46 +74,46 @@ pub trait Path<'v>: Send {
 pub struct PathProbe<'v, P> {
     path: P,
     rows: &'v IndexRows,
-    /// That of the view.
+    /// The `through` of the view.
     through: Seqno,
-    /// The row cache is still to be asked.
+    /// The row cache has not been asked yet.
     fresh: bool,
-    /// The slice that is being asked, and how far.
+    /// The slice that is being asked, and its probe.
     run: Option<(&'v Arc<RunSlice>, RunProbe)>,
-    /// The filters on the way.
+    /// The prefetched filters of the path.
     ahead: FilterPrefetch<'v>,
     maplet: LastMaplet,
-    /// A leaf of that run was asked for, and held nothing so far.
+    /// A leaf of the current run was requested, and has not matched so far.
     searched: bool,
 }
 
-/// What the maplet said that was asked last: the runs of one stand together.
+/// The answer of the maplet asked last, which is reused, since the runs of one maplet are neighbours on the path.
 #[derive(Default)]
 struct LastMaplet {
     answer: Option<(OwnerId, Option<Values>)>,
-    /// Its block was asked for.
+    /// Its block was requested.
     waits: bool,
 }
 
-/// What a maplet says of a run.
+/// The answer of a maplet for one run.
 enum MapletAnswer<'v> {
-    /// Nothing before this step.
+    /// A block is needed first.
     Need(Step<'v>),
     /// The run may hold the key.
     Perhaps,
-    /// It does not.
+    /// The run does not hold the key.
     No,
-    /// The maplet cannot be read: the run's own filter has to do.
+    /// The maplet cannot be read: use the run's own filter.
     Unknown,
 }
 
 impl LastMaplet {
-    /// Whether the maplet was asked, or its block was asked for.
+    /// Whether the maplet was asked, or its block was requested.
     fn knows(&self, route: &MapletRef) -> bool {
         self.waits || self.answer.as_ref().is_some_and(|(id, _)| *id == route.maplet.meta().id)
     }
 
-    /// `block` is what the last step asked for.
+    /// Asks the maplet of a stop. `block` is the block that the last step requested.
     fn ask<'v>(
         &mut self,
         route: &'v MapletRef,
@@ -142,7 +144,7 @@ impl LastMaplet {
 }
 
 impl<'v, P: Path<'v>> PathProbe<'v, P> {
-    /// A lookup along `path` in a view that holds everything up to `through`.
+    /// A lookup along `path` in a view that holds all messages up to `through`.
     pub fn new(path: P, rows: &'v IndexRows, through: Seqno) -> PathProbe<'v, P> {
         PathProbe {
             path,
@@ -156,7 +158,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         }
     }
 
-    /// Prefetches the filters on the way.
+    /// Prefetches the filters of the path.
     fn prefetch(&mut self, lookup: &Lookup<'_>) {
         let (mut last, ahead) = (None, &mut self.ahead);
         self.path.ahead(lookup.key, &mut |stop| {
@@ -177,8 +179,8 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         ahead.look(lookup.hash);
     }
 
-    /// Asks the row cache, once: for a row that this view holds. A newer root may hold a newer one, with operands folded in that this
-    /// lookup has met in a memtable.
+    /// Asks the row cache, once, for a row that is valid for this view. A row of a newer root may include operands that
+    /// this lookup has found in a memtable already.
     fn recall(&mut self, lookup: &mut Lookup<'_>) {
         if !std::mem::take(&mut self.fresh) || lookup.is_done() {
             return;
@@ -190,7 +192,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         }
     }
 
-    /// Offers a plain value with nothing above it to the row cache, if the lookup sees all that the view holds.
+    /// Offers a plain value without operands to the row cache, if the lookup sees all messages of the view.
     fn offer(&self, lookup: &Lookup<'_>) {
         if let Base::Inline(block, value) = &lookup.base
             && lookup.gather.is_empty()
@@ -201,7 +203,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         }
     }
 
-    /// Counts a block that a run asks for, and hands it out if it was prefetched.
+    /// Counts a block that a run needs, and returns it if it was prefetched.
     fn note(&mut self, run: &Run, addr: BlockAddr, kind: BlockKind, lookup: &mut Lookup<'_>) -> Option<Block> {
         lookup.tally.filters += u64::from(kind == BlockKind::RunFilter);
         lookup.tally.leaves += u64::from(kind == BlockKind::RunLeaf);
@@ -211,15 +213,15 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         found
     }
 
-    /// Begins with the slice of a stop, or passes over it. A step if its maplet needs a block first.
+    /// Begins with the slice of a stop, or skips it. Returns a step if its maplet needs a block first.
     fn enter(
         &mut self,
         stop: Stop<'v>,
         block: &mut Option<Block>,
         lookup: &mut Lookup<'_>,
     ) -> Result<Option<Step<'v>>> {
-        // A maplet that was asked first: where it says no, neither bounds nor run are fetched from memory. It is asked only for a run
-        // that may hold the key.
+        // Ask the maplet before touching the slice: if it excludes the run, neither bounds nor run are loaded into the
+        // CPU cache. A maplet that was not asked yet is asked only for a slice that may hold the key.
         let may = |route: &&MapletRef| self.maplet.knows(route) || stop.slice.may_hold(lookup.key);
         let told = match stop.route.filter(may) {
             None => None,
@@ -251,13 +253,14 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
     }
 }
 
-/// The request for a block of a run. Without a filter the run is searched, so a damaged filter costs reads only.
+/// The request for a block of a run. If a filter is damaged, the run is searched without it, so that damage only costs
+/// reads.
 #[inline]
 fn request(run: &Run, addr: BlockAddr, kind: BlockKind) -> BlockRequest<'_> {
     BlockRequest { source: run, addr, kind, optional: kind == BlockKind::RunFilter }
 }
 
-/// Takes a leaf's messages of the key. The guard of the block moves on with the value: a reference of its own would be counted.
+/// Adds a leaf's messages of the key to the lookup. A value keeps the block's guard, which avoids a reference count.
 fn take(hit: LeafHit, lookup: &mut Lookup<'_>) -> Result<()> {
     let mut inline = None;
     for (entry, value) in hit.entries(lookup.key) {
@@ -302,7 +305,7 @@ impl<'v, P: Path<'v>> Probe<'v> for PathProbe<'v, P> {
                     self.searched = false;
                     take(hit, lookup)?;
                     self.offer(lookup);
-                    // The key may have older messages in the run's next leaf.
+                    // The run's next leaf may hold older messages of the key.
                     continue;
                 }
                 ProbeStep::Done => {}

@@ -1,15 +1,15 @@
-//! Sealed memtables on their way into runs: in order, one at a time.
+//! The queue of sealed memtables to pack: in order, one at a time.
 //!
 //! ```text
 //!   ingest ──push──▶ waiting: 3 2 1 ──claim──▶ a worker packs 1, in steps ──done──▶ attached
 //!                             ▲                    │ park, claim again
-//!                             └──── give up ───────┘ an error: 1 is the next again
+//!                             └──── give up ───────┘ on an error 1 becomes the next again
 //! ```
 //!
-//! Invariant: memtables are attached in the order in which they came, because the next one is claimed only when the last one is done
-//! or back in its place.
+//! Invariant: memtables are attached in the order of their arrival, because the next one is claimed only after the last
+//! one was attached or requeued.
 //!
-//! Locks: a leaf lock. An index calls this under the lock of its root, where both must agree.
+//! Locks: a leaf lock. An index calls this while it holds the lock of its root, where both must agree.
 
 use std::collections::VecDeque;
 
@@ -27,24 +27,25 @@ struct Waiting {
     packing: Packing,
 }
 
-/// One memtable is packed at a time.
+/// At most one memtable is packed at a time.
 #[derive(Default)]
 enum Packing {
     #[default]
     Nothing,
-    /// Between two steps.
+    /// The job waits for its next step.
     Parked(Box<PackJob>),
     /// A thread works on it.
     Working,
 }
 
 impl PackQueue {
-    /// Takes the next memtable.
+    /// Adds the newest memtable.
     pub fn push(&self, batch: SealedBatch) {
         self.0.lock().batches.push_back(batch);
     }
 
-    /// The job that was parked, or one that `begin` makes of the oldest memtable; `None` if there is none, or a thread works on it.
+    /// Returns the parked job, or one that `begin` makes of the oldest memtable; `None` if there is none, or another
+    /// thread works on it.
     pub fn claim(&self, begin: impl FnOnce(SealedBatch) -> Box<PackJob>) -> Option<Box<PackJob>> {
         let mut waiting = self.0.lock();
         match std::mem::replace(&mut waiting.packing, Packing::Working) {
@@ -60,27 +61,27 @@ impl PackQueue {
         Some(begin(batch))
     }
 
-    /// Puts a claimed job back between two steps.
+    /// Parks a claimed job between two steps.
     pub fn park(&self, job: Box<PackJob>) {
         let mut waiting = self.0.lock();
         debug_assert!(matches!(waiting.packing, Packing::Working), "only a claimed job is parked");
         waiting.packing = Packing::Parked(job);
     }
 
-    /// The claimed memtable is attached, or forgotten.
+    /// The claimed memtable was attached or discarded.
     pub fn done(&self) {
         let mut waiting = self.0.lock();
         debug_assert!(matches!(waiting.packing, Packing::Working), "only a claimed job is done");
         waiting.packing = Packing::Nothing;
     }
 
-    /// The claimed memtable could not be packed: it is the next one again.
+    /// Requeues the claimed memtable, which could not be packed, as the next one.
     pub fn give_up(&self, batch: SealedBatch) {
         let mut waiting = self.0.lock();
         debug_assert!(matches!(waiting.packing, Packing::Working), "only a claimed job is given up");
         debug_assert!(
             waiting.batches.front().is_none_or(|next| batch.through <= next.through),
-            "in the order of seqnos"
+            "memtables are queued in the order of seqnos"
         );
         waiting.batches.push_front(batch);
         waiting.packing = Packing::Nothing;

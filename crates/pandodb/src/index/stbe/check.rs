@@ -1,4 +1,4 @@
-//! Verification and description of a trunk: reads everything, changes nothing.
+//! Verification and description of a trunk: reads all of it, changes nothing.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use crate::index::{Core, SalvagePiece, Visitor};
 use crate::run::RunSlice;
 use crate::space::BlockKind;
 
-/// A node, and where it is on disk. A checkpoint may give it a place later, in pages that something else has left since.
+/// A node and its address on disk, if it was on disk when the verification began: a checkpoint may write it later, to
+/// pages that are freed meanwhile.
 type Placed = (Arc<Node>, Option<Stored>);
 
-/// The nodes below `root` as they are now.
+/// The nodes below `root`, with their present addresses.
 pub(super) fn nodes(root: &Arc<Node>) -> Vec<Placed> {
     let mut nodes = Vec::new();
     root.walk(&mut |node| nodes.push((node.clone(), node.stored())));
     nodes
 }
 
-/// Reads every node, every block of every run, every large value; reports pages, blocks, live messages and problems. The caller
-/// keeps the trunk.
+/// Reads every node, every block of every run and every large value. Reports pages, blocks, live messages and problems.
+/// The caller keeps the trunk alive.
 pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &PinnedMap, visit: &mut dyn Visitor) {
     let mut checker = Checker::new(core, visit);
     for (node, stored) in nodes {
@@ -38,7 +39,7 @@ pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &PinnedMap, visit: &m
         }
         node.branches.iter().for_each(|branch| checker.run(branch.slice.run()));
         node.maplets().for_each(|maplet| checker.run(maplet));
-        // What is live for each child in its range.
+        // The branches that are live for each child.
         let of_children = node.children.iter().map(|child| (&child.node.range, child.next as usize));
         let of_leaf = node.is_leaf().then_some((&node.range, 0));
         for (range, from) in of_children.chain(of_leaf) {
@@ -50,7 +51,7 @@ pub(super) fn verify(core: &Core, nodes: &[Placed], blobs: &PinnedMap, visit: &m
     checker.finish(blobs);
 }
 
-/// The leaves in key order, each with the runs that are live on the path to it, the newest first.
+/// The leaves in key order, each with the runs that are live on the path to it, highest node first, newest first.
 pub(super) fn salvage(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<SalvagePiece>) {
     let live = |branches: &[Branch]| {
         let own = branches.iter().rev().map(|branch| branch.slice.clone());
@@ -63,7 +64,7 @@ pub(super) fn salvage(node: &Arc<Node>, above: &[Arc<RunSlice>], out: &mut Vec<S
     node.children.iter().for_each(|child| salvage(&child.node, &live(node.live(child)), out));
 }
 
-/// Prints the trunk, a line a node and a line a branch.
+/// Prints the trunk, one line per node and per branch.
 pub(super) fn describe(view: &StbeView, out: &mut String) {
     describe_node(out, &view.root, 0);
 }

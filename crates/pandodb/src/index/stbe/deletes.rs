@@ -1,7 +1,7 @@
-//! How much of the leaves below a node its point deletes shadow ([`crate::index::runs::deletes`]).
+//! How much the point deletes in a node hide in the leaves below it ([`crate::index::runs::deletes`]).
 //!
-//! Deletes are divided among the children, down to the leaves; if the share of a leaf shadows a quarter of its
-//! entries, the node flushes its branches to it, and the leaf is compacted.
+//! Deletes are divided among the children, down to the leaves. If their share hides a quarter of a leaf, the node
+//! flushes its branches towards it, and the leaf is compacted.
 
 use super::node::Node;
 use crate::index::runs::deletes::{Stretch, WASTE, in_part};
@@ -11,7 +11,7 @@ pub(super) fn entries(leaf: &Node) -> u64 {
     leaf.branches.iter().map(|branch| in_part(branch.slice.run().meta().entries(), &branch.slice, branch.bytes)).sum()
 }
 
-/// The first child with a leaf that the deletes of `node` shadow to a large part.
+/// The first child with a leaf of which the deletes in `node` hide much.
 pub(super) fn buried_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
     for (place, branch) in (0..).zip(&node.branches) {
@@ -21,7 +21,7 @@ pub(super) fn buried_child(node: &Node) -> Option<usize> {
     waiting.buried()
 }
 
-/// Deletes, divided among the children of a node.
+/// Deletes of a node, divided among its children.
 pub(super) struct Shares<'a> {
     node: &'a Node,
     parts: Vec<Vec<(&'a Stretch, u64)>>,
@@ -32,14 +32,14 @@ impl<'a> Shares<'a> {
         Shares { node, parts: vec![Vec::new(); node.children.len()] }
     }
 
-    /// Adds deletes for those children that they are live for.
+    /// Adds a stretch of deletes to the children for which it is live.
     pub(super) fn add(&mut self, stretch: &'a Stretch, count: u64, lives: impl Fn(usize) -> bool) {
         let (first, last) = (self.node.child_for(&stretch.from), self.node.child_for(&stretch.to));
         let count = count / (last - first + 1) as u64;
         (first..=last).filter(|&i| count > 0 && lives(i)).for_each(|i| self.parts[i].push((stretch, count)));
     }
 
-    /// The share of the `i`-th child.
+    /// The deletes for the `i`-th child.
     pub(super) fn of(&self, i: usize) -> &[(&'a Stretch, u64)] {
         &self.parts[i]
     }

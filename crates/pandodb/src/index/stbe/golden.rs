@@ -1,4 +1,4 @@
-//! Golden bytes of the trunk: a root record and the nodes under it, as [`super::persist`] states them.
+//! Golden bytes of the trunk: a root record and the nodes under it, as defined in [`super::persist`].
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn run(core: &Core) -> Arc<RunSlice> {
     RunSlice::whole(Run::open(core.data.clone(), core.pool.clone(), meta).unwrap())
 }
 
-/// A root over two leaves; its one branch was flushed to the left leaf and is live for the right one.
+/// A root over two leaves. Its branch was flushed to the left leaf and is live for the right one.
 fn trunk(core: &Core) -> Arc<Node> {
     let slice = run(core);
     let mut left = Node::new(KeyRange::new(Vec::new(), *b"h"), 0);
@@ -82,7 +82,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The body of the node at `page`, by the length in front of it; behind it stand zeros.
+/// The body of the node at `page`, by the length that precedes it; zeros follow.
 fn body(core: &Core, page: u64) -> String {
     let block = core.data.read(BlockAddr { page: PageNo(page), pages: 1 }).unwrap();
     let at = BLOCK_HEADER + 4;
@@ -91,7 +91,7 @@ fn body(core: &Core, page: u64) -> String {
     hex(&block[at..at + len])
 }
 
-/// The description of the run, as `run::meta` states it.
+/// The description of the run, as defined in `run::meta`.
 const RUN: &str = concat!(
     "05",                 // id
     "014002",             // one extent
@@ -106,7 +106,8 @@ const RUN: &str = concat!(
 );
 
 fn root_body() -> String {
-    // from, to, height, counts | branch: id, not fresh, run, slice, weights | children: dead branches, id, pages, both pages
+    // from, to, height, counts | branch: id, not fresh, run, slice, weights | children: dead branches, id, pages, both
+    // pages
     ["0000", "01", "0102", "0800", RUN, "0000000101", "4650", "0114010442", "0015010543"].concat()
 }
 
@@ -128,7 +129,7 @@ fn root_record_and_nodes() {
     map.insert(blobs.start.0, 3);
     map.insert(blobs.start.0 + 10, 2);
     let record = persist::store(&core, &root, &map, 9).unwrap();
-    // Version, root, next branch; then of the map: levels, ranges, pages, place.
+    // Version, root, next branch; then the map: levels, ranges, pages, address.
     assert_eq!(hex(&record), concat!("03", "16010644", "09", "01", "02", "05", "17010745"));
     let page = |node: &Node| node.stored().unwrap().twin.0.map(|addr| addr.page.0);
     for copy in 0..2 {
@@ -138,7 +139,7 @@ fn root_record_and_nodes() {
 }
 
 #[test]
-fn a_stored_trunk_comes_back_and_is_not_written_again() {
+fn a_stored_trunk_is_loaded_and_not_rewritten() {
     let device = MemDevice::new();
     let core = core(&device);
     let root = trunk(&core);
@@ -185,7 +186,7 @@ fn routed(core: &Core) -> (Vec<Arc<RunSlice>>, Arc<Run>) {
 }
 
 #[test]
-fn a_routed_branch_comes_back_with_its_maplet() {
+fn a_reloaded_branch_has_its_maplet() {
     let device = MemDevice::new();
     let core = core(&device);
     let (slices, maplet) = routed(&core);
@@ -208,9 +209,9 @@ fn a_routed_branch_comes_back_with_its_maplet() {
     let data = DataFile::open(DataFile::open_raw(&*device, true).unwrap(), STORE).unwrap();
     let again = Core { data, pool: Arc::new(Pool::new(1 << 20)), ..core.clone() };
     let loaded = load(&again, &RootRecord { through: Seqno(4), bytes: record }).unwrap();
-    // After the slice: the maplet's id, its one extent, no leaves, no root, height 0, filter of one page and of kind 2 from
-    // position 0 with 19 bits, no tombstones, no keys, seqnos, counters with 599 entries, since two keys have the same
-    // fingerprint and value; then the value.
+    // After the slice: the maplet's id, its one extent, no leaves, no root, height 0, filter of one page and of kind 2
+    // from position 0 with 19 bits, no tombstones, no keys, seqnos, counters with 599 entries, since two keys have the
+    // same fingerprint and value; then the value.
     let description = concat!("07", "01", "800101", "00", "0000", "00", "8180808020", "00", "13", "00", "0000", "0000");
     let route = concat!("0000000000d704000000", "00");
     let body = body(&core, root.stored().unwrap().twin.0[0].page.0);
@@ -225,11 +226,11 @@ fn a_routed_branch_comes_back_with_its_maplet() {
         assert!(values.contains(route.value) && !values.contains(1 - route.value));
     }
     let maplets: Vec<_> = loaded.root.maplets().collect();
-    assert!(maplets.len() == 1 && Arc::strong_count(maplets[0]) == 2, "both branches have the same one");
+    assert!(maplets.len() == 1 && Arc::strong_count(maplets[0]) == 2, "both branches share the maplet");
 }
 
 #[test]
-fn a_hostile_trunk_is_refused() {
+fn an_invalid_trunk_is_refused() {
     let device = MemDevice::new();
     let core = core(&device);
     let load = |root: &Arc<Node>, next_branch| {
@@ -240,17 +241,17 @@ fn a_hostile_trunk_is_refused() {
     };
     assert_eq!(load(&trunk(&core), 9).unwrap(), 9);
     assert!(load(&trunk(&core), 8).unwrap_err().is_corruption(), "branch 8 is there already");
-    // A scan would look for the rest of the keys for ever.
+    // With a smaller range, a scan would never find the end of the keys.
     let half = Arc::new(Node::new(KeyRange::new(Vec::new(), *b"m"), 0));
     assert!(load(&half, 9).unwrap_err().is_corruption());
 }
 
 #[test]
-fn a_copy_outside_the_file_is_not_mended() {
+fn a_copy_outside_the_file_is_not_repaired() {
     let device = MemDevice::new();
     let core = core(&device);
     let mut bytes = persist::store(&core, &trunk(&core), &empty(&core), 9).unwrap();
-    // The second copy's page, before the next branch's identity and the count of ranges.
+    // The page of the second copy precedes the next branch's identity and the levels of the map.
     let far = bytes.len() - 3..bytes.len() - 2;
     bytes.splice(far, [0xff, 0xff, 0xff, 0xff, 0xff, 0x0f]);
     let before = device.open(DATA_FILE, OpenHow::default()).unwrap().len().unwrap();

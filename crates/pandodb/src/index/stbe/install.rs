@@ -1,15 +1,15 @@
-//! Replaces the inputs of a compaction by its output, in whichever nodes the inputs are now.
+//! Replacing the inputs of a compaction by its output, in whichever nodes hold them by then.
 //!
-//! While a compaction ran, its node may have been split (both halves hold the inputs, clipped) and its inputs may
-//! have been flushed to children (which hold them too, clipped). For every key of the candidate's live ranges the
-//! output is equivalent to the inputs, so it replaces them in each node that holds some of them:
+//! While a compaction ran, its node may have been split (both halves hold the inputs, clipped), and its inputs may have
+//! been flushed to children (which hold them too, clipped). For every key in the candidate's live ranges the output is
+//! equivalent to the inputs, so it replaces them in each node that holds some of them:
 //!
-//! * in a node whose range lies inside the live ranges (the children that inherited the inputs);
-//! * in a node on the candidate's level (the node itself, or its halves): for children outside the live ranges the inputs
-//!   were dead already.
+//! * in a node whose range lies inside the live ranges (the children that received the inputs);
+//! * in a node on the candidate's level (the node itself, or its halves): for children outside the live ranges the
+//!   inputs were dead already.
 //!
-//! A node below that lies outside the live ranges received the inputs earlier and keeps them: the output lacks its
-//! keys. A node above flushed them and keeps them for its other children.
+//! A node below the candidate's level that lies outside the live ranges received the inputs earlier and keeps them,
+//! because the output lacks its keys. A node above passed them down and keeps them for its other children.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::base::{Result, SeededBug};
 use crate::index::runs::Deletes;
 use crate::run::RunSlice;
 
-/// A finished compaction that is to be installed in the trunk.
+/// A finished compaction to install in the trunk.
 pub(super) struct Install<'a> {
     /// The compaction.
     pub candidate: &'a Candidate,
-    /// The result; `None` if nothing survived.
+    /// The output; `None` if nothing remains.
     pub output: Option<Arc<RunSlice>>,
     /// Its point deletes.
     pub deletes: Deletes,
-    /// The identity of the result.
+    /// The identity of the output's branch.
     pub id: BranchId,
 }
 
@@ -45,7 +45,7 @@ impl Install<'_> {
         }
     }
 
-    /// The changed node, or `None` if the inputs are nowhere below.
+    /// The changed node, or `None` if no node of the subtree holds the inputs.
     fn visit(&self, node: &Arc<Node>, ids: &[BranchId]) -> Result<Option<Node>> {
         if !self.candidate.live.iter().any(|range| range.overlaps(&node.range)) {
             return Ok(None);
@@ -88,8 +88,8 @@ impl Install<'_> {
         let branch = match output {
             Some(slice) => {
                 let fresh = node.height < self.candidate.height;
-                // The size of an output that is here completely is known; for a part, the inputs' estimates are
-                // better.
+                // The size of an output that is here as a whole is known. For a part of it, the estimates of the inputs
+                // are more exact.
                 let whole = self.output.as_ref().is_some_and(|output| output.bytes() == slice.bytes());
                 let inputs = node.branches[at..at + count].iter().map(|branch| branch.bytes).sum();
                 let mut branch = node.branch(self.id, fresh, slice, if whole { u64::MAX } else { inputs })?;
@@ -102,7 +102,7 @@ impl Install<'_> {
         };
         let left = u64::from(branch.is_some());
         for child in &mut node.children {
-            assert!(child.next <= from || child.next >= to, "a child has all of a group under compaction, or none");
+            assert!(child.next <= from || child.next >= to, "a child needs all inputs of a compaction, or none");
             if child.next >= to {
                 child.next = child.next - count as u64 + left;
             }
@@ -112,12 +112,12 @@ impl Install<'_> {
     }
 }
 
-/// The place of the group in a list: (index, length). Inputs without data for a node were not flushed to it, so only
-/// a part of the group may be there; that part is contiguous.
+/// The position of the inputs in a list: (index, length). Inputs without data for a node were not flushed to it, so the
+/// node may hold only some of them, but these are neighbours.
 fn find(branches: &[Branch], ids: &[BranchId]) -> Option<(usize, usize)> {
     let is_input = |branch: &Branch| ids.contains(&branch.id);
     let at = branches.iter().position(is_input)?;
     let count = branches[at..].iter().take_while(|branch| is_input(branch)).count();
-    assert!(!branches[at + count..].iter().any(is_input), "a group under compaction stays together");
+    assert!(!branches[at + count..].iter().any(is_input), "the inputs of a compaction are neighbours");
     Some((at, count))
 }

@@ -635,10 +635,10 @@ impl Index for Stbe {
         for (name, bytes) in COMPACTED_AT.into_iter().zip(compacted_by_height) {
             stats.counter(name, count(bytes), "Bytes written by compactions in nodes of that height; 0: leaves.");
         }
-        stats.counter("filter_bytes", count(filter_bytes), "Bytes of filters in what was packed and compacted.");
+        stats.counter("filter_bytes", count(filter_bytes), "Bytes of filters written by packing and compactions.");
         stats.counter("maplet_bytes", count(maplet_bytes), "Bytes of maplets written.");
         stats.counter("wasted_bytes", count(wasted_bytes), "Bytes of compaction outputs that were obsolete when done.");
-        stats.counter("flushes", count(&rebalance.flushes), "References handed from a node to a child.");
+        stats.counter("flushes", count(&rebalance.flushes), "Flushes of branch references from a node to a child.");
         stats.counter("splits", count(&rebalance.splits), "Nodes split.");
         stats.counter("merges", count(&rebalance.merges), "Nodes merged.");
         let inner = self.inner.lock();

@@ -10,7 +10,7 @@ use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;
 
-/// What the store has to know of this index.
+/// The entry of this index in the registry.
 pub static TYPE: IndexType = IndexType {
     name: "stbe",
     about: "A size-tiered Bε-tree: writes are buffered in the nodes of a tree and move down in large pieces. The best choice for most data.",
@@ -39,20 +39,20 @@ const FANOUT: OptionSpec = OptionSpec {
 
 const LEAF_MEMTABLES: OptionSpec = OptionSpec {
     name: "leaf_memtables",
-    about: "What a leaf of the trunk should hold, in memtables.",
+    about: "Target size of a leaf of the trunk, in memtables.",
     default: 4,
     values: Values::Range(1, 256),
 };
 
 const MAPLET_WIDTH: OptionSpec = OptionSpec {
     name: "maplet_width",
-    about: "How many runs, and then how many maplets, become one maplet.",
+    about: "The number of runs, and then of maplets, that are merged into one maplet.",
     default: 4,
     values: Values::Range(2, 16),
 };
 
 impl Shape {
-    /// The sizes that settings ask for.
+    /// The sizes for the given settings.
     fn of(settings: &Settings) -> Shape {
         let (policy, filters) = match settings.mode {
             Mode::Product => (Policy::Product, Filters::Maplet),
@@ -70,7 +70,7 @@ impl Shape {
     }
 }
 
-/// The default index, with options: a size-tiered Bε-tree. Values out of bounds are refused when the keyspace is created.
+/// The default index, with options: a size-tiered Bε-tree. Creating a keyspace refuses values out of bounds.
 ///
 /// ```
 /// let dir = tempfile::tempdir()?;
@@ -85,12 +85,12 @@ impl Shape {
 pub struct StbeOptions(IndexOptions);
 
 impl StbeOptions {
-    /// The defaults of the store.
+    /// All options at the defaults of the store.
     pub fn new() -> StbeOptions {
         StbeOptions(IndexKind::of(&TYPE).into())
     }
 
-    /// Which variant is used: for experiments, see [`Mode`].
+    /// Selects the variant of the index, for experiments; see [`Mode`].
     #[must_use]
     pub fn mode(self, mode: Mode) -> StbeOptions {
         StbeOptions(self.0.with_mode(mode))
@@ -102,25 +102,27 @@ impl StbeOptions {
         self.put(FANOUT.name, children as u64)
     }
 
-    /// What a leaf of the trunk should hold, 1 to 256 memtables; the default is 4. For experiments.
+    /// Target size of a leaf of the trunk, 1 to 256 memtables; the default is 4. For experiments.
     #[must_use]
     pub fn leaf_memtables(self, memtables: u64) -> StbeOptions {
         self.put(LEAF_MEMTABLES.name, memtables)
     }
 
-    /// How many runs, and then how many maplets, become one maplet, 2 to 16; the default is 4. For experiments.
+    /// The number of runs, and then of maplets, that are merged into one maplet, 2 to 16; the default is 4. For
+    /// experiments.
     #[must_use]
     pub fn maplet_width(self, runs: usize) -> StbeOptions {
         self.put(MAPLET_WIDTH.name, runs as u64)
     }
 
-    /// Which filters new runs get. The default is [`Filters::Maplet`], in [`Mode::Paper`] [`Filters::Quotient`].
+    /// The filters of new runs. The default is [`Filters::Maplet`], in [`Mode::Paper`] [`Filters::Quotient`].
     #[must_use]
     pub fn filters(self, filters: Filters) -> StbeOptions {
         self.put(FILTERS.name, filters_value(filters))
     }
 
-    /// How compactions store the leaves of runs at the bottom of the trunk. The default is [`Compression::None`].
+    /// The compression of leaf blocks that compactions at the bottom of the trunk write. The default is
+    /// [`Compression::None`].
     #[must_use]
     pub fn compression(self, compression: Compression) -> StbeOptions {
         self.put(COMPRESSION.name, compression_value(compression))
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_version_lacks_is_named() {
+    fn an_unknown_index_mode_or_option_is_refused_by_name() {
         let error = decoded(b"\x04vine\x02\x00\x00").unwrap_err();
         assert!(matches!(&error, Error::UnknownIndex { index, .. } if index == "vine"), "{error}");
         for (bytes, word) in [
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keyspace_takes_its_own_choice_then_the_stores_then_the_default() {
+    fn options_of_the_keyspace_precede_those_of_the_store_and_the_defaults() {
         let own: IndexOptions = "stbe:fanout=4".parse().unwrap();
         let store: IndexOptions = "stbe:fanout=5,maplet_width=3,mode=paper".parse().unwrap();
         let common = [(COMPRESSION.name, 1), (FILTERS.name, FILTERS.default), ("unheard", 9)];
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_option_is_refused_with_what_there_is() {
+    fn invalid_option_text_is_refused_with_the_valid_choices() {
         for (text, word) in [
             ("tree", "`tree`"),
             ("stbe:fanout", "name=value"),

@@ -1,21 +1,22 @@
-//! The trunk on disk: one block a node, in two copies ([`crate::space::mirrored`]), written when a checkpoint first meets it, never changed.
+//! The trunk on disk: one block per node, in two copies ([`crate::space::mirrored`]), written by the first checkpoint
+//! that includes the node, never changed.
 //!
-//! Path copying makes checkpoints incremental by itself: a node that is still the same object stays where it is.
+//! Path copying makes checkpoints incremental: an unchanged node is the same object and keeps its pages.
 //!
-//! Root record (integers varint): `version (3) | node | next branch id | map of large values`, the last as [`crate::index::blobs`] has it. A node
-//! is named by `node id | pages | page of copy 0 | page of copy 1`.
+//! Root record (integers varint): `version (3) | node | next branch id | map of large values`, the last as defined in
+//! [`crate::index::blobs`]. A node reference is `node id | pages | page of copy 0 | page of copy 1`.
 //!
 //! Node block, after the 16-byte header: body length u32, then the body:
 //!
 //! ```text
 //!  from | to | height | branch count | child count
 //!  for each branch: id | flags (1 fresh, 2 routed, 4 again) | run description | slice | a weight for each child
-//!                   if it is routed: the maplet's description, unless it is again the last one | the run's value in it, u8
+//!                   if routed: the maplet's description, unless the flag `again` is set | the run's value in it, u8
 //!  for each child:  dead branches before its first live one | node
 //! ```
 //!
-//! A run that several nodes share is described in each; on opening they become one object again. Trust nothing: depth and
-//! order are bounded and checked before a node is believed.
+//! A run that several nodes share is described in each of them; opening makes it one object again. Decoding trusts
+//! nothing: depth and order are bounded and checked before a node is used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,22 +34,22 @@ use crate::space::data::DATA_FILE;
 use crate::space::{BLOCK_HEADER, BlockKind, MirroredBlock, Prefetch};
 
 const VERSION: u64 = 3;
-/// A branch has newly arrived.
+/// The branch has newly arrived.
 const FRESH: u64 = 1;
-/// A branch is asked by a maplet.
+/// The branch has a maplet reference.
 const ROUTED: u64 = 2;
-/// By the same maplet as the last branch before it that was asked by one.
+/// The maplet is that of the nearest earlier branch with a maplet reference.
 const AGAIN: u64 = 4;
-/// Bytes of the length in front of a node's body.
+/// Bytes of the length that precedes a node's body.
 const LENGTH: usize = 4;
-/// No branch holds more bytes than this for a child.
+/// Upper limit of the bytes that a branch holds for a child.
 const MAX_WEIGHT: u64 = 1 << 48;
-/// No tree has handed out so many identities of branches; as many again are left.
+/// Upper limit of the next branch identity; it leaves as many identities again for new branches.
 const MAX_BRANCH: u64 = 1 << 62;
-/// No tree is higher: a fan-out of 2 reaches any size below this.
+/// Upper limit of the height of a tree: with a fan-out of 2 such a tree could hold any amount of data.
 const MAX_HEIGHT: u64 = 64;
 
-/// Writes the nodes under `root` and those of the map of large values that are not on disk yet; returns the root record.
+/// Writes the nodes under `root`, and of the map of large values, that are not on disk yet. Returns the root record.
 pub fn store(core: &Core, root: &Arc<Node>, blobs: &BlobMap, next_branch: u64) -> Result<Vec<u8>> {
     let stored = store_node(core, root)?;
     Ok(encode_root(stored, blobs.store(core)?, next_branch))
@@ -63,7 +64,7 @@ fn encode_root(stored: Stored, blobs: MapRoot, next_branch: u64) -> Vec<u8> {
     out
 }
 
-/// Children first, so that a node's block can name theirs.
+/// Writes children first, because a node's block contains their addresses.
 fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     if let Some(stored) = node.stored() {
         return Ok(stored);
@@ -111,17 +112,17 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
     }
 }
 
-/// A trunk from disk.
+/// A trunk read from disk.
 pub struct Loaded {
     /// The root.
     pub root: Arc<Node>,
     /// Pages of large values.
     pub blobs: BlobMap,
-    /// Every branch has a smaller identity.
+    /// All branches have smaller identities.
     pub next_branch: u64,
 }
 
-/// What a root record says.
+/// A decoded root record.
 struct Root {
     stored: Stored,
     next_branch: u64,
@@ -142,13 +143,13 @@ fn decode_root(record: &RootRecord) -> Result<Root> {
     Ok(Root { stored, next_branch, blobs })
 }
 
-/// The blocks with which loading a trunk begins. A record that is not whole has none.
+/// The blocks that loading a trunk reads first; none if the record is damaged.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
     decode_root(record)
         .map_or(Vec::new(), |root| root.stored.copies(core).chain(root.blobs.first_blocks(core)).collect())
 }
 
-/// Reads the trunk that a root record names and marks every page that it reaches.
+/// Reads the trunk of a root record and marks every page that it reaches.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
     let Root { stored, next_branch, blobs } = decode_root(record)?;
     let mut loader = Loader { core, prefetch, next_branch, runs: Runs::new(core), routes: HashMap::new() };
@@ -167,19 +168,18 @@ struct Loader<'a> {
     prefetch: &'a mut Prefetch,
     next_branch: u64,
     runs: Runs<'a>,
-    /// Which run a maplet's value stands for.
+    /// The run for each value of a maplet.
     routes: HashMap<(OwnerId, u8), OwnerId>,
 }
 
 impl Loader<'_> {
-    /// Reads a node and everything below it. A child stands one level below its parent and inside its range, so the
-    /// recursion ends.
+    /// Reads a subtree. A child is one level below its parent, so the recursion ends.
     fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
         let data = &self.core.data;
         let addr = stored.twin.0[0];
         let bad = |detail: &str| data.corrupt(addr, BlockKind::TrunkNode.name(), detail);
         let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
-        // First marked, then mended: what is written must lie in the file and belong to nobody else.
+        // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
         stored.twin.mark(data)?;
         let buf = read(&stored.twin, self.prefetch, stored.id, BlockKind::TrunkNode)?;
         let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
@@ -200,9 +200,9 @@ impl Loader<'_> {
         if range.is_empty() || !within.covers(&range) {
             return Err(reader.corrupt("the node lies outside its parent"));
         }
-        // A scan would look for the keys beyond it for ever.
+        // With a smaller range, a scan would never find the end of the keys.
         if height.is_none() && range != *within {
-            return Err(reader.corrupt("a root that does not hold every key"));
+            return Err(reader.corrupt("the range of the root does not include all keys"));
         }
         let own = reader.varint_max(MAX_HEIGHT)? as u32;
         if height.is_some_and(|height| height != own) {
@@ -211,23 +211,23 @@ impl Loader<'_> {
         let branch_count = reader.count(4)?;
         let child_count = reader.count(4)?;
         if (own == 0) != (child_count == 0) {
-            return Err(reader.corrupt("only a leaf has no children"));
+            return Err(reader.corrupt("a node must have children exactly if it is not a leaf"));
         }
         let mut node = Node::new(range, own);
         let mut maplet = None;
         for _ in 0..branch_count {
             let id = BranchId(reader.varint()?);
             if id.0 >= self.next_branch {
-                return Err(reader.corrupt(format!("branch {} has an identity that is still to be given out", id.0)));
+                return Err(reader.corrupt(format!("the identity of branch {} is not below the next one", id.0)));
             }
             let flags = reader.varint_max(FRESH | ROUTED | AGAIN)?;
             let run = self.runs.meet(RunMeta::decode(reader)?, false, reader)?;
             let slice = RunSlice::restore(run, reader)?;
             let weights = (0..child_count).map(|_| reader.varint_max(MAX_WEIGHT)).collect::<Result<Vec<u64>>>()?;
-            // A part is no more than the whole, whatever stands there: sums over all parts do not overflow.
+            // Limit each part to the whole, whatever the file contains, so that sums over all parts do not overflow.
             let whole = slice.bytes().max(1);
             let weights: Arc<[u64]> = weights.into_iter().map(|weight| weight.min(whole)).collect();
-            // What a leaf's part was estimated at is not written down: until it is compacted it counts whole pages again.
+            // The estimate of a leaf's part is not stored: until the next compaction it counts whole pages again.
             let bytes = if own == 0 { slice.bytes() } else { weights.iter().sum() };
             let route = (flags & ROUTED != 0).then(|| self.route(&slice, flags, &mut maplet, reader)).transpose()?;
             let deletes = Deletes::guess(&slice, bytes);
@@ -252,13 +252,13 @@ impl Loader<'_> {
         Ok(node)
     }
 
-    /// A store that is open for reading does without nodes that are lost in both copies; one that is open for writing
-    /// must know every page that is taken.
+    /// A store that is open for reading works without nodes that are lost in both copies. A store that is open for
+    /// writing must know every page in use.
     fn may_lose(&self, error: &Error) -> bool {
         !self.core.repair && error.is_damage()
     }
 
-    /// The route of a branch; `last` is the maplet that was described last in its node.
+    /// The maplet reference of a branch. `last` is the maplet most recently described in the node.
     fn route(
         &mut self,
         slice: &RunSlice,
@@ -269,24 +269,26 @@ impl Loader<'_> {
         if flags & AGAIN == 0 {
             *last = Some(self.runs.meet(RunMeta::decode(reader)?, true, reader)?);
         }
-        let maplet = last.clone().ok_or_else(|| reader.corrupt("a branch without the maplet that it is asked by"))?;
+        let maplet = last
+            .clone()
+            .ok_or_else(|| reader.corrupt("a branch refers to the maplet of an earlier branch, and there is none"))?;
         let (value, run) = (reader.u8()?, slice.run());
         let first = *self.routes.entry((maplet.meta().id, value)).or_insert(run.meta().id);
         if first != run.meta().id {
-            return Err(reader.corrupt(format!("maplet {} has one value for two runs", maplet.meta().id)));
+            return Err(reader.corrupt(format!("maplet {} uses one value for two runs", maplet.meta().id)));
         }
         Ok(MapletRef::new(maplet, value, run))
     }
 }
 
-/// Gives a node its children. Lost ones in a row become one, between the neighbours that are there.
+/// Sets the children of a node. Neighbouring lost children become one lost child.
 fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
     let mut kept = Vec::with_capacity(children.len());
     for (i, (next, child)) in children.into_iter().enumerate() {
         let before = node.children.last_mut();
         match (child, before) {
             (Ok(child), Some(before)) if before.node.lost.is_some() => {
-                let hole = Arc::get_mut(&mut before.node).expect("nobody has it yet");
+                let hole = Arc::get_mut(&mut before.node).expect("not shared yet");
                 hole.range.to.clone_from(&child.range.from);
                 node.children.push(Child { node: child, next });
                 kept.push(i);
@@ -295,7 +297,7 @@ fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
                 node.children.push(Child { node: child, next });
                 kept.push(i);
             }
-            // What is live for both is live for each of them.
+            // A branch that is live for all of them is live for the joined child.
             (Err(_), Some(before)) if before.node.lost.is_some() => before.next = before.next.max(next),
             (Err(e), before) => {
                 let from = before.map_or(&node.range.from, |before| &before.node.range.to).clone();
@@ -330,7 +332,7 @@ mod tests {
     #[test]
     fn golden_bytes_of_a_root_record() {
         let root = encode_root(stored(9, 200), MapRoot::default(), 77);
-        assert_eq!(hex(&root), "030901c80188024d00", "the golden bytes of a map stand beside it");
+        assert_eq!(hex(&root), "030901c80188024d00", "the golden bytes of a map are in index::blobs");
     }
 
     #[test]

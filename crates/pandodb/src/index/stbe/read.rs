@@ -1,7 +1,8 @@
-//! Reading: the view and the point lookup (002 §3.3).
+//! Reading: the view of a tree and the point lookup (002 §3.3).
 //!
-//! A lookup goes down the trunk, which is in memory ([`TrunkPath`]): at each node it asks the branches that are live for its child,
-//! newest first. A scan takes a leaf at a time, and merges what is live on the path to it ([`Pieces`]).
+//! A lookup goes down the trunk, which is in memory ([`TrunkPath`]). At each node it asks the branches that are live
+//! for its child, newest first. A scan reads one leaf after another, and merges the branches that are live on the path
+//! to it ([`Pieces`]).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;
 use crate::run::{ReadAhead, RunSlice};
 
-/// One root, with what it holds.
+/// An immutable root and the counters that belong to it.
 pub struct StbeView {
     /// The trunk.
     pub root: Arc<Node>,
@@ -23,10 +24,10 @@ pub struct StbeView {
     horizon: Seqno,
     /// Bytes of large values.
     blob_bytes: u64,
-    /// Messages and point tombstones, once they were asked for.
+    /// Messages and point tombstones, counted on first use.
     pub(super) counted: Once<(u64, u64)>,
     rows: Arc<IndexRows>,
-    /// Held, not read: large values that later swaps drop outlive this view.
+    /// Only held: the large values that later swaps drop are freed after this view.
     _deferred_frees: Arc<DeferredBlobFrees>,
 }
 
@@ -43,7 +44,7 @@ impl StbeView {
         }
     }
 
-    /// What the live parts of all branches hold inside `range`.
+    /// Estimated contents of the live parts of all branches inside `range`.
     pub(super) fn estimate(&self, range: &KeyRange) -> Result<Estimate> {
         let mut sum = Estimate::default();
         let mut add = |branch: &Branch, within: &KeyRange| -> Result<()> {
@@ -93,8 +94,8 @@ impl StbeView {
         stats.gauge("levels", u64::from(self.root.height) + 1, "Levels of the tree; 1 while the root is a leaf.");
         stats.gauge("nodes", nodes, "Nodes of the trunk.");
         stats.gauge("runs", runs, "Distinct runs.");
-        stats.gauge("maplets", maplets, "Maplets, each of which answers for several runs.");
-        stats.gauge("max_runs_on_path", runs_on_path(&self.root), "The most runs that a lookup may ask on one path.");
+        stats.gauge("maplets", maplets, "Maplets; each covers several runs.");
+        stats.gauge("max_runs_on_path", runs_on_path(&self.root), "Maximum number of runs that one lookup may read.");
         for_live_parts(&self.root, &mut |part| {
             let meta = part.slice.run().meta();
             stats.entries += part.entries;
@@ -104,7 +105,7 @@ impl StbeView {
         stats
     }
 
-    /// Messages in runs and the point tombstones among them: counted once for each view.
+    /// Messages in runs, and the point tombstones among them; counted once per view.
     pub(super) fn entries(&self) -> (u64, u64) {
         *self.counted.get_or_init(|| {
             let (mut entries, mut tombstones) = (0, 0);
@@ -117,14 +118,14 @@ impl StbeView {
     }
 }
 
-/// A branch, with the messages of it that are live in its node.
+/// A branch with the number of its messages that are live in its node.
 struct LivePart<'a> {
     slice: &'a crate::run::RunSlice,
     entries: u64,
 }
 
 impl LivePart<'_> {
-    /// The part of `count` of the run's messages: a clipped run is taken to be like the rest of it.
+    /// The live share of `count` messages of the run, assuming that all parts of the run are alike.
     fn share(&self, count: u64) -> u64 {
         let all = self.slice.run().meta().entries().max(1);
         (u128::from(count) * u128::from(self.entries) / u128::from(all)) as u64
@@ -150,7 +151,7 @@ fn for_live_parts(root: &Arc<Node>, visit: &mut dyn FnMut(LivePart<'_>)) {
     });
 }
 
-/// The most branches that one key can meet from `node` down.
+/// Maximum number of live branches on a path from `node` down.
 fn runs_on_path(node: &Node) -> u64 {
     if node.children.is_empty() {
         return node.branches.len() as u64;
@@ -181,13 +182,13 @@ impl IndexView for StbeView {
     fn tombstones(&self, range: &KeyRange, out: &mut Vec<RangeTombstone>) -> Result<()> {
         let mut result = Ok(());
         self.root.walk(&mut |node| {
-            // Most runs have none, and every scan asks.
+            // Skip runs without tombstones first: most have none, and every scan calls this.
             let with_some = |(_, branch): &(usize, &Branch)| branch.slice.run().meta().range_tombstones > 0;
             for (i, branch) in node.branches.iter().enumerate().filter(with_some) {
                 let part = range.intersect(branch.slice.range());
-                // Those of branches that are dead for a child are repeated below or have done their work.
+                // Children for which the branch is dead received its tombstones already.
                 let live = |child: &Child| child.next <= i as u64 && child.node.range.overlaps(&part);
-                // A run whose range is not asked for is not asked: its tombstones may be unreadable.
+                // Do not read a run outside the requested range: its tombstones may be unreadable.
                 let here = node.is_leaf() && !part.is_empty();
                 if result.is_ok() && (here || node.children.iter().any(live)) {
                     result = branch.slice.tombstones(&part).map(|found| out.extend(found));
@@ -198,14 +199,14 @@ impl IndexView for StbeView {
     }
 }
 
-/// The way of a key down the trunk: in each node the branches that are live for its child, newest first.
+/// The path of a key down the trunk: in each node the branches that are live for its child, newest first.
 struct TrunkPath<'v> {
     node: &'v Node,
-    /// The node's child that is responsible for the key.
+    /// Index of the child whose range contains the key.
     child: usize,
-    /// The oldest branch that is live for the key, as an index.
+    /// Index of the oldest branch that is live for the key.
     live_from: usize,
-    /// Branches below this index are still to be asked.
+    /// Branches below this index have not been asked yet.
     next: usize,
 }
 
@@ -260,7 +261,7 @@ impl<'v> Path<'v> for TrunkPath<'v> {
     }
 }
 
-/// The child of a node that is responsible for a key, and the oldest branch that is live for it, as an index.
+/// The index of the child whose range contains the key, and that of the oldest branch that is live for this child.
 fn way(node: &Node, key: &[u8]) -> (usize, usize) {
     if node.children.is_empty() {
         return (0, 0);
@@ -270,7 +271,7 @@ fn way(node: &Node, key: &[u8]) -> (usize, usize) {
 }
 
 impl Pieces for StbeView {
-    /// A leaf, with everything that is live on the path to it.
+    /// A leaf, with all branches that are live on the path to it.
     fn piece(&self, rest: &KeyRange, reverse: bool) -> Result<Piece> {
         let mut slices: Vec<Arc<RunSlice>> = Vec::new();
         let mut node: &Arc<Node> = &self.root;
@@ -284,7 +285,7 @@ impl Pieces for StbeView {
             return Err(error.clone());
         }
         slices.extend(node.branches.iter().map(|branch| branch.slice.clone()));
-        // Most of what a scan meets is from the largest run of the leaf.
+        // Most messages of a scan come from the largest run of the leaf.
         let largest = node.branches.iter().map(|branch| &branch.slice).max_by_key(|slice| slice.bytes()).cloned();
         let with_readahead = |slice: Arc<RunSlice>| match &largest {
             Some(largest) if Arc::ptr_eq(&slice, largest) => (slice, ReadAhead::Wide),
@@ -294,7 +295,7 @@ impl Pieces for StbeView {
     }
 }
 
-/// The child that holds the largest keys of `range`.
+/// The index of the child with the largest keys of `range`.
 fn last_child(node: &Node, range: &KeyRange) -> usize {
     if range.to.is_empty() {
         return node.children.len() - 1;

@@ -1,7 +1,7 @@
 //! Relief: background work on a full disk, in the order of space freed per space used.
 //!
 //! ```text
-//!   a memtable waits, and a piece would still fit after packing it ─▶ pack it completely: its log segments can be deleted
+//!   a memtable waits, and a piece would still fit afterwards ─▶ pack it completely: its log segments can go
 //!   else: urgent:     the next leaf in key order with any garbage
 //!         not urgent: the leaf with the highest share of garbage, if that is at least 1/16
 //!   else: a pending compaction that fits without using the space reserved for deletes

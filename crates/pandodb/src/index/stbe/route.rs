@@ -1,5 +1,5 @@
-//! Maplets for branches that stay in the same node for long: one lookup in a maplet instead of one filter for each
-//! run (002 §3.3).
+//! Maplets for branches that stay in a node for long: a lookup asks one filter per node instead of one per run (002
+//! §3.3).
 //!
 //! ```text
 //!   root      b0  b1  b2  b3   b4  b5  b6  b7   b8  b9         fresh memtables, never compacted here
@@ -7,25 +7,24 @@
 //!              values 0 … 3     values 0 … 3
 //! ```
 //!
-//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbouring branches (four) with equally many runs behind
-//!    each: single runs, or groups that one maplet answers for. In the root these are memtables; in nodes below it,
-//!    outputs of compactions, since newly arrived branches are about to become one run. Leaves have no maplets. Runs
-//!    without a common key need none: their bounds tell them apart.
-//! 2. *Make* ([`RouteJob`]): their filters are merged without their keys, in steps, concurrently with readers.
-//! 3. *Install* ([`routed`]): in the node, or in the halves that it was split into meanwhile, the branches of these
-//!    runs get a reference to the maplet and the value of their run. A flush, a split or a merge of nodes passes it
-//!    on with the branch. When a run is compacted it leaves the trunk; its entries stay in the maplet, where no
-//!    lookup asks for them. The last branch that refers to a maplet frees it.
-//! 4. *Idle*: after some time without debt, two neighbours of about the same size are merged however often they were
-//!    merged before, until a node has one maplet and readers ask fewer filters.
+//! 1. *Choose* (`next_group`): [`Shape::maplet_width`] neighbours (4 by default), each a run or the runs of one maplet,
+//!    with about equally many runs. In the root these are memtables; in nodes below it, runs compacted there, since
+//!    newly arrived runs are about to be compacted anyway. None in leaves. Runs with disjoint key ranges need no
+//!    maplet: a lookup reads at most one of them.
+//! 2. *Make* ([`RouteJob`]): merge their filters, without reading keys, in steps, concurrently with readers.
+//! 3. *Install* ([`routed`]): in the node, or in the halves that it was split into meanwhile, branches of these runs
+//!    get a reference to the maplet and their value in it. A flush, a split or a merge passes the reference on with the
+//!    branch. A compacted run leaves the trunk; its entries in the maplet remain, unused. Dropping the last branch that
+//!    refers to a maplet frees it.
+//! 4. *Idle*: once no other work has been owed for some time, two neighbours of about equal size are merged, whatever
+//!    their tier, until a node has one maplet, so that lookups ask fewer.
 //!
-//! Invariants: a branch refers to a maplet only if its run is in it, under the value that the branch names; a maplet
-//! covers whole runs, so it answers for every slice of them. If a maplet cannot be read, lookups use the runs' own
-//! filters. Each installation turns several neighbours into one and changes no other node, whose branches might share
-//! a run; so the process ends.
+//! Invariants: a branch refers to a maplet only if its run was merged into it, under the value in the reference. A
+//! maplet covers whole runs, so it answers for every slice of them. If a maplet cannot be read, lookups ask the runs'
+//! own filters. Each installation replaces several neighbours by one and changes no other node (whose branches might
+//! share a run), so the process ends.
 //!
-//! Cost: an entry is merged once each time the number of runs in a group grows fourfold, and written with about 2
-//! bytes.
+//! Cost: an entry is merged once for each fourfold growth of the group, and written with about 2 bytes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -41,45 +40,45 @@ use crate::index::{Core, Progress};
 use crate::run::Run;
 use crate::run::maplet::{MapletWriter, Member};
 
-/// A maplet of more runs is not merged further.
+/// Maximum number of runs in one maplet.
 const MOST_RUNS: usize = 64;
 
-/// Two filters are not merged, not even in idle time, if one is more than this many times as large as the other.
+/// Two filters whose sizes differ by more than this factor are not merged in idle time.
 const FAR: u64 = 8;
 
-/// A filter, and the runs of a node that it answers for.
+/// A filter, and the runs of a node that it covers.
 struct Unit {
-    /// A run, with a filter of its own, or a maplet.
+    /// A run with a filter of its own, or a maplet.
     filter: Arc<Run>,
-    /// The runs, with the values that the filter has for them.
+    /// The runs, with their values in the filter.
     runs: Vec<(OwnerId, u8)>,
 }
 
 impl Unit {
-    /// About how many times its entries were merged. A run counts once, however often it is there.
+    /// About how many times its entries were merged. A run counts once, even if several branches refer to it.
     fn tier(&self, width: usize) -> u32 {
         (self.runs.len() - 1).checked_ilog(width).map_or(0, |log| log + 1)
     }
 
-    /// Whether a merge with `other` does not rewrite many entries for the sake of a few.
+    /// Whether the sizes are close enough that merging does not rewrite a large filter for a few entries.
     fn is_near(&self, other: &Unit) -> bool {
         let (a, b) = (self.filter.meta().keys, other.filter.meta().keys);
         a.max(b) <= a.min(b) * FAR
     }
 
-    /// Whether its fingerprints distinguish the keys of all `units` as well as the filter of one run does.
+    /// Whether its fingerprints are long enough for the keys of all `units`: as selective as the filter of one run.
     fn has_room_for(&self, units: &[Unit]) -> bool {
         let meta = self.filter.meta();
         let keys: u64 = units.iter().map(|unit| unit.filter.meta().keys).sum();
         meta.filter.mergeable(meta.keys).is_some_and(|filter| keys.max(1).ilog2() + 8 <= u32::from(filter.bits))
     }
 
-    /// The new values of the filter's runs, if its runs get the next ones in `numbered`.
+    /// The filter as input of a merge: maps its values to the new ones. New runs are appended to `numbered`.
     fn member(self, numbered: &mut Vec<OwnerId>) -> Member {
-        // Entries of other runs are dropped.
+        // Entries of all other values are dropped.
         let mut values = vec![None; usize::from(u8::MAX) + 1];
         for (run, value) in self.runs {
-            // A run that is in the node twice, because nodes that shared it were merged, has one number.
+            // A run that has two branches in the node, because nodes that shared it were merged, gets one number.
             let number = numbered.iter().position(|&other| other == run).unwrap_or(numbered.len());
             if number == numbered.len() {
                 numbered.push(run);
@@ -90,16 +89,16 @@ impl Unit {
     }
 }
 
-/// Filters that are to be merged.
+/// Filters to merge.
 struct Group {
     units: Vec<Unit>,
-    /// The node.
+    /// The height of the node.
     height: u32,
     range: KeyRange,
 }
 
 impl Group {
-    /// About how many bytes to read and to write.
+    /// Estimated bytes to read and to write.
     fn bytes(&self) -> u64 {
         2 * PAGE as u64 * self.units.iter().map(|unit| u64::from(unit.filter.meta().filter.pages)).sum::<u64>()
     }
@@ -109,11 +108,11 @@ impl Group {
     }
 }
 
-/// The rule that selects neighbours.
+/// Which neighbours are merged.
 struct Rule<'a> {
-    /// How many neighbours are merged.
+    /// The number of neighbours.
     width: usize,
-    /// In idle time two of about the same size are merged, however often they were merged before.
+    /// Merge neighbours of about equal size, whatever their tier: there is time.
     idle: bool,
     /// Filters that could not be read.
     unreadable: &'a HashSet<OwnerId>,
@@ -130,7 +129,7 @@ impl Rule<'_> {
     }
 }
 
-/// The first group in `node` or below that needs a maplet, highest node first: most lookups ask its runs.
+/// The first group in the subtree that has no maplet yet, the highest node first, because most lookups pass it.
 fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     if node.is_leaf() {
         return None;
@@ -146,7 +145,7 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
         (is_root || !branch.fresh) && meta.filter.mergeable(meta.keys).is_some()
     };
     let branches: Vec<&Branch> = node.branches.iter().filter(stays).collect();
-    // Neighbours with the same maplet form one unit; a branch without a maplet is a unit of its own.
+    // Groups neighbours with the same maplet; a branch without one is a group of its own.
     let same = |a: &&Branch, b: &&Branch| match (&a.route, &b.route) {
         (Some(a), Some(b)) => a.maplet.meta().id == b.maplet.meta().id,
         _ => false,
@@ -164,8 +163,8 @@ fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
     Some(Group { units, height: node.height, range: node.range.clone() })
 }
 
-/// Whether no run of these branches is in the node a second time: it would be taken out of another group, which would
-/// then need a new maplet, without end.
+/// Whether no other branch of the node has one of these runs. Otherwise the run would be taken out of another group,
+/// which would then need a new maplet, and so on without end.
 fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
     let run = |branch: &Branch| branch.slice.run().meta().id;
     let chosen: Vec<OwnerId> = chunks.iter().flat_map(|chunk| chunk.iter()).map(|branch| run(branch)).collect();
@@ -175,7 +174,7 @@ fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
 fn unit_of(chunk: &[&Branch]) -> Unit {
     let run = |branch: &Branch| branch.slice.run().meta().id;
     match (chunk, &chunk[0].route) {
-        // A run whose fellows were all compacted uses its own filter again.
+        // A run whose maplet has no other branch left is a unit of its own again.
         ([only], _) => Unit { filter: only.slice.run().clone(), runs: vec![(run(only), 0)] },
         (_, Some(route)) => {
             let value = |branch: &Branch| branch.route.as_ref().map_or(0, |route| route.value);
@@ -184,20 +183,20 @@ fn unit_of(chunk: &[&Branch]) -> Unit {
             runs.dedup();
             Unit { filter: route.maplet.clone(), runs }
         }
-        (_, None) => unreachable!("branches without a maplet stand alone"),
+        (_, None) => unreachable!("a branch without a maplet is a unit of its own"),
     }
 }
 
-/// Makes a maplet, in steps.
+/// Makes a maplet in steps.
 pub(super) struct RouteJob {
-    /// Bytes that the choice estimated.
+    /// Bytes that it was estimated at.
     bytes: u64,
-    /// The runs, by their new value.
+    /// The runs, in the order of their values.
     runs: Vec<OwnerId>,
-    /// The node in which they were chosen.
+    /// The node that they were chosen from.
     height: u32,
     range: KeyRange,
-    /// The filters that are read.
+    /// The filters to read.
     filters: Vec<OwnerId>,
     writer: MapletWriter,
 }
@@ -220,7 +219,7 @@ enum Routing {
     #[default]
     Nothing,
     Parked(Box<RouteJob>),
-    /// Bytes that remain.
+    /// A thread works on it; the estimated bytes.
     Working(u64),
 }
 
@@ -234,51 +233,52 @@ impl Routing {
     }
 }
 
-/// State of the maplets to be made; guarded by the trunk's lock.
+/// State of the maplets to be made; guarded by `inner`.
 #[derive(Default)]
 pub(super) struct Routes {
     routing: Routing,
-    /// Bytes of the next one, as of the last root swap; 0: there is none.
+    /// Bytes of the next one, as of the last root swap; 0: none.
     waiting: u64,
-    /// Filters that could not be read; no maplet is made of them until a caller asks for a compaction.
+    /// Filters that could not be read; they are excluded until a caller asks for a compaction.
     unreadable: HashSet<OwnerId>,
-    /// The disk was full: nothing optional is written before the next root swap.
+    /// The disk was full: no maplet is written before the next root swap.
     suspended: bool,
-    /// There has been no other debt for some time.
+    /// No other work has been owed for some time.
     idle: bool,
 }
 
 impl Routes {
-    /// Drops unfinished work: the keyspace was dropped.
+    /// Discards the parked job: the keyspace was dropped.
     pub fn clear(&mut self) {
         if matches!(self.routing, Routing::Parked(_)) {
             self.routing = Routing::Nothing;
         }
     }
 
-    /// Filters that could not be read or written are tried again.
+    /// Retries what could not be read or written.
     pub fn forgive(&mut self) {
         self.unreadable.clear();
         self.suspended = false;
     }
 
-    /// The disk may have room again.
+    /// Retries after a full disk: space may have been freed.
     pub fn resume(&mut self) {
         self.suspended = false;
     }
 
-    /// Records whether there is time for idle work; returns whether that changed.
+    /// Sets whether the store is idle. Returns whether that is a change.
     pub fn rest(&mut self, idle: bool) -> bool {
         std::mem::replace(&mut self.idle, idle) != idle
     }
 }
 
 impl Stbe {
-    /// The filter for a new run, accurate enough for this many rounds of merging.
+    /// The filter for a new run, with fingerprints long enough for merging into maplets `rounds` times.
     pub(super) fn filter(&self, rounds: u32) -> FilterBuilder {
         FilterBuilder::new(self.shape.filters, (self.shape.maplet_width as u64).pow(rounds))
     }
 
+    /// REQUIRES: the caller holds `inner`.
     fn next_group(&self, inner: &Inner) -> Option<Group> {
         let made = self.shape.filters == Filters::Maplet && !inner.routes.suspended && !inner.cleared;
         let waiting = |width, idle| {
@@ -290,14 +290,14 @@ impl Stbe {
         made.then(|| due().or_else(idle)).flatten()
     }
 
-    /// Bytes of maplets that are being made or are to be made, recomputed; more may become due after the next one.
+    /// Estimated bytes of the maplet in progress or the next one; more may follow. REQUIRES: the caller holds `inner`.
     pub(super) fn route_bytes(&self, inner: &mut Inner) -> u64 {
         inner.routes.waiting = self.next_group(inner).map_or(0, |group| group.bytes().max(1));
-        // While one is being made, its members still count as waiting.
+        // While one is made, its inputs still count as waiting.
         inner.routes.routing.bytes().max(inner.routes.waiting)
     }
 
-    /// Claims a maplet to be made.
+    /// Claims the parked maplet or the next one. REQUIRES: the caller holds `inner`.
     pub(super) fn claim_route(&self, inner: &mut Inner) -> Option<Claim> {
         let job = match std::mem::take(&mut inner.routes.routing) {
             working @ Routing::Working(_) => {
@@ -348,7 +348,7 @@ impl Stbe {
         let mut inner = self.inner.lock();
         inner.routes.routing = Routing::Nothing;
         if maplet.is_none() {
-            // Filters without an entry would be merged again and again.
+            // Exclude filters without entries, which would be merged again and again.
             inner.routes.unreadable.extend(filters);
         }
         let root = maplet.as_ref().and_then(|maplet| {
@@ -365,14 +365,14 @@ impl Stbe {
         Ok(progress)
     }
 
-    /// Discards a maplet that failed. No correctness depends on it; a full disk only delays it.
+    /// Discards a maplet that failed. It is optional: a full disk only postpones it.
     fn give_up_route(&self, filters: &[OwnerId], error: crate::Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
         inner.routes.routing = Routing::Nothing;
         let full = matches!(error, crate::Error::DiskFull { .. });
         inner.routes.suspended |= full;
         if error.is_damage() {
-            // It does not matter which filter it was: each run still has its own, if that can be read.
+            // Exclude all inputs without finding the damaged one: lookups still use their own filters, if readable.
             inner.routes.unreadable.extend(filters);
         }
         self.recount(&mut inner);
@@ -380,9 +380,9 @@ impl Stbe {
     }
 }
 
-/// `node` with the branches of `runs` referring to `maplet`, in the node of that height and range or in the nodes
-/// that it was split into; `None` if there are none left. No other node changes: a group of another node that shares
-/// a run with this one would be broken up and need a new maplet.
+/// `node` with the branches of `runs` referring to `maplet`, in the node of that height and range or the nodes that it
+/// was split into; `None` if no such branch is left. Other nodes are not changed: if a run of their groups were taken
+/// out, they would need a new maplet.
 fn routed(node: &Arc<Node>, height: u32, range: &KeyRange, runs: &[OwnerId], maplet: &Arc<Run>) -> Option<Node> {
     let mut draft: Option<Node> = None;
     if node.height > height && node.range.overlaps(range) {

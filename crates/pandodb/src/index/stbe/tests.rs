@@ -1,5 +1,5 @@
-//! Tests of the tree on its own: random batches of counters against a model, with compactions suspended at every point
-//! while memtables are packed, flushed, split and merged around them.
+//! Tests of the tree alone: random batches of counters against a model, with compactions suspended at every point while
+//! memtables are packed, and nodes flushed, split and merged around them.
 
 mod deletes;
 mod routes;
@@ -43,19 +43,20 @@ impl Bench {
 }
 
 #[test]
-fn the_map_of_large_values_is_never_walked() {
+fn the_map_of_large_values_is_never_fully_walked() {
     an_index_never_walks_its_map(Bench::new(1), |stbe, map| stbe.inner.lock().trunk.blobs = map);
 }
 
 #[test]
-fn suspended_compactions_are_inherited_through_flushes_and_splits() {
+fn suspended_compactions_are_installed_after_flushes_and_splits() {
     for seed in 0..12 {
         let mut bench = Bench::new(seed);
         let mut deepest = 0;
         for round in 0..60 {
             let keys = if seed % 2 == 0 { 30_000 } else { 30_000 >> (round % 4) };
             bench.feed(700, keys, if round > 40 { 30 } else { 3 });
-            // A few small steps: compactions stay unfinished while the next memtables arrive and push them down.
+            // A few small steps: compactions stay unfinished while the next memtables arrive and flushes move their
+            // inputs down.
             for _ in 0..bench.random.below(12) {
                 let budget = 1 + bench.random.below(16 << 10);
                 bench.step(budget);
@@ -82,7 +83,7 @@ fn suspended_compactions_are_inherited_through_flushes_and_splits() {
 }
 
 #[test]
-fn a_tree_shrinks_when_everything_is_deleted_and_gives_its_pages_back() {
+fn a_tree_shrinks_and_frees_its_pages_when_everything_is_deleted() {
     let mut bench = Bench::new(5);
     let empty = bench.core.data.stats().allocated_bytes;
     for _ in 0..60 {
@@ -106,10 +107,10 @@ fn a_tree_shrinks_when_everything_is_deleted_and_gives_its_pages_back() {
         bench.core.data.begin_checkpoint();
         bench.core.data.finish_checkpoint().unwrap();
     }
-    assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is back");
+    assert_eq!(bench.core.data.stats().allocated_bytes, empty, "every page is freed");
 }
 
-/// `Keyspace::approximate_len` says that it waits for no background work: it asks a published view, which counts once.
+/// `Keyspace::approximate_len` promises not to wait for background work: it reads a published view, which counts once.
 #[test]
 fn entries_are_counted_without_the_trunks_lock() {
     let mut bench = Bench::new(3);
@@ -128,14 +129,14 @@ fn entries_are_counted_without_the_trunks_lock() {
 }
 
 #[test]
-fn no_inner_node_stays_under_half_its_children() {
+fn no_inner_node_keeps_fewer_than_half_of_the_fanout() {
     for seed in 0..6 {
         let mut bench = Bench::new(seed);
         for round in 0..90u64 {
             bench.put(600, 40_000);
             bench.drain();
             if round % 9 == 8 {
-                // Some places empty out while others grow.
+                // Some parts of the key space empty while others grow.
                 let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
                 for _ in 0..3 {
                     let from = bench.random.below(30_000);
@@ -164,7 +165,7 @@ fn no_inner_node_stays_under_half_its_children() {
 }
 
 #[test]
-fn a_snapshot_does_not_make_a_forced_compaction_run_for_ever() {
+fn a_forced_compaction_with_a_snapshot_ends() {
     let mut bench = Bench::new(9);
     bench.feed(500, 300, 20);
     bench.pack_all();
@@ -184,7 +185,7 @@ fn a_snapshot_does_not_make_a_forced_compaction_run_for_ever() {
 }
 
 #[test]
-fn a_trunk_comes_back_from_disk_as_it_was() {
+fn a_reopened_trunk_equals_the_stored_one() {
     let mut bench = Bench::new(21);
     for _ in 0..50 {
         bench.feed(700, 20_000, 5);
@@ -210,7 +211,7 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
     reopened.describe(None, &mut after);
     assert_eq!(before, after);
     assert_eq!(scan(&reopened, Seqno(bench.seqno), false), bench.model.clone().into_iter().collect::<Vec<_>>());
-    // Every byte of the record matters or is harmless; none makes the opening panic.
+    // Changing any byte of the record is harmless or reported as corruption; it never panics.
     for i in 0..cut.root.bytes.len() {
         let mut record = cut.root.clone();
         record.bytes[i] ^= 0x55;
@@ -231,7 +232,7 @@ fn a_trunk_comes_back_from_disk_as_it_was() {
 }
 
 #[test]
-fn a_sequential_load_runs_straight_down() {
+fn a_sequential_load_moves_runs_down_without_rewriting() {
     let mut bench = Bench::new(1);
     for round in 0..120u64 {
         let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
@@ -247,8 +248,8 @@ fn a_sequential_load_runs_straight_down() {
     let stats = bench.tree.stats();
     assert!(stats.figure("levels") >= 3, "{stats:?}");
     let amplification = (stats.packed_bytes + stats.compacted_bytes) as f64 / stats.packed_bytes as f64;
-    assert!(amplification < 1.1, "runs side by side are moved, not rewritten: {amplification:.2}");
-    assert!(stats.disk_bytes < stats.packed_bytes * 11 / 10, "no node keeps what was moved on: {stats:?}");
+    assert!(amplification < 1.1, "disjoint runs are moved, not rewritten: {amplification:.2}");
+    assert!(stats.disk_bytes < stats.packed_bytes * 11 / 10, "no node keeps runs that it flushed: {stats:?}");
 }
 
 #[test]
@@ -258,7 +259,7 @@ fn small_batches_do_not_rewrite_a_leaf() {
         bench.feed(20, 200, 0);
         bench.pack_all();
     }
-    // A leaf as a deep tree has it: one large run, and the parts of fourteen memtables that were handed down as they are.
+    // A leaf as in a deep tree: one large run, and the parts of 14 memtables that were flushed unchanged.
     let mut leaf = bench.tree.inner.lock().trunk.root.edit();
     assert!(leaf.is_leaf() && leaf.branches.len() == 15);
     for (i, branch) in leaf.branches.iter_mut().enumerate() {
@@ -270,23 +271,24 @@ fn small_batches_do_not_rewrite_a_leaf() {
         Choice { root, policy: Policy::Product, forced: &[], stuck: &stuck, merging: &[] }.first().expect("one")
     };
     assert_eq!(choose(&leaf).ids(), leaf.branches[1..].iter().map(|branch| branch.id).collect::<Vec<_>>());
-    // What was compacted here before is no longer among itself, and so many of it are worth the whole leaf.
+    // Branches compacted here before are not compacted among themselves again; this many of them trigger a compaction
+    // of the whole leaf.
     leaf.branches.iter_mut().for_each(|branch| branch.fresh = false);
     assert_eq!(choose(&leaf).branches.len(), 15);
-    // A third of the large one is, too.
+    // A third of the large run triggers it, too.
     leaf.branches.iter_mut().skip(1).for_each(|branch| (branch.bytes, branch.fresh) = (3_000, true));
     assert_eq!(choose(&leaf).branches.len(), 15);
 }
 
 #[test]
-fn the_parts_of_a_branch_weigh_no_more_than_it() {
+fn the_parts_of_a_branch_weigh_no_more_than_the_branch() {
     let mut bench = Bench::new(32);
     for _ in 0..60 {
         bench.feed(300, 50_000, 0);
         bench.pack_all();
     }
     let root = bench.tree.inner.lock().trunk.root.clone();
-    assert!(root.height >= 2, "branches are handed down more than once");
+    assert!(root.height >= 2, "branches are flushed more than once");
     let (mut slices, mut total) = (0, 0);
     root.walk(&mut |node| {
         for branch in &node.branches {
@@ -299,13 +301,13 @@ fn the_parts_of_a_branch_weigh_no_more_than_it() {
     });
     let packed = bench.tree.stats().packed_bytes;
     assert!(total <= packed + packed / 20, "{total} of {packed}");
-    assert!(slices > packed + packed / 8, "the test wants parts smaller than a page: {slices} of {packed}");
+    assert!(slices > packed + packed / 8, "the test needs parts smaller than a page: {slices} of {packed}");
 }
 
 #[test]
-fn a_cold_child_does_not_hold_what_goes_to_a_hot_one() {
+fn a_cold_child_does_not_retain_branches_for_a_hot_one() {
     let mut bench = Bench::new(33);
-    // Puts only: range deletes would be something for everyone.
+    // Puts only: range deletes would concern every child.
     let put = |bench: &mut Bench, count: u64, keys: u64| {
         bench.put(count, keys);
         bench.drain();
@@ -321,9 +323,9 @@ fn a_cold_child_does_not_hold_what_goes_to_a_hot_one() {
 }
 
 #[test]
-fn what_one_child_has_compacted_is_freed_while_others_wait_for_it() {
+fn pages_that_one_child_has_compacted_are_freed_while_others_need_the_run() {
     let mut bench = Bench::new(34);
-    // Memtables of many pages, several of which wait in the root.
+    // Memtables of many pages; several of them wait in the root.
     let shape = Shape { memtable_bytes: 64 << 10, leaf_bytes: 192 << 10, ..SHAPE };
     bench.tree = Stbe::create(bench.core.clone(), shape, Some(operator()), Seqno(0));
     let root = |bench: &Bench| bench.tree.inner.lock().trunk.root.clone();
@@ -343,9 +345,9 @@ fn what_one_child_has_compacted_is_freed_while_others_wait_for_it() {
     assert!(part > 2, "the first child has {part} pages");
     bench.tree.compact(&range).unwrap();
     bench.drain();
-    assert_eq!(owned(), before, "a view keeps what it shows");
+    assert_eq!(owned(), before, "a view keeps its pages");
     drop(view);
-    // Both sides need the leaf at their border.
+    // Both sides need the leaf block at their border.
     assert_eq!(owned(), before - (part - 1));
     let after = root(&bench);
     let waits = after.branches.iter().find(|branch| branch.slice.run().meta().id == run.meta().id).unwrap();
@@ -356,7 +358,7 @@ fn what_one_child_has_compacted_is_freed_while_others_wait_for_it() {
 }
 
 #[test]
-fn nothing_of_a_tree_is_left_when_a_range_tombstone_covers_all_of_it() {
+fn a_range_tombstone_over_everything_empties_the_tree() {
     for seed in 0..20 {
         let mut bench = Bench::new(seed);
         for _ in 0..30 + seed {
@@ -379,9 +381,9 @@ fn nothing_of_a_tree_is_left_when_a_range_tombstone_covers_all_of_it() {
 }
 
 #[test]
-fn what_is_deleted_in_key_order_goes() {
+fn deletes_in_key_order_free_their_entries() {
     let mut bench = Bench::new(1);
-    // Something is there already, so that no memtable is packed at the bottom.
+    // The index is not empty, so no memtable is packed at the bottom.
     bench.feed(700, 40_000, 0);
     bench.drain();
     for round in 0..40u64 {

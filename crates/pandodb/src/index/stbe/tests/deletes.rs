@@ -1,4 +1,4 @@
-//! Deletes weigh what they hide: they go down to the leaves, and what they hid is gone, whoever deletes how.
+//! Deletes: they reach the leaves, and the entries that they hide are dropped, for several patterns of deletes.
 
 use super::super::relieve::MOST_SWEPT;
 use super::*;
@@ -8,7 +8,7 @@ fn key(n: u64) -> Vec<u8> {
 }
 
 impl Bench {
-    /// Ingests a memtable that puts some keys and deletes others; then everything is done that there is to do.
+    /// Ingests a memtable that puts some keys and deletes others; then does all background work.
     fn change(&mut self, puts: impl Iterator<Item = u64>, deletes: impl Iterator<Item = u64>) {
         let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
         for n in puts {
@@ -36,13 +36,13 @@ impl Bench {
         bench
     }
 
-    /// Deletes keys of `0..40_000`, eight hundred at a time, in an order without order.
+    /// Deletes the keys of `0..40_000` that `goes` selects, 800 at a time, in random order.
     fn thin(&mut self, goes: impl Fn(u64) -> bool) {
         let all: Vec<u64> = (0..40_000).map(|i| i * 12_347 % 40_000).filter(|&n| goes(n)).collect();
         all.chunks(800).for_each(|part| self.change(std::iter::empty(), part.iter().copied()));
     }
 
-    /// Messages that a scan over the whole range meets.
+    /// Number of messages in a scan of a range.
     fn met(&self, range: &KeyRange) -> usize {
         let mut cursor = self.tree.view().cursor(range, false).unwrap();
         let mut met = 0;
@@ -58,7 +58,7 @@ impl Bench {
 }
 
 #[test]
-fn what_is_deleted_here_and_there_goes() {
+fn scattered_deletes_free_their_entries() {
     let mut bench = Bench::loaded(1);
     let before = bench.tree.stats();
     bench.thin(|n| !n.is_multiple_of(10));
@@ -78,10 +78,10 @@ fn a_deleted_stretch_costs_a_scan_little() {
 }
 
 #[test]
-fn a_queue_leaves_nothing_behind() {
+fn a_queue_leaves_few_messages() {
     let mut bench = Bench::new(3);
     for round in 0..200u64 {
-        // In one memtable the deletes are of other keys than the puts.
+        // Within one memtable, the deletes are of other keys than the puts.
         let gone = round.saturating_sub(10) * 300..round.saturating_sub(9) * 300;
         bench.change(round * 300..(round + 1) * 300, gone.filter(|_| round >= 10));
     }
@@ -91,7 +91,7 @@ fn a_queue_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_snapshot_keeps_what_is_deleted_and_nothing_is_compacted_for_ever() {
+fn a_snapshot_keeps_deleted_entries_and_compaction_ends() {
     let mut bench = Bench::loaded(4);
     bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
     let before = bench.tree.stats();
@@ -109,7 +109,7 @@ fn a_snapshot_keeps_what_is_deleted_and_nothing_is_compacted_for_ever() {
 }
 
 #[test]
-fn deletes_of_nothing_cost_no_more_than_updates() {
+fn deletes_of_missing_keys_cost_no_more_than_updates() {
     let compacted = |change: &dyn Fn(&mut Bench, Vec<u64>)| {
         let mut bench = Bench::loaded(5);
         let before = bench.tree.stats().compacted_bytes;
@@ -119,14 +119,14 @@ fn deletes_of_nothing_cost_no_more_than_updates() {
         bench.tree.stats().compacted_bytes - before
     };
     let updates = compacted(&|bench, keys| bench.change(keys.into_iter(), std::iter::empty()));
-    // Of keys that never were.
+    // Deletes keys that never existed.
     let deletes =
         compacted(&|bench, keys| bench.change(std::iter::empty(), keys.into_iter().map(|n| n * 100 + 40_000)));
     assert!(deletes <= updates, "{deletes} bytes for deletes, {updates} for updates");
 }
 
 #[test]
-fn a_tally_knows_where_deletes_are() {
+fn a_tally_records_the_positions_of_deletes() {
     use crate::index::runs::deletes::Tally;
     for count in [0, 1, 15, 16, 17, 5_000, 100_000u64] {
         let mut tally = Tally::default();
@@ -140,9 +140,9 @@ fn a_tally_knows_where_deletes_are() {
     }
 }
 
-/// A range delete that covers whole subtrees drops them when its memtable is packed: nothing of them is compacted for it.
+/// A range delete that covers whole subtrees drops them when its memtable is packed, without a compaction.
 #[test]
-fn what_a_range_delete_covers_goes_without_a_compaction() {
+fn data_under_a_range_delete_is_dropped_without_a_compaction() {
     for with_snapshot in [false, true] {
         let mut bench = Bench::loaded(5);
         if with_snapshot {
@@ -156,13 +156,13 @@ fn what_a_range_delete_covers_goes_without_a_compaction() {
         memtable.insert_range(&RangeTombstone { range: all.clone(), seqno: Seqno(bench.seqno) });
         bench.model.clear();
         bench.tree.ingest(SealedBatch::new(Arc::new(memtable), Seqno(bench.seqno)));
-        // A job that begins while the memtable is packed knows of later readers, and of none before them.
+        // A job that begins while the memtable is packed knows later readers, but no earlier ones.
         let stripes = bench.stripes();
         let job = bench.tree.claim_pack(&mut bench.tree.inner.lock(), &|| stripes.clone()).unwrap();
         let later = Seqno(bench.seqno + 10);
         bench.tree.inner.lock().keep.horizon = later;
         assert!(bench.tree.step_pack(job, u64::MAX).unwrap().absorbed.is_some());
-        assert_eq!(bench.tree.view().horizon(), later, "a reader with an older read point starts again");
+        assert_eq!(bench.tree.view().horizon(), later, "a reader with an older read point retries");
         assert_eq!(bench.tree.stats().compactions, compactions);
         if with_snapshot {
             assert_eq!(bench.met(&all), met, "the snapshot reads it");
@@ -177,9 +177,9 @@ fn what_a_range_delete_covers_goes_without_a_compaction() {
     }
 }
 
-/// On a full disk compactions go before a memtable that waits, for what they free; but not for ever, should that be nothing.
+/// On a full disk, compactions that may free space precede a waiting memtable, but only up to a limit.
 #[test]
-fn a_memtable_that_waits_on_a_full_disk_has_its_turn() {
+fn a_memtable_that_waits_on_a_full_disk_is_packed_eventually() {
     let mut bench = Bench::loaded(1);
     bench.snapshots.push((Seqno(bench.seqno), bench.model.clone()));
     for part in 0..50 {
@@ -196,7 +196,7 @@ fn a_memtable_that_waits_on_a_full_disk_has_its_turn() {
         }
     }
     let stripes = bench.stripes();
-    // One more memtable would leave less than a piece takes.
+    // One more memtable would leave less space than a piece needs.
     let room = Room { bytes: 60 << 10, spare: 52 << 10, urgent: true };
     let turn = |bench: &Bench| bench.tree.relieve(room, &|| stripes.clone()).unwrap();
     for _ in 0..10 {

@@ -8,7 +8,7 @@ use crate::device::OpenHow;
 use crate::run::{Run, RunSlice};
 use crate::space::BlockKind;
 
-/// What a verification says.
+/// Records the results of a verification.
 #[derive(Default)]
 struct Said {
     extents: u64,
@@ -34,11 +34,11 @@ fn maplets(tree: &Stbe) -> Vec<Arc<Run>> {
     found
 }
 
-/// A tree whose root has maplets: memtables wait there for a flush.
+/// A tree with maplets in its root, where memtables wait for a flush.
 fn routed(seed: u64) -> Bench {
     let mut bench = Bench::new(seed);
     while maplets(&bench.tree).is_empty() || bench.tree.stats().figure("levels") < 3 {
-        // Without range deletes, which would keep the tree small.
+        // Range deletes would keep the tree small.
         bench.put(700, 30_000);
         bench.drain();
     }
@@ -46,18 +46,18 @@ fn routed(seed: u64) -> Bench {
 }
 
 #[test]
-fn maplets_come_and_go_and_answer_for_their_runs() {
+fn maplets_cover_their_runs_and_are_freed_with_them() {
     for seed in 0..3 {
         let mut bench = Bench::new(seed);
         let empty = bench.core.data.stats().allocated_bytes;
         let (mut most, mut made) = (0, 0);
         for round in 0..100 {
-            // As large as the tree takes a memtable to be: some of them wait in the root.
+            // Memtables as large as configured: some of them wait in the root.
             bench.put(300, 30_000);
             if round % 16 == 15 {
                 bench.feed(300, 30_000, 3);
             }
-            // Not all of it, so that runs come and go while a maplet is made.
+            // Only a part of the work, so that runs are added and removed while a maplet is made.
             for _ in 0..bench.random.below(30) {
                 let budget = 1 + bench.random.below(16 << 10);
                 bench.step(budget);
@@ -88,12 +88,12 @@ fn maplets_come_and_go_and_answer_for_their_runs() {
 }
 
 #[test]
-fn a_maplet_saves_questions() {
+fn a_maplet_reduces_filter_reads() {
     let bench = routed(3);
     let asked = |tree: &Stbe| {
         let mut asked = (0, 0);
         for i in 0..2_000u64 {
-            // Between the keys, so that nothing stops on the way.
+            // Keys between existing ones, so that no lookup ends early.
             let key = format!("k{:07}x", i * 15).into_bytes();
             let view = tree.view();
             let mut lookup = Lookup::new(crate::base::KeyCodec::Plain, &key, Seqno(bench.seqno));
@@ -116,7 +116,7 @@ fn a_maplet_saves_questions() {
 }
 
 #[test]
-fn an_idle_tree_ends_with_few_filters_on_each_way() {
+fn an_idle_tree_merges_maplets_to_few_filters_per_path() {
     let mut bench = routed(4);
     let filters = |bench: &Bench| {
         let root = bench.tree.inner.lock().trunk.root.clone();
@@ -128,7 +128,7 @@ fn an_idle_tree_ends_with_few_filters_on_each_way() {
         asked.dedup();
         asked.len()
     };
-    // Two of about the same size at least.
+    // At least two of about equal size.
     while filters(&bench) < 3 {
         bench.put(300, 30_000);
         bench.drain();
@@ -140,13 +140,13 @@ fn an_idle_tree_ends_with_few_filters_on_each_way() {
     let after = filters(&bench);
     assert!(after < before, "{after} of {before} filters in the root");
     bench.check();
-    // The next memtable ends it.
+    // The next memtable ends the idle state.
     bench.put(300, 30_000);
     bench.drain();
-    assert!(!bench.tree.inner.lock().routes.rest(false), "it was idle still");
+    assert!(!bench.tree.inner.lock().routes.rest(false), "it was still idle");
 }
 
-/// The same trunk without routes.
+/// The same trunk without maplet references.
 fn unrouted(node: &Arc<Node>) -> Arc<Node> {
     let mut bare = node.edit();
     bare.branches.iter_mut().for_each(|branch| branch.route = None);
@@ -155,7 +155,7 @@ fn unrouted(node: &Arc<Node>) -> Arc<Node> {
 }
 
 #[test]
-fn an_unreadable_maplet_costs_time_only() {
+fn an_unreadable_maplet_only_costs_time() {
     let mut bench = routed(4);
     let cut = bench.tree.begin_checkpoint().write().unwrap();
     let open = || bench.device.open("data", OpenHow { write: true, ..Default::default() }).unwrap();
@@ -179,12 +179,12 @@ fn an_unreadable_maplet_costs_time_only() {
     bench.tree = open_again(core, Some(operator()), &cut.root).unwrap();
     let mut said = Said::default();
     bench.tree.pin()(&mut said).unwrap();
-    assert!(said.problems.iter().any(|error| error.is_corruption()), "verification sees it");
+    assert!(said.problems.iter().any(|error| error.is_corruption()), "verification reports it");
     let (model, at) = (bench.model.clone(), Seqno(bench.seqno));
     for key in model.keys().take(500) {
         assert_eq!(get(&bench.tree, key, at), model.get(key).copied());
     }
-    // What comes later is routed again, past the unreadable ones.
+    // Later runs get maplets again, without the unreadable ones.
     for _ in 0..30 {
         bench.feed(700, 30_000, 3);
         bench.pack_all();
@@ -193,7 +193,7 @@ fn an_unreadable_maplet_costs_time_only() {
     bench.check();
 }
 
-/// Runs of puts that have keys in common.
+/// Runs of puts with overlapping key ranges.
 fn slices(bench: &mut Bench, count: usize) -> Vec<Arc<RunSlice>> {
     for _ in 0..count {
         bench.put(200, 3_000);
@@ -204,7 +204,7 @@ fn slices(bench: &mut Bench, count: usize) -> Vec<Arc<RunSlice>> {
     root.branches.iter().map(|branch| branch.slice.clone()).collect()
 }
 
-/// Makes a trunk of a test's own the current one.
+/// Publishes a trunk made by a test.
 fn publish(bench: &Bench, root: Node) {
     root.assert_valid();
     let mut inner = bench.tree.inner.lock();
@@ -212,15 +212,15 @@ fn publish(bench: &Bench, root: Node) {
     bench.tree.publish(&mut inner, trunk, &[]);
 }
 
-/// Two empty leaves side by side.
+/// Two neighbouring empty leaves.
 fn leaves() -> Vec<Child> {
     let ranges = [KeyRange::new("", "k0001500"), KeyRange::new("k0001500", "")];
     ranges.map(|range| Child { node: Arc::new(Node::new(range, 0)), next: 0 }).into()
 }
 
-/// Steps until nothing is left to do.
+/// Steps until there is no work left.
 fn settle(bench: &Bench, most: usize) {
-    assert!((0..most).any(|_| bench.step(1 << 20).idle), "it does not end:\n{}", described(&bench.tree));
+    assert!((0..most).any(|_| bench.step(1 << 20).idle), "the work does not end:\n{}", described(&bench.tree));
     assert_eq!(bench.tree.debt().total(), 0, "debt without work");
 }
 
@@ -231,7 +231,7 @@ fn described(tree: &Stbe) -> String {
 }
 
 #[test]
-fn a_run_that_stands_in_a_node_twice_has_one_value() {
+fn a_run_with_two_branches_in_a_node_has_one_value() {
     let mut bench = Bench::new(3);
     let all = slices(&mut bench, 6);
     let mut root = Node::new(KeyRange::all(), 1);
@@ -242,7 +242,7 @@ fn a_run_that_stands_in_a_node_twice_has_one_value() {
     all[..2].iter().for_each(|slice| add(&bench, &mut root, slice));
     publish(&bench, root);
     settle(&bench, 100);
-    // A node with a maplet is split, its halves become one again, and four more runs come.
+    // A node with a maplet is split, its halves are merged again, and four more runs arrive.
     let root = bench.tree.inner.lock().trunk.root.clone();
     assert!(root.branches.iter().all(|branch| branch.route.is_some()));
     let counters = RebalanceCounters::default();
@@ -269,7 +269,7 @@ fn a_run_that_stands_in_a_node_twice_has_one_value() {
 }
 
 #[test]
-fn nodes_that_share_runs_do_not_fight_over_their_maplets() {
+fn maplets_of_nodes_that_share_runs_are_not_remade_forever() {
     for (width, left, right, count) in
         [(2, &[0, 1][..], &[1, 2][..], 3), (4, &[0, 2, 3, 5], &[1, 2, 4, 5], 6), (2, &[0, 1, 2, 3], &[1, 2, 3, 0], 4)]
     {
@@ -295,7 +295,7 @@ fn nodes_that_share_runs_do_not_fight_over_their_maplets() {
 }
 
 #[test]
-fn writes_here_and_there_come_to_rest() {
+fn maplet_work_after_scattered_writes_ends() {
     for (seed, fanout) in [(0, 8), (1, 8), (2, 4)] {
         let mut bench = Bench::new(seed);
         bench.tree.shape = Shape { fanout, memtable_bytes: 4 << 10, leaf_bytes: 12 << 10, ..SHAPE };
@@ -330,7 +330,7 @@ fn writes_here_and_there_come_to_rest() {
 }
 
 #[test]
-fn a_maplet_that_nobody_needs_any_more_leaves_no_debt() {
+fn a_maplet_without_remaining_runs_leaves_no_debt() {
     let mut bench = Bench::new(3);
     let all = slices(&mut bench, 2);
     let mut root = Node::new(KeyRange::all(), 1);
@@ -343,7 +343,7 @@ fn a_maplet_that_nobody_needs_any_more_leaves_no_debt() {
     let Some(Claim::MapletRef(job)) = bench.tree.claim(&move || stripes.clone()).unwrap() else {
         panic!("a maplet waits")
     };
-    // Meanwhile another thread brings both runs to the bottom.
+    // Meanwhile another thread compacts both runs to the bottom.
     bench.tree.compact(&KeyRange::all()).unwrap();
     while !bench.step(1 << 20).idle {}
     bench.tree.step_route(job, 1 << 30).unwrap();

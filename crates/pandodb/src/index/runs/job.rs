@@ -189,7 +189,7 @@ pub struct PackJob {
     pub batch: SealedBatch,
     folding: Folding,
     block: EntryBlock,
-    after: Option<(Vec<u8>, Seqno)>,
+    cursor: memtable::Cursor,
     /// The rows to update in the row cache.
     rows: Option<Arc<IndexRows>>,
 }
@@ -262,8 +262,9 @@ fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBl
 }
 
 /// The large values that messages of a memtable refer to.
-pub fn blobs_of(memtable: &Memtable) -> Vec<Extent> {
-    let (mut blobs, mut block, mut after) = (Vec::new(), EntryBlock::new(), None::<(Vec<u8>, Seqno)>);
+pub fn blobs_of(memtable: &Arc<Memtable>) -> Vec<Extent> {
+    let (mut blobs, mut block) = (Vec::new(), EntryBlock::new());
+    let mut cursor = memtable::Cursor::new(memtable.clone(), KeyRange::all(), false);
     loop {
         block.clear();
         cursor.fill(PACK_BLOCK, &mut block);

@@ -244,6 +244,6 @@ fn a_damaged_leaf_excludes_only_its_piece_from_compaction() {
             while !bench.step(1 << 20).idle {}
         }
         let layers = table(&bench.tree).layers.len();
-        assert!(layers < 12, "seed {seed}: {layers} layers beside a damaged part");
+        assert!(layers < 12, "seed {seed}: {layers} layers above a damaged part");
     }
 }

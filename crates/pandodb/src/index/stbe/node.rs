@@ -332,7 +332,7 @@ impl Node {
         }
         let short = |(place, branch): (usize, &Branch)| {
             (0..self.children.len()).any(|i| {
-                // A lost child may stand for several children in a row, of which only some need the branch.
+                // A lost child may represent several neighbouring children, of which only some need the branch.
                 let child = &self.children[i].node;
                 child.lost.is_none() && self.waits(i, branch, place) && !branch.slice.range().covers(&child.range)
             })

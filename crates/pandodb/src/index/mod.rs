@@ -26,7 +26,7 @@
 //! ([`KeyCodec`](crate::base::KeyCodec)), and the types of the API exclude ranges. Pages that are updated in place: the
 //! index applies a sealed memtable to its pages in [`Index::step`], and copies a page before it changes what the last
 //! checkpoint describes; readers read at `min(read point, through)`, so that a partly applied memtable is invisible.
-//! Writes that bypass the memtable: [`Index::direct`]. Bulk loads in key order: [`Index::loader`]. The test [`stub`]
+//! Writes that bypass the memtable: [`Index::direct`]. Bulk loads in key order: [`Index::loader`]. The test `stub`
 //! implements all of these.
 
 pub mod blobs;

@@ -71,6 +71,19 @@ pub struct Progress {
     pub damage: Option<crate::base::Error>,
 }
 
+impl Progress {
+    /// The outcome of a step that met `error`: damage ends the work on its inputs, which stay as they are.
+    ///
+    /// # Errors
+    /// Any error other than damage.
+    pub fn unless_damage(error: crate::base::Error) -> crate::base::Result<Progress> {
+        match error.is_damage() {
+            true => Ok(Progress { damage: Some(error), ..Progress::default() }),
+            false => Err(error),
+        }
+    }
+}
+
 /// Estimated contents of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {

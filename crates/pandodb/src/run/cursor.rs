@@ -145,17 +145,17 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Continues to open the cursor until a block is missing, and requests that block for cursor number `who`. `slice`
+    /// Continues to open the cursor until a block is missing, and requests that block for cursor number `task`. `slice`
     /// is the cursor's.
     fn open_among<'r>(
         &mut self,
         slice: &'r RunSlice,
         mut landed: Option<Loaded>,
         loads: &mut BlockLoads<'r>,
-        who: usize,
+        task: usize,
     ) -> Result<()> {
         while let Some(need) = self.open_step(landed.take())? {
-            landed = loads.ask(&**slice.run(), need, who).inspect_err(|_| self.give_up())?;
+            landed = loads.ask(&**slice.run(), need, task).inspect_err(|_| self.give_up())?;
             if landed.is_none() {
                 break;
             }

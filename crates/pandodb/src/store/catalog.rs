@@ -205,7 +205,7 @@ const HEAD_BYTES: u64 = 60;
 /// Bytes of what checkpoints add to the record of a created keyspace, at most: `through`, and the root record with its length.
 const ROOT_BYTES: u64 = 10 + 2 + RootRecord::MAX_BYTES as u64;
 
-/// The most bytes that the record of a keyspace will ever take in the catalogue, if it is created by a payload of so many bytes.
+/// The most bytes that a keyspace will ever take in the catalogue. `created` is the size of the record that creates it.
 pub(super) fn most_bytes(created: usize) -> u64 {
     created as u64 + ROOT_BYTES
 }

@@ -405,14 +405,6 @@ impl Inner {
     }
 }
 
-/// Corruption abandons the compaction (its inputs are stuck) and is reported as progress; any other error is returned.
-fn left_alone(error: Error) -> Result<Progress> {
-    match error.is_damage() {
-        true => Ok(Progress { damage: Some(error), ..Progress::default() }),
-        false => Err(error),
-    }
-}
-
 impl Index for Cola {
     fn index_type(&self) -> &'static IndexType {
         &TYPE
@@ -440,7 +432,7 @@ impl Index for Cola {
             Some(Claim::Pack(job)) => self.step_pack(job, budget),
             Some(Claim::Merge(merge)) => self.step_merge(merge, budget),
             Some(Claim::Moved) => Ok(Progress::default()),
-            Some(Claim::Damage(e)) => left_alone(e),
+            Some(Claim::Damage(e)) => Progress::unless_damage(e),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
     }

@@ -16,7 +16,7 @@
 use super::choose::entry_bytes;
 use super::table::{Layer, LayerId, Table};
 use super::task::{Begun, Slot, Task};
-use super::{Claim, Cola, Inner, left_alone};
+use super::{Claim, Cola, Inner};
 use crate::base::{Error, KeyRange, PAGE, Result};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
@@ -123,7 +123,7 @@ impl Cola {
         loop {
             let merge = match claim {
                 Some(Claim::Merge(merge)) => merge,
-                Some(Claim::Damage(e)) => return left_alone(e),
+                Some(Claim::Damage(e)) => return Progress::unless_damage(e),
                 Some(Claim::Moved) => return Ok(Progress { bytes: done, ..Progress::default() }),
                 _ => return Ok(if done == 0 { idle } else { Progress { bytes: done, ..Progress::default() } }),
             };

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use super::choose::{self, MAX_LEVEL};
 use super::table::{Layer, LayerId, Part, Table};
-use super::{Claim, Cola, Inner, World, left_alone, run_of};
+use super::{Claim, Cola, Inner, World, run_of};
 use crate::Error;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{BlockAddr, KeyRange, OwnerId, PAGE, Result, SeededBug, events};
@@ -277,7 +277,7 @@ impl Cola {
     pub(super) fn step_merge(&self, mut merge: Box<Merge>, budget: u64) -> Result<Progress> {
         let (bytes, done) = match merge.job.step(budget) {
             Ok(stepped) => stepped,
-            Err(e) => return left_alone(self.give_up_merge(*merge, e)),
+            Err(e) => return Progress::unless_damage(self.give_up_merge(*merge, e)),
         };
         let progress = Progress { bytes, ..Progress::default() };
         if !done {
@@ -304,7 +304,7 @@ impl Cola {
                 events::compacted(level, count, of_inputs, written);
                 Ok(progress)
             }
-            Err(e) => left_alone(self.give_up(task, &layers, &range, &slices, None, e)),
+            Err(e) => Progress::unless_damage(self.give_up(task, &layers, &range, &slices, None, e)),
         }
     }
 

@@ -381,7 +381,7 @@ impl Stbe {
                 let failed = job.failed;
                 // Free the pages that the job has written before another thread retries it.
                 drop(job);
-                return left_alone(self.give_up_merge(ticket, &candidate, failed, e));
+                return Progress::unless_damage(self.give_up_merge(ticket, &candidate, failed, e));
             }
         };
         if !done {
@@ -399,7 +399,7 @@ impl Stbe {
         let Merge { candidate, job } = *merge;
         match job.finish().and_then(|output| self.install(ticket, &candidate, output)) {
             Ok(()) => Ok(Progress { bytes, ..Progress::default() }),
-            Err(e) => left_alone(self.give_up_merge(ticket, &candidate, None, e)),
+            Err(e) => Progress::unless_damage(self.give_up_merge(ticket, &candidate, None, e)),
         }
     }
 
@@ -535,14 +535,6 @@ impl Inner {
     }
 }
 
-/// Corruption abandons the compaction (its inputs are stuck) and is reported as progress; any other error is returned.
-fn left_alone(error: crate::Error) -> Result<Progress> {
-    match error.is_damage() {
-        true => Ok(Progress { damage: Some(error), ..Progress::default() }),
-        false => Err(error),
-    }
-}
-
 impl Index for Stbe {
     fn index_type(&self) -> &'static IndexType {
         &TYPE
@@ -570,7 +562,7 @@ impl Index for Stbe {
             Some(Claim::Pack(job)) => self.step_pack(job, budget),
             Some(Claim::Merge(ticket, job)) => self.step_merge(ticket, job, budget),
             Some(Claim::MapletRef(job)) => self.step_route(job, budget),
-            Some(Claim::Damage(e)) => left_alone(e),
+            Some(Claim::Damage(e)) => Progress::unless_damage(e),
             None => Ok(Progress { idle: true, ..Progress::default() }),
         }
     }

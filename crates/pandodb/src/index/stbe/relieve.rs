@@ -34,7 +34,7 @@ use super::choose::{Candidate, Stuck, is_covered_by_range_delete, wiped_bytes};
 use super::deletes::{Shares, entries};
 use super::node::{Branch, Node, Trim};
 use super::rebalance::Pieces;
-use super::{Claim, Inner, Merge, Stbe, left_alone};
+use super::{Claim, Inner, Merge, Stbe};
 use crate::base::{Error, KeyRange, PAGE, Result};
 use crate::index::runs::deletes::Stretch;
 use crate::index::runs::{MergeJob, PackJob};
@@ -175,7 +175,7 @@ impl Stbe {
     fn merge_one(&self, room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         let (ticket, mut job) = match self.claim_relief(room, aim, keep)? {
             Some(Claim::Merge(ticket, job)) => (ticket, job),
-            Some(Claim::Damage(e)) => return left_alone(e),
+            Some(Claim::Damage(e)) => return Progress::unless_damage(e),
             _ => return Ok(Progress { idle: true, ..Progress::default() }),
         };
         let mut done = 0;

@@ -376,7 +376,7 @@ impl Stbe {
             inner.routes.unreadable.extend(filters);
         }
         self.recount(&mut inner);
-        if full { Ok(Progress::default()) } else { super::left_alone(error) }
+        if full { Ok(Progress::default()) } else { super::Progress::unless_damage(error) }
     }
 }
 

@@ -25,8 +25,8 @@ use crate::base::{Entry, EntryBlock, Error, Fragments, KeyRange, Result, Seqno};
 use crate::index::{Base, Lookup, SalvagePiece, SalvageSource, SalvageStep};
 use crate::memtable::{self, Memtable};
 use crate::store::engine::Engine;
-use crate::store::keyspace::KeyspaceState;
 use crate::store::read::{Pinned, answer};
+use crate::store::state::KeyspaceState;
 use crate::store::{Batch, Durability, Keyspace, KeyspaceOptions, Store, StoreBuilder, Value};
 
 /// Bytes per commit to the copy.

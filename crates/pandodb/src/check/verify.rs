@@ -34,8 +34,8 @@ use crate::space::ranges::RangeSet;
 use crate::space::{BlockKind, DataFile, Superblock};
 use crate::store::catalog::Catalog;
 use crate::store::engine::Engine;
-use crate::store::keyspace::KeyspaceState;
 use crate::store::read::Pinned;
+use crate::store::state::KeyspaceState;
 
 /// Bytes copied from a memtable at a time.
 const MEMTABLE_BLOCK: usize = 64 << 10;
@@ -141,7 +141,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
     let pins: Vec<Option<Verification<'_>>>;
     {
         // Held until all roots are pinned, so that no checkpoint changes them.
-        let root = engine.durable_root.lock();
+        let root = engine.checkpointer.root.lock();
         for slot in Superblock::read_slots(data.file(), DATA_FILE) {
             match slot {
                 Ok(superblock) if superblock.store_id == data.store_id() => verifier.report.blocks += 1,
@@ -168,7 +168,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         check(&mut verifier)?;
     }
     // The next superblock will name the features that were used since this opening.
-    let named = engine.durable_root.lock().superblock.incompatible | data.features();
+    let named = engine.checkpointer.root.lock().superblock.incompatible | data.features();
     if verifier.features & !named != 0 {
         let detail = format!("does not name the features {:#x} that blocks use", verifier.features & !named);
         verifier.problem(Error::corruption("superblock", 0, detail).in_file(DATA_FILE, 0));

@@ -1,17 +1,30 @@
-//! A keyspace as of a snapshot: reads alone.
+//! [`KeyspaceAt`]: a keyspace as of a snapshot, for reading only.
 
-use super::keyspace::Keyspace;
+use std::sync::Arc;
+
 use super::range::Range;
 use super::read::{self, ReadPoint};
+use super::shared::Shared;
 use super::snapshot::Snapshot;
+use super::state::KeyspaceState;
 use super::value::Value;
+#[cfg(doc)]
+use crate::Keyspace;
 use crate::base::{IntoKeyRange, KeyRange, Result};
 
 /// A keyspace as it was at a snapshot: the same reads, no writes. Made by [`Keyspace::at`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct KeyspaceAt {
-    pub(super) keyspace: Keyspace,
+    pub(super) engine: Arc<Shared>,
+    pub(super) state: Arc<KeyspaceState>,
     pub(super) snapshot: Snapshot,
+}
+
+impl std::fmt::Debug for KeyspaceAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (keyspace, snapshot) = (&self.state.name, &self.snapshot);
+        f.debug_struct("KeyspaceAt").field("keyspace", keyspace).field("snapshot", snapshot).finish()
+    }
 }
 
 impl KeyspaceAt {
@@ -24,7 +37,7 @@ impl KeyspaceAt {
     /// # Errors
     /// As [`Keyspace::get`]; [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the snapshot is another store's.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
-        read::get(&self.keyspace.engine, &self.keyspace.state, key.as_ref(), self.point())
+        read::get(&self.engine, &self.state, key.as_ref(), self.point())
     }
 
     /// The values of many keys at the snapshot.
@@ -32,7 +45,7 @@ impl KeyspaceAt {
     /// # Errors
     /// As [`KeyspaceAt::get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Value>>> {
-        read::multi_get(&self.keyspace.engine, &self.keyspace.state, keys, self.point())
+        read::multi_get(&self.engine, &self.state, keys, self.point())
     }
 
     /// Whether a key had a value at the snapshot.
@@ -40,7 +53,7 @@ impl KeyspaceAt {
     /// # Errors
     /// As [`KeyspaceAt::get`].
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        read::contains(&self.keyspace.engine, &self.keyspace.state, key.as_ref(), self.point())
+        read::contains(&self.engine, &self.state, key.as_ref(), self.point())
     }
 
     /// The smallest key that had a value at the snapshot, with that value. Costs what [`Keyspace::first_key_value`] costs.
@@ -61,16 +74,16 @@ impl KeyspaceAt {
 
     /// The keys of a range with their values, from both ends.
     pub fn range(&self, range: impl IntoKeyRange) -> Range {
-        Range::new(&self.keyspace, range.into_key_range(), Some(&self.snapshot))
+        Range::new(&self.engine, &self.state, range.into_key_range(), Some(&self.snapshot))
     }
 
     /// The keys that start with `prefix`, with their values, from both ends.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(&self.keyspace, KeyRange::prefix(prefix.as_ref()), Some(&self.snapshot))
+        Range::new(&self.engine, &self.state, KeyRange::prefix(prefix.as_ref()), Some(&self.snapshot))
     }
 
     /// All keys with their values, from both ends.
     pub fn iter(&self) -> Range {
-        Range::new(&self.keyspace, KeyRange::all(), Some(&self.snapshot))
+        Range::new(&self.engine, &self.state, KeyRange::all(), Some(&self.snapshot))
     }
 }

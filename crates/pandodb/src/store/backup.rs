@@ -5,8 +5,11 @@
 
 use std::path::Path;
 
+use super::builder::StoreBuilder;
+use super::handle::Store;
+use super::keyspace::Keyspace;
 use super::options::{Durability, KeyspaceOptions};
-use super::{Snapshot, Store, StoreBuilder};
+use super::snapshot::Snapshot;
 use crate::base::{Error, Result};
 
 /// Bytes that are committed to the copy at a time.
@@ -23,15 +26,55 @@ pub struct BackupReport {
     pub bytes: u64,
 }
 
-/// Copies the keyspaces of `only`, or all without it.
-pub(super) fn backup(store: &Store, to: &Path, only: Option<&[&str]>) -> Result<BackupReport> {
+/// # Backup
+impl Store {
+    /// Copies the store as of now into a new store in directory `to`, while this one stays in use.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if `to` is a store with keyspaces; what reading and writing can fail with.
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<BackupReport> {
+        backup(self, to.as_ref(), None)
+    }
+
+    /// As [`Store::backup`], but copies only the keyspaces with these names, all as of the same moment.
+    ///
+    /// ```
+    /// let dir = tempfile::tempdir()?;
+    /// # let store = pandodb::Store::open(dir.path().join("s"))?;
+    /// store.keyspace("users")?.put("ann", "1")?;
+    /// store.keyspace("cache")?.put("page", "…")?;
+    /// let report = store.backup_keyspaces(dir.path().join("copy"), &["users"])?;
+    /// assert_eq!((report.keyspaces, report.records), (1, 1));
+    /// assert!(store.backup_keyspaces(dir.path().join("other"), &["user"]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::NoKeyspace`] if one of them does not exist; nothing is created then. As [`Store::backup`].
+    pub fn backup_keyspaces(&self, to: impl AsRef<Path>, names: &[impl AsRef<str>]) -> Result<BackupReport> {
+        let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+        backup(self, to.as_ref(), Some(&names))
+    }
+
+    /// As [`Store::backup`], into the store that `target` opens: with its own sizes, on its own device. Operators are to be
+    /// registered with `target`.
+    ///
+    /// # Errors
+    /// As [`Store::backup`].
+    pub fn backup_with(&self, target: StoreBuilder) -> Result<BackupReport> {
+        backup_with(self, target, None)
+    }
+}
+
+/// Copies the keyspaces named in `only`, or all.
+fn backup(store: &Store, to: &Path, only: Option<&[&str]>) -> Result<BackupReport> {
     let mut builder = StoreBuilder::new(to);
     builder.operators = store.engine.operators.clone();
     builder.config.memory_budget = (store.engine.config.memory_budget / 4).max(8 << 20);
     backup_with(store, builder, only)
 }
 
-pub(super) fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&str]>) -> Result<BackupReport> {
+fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&str]>) -> Result<BackupReport> {
     // Before anything is created.
     store.engine.access.check()?;
     let snapshot = store.snapshot();
@@ -67,8 +110,8 @@ pub(super) fn backup_with(store: &Store, builder: StoreBuilder, only: Option<&[&
 
 fn copy_keyspace(
     copy: &Store,
-    from: &super::Keyspace,
-    into: &super::Keyspace,
+    from: &Keyspace,
+    into: &Keyspace,
     snapshot: &Snapshot,
     report: &mut BackupReport,
 ) -> Result<()> {

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::commit::{Payload, PayloadOps};
-use super::engine::Shared;
-use super::keyspace::{Keyspace, KeyspaceState, check_key};
+use super::keyspace::Keyspace;
 use super::options::Durability;
+use super::shared::Shared;
+use super::state::{KeyspaceState, check_key};
 use crate::base::{BlobRef, Error, IntoKeyRange, Kind, Result};
 use crate::wal::put_op;
 
@@ -211,7 +212,7 @@ impl Batch {
             // The commit owns them now.
             self.blobs.clear();
         }
-        if committed.is_ok() || self.engine.poison.get().is_some() {
+        if committed.is_ok() || self.engine.writer.poison.is_set() {
             self.clear();
         }
         committed.map(|last| Some(last.0))

@@ -1,5 +1,5 @@
-//! The bounds of a store's settings, checked before anything is touched: a setting that makes no sense is an error that names it,
-//! never an abort of the process for want of memory, and never silently another one.
+//! The bounds of a store's settings, checked before a file is touched. A setting out of bounds is an error that names it; it never
+//! aborts the process for lack of memory, and is never replaced silently.
 //!
 //! | setting | from | to |
 //! | --- | --- | --- |
@@ -13,34 +13,23 @@
 //!
 //! The options of the default index are checked against those that its type declares ([`crate::index::options`]).
 //!
-//! A store takes a small part of its budget when it opens, the rest as it is used. That part is asked for once before, and given
-//! back ([`probe`]): what the system refuses there is an error, too. Limits of a container are not looked at: they may change while
-//! the store is open, and the system tells of them only by ending a process.
+//! A store allocates a small part of its budget when it opens, the rest as it is used. The check allocates that part once and frees it
+//! ([`probe`]), so that a refusal of the system is an error, too. Limits of a container are not checked: they may change while the store
+//! is open, and the system enforces them only by killing a process.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use super::options::Config;
+use super::config::{Config, MIN_BUDGET, MIN_MEMTABLE};
 use crate::base::{Error, PAGE, Result};
 use crate::device::most_memory;
 use crate::wal::{MAX_STREAMS, SEGMENT_BYTES};
 
-/// The least memory budget, in bytes.
-const MIN_BUDGET: usize = 1 << 20;
-/// The budget of a store that was not given one, in bytes, on a machine with twice as much memory.
-const DEFAULT_BUDGET: usize = 256 << 20;
-/// The smallest memtable, in bytes.
-pub(super) const MIN_MEMTABLE: usize = 4 << 10;
-/// The most that may be kept back, in bytes.
+/// The largest reserve, in bytes.
 const MAX_RESERVE: u64 = 1 << 40;
-/// Of its budget a store takes less than one byte in so many when it opens: chains of the pool, marks of what left the caches,
-/// tables of rows.
+/// A store allocates less than this fraction of its budget when it opens: hash chains of the pool, records of evicted keys, tables of
+/// rows.
 const AT_ONCE: usize = 32;
-
-/// The memory budget of who does not choose one.
-pub(super) fn default_budget() -> usize {
-    DEFAULT_BUDGET.min(most_memory() / 2).max(MIN_BUDGET)
-}
 
 fn bounded<T: PartialOrd + Display>(setting: &str, value: T, bounds: RangeInclusive<T>, words: &str) -> Result<()> {
     if bounds.contains(&value) {
@@ -82,7 +71,7 @@ impl Config {
     }
 }
 
-/// Asks the system once for the memory that opening takes, and gives it back.
+/// Allocates the memory that an opening needs, and frees it.
 fn probe(bytes: usize) -> Result<()> {
     Vec::<u8>::new().try_reserve_exact(bytes).map_err(|e| {
         let detail =

@@ -9,18 +9,16 @@
 //! above it, so merges are never applied twice. Until the new superblock is durable, no page that the last two
 //! superblocks reach is overwritten; a checkpoint that meets a full disk before is abandoned without any effect.
 
-use std::sync::Arc;
-
-use super::catalog::{Catalog, Identity, KeyspaceRecord};
-use super::commit::Quiesced;
-use super::engine::{DurableRoot, Engine};
-use super::keyspace::KeyspaceState;
-use super::open::now_in_seconds;
+use super::catalog::Catalog;
+use super::checkpointer::DurableRoot;
+use super::engine::Engine;
+use super::initial::now_in_seconds;
 use super::reserve::Purpose;
+use super::state::KeyspaceState;
+use super::writer::Quiesced;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{Error, KeyRange, PAGE, Result, SeededBug, Seqno, events};
+use crate::base::{Error, PAGE, Result, SeededBug, Seqno, events};
 use crate::index::RootRecord;
-use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::space::data::DATA_FILE;
 use crate::wal::Log;
 
@@ -34,12 +32,12 @@ impl Engine {
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.check_writable()?;
         self.seal_oldest_memtable();
-        let mut root = self.durable_root.lock();
+        let mut root = self.checkpointer.root.lock();
         self.freeing_checkpoint(&mut root)
     }
 
     /// A checkpoint that may use the emergency reserve, because it frees space.
-    fn freeing_checkpoint(&self, root: &mut DurableRoot) -> Result<()> {
+    pub(super) fn freeing_checkpoint(&self, root: &mut DurableRoot) -> Result<()> {
         loop {
             match self.checkpoint_with(root) {
                 Err(Error::DiskFull { .. }) if self.reserve.draw(Purpose::Checkpoint)? > 0 => {}
@@ -68,7 +66,7 @@ impl Engine {
         // The checkpoint is complete even if old log cannot be removed; the next checkpoint tries again.
         let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
         if let Err(e) = log.discard_through(needed_above) {
-            *self.trouble.lock() = Some(e);
+            self.background.set_trouble(e);
         }
         root.older_through = through;
         root.dropped.clear();
@@ -98,14 +96,14 @@ impl Engine {
         };
         // Writers stand still once for all keyspaces, and nothing is written meanwhile: each index only fixes its world.
         let (begun, last) = {
-            let sequencer = self.quiesce();
+            let sequencer = self.writer.quiesce();
             let mut begun = Vec::with_capacity(keyspaces.len());
             for keyspace in &keyspaces {
                 let checkpoint = keyspace.index.begin_checkpoint();
                 let through = extend_through(&sequencer, keyspace, checkpoint.through());
                 begun.push((checkpoint, through));
             }
-            (begun, Seqno(sequencer.next.0 - 1))
+            (begun, sequencer.last())
         };
         let mut pins = Vec::with_capacity(begun.len());
         for (keyspace, (checkpoint, through)) in keyspaces.iter().zip(begun) {
@@ -119,7 +117,7 @@ impl Engine {
         catalog.cut = last;
         // A commit that panicked may be in some of its memtables only: then nothing of what was cut and concluded above may
         // become durable.
-        if let Some(first) = self.poison.get() {
+        if let Some(first) = self.writer.poison.first() {
             return Err(Error::Poisoned { first: first.clone() });
         }
         let generation = root.superblock.generation + 1;
@@ -147,8 +145,7 @@ impl Engine {
             // Whether the superblock reached the disk is not known: both catalogues stay where they are.
             return Err(final_error(e));
         }
-        root.superblock = superblock;
-        root.catalog = catalog;
+        root.replace(superblock, catalog);
         let bytes = self.core.data.stats().root_bytes - before + PAGE as u64;
         self.figures.checkpoint_bytes.fetch_add(bytes, Relaxed);
         Ok(())
@@ -156,7 +153,7 @@ impl Engine {
 
     /// Seals the memtable that keeps the most log, if too much log is kept.
     fn seal_oldest_memtable(&self) {
-        let Some(log) = &self.log else { return };
+        let Some(log) = &self.writer.log else { return };
         // Two segments of each stream: the current one, and the one before it, which a checkpoint may not cover yet.
         let segments = 2 * self.config.streams() as u64 * self.config.segment();
         // Memtables that wait to be packed keep the log anyway.
@@ -166,7 +163,7 @@ impl Engine {
         if log.retained_bytes() <= LOG_MEMTABLES * self.config.memtable() as u64 + segments {
             return;
         }
-        let sequencer = self.quiesce();
+        let sequencer = self.writer.quiesce();
         let keyspaces = self.keyspaces.read();
         let laggard = keyspaces.values().min_by_key(|keyspace| {
             let through = keyspace.index.view().through();
@@ -180,11 +177,11 @@ impl Engine {
 
     /// Records the exact end of the log: a clean close.
     pub(crate) fn write_clean_end(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let mut root = self.durable_root.lock();
-        let last = Seqno(self.quiesce().next.0 - 1);
+        let Some(log) = &self.writer.log else { return Ok(()) };
+        let mut root = self.checkpointer.root.lock();
+        let last = self.writer.quiesce().last();
         // A commit that was given up while we waited has left a hole: nothing may claim to be whole.
-        if let Some(first) = self.poison.get() {
+        if let Some(first) = self.writer.poison.first() {
             return Err(Error::Poisoned { first: first.clone() });
         }
         self.core.data.sync()?;
@@ -196,150 +193,6 @@ impl Engine {
         root.superblock.next_run_id = self.core.ids.peek();
         self.core.data.write_superblock(&root.superblock)
     }
-
-    // ---- keyspaces ----
-
-    pub(crate) fn find_keyspace(&self, name: &str) -> Option<Arc<KeyspaceState>> {
-        self.keyspaces.named(name)
-    }
-
-    /// Drops a keyspace: its space is free two checkpoints later.
-    pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
-        self.check_writable()?;
-        let mut root = self.durable_root.lock();
-        let Some(state) = self.find_keyspace(name) else {
-            return Err(Error::NoKeyspace { name: name.to_owned() });
-        };
-        {
-            // Quiesced: no commit is between its check and its application.
-            let sequencer = self.quiesce();
-            // The index knows how to give back the large values that the memtable names.
-            self.seal(&sequencer, &state);
-            state.dropped.store(true, Relaxed);
-            self.keyspaces.write().remove(state.id);
-            self.charge(&state, 0);
-        }
-        if SeededBug::DropNotDurable.is_on() {
-            return Ok(());
-        }
-        let dropped = self.freeing_checkpoint(&mut root);
-        if let Err(e) = dropped {
-            let _sequencer = self.quiesce();
-            state.dropped.store(false, Relaxed);
-            self.charge(&state, state.active_bytes() as u64);
-            self.keyspaces.write().insert(state);
-            return Err(e);
-        }
-        root.dropped.push(name.to_owned());
-        state.index.clear();
-        events::dropped(name);
-        // Two more superblocks, after which its pages can be used again.
-        self.freeing_checkpoint(&mut root)?;
-        self.freeing_checkpoint(&mut root)
-    }
-
-    // ---- waiting for background work ----
-
-    /// Brings a range into its final place and waits for it.
-    pub(crate) fn compact(&self, keyspace: &KeyspaceState, range: &KeyRange) -> Result<()> {
-        self.check_writable()?;
-        keyspace.check_alive()?;
-        {
-            let sequencer = self.quiesce();
-            self.seal(&sequencer, keyspace);
-        }
-        self.drain(&|| keyspace.index.debt().memory_bytes == 0)?;
-        self.trouble.lock().take();
-        keyspace.index.compact(range)?;
-        self.settle_all()?;
-        // Damaged inputs are excluded, and are no debt.
-        self.damage.lock().remove(&keyspace.id).map_or(Ok(()), Err)
-    }
-
-    /// Writes every memtable as a run, and waits for it. Does not wait for later writes.
-    pub(crate) fn pack(&self) -> Result<()> {
-        self.check_writable()?;
-        let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {
-            let sequencer = self.quiesce();
-            let keyspaces = self.keyspaces.read();
-            keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
-            let sealed = |keyspace: &Arc<KeyspaceState>| {
-                let through = keyspace.containers.load().sealed.last().map(|batch| batch.through);
-                through.map(|through| (keyspace.clone(), through))
-            };
-            keyspaces.values().filter_map(sealed).collect()
-        };
-        let is_packed = |(keyspace, through): &(Arc<KeyspaceState>, Seqno)| {
-            keyspace.check_alive().is_err() || keyspace.index.view().through() >= *through
-        };
-        self.drain(&|| waiting.iter().all(is_packed))
-    }
-
-    /// Packs all memtables and takes two checkpoints, one for each superblock: then no earlier record of the log is
-    /// needed any more, and the log that held them is removed.
-    pub(crate) fn checkpoint_all(&self) -> Result<()> {
-        self.pack()?;
-        self.checkpoint()?;
-        self.checkpoint()
-    }
-
-    /// Waits until no debt is left, then frees pages that wait for a superblock. Reports damage that compactions met,
-    /// once.
-    pub(crate) fn settle(&self) -> Result<()> {
-        self.settle_all()?;
-        let damage = std::mem::take(&mut *self.damage.lock());
-        damage.into_values().next().map_or(Ok(()), Err)
-    }
-
-    fn settle_all(&self) -> Result<()> {
-        self.check_writable()?;
-        // Pages that the last compactions freed wait for two superblocks, and a checkpoint may seal a memtable.
-        for _ in 0..4 {
-            self.drain(&|| self.debt().total() == 0)?;
-            // A worker in the middle of a step for a keyspace that was dropped meanwhile holds its runs until the step ends.
-            drop(self.gate.write());
-            self.checkpoint()?;
-            if !self.core.data.has_quarantine() && self.debt().total() == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits (or works, without workers) until `done`.
-    fn drain(&self, done: &dyn Fn() -> bool) -> Result<()> {
-        let (mut seen, mut rounds) = (0, 0);
-        while !done() {
-            self.check_writable()?;
-            if self.config.background_threads == 0 {
-                if matches!(self.turn_alone(BACKGROUND_STEP), Turn::Worked(_)) {
-                    continue;
-                }
-            } else {
-                self.scheduler.wake();
-                self.scheduler.wait(std::time::Duration::from_millis(5));
-            }
-            match self.obstacle() {
-                Some(Error::DiskFull { .. }) if self.may_wait_on(&mut seen, &mut rounds) => {}
-                Some(error) => return Err(error),
-                None => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-impl KeyspaceState {
-    fn record(&self, root: RootRecord) -> KeyspaceRecord {
-        let identity = Identity {
-            id: self.id,
-            name: self.name.clone(),
-            index: self.options(),
-            operator: self.operator_name.clone(),
-            blob_threshold: self.blob_threshold as u64,
-        };
-        KeyspaceRecord { identity, root }
-    }
 }
 
 /// A keyspace whose memtables are empty holds everything up to now in its runs: it does not hold the log back. What
@@ -347,7 +200,7 @@ impl KeyspaceState {
 /// the memtable holds something again and the index has not moved.
 fn extend_through(sequencer: &Quiesced<'_>, keyspace: &KeyspaceState, through: Seqno) -> Seqno {
     if keyspace.is_drained(through) || SeededBug::DrainedTooSoon.is_on() {
-        keyspace.drained_through.fetch_max(sequencer.next.0 - 1, Relaxed);
+        keyspace.drained_through.fetch_max(sequencer.last().0, Relaxed);
     }
     through.max(Seqno(keyspace.drained_through.load(Relaxed)))
 }

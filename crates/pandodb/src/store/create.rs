@@ -29,15 +29,14 @@ use std::sync::Arc;
 
 use super::catalog::{Identity, KeyspaceRecord, MAX_NAME, check_size, most_bytes};
 use super::engine::Engine;
-use super::keyspace::{Containers, KeyspaceState};
-use super::open::find_operator;
 use super::options::{BLOB_THRESHOLD, KeyspaceOptions};
+use super::state::{Containers, KeyspaceState};
 use super::watermark::CachePadded;
 use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
 use crate::base::{Error, KeyspaceId, MAX_INLINE_VALUE, Result, SeededBug, Seqno, events};
 use crate::index::{Core, IndexOptions, RootRecord};
 use crate::memtable::{ChunkPool, Memtable};
-use crate::resolve::{MergeOperator, Operator};
+use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::space::Prefetch;
 use crate::wal::{Record, Visit};
 
@@ -51,7 +50,7 @@ impl Engine {
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(Error::invalid(format!("a keyspace's name has 1 to {MAX_NAME} bytes")));
         }
-        let mut root = self.durable_root.lock();
+        let mut root = self.checkpointer.root.lock();
         if let Some(state) = self.keyspaces.named(name) {
             return Ok(state);
         }
@@ -88,16 +87,16 @@ impl Engine {
         let state =
             Arc::new(build(&self.core, self.config.memtable() as u64, &self.chunks, operator, &record, &mut prefetch)?);
         let keyspaces = {
-            let _sequencer = self.quiesce();
-            self.charge(&state, state.active_bytes() as u64);
+            let _sequencer = self.writer.quiesce();
+            self.keyspaces.charge(&state, state.active_bytes() as u64);
             let mut table = self.keyspaces.write();
             table.insert(state.clone());
             table.len() as u64
         };
         events::created(name);
         if root.logged > MOST_LOGGED + keyspaces / 4 {
-            self.checkpoint_due.store(true, Relaxed);
-            self.scheduler.wake();
+            self.checkpointer.request();
+            self.background.scheduler.wake();
             if self.config.background_threads == 0 {
                 // The creation counts, whatever becomes of this.
                 let _ = self.checkpoint_with(&mut root);
@@ -106,11 +105,51 @@ impl Engine {
         Ok(state)
     }
 
+    /// The keyspace of that name.
+    pub(crate) fn find_keyspace(&self, name: &str) -> Option<Arc<KeyspaceState>> {
+        self.keyspaces.named(name)
+    }
+
+    /// Drops a keyspace: its space is free two checkpoints later.
+    pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.check_writable()?;
+        let mut root = self.checkpointer.root.lock();
+        let Some(state) = self.find_keyspace(name) else {
+            return Err(Error::NoKeyspace { name: name.to_owned() });
+        };
+        {
+            // Quiesced: no commit is between its check and its application.
+            let sequencer = self.writer.quiesce();
+            // The index knows how to give back the large values that the memtable names.
+            self.seal(&sequencer, &state);
+            state.dropped.store(true, Relaxed);
+            self.keyspaces.write().remove(state.id);
+            self.keyspaces.charge(&state, 0);
+        }
+        if SeededBug::DropNotDurable.is_on() {
+            return Ok(());
+        }
+        let dropped = self.freeing_checkpoint(&mut root);
+        if let Err(e) = dropped {
+            let _sequencer = self.writer.quiesce();
+            state.dropped.store(false, Relaxed);
+            self.keyspaces.charge(&state, state.active_bytes() as u64);
+            self.keyspaces.write().insert(state);
+            return Err(e);
+        }
+        root.dropped.push(name.to_owned());
+        state.index.clear();
+        events::dropped(name);
+        // Two more superblocks, after which its pages can be used again.
+        self.freeing_checkpoint(&mut root)?;
+        self.freeing_checkpoint(&mut root)
+    }
+
     /// Changes options of a keyspace's index, durably: they hold from the next opening of the store on.
     pub(crate) fn alter_keyspace(&self, name: &str, changes: &IndexOptions) -> Result<()> {
         self.check_writable()?;
         changes.check()?;
-        let mut root = self.durable_root.lock();
+        let mut root = self.checkpointer.root.lock();
         let state = self.find_keyspace(name).ok_or_else(|| Error::NoKeyspace { name: name.to_owned() })?;
         let before = state.options();
         if changes.kind() != before.kind() {
@@ -141,13 +180,13 @@ impl Engine {
             return Err(Error::corruption("log record", 0, detail));
         }
         *next_id = (*next_id).max(identity.id.0 + 1);
-        self.durable_root.lock().logged_bytes += most_bytes(record.payload.len());
+        self.checkpointer.root.lock().logged_bytes += most_bytes(record.payload.len());
         let operator = registered(&self.operators, &identity);
         let record = KeyspaceRecord { identity, root: RootRecord { through: record.first, bytes: Vec::new() } };
         let mut prefetch = Prefetch::new(self.core.data.clone());
         let state =
             Arc::new(build(&self.core, self.config.memtable() as u64, &self.chunks, operator, &record, &mut prefetch)?);
-        self.charge(&state, state.active_bytes() as u64);
+        self.keyspaces.charge(&state, state.active_bytes() as u64);
         self.keyspaces.write().insert(state);
         Ok(Visit::Continue)
     }
@@ -156,6 +195,12 @@ impl Engine {
 /// The registered operator of a keyspace, if it has one.
 pub(super) fn registered(operators: &HashMap<String, Arc<dyn MergeOperator>>, identity: &Identity) -> Option<Operator> {
     identity.operator.as_ref().and_then(|(name, version)| find_operator(operators, name, *version))
+}
+
+/// The registered operator of that name, the user's before the built-in.
+fn find_operator(operators: &HashMap<String, Arc<dyn MergeOperator>>, name: &str, version: u32) -> Option<Operator> {
+    let operator = operators.get(name).cloned().or_else(|| builtin(name))?;
+    (operator.version() == version).then(|| Operator::new(operator))
 }
 
 /// A keyspace from its record, with an empty memtable.

@@ -1,88 +1,20 @@
-//! A keyspace: its state, and the handle through which it is written and read.
+//! [`Keyspace`]: the handle through which a keyspace is written and read.
 
 use std::sync::Arc;
 
 use super::at::KeyspaceAt;
 use super::commit::{OneOp, Payload, PayloadOps};
-use super::engine::{Engine, Shared};
-use super::options::{Durability, KeyspaceOptions};
+use super::options::Durability;
 use super::range::Range;
 use super::read::{self, ReadPoint};
+use super::shared::Shared;
 use super::snapshot::Snapshot;
+use super::state::{KeyspaceState, check_key};
 use super::value::Value;
-use super::watermark::CachePadded;
-use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
-use crate::base::{
-    BlobRef, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result, Seqno,
-};
-use crate::index::{Estimate, Index, IndexOptions, SealedBatch};
-use crate::memtable::Memtable;
-use crate::resolve::Operator;
-use crate::wal::Log;
-
-/// The state of one keyspace.
-pub(crate) struct KeyspaceState {
-    pub id: KeyspaceId,
-    pub name: String,
-    pub operator: Option<Operator>,
-    /// The operator's name and version in the catalogue, registered or not.
-    pub operator_name: Option<(String, u32)>,
-    pub blob_threshold: usize,
-    /// Which index, in which mode, with which options. Changed under `durable_root`; the index itself follows at the next opening.
-    pub options: Mutex<IndexOptions>,
-    pub index: Arc<dyn Index>,
-    /// The stored form of its keys: that of memtables and index.
-    pub codec: KeyCodec,
-    pub containers: ArcSwap<Containers>,
-    /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
-    pub charged: CachePadded<AtomicU64>,
-    pub dropped: AtomicBool,
-    /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
-    pub drained_through: AtomicU64,
-}
-
-/// The memtables of a keyspace; swapped as one.
-pub(crate) struct Containers {
-    pub active: Arc<Memtable>,
-    /// Newest first.
-    pub sealed: Vec<SealedBatch>,
-}
-
-impl KeyspaceState {
-    /// Bytes in the active memtable.
-    pub(crate) fn active_bytes(&self) -> usize {
-        self.containers.load().active.bytes()
-    }
-
-    /// Puts a fresh memtable in front; the caller has settled the sequencer.
-    pub(crate) fn push_sealed(&self, batch: SealedBatch, active: Arc<Memtable>) {
-        self.containers.rcu(|old| {
-            let mut sealed = Vec::with_capacity(old.sealed.len() + 1);
-            sealed.push(batch.clone());
-            sealed.extend(old.sealed.iter().cloned());
-            Containers { active: active.clone(), sealed }
-        });
-    }
-
-    /// Lets go of memtables whose messages the index holds.
-    pub(crate) fn retire_sealed(&self) {
-        let through = self.index.view().through();
-        self.containers.rcu(|old| Containers {
-            active: old.active.clone(),
-            sealed: old.sealed.iter().filter(|batch| batch.through > through).cloned().collect(),
-        });
-    }
-
-    /// Everything of the keyspace up to `now` is in its index, if no memtable holds anything: then it does not hold the
-    /// log back.
-    ///
-    /// The containers are asked first: a memtable leaves them only after the index has moved past `through`.
-    pub(crate) fn is_drained(&self, through: Seqno) -> bool {
-        let containers = self.containers.load();
-        let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
-        empty && self.index.view().through() == through
-    }
-}
+#[cfg(doc)]
+use crate::base::Error;
+use crate::base::{IntoKeyRange, KeyRange, Kind, Result};
+use crate::index::Estimate;
 
 /// A handle to a keyspace: an ordered map from keys of 1 to 65,535 bytes to values of up to 64 MiB, in bytewise order.
 /// Cheap to clone, usable from any thread.
@@ -112,155 +44,6 @@ pub struct Keyspace {
 impl std::fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keyspace").field("name", &self.state.name).field("id", &self.state.id).finish()
-    }
-}
-
-/// Checks the length of a key.
-pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if key.is_empty() || key.len() > MAX_KEY {
-        return Err(Error::invalid(format!("a key must have 1 to {MAX_KEY} bytes, not {}", key.len())));
-    }
-    Ok(())
-}
-
-impl KeyspaceState {
-    pub(crate) fn check_alive(&self) -> Result<()> {
-        if self.dropped.load(Relaxed) {
-            return Err(Error::NoKeyspace { name: self.name.clone() });
-        }
-        Ok(())
-    }
-
-    /// The operator, or why there is none.
-    pub(crate) fn operator(&self) -> Result<&Operator> {
-        match (&self.operator, &self.operator_name) {
-            (Some(operator), _) => Ok(operator),
-            (None, Some((name, version))) => Err(Error::OperatorMissing {
-                keyspace: self.name.clone(),
-                operator: format!("{name} (version {version})"),
-            }),
-            (None, None) => Err(Error::Unsupported {
-                detail: format!("keyspace `{}` was created without a merge operator", self.name),
-            }),
-        }
-    }
-
-    pub(crate) fn check_put(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        check_key(key)?;
-        if value.len() > MAX_VALUE {
-            return Err(Error::invalid(format!("a value may have at most {MAX_VALUE} bytes, not {}", value.len())));
-        }
-        self.check_alive()
-    }
-
-    /// Whether the merge operator accepts a value; one that is not registered is not asked.
-    pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
-        self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
-    }
-
-    /// The index, with its mode and all options that are not the default.
-    pub(crate) fn options(&self) -> IndexOptions {
-        self.options.lock().clone()
-    }
-
-    /// Refuses options that the keyspace was not created with.
-    pub(crate) fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
-        let refuse = |stored: String, wanted: String| {
-            let name = &self.name;
-            Err(Error::invalid(format!("keyspace `{name}` exists with {stored}, not with {wanted}; open it as it is")))
-        };
-        let wanted = options.operator.as_ref().map(|operator| (operator.name(), operator.version()));
-        let stored = self.operator_name.as_ref().map(|(name, version)| (name.as_str(), *version));
-        if wanted != stored {
-            let words = |operator: Option<(&str, u32)>| match operator {
-                Some((name, version)) => format!("operator {name} (version {version})"),
-                None => "no operator".to_owned(),
-            };
-            return refuse(words(stored), words(wanted));
-        }
-        if let Some(index) = &options.index {
-            let stored = self.options();
-            if index.kind() != stored.kind() {
-                return refuse(format!("index {}", stored.kind()), format!("index {}", index.kind()));
-            }
-            if let Some((option, stored, wanted)) = index.conflict(&stored) {
-                return refuse(format!("{option}={stored}"), format!("{option}={wanted}"));
-            }
-        }
-        match options.blob_threshold {
-            Some(wanted) if wanted != self.blob_threshold => {
-                refuse(format!("a blob threshold of {} bytes", self.blob_threshold), format!("one of {wanted}"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(crate) fn check_merge(&self, key: &[u8], operand: &[u8]) -> Result<()> {
-        check_key(key)?;
-        if operand.len() > MAX_OPERAND {
-            return Err(Error::invalid(format!("an operand may have at most {MAX_OPERAND} bytes")));
-        }
-        self.check_alive()?;
-        self.operator()?.validate(operand)
-    }
-
-    /// Refuses ranges of keys where the index does not keep keys in their order.
-    pub(crate) fn check_sorted(&self, range: &KeyRange) -> Result<()> {
-        if self.codec == KeyCodec::Plain || *range == KeyRange::all() {
-            return Ok(());
-        }
-        let (name, index) = (&self.name, self.options().kind());
-        let detail = format!("keyspace `{name}` has no ranges: its index `{index}` keeps keys in the order of a hash");
-        Err(Error::Unsupported { detail })
-    }
-
-    /// The half-open form of a range to delete.
-    pub(crate) fn check_range(&self, range: impl IntoKeyRange) -> Result<KeyRange> {
-        self.check_alive()?;
-        let range = range.into_key_range();
-        self.check_sorted(&range)?;
-        if range.from.len() > MAX_KEY + 1 || range.to.len() > MAX_KEY + 1 {
-            return Err(Error::invalid(format!("the bounds of a range must be keys of at most {MAX_KEY} bytes")));
-        }
-        Ok(range)
-    }
-}
-
-impl Engine {
-    /// Writes a large value and encodes the reference to it.
-    pub(crate) fn write_blob(&self, value: &[u8]) -> Result<(BlobRef, Vec<u8>)> {
-        // Before the gate: a forked child and an operator must not wait for it.
-        self.check_writable()?;
-        let _gate = self.gate.read();
-        self.check_writable()?;
-        self.keep_back()?;
-        self.check_space(value.len() as u64)?;
-        let write = || self.core.data.write_blob(value);
-        let written = match write() {
-            Err(Error::DiskFull { .. }) => {
-                // What the log has made ahead is space, too; or another writer has just had it removed.
-                self.log.as_ref().map(Log::discard_preallocated);
-                write()
-            }
-            written => written,
-        };
-        let blob = written.inspect_err(|e| {
-            if matches!(e, Error::Io { .. }) {
-                self.poison(e);
-            }
-        })?;
-        self.figures.blob_bytes.fetch_add(blob.extent().bytes(), Relaxed);
-        let mut encoded = Vec::with_capacity(16);
-        blob.encode(&mut encoded);
-        Ok((blob, encoded))
-    }
-
-    /// Gives large values back whose commit was refused before it was logged. After a failure that poisoned the store
-    /// they stay: the record that names them may be in the log.
-    pub(crate) fn give_back_blobs(&self, blobs: &[BlobRef]) {
-        if self.poison.get().is_none() && !self.access.is_inherited() {
-            blobs.iter().for_each(|blob| self.core.data.discard(blob.extent()));
-        }
     }
 }
 
@@ -472,22 +255,22 @@ impl Keyspace {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn range(&self, range: impl IntoKeyRange) -> Range {
-        Range::new(self, range.into_key_range(), None)
+        Range::new(&self.engine, &self.state, range.into_key_range(), None)
     }
 
     /// The keys that start with `prefix`, with their values, from both ends.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(self, KeyRange::prefix(prefix.as_ref()), None)
+        Range::new(&self.engine, &self.state, KeyRange::prefix(prefix.as_ref()), None)
     }
 
     /// All keys with their values, from both ends. `keyspace.iter().keys()` gives the keys alone.
     pub fn iter(&self) -> Range {
-        Range::new(self, KeyRange::all(), None)
+        Range::new(&self.engine, &self.state, KeyRange::all(), None)
     }
 
     /// The keyspace as it was at a snapshot.
     pub fn at(&self, snapshot: &Snapshot) -> KeyspaceAt {
-        KeyspaceAt { keyspace: self.clone(), snapshot: snapshot.clone() }
+        KeyspaceAt { engine: self.engine.clone(), state: self.state.clone(), snapshot: snapshot.clone() }
     }
 }
 

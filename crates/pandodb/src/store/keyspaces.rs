@@ -1,20 +1,33 @@
-//! The table of open keyspaces, by id and by name, behind one lock.
+//! The open keyspaces of a store, by id and by name, and the memory of their active memtables.
 //!
-//! A write does not take this lock: it has its keyspace already, and the debt of all keyspaces is a sum
-//! ([`crate::index::owed`]). A thread that walks the table clones the `Arc`s first and releases the lock, so that a
-//! walk never delays a creation, and through it the next reader of the table.
+//! Locks: the table's alone. A write does not take it: it has its keyspace already, and the debt of all keyspaces is a
+//! sum ([`crate::index::owed`]). A thread that walks the table clones the `Arc`s first and releases the lock, so that
+//! a walk never delays a creation, and through it the next reader of the table.
+//!
+//! Invariant: when writers stand still, `active_bytes` is the sum of what all keyspaces are charged for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use super::keyspace::KeyspaceState;
+use super::state::KeyspaceState;
+use super::watermark::CachePadded;
 use crate::base::KeyspaceId;
-use crate::base::sync::RwLock;
+use crate::base::sync::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+    RwLock,
+};
 
 /// The open keyspaces of a store.
 #[derive(Default)]
-pub(crate) struct Keyspaces(RwLock<Table>);
+pub(crate) struct Keyspaces {
+    table: RwLock<Table>,
+    /// Bytes in all active memtables. Commits add and subtract in any order: read it through [`Keyspaces::active`].
+    active_bytes: CachePadded<AtomicU64>,
+    /// Active memtables that are not empty, counted in the same way: read it through [`Keyspaces::occupied`].
+    occupied: CachePadded<AtomicU64>,
+}
 
 /// The state that the lock guards.
 #[derive(Default)]
@@ -28,12 +41,13 @@ impl Keyspaces {
     pub(crate) fn read(&self) -> impl Deref<Target = Table> + '_ {
         #[cfg(test)]
         tests::READS.set(tests::READS.get() + 1);
-        self.0.read()
+        self.table.read()
     }
 
-    /// The table, alone: under `durable_root`, and `sequencer` in a store that is being written.
+    /// The table, exclusively. REQUIRES: the caller holds the durable root, and in a store that is being written the
+    /// sequencer.
     pub(crate) fn write(&self) -> impl DerefMut<Target = Table> + '_ {
-        self.0.write()
+        self.table.write()
     }
 
     /// All keyspaces in the order of their ids.
@@ -44,7 +58,7 @@ impl Keyspaces {
     /// Counts the call if the table is locked: a walk must have released it.
     #[cfg(test)]
     pub(crate) fn note_if_held(&self) {
-        tests::HELD.set(tests::HELD.get() + u64::from(self.0.try_write().is_none()));
+        tests::HELD.set(tests::HELD.get() + u64::from(self.table.try_write().is_none()));
     }
 
     /// The keyspace of an id.
@@ -57,19 +71,82 @@ impl Keyspaces {
         let table = self.read();
         table.by_name.get(name).and_then(|id| table.by_id.get(id)).cloned()
     }
+
+    // ---- memory ----
+
+    /// Bytes in all active memtables.
+    #[inline]
+    pub(crate) fn active(&self) -> u64 {
+        // If range tombstones made a memtable smaller, the subtraction may be seen before the addition that it
+        // belongs to.
+        self.active_bytes.load(Relaxed).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// Active memtables that are not empty.
+    #[inline]
+    pub(crate) fn occupied(&self) -> u64 {
+        self.occupied.load(Relaxed).cast_signed().max(0).cast_unsigned()
+    }
+
+    /// Charges the growth of a keyspace's active memtable, concurrently with other threads that do the same.
+    #[inline]
+    pub(crate) fn charge_growth(&self, keyspace: &KeyspaceState) {
+        loop {
+            // Loaded before the memtable's size: if it is unchanged afterwards, the size is the newer figure.
+            let before = keyspace.charged.load(Acquire);
+            let bytes = keyspace.active_bytes() as u64;
+            if bytes == before {
+                return;
+            }
+            if keyspace.charged.compare_exchange(before, bytes, AcqRel, Relaxed).is_ok() {
+                return self.change_active(before, bytes);
+            }
+        }
+    }
+
+    /// Sets the bytes that a keyspace's active memtable is charged for. REQUIRES: the sequencer is quiesced, or no
+    /// other thread has the store.
+    pub(crate) fn charge(&self, keyspace: &KeyspaceState, bytes: u64) {
+        self.change_active(keyspace.charged.swap(bytes, AcqRel), bytes);
+    }
+
+    fn change_active(&self, before: u64, after: u64) {
+        if after >= before {
+            self.active_bytes.fetch_add(after - before, Relaxed);
+        } else {
+            self.active_bytes.fetch_sub(before - after, Relaxed);
+        }
+        match (before, after) {
+            (0, 1..) => self.occupied.fetch_add(1, Relaxed),
+            (1.., 0) => self.occupied.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
+    }
+
+    /// Asserts that the sums equal those of a walk. REQUIRES: the sequencer is quiesced.
+    pub(crate) fn check_sums(&self) {
+        if cfg!(debug_assertions) {
+            let charged: Vec<u64> = self.all().iter().map(|keyspace| keyspace.charged.load(Acquire)).collect();
+            assert_eq!(self.active(), charged.iter().sum::<u64>(), "bytes of active memtables");
+            assert_eq!(self.occupied(), charged.iter().filter(|&&bytes| bytes > 0).count() as u64, "active memtables");
+        }
+    }
 }
 
 impl Table {
     /// Adds a keyspace. REQUIRES: no other keyspace has its id or name.
     pub(crate) fn insert(&mut self, state: Arc<KeyspaceState>) {
-        self.by_name.insert(state.name.clone(), state.id);
-        self.by_id.insert(state.id, state);
+        let named = self.by_name.insert(state.name.clone(), state.id);
+        assert!(named.is_none(), "keyspace `{}` exists", state.name);
+        let numbered = self.by_id.insert(state.id, state);
+        assert!(numbered.is_none(), "an id is given out once");
     }
 
     /// Removes a keyspace.
     pub(crate) fn remove(&mut self, id: KeyspaceId) {
         if let Some(state) = self.by_id.remove(&id) {
-            self.by_name.remove(&state.name);
+            let named = self.by_name.remove(&state.name);
+            assert_eq!(named, Some(id), "both maps name the same keyspaces");
         }
     }
 }
@@ -87,6 +164,7 @@ pub(super) mod tests {
     use std::cell::Cell;
 
     use super::super::Store;
+    use super::super::writer::tests::QUIESCED;
     use crate::base::KeyRange;
     use crate::device::MemDevice;
     use crate::index::Debt;
@@ -96,8 +174,6 @@ pub(super) mod tests {
         pub(in super::super) static READS: Cell<u64> = const { Cell::new(0) };
         /// How often this thread has come to a keyspace in a walk while the table was held.
         pub(super) static HELD: Cell<u64> = const { Cell::new(0) };
-        /// How often this thread has held all writers back.
-        pub(in super::super) static SETTLED: Cell<u64> = const { Cell::new(0) };
     }
 
     fn store(keyspaces: usize, memory_budget: usize) -> Store {
@@ -137,9 +213,9 @@ pub(super) mod tests {
     fn a_checkpoint_holds_writers_back_as_often_whatever_the_number_of_keyspaces() {
         let settled = |keyspaces| {
             let store = store(keyspaces, 64 << 20);
-            let before = SETTLED.get();
+            let before = QUIESCED.get();
             store.engine.checkpoint().expect("taken");
-            SETTLED.get() - before
+            QUIESCED.get() - before
         };
         assert_eq!((settled(1), settled(100)), (1, 1));
     }

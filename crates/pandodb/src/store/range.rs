@@ -14,10 +14,13 @@
 
 use std::sync::Arc;
 
-use super::keyspace::Keyspace;
 use super::scan::Side;
+use super::shared::Shared;
 use super::snapshot::{Registered, Snapshot};
+use super::state::KeyspaceState;
 use super::value::Value;
+#[cfg(doc)]
+use crate::Keyspace;
 use crate::base::range::successor;
 use crate::base::{Error, KeyRange, Result, SeededBug, events};
 
@@ -38,7 +41,8 @@ use crate::base::{Error, KeyRange, Result, SeededBug, events};
 /// for each run on the path; from then on blocks are read ahead. Deleted keys that no compaction has removed yet are
 /// passed one by one.
 pub struct Range {
-    keyspace: Keyspace,
+    engine: Arc<Shared>,
+    state: Arc<KeyspaceState>,
     /// Registered for the life of the iterator; `None` if it could not be opened.
     point: Option<Arc<Registered>>,
     bounds: KeyRange,
@@ -53,10 +57,14 @@ pub struct Range {
 }
 
 impl Range {
-    pub(crate) fn new(keyspace: &Keyspace, bounds: KeyRange, snapshot: Option<&Snapshot>) -> Range {
-        let snapshots = &keyspace.engine.snapshots;
-        let state = &keyspace.state;
-        let open = keyspace.engine.access.check().and_then(|()| state.check_alive());
+    pub(crate) fn new(
+        engine: &Arc<Shared>,
+        state: &Arc<KeyspaceState>,
+        bounds: KeyRange,
+        snapshot: Option<&Snapshot>,
+    ) -> Range {
+        let snapshots = &engine.snapshots;
+        let open = engine.access.check().and_then(|()| state.check_alive());
         let mut broken = open.and_then(|()| state.check_sorted(&bounds)).err();
         let point = match snapshot {
             Some(snapshot) if snapshot.0.is_of(snapshots) => Some(snapshot.0.clone()),
@@ -67,8 +75,8 @@ impl Range {
             None => Some(Arc::new(snapshots.register())),
         };
         let finished = bounds.is_empty() && broken.is_none();
-        let (keyspace, rest) = (keyspace.clone(), bounds.clone());
-        Range { keyspace, point, bounds, rest, front: None, back: None, values: true, finished, broken }
+        let (engine, state, rest) = (engine.clone(), state.clone(), bounds.clone());
+        Range { engine, state, point, bounds, rest, front: None, back: None, values: true, finished, broken }
     }
 
     /// The same keys without their values, from both ends. Does not read large values, except where a merge is newer than
@@ -168,7 +176,7 @@ impl Range {
     /// over.
     fn reopen(&mut self, wider: Option<bool>) {
         self.finished = self.bounds.is_empty() || self.point.is_none() && self.broken.is_none();
-        let Some(reverse) = wider.filter(|_| !self.keyspace.engine.access.is_inherited()) else { return };
+        let Some(reverse) = wider.filter(|_| !self.engine.access.is_inherited()) else { return };
         let (own, other) = if reverse { (&mut self.back, &mut self.front) } else { (&mut self.front, &mut self.back) };
         *own = None;
         if other.as_ref().is_some_and(|side| !side.over().covers(&self.rest)) {
@@ -178,7 +186,7 @@ impl Range {
 
     /// An iterator over keys in the order of a hash has no place for a key: its next item is that error.
     fn refuses_seek(&mut self, key: &[u8]) -> bool {
-        self.broken = self.broken.take().or_else(|| self.keyspace.state.check_sorted(&KeyRange::new(key, [])).err());
+        self.broken = self.broken.take().or_else(|| self.state.check_sorted(&KeyRange::new(key, [])).err());
         self.finished &= self.broken.is_none();
         self.broken.is_some()
     }
@@ -191,20 +199,20 @@ impl Range {
         if self.finished {
             return None;
         }
-        if let Err(e) = self.keyspace.engine.access.check() {
+        if let Err(e) = self.engine.access.check() {
             // The sides stay: to drop them takes locks, which a forked child must not do.
             self.finished = true;
             return Some(Err(e));
         }
         let item = self.advance(reverse);
-        let item = self.keyspace.engine.access.confirm(item).transpose();
+        let item = self.engine.access.confirm(item).transpose();
         if !matches!(item, Some(Ok(_))) {
             // A side may have consumed a key beyond the other end, or have failed in the middle of a key.
             self.finished = true;
             (self.front, self.back) = (None, None);
         }
         if let Some(Err(e)) = &item {
-            events::failed(self.keyspace.name(), e);
+            events::failed(&self.state.name, e);
         }
         item
     }
@@ -216,7 +224,7 @@ impl Range {
         }
         let point = self.point.as_ref().expect("a range that opened has a read point").seqno();
         let side = if reverse { &mut self.back } else { &mut self.front };
-        let (engine, state) = (&self.keyspace.engine, &self.keyspace.state);
+        let (engine, state) = (&self.engine, &self.state);
         let is_new = side.as_mut().is_some_and(|side| !side.is_old(|| engine.device.now()));
         let side = match side {
             Some(side) if is_new => side,
@@ -246,7 +254,7 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        if self.keyspace.engine.access.is_inherited() {
+        if self.engine.access.is_inherited() {
             // To free what it pins takes locks, which a thread may hold that is not in this process.
             std::mem::forget((self.front.take(), self.back.take()));
         }
@@ -255,7 +263,7 @@ impl Drop for Range {
 
 impl std::fmt::Debug for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Range").field("bounds", &self.bounds).field("keyspace", &self.keyspace.name()).finish()
+        f.debug_struct("Range").field("bounds", &self.bounds).field("keyspace", &self.state.name).finish()
     }
 }
 

@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::engine::Engine;
-use super::keyspace::{Containers, KeyspaceState, check_key};
 use super::snapshot::Snapshot;
+use super::state::{Containers, KeyspaceState, check_key};
 use super::value::Value;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{Error, KeyCodec, Result, SeededBug, Seqno, events};

@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::StoreBuilder;
+use super::builder::StoreBuilder;
 use super::catalog::Catalog;
-use super::open::{Found, core};
+use super::found::{Found, core};
 use crate::base::{Error, Result};
 use crate::device::Device;
 use crate::index::Index;

@@ -16,8 +16,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keyspace::KeyspaceState;
 use super::read::Pinned;
+use super::state::KeyspaceState;
 use super::value::Value;
 use crate::base::{BlobRef, Entry, EntryBlock, Fragments, KeyRange, Kind, Result, SeededBug, Seqno};
 use crate::index::RawCursor;

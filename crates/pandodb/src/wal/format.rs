@@ -265,7 +265,21 @@ pub(super) fn record_bytes(payload: usize) -> u64 {
 /// | 32 | length | payload |
 /// | | 0–7 | 0, up to a multiple of 8 |
 pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head, payload: &[u8]) {
-    debug_assert_eq!(payload.len(), head.length as usize);
+    put_record_with(out, seed, offset, head, |out| out.extend_from_slice(payload));
+}
+
+/// As [`put_record`], for a payload that `encode` appends: a record is encoded where it is sent from.
+///
+/// # Panics
+/// If `encode` does not append the bytes that the head announces.
+#[inline]
+pub(super) fn put_record_with(
+    out: &mut Vec<u8>,
+    seed: u32,
+    offset: u64,
+    head: &Head,
+    encode: impl FnOnce(&mut Vec<u8>),
+) {
     debug_assert!(offset.is_multiple_of(8) && offset >= BLOCK);
     debug_assert!(head.count > 0 && head.durable < head.first);
     let at = out.len();
@@ -277,7 +291,8 @@ pub(super) fn put_record(out: &mut Vec<u8>, seed: u32, offset: u64, head: &Head,
     fixed[16..24].copy_from_slice(&head.first.0.to_le_bytes());
     fixed[24..32].copy_from_slice(&head.durable.0.to_le_bytes());
     out.extend_from_slice(&fixed);
-    out.extend_from_slice(payload);
+    encode(out);
+    assert_eq!(out.len(), at + RECORD_HEAD + head.length as usize, "the head announces the payload");
     out.resize(at + head.record_bytes() as usize, 0);
     let crc = record_crc(seed, offset, &out[at..]);
     out[at..at + 4].copy_from_slice(&crc.to_le_bytes());

@@ -71,7 +71,7 @@ use std::ops::RangeInclusive;
 pub use format::{MAX_PAYLOAD, RecordKind, segment_name};
 pub use inspect::{RecordSummary, SegmentSummary, inspect};
 pub use log::{Log, LogOptions, MayTake, UNLIMITED};
-pub use ops::{Op, Ops, put_op};
+pub use ops::{Op, Ops, op_bytes, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
 pub use stream::AppendReservation;
 pub use tags::{Tag, Tags, tagged_bytes};

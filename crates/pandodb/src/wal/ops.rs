@@ -12,7 +12,7 @@
 //! Invariant: decoding checks the same bounds as encoding, so a decoded operation can be applied without further checks
 //! of lengths.
 
-use crate::base::codec::{Reader, put_bytes, put_varint};
+use crate::base::codec::{Reader, put_bytes, put_varint, varint_len};
 use crate::base::{KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};
 
 /// The longest encoding of a blob reference: two varints and a checksum.
@@ -48,6 +48,13 @@ pub fn put_op(out: &mut Vec<u8>, keyspace: KeyspaceId, kind: Kind, a: &[u8], b: 
     if kind != Kind::Delete {
         put_bytes(out, b);
     }
+}
+
+/// Bytes that [`put_op`] appends for an operation.
+pub fn op_bytes(keyspace: KeyspaceId, kind: Kind, a: &[u8], b: &[u8]) -> usize {
+    let counted = |bytes: &[u8]| varint_len(bytes.len() as u64) + bytes.len();
+    let value = if kind == Kind::Delete { 0 } else { counted(b) };
+    varint_len(u64::from(keyspace.0)) + 1 + counted(a) + value
 }
 
 fn key_fits(kind: Kind, len: usize) -> bool {

@@ -31,7 +31,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::SegmentInfo;
-use super::format::{BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, RecordKind, put_record, record_bytes, segment_name};
+use super::format::{
+    BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, RecordKind, put_record_with, record_bytes, segment_name,
+};
 use super::log::MayTake;
 use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, linger};
 use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
@@ -288,8 +290,28 @@ impl AppendReservation<'_> {
     /// # Panics
     /// If the seqno is not above those of the stream, or the payload is longer than its room.
     pub fn append(self, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
+        self.append_with(first, count, payload.len(), lazy, |out| out.extend_from_slice(payload))
+    }
+
+    /// As [`AppendReservation::append`], for a payload of `bytes` bytes that `encode` appends to the stream's buffer,
+    /// so that it is not copied from a buffer of the caller's.
+    ///
+    /// # Errors
+    /// As [`AppendReservation::append`].
+    ///
+    /// # Panics
+    /// As [`AppendReservation::append`], or if `encode` appends another number of bytes.
+    #[inline]
+    pub fn append_with(
+        self,
+        first: Seqno,
+        count: u32,
+        bytes: usize,
+        lazy: bool,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Option<u32>> {
         let kind = if self.common.tagged { RecordKind::Tagged } else { RecordKind::Ops };
-        self.append_as(kind, first, count, payload, lazy)
+        self.append_as(kind, first, count, bytes, lazy, encode)
     }
 
     /// As [`AppendReservation::append`], for a record that creates a keyspace and takes one seqno.
@@ -297,12 +319,21 @@ impl AppendReservation<'_> {
     /// # Errors
     /// As [`AppendReservation::append`].
     pub fn append_created(self, first: Seqno, payload: &[u8]) -> Result<Option<u32>> {
-        self.append_as(RecordKind::Created, first, 1, payload, false)
+        self.append_as(RecordKind::Created, first, 1, payload.len(), false, |out| out.extend_from_slice(payload))
     }
 
-    fn append_as(self, kind: RecordKind, first: Seqno, count: u32, payload: &[u8], lazy: bool) -> Result<Option<u32>> {
-        assert!(payload.len() <= self.bytes, "{} bytes where {} have room", payload.len(), self.bytes);
-        let due = self.stream.append(self.common, kind, first, count, payload, lazy)?;
+    #[inline]
+    fn append_as(
+        self,
+        kind: RecordKind,
+        first: Seqno,
+        count: u32,
+        bytes: usize,
+        lazy: bool,
+        encode: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Option<u32>> {
+        assert!(bytes <= self.bytes, "{bytes} bytes where {} are reserved", self.bytes);
+        let due = self.stream.append(self.common, kind, first, count, bytes, lazy, encode)?;
         Ok(due.then_some(self.stream.number))
     }
 }
@@ -389,21 +420,22 @@ impl Stream {
         kind: RecordKind,
         first: Seqno,
         count: u32,
-        payload: &[u8],
+        payload_bytes: usize,
         lazy: bool,
+        encode: impl FnOnce(&mut Vec<u8>),
     ) -> Result<bool> {
         let mut state = self.state.lock();
         common.check()?;
         let state = &mut *state;
         assert!(count > 0 && first > state.appended, "record {first} after {}", state.appended);
-        let bytes = record_bytes(payload.len());
+        let bytes = record_bytes(payload_bytes);
         let segment = state.current.as_mut().expect("room was made");
         assert!(segment.end + bytes <= segment.capacity, "a reservation covers the append");
         let mut durable = Seqno(common.durable.load(Ordering::Acquire));
         if SeededBug::OwnSyncClaimedForAll.is_on() && state.synced == state.appended {
             durable = Seqno(first.0 - 1);
         }
-        let head = Head { length: payload.len() as u32, count, first, durable, kind };
+        let head = Head { length: payload_bytes as u32, count, first, durable, kind };
         assert!(head.last() <= Seqno::MAX && head.durable < first);
         if state.buffer.is_empty() {
             state.first = first;
@@ -411,7 +443,7 @@ impl Stream {
                 self.pending.store(first.0, Ordering::Release);
             }
         }
-        put_record(&mut state.buffer, segment.seed, segment.end, &head, payload);
+        put_record_with(&mut state.buffer, segment.seed, segment.end, &head, encode);
         let wanted = segment.wants_next();
         segment.end += bytes;
         if segment.wants_next() && !wanted {

@@ -1,0 +1,62 @@
+//! Admission: how long a write waits for background work before it begins.
+//!
+//! ```text
+//!   debt of all keyspaces (memory, work) ─▶ Load ─▶ price of the write's bytes ─▶ with threads: a wait
+//!                                                                             └▶ without: the writer works it off
+//! ```
+
+use std::time::Duration;
+
+use super::engine::Engine;
+use crate::base::{Result, events};
+use crate::sched::{self, Load, Turn};
+
+/// Sealed memtables that may wait before writers are throttled hard.
+pub(super) const MAX_SEALED: u64 = 3;
+
+impl Engine {
+    /// Throttles a writer that arrived at `now` for the work that its bytes cause.
+    pub(super) fn admit(&self, bytes: u64, frees: bool, now: Duration) -> Result<()> {
+        let debt = self.debt();
+        if debt.total() == 0 {
+            return Ok(());
+        }
+        let memtable = self.config.memtable() as u64;
+        // Work that cannot continue must not fill the memory; writes that only delete may go a little further.
+        let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
+        if debt.memory_bytes > limit
+            && let Some(trouble) = self.background.trouble()
+        {
+            return Err(trouble);
+        }
+        let room = memtable.saturating_sub(self.keyspaces.active());
+        let crowd = (debt.memory_bytes / memtable).saturating_sub(MAX_SEALED - 1);
+        // An ordinary write on a full disk is refused later, and is not throttled for it.
+        if !frees && self.reserve.is_short() {
+            return Ok(());
+        }
+        let (work, rate) = if self.is_stalled() { (0, 0) } else { (debt.work_bytes, self.core.share.owed.rate()) };
+        let load = Load { memory: debt.memory_bytes, work, rate, room, memtable, crowd };
+        let price = load.price(bytes);
+        if self.config.background_threads > 0 {
+            let waited = self.background.scheduler.pay(price, load.patience(bytes), now, &|| self.device.now());
+            events::waited(waited, debt.memory_bytes, debt.work_bytes);
+        } else {
+            self.work_off(price)?;
+        }
+        Ok(())
+    }
+
+    /// Without workers: the writer does the steps itself.
+    fn work_off(&self, price: u64) -> Result<()> {
+        let mut due = self.background.scheduler.account().charge(price);
+        while due > 0 {
+            match self.turn_alone(sched::FOREGROUND_STEP) {
+                Turn::Worked(bytes) => self.background.scheduler.account().earn(bytes.max(1)),
+                Turn::Idle | Turn::Stuck => self.background.scheduler.account().clear(),
+            }
+            due = self.background.scheduler.account().due();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,214 @@
+//! Recovery: from the last checkpoint to where the log ends, and into a new epoch.
+//!
+//! ```text
+//!   log ─ first pass: what do the records name, where does it end? ─▶ marks of large values, created keyspaces
+//!       ─ second pass: records above each keyspace's `through` ─▶ memtables (full ones are packed)
+//!       ─▶ superblock of a new epoch ─▶ new log ─▶ if large values were copied, or the log is long: pack, checkpoint
+//! ```
+//!
+//! No lock is contended: only this thread has the store. The old log is never written over; records and large values
+//! that are needed are copied.
+
+use std::sync::Arc;
+
+use super::checkpoint::IDS_AHEAD;
+use super::engine::Engine;
+use super::generations::Generations;
+use super::replay::{Replayer, Survey};
+use super::state::KeyspaceState;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{BlockAddr, Error, Extent, MAX_EPOCH, Result, SeededBug, Seqno, events};
+use crate::index::Mode as IndexMode;
+use crate::sched::BACKGROUND_STEP;
+use crate::space::data::DATA_FILE;
+use crate::wal::{Claims, Log, LogOptions, Mode, ReplayReport, Visit, replay};
+
+/// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
+const MAX_OLD_SEGMENTS: usize = 16;
+
+impl Engine {
+    /// From the last checkpoint to where the log ends, and into a new epoch.
+    pub(super) fn recover(&mut self) -> Result<events::Recovery> {
+        let recovered = self.replay_log()?;
+        let last = recovered.report.last;
+        // A seqno is given out once: a keyspace that holds later ones than the log would take new messages for old.
+        let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
+        let found = self.keyspaces.read().values().find(ahead).cloned();
+        if let Some(keyspace) = found.filter(|_| !self.config.salvage) {
+            let through = keyspace.index.view().through();
+            let detail =
+                format!("keyspace `{}` holds all up to seqno {through}, the log ends at {last}", keyspace.name);
+            let at = self.checkpointer.root.lock().superblock.catalog.0[0].page.offset();
+            return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
+        }
+        self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
+        self.writer.continue_after(last);
+        self.log_cut.clone_from(&recovered.report.cut);
+        self.snapshots.set_visible(last);
+        if !self.config.read_only {
+            self.begin_epoch(&recovered)?;
+            self.settle_moved(&recovered.moved)?;
+            if recovered.report.segments.len() > MAX_OLD_SEGMENTS {
+                self.shorten_log()?;
+            }
+        }
+        let report = &recovered.report;
+        let (segments, torn) = (report.segments.len() as u64, report.torn.is_some());
+        Ok(events::Recovery { records: report.records, bytes: report.bytes, segments, torn })
+    }
+
+    /// Replays the log twice: to find out what the records name and where the log ends, then to apply them. Packing a
+    /// memtable in between allocates pages, so all large values of the log must be marked before.
+    fn replay_log(&mut self) -> Result<Recovered> {
+        let (claims, next_id, cut) = {
+            let root = self.checkpointer.root.lock();
+            let from = root.catalog.through();
+            (Claims { from, durable: root.superblock.durable }, root.next_id, root.catalog.cut)
+        };
+        let store = self.core.data.store_id();
+        let order = Generations::default();
+        let mut survey = Survey { engine: self, durable: claims.durable, cut, next_id, order, damaged: None };
+        let (look, replay_in) = match (self.config.salvage, self.config.read_only) {
+            (true, _) => (Mode::Salvage, Mode::Salvage),
+            (false, true) => (Mode::Read, Mode::Read),
+            (false, false) => (Mode::Read, Mode::Recover),
+        };
+        let seen = replay(&*self.device, store, claims, look, &mut |record| survey.record(record));
+        let (next_id, damaged) = (survey.next_id, survey.damaged.take());
+        let seen = seen.map_err(|e| damaged.filter(|_| e.is_corruption()).unwrap_or(e))?;
+        self.checkpointer.root.lock().next_id = next_id;
+        if !self.config.read_only {
+            self.core.data.begin_replay();
+        }
+        let mut replayer = Replayer {
+            engine: self,
+            durable: seen.durable,
+            moved: Vec::new(),
+            first_moved: None,
+            owed: self.debt().work_bytes,
+            log_bytes: seen.bytes,
+            is_full: false,
+        };
+        let mut report = replay(&*self.device, store, claims, replay_in, &mut |record| {
+            if record.first > seen.last { Ok(Visit::Stop) } else { replayer.record(record) }
+        })?;
+        self.core.data.end_replay();
+        if report.last != seen.last {
+            let detail = format!("the log ended at seqno {} and a moment later at {}", seen.last, report.last);
+            return Err(Error::corruption("log", report.last.0, detail));
+        }
+        // What ended the first pass ended the second one where it had to, without saying why.
+        report.cut = report.cut.or(seen.cut);
+        let (moved, first_moved) = (replayer.moved, replayer.first_moved);
+        if first_moved.is_some() {
+            self.core.data.sync()?;
+        }
+        Ok(Recovered { report, moved, first_moved })
+    }
+
+    /// Packs the replayed memtables and takes a checkpoint, so that no log record is needed any more that names a
+    /// large value in its old place; then the old places are freed.
+    fn settle_moved(&self, moved: &[Extent]) -> Result<()> {
+        if moved.is_empty() {
+            return Ok(());
+        }
+        match self.pack_or_keep().and_then(|()| self.checkpoint()) {
+            Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
+            // The log continues to name the old places, so the values are made durable there, and the pages stay
+            // allocated until the next opening.
+            Err(Error::DiskFull { .. }) => {
+                for extent in moved {
+                    let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
+                    self.core.data.write(extent.start, buf)?;
+                }
+                self.core.data.sync()?;
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(())
+    }
+
+    /// Packs every memtable. On a full disk they stay in memory, over their budget, so that one can open the store and
+    /// delete; the reserve is left for that.
+    pub(super) fn pack_or_keep(&self) -> Result<()> {
+        match self.pack_all() {
+            Err(Error::DiskFull { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Starts a new life: a superblock of the next epoch (into the slot that is older or damaged), then the log.
+    fn begin_epoch(&mut self, recovered: &Recovered) -> Result<()> {
+        let report = recovered.report.clone();
+        // A large value in its old place may not be durable: nothing may claim the record that names it until the
+        // checkpoint that names the new place.
+        let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
+        let root = self.checkpointer.root.get_mut();
+        let epoch = root.superblock.epoch.max(report.epoch) + 1;
+        if epoch > MAX_EPOCH {
+            return Err(Error::Unsupported { detail: format!("epoch {epoch}: the store has been opened too often") });
+        }
+        root.superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
+        root.superblock.epoch = epoch;
+        root.superblock.clean = false;
+        root.superblock.durable = root.superblock.durable.max(durable);
+        root.superblock.next_run_id = self.core.ids.peek() + IDS_AHEAD;
+        self.core.data.write_superblock(&root.superblock)?;
+        let options = LogOptions {
+            segment_bytes: self.config.segment(),
+            streams: self.config.streams(),
+            tagged: self.config.mode == IndexMode::Paper,
+            mapped: self.config.mapped_log,
+        };
+        self.writer.log = Some(
+            Log::start(
+                self.device.clone(),
+                root.superblock.store_id,
+                root.superblock.epoch,
+                report.last,
+                report.next_segment,
+                report.segments,
+                options,
+            )?
+            .with_data(self.core.data.clone()),
+        );
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not leave ever more
+    /// segments. On a full disk the log stays as long as it is.
+    fn shorten_log(&self) -> Result<()> {
+        let packed = self.pack_all().and_then(|()| self.checkpoint());
+        match packed {
+            Err(Error::DiskFull { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Seals and packs every memtable.
+    fn pack_all(&self) -> Result<()> {
+        let keyspaces = self.keyspaces.all();
+        {
+            let sequencer = self.writer.quiesce();
+            keyspaces.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
+        }
+        for keyspace in &keyspaces {
+            while keyspace.index.debt().memory_bytes > 0 {
+                keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
+            }
+            keyspace.retire_sealed();
+        }
+        Ok(())
+    }
+}
+
+/// The result of a recovery.
+struct Recovered {
+    report: ReplayReport,
+    /// Old places of large values that were copied to new ones.
+    moved: Vec<Extent>,
+    /// The first record that names a large value which was not known to be durable.
+    first_moved: Option<Seqno>,
+}

@@ -1,0 +1,312 @@
+//! A full disk: which writes are refused, and how the store frees space.
+//!
+//! ```text
+//!  ordinary write ── new segment of the log, large value ──▶ does what is not packed yet still fit? ──no──▶ DiskFull
+//!  delete ────────── new segment of the log ──full──▶ waits for the turns below ──no progress──▶ its share of the reserve ──▶ DiskFull
+//!
+//!  background work ──full──▶ *pressed*: turns by one thread, until the reserve is whole again
+//!     1. checkpoints, while something that was freed waits for them; they may use the whole reserve, and refill it
+//!     2. the rest of the background share of the reserve is freed, and if that is not enough the share of deletes; a memtable is
+//!        packed, or a piece of the tree compacted that fits ([`Index::relieve`])
+//!     3. nothing to do, and a delete waits for room in the log: memtables are sealed
+//! ```
+//!
+//! Invariants: ordinary writes take no space while the reserve is short, so what freeing work frees stays with it. Every turn
+//! that reports work has packed, compacted, sealed or released something, so turns come to an end.
+//!
+//! [`Index::relieve`]: crate::index::Index::relieve
+
+use super::engine::Engine;
+use super::reserve::Purpose;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{Error, PAGE, Result, SeededBug};
+use crate::index::Room;
+use crate::sched::{BACKGROUND_STEP, Turn};
+use crate::wal::{self, Log};
+
+/// How often a delete waits for background work before it is refused, and how long each time.
+const ROUNDS: u32 = 400;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+/// Rounds without progress after which a delete uses its share of the reserve.
+const IDLE: u32 = 4;
+/// Rounds without any progress after which `checkpoint`, `settle` and `compact` give up on a full disk.
+const WAITS: u32 = 20;
+
+/// Memtables that may wait on a full disk before an operation that frees waits for one to be packed.
+const MOST_WAITING: u64 = 2;
+/// The inputs of the largest compaction, in memtables: a leaf of the default index that is rewritten, and its output is as large again.
+const LARGEST_WORK: u64 = 16;
+
+/// Disk space of the smallest run: a leaf, an inner block and a filter.
+const LEAST_RUN: u64 = 3 * PAGE as u64;
+
+impl Engine {
+    /// Refuses to use `bytes` bytes of disk for an ordinary write if the memtables would then not fit when they are
+    /// packed.
+    pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
+        let Some(available) = self.device.available() else { return Ok(()) };
+        let unpacked = self.keyspaces.active() + self.debt().memory_bytes;
+        let runs = self.keyspaces.occupied() * LEAST_RUN;
+        let needed = bytes + unpacked + unpacked / 8 + runs + self.config.shares().checkpoint;
+        if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
+    }
+
+    /// Makes an operation that frees space wait while compactions need the rest of the disk: they free more than its
+    /// log takes. Also while memtables wait to be packed; otherwise deletes fill the freed space with log, and the
+    /// memory with memtables.
+    pub(super) fn check_space_to_free(&self, bytes: u64) -> Result<()> {
+        let least = bytes + self.config.shares().background / 2;
+        let is_short = || self.device.available().is_some_and(|room| room < least);
+        let waits = self.pressure.pressed.load(Relaxed) && (self.is_behind() || is_short());
+        if waits { Err(Error::DiskFull { op: "log" }) } else { Ok(()) }
+    }
+
+    /// Whether more memtables wait to be packed than a full disk should keep waiting.
+    fn is_behind(&self) -> bool {
+        self.debt().memory_bytes > MOST_WAITING * self.config.memtable() as u64
+    }
+
+    /// Whether so little disk is left that background work has to be done in pieces.
+    pub(super) fn is_tight(&self) -> bool {
+        let largest = LARGEST_WORK * self.config.memtable() as u64;
+        self.device.available().is_some_and(|available| available < largest + self.config.shares().background)
+    }
+
+    /// Refuses an ordinary write while the reserve is short, unless it can be filled again.
+    pub(crate) fn keep_back(&self) -> Result<()> {
+        if self.reserve.is_short() {
+            self.refill();
+            if self.reserve.is_short() {
+                return Err(Error::DiskFull { op: "reserve" });
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the reserve if there is room.
+    pub(super) fn refill(&self) {
+        let log = self.retained_log_bytes();
+        let space = self.core.data.stats();
+        self.reserve.note_store(&space);
+        self.reserve.refill(space.allocated_bytes + log);
+    }
+
+    /// Frees space of the reserve; how many bytes.
+    pub(super) fn draw_reserve(&self, purpose: Purpose) -> Result<u64> {
+        // A close takes the sequencer, too: afterwards the reserve may belong to another process.
+        let _sequencer = self.writer.lock();
+        self.check_writable()?;
+        self.reserve.draw(purpose)
+    }
+
+    /// Room in the log for an operation that frees, which did not get any: from what background work gives back, and from the reserve
+    /// once that work makes no progress. `reserve` asks the log for the room; with `true` it does so even if compactions need the space.
+    pub(super) fn room_to_free<'a>(
+        &self,
+        reserve: &dyn Fn(bool) -> Result<wal::AppendReservation<'a>>,
+    ) -> Result<wal::AppendReservation<'a>> {
+        if SeededBug::ReserveNotUsed.is_on() {
+            return Err(Error::DiskFull { op: "reserve" });
+        }
+        let room = |forced| match reserve(forced) {
+            Err(Error::DiskFull { .. }) => None,
+            room => Some(room),
+        };
+        self.background.clear_trouble();
+        let (mut seen, mut idle) = (self.pressure.steps.load(Relaxed), 0);
+        for _ in 0..ROUNDS {
+            self.pressure.starved.store(true, Relaxed);
+            self.pressure.pressed.store(true, Relaxed);
+            let stuck = if self.config.background_threads == 0 {
+                self.turn_alone(BACKGROUND_STEP) == Turn::Stuck
+            } else {
+                self.background.scheduler.wake();
+                self.background.scheduler.wait(PAUSE);
+                self.background.has_trouble()
+            };
+            if let Some(room) = room(false) {
+                return room;
+            }
+            // While compactions gain space, what is kept back for deletes is not to become more for them to do.
+            let steps = self.pressure.steps.load(Relaxed);
+            idle = if steps == seen { idle + 1 } else { 0 };
+            seen = steps;
+            // Packing a memtable takes longer than some rounds.
+            if stuck || idle >= IDLE && !self.is_behind() {
+                if self.draw_reserve(Purpose::Freeing)? > 0
+                    && let Some(room) = room(true)
+                {
+                    return room;
+                }
+                if stuck {
+                    break;
+                }
+            }
+        }
+        reserve(true)
+    }
+
+    /// Whether there is compaction debt, but no compaction fits: a writer does not wait for it.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.pressure.stalled.load(Relaxed)
+    }
+
+    /// Why background work does not go on, if it does not.
+    pub(super) fn obstacle(&self) -> Option<Error> {
+        let stalled = || self.is_stalled().then_some(Error::DiskFull { op: "compaction" });
+        self.background.trouble().or_else(stalled)
+    }
+
+    /// Whether a thread that waits for background work on a full disk should go on waiting: the work makes progress, or has not been
+    /// without any for long. The thread keeps `seen` (the steps at its last call) and `rounds` (its calls since the last progress).
+    pub(super) fn may_wait_on(&self, seen: &mut u64, rounds: &mut u32) -> bool {
+        let steps = self.pressure.steps.load(Relaxed);
+        *rounds = if steps == *seen { *rounds + 1 } else { 0 };
+        *seen = steps;
+        if *rounds > WAITS {
+            return false;
+        }
+        self.background.clear_trouble();
+        self.pressure.stalled.store(false, Relaxed);
+        self.pressure.pressed.store(true, Relaxed);
+        self.background.scheduler.wake();
+        true
+    }
+
+    /// One turn of background work on a full disk.
+    pub(super) fn relieve(&self) -> Turn {
+        let turn = self.relieve_turn();
+        if matches!(turn, Turn::Worked(_)) {
+            self.pressure.stalled.store(false, Relaxed);
+            self.pressure.steps.fetch_add(1, Relaxed);
+        }
+        turn
+    }
+
+    fn relieve_turn(&self) -> Turn {
+        let Some(_one) = self.pressure.relieving.try_lock() else { return Turn::Stuck };
+        let turn = self.relieve_alone();
+        self.core.data.fill_gaps(false);
+        turn
+    }
+
+    /// A turn of the one thread that works on a full disk.
+    fn relieve_alone(&self) -> Turn {
+        self.writer.log.as_ref().map(Log::discard_preallocated);
+        if !self.pressure.punched.swap(true, Relaxed) {
+            self.core.data.punch_free();
+        }
+        let released = match self.release_freed() {
+            Ok(released) => released,
+            Err(e) => return self.note_trouble(e),
+        };
+        // The space for checkpoints and deletes comes before all other work.
+        if self.reserve.is_short() {
+            self.refill();
+        }
+        if !self.reserve.is_short() && self.pressure.relieved.swap(false, Relaxed) {
+            self.pressure.pressed.store(false, Relaxed);
+            self.background.clear_trouble();
+        }
+        match self.relieve_one() {
+            Ok(Some(bytes)) => Turn::Worked(bytes.max(1)),
+            Ok(None) if self.seal_for_starved() || released => Turn::Worked(1),
+            Ok(None) => {
+                self.pressure.pressed.store(false, Relaxed);
+                self.background.clear_trouble();
+                // A compaction that does not fit stays owed until something is deleted. Threads that wait for it get an error.
+                self.pressure.stalled.store(self.debt().total() > 0, Relaxed);
+                Turn::Idle
+            }
+            Err(Error::DiskFull { .. }) if released || self.seal_for_starved() => Turn::Worked(1),
+            Err(e) => self.note_trouble(e),
+        }
+    }
+
+    /// Takes the checkpoints for which freed pages and log that is not needed any more wait. Whether anything was given back.
+    fn release_freed(&self) -> Result<bool> {
+        let taken = || self.core.data.stats().allocated_bytes + self.retained_log_bytes();
+        let before = taken();
+        let due = self.checkpointer.accept();
+        for round in 0..2 {
+            if self.core.data.has_quarantine() || due {
+                let _one = self.checkpointer.wait_for_turn();
+                self.checkpointer.begin();
+                self.checkpoint().inspect_err(|_| {
+                    if round == 0 && due {
+                        self.checkpointer.request();
+                    }
+                })?;
+            }
+        }
+        Ok(taken() < before)
+    }
+
+    /// One piece of work, in the background share of the reserve if it does not fit beside it. How many bytes it worked
+    /// through; `None` if there is nothing to do.
+    fn relieve_one(&self) -> Result<Option<u64>> {
+        let background = self.config.shares().background;
+        // Only urgent work uses gaps: runs in gaps consist of many short extents.
+        let available = |urgent: bool| {
+            let gaps = if urgent { self.core.data.gap_bytes() } else { 0 };
+            self.device.available().unwrap_or(background) + gaps
+        };
+        let room = |drawn: u64, urgent: bool| {
+            self.core.data.fill_gaps(urgent);
+            Room { bytes: available(urgent).max(drawn), spare: background / 2, urgent }
+        };
+        let urgent = self.pressure.pressed.load(Relaxed);
+        // Space of the reserve can be used even if the file system does not report it as available (as ext4 does for
+        // root).
+        let mut drawn = 0;
+        if urgent && available(true) < background / 2 {
+            drawn += self.draw_reserve(Purpose::Background)?;
+        }
+        let mut result = self.relieve_in(room(drawn, urgent));
+        // In the share of deletes, too, if necessary: work on a full disk frees more than it takes.
+        for purpose in [Purpose::Background, Purpose::Freeing] {
+            if !matches!(result, Err(Error::DiskFull { .. })) {
+                break;
+            }
+            let more = self.draw_reserve(purpose)?;
+            if more > 0 {
+                drawn += more;
+                self.pressure.pressed.store(true, Relaxed);
+                result = self.relieve_in(room(drawn, true));
+            }
+        }
+        result
+    }
+
+    /// The same in so much room, of the keyspace whose memtables take the most memory, or else of one that can give space back.
+    fn relieve_in(&self, room: Room) -> Result<Option<u64>> {
+        let mut keyspaces = self.keyspaces.all();
+        keyspaces.sort_by_key(|keyspace| std::cmp::Reverse(keyspace.index.debt().memory_bytes));
+        let mut full = None;
+        for keyspace in &keyspaces {
+            match keyspace.index.relieve(room, &|| self.snapshots.stripes()) {
+                Ok(progress) if progress.idle => {}
+                Ok(progress) => {
+                    self.pressure.relieved.store(true, Relaxed);
+                    return Ok(Some(self.note_progress(keyspace, progress)));
+                }
+                Err(e @ Error::DiskFull { .. }) => full = Some(e),
+                Err(e) => return Err(e),
+            }
+        }
+        full.map_or(Ok(None), Err)
+    }
+
+    /// A delete waits for room in the log, which memtables hold: seals them. Whether there was anything to seal.
+    fn seal_for_starved(&self) -> bool {
+        let worth = self.keyspaces.active() >= self.config.memtable() as u64 / 8 && self.debt().memory_bytes == 0;
+        if !worth || !self.pressure.starved.swap(false, Relaxed) {
+            return false;
+        }
+        let sequencer = self.writer.quiesce();
+        let keyspaces = self.keyspaces.all();
+        let filled: Vec<_> = keyspaces.iter().filter(|keyspace| keyspace.active_bytes() > 0).collect();
+        filled.iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
+        !filled.is_empty()
+    }
+}

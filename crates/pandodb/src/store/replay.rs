@@ -1,0 +1,168 @@
+//! The two passes over the log of an opening: [`Survey`] finds out what the records name and where the log ends,
+//! [`Replayer`] applies them to memtables.
+
+use super::engine::Engine;
+use super::generations::Generations;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{BlobRef, Error, Extent, Kind, Result, SeededBug, Seqno};
+use crate::sched::{BACKGROUND_STEP, SPREAD};
+use crate::wal::{Record, RecordKind, Visit};
+
+/// The first pass over the log: checks which objects the records name and their order, makes the keyspaces that they
+/// create, and marks the pages of large values.
+pub(super) struct Survey<'a> {
+    pub(super) engine: &'a Engine,
+    /// The log is known to have been durable through here.
+    pub(super) durable: Seqno,
+    /// The catalogue's.
+    pub(super) cut: Seqno,
+    pub(super) next_id: u32,
+    pub(super) order: Generations,
+    /// The error of an unreadable large value before which the log was cut. Reported if later records show that the value had been
+    /// durable.
+    pub(super) damaged: Option<Error>,
+}
+
+impl Survey<'_> {
+    pub(super) fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
+        self.durable = self.durable.max(record.durable);
+        if record.kind == RecordKind::Created {
+            return self.engine.recover_creation(record, self.cut, &mut self.next_id);
+        }
+        self.order.check(record)?;
+        let (keyspaces, data) = (self.engine.keyspaces.read(), &self.engine.core.data);
+        let mut blobs = Vec::new();
+        // All large values are checked before any is marked: a record with one that never reached the disk ends the
+        // log.
+        for (op, seqno) in record.ops().zip(record.first.0..) {
+            let op = op?;
+            let Some(keyspace) = keyspaces.get(&op.keyspace) else {
+                if op.keyspace.0 >= self.next_id {
+                    let detail = format!("seqno {seqno} names unknown keyspace {}", op.keyspace);
+                    return Err(Error::corruption("log record", 0, detail));
+                }
+                continue;
+            };
+            if op.kind != Kind::BlobPut || Seqno(seqno) <= keyspace.index.view().through() {
+                continue;
+            }
+            let blob = BlobRef::decode(op.value)?;
+            if Seqno(seqno) > self.durable
+                && let Err(e) = data.read_blob(&blob)
+            {
+                if !e.is_corruption() {
+                    return Err(e);
+                }
+                self.damaged = Some(e);
+                return Ok(Visit::Stop);
+            }
+            blobs.push(blob);
+        }
+        // Pages that two messages name are corruption, not two owners.
+        blobs.iter().try_for_each(|blob| data.mark(blob.extent()))?;
+        Ok(Visit::Continue)
+    }
+}
+
+/// The second pass: applies log records to memtables.
+///
+/// A large value that is not known to be durable is **copied** to a new place, and the message names that: a sync that
+/// failed before the crash may have marked the old pages clean, so reading them back proves nothing about the disk, and
+/// writing over them could tear a value that *is* durable. Without space for a copy it is written again in place.
+pub(super) struct Replayer<'a> {
+    pub(super) engine: &'a Engine,
+    /// The log was known to be durable through here.
+    pub(super) durable: Seqno,
+    pub(super) moved: Vec<Extent>,
+    pub(super) first_moved: Option<Seqno>,
+    /// Bytes that waited to be compacted before the replay.
+    pub(super) owed: u64,
+    /// Bytes of all records.
+    pub(super) log_bytes: u64,
+    /// A compaction has met a full disk: no other one is tried.
+    pub(super) is_full: bool,
+}
+
+impl Replayer<'_> {
+    /// Gives a large value a place that the next sync makes durable; the message that names it.
+    fn rescue(&mut self, blob: &BlobRef) -> Result<Vec<u8>> {
+        let data = &self.engine.core.data;
+        let buf = data.read_blob(blob)?;
+        let mut message = Vec::with_capacity(16);
+        match data.write_blob(&buf[..blob.len as usize]) {
+            Ok(copy) => {
+                self.moved.push(blob.extent());
+                copy.encode(&mut message);
+            }
+            Err(Error::DiskFull { .. }) => {
+                data.write(blob.page, buf)?;
+                blob.encode(&mut message);
+            }
+            Err(e) => return Err(e),
+        }
+        Ok(message)
+    }
+
+    pub(super) fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
+        let keyspaces = self.engine.keyspaces.read();
+        for (op, seqno) in record.ops().zip(record.first.0..) {
+            let op = op?;
+            let seqno = Seqno(seqno);
+            let Some(keyspace) = keyspaces.get(&op.keyspace) else { continue };
+            if seqno <= keyspace.index.view().through() && !SeededBug::ReplayIgnoresThrough.is_on() {
+                continue;
+            }
+            self.engine.figures.replayed.fetch_add(1, Relaxed);
+            let doubtful = seqno > self.durable && !SeededBug::LargeValueNotRescued.is_on();
+            if op.kind == Kind::BlobPut && doubtful && !self.engine.config.read_only {
+                self.first_moved.get_or_insert(record.first);
+                let message = self.rescue(&BlobRef::decode(op.value)?)?;
+                self.engine.insert(keyspace, op.kind, op.key, &message, seqno);
+            } else {
+                self.engine.insert(keyspace, op.kind, op.key, op.value, seqno);
+            }
+        }
+        drop(keyspaces);
+        self.engine.snapshots.set_visible(Seqno(record.first.0 + u64::from(record.count) - 1));
+        self.make_room(record)?;
+        Ok(Visit::Continue)
+    }
+
+    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
+    fn make_room(&mut self, record: &Record<'_>) -> Result<()> {
+        let engine = self.engine;
+        if engine.config.read_only || !engine.is_filled() {
+            return Ok(());
+        }
+        engine.writer.continue_after(Seqno(record.first.0 + u64::from(record.count) - 1));
+        engine.pack_or_keep()?;
+        self.compact()
+    }
+
+    /// Compacts runs of this replay beyond the debt that writers may have: a log of thousands of memtables, written
+    /// under a larger budget, would otherwise leave as many runs in each leaf of the tree, and its nodes would not
+    /// fit into memory.
+    ///
+    /// Debt from before the opening is left to background work, and no memtable pays for more than four times
+    /// [`SPREAD`] of its size, so that the time of an opening stays proportional to the log. If the disk may be too
+    /// small for both, packing comes first.
+    fn compact(&mut self) -> Result<()> {
+        let engine = self.engine;
+        let most = SPREAD * engine.config.memtable() as u64;
+        let is_short = || engine.device.available().is_some_and(|room| room < 2 * self.log_bytes);
+        let mut worked = 0;
+        for keyspace in engine.keyspaces.all() {
+            while engine.debt().work_bytes > self.owed + most && worked < 4 * most && !self.is_full && !is_short() {
+                match keyspace.index.step(BACKGROUND_STEP, &|| engine.snapshots.stripes()) {
+                    Ok(progress) if progress.idle => break,
+                    Ok(progress) => worked += engine.note_progress(&keyspace, progress).max(1),
+                    // The store opens all the same; background work will find the same, and tell.
+                    Err(Error::DiskFull { .. }) => self.is_full = true,
+                    Err(e) if e.is_damage() => break,
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(())
+    }
+}

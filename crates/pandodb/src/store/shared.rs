@@ -1,0 +1,95 @@
+//! [`Shared`]: the reference of all handles to the engine, and the close of a store.
+//!
+//! Workers hold the engine, never this, so the last handle that is dropped closes the store on its own thread and waits
+//! for the workers.
+
+use std::sync::Arc;
+
+use super::engine::Engine;
+use crate::base::sync::Ordering::Relaxed;
+use crate::base::{Error, Result, events};
+use crate::resolve::in_operator;
+use crate::wal::Log;
+
+impl Engine {
+    /// Packs all memtables, so that the next opening has nothing to replay; stops the workers and closes the log at
+    /// an exact end. Reads in progress end as `Closed`; the close does not wait for them.
+    pub(crate) fn close(&self) -> Result<()> {
+        self.access.check()?;
+        if self.closing.swap(true, Relaxed) {
+            return Err(Error::Closed);
+        }
+        let _closing = events::closing();
+        let began = self.device.now();
+        if self.writer.log.is_some() && !self.writer.poison.is_set() {
+            // Memtables that do not fit on a full disk stay in the log. Other failures have poisoned the store, and
+            // are returned below.
+            let _ = self.checkpoint_all();
+        }
+        self.access.close();
+        self.background.join();
+        let ended = match self.writer.poison.first() {
+            _ if self.writer.log.is_none() => Ok(()),
+            Some(first) => Err(Error::Poisoned { first: first.clone() }),
+            None => self.write_clean_end().inspect_err(|e| self.poison(e)),
+        };
+        self.writer.log.iter().for_each(Log::close);
+        // In a poisoned store a checkpoint may be in progress, and a commit that still writes to the log.
+        drop(self.checkpointer.root.lock());
+        drop(self.writer.quiesce());
+        let _gate = self.gate.write();
+        self.check_sums();
+        self.core.data.close();
+        self.lock.lock().take();
+        events::closed(ended.is_ok(), self.device.now().saturating_sub(began));
+        ended
+    }
+
+    /// At rest the totals of debt and memory equal the sums over all keyspaces. REQUIRES: the caller holds the gate exclusively.
+    fn check_sums(&self) {
+        if cfg!(debug_assertions) {
+            let (_root, sequencer) = (self.checkpointer.root.lock(), self.writer.quiesce());
+            if sequencer.is_whole() {
+                self.keyspaces.check_sums();
+            }
+            let debts = self.keyspaces.all().iter().map(|keyspace| keyspace.index.debt().total()).sum::<u64>();
+            assert_eq!(self.debt().total(), debts, "what is owed is added up as indexes change it");
+        }
+    }
+}
+
+/// The engine, as the handles of a store hold it.
+pub(crate) struct Shared(pub Arc<Engine>);
+
+impl std::ops::Deref for Shared {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.0
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let engine = self.0.clone();
+        if engine.access.is_inherited() {
+            // The parent process continues to use the files. No memory is freed: threads that are not in this process
+            // may hold its locks.
+            let lock = engine.lock.try_lock().and_then(|mut lock| lock.take());
+            drop(lock);
+            std::mem::forget(engine);
+        } else if in_operator() {
+            // A merge operator that drops the last handle may run on a thread that the close waits for.
+            let close = engine.clone();
+            let closer = engine.device.spawn("pando-close", Box::new(move || drop(close.close())));
+            if closer.is_err() {
+                // Without a thread the store stays open until the process ends, as after a kill: no acknowledged
+                // write is lost.
+                std::mem::forget(engine);
+            }
+        } else {
+            // A caller that needs the result calls `Store::close`; a drop cannot return one.
+            let _ = engine.close();
+        }
+    }
+}

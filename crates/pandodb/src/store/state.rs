@@ -1,0 +1,224 @@
+//! [`KeyspaceState`]: what the store holds for one keyspace, and the checks of arguments that need no more than that.
+//!
+//! ```text
+//!   containers (swapped as one):  active memtable | sealed memtables, newest first
+//!                                        │ seal        │ packed: the index holds their messages
+//!                                        └────────────▶└──────────────▶ index
+//! ```
+//!
+//! A reader loads the containers first and the index's view second, so a memtable that was packed in between is in the
+//! view. No locks but `options`, which is taken last.
+
+use std::sync::Arc;
+
+use super::catalog::{Identity, KeyspaceRecord};
+use super::options::KeyspaceOptions;
+use super::watermark::CachePadded;
+use crate::base::sync::{ArcSwap, AtomicBool, AtomicU64, Mutex, Ordering::Relaxed};
+use crate::base::{
+    Entry, Error, IntoKeyRange, KeyCodec, KeyRange, KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, RangeTombstone,
+    Result, Seqno,
+};
+use crate::index::{Index, IndexOptions, RootRecord, SealedBatch};
+use crate::memtable::Memtable;
+use crate::resolve::Operator;
+use crate::wal::Tag;
+
+/// The state of one keyspace.
+pub(crate) struct KeyspaceState {
+    pub id: KeyspaceId,
+    pub name: String,
+    pub operator: Option<Operator>,
+    /// The operator's name and version in the catalogue, registered or not.
+    pub operator_name: Option<(String, u32)>,
+    pub blob_threshold: usize,
+    /// Which index, in which mode, with which options. Changed under `durable_root`; the index itself follows at the next opening.
+    pub options: Mutex<IndexOptions>,
+    pub index: Arc<dyn Index>,
+    /// The stored form of its keys: that of memtables and index.
+    pub codec: KeyCodec,
+    pub containers: ArcSwap<Containers>,
+    /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
+    pub charged: CachePadded<AtomicU64>,
+    pub dropped: AtomicBool,
+    /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
+    pub drained_through: AtomicU64,
+}
+
+/// The memtables of a keyspace; swapped as one.
+pub(crate) struct Containers {
+    pub active: Arc<Memtable>,
+    /// Newest first.
+    pub sealed: Vec<SealedBatch>,
+}
+
+impl KeyspaceState {
+    /// Bytes in the active memtable.
+    pub(crate) fn active_bytes(&self) -> usize {
+        self.containers.load().active.bytes()
+    }
+
+    /// Puts a fresh memtable in front; the caller has settled the sequencer.
+    pub(crate) fn push_sealed(&self, batch: SealedBatch, active: Arc<Memtable>) {
+        self.containers.rcu(|old| {
+            let mut sealed = Vec::with_capacity(old.sealed.len() + 1);
+            sealed.push(batch.clone());
+            sealed.extend(old.sealed.iter().cloned());
+            Containers { active: active.clone(), sealed }
+        });
+    }
+
+    /// Lets go of memtables whose messages the index holds.
+    pub(crate) fn retire_sealed(&self) {
+        let through = self.index.view().through();
+        self.containers.rcu(|old| Containers {
+            active: old.active.clone(),
+            sealed: old.sealed.iter().filter(|batch| batch.through > through).cloned().collect(),
+        });
+    }
+
+    /// Everything of the keyspace up to `now` is in its index, if no memtable holds anything: then it does not hold the
+    /// log back.
+    ///
+    /// The containers are asked first: a memtable leaves them only after the index has moved past `through`.
+    pub(crate) fn is_drained(&self, through: Seqno) -> bool {
+        let containers = self.containers.load();
+        let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
+        empty && self.index.view().through() == through
+    }
+}
+
+/// Checks the length of a key.
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() || key.len() > MAX_KEY {
+        return Err(Error::invalid(format!("a key must have 1 to {MAX_KEY} bytes, not {}", key.len())));
+    }
+    Ok(())
+}
+
+impl KeyspaceState {
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.dropped.load(Relaxed) {
+            return Err(Error::NoKeyspace { name: self.name.clone() });
+        }
+        Ok(())
+    }
+
+    /// The operator, or why there is none.
+    pub(crate) fn operator(&self) -> Result<&Operator> {
+        match (&self.operator, &self.operator_name) {
+            (Some(operator), _) => Ok(operator),
+            (None, Some((name, version))) => Err(Error::OperatorMissing {
+                keyspace: self.name.clone(),
+                operator: format!("{name} (version {version})"),
+            }),
+            (None, None) => Err(Error::Unsupported {
+                detail: format!("keyspace `{}` was created without a merge operator", self.name),
+            }),
+        }
+    }
+
+    pub(crate) fn check_put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        check_key(key)?;
+        if value.len() > MAX_VALUE {
+            return Err(Error::invalid(format!("a value may have at most {MAX_VALUE} bytes, not {}", value.len())));
+        }
+        self.check_alive()
+    }
+
+    /// Whether the merge operator accepts a value; one that is not registered is not asked.
+    pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
+        self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
+    }
+
+    /// The index, with its mode and all options that are not the default.
+    pub(crate) fn options(&self) -> IndexOptions {
+        self.options.lock().clone()
+    }
+
+    /// Refuses options that the keyspace was not created with.
+    pub(crate) fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
+        let refuse = |stored: String, wanted: String| {
+            let name = &self.name;
+            Err(Error::invalid(format!("keyspace `{name}` exists with {stored}, not with {wanted}; open it as it is")))
+        };
+        let wanted = options.operator.as_ref().map(|operator| (operator.name(), operator.version()));
+        let stored = self.operator_name.as_ref().map(|(name, version)| (name.as_str(), *version));
+        if wanted != stored {
+            let words = |operator: Option<(&str, u32)>| match operator {
+                Some((name, version)) => format!("operator {name} (version {version})"),
+                None => "no operator".to_owned(),
+            };
+            return refuse(words(stored), words(wanted));
+        }
+        if let Some(index) = &options.index {
+            let stored = self.options();
+            if index.kind() != stored.kind() {
+                return refuse(format!("index {}", stored.kind()), format!("index {}", index.kind()));
+            }
+            if let Some((option, stored, wanted)) = index.conflict(&stored) {
+                return refuse(format!("{option}={stored}"), format!("{option}={wanted}"));
+            }
+        }
+        match options.blob_threshold {
+            Some(wanted) if wanted != self.blob_threshold => {
+                refuse(format!("a blob threshold of {} bytes", self.blob_threshold), format!("one of {wanted}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn check_merge(&self, key: &[u8], operand: &[u8]) -> Result<()> {
+        check_key(key)?;
+        if operand.len() > MAX_OPERAND {
+            return Err(Error::invalid(format!("an operand may have at most {MAX_OPERAND} bytes")));
+        }
+        self.check_alive()?;
+        self.operator()?.validate(operand)
+    }
+
+    /// Refuses ranges of keys where the index does not keep keys in their order.
+    pub(crate) fn check_sorted(&self, range: &KeyRange) -> Result<()> {
+        if self.codec == KeyCodec::Plain || *range == KeyRange::all() {
+            return Ok(());
+        }
+        let (name, index) = (&self.name, self.options().kind());
+        let detail = format!("keyspace `{name}` has no ranges: its index `{index}` keeps keys in the order of a hash");
+        Err(Error::Unsupported { detail })
+    }
+
+    /// The half-open form of a range to delete.
+    pub(crate) fn check_range(&self, range: impl IntoKeyRange) -> Result<KeyRange> {
+        self.check_alive()?;
+        let range = range.into_key_range();
+        self.check_sorted(&range)?;
+        if range.from.len() > MAX_KEY + 1 || range.to.len() > MAX_KEY + 1 {
+            return Err(Error::invalid(format!("the bounds of a range must be keys of at most {MAX_KEY} bytes")));
+        }
+        Ok(range)
+    }
+
+    pub(crate) fn record(&self, root: RootRecord) -> KeyspaceRecord {
+        let identity = Identity {
+            id: self.id,
+            name: self.name.clone(),
+            index: self.options(),
+            operator: self.operator_name.clone(),
+            blob_threshold: self.blob_threshold as u64,
+        };
+        KeyspaceRecord { identity, root }
+    }
+
+    /// Applies one operation to the active memtable. Returns the leaf that it changed, where paper mode needs it.
+    pub(crate) fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
+        let memtable = &self.containers.load().active;
+        if kind == Kind::RangeDelete {
+            memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
+            return None;
+        }
+        let mut buf = Vec::new();
+        let key = self.codec.stored(key, &mut buf);
+        let generation = memtable.insert(Entry { key, seqno, kind, value })?;
+        Some(Tag { memtable: Seqno(memtable.id()), generation })
+    }
+}

@@ -1,0 +1,172 @@
+//! Turns of background work. A turn is one step of at most a given number of bytes, so that every thread looks at the
+//! state of the store often.
+//!
+//! ```text
+//!   checkpoint thread:  row cache shrinks ─▶ log segments are preallocated ─▶ a checkpoint, if one is due
+//!   worker:             disk full? relief ─▶ too much uncovered? checkpoint ─▶ a step of the keyspace with the most debt
+//!                       ─▶ nothing to do for some time? idle-time work
+//!   no threads:         a writer does both, in small steps
+//! ```
+//!
+//! Every turn holds the gate shared: a close waits for it.
+
+use super::engine::Engine;
+use super::state::KeyspaceState;
+use crate::base::sync::{MutexGuard, Ordering::Relaxed};
+use crate::base::{Error, events};
+use crate::index::Progress;
+use crate::sched::Turn;
+
+/// Workers pack at most this many memtables, or as many bytes of smaller ones, before they wait for the checkpoint
+/// that covers them: until then the log and freed pages are kept.
+const MOST_UNCOVERED: u64 = 8;
+
+impl Engine {
+    /// One turn of unmetered work: memory that the row cache returns, log segments to preallocate, and a checkpoint
+    /// that is due. Returns at once if another thread takes a checkpoint.
+    pub(crate) fn checkpoint_turn(&self) -> Turn {
+        self.core.rows.shrink();
+        if !self.prepare_log() {
+            return Turn::Stuck;
+        }
+        let one = self.checkpointer.is_due().then(|| self.checkpointer.try_turn()).flatten();
+        one.map_or(Turn::Idle, |one| self.take_checkpoint(one))
+    }
+
+    /// Takes a checkpoint if one is due.
+    fn take_checkpoint(&self, _one: MutexGuard<'_, ()>) -> Turn {
+        if self.writer.poison.is_set() || self.access.is_closed() {
+            return Turn::Stuck;
+        }
+        if !self.checkpointer.accept() {
+            return Turn::Idle;
+        }
+        self.checkpointer.begin();
+        self.checkpoint().map_or_else(|e| self.note_trouble(e), |()| Turn::Idle)
+    }
+
+    /// Preallocates log segments. `false` if the store is poisoned or closed.
+    fn prepare_log(&self) -> bool {
+        // Not in the space that freeing work needs.
+        if self.is_writable()
+            && let Some(log) = self.writer.log.as_ref().filter(|_| !self.reserve.is_short())
+            && let Err(e) = log.prepare(&|bytes| self.check_space(bytes))
+        {
+            self.poison(&e);
+        }
+        self.is_writable()
+    }
+
+    /// One turn of background work: a step of the keyspace with the largest debt.
+    pub(crate) fn turn(&self, budget: u64) -> Turn {
+        // The next checkpoint may free the space that a full disk lacks, and it must not get too much to cover. Log
+        // segments are needed also while a checkpoint waits for the disk.
+        if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
+            return self.relieve();
+        }
+        let waits = self.checkpointer.uncovered() >= MOST_UNCOVERED * self.config.memtable() as u64;
+        if waits && self.take_checkpoint(self.checkpointer.wait_for_turn()) == Turn::Stuck || !self.prepare_log() {
+            return Turn::Stuck;
+        }
+        self.core.rows.shrink();
+        // Memtables first, of any keyspace: they hold memory.
+        let mut rank = None;
+        while let Some(next) = self.core.share.owed.next(rank) {
+            rank = Some(next);
+            // A keyspace that is being dropped has debt until it is cleared.
+            let Some(keyspace) = self.keyspaces.get(next.2) else { continue };
+            let _step = events::step(&keyspace.name);
+            match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
+                Ok(progress) if progress.idle => {}
+                Ok(progress) => return Turn::Worked(self.note_progress(&keyspace, progress).max(1)),
+                // The checkpoint in progress may free the missing space.
+                Err(Error::DiskFull { .. }) if self.checkpointer.try_turn().is_none() => {
+                    drop(self.checkpointer.wait_for_turn());
+                    return Turn::Worked(1);
+                }
+                Err(Error::DiskFull { op }) => {
+                    self.press(op);
+                    return self.relieve();
+                }
+                Err(e) => {
+                    let turn = self.note_trouble(e);
+                    if self.checkpointer.is_due() {
+                        self.background.scheduler.wake();
+                    }
+                    return turn;
+                }
+            }
+        }
+        if self.is_at_rest() {
+            self.chunks.trim();
+            self.keyspaces.all().iter().for_each(|keyspace| keyspace.index.on_idle());
+        }
+        Turn::Idle
+    }
+
+    /// A step of a keyspace's index succeeded: returns the bytes that it worked through.
+    pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
+        if let Some(bytes) = progress.absorbed {
+            keyspace.retire_sealed();
+            let uncovered = self.checkpointer.note_packed(bytes);
+            // Many small memtables share one checkpoint.
+            if uncovered >= self.config.memtable() as u64 / 4 || self.debt().memory_bytes == 0 {
+                self.checkpointer.request();
+                self.background.scheduler.wake();
+            }
+        }
+        if let Some(damage) = progress.damage {
+            events::failed(&keyspace.name, &damage);
+            self.background.note_damage(keyspace.id, damage);
+        }
+        self.background.note_success();
+        progress.bytes
+    }
+
+    /// Whether there has been no work for some time, and no write. A store without workers does no idle-time work.
+    fn is_at_rest(&self) -> bool {
+        self.config.background_threads > 0 && self.background.has_rested(self.device.now(), self.snapshots.visible())
+    }
+
+    /// A turn of a store without background threads: all kinds of work, each with a step of at most `budget` bytes.
+    pub(crate) fn turn_alone(&self, most: u64) -> Turn {
+        let budget = self.background.scheduler.step(most);
+        self.guarded(&|it| match it.checkpoint_turn() {
+            Turn::Idle => it.turn(budget),
+            other => other,
+        })
+    }
+
+    /// A turn of a background thread. A panic in it is a bug of the engine: it must neither end the host process nor
+    /// leave writers waiting for a thread that has ended, so it poisons the store.
+    pub(crate) fn guarded(&self, turn: &dyn Fn(&Engine) -> Turn) -> Turn {
+        let _gate = self.gate.read();
+        let turn = std::panic::AssertUnwindSafe(|| turn(self));
+        std::panic::catch_unwind(turn).unwrap_or_else(|_| {
+            self.writer.poison.set_text("background work panicked; please report it with the message on stderr".into());
+            Turn::Stuck
+        })
+    }
+
+    /// Background work met a full disk.
+    fn press(&self, op: &str) {
+        if !self.pressure.pressed.swap(true, Relaxed) {
+            events::disk_full(op);
+        }
+    }
+
+    /// A failure of background work: final if the device refused, else the work is tried again later.
+    pub(super) fn note_trouble(&self, error: Error) -> Turn {
+        match &error {
+            Error::DiskFull { op } => self.press(op),
+            // A block that was just written could not be read back: it is written again.
+            damage if damage.is_damage() => {}
+            // This work did not fail: another failure came before, or the store was closed meanwhile. If the latter
+            // counted as a failure, the close would not make everything durable.
+            Error::Poisoned { .. } | Error::Closed => {}
+            _ => self.poison(&error),
+        }
+        self.background.set_trouble(error);
+        Turn::Stuck
+    }
+}

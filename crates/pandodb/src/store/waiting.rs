@@ -1,0 +1,103 @@
+//! Calls that wait until background work has done something: pack, compact, checkpoint, settle.
+//!
+//! Without background threads the caller does the work itself. A wait ends with an error when the work cannot go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::Engine;
+use super::state::KeyspaceState;
+use crate::base::{Error, KeyRange, Result, Seqno};
+use crate::sched::{BACKGROUND_STEP, Turn};
+
+/// How long a thread sleeps before it looks at the background work again.
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl Engine {
+    /// Brings a range into its final place and waits for it.
+    pub(crate) fn compact(&self, keyspace: &KeyspaceState, range: &KeyRange) -> Result<()> {
+        self.check_writable()?;
+        keyspace.check_alive()?;
+        {
+            let sequencer = self.writer.quiesce();
+            self.seal(&sequencer, keyspace);
+        }
+        self.drain(&|| keyspace.index.debt().memory_bytes == 0)?;
+        self.background.clear_trouble();
+        keyspace.index.compact(range)?;
+        self.settle_all()?;
+        // Damaged inputs are excluded, and are no debt.
+        self.background.take_damage_of(keyspace.id).map_or(Ok(()), Err)
+    }
+
+    /// Writes every memtable as a run, and waits for it. Does not wait for later writes.
+    pub(crate) fn pack(&self) -> Result<()> {
+        self.check_writable()?;
+        let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {
+            let sequencer = self.writer.quiesce();
+            let keyspaces = self.keyspaces.read();
+            keyspaces.values().for_each(|keyspace| self.seal(&sequencer, keyspace));
+            let sealed = |keyspace: &Arc<KeyspaceState>| {
+                let through = keyspace.containers.load().sealed.last().map(|batch| batch.through);
+                through.map(|through| (keyspace.clone(), through))
+            };
+            keyspaces.values().filter_map(sealed).collect()
+        };
+        let is_packed = |(keyspace, through): &(Arc<KeyspaceState>, Seqno)| {
+            keyspace.check_alive().is_err() || keyspace.index.view().through() >= *through
+        };
+        self.drain(&|| waiting.iter().all(is_packed))
+    }
+
+    /// Packs all memtables and takes two checkpoints, one for each superblock: then no earlier record of the log is
+    /// needed any more, and the log that held them is removed.
+    pub(crate) fn checkpoint_all(&self) -> Result<()> {
+        self.pack()?;
+        self.checkpoint()?;
+        self.checkpoint()
+    }
+
+    /// Waits until no debt is left, then frees pages that wait for a superblock. Reports damage that compactions met,
+    /// once.
+    pub(crate) fn settle(&self) -> Result<()> {
+        self.settle_all()?;
+        self.background.take_damage().map_or(Ok(()), Err)
+    }
+
+    fn settle_all(&self) -> Result<()> {
+        self.check_writable()?;
+        // Pages that the last compactions freed wait for two superblocks, and a checkpoint may seal a memtable.
+        for _ in 0..4 {
+            self.drain(&|| self.debt().total() == 0)?;
+            // A worker in the middle of a step for a keyspace that was dropped meanwhile holds its runs until the step ends.
+            drop(self.gate.write());
+            self.checkpoint()?;
+            if !self.core.data.has_quarantine() && self.debt().total() == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits (or works, without workers) until `done`.
+    fn drain(&self, done: &dyn Fn() -> bool) -> Result<()> {
+        let (mut seen, mut rounds) = (0, 0);
+        while !done() {
+            self.check_writable()?;
+            if self.config.background_threads == 0 {
+                if matches!(self.turn_alone(BACKGROUND_STEP), Turn::Worked(_)) {
+                    continue;
+                }
+            } else {
+                self.background.scheduler.wake();
+                self.background.scheduler.wait(PAUSE);
+            }
+            match self.obstacle() {
+                Some(Error::DiskFull { .. }) if self.may_wait_on(&mut seen, &mut rounds) => {}
+                Some(error) => return Err(error),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}

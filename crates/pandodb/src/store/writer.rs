@@ -1,0 +1,229 @@
+//! [`Writer`]: gives out sequence numbers, and knows which commits are complete.
+//!
+//! ```text
+//!   commit ── draw: seqnos, ticket ──▶ applies and logs itself, concurrently ──▶ finish ──▶ visible
+//!   seal, checkpoint, drop ── quiesce: takes the sequencer, waits for all tickets ──▶ stands on an exact cut
+//! ```
+//!
+//! Locks: `sequencer` alone. A thread that holds a ticket takes none before the ticket is finished, so a thread that
+//! holds the sequencer may wait for tickets.
+//!
+//! Invariants: tickets are drawn in the order of seqnos; a thread that holds [`Quiesced`] finds every seqno up to
+//! [`Quiesced::last`] applied and visible, unless the store is poisoned ([`Quiesced::is_whole`]).
+
+use std::sync::Arc;
+
+use super::poison::Poison;
+use super::snapshot::Snapshots;
+use super::watermark::{CachePadded, Watermark};
+use crate::base::sync::{EXPLORED, Mutex, MutexGuard};
+use crate::base::{Error, Result, SeededBug, Seqno};
+use crate::wal::Log;
+
+/// The most commits in flight; further threads wait. Small under the explorer, so that threads do wait there.
+const MOST_IN_FLIGHT: usize = if EXPLORED { 2 } else { 64 };
+
+/// The order of writes, and the log that they go to.
+pub(crate) struct Writer {
+    /// `None` in a store that was opened for reading.
+    pub log: Option<Log>,
+    pub poison: Poison,
+    snapshots: Arc<Snapshots>,
+    sequencer: CachePadded<Mutex<Sequencer>>,
+    /// The ticket up to which all commits are complete.
+    watermark: Watermark,
+}
+
+/// The state that the lock `sequencer` guards.
+pub(crate) struct Sequencer {
+    next: Seqno,
+    /// The ticket of the next commit.
+    ticket: u64,
+    /// Tickets below this have a slot in the watermark's ring.
+    limit: u64,
+}
+
+impl Writer {
+    /// Of a store that is being opened. Its log is started later.
+    pub(crate) fn new(snapshots: Arc<Snapshots>) -> Writer {
+        Writer {
+            log: None,
+            poison: Poison::default(),
+            snapshots,
+            sequencer: CachePadded(Mutex::new(Sequencer { next: Seqno(1), ticket: 0, limit: 0 })),
+            watermark: Watermark::new(MOST_IN_FLIGHT),
+        }
+    }
+
+    /// The log; every store that is open for writing has one.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`].
+    pub(crate) fn log(&self) -> Result<&Log> {
+        self.log.as_ref().ok_or(Error::ReadOnly)
+    }
+
+    /// Continues after `last`. REQUIRES: no commit is in flight, since the store is being opened.
+    pub(crate) fn continue_after(&self, last: Seqno) {
+        let mut sequencer = self.sequencer.lock();
+        assert_eq!(sequencer.ticket, 0, "a store that is being opened has no commits");
+        assert!(sequencer.next <= last.next(), "a seqno is given out once");
+        sequencer.next = last.next();
+    }
+
+    /// Keeps all threads from drawing seqnos, without waiting for those that have.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Sequencer> {
+        self.sequencer.lock()
+    }
+
+    /// Draws `count` seqnos and a ticket, if `check` finds no reason against it under the sequencer.
+    ///
+    /// # Errors
+    /// Those of `check`. They have no effect.
+    #[inline]
+    pub(crate) fn draw(&self, count: u32, check: impl FnOnce() -> Result<()>) -> Result<Ticket<'_>> {
+        assert!(count > 0, "a commit has operations");
+        let mut sequencer = self.sequencer.lock();
+        check()?;
+        if sequencer.ticket == sequencer.limit {
+            // A thread that holds a ticket, and has appended its record, needs neither the sequencer nor an append
+            // lock to finish, so this wait ends.
+            self.watermark.wait_for_slot(sequencer.ticket);
+            sequencer.limit = self.watermark.limit();
+        }
+        debug_assert!(sequencer.ticket < sequencer.limit, "a ticket has a slot in the ring");
+        let first = sequencer.next;
+        let last = Seqno(first.0 + u64::from(count) - 1);
+        let number = sequencer.ticket;
+        sequencer.next = last.next();
+        sequencer.ticket += 1;
+        Ok(Ticket { writer: self, number, first, last, is_complete: false })
+    }
+
+    /// Takes the sequencer and waits until all seqnos that it gave out are applied and visible: for a cut, and for
+    /// conclusions from the next seqno or from an empty memtable. REQUIRES: the caller holds no ticket.
+    pub(crate) fn quiesce(&self) -> Quiesced<'_> {
+        #[cfg(test)]
+        tests::QUIESCED.set(tests::QUIESCED.get() + 1);
+        let sequencer = self.sequencer.lock();
+        let awaited = if SeededBug::SealTooSoon.is_on() { 0 } else { sequencer.ticket };
+        self.watermark.wait(awaited);
+        let is_whole = sequencer.ticket == 0 || !self.watermark.is_given_up(sequencer.ticket - 1);
+        if is_whole && awaited == sequencer.ticket {
+            self.snapshots.advance(Seqno(sequencer.next.0 - 1));
+        }
+        Quiesced { sequencer, is_whole }
+    }
+}
+
+/// The sequencer, held while all seqnos that it gave out are applied, and visible unless the store is poisoned.
+pub(crate) struct Quiesced<'a> {
+    sequencer: MutexGuard<'a, Sequencer>,
+    is_whole: bool,
+}
+
+impl Quiesced<'_> {
+    /// The last seqno that was given out.
+    pub(crate) fn last(&self) -> Seqno {
+        Seqno(self.sequencer.next.0 - 1)
+    }
+
+    /// Whether every commit is applied completely. `false` after a commit that failed in the middle: memtables may
+    /// hold a part of it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+}
+
+/// A commit between its draw and its end. However it ends, no thread waits for it afterwards: a ticket that is dropped
+/// unfinished poisons the store.
+pub(crate) struct Ticket<'a> {
+    writer: &'a Writer,
+    number: u64,
+    pub first: Seqno,
+    pub last: Seqno,
+    is_complete: bool,
+}
+
+impl Ticket<'_> {
+    /// The commit is applied and written: waits for all earlier commits, and makes it visible.
+    ///
+    /// # Errors
+    /// [`Error::Indeterminate`] if an earlier commit failed.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.is_complete = true;
+        let Writer { watermark, snapshots, poison, .. } = self.writer;
+        watermark.finish(self.number);
+        watermark.wait(self.number + 1);
+        if watermark.is_given_up(self.number) {
+            // Its record follows one that may be missing: after the next opening both are there, or this one is not.
+            let first = poison.first().cloned().unwrap_or_else(|| "an earlier commit failed".into());
+            return Err(Error::Indeterminate { first });
+        }
+        snapshots.advance(self.last);
+        Ok(())
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            // An error has poisoned the store already, with its message; a panic has not.
+            let first = "a commit panicked; please report it with its message".into();
+            self.writer.poison.set(&Error::Poisoned { first });
+            self.writer.watermark.give_up(self.number);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// How often this thread has quiesced the sequencer.
+        pub(in super::super) static QUIESCED: Cell<u64> = const { Cell::new(0) };
+    }
+
+    fn writer() -> Writer {
+        Writer::new(Arc::default())
+    }
+
+    #[test]
+    fn seqnos_are_drawn_in_order_and_become_visible_when_all_before_them_are_complete() {
+        let writer = writer();
+        let visible = || writer.snapshots.visible();
+        let first = writer.draw(3, || Ok(())).unwrap();
+        assert_eq!((first.first, first.last), (Seqno(1), Seqno(3)));
+        let second = writer.draw(1, || Ok(())).unwrap();
+        assert_eq!((second.first, second.last, visible()), (Seqno(4), Seqno(4), Seqno(0)));
+        first.finish().unwrap();
+        assert_eq!(visible(), Seqno(3));
+        second.finish().unwrap();
+        assert_eq!((visible(), writer.quiesce().last()), (Seqno(4), Seqno(4)));
+    }
+
+    #[test]
+    fn a_refused_draw_takes_no_seqno() {
+        let writer = writer();
+        assert_eq!(writer.draw(7, || Err(Error::Closed)).map(|_| ()), Err(Error::Closed));
+        assert_eq!(writer.quiesce().last(), Seqno(0));
+        writer.draw(1, || Ok(())).unwrap().finish().unwrap();
+        assert_eq!(writer.quiesce().last(), Seqno(1));
+    }
+
+    #[test]
+    fn an_unfinished_ticket_poisons_the_writer_and_every_later_commit_is_indeterminate() {
+        let writer = writer();
+        let given_up = writer.draw(1, || Ok(())).unwrap();
+        let later = writer.draw(1, || Ok(())).unwrap();
+        drop(given_up);
+        assert!(writer.poison.is_set());
+        assert!(matches!(later.finish(), Err(Error::Indeterminate { .. })));
+        let quiesced = writer.quiesce();
+        assert!(!quiesced.is_whole(), "memtables may hold a part of it");
+        assert_eq!(writer.snapshots.visible(), Seqno(0));
+    }
+}

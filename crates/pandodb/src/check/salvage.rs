@@ -309,7 +309,7 @@ impl Work<'_> {
             let hidden = source.hides(key);
             while let Some(entry) = source.entry().filter(|entry| entry.key == key) {
                 if !lookup.is_done()
-                    && let Err(e) = lookup.take(&entry, || Base::Owned(entry.value.to_vec()))
+                    && let Err(e) = lookup.take(&entry, || Base::Owned(entry.value.into()))
                 {
                     failed = failed.or(Some(e));
                 }

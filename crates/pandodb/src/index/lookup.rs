@@ -9,8 +9,9 @@
 //! have no effect.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use crate::base::{BlobRef, Entry, KeyCodec, Kind, Result, Seqno};
+use crate::base::{BlobRef, Entry, EntryBlock, KeyCodec, Kind, Result, Seqno};
 use crate::blocks::BlockRequest;
 use crate::pool::Block;
 use crate::resolve::Gather;
@@ -37,9 +38,23 @@ pub enum Base {
     /// A value inside a cached block.
     Inline(Block, std::ops::Range<usize>),
     /// A copied value.
-    Owned(Vec<u8>),
+    Owned(Arc<[u8]>),
+    /// A value inside a block of entries that a cursor filled.
+    InBatch(Arc<EntryBlock>, std::ops::Range<usize>),
     /// A large value.
     Blob(BlobRef),
+}
+
+impl Base {
+    /// The bytes of a value that is in memory; `None` without a base, or for a large value.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Base::Inline(block, range) => Some(&block[range.clone()]),
+            Base::Owned(bytes) => Some(bytes),
+            Base::InBatch(batch, range) => Some(&batch.raw()[range.clone()]),
+            Base::Absent | Base::Blob(_) => None,
+        }
+    }
 }
 
 /// A point lookup in progress: its key, and the messages collected so far.
@@ -69,9 +84,14 @@ pub struct Lookup<'a> {
 impl<'a> Lookup<'a> {
     /// A lookup of `key`, in its stored form, at read point `at`.
     pub fn new(codec: KeyCodec, key: &'a [u8], at: Seqno) -> Lookup<'a> {
+        Lookup { hash: codec.hash(key), ..Lookup::of_messages(key, at) }
+    }
+
+    /// A lookup that gets the messages of `key` from its caller and probes no index: it has no hash.
+    pub fn of_messages(key: &'a [u8], at: Seqno) -> Lookup<'a> {
         Lookup {
             key,
-            hash: codec.hash(key),
+            hash: 0,
             at,
             gather: Gather::new(),
             base: Base::Absent,
@@ -101,7 +121,7 @@ impl<'a> Lookup<'a> {
     /// Adds the key's next older message. Breaks when no older message matters. `inline` makes the base from the value
     /// of a put.
     pub fn take(&mut self, entry: &Entry<'_>, inline: impl FnOnce() -> Base) -> Result<ControlFlow<()>> {
-        debug_assert_eq!(entry.key, self.key);
+        debug_assert_eq!(entry.key, self.key, "a lookup is for one key");
         if entry.seqno > self.at {
             return Ok(ControlFlow::Continue(()));
         }
@@ -126,7 +146,7 @@ impl<'a> Lookup<'a> {
 
     /// Uses a row of the row cache: a value without operands above it.
     pub fn take_row(&mut self, value: Vec<u8>) {
-        self.base = Base::Owned(value);
+        self.base = Base::Owned(value.into());
         self.done = true;
     }
 }

@@ -62,7 +62,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
         for ((key, seqno), (kind, value)) in page.range(from..).take_while(|((key, _), _)| key == wanted) {
             // Copied, because the bytes of a page that changes in place cannot be borrowed.
             let entry = Entry { key, seqno: seqno.0, kind: *kind, value };
-            if lookup.take(&entry, || Base::Owned(value.clone()))?.is_break() {
+            if lookup.take(&entry, || Base::Owned(value.as_slice().into()))?.is_break() {
                 break;
             }
         }
@@ -274,7 +274,7 @@ fn get(stub: &Stub, key: &str, at: u64) -> Option<Vec<u8>> {
     let step = view.probe(&lookup).step(None, &mut lookup).unwrap();
     assert!(matches!(step, Step::Done));
     match lookup.base {
-        Base::Owned(value) => Some(value),
+        Base::Owned(value) => Some(value.to_vec()),
         _ => None,
     }
 }

@@ -22,7 +22,8 @@ impl Engine {
             return Ok(());
         }
         let memtable = self.config.memtable() as u64;
-        // Work that cannot continue must not fill the memory; writes that only delete may go a little further.
+        debug_assert!(memtable > 0, "a memtable has a size");
+        // If background work is stuck, writes must not fill the memory. Deletes may use a little more of it.
         let limit = memtable * (MAX_SEALED + if frees { 3 } else { 1 });
         if debt.memory_bytes > limit
             && let Some(trouble) = self.background.trouble()
@@ -31,7 +32,7 @@ impl Engine {
         }
         let room = memtable.saturating_sub(self.keyspaces.active());
         let crowd = (debt.memory_bytes / memtable).saturating_sub(MAX_SEALED - 1);
-        // An ordinary write on a full disk is refused later, and is not throttled for it.
+        // An ordinary write on a full disk is refused later: throttling it first would only delay the error.
         if !frees && self.reserve.is_short() {
             return Ok(());
         }
@@ -47,7 +48,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Without workers: the writer does the steps itself.
+    /// Without background threads: the writer does steps of background work until it has earned the price of its write.
     fn work_off(&self, price: u64) -> Result<()> {
         let mut due = self.background.scheduler.account().charge(price);
         while due > 0 {

@@ -1,13 +1,16 @@
-//! Checkpoints: consistent cuts that reopening starts from (design §5, rules 1–3, 7).
+//! Checkpoints: consistent cuts from which the next opening starts.
 //!
 //! ```text
-//!  quarantine closes ─▶ writers stand still: each index fixes its world ─▶ each writes what is not on disk yet
-//!  ─▶ catalogue, twice ─▶ sync data, sync log ─▶ superblock into the older slot, sync ─▶ freed space and old log go
+//!  quarantine closes ─▶ sequencer quiesced: each index fixes its state, without I/O
+//!  ─▶ each index writes the nodes that are not on disk yet ─▶ catalogue, twice ─▶ sync data, sync log
+//!  ─▶ superblock into the older slot, sync ─▶ pages freed before the last checkpoint, and old log, are released
 //! ```
+//!
+//! Locks: the checkpointer's root for all of it; the sequencer for the second step.
 //!
 //! A root record's `through` is the seqno up to which the keyspace's index holds everything; replay applies the log
 //! above it, so merges are never applied twice. Until the new superblock is durable, no page that the last two
-//! superblocks reach is overwritten; a checkpoint that meets a full disk before is abandoned without any effect.
+//! superblocks reach is overwritten. A checkpoint that meets a full disk before that is abandoned without effect.
 
 use super::catalog::Catalog;
 use super::checkpointer::DurableRoot;
@@ -28,7 +31,7 @@ pub(crate) const IDS_AHEAD: u64 = 1 << 20;
 const LOG_MEMTABLES: u64 = 2;
 
 impl Engine {
-    /// Takes a checkpoint.
+    /// Takes a checkpoint. Seals a memtable first if it keeps too much log.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         self.check_writable()?;
         self.seal_oldest_memtable();
@@ -46,7 +49,7 @@ impl Engine {
         }
     }
 
-    /// A checkpoint; the caller holds the root.
+    /// Takes a checkpoint. REQUIRES: `root` is the locked durable root.
     pub(super) fn checkpoint_with(&self, root: &mut DurableRoot) -> Result<()> {
         let log = self.check_writable()?;
         let _checkpoint = events::checkpoint();
@@ -63,6 +66,7 @@ impl Engine {
         old.free(&self.core.data);
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through();
+        assert!(root.older_through <= through && through <= root.catalog.cut, "the log is needed from ever later on");
         // The checkpoint is complete even if old log cannot be removed; the next checkpoint tries again.
         let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
         if let Err(e) = log.discard_through(needed_above) {
@@ -81,8 +85,8 @@ impl Engine {
 
     /// Writes nodes, catalogue and superblock. On an error nothing durable has changed.
     ///
-    /// It does not ask whether the store was closed meanwhile: a close waits for the root, and a refusal here would count
-    /// as a failure that keeps it from making everything durable.
+    /// Does not check whether the store was closed meanwhile: a close waits for the root, and would take a refusal for a
+    /// failure to make everything durable.
     fn write_root(&self, log: &Log, root: &mut DurableRoot) -> Result<()> {
         let before = self.core.data.stats().root_bytes;
         let keyspaces = self.keyspaces.all();
@@ -94,7 +98,7 @@ impl Engine {
             cut: Seqno(0),
             keyspaces: Vec::with_capacity(keyspaces.len()),
         };
-        // Writers stand still once for all keyspaces, and nothing is written meanwhile: each index only fixes its world.
+        // Writers are stopped once for all keyspaces, without I/O: each index only fixes its state.
         let (begun, last) = {
             let sequencer = self.writer.quiesce();
             let mut begun = Vec::with_capacity(keyspaces.len());
@@ -115,8 +119,9 @@ impl Engine {
         }
         // Nothing was created or dropped meanwhile: that takes the root.
         catalog.cut = last;
-        // A commit that panicked may be in some of its memtables only: then nothing of what was cut and concluded above may
-        // become durable.
+        let ids = || catalog.keyspaces.iter().map(|keyspace| keyspace.identity.id.0);
+        assert!(ids().is_sorted_by(|a, b| a < b) && ids().all(|id| id < catalog.next_id), "ids are given out in order");
+        // A commit that panicked may be in a part of its memtables only: then the cut must not become durable.
         if let Some(first) = self.writer.poison.first() {
             return Err(Error::Poisoned { first: first.clone() });
         }
@@ -139,10 +144,11 @@ impl Engine {
         let synced = if SeededBug::SuperblockBeforeData.is_on() { Ok(()) } else { self.core.data.sync() };
         let written = synced.and_then(|()| log.sync(last)).and_then(|()| {
             superblock.durable = log.durable();
+            assert!(superblock.durable >= last, "the log was synced through the cut");
             self.core.data.write_superblock(&superblock)
         });
         if let Err(e) = written {
-            // Whether the superblock reached the disk is not known: both catalogues stay where they are.
+            // It is unknown whether the superblock reached the disk: both catalogues keep their pages.
             return Err(final_error(e));
         }
         root.replace(superblock, catalog);
@@ -180,7 +186,7 @@ impl Engine {
         let Some(log) = &self.writer.log else { return Ok(()) };
         let mut root = self.checkpointer.root.lock();
         let last = self.writer.quiesce().last();
-        // A commit that was given up while we waited has left a hole: nothing may claim to be whole.
+        // A commit that failed meanwhile has left a gap in the log: no superblock may claim that the log is whole.
         if let Some(first) = self.writer.poison.first() {
             return Err(Error::Poisoned { first: first.clone() });
         }

@@ -42,8 +42,7 @@ impl DurableRoot {
         most_bytes_of(&self.catalog, self.superblock.catalog_len) + self.logged_bytes
     }
 
-    /// Replaces the root after a checkpoint, whose superblock is durable. Returns up to where neither superblock needs
-    /// the log.
+    /// Replaces the root after a checkpoint whose superblock is durable.
     pub(crate) fn replace(&mut self, superblock: Superblock, catalog: Catalog) {
         assert!(superblock.generation > self.superblock.generation, "superblocks are numbered in order");
         assert!(superblock.durable >= self.superblock.durable, "what is durable stays durable");
@@ -78,7 +77,8 @@ impl Checkpointer {
         self.due.load(Relaxed)
     }
 
-    /// Takes back the request for a checkpoint, if there is one. REQUIRES: the caller then takes one, or asks again.
+    /// Withdraws the request for a checkpoint; returns whether there was one. REQUIRES: the caller then takes one, or asks
+    /// again.
     pub(crate) fn accept(&self) -> bool {
         self.due.swap(false, Relaxed)
     }

@@ -1,18 +1,22 @@
 //! The commit of a write: its part under the sequencer, its concurrent part, and when it counts.
 //!
 //! ```text
-//!            check ─▶ pay for background work ─▶ encode                         each thread for itself
-//!            room in its stream of the log (a full disk shows here, with no effect)
+//!            check ─▶ admission: wait for background work                       each thread for itself
+//!            reservation in its stream of the log (a full disk shows here, with no effect)
 //!  ┌ sequencer ─────────────────────────────────────────────────────────┐       one at a time: some
 //!  │ keyspaces alive? ─▶ seqnos ─▶ ticket                               │       tens of nanoseconds
 //!  └────────────────────────────────────────────────────────────────────┘
-//!            record into the stream's buffer                                    one at a time in a stream
-//!            memtables ─▶ log.write of that stream                              beside each other
+//!            record, encoded into the stream's buffer                           one at a time in a stream
+//!            memtables ─▶ log.write of that stream                              concurrently
 //!            ─▶ ticket finished ─▶ all before it, too ─▶ visible
-//!            ─▶ what is lazy before it in other streams, or log.sync, if the write asks for it
+//!            ─▶ earlier lazy records in other streams written, or log.sync, if the write asks for it
 //!
-//!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Engine::quiesce`)
+//!  seal, checkpoint, drop …: sequencer, and then wait until all tickets are finished (`Writer::quiesce`)
 //! ```
+//!
+//! The value of a put is copied three times: into the stream's buffer, into the memtable, and from the buffer into the
+//! log file. The stream's lock is released between reservation and append: a thread that holds the sequencer may wait
+//! for a ticket whose owner needs that lock to write.
 //!
 //! 1. A ticket is drawn in the order of seqnos, while the commit holds an append reservation for its record: from
 //!    then on the commit counts, or the store is poisoned. The reservation includes the stream's append lock, so
@@ -24,12 +28,13 @@
 //!    returns.
 //!
 //! **Failures.** Before the ticket nothing has happened: a full disk is an ordinary error. After it the store is
-//! poisoned and the ticket is given up, also by a panic ([`CommitTicket`]): later commits in flight end as
+//! poisoned and the ticket is given up, also by a panic ([`Ticket`]): later commits in flight end as
 //! `Indeterminate`, none of them becomes visible, and no thread waits for ever.
 //!
 //! Invariants: `visible` covers only complete commits that are applied and in the log; a thread that holds
-//! [`Quiesced`] finds everything below `next` applied and visible; a newer container holds only higher seqnos.
+//! [`Quiesced`] finds every seqno that was given out applied and visible; a newer container holds only higher seqnos.
 //!
+//! [`Quiesced`]: super::writer::Quiesced
 //! [`Watermark`]: super::watermark::Watermark
 
 use std::sync::Arc;
@@ -119,6 +124,7 @@ impl Engine {
     }
 
     fn try_commit(&self, payload: Payload<'_>, durability: Durability) -> Result<Seqno> {
+        debug_assert!(!payload.keyspaces.is_empty() && payload.ops.count() > 0, "a commit writes something");
         let log = self.check_writable()?;
         let started = self.device.now();
         self.admit(payload.memory_bytes(), payload.frees, started)?;
@@ -154,6 +160,7 @@ impl Engine {
             log.write(stream, last).inspect_err(|e| self.poison(e))?;
         }
         ticket.finish()?;
+        debug_assert!(self.snapshots.visible() >= last, "a commit returns when it is visible");
         if due.is_some() && durability != Durability::Synced {
             // Now everything before this commit is appended. Records that asked to be written are written; this call
             // is for the others. A lazy commit that filled its stream's buffer writes the other streams, too, so that
@@ -174,6 +181,7 @@ impl Engine {
         let (ops, bytes) = (&payload.ops, payload.ops.encoded_bytes());
         let reservation = self.reserve_log(log, bytes, payload.frees, durability)?;
         let ticket = self.draw(payload)?;
+        debug_assert_eq!(ticket.last.0 - ticket.first.0 + 1, u64::from(ops.count()), "each operation takes a seqno");
         let lazy = durability == Durability::None;
         let due = reservation.append_with(ticket.first, ops.count(), bytes, lazy, |out| ops.encode(out));
         let due = due.inspect_err(|e| self.poison(e))?;
@@ -215,6 +223,7 @@ impl Engine {
         let mut tags = Tags { life: log.epoch(), tags: Vec::with_capacity(count as usize) };
         let applied = self.apply(payload, ticket.first, |tag| tags.tags.push(tag));
         applied.inspect_err(|e| self.poison(e))?;
+        assert_eq!(tags.tags.len(), count as usize, "each operation has a tag");
         let tagged = tags.encode(ticket.first, &record);
         let due = reservation.append(ticket.first, count, &tagged, durability == Durability::None);
         let due = due.inspect_err(|e| self.poison(e))?;
@@ -230,7 +239,7 @@ impl Engine {
         })
     }
 
-    /// An append reservation for a record of `bytes` bytes. A full disk shows here, before anything is accepted.
+    /// Reserves room in the log for a record of `bytes` bytes. On a full disk this fails, before the commit has any effect.
     fn reserve_log<'a>(
         &self,
         log: &'a Log,
@@ -240,20 +249,20 @@ impl Engine {
     ) -> Result<AppendReservation<'a>> {
         let to_sync = durability == Durability::Synced;
         if !frees && self.reserve.is_short() {
-            // A close takes the sequencer, too, so no reserve is filled in a store that is closed.
+            // A close takes the sequencer, too, so a closed store does not fill its reserve.
             let _sequencer = self.writer.lock();
             self.check_writable()?;
             self.keep_back()?;
         }
         let may_take = |bytes| if frees { self.check_space_to_free(bytes) } else { self.check_space(bytes) };
-        let room = match log.reserve(bytes, to_sync, &may_take) {
+        let reservation = match log.reserve(bytes, to_sync, &may_take) {
             Err(Error::DiskFull { .. }) if frees && !full_disk_is_final() => self.room_to_free(&|forced| {
                 let may_take = |bytes| if forced { Ok(()) } else { self.check_space_to_free(bytes) };
                 log.reserve(bytes, to_sync, &may_take)
             }),
-            room => room,
+            other => other,
         };
-        room.inspect_err(|e| match e {
+        reservation.inspect_err(|e| match e {
             Error::InvalidArgument { .. } | Error::TooManyFiles { .. } | Error::Closed => {}
             Error::DiskFull { .. } if !full_disk_is_final() => {}
             e => self.poison(e),
@@ -284,7 +293,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Applies one operation to a keyspace's memtable while no other thread writes: during an opening.
+    /// Applies one operation to a keyspace's memtable. REQUIRES: no other thread writes, since the store is being opened.
     pub(crate) fn insert(&self, keyspace: &KeyspaceState, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) {
         keyspace.apply(kind, key, value, seqno);
         self.keyspaces.charge_growth(keyspace);

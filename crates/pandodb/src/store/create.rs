@@ -1,4 +1,5 @@
-//! Creating keyspaces: a record in the log, so that the cost of a creation does not depend on how many keyspaces there are.
+//! Creation, change and drop of keyspaces. A creation is a record of the log, so that its cost does not depend on the
+//! number of keyspaces.
 //!
 //! ```text
 //!   create ─▶ record "created: id, name, options" ─▶ log synced ─▶ published ─▶ returned
@@ -11,18 +12,19 @@
 //!
 //! 1. The record takes a seqno like any write. A write to the keyspace has a higher one, since the keyspace is published only
 //!    when the record is durable; recovery takes a contiguous prefix of seqnos, so it knows every keyspace that a record names.
-//! 2. Creations, drops and checkpoints exclude each other (`durable_root`). So a catalogue holds exactly the creations up to its
+//! 2. Creations, drops and checkpoints exclude each other (the durable root's lock). So a catalogue holds exactly the creations up to its
 //!    cut, and the `through` of each of its keyspaces is at most the cut.
 //! 3. The log is kept above the smallest `through` of both superblocks' catalogues, which is at most the smaller cut: a creation
 //!    that one of the two lacks is in the log.
-//! 4. A name is free again for a creation when *both* catalogues have forgotten its former keyspace. Otherwise recovery from the
+//! 4. The name of a dropped keyspace can be used again when *neither* catalogue holds it any more. Otherwise recovery from the
 //!    older one would find the name taken.
+//! 5. The size of a catalogue has a limit, which an opening checks. A creation that could exceed it is refused with
+//!    [`Error::TooLarge`] before anything is written: every record is counted with the longest root record. So no later
+//!    checkpoint fails because of it.
 //!
-//! 5. The catalogue has a greatest size, which an opening checks. A creation is refused with [`Error::TooLarge`] before anything is written
-//!    if the catalogue could outgrow it: all records are counted with the longest root record. So no later checkpoint fails for it.
+//! A checkpoint is due when about a fifth of the keyspaces is in the log only, so n creations cost O(n).
 //!
-//! Checkpoints are taken as often as they are for other reasons, and once for about each fifth of the keyspaces that was created, so
-//! that n creations cost O(n).
+//! Locks: the durable root for all of it; the sequencer (quiesced) and the table of keyspaces to publish.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +42,7 @@ use crate::resolve::{MergeOperator, Operator, builtin};
 use crate::space::Prefetch;
 use crate::wal::{Record, Visit};
 
-/// Creations after which a checkpoint is due, beside a quarter of the keyspaces.
+/// A checkpoint is due after this many creations and a quarter of the number of keyspaces.
 const MOST_LOGGED: u64 = 64;
 
 impl Engine {
@@ -54,12 +56,12 @@ impl Engine {
         if let Some(state) = self.keyspaces.named(name) {
             return Ok(state);
         }
-        // Neither catalogue may have the name any more.
+        // Neither catalogue may hold the name.
         while root.dropped.iter().any(|dropped| dropped == name) {
             self.checkpoint_with(&mut root)?;
         }
         if self.reserve.bytes() == 0 {
-            // A young store has taken no checkpoint that would have kept space back.
+            // A new store has taken no checkpoint, which would have filled the reserve.
             self.refill();
         }
         let index = self.config.index_options(options.index.as_ref());
@@ -75,11 +77,13 @@ impl Engine {
         identity.encode(&mut payload);
         let most_bytes = most_bytes(payload.len());
         check_size(root.most_catalog_bytes() + most_bytes)?;
+        assert_eq!(Identity::decode(&payload).as_ref(), Ok(&identity), "recovery reads the record as it was meant");
         let through = self.log_creation(&payload)?;
+        assert!(through > root.catalog.cut, "a creation is above the cut of the last checkpoint");
         root.next_id += 1;
         root.logged += 1;
         root.logged_bytes += most_bytes;
-        // A registered operator of that name goes before the one in the options: it is what reopening will find.
+        // A registered operator of that name has precedence over that of the options: a reopening will find it.
         let given = || options.operator.clone().map(Operator::new);
         let operator = registered(&self.operators, &identity).or_else(given);
         let record = KeyspaceRecord { identity, root: RootRecord { through, bytes: Vec::new() } };
@@ -98,7 +102,7 @@ impl Engine {
             self.checkpointer.request();
             self.background.scheduler.wake();
             if self.config.background_threads == 0 {
-                // The creation counts, whatever becomes of this.
+                // The creation is durable, whether or not this succeeds.
                 let _ = self.checkpoint_with(&mut root);
             }
         }
@@ -110,7 +114,7 @@ impl Engine {
         self.keyspaces.named(name)
     }
 
-    /// Drops a keyspace: its space is free two checkpoints later.
+    /// Drops a keyspace. Its space can be used again after two more checkpoints, which this call takes.
     pub(crate) fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.check_writable()?;
         let mut root = self.checkpointer.root.lock();
@@ -118,9 +122,9 @@ impl Engine {
             return Err(Error::NoKeyspace { name: name.to_owned() });
         };
         {
-            // Quiesced: no commit is between its check and its application.
+            // Quiesced: no commit has checked that the keyspace exists and is not applied yet.
             let sequencer = self.writer.quiesce();
-            // The index knows how to give back the large values that the memtable names.
+            // The index frees the large values that the memtable refers to.
             self.seal(&sequencer, &state);
             state.dropped.store(true, Relaxed);
             self.keyspaces.write().remove(state.id);
@@ -145,7 +149,7 @@ impl Engine {
         self.freeing_checkpoint(&mut root)
     }
 
-    /// Changes options of a keyspace's index, durably: they hold from the next opening of the store on.
+    /// Changes options of a keyspace's index durably. They take effect at the next opening of the store.
     pub(crate) fn alter_keyspace(&self, name: &str, changes: &IndexOptions) -> Result<()> {
         self.check_writable()?;
         changes.check()?;
@@ -164,7 +168,7 @@ impl Engine {
         self.checkpoint_with(&mut root).inspect_err(|_| *state.options.lock() = before)
     }
 
-    /// A record of the log that creates a keyspace, met by recovery. `cut` is the catalogue's, `next_id` the id of the next keyspace.
+    /// Recovers a creation from its record in the log. `cut` is the catalogue's, `next_id` the id of the next keyspace.
     pub(super) fn recover_creation(&self, record: &Record<'_>, cut: Seqno, next_id: &mut u32) -> Result<Visit> {
         let identity = Identity::decode(record.payload)?;
         let again = SeededBug::CreatedAgain.is_on() && self.keyspaces.get(identity.id).is_none();
@@ -180,6 +184,7 @@ impl Engine {
             return Err(Error::corruption("log record", 0, detail));
         }
         *next_id = (*next_id).max(identity.id.0 + 1);
+        assert!(identity.id.0 < *next_id, "an id is given out once");
         self.checkpointer.root.lock().logged_bytes += most_bytes(record.payload.len());
         let operator = registered(&self.operators, &identity);
         let record = KeyspaceRecord { identity, root: RootRecord { through: record.first, bytes: Vec::new() } };
@@ -197,7 +202,7 @@ pub(super) fn registered(operators: &HashMap<String, Arc<dyn MergeOperator>>, id
     identity.operator.as_ref().and_then(|(name, version)| find_operator(operators, name, *version))
 }
 
-/// The registered operator of that name, the user's before the built-in.
+/// The registered operator of that name. One of the user has precedence over a built-in.
 fn find_operator(operators: &HashMap<String, Arc<dyn MergeOperator>>, name: &str, version: u32) -> Option<Operator> {
     let operator = operators.get(name).cloned().or_else(|| builtin(name))?;
     (operator.version() == version).then(|| Operator::new(operator))

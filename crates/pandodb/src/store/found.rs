@@ -24,8 +24,8 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// What checkpoints know of the disk when the store opens. The first superblock of this life names the same catalogue, in the other
-    /// slot.
+    /// The durable root when the store opens. The first superblock of this opening names the same catalogue, in the
+    /// other slot.
     pub(super) fn root(self) -> DurableRoot {
         DurableRoot {
             older_through: self.catalog.through(),
@@ -38,6 +38,11 @@ impl Found {
         }
     }
 
+    /// Reads both superblocks, and the catalogue of the newest; if one of the two is damaged, those of the older.
+    ///
+    /// # Errors
+    /// The first damage, if neither is whole; [`Error::NotAStore`] or [`Error::UnknownIndex`] if the store needs a newer
+    /// version.
     pub(super) fn read(device: &dyn Device, config: &Config) -> Result<Found> {
         let file = DataFile::open_raw(device, !config.read_only)?;
         let slots = Superblock::read_slots(&*file, DATA_FILE);

@@ -13,7 +13,10 @@ use crate::space::{DataFile, Superblock};
 /// The data file while a store is being created.
 const UNFINISHED: &str = "data.new";
 
-/// Makes a store where there is none, or says why not.
+/// Creates a store in a directory without one.
+///
+/// # Errors
+/// [`Error::NotAStore`] if the settings forbid it or the directory holds other files; [`Error::DiskTooSmall`].
 pub(super) fn refuse_or_create(device: &dyn Device, config: &Config, names: &[String]) -> Result<()> {
     let no = |detail: &str| Err(Error::NotAStore { path: device.path(), detail: detail.into() });
     if !config.create || config.read_only {
@@ -32,9 +35,9 @@ pub(super) fn refuse_or_create(device: &dyn Device, config: &Config, names: &[St
     create(device)
 }
 
-/// The error of reading the superblocks; or [`Error::NotAStore`] if no file of the directory comes from a store: no
-/// beginning of a superblock, no log, no reserve, which every store has that was opened for writing. A damaged store
-/// must not be reported as a foreign directory.
+/// Returns the error of reading the superblocks; or [`Error::NotAStore`] if no file of the directory comes from a store:
+/// there is no beginning of a superblock, no log and no reserve (every store that was opened for writing has one). A
+/// damaged store must not be reported as a foreign directory.
 pub(super) fn unless_foreign(device: &dyn Device, names: &[String], error: Error) -> Error {
     let of_a_store = |name: &String| name.starts_with("wal-") || name == RESERVE_FILE;
     let traces = || DataFile::open_raw(device, false).map_or(true, |file| Superblock::has_traces(&*file));
@@ -72,7 +75,7 @@ fn create(device: &dyn Device) -> Result<()> {
         catalog_generation: 1,
         checkpointed_at: now_in_seconds(device),
     };
-    // Both slots, so that a single damaged sector never makes a young store unreadable.
+    // Both slots are written, so that a single damaged sector never makes a new store unreadable.
     data.write_superblock(&superblock)?;
     superblock.generation = 2;
     data.write_superblock(&superblock)?;

@@ -24,7 +24,7 @@ impl Engine {
         let write = || self.core.data.write_blob(value);
         let written = match write() {
             Err(Error::DiskFull { .. }) => {
-                // What the log has made ahead is space, too; or another writer has just had it removed.
+                // Preallocated log segments take space, too.
                 self.writer.log.as_ref().map(Log::discard_preallocated);
                 write()
             }
@@ -35,14 +35,16 @@ impl Engine {
                 self.poison(e);
             }
         })?;
+        assert_eq!(blob.len as usize, value.len(), "the whole value was written");
         self.figures.blob_bytes.fetch_add(blob.extent().bytes(), Relaxed);
         let mut encoded = Vec::with_capacity(16);
         blob.encode(&mut encoded);
+        debug_assert_eq!(BlobRef::decode(&encoded), Ok(blob), "readers find what was written");
         Ok((blob, encoded))
     }
 
-    /// Gives large values back whose commit was refused before it was logged. After a failure that poisoned the store
-    /// they stay: the record that names them may be in the log.
+    /// Frees large values whose commit was refused before it was logged. In a poisoned store they stay: the log may hold
+    /// the record that names them.
     pub(crate) fn give_back_blobs(&self, blobs: &[BlobRef]) {
         if !self.writer.poison.is_set() && !self.access.is_inherited() {
             blobs.iter().for_each(|blob| self.core.data.discard(blob.extent()));

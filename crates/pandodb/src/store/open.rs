@@ -3,15 +3,13 @@
 //! 1. Take the lock.
 //! 2. Create the store if there is none: the data file is written under another name and renamed, so a crash leaves either
 //!    no store or a whole one.
-//! 3. Read the superblocks and the catalogue; if the newest of both is damaged, the older pair serves: its log is still
-//!    there.
-//! 4. Open the indexes, which mark the pages that they reach.
-//! 5. Survey the log: where it ends, which pages its large values take; then replay it into memtables, each record only
-//!    above its keyspace's `through`. Make it durable: records and large values are copied, never written over.
-//! 6. Write a superblock of a new epoch, start the log; if large values were copied, pack and take a checkpoint that names
-//!    the copies; start the workers.
+//! 3. Read the superblocks and the catalogue ([`Found`]). If the newer superblock or its catalogue is damaged, the older
+//!    pair is used: its log still exists.
+//! 4. Open the indexes.
+//! 5. Recover the log (`recover`).
+//! 6. Start the background threads.
 //!
-//! Bounded by the log since the last checkpoint and by the trunk, not by the data.
+//! Cost: proportional to the log since the last checkpoint and to the nodes of the indexes, not to the data.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,9 +42,9 @@ use crate::sched::Scheduler;
 use crate::space::data::DATA_FILE;
 use crate::space::{DataFile, Prefetch};
 
-/// Keyspaces of which the first blocks are read together.
+/// Keyspaces whose first blocks are read together.
 const KEYSPACES_TOGETHER: usize = 64;
-/// Threads that help to read keyspaces, at most.
+/// The most threads that help to read keyspaces.
 const MOST_HELPERS: usize = 3;
 
 /// Opens the store on a device, creating it if the configuration says so.
@@ -68,7 +66,7 @@ pub(crate) fn open(
         refuse_or_create(&*device, &config, &names)?;
     }
     let found = Found::read(&*device, &config).map_err(|e| unless_foreign(&*device, &names, e))?;
-    // Open before the log is replayed: on a full disk that may need its space.
+    // Opened before the log is replayed, since on a full disk the replay may need its space.
     let reserve = open_reserve(&*device, &mut config, &found.data)?;
     let core = core(&config, &found);
     let chunks = chunks(&config, &core.pool);
@@ -100,7 +98,8 @@ pub(crate) fn open(
     let (all, table) = (engine.keyspaces.all(), &engine.keyspaces);
     all.iter().for_each(|keyspace| table.charge(keyspace, keyspace.active_bytes() as u64));
     let recovery = engine.recover()?;
-    // From here on whatever fails closes it, which ends the threads that were started.
+    // From here on an error drops the handle, which closes the store and ends the threads that were started.
+    assert_eq!(engine.snapshots.visible(), engine.writer.quiesce().last(), "readers see everything that was recovered");
     let engine = Shared(Arc::new(engine));
     threads::start(&engine.0)?;
     let took = device.now().saturating_sub(began);
@@ -109,7 +108,8 @@ pub(crate) fn open(
     Ok(engine)
 }
 
-/// The kept-back space; with it and the data file it is known how much disk the store has, which its sizes follow.
+/// Opens the reserve. Its size and that of the data file tell how much disk the store has; the default sizes follow from
+/// that.
 fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Result<Reserve> {
     if config.read_only {
         return Ok(Reserve::none());
@@ -120,8 +120,8 @@ fn open_reserve(device: &dyn Device, config: &mut Config, data: &DataFile) -> Re
     Ok(reserve.with_shares(config.shares()))
 }
 
-/// The keyspaces of the catalogue. Where there are many, the first reads of several are on their way together, and several threads
-/// decode what they bring.
+/// Opens the keyspaces of the catalogue. If there are many, the first reads of several are in flight together, and several
+/// threads decode the blocks.
 fn keyspaces(
     config: &Config,
     core: &Core,
@@ -132,7 +132,7 @@ fn keyspaces(
     let keyspaces = Keyspaces::default();
     let groups: Vec<&[KeyspaceRecord]> = found.catalog.keyspaces.chunks(KEYSPACES_TOGETHER).collect();
     let next = AtomicUsize::new(0);
-    // The error of the first group that has one: all groups before it were begun earlier.
+    // The error of the first group that has one. All groups before it began earlier, so the error is always the same.
     let failed: Mutex<Option<(usize, Error)>> = Mutex::default();
     let read_group = |group: &[KeyspaceRecord], prefetch: &mut Prefetch| -> Result<()> {
         let first: Vec<BlockAddr> = group.iter().flat_map(|record| record.first_blocks(core)).collect();
@@ -158,7 +158,7 @@ fn keyspaces(
             }
         }
     };
-    // A store without threads of its own is to do the same each time.
+    // A store without background threads is deterministic.
     let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
     with_helpers(helpers, read_groups);
     let first_error = failed.lock().take();

@@ -1,8 +1,12 @@
-//! Point lookups: memtables, then the index, newest to oldest, until a base (design §3, "the life of a read").
+//! Point lookups: memtables, then the index, from the newest message to the oldest, until a base.
 //!
-//! A read takes the newest read point, then the memtables, then the index's view, in this order: what left the memtables
-//! in between is in the view. A view whose horizon has passed the read point may have dropped what it needs; then the
-//! read starts again with a newer one. A read at a snapshot never has to.
+//! ```text
+//!   read point ─▶ containers (memtables) ─▶ view of the index ─▶ is the keyspace alive? ─▶ lookup ─▶ was the store closed?
+//! ```
+//!
+//! The order matters: a message that left the memtables after they were loaded is in the view. A view whose horizon has
+//! passed the read point may lack versions that the read needs; then the read is repeated with a newer read point. A
+//! read at a snapshot never is.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -30,14 +34,15 @@ pub(crate) enum ReadPoint<'a> {
     At(&'a Snapshot),
 }
 
-/// A consistent world to read from, for a moment: guarded by this thread, so that readers count nothing that they share.
+/// A consistent state to read from, for the time of one call: guarded by this thread, so that readers do not contend on
+/// reference counts.
 pub(crate) struct World<'w> {
     pub at: Seqno,
     pub containers: &'w Containers,
     pub view: &'w dyn IndexView,
 }
 
-/// A world that is held for long, by references: it pins the memtables and the view.
+/// A consistent state that is held for longer: it pins the memtables and the view.
 pub(crate) struct Pinned {
     pub at: Seqno,
     pub containers: Arc<Containers>,
@@ -45,8 +50,8 @@ pub(crate) struct Pinned {
 }
 
 impl Pinned {
-    /// The world at a seqno that the caller knows to be exact. Whether the keyspace is still there is asked last: one that
-    /// was dropped shows an empty index, which is not an answer.
+    /// The state at a seqno. REQUIRES: the seqno is registered as a read point, or no message was dropped since. The check
+    /// whether the keyspace was dropped comes last: the index of a dropped keyspace is empty, which is no answer.
     pub(crate) fn at(keyspace: &KeyspaceState, at: Seqno) -> Result<Pinned> {
         let containers = keyspace.containers.load_full();
         let view = keyspace.index.view();
@@ -59,7 +64,7 @@ impl Pinned {
     }
 }
 
-/// Does `work` in the world of a keyspace at a read point. If the store is closed meanwhile, the answer is that.
+/// Does `work` in the state of a keyspace at a read point. If the store is closed meanwhile, returns [`Error::Closed`].
 pub(crate) fn within<T>(
     engine: &Engine,
     keyspace: &KeyspaceState,
@@ -79,12 +84,13 @@ pub(crate) fn within<T>(
         let at = fixed.unwrap_or_else(|| engine.snapshots.visible());
         let containers = keyspace.containers.load();
         keyspace.index.with_view(&mut |view| {
-            // Asked last, as for a world that is held.
+            // Checked last, as in `Pinned::at`.
             if let Err(e) = keyspace.check_alive() {
                 result = Some(Err(e));
             } else if (fixed.is_some() || view.horizon() <= at)
                 && let Some(work) = work.take()
             {
+                debug_assert!(at <= engine.snapshots.visible(), "nothing is read before it is visible");
                 result = Some(work(&World { at, containers: &containers, view }));
             }
         });
@@ -95,8 +101,8 @@ pub(crate) fn within<T>(
 }
 
 impl<'w> World<'w> {
-    /// The memtables whose messages the view does not hold, newest first. The active one, too, may have been sealed and
-    /// packed between the two loads: its id is the seqno before its first message.
+    /// The memtables whose messages the view lacks, newest first. Even the active one may have been sealed and packed
+    /// between the two loads: its id is the seqno before its first message.
     pub(crate) fn memtables(&self) -> impl DoubleEndedIterator<Item = &'w Arc<Memtable>> {
         let through = self.view.through();
         let active = Some(&self.containers.active).filter(|active| active.id() >= through.0);
@@ -105,7 +111,16 @@ impl<'w> World<'w> {
         first.into_iter().chain(sealed.map(|batch| &batch.memtable)).chain(last)
     }
 
-    /// Asks the memtables.
+    /// Continues a lookup in the view, after the memtables.
+    ///
+    /// The view is read at its `through` at most: an index that changes pages in place may already hold a part of a
+    /// memtable that this lookup has searched.
+    fn probe(&self, lookup: &mut Lookup<'_>) -> Box<dyn Probe<'w> + 'w> {
+        lookup.at = self.at.min(self.view.through());
+        self.view.probe(lookup)
+    }
+
+    /// Searches the memtables.
     fn look_up_in_memory(&self, lookup: &mut Lookup<'_>) -> Result<()> {
         for memtable in self.memtables() {
             if lookup.is_done() {
@@ -116,7 +131,7 @@ impl<'w> World<'w> {
             }
             let mut failed = Ok(());
             memtable.get(lookup.key, lookup.at, &mut |entry| match lookup
-                .take(&entry, || Base::Owned(entry.value.to_vec()))
+                .take(&entry, || Base::Owned(entry.value.into()))
             {
                 Ok(flow) => flow.is_continue(),
                 Err(e) => {
@@ -131,33 +146,34 @@ impl<'w> World<'w> {
     }
 }
 
-/// The value that a finished lookup came to.
+/// The value that a finished lookup found: its base, with the operands above it applied. The only place that turns
+/// messages into a value, for lookups, scans and salvage.
 pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Result<Option<Value>> {
-    let Lookup { key, gather, base, .. } = lookup;
+    let Lookup { key, gather, base, base_seqno, at, .. } = lookup;
+    debug_assert!(base_seqno <= at, "a reader sees no message above its read point");
     if gather.is_empty() {
         return Ok(match base {
             Base::Absent => None,
             Base::Inline(block, range) => Some(Value::in_block(&engine.core.pool, block, range)),
-            Base::Owned(bytes) => Some(Value::owned(bytes)),
+            Base::Owned(bytes) => Some(Value::shared(bytes)),
+            Base::InBatch(batch, range) => Some(Value::in_batch(&batch, range)),
             Base::Blob(blob) => Some(Value::blob(engine.core.data.read_blob(&blob)?, blob.len as usize)),
         });
     }
     let operator = Some(keyspace.operator()?);
     let key = keyspace.codec.user(key);
-    let missing = || unreachable!("the operator is there");
+    let missing = || unreachable!("the operator exists");
     let folded = match &base {
-        Base::Absent => gather.fold(key, None, operator, missing),
-        Base::Inline(block, range) => gather.fold(key, Some(&block[range.clone()]), operator, missing),
-        Base::Owned(bytes) => gather.fold(key, Some(bytes), operator, missing),
         Base::Blob(blob) => {
             let buf = engine.core.data.read_blob(blob)?;
             gather.fold(key, Some(&buf[..blob.len as usize]), operator, missing)
         }
+        base => gather.fold(key, base.bytes(), operator, missing),
     };
     Ok(folded?.map(Value::owned))
 }
 
-/// Adds what a lookup asked for to the store's figures.
+/// Adds the counts of a lookup to the store's figures.
 fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
     let ProbeTally { filters, prefetched, leaves, false_positives } = lookup.tally;
     let tally = engine.figures.reads.mine();
@@ -174,15 +190,11 @@ fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
 }
 
 /// Runs a lookup of a stored key to its end, one block at a time.
-///
-/// The view is read at its `through` at most: an index that changes pages in place may already hold a part of a memtable that was asked
-/// before it.
 fn run<'a>(engine: &Engine, world: &World<'_>, codec: KeyCodec, key: &'a [u8]) -> Result<Lookup<'a>> {
     let mut lookup = Lookup::new(codec, key, world.at);
     world.look_up_in_memory(&mut lookup)?;
     if !lookup.is_done() {
-        lookup.at = world.at.min(world.view.through());
-        let mut probe = world.view.probe(&lookup);
+        let mut probe = world.probe(&mut lookup);
         let mut block = None;
         let mut blocks = 0;
         while let Step::Need(request) = probe.step(block.take(), &mut lookup)? {
@@ -191,6 +203,7 @@ fn run<'a>(engine: &Engine, world: &World<'_>, codec: KeyCodec, key: &'a [u8]) -
         }
         count(engine, &lookup, blocks);
     }
+    debug_assert!(lookup.base_seqno <= world.at, "a reader sees no message above its read point");
     Ok(lookup)
 }
 
@@ -258,9 +271,11 @@ fn look_up_all(
     let mut values: Vec<Option<Value>> = vec![None; keys.len()];
     let mut flights: Vec<Flight<'_>> = Vec::with_capacity(IN_FLIGHT.min(keys.len()));
     let mut loads = BlockLoads::default();
-    // The first keys, each up to its first block that is not at hand.
+    let mut answered = 0;
+    // The first keys, each up to its first block that is not in memory.
     let mut land = |flight: &mut Flight<'_>| {
         count(engine, &flight.lookup, flight.blocks);
+        answered += 1;
         let lookup = std::mem::replace(&mut flight.lookup, Lookup::new(KeyCodec::Plain, &[], world.at));
         answer(engine, keyspace, lookup).map(|value| values[flight.key] = value)
     };
@@ -273,7 +288,7 @@ fn look_up_all(
             ControlFlow::Continue(()) => flights.push(flight),
         }
     }
-    // From then on whichever block arrives first; a lookup that is done makes room for the next key.
+    // Then the blocks in the order of their arrival. When a lookup is done, the next key takes its slot.
     while let Some((task, block)) = loads.next() {
         let flight = &mut flights[task];
         let mut landed = flight.advance(Some(block), &mut loads, task)?.is_break();
@@ -284,6 +299,7 @@ fn look_up_all(
             landed = flight.advance(None, &mut loads, task)?.is_break();
         }
     }
+    assert_eq!(answered, keys.len(), "each key is answered once");
     Ok(values)
 }
 
@@ -293,23 +309,22 @@ struct Flight<'a> {
     key: usize,
     lookup: Lookup<'a>,
     probe: Box<dyn Probe<'a> + 'a>,
-    /// The block that it waits for.
+    /// The request that it waits for.
     waits: Option<BlockRequest<'a>>,
     blocks: u64,
 }
 
 impl<'a> Flight<'a> {
-    /// A lookup that has asked the memtables.
+    /// A lookup that has searched the memtables.
     fn start(world: &World<'a>, codec: KeyCodec, key: usize, bytes: &'a [u8]) -> Result<Flight<'a>> {
         let mut lookup = Lookup::new(codec, bytes, world.at);
         lookup.prefetch = false;
         world.look_up_in_memory(&mut lookup)?;
-        lookup.at = world.at.min(world.view.through());
-        let probe = world.view.probe(&lookup);
+        let probe = world.probe(&mut lookup);
         Ok(Flight { key, lookup, probe, waits: None, blocks: 0 })
     }
 
-    /// Goes on, with the block that it has waited for, until it waits for another one or is done.
+    /// Continues with the block that it waited for, until it waits for another one or is done.
     fn advance(
         &mut self,
         arrived: Option<Result<Loaded>>,

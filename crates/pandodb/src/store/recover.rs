@@ -23,7 +23,7 @@ use crate::sched::BACKGROUND_STEP;
 use crate::space::data::DATA_FILE;
 use crate::wal::{Claims, Log, LogOptions, Mode, ReplayReport, Visit, replay};
 
-/// Segments of log beyond which opening packs what they hold: each life of a short-lived opener leaves one.
+/// An opening that finds more segments of log than this packs their content: each short-lived opening leaves one.
 const MAX_OLD_SEGMENTS: usize = 16;
 
 impl Engine {
@@ -31,7 +31,7 @@ impl Engine {
     pub(super) fn recover(&mut self) -> Result<events::Recovery> {
         let recovered = self.replay_log()?;
         let last = recovered.report.last;
-        // A seqno is given out once: a keyspace that holds later ones than the log would take new messages for old.
+        // A seqno is given out once: a keyspace that holds later ones than the log would ignore new messages.
         let ahead = |keyspace: &&Arc<KeyspaceState>| keyspace.index.view().through() > last;
         let found = self.keyspaces.read().values().find(ahead).cloned();
         if let Some(keyspace) = found.filter(|_| !self.config.salvage) {
@@ -41,6 +41,7 @@ impl Engine {
             let at = self.checkpointer.root.lock().superblock.catalog.0[0].page.offset();
             return Err(Error::corruption("catalogue", 0, detail).in_file(DATA_FILE, at));
         }
+        assert!(recovered.first_moved.is_none_or(|first| first <= last), "a replayed record is in the log");
         self.figures.log_found.store(recovered.report.segments.iter().map(|segment| segment.bytes).sum(), Relaxed);
         self.writer.continue_after(last);
         self.log_cut.clone_from(&recovered.report.cut);
@@ -57,8 +58,8 @@ impl Engine {
         Ok(events::Recovery { records: report.records, bytes: report.bytes, segments, torn })
     }
 
-    /// Replays the log twice: to find out what the records name and where the log ends, then to apply them. Packing a
-    /// memtable in between allocates pages, so all large values of the log must be marked before.
+    /// Reads the log twice: to find out what the records name and where the log ends, then to apply them. The second
+    /// pass may pack memtables, which allocates pages, so all large values of the log must be marked before it.
     fn replay_log(&mut self) -> Result<Recovered> {
         let (claims, next_id, cut) = {
             let root = self.checkpointer.root.lock();
@@ -97,7 +98,7 @@ impl Engine {
             let detail = format!("the log ended at seqno {} and a moment later at {}", seen.last, report.last);
             return Err(Error::corruption("log", report.last.0, detail));
         }
-        // What ended the first pass ended the second one where it had to, without saying why.
+        // The second pass ended where the first one did, without an error of its own.
         report.cut = report.cut.or(seen.cut);
         let (moved, first_moved) = (replayer.moved, replayer.first_moved);
         if first_moved.is_some() {
@@ -106,16 +107,16 @@ impl Engine {
         Ok(Recovered { report, moved, first_moved })
     }
 
-    /// Packs the replayed memtables and takes a checkpoint, so that no log record is needed any more that names a
-    /// large value in its old place; then the old places are freed.
+    /// Packs the replayed memtables and takes a checkpoint, so that no needed log record refers to the old pages of a
+    /// copied large value; then frees these pages.
     fn settle_moved(&self, moved: &[Extent]) -> Result<()> {
         if moved.is_empty() {
             return Ok(());
         }
         match self.pack_or_keep().and_then(|()| self.checkpoint()) {
             Ok(()) => moved.iter().for_each(|extent| self.core.data.free(*extent)),
-            // The log continues to name the old places, so the values are made durable there, and the pages stay
-            // allocated until the next opening.
+            // The log still refers to the old pages, so the values are made durable there, and the pages stay allocated
+            // until the next opening.
             Err(Error::DiskFull { .. }) => {
                 for extent in moved {
                     let buf = self.core.data.read(BlockAddr { page: extent.start, pages: extent.pages })?;
@@ -128,8 +129,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Packs every memtable. On a full disk they stay in memory, over their budget, so that one can open the store and
-    /// delete; the reserve is left for that.
+    /// Packs every memtable. On a full disk they stay in memory, over their budget, so that a user can open the store and
+    /// delete; the reserve remains for that.
     pub(super) fn pack_or_keep(&self) -> Result<()> {
         match self.pack_all() {
             Err(Error::DiskFull { .. }) => Ok(()),
@@ -137,11 +138,11 @@ impl Engine {
         }
     }
 
-    /// Starts a new life: a superblock of the next epoch (into the slot that is older or damaged), then the log.
+    /// Starts a new epoch: writes its superblock into the slot that is older or damaged, then starts the log.
     fn begin_epoch(&mut self, recovered: &Recovered) -> Result<()> {
         let report = recovered.report.clone();
-        // A large value in its old place may not be durable: nothing may claim the record that names it until the
-        // checkpoint that names the new place.
+        // The old pages of a copied large value may not be durable: no superblock may claim the record that refers to
+        // them before the checkpoint that refers to the copy.
         let durable = recovered.first_moved.map_or(report.last, |first| Seqno(first.0 - 1));
         let root = self.checkpointer.root.get_mut();
         let epoch = root.superblock.epoch.max(report.epoch) + 1;
@@ -149,6 +150,7 @@ impl Engine {
             return Err(Error::Unsupported { detail: format!("epoch {epoch}: the store has been opened too often") });
         }
         root.superblock.generation += 1 + u64::from(SeededBug::OpenedFromIsOverwritten.is_on());
+        assert!(epoch > report.epoch, "segments of an earlier epoch are never taken for new ones");
         root.superblock.epoch = epoch;
         root.superblock.clean = false;
         root.superblock.durable = root.superblock.durable.max(durable);
@@ -177,8 +179,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not leave ever more
-    /// segments. On a full disk the log stays as long as it is.
+    /// Packs the replayed memtables and takes a checkpoint, so that repeated short openings do not add up segments. On a
+    /// full disk the log stays.
     fn shorten_log(&self) -> Result<()> {
         let packed = self.pack_all().and_then(|()| self.checkpoint());
         match packed {
@@ -199,6 +201,7 @@ impl Engine {
                 keyspace.index.step(BACKGROUND_STEP, &|| self.snapshots.stripes())?;
             }
             keyspace.retire_sealed();
+            assert!(keyspace.containers.load().sealed.is_empty(), "the index holds what was packed");
         }
         Ok(())
     }
@@ -207,8 +210,8 @@ impl Engine {
 /// The result of a recovery.
 struct Recovered {
     report: ReplayReport,
-    /// Old places of large values that were copied to new ones.
+    /// The old pages of large values that were copied.
     moved: Vec<Extent>,
-    /// The first record that names a large value which was not known to be durable.
+    /// The first record with a large value that was not known to be durable.
     first_moved: Option<Seqno>,
 }

@@ -1,18 +1,20 @@
 //! A full disk: which writes are refused, and how the store frees space.
 //!
 //! ```text
-//!  ordinary write ── new segment of the log, large value ──▶ does what is not packed yet still fit? ──no──▶ DiskFull
+//!  ordinary write ── new segment of the log, large value ──▶ would the memtables still fit when packed? ──no──▶ DiskFull
 //!  delete ────────── new segment of the log ──full──▶ waits for the turns below ──no progress──▶ its share of the reserve ──▶ DiskFull
 //!
 //!  background work ──full──▶ *pressed*: turns by one thread, until the reserve is whole again
-//!     1. checkpoints, while something that was freed waits for them; they may use the whole reserve, and refill it
-//!     2. the rest of the background share of the reserve is freed, and if that is not enough the share of deletes; a memtable is
-//!        packed, or a piece of the tree compacted that fits ([`Index::relieve`])
-//!     3. nothing to do, and a delete waits for room in the log: memtables are sealed
+//!     1. checkpoints, while freed pages wait for them; they may use the whole reserve, and refill it
+//!     2. a memtable is packed, or a piece of an index that fits is compacted ([`Index::relieve`]), in the background share
+//!        of the reserve, and if that is not enough in the share of deletes
+//!     3. if there is nothing to do, and a delete waits for room in the log: memtables are sealed
 //! ```
 //!
-//! Invariants: ordinary writes take no space while the reserve is short, so what freeing work frees stays with it. Every turn
-//! that reports work has packed, compacted, sealed or released something, so turns come to an end.
+//! Invariants: ordinary writes take no space while the reserve is short, so the work that frees space keeps what it frees. Every
+//! turn that reports work has packed, compacted, sealed or released something, so the turns end.
+//!
+//! Locks: `relieving`, then those of a checkpoint and of a step.
 //!
 //! [`Index::relieve`]: crate::index::Index::relieve
 
@@ -24,7 +26,7 @@ use crate::index::Room;
 use crate::sched::{BACKGROUND_STEP, Turn};
 use crate::wal::{self, Log};
 
-/// How often a delete waits for background work before it is refused, and how long each time.
+/// How often a delete waits for background work before it is refused, and for how long each time.
 const ROUNDS: u32 = 400;
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
 /// Rounds without progress after which a delete uses its share of the reserve.
@@ -32,17 +34,18 @@ const IDLE: u32 = 4;
 /// Rounds without any progress after which `checkpoint`, `settle` and `compact` give up on a full disk.
 const WAITS: u32 = 20;
 
-/// Memtables that may wait on a full disk before an operation that frees waits for one to be packed.
+/// Sealed memtables beyond which, on a full disk, a delete waits until one is packed.
 const MOST_WAITING: u64 = 2;
-/// The inputs of the largest compaction, in memtables: a leaf of the default index that is rewritten, and its output is as large again.
+/// Disk space of the largest compaction, in memtables: a leaf of the default index with its output.
 const LARGEST_WORK: u64 = 16;
 
 /// Disk space of the smallest run: a leaf, an inner block and a filter.
 const LEAST_RUN: u64 = 3 * PAGE as u64;
 
+const _: () = assert!(IDLE < WAITS && WAITS < ROUNDS, "the reserve is used before a wait is given up");
+
 impl Engine {
-    /// Refuses to use `bytes` bytes of disk for an ordinary write if the memtables would then not fit when they are
-    /// packed.
+    /// Refuses `bytes` bytes of disk to an ordinary write if the memtables would not fit any more when they are packed.
     pub(super) fn check_space(&self, bytes: u64) -> Result<()> {
         let Some(available) = self.device.available() else { return Ok(()) };
         let unpacked = self.keyspaces.active() + self.debt().memory_bytes;
@@ -51,9 +54,9 @@ impl Engine {
         if available < needed { Err(Error::DiskFull { op: "reserve" }) } else { Ok(()) }
     }
 
-    /// Makes an operation that frees space wait while compactions need the rest of the disk: they free more than its
-    /// log takes. Also while memtables wait to be packed; otherwise deletes fill the freed space with log, and the
-    /// memory with memtables.
+    /// Refuses `bytes` bytes of log to a delete while compactions need the rest of the disk, since they free more than
+    /// the log takes, and while memtables wait to be packed. Otherwise deletes would fill the freed space with log, and
+    /// the memory with memtables.
     pub(super) fn check_space_to_free(&self, bytes: u64) -> Result<()> {
         let least = bytes + self.config.shares().background / 2;
         let is_short = || self.device.available().is_some_and(|room| room < least);
@@ -61,7 +64,7 @@ impl Engine {
         if waits { Err(Error::DiskFull { op: "log" }) } else { Ok(()) }
     }
 
-    /// Whether more memtables wait to be packed than a full disk should keep waiting.
+    /// Whether too many memtables wait to be packed.
     fn is_behind(&self) -> bool {
         self.debt().memory_bytes > MOST_WAITING * self.config.memtable() as u64
     }
@@ -91,16 +94,16 @@ impl Engine {
         self.reserve.refill(space.allocated_bytes + log);
     }
 
-    /// Frees space of the reserve; how many bytes.
+    /// Frees space of the reserve; returns the number of bytes.
     pub(super) fn draw_reserve(&self, purpose: Purpose) -> Result<u64> {
-        // A close takes the sequencer, too: afterwards the reserve may belong to another process.
+        // A close takes the sequencer, too. After it the reserve may belong to another process.
         let _sequencer = self.writer.lock();
         self.check_writable()?;
         self.reserve.draw(purpose)
     }
 
-    /// Room in the log for an operation that frees, which did not get any: from what background work gives back, and from the reserve
-    /// once that work makes no progress. `reserve` asks the log for the room; with `true` it does so even if compactions need the space.
+    /// Finds room in the log for a delete that was refused: in space that background work frees, and in the reserve once that
+    /// work makes no progress. `reserve` asks the log for room; with `true` even if compactions need the space.
     pub(super) fn room_to_free<'a>(
         &self,
         reserve: &dyn Fn(bool) -> Result<wal::AppendReservation<'a>>,
@@ -127,11 +130,11 @@ impl Engine {
             if let Some(room) = room(false) {
                 return room;
             }
-            // While compactions gain space, what is kept back for deletes is not to become more for them to do.
+            // While compactions free space, the share of deletes is not used: its deletes would be more to compact.
             let steps = self.pressure.steps.load(Relaxed);
             idle = if steps == seen { idle + 1 } else { 0 };
             seen = steps;
-            // Packing a memtable takes longer than some rounds.
+            // Packing a memtable takes longer than a few rounds.
             if stuck || idle >= IDLE && !self.is_behind() {
                 if self.draw_reserve(Purpose::Freeing)? > 0
                     && let Some(room) = room(true)
@@ -146,19 +149,19 @@ impl Engine {
         reserve(true)
     }
 
-    /// Whether there is compaction debt, but no compaction fits: a writer does not wait for it.
+    /// Whether compactions are owed but none fits the disk: writers do not wait for them.
     pub(super) fn is_stalled(&self) -> bool {
         self.pressure.stalled.load(Relaxed)
     }
 
-    /// Why background work does not go on, if it does not.
+    /// Why background work is stuck, if it is.
     pub(super) fn obstacle(&self) -> Option<Error> {
         let stalled = || self.is_stalled().then_some(Error::DiskFull { op: "compaction" });
         self.background.trouble().or_else(stalled)
     }
 
-    /// Whether a thread that waits for background work on a full disk should go on waiting: the work makes progress, or has not been
-    /// without any for long. The thread keeps `seen` (the steps at its last call) and `rounds` (its calls since the last progress).
+    /// Whether a thread that waits for background work on a full disk should continue to wait: the work has made progress in its last
+    /// rounds. The thread keeps `seen` (the steps at its last call) and `rounds` (its calls since the last progress).
     pub(super) fn may_wait_on(&self, seen: &mut u64, rounds: &mut u32) -> bool {
         let steps = self.pressure.steps.load(Relaxed);
         *rounds = if steps == *seen { *rounds + 1 } else { 0 };
@@ -223,7 +226,7 @@ impl Engine {
         }
     }
 
-    /// Takes the checkpoints for which freed pages and log that is not needed any more wait. Whether anything was given back.
+    /// Takes the checkpoints after which freed pages and old log can be released. Returns whether anything was released.
     fn release_freed(&self) -> Result<bool> {
         let taken = || self.core.data.stats().allocated_bytes + self.retained_log_bytes();
         let before = taken();
@@ -242,10 +245,11 @@ impl Engine {
         Ok(taken() < before)
     }
 
-    /// One piece of work, in the background share of the reserve if it does not fit beside it. How many bytes it worked
-    /// through; `None` if there is nothing to do.
+    /// Does one piece of work, in the background share of the reserve if necessary. Returns the bytes that it processed;
+    /// `None` if there is nothing to do.
     fn relieve_one(&self) -> Result<Option<u64>> {
         let background = self.config.shares().background;
+        assert!(background >= LEAST_RUN, "the share of background work holds a run");
         // Only urgent work uses gaps: runs in gaps consist of many short extents.
         let available = |urgent: bool| {
             let gaps = if urgent { self.core.data.gap_bytes() } else { 0 };
@@ -263,7 +267,7 @@ impl Engine {
             drawn += self.draw_reserve(Purpose::Background)?;
         }
         let mut result = self.relieve_in(room(drawn, urgent));
-        // In the share of deletes, too, if necessary: work on a full disk frees more than it takes.
+        // If necessary also in the share of deletes: work on a full disk frees more than it takes.
         for purpose in [Purpose::Background, Purpose::Freeing] {
             if !matches!(result, Err(Error::DiskFull { .. })) {
                 break;
@@ -278,7 +282,8 @@ impl Engine {
         result
     }
 
-    /// The same in so much room, of the keyspace whose memtables take the most memory, or else of one that can give space back.
+    /// Does one piece of work within `room`, for the keyspace whose sealed memtables take the most memory, or else for one
+    /// that can free space.
     fn relieve_in(&self, room: Room) -> Result<Option<u64>> {
         let mut keyspaces = self.keyspaces.all();
         keyspaces.sort_by_key(|keyspace| std::cmp::Reverse(keyspace.index.debt().memory_bytes));
@@ -297,7 +302,7 @@ impl Engine {
         full.map_or(Ok(None), Err)
     }
 
-    /// A delete waits for room in the log, which memtables hold: seals them. Whether there was anything to seal.
+    /// Seals all memtables if a delete waits for room in the log, which these memtables keep. Returns whether there was one.
     fn seal_for_starved(&self) -> bool {
         let worth = self.keyspaces.active() >= self.config.memtable() as u64 / 8 && self.debt().memory_bytes == 0;
         if !worth || !self.pressure.starved.swap(false, Relaxed) {

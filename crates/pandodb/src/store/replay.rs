@@ -18,8 +18,8 @@ pub(super) struct Survey<'a> {
     pub(super) cut: Seqno,
     pub(super) next_id: u32,
     pub(super) order: Generations,
-    /// The error of an unreadable large value before which the log was cut. Reported if later records show that the value had been
-    /// durable.
+    /// The error of an unreadable large value. The log ends before it, unless later records show that the value had been
+    /// durable: then the opening fails with this error.
     pub(super) damaged: Option<Error>,
 }
 
@@ -32,8 +32,8 @@ impl Survey<'_> {
         self.order.check(record)?;
         let (keyspaces, data) = (self.engine.keyspaces.read(), &self.engine.core.data);
         let mut blobs = Vec::new();
-        // All large values are checked before any is marked: a record with one that never reached the disk ends the
-        // log.
+        // All large values of a record are checked before any is marked: if one of them never reached the disk, the log
+        // ends before the record.
         for (op, seqno) in record.ops().zip(record.first.0..) {
             let op = op?;
             let Some(keyspace) = keyspaces.get(&op.keyspace) else {
@@ -58,7 +58,7 @@ impl Survey<'_> {
             }
             blobs.push(blob);
         }
-        // Pages that two messages name are corruption, not two owners.
+        // Marking fails with `Corruption` if two messages name the same page.
         blobs.iter().try_for_each(|blob| data.mark(blob.extent()))?;
         Ok(Visit::Continue)
     }
@@ -66,25 +66,26 @@ impl Survey<'_> {
 
 /// The second pass: applies log records to memtables.
 ///
-/// A large value that is not known to be durable is **copied** to a new place, and the message names that: a sync that
-/// failed before the crash may have marked the old pages clean, so reading them back proves nothing about the disk, and
-/// writing over them could tear a value that *is* durable. Without space for a copy it is written again in place.
+/// A large value that is not known to be durable is **copied** to new pages, and the message then refers to the copy. A
+/// sync that failed before the crash may have marked the old pages clean, so a successful read does not prove that they
+/// are on the disk; and overwriting them could tear a value that *is* durable. Without space for a copy, the value is
+/// written to its old pages again.
 pub(super) struct Replayer<'a> {
     pub(super) engine: &'a Engine,
     /// The log was known to be durable through here.
     pub(super) durable: Seqno,
     pub(super) moved: Vec<Extent>,
     pub(super) first_moved: Option<Seqno>,
-    /// Bytes that waited to be compacted before the replay.
+    /// Compaction debt before the replay, in bytes.
     pub(super) owed: u64,
     /// Bytes of all records.
     pub(super) log_bytes: u64,
-    /// A compaction has met a full disk: no other one is tried.
+    /// A compaction has met a full disk: no further one is tried.
     pub(super) is_full: bool,
 }
 
 impl Replayer<'_> {
-    /// Gives a large value a place that the next sync makes durable; the message that names it.
+    /// Writes a large value again, so that the next sync makes it durable; returns the message that refers to it.
     fn rescue(&mut self, blob: &BlobRef) -> Result<Vec<u8>> {
         let data = &self.engine.core.data;
         let buf = data.read_blob(blob)?;
@@ -104,6 +105,7 @@ impl Replayer<'_> {
     }
 
     pub(super) fn record(&mut self, record: &Record<'_>) -> Result<Visit> {
+        assert!(record.first > self.engine.snapshots.visible(), "records are replayed in the order of seqnos");
         let keyspaces = self.engine.keyspaces.read();
         for (op, seqno) in record.ops().zip(record.first.0..) {
             let op = op?;
@@ -128,7 +130,7 @@ impl Replayer<'_> {
         Ok(Visit::Continue)
     }
 
-    /// Keeps replay within the memory budget: full memtables are sealed and packed at once.
+    /// Keeps the replay within the memory budget: packs all memtables when they are full.
     fn make_room(&mut self, record: &Record<'_>) -> Result<()> {
         let engine = self.engine;
         if engine.config.read_only || !engine.is_filled() {
@@ -139,13 +141,13 @@ impl Replayer<'_> {
         self.compact()
     }
 
-    /// Compacts runs of this replay beyond the debt that writers may have: a log of thousands of memtables, written
-    /// under a larger budget, would otherwise leave as many runs in each leaf of the tree, and its nodes would not
-    /// fit into memory.
+    /// Compacts as long as the replay has caused more debt than writers may cause. Without this, a log of thousands of
+    /// memtables (written under a larger budget) would leave as many runs in each leaf of the tree, and its nodes would
+    /// not fit into memory.
     ///
-    /// Debt from before the opening is left to background work, and no memtable pays for more than four times
-    /// [`SPREAD`] of its size, so that the time of an opening stays proportional to the log. If the disk may be too
-    /// small for both, packing comes first.
+    /// Debt from before the opening is left to background work, and each memtable causes at most four times [`SPREAD`]
+    /// of its size of compaction, so the time of an opening is proportional to the log. If the disk may be too small
+    /// for packing and compaction, there is no compaction.
     fn compact(&mut self) -> Result<()> {
         let engine = self.engine;
         let most = SPREAD * engine.config.memtable() as u64;
@@ -156,7 +158,7 @@ impl Replayer<'_> {
                 match keyspace.index.step(BACKGROUND_STEP, &|| engine.snapshots.stripes()) {
                     Ok(progress) if progress.idle => break,
                     Ok(progress) => worked += engine.note_progress(&keyspace, progress).max(1),
-                    // The store opens all the same; background work will find the same, and tell.
+                    // The store opens nevertheless; background work will meet and report the same.
                     Err(Error::DiskFull { .. }) => self.is_full = true,
                     Err(e) if e.is_damage() => break,
                     Err(e) => return Err(e),

@@ -1,38 +1,36 @@
-//! Range iteration: one end of a scan. [`Range`](super::Range) is made of two.
+//! One end of a scan: a [`Side`]. A [`Range`](crate::Range) has two, which meet where their keys cross.
 //!
 //! ```text
 //!  active memtable ─┐
-//!  sealed … ────────┼─▶ smallest (largest) key ─▶ resolve its messages at the read point ─▶ (key, value)
+//!  sealed … ────────┼─▶ smallest (largest) key ─▶ its messages, newest first ─▶ Lookup ─▶ (key, value)
 //!  index cursor ────┘        a block of entries at a time from each
 //! ```
 //!
-//! Each end is a [`Side`] with its own sources; they meet where the keys cross. A scan registers its read
-//! point like a snapshot. It pins the memtables and the view it started with, but not for ever: after [`HOLD`] it takes
-//! the newest world and seeks to where it was, so that a slow reader does not keep old runs alive.
+//! A scan registers its read point like a snapshot. It pins the memtables and the view with which it was opened for at
+//! most [`HOLD`]; then it is opened again with the newest ones and seeks to its position, so that a slow reader does not
+//! keep old runs alive.
 //!
-//! Range tombstones that may matter are gathered once a world into [`Fragments`]; seqnos are global, so a message is dead
-//! exactly if a tombstone that covers its key, visible at the read point, is newer.
+//! When a side is opened, the range tombstones of its range are collected into [`Fragments`]. Seqnos are global, so a
+//! message is deleted exactly if a newer tombstone covers its key and is visible at the read point.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::read::Pinned;
+use super::engine::Engine;
+use super::read::{Pinned, answer};
 use super::state::KeyspaceState;
 use super::value::Value;
-use crate::base::{BlobRef, Entry, EntryBlock, Fragments, KeyRange, Kind, Result, SeededBug, Seqno};
-use crate::index::RawCursor;
+use crate::base::{Entry, EntryBlock, Fragments, KeyRange, Result, SeededBug, Seqno};
+use crate::index::{Base, Lookup, RawCursor};
 use crate::memtable;
-use crate::resolve::Gather;
 
-use super::engine::Engine;
-
-/// How long a scan holds on to one world.
+/// How long a side may pin its memtables and its view.
 const HOLD: Duration = Duration::from_secs(2);
 /// The clock is checked only every QUICK_KEYS keys while they take less than QUICK.
 const QUICK_KEYS: u32 = 16;
 const QUICK: Duration = Duration::from_millis(1);
-/// Bytes of the first block that a side takes from each source, and of the largest. Between them a block has half of
-/// the bytes taken so far: at most these are read in vain when the scan ends.
+/// Bytes of the first block that a side fetches from each source, and of the largest. In between, a block has half of the
+/// bytes fetched so far, so at most a third of the bytes are fetched in vain when the scan ends.
 const FIRST_BLOCK: usize = 2 << 10;
 const BLOCK: usize = 64 << 10;
 
@@ -48,7 +46,7 @@ pub(super) struct Side {
     /// A pending seek; always ahead of the sources.
     sought: Option<Vec<u8>>,
     opened: Duration,
-    /// When it last asked the time, and how many keys may come before it does again.
+    /// When it last read the clock, and the number of keys until it does so again.
     asked: Duration,
     quick: u32,
 }
@@ -78,11 +76,12 @@ impl Source {
         if self.at < self.block.len() || self.exhausted {
             return Ok(());
         }
-        // Values that were returned may still point into the old block.
+        // The old block is reused unless returned values point into it.
         let mut block = match Arc::get_mut(&mut self.block) {
             Some(block) => std::mem::take(block),
             None => EntryBlock::new(),
         };
+        debug_assert!(self.at == self.block.len() || self.block.is_empty(), "no entry is skipped");
         block.clear();
         let bytes = (self.taken / 2).clamp(FIRST_BLOCK, BLOCK);
         match &mut self.from {
@@ -114,7 +113,7 @@ impl Source {
             From::Memtable(cursor) => cursor.seek(key),
             From::Index(cursor) => cursor.seek(key)?,
         }
-        // The caller may want one key: start with small blocks again.
+        // The caller may want a single key: start with small blocks again.
         (self.block, self.at, self.taken) = (Arc::default(), 0, 0);
         Ok(())
     }
@@ -122,20 +121,11 @@ impl Source {
     fn entry(&self) -> Option<Entry<'_>> {
         (self.at < self.block.len()).then(|| self.block.get(self.at))
     }
-}
 
-/// A key's messages, resolved as they come.
-struct Resolved {
-    base: Found,
-    operands: Vec<Vec<u8>>,
-    oldest_first: bool,
-    done: bool,
-}
-
-enum Found {
-    Nothing,
-    Inline(Value),
-    Blob(BlobRef),
+    /// The value of the current entry.
+    fn base(&self) -> Base {
+        Base::InBatch(self.block.clone(), self.block.places(self.at).1)
+    }
 }
 
 impl Side {
@@ -172,7 +162,7 @@ impl Side {
         self.sought = Some(key.to_vec());
     }
 
-    /// Whether it has held on to its world for too long.
+    /// Whether it has pinned its memtables and its view for too long.
     pub(super) fn is_old(&mut self, now: impl Fn() -> Duration) -> bool {
         if let Some(quick) = self.quick.checked_sub(1) {
             self.quick = quick;
@@ -183,7 +173,8 @@ impl Side {
         self.asked.saturating_sub(self.opened) >= HOLD
     }
 
-    /// The next key, in its stored form, that has a value.
+    /// The next key, in its stored form, that has a value. Without `values`, a large value is not read, and its item is
+    /// empty.
     pub(super) fn next(
         &mut self,
         engine: &Engine,
@@ -193,106 +184,80 @@ impl Side {
         if let Some(key) = self.sought.take() {
             self.sources.iter_mut().try_for_each(|source| source.seek(&key, self.reverse))?;
         }
-        loop {
-            let Some((key, resolved)) = self.next_key()? else { return Ok(None) };
-            if let Some(value) = value_of(engine, state, state.codec.user(&key), resolved, values)? {
+        while let Some(key) = self.next_key()? {
+            debug_assert!(self.over.contains(&key), "a source yields keys of its range");
+            let mut lookup = Lookup::of_messages(&key, self.world.at);
+            lookup.enter(self.tombstones.covering(&key, self.world.at));
+            if self.reverse {
+                self.take_backward(&mut lookup)?
+            } else {
+                self.take_forward(&mut lookup)?
+            }
+            let value = match lookup.base {
+                Base::Blob(_) if !values && lookup.gather.is_empty() => Some(Value::owned(Vec::new())),
+                _ => answer(engine, state, lookup)?,
+            };
+            if let Some(value) = value {
                 return Ok(Some((key, value)));
             }
         }
+        Ok(None)
     }
 
-    /// Takes all messages of the next key from all sources.
-    fn next_key(&mut self) -> Result<Option<(Value, Resolved)>> {
-        let reverse = self.reverse;
+    /// The next key of all sources.
+    fn next_key(&mut self) -> Result<Option<Value>> {
         for source in &mut self.sources {
             source.prepare()?;
         }
         if self.sources.iter().any(|source| source.exhausted) {
             self.sources.retain(|source| !source.exhausted);
         }
-        let better = |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
-        let mut best: Option<usize> = None;
-        for (i, source) in self.sources.iter().enumerate() {
+        let better = |a: &[u8], b: &[u8]| if self.reverse { a > b } else { a < b };
+        let mut best: Option<(&Source, &[u8])> = None;
+        for source in &self.sources {
             if let Some(entry) = source.entry()
-                && best.is_none_or(|b| better(entry.key, self.sources[b].entry().expect("has one").key))
+                && best.is_none_or(|(_, key)| better(entry.key, key))
             {
-                best = Some(i);
+                best = Some((source, entry.key));
             }
         }
-        let Some(best) = best else { return Ok(None) };
-        let (place, _) = self.sources[best].block.places(self.sources[best].at);
-        let key = Value::in_batch(&self.sources[best].block, place);
-        let floor = self.tombstones.covering(&key, self.world.at);
-        let mut resolved = Resolved { base: Found::Nothing, operands: Vec::new(), oldest_first: reverse, done: false };
-        // Forward, each source yields newest first, so the newest source comes first; backward it is the reverse.
-        let count = self.sources.len();
-        for i in (0..count).map(|i| if reverse { count - 1 - i } else { i }) {
-            let source = &mut self.sources[i];
-            while let Some(entry) = source.entry().filter(|entry| entry.key == &*key) {
-                if entry.seqno <= self.world.at && entry.seqno > floor {
-                    resolved.take(source, entry, reverse)?;
+        Ok(best.map(|(source, _)| Value::in_batch(&source.block, source.block.places(source.at).0)))
+    }
+
+    /// Passes all messages of the lookup's key. Each source yields its newest message first, and the newest source is
+    /// the first.
+    fn take_forward(&mut self, lookup: &mut Lookup<'_>) -> Result<()> {
+        for source in &mut self.sources {
+            while let Some(entry) = source.entry().filter(|entry| entry.key == lookup.key) {
+                if !lookup.is_done() {
+                    let _ = lookup.take(&entry, || source.base())?;
                 }
                 source.at += 1;
                 source.prepare()?;
             }
         }
-        Ok(Some((key, resolved)))
-    }
-}
-
-impl Resolved {
-    fn take(&mut self, source: &Source, entry: Entry<'_>, reverse: bool) -> Result<()> {
-        if !reverse && self.done {
-            return Ok(());
-        }
-        if entry.kind == Kind::Merge {
-            self.operands.push(entry.value.to_vec());
-            return Ok(());
-        }
-        if reverse {
-            // Oldest first: a newer base makes everything before it void.
-            self.operands.clear();
-        }
-        self.done = true;
-        self.base = match entry.kind {
-            Kind::Put => Found::Inline(Value::in_batch(&source.block, source.block.places(source.at).1)),
-            Kind::BlobPut => Found::Blob(BlobRef::decode(entry.value)?),
-            Kind::Delete | Kind::Merge | Kind::RangeDelete => Found::Nothing,
-        };
         Ok(())
     }
-}
 
-/// The value that a key's messages come to; `None` if it has none.
-fn value_of(
-    engine: &Engine,
-    state: &KeyspaceState,
-    key: &[u8],
-    resolved: Resolved,
-    values: bool,
-) -> Result<Option<Value>> {
-    let Resolved { base, operands, oldest_first, .. } = resolved;
-    let read = |blob: &BlobRef| engine.core.data.read_blob(blob).map(|buf| Value::blob(buf, blob.len as usize));
-    if operands.is_empty() {
-        return match base {
-            Found::Nothing => Ok(None),
-            Found::Inline(value) => Ok(Some(value)),
-            Found::Blob(_) if !values => Ok(Some(Value::owned(Vec::new()))),
-            Found::Blob(blob) => read(&blob).map(Some),
-        };
+    /// The same backwards: each source yields its oldest message first, so the messages are collected and then taken in
+    /// the opposite order.
+    fn take_backward(&mut self, lookup: &mut Lookup<'_>) -> Result<()> {
+        let mut places = Vec::with_capacity(1);
+        for source in self.sources.iter_mut().rev() {
+            while source.entry().is_some_and(|entry| entry.key == lookup.key) {
+                places.push((source.block.clone(), source.at));
+                source.at += 1;
+                source.prepare()?;
+            }
+        }
+        if !SeededBug::OperandsBackwards.is_on() {
+            places.reverse();
+        }
+        for (block, at) in &places {
+            if lookup.take(&block.get(*at), || Base::InBatch(block.clone(), block.places(*at).1))?.is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
-    let operator = state.operator()?;
-    let base = match base {
-        Found::Nothing => None,
-        Found::Inline(value) => Some(value),
-        Found::Blob(blob) => Some(read(&blob)?),
-    };
-    let mut gather = Gather::new();
-    // The gatherer wants the newest first.
-    if oldest_first && !SeededBug::OperandsBackwards.is_on() {
-        operands.iter().rev().for_each(|operand| gather.push_merge(operand));
-    } else {
-        operands.iter().for_each(|operand| gather.push_merge(operand));
-    }
-    Ok(gather.fold(key, base.as_deref(), Some(operator), || unreachable!("the operator is there"))?.map(Value::owned))
 }

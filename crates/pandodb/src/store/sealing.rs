@@ -26,6 +26,8 @@ const SEALED_AT_ONCE: u64 = 4;
 /// sealed.
 const MANY_SHARE: u64 = 4;
 
+const _: () = assert!(BLOB_FACTOR > 0 && SEALED_AT_ONCE > 0 && MANY_SHARE > 0);
+
 impl Engine {
     /// Whether active memtables have reached their limit of memory, or their fixed memory takes too much of the
     /// budget.
@@ -52,14 +54,14 @@ impl Engine {
     }
 
     /// Seals the largest memtables when their common budget is used up, or all if they refer to too many bytes of
-    /// large values. One is enough if it is large; of small ones as many are sealed as make room for some time, since
-    /// each call walks all keyspaces.
+    /// large values. Small ones are sealed until together they have a fraction of the limit, since each call walks all
+    /// keyspaces.
     pub(super) fn seal_if_full(&self) {
         if self.is_full().is_none() {
             return;
         }
         let sequencer = self.writer.quiesce();
-        // Several threads find the same: only the first of them seals.
+        // Several threads may find the memtables full: only the first of them seals.
         let Some(heavy) = self.is_full() else { return };
         if heavy {
             self.keyspaces.all().iter().for_each(|keyspace| self.seal(&sequencer, keyspace));
@@ -88,7 +90,7 @@ impl Engine {
     /// exact.
     pub(crate) fn seal(&self, sequencer: &Quiesced<'_>, keyspace: &KeyspaceState) {
         let old = keyspace.containers.load_full();
-        // A memtable that holds a half applied commit must not become a run.
+        // A memtable that holds a part of a failed commit must not become a run.
         if old.active.is_empty() || !sequencer.is_whole() {
             return;
         }

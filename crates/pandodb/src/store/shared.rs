@@ -12,8 +12,8 @@ use crate::resolve::in_operator;
 use crate::wal::Log;
 
 impl Engine {
-    /// Packs all memtables, so that the next opening has nothing to replay; stops the workers and closes the log at
-    /// an exact end. Reads in progress end as `Closed`; the close does not wait for them.
+    /// Closes the store: packs all memtables, so that the next opening has nothing to replay, stops the workers, and ends
+    /// the log with a clean superblock. Reads in progress return [`Error::Closed`]; the close does not wait for them.
     pub(crate) fn close(&self) -> Result<()> {
         self.access.check()?;
         if self.closing.swap(true, Relaxed) {
@@ -40,7 +40,9 @@ impl Engine {
         let _gate = self.gate.write();
         self.check_sums();
         self.core.data.close();
-        self.lock.lock().take();
+        let lock = self.lock.lock().take();
+        assert!(lock.is_some(), "a store is closed once");
+        drop(lock);
         events::closed(ended.is_ok(), self.device.now().saturating_sub(began));
         ended
     }

@@ -32,16 +32,16 @@ pub(crate) struct KeyspaceState {
     /// The operator's name and version in the catalogue, registered or not.
     pub operator_name: Option<(String, u32)>,
     pub blob_threshold: usize,
-    /// Which index, in which mode, with which options. Changed under `durable_root`; the index itself follows at the next opening.
+    /// The index type, its mode and its options. Changed under the durable root; the index follows at the next opening.
     pub options: Mutex<IndexOptions>,
     pub index: Arc<dyn Index>,
     /// The stored form of its keys: that of memtables and index.
     pub codec: KeyCodec,
     pub containers: ArcSwap<Containers>,
-    /// What the active memtable adds to the bytes of all of them; changed by whoever adds to it.
+    /// Bytes of the active memtable that are counted in [`Keyspaces`](super::keyspaces::Keyspaces).
     pub charged: CachePadded<AtomicU64>,
     pub dropped: AtomicBool,
-    /// Through here everything was once seen to be in the index; it may be ahead of the index's own `through`.
+    /// Every message up to this seqno was once seen to be in the index. May be ahead of the index's own `through`.
     pub drained_through: AtomicU64,
 }
 
@@ -58,9 +58,14 @@ impl KeyspaceState {
         self.containers.load().active.bytes()
     }
 
-    /// Puts a fresh memtable in front; the caller has settled the sequencer.
+    /// Adds a sealed memtable and replaces the active one. REQUIRES: the sequencer is quiesced.
     pub(crate) fn push_sealed(&self, batch: SealedBatch, active: Arc<Memtable>) {
+        assert!(active.is_empty() && Seqno(active.id()) == batch.through, "a memtable begins where the last one ends");
         self.containers.rcu(|old| {
+            assert!(
+                old.sealed.first().is_none_or(|newest| newest.through < batch.through),
+                "memtables are sealed in order"
+            );
             let mut sealed = Vec::with_capacity(old.sealed.len() + 1);
             sealed.push(batch.clone());
             sealed.extend(old.sealed.iter().cloned());
@@ -68,7 +73,7 @@ impl KeyspaceState {
         });
     }
 
-    /// Lets go of memtables whose messages the index holds.
+    /// Removes memtables whose messages the index holds.
     pub(crate) fn retire_sealed(&self) {
         let through = self.index.view().through();
         self.containers.rcu(|old| Containers {
@@ -77,10 +82,10 @@ impl KeyspaceState {
         });
     }
 
-    /// Everything of the keyspace up to `now` is in its index, if no memtable holds anything: then it does not hold the
-    /// log back.
+    /// Whether the keyspace's index, which holds everything up to `through`, holds everything: no memtable has a message
+    /// that it lacks. Then the keyspace needs no log.
     ///
-    /// The containers are asked first: a memtable leaves them only after the index has moved past `through`.
+    /// The containers are loaded first: a memtable leaves them only after the index has moved past `through`.
     pub(crate) fn is_drained(&self, through: Seqno) -> bool {
         let containers = self.containers.load();
         let empty = containers.active.is_empty() && containers.sealed.iter().all(|batch| batch.through <= through);
@@ -97,6 +102,7 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
 }
 
 impl KeyspaceState {
+    /// Fails if the keyspace was dropped.
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.dropped.load(Relaxed) {
             return Err(Error::NoKeyspace { name: self.name.clone() });
@@ -104,7 +110,10 @@ impl KeyspaceState {
         Ok(())
     }
 
-    /// The operator, or why there is none.
+    /// The merge operator.
+    ///
+    /// # Errors
+    /// [`Error::OperatorMissing`] if it is not registered, [`Error::Unsupported`] if the keyspace has none.
     pub(crate) fn operator(&self) -> Result<&Operator> {
         match (&self.operator, &self.operator_name) {
             (Some(operator), _) => Ok(operator),
@@ -118,6 +127,7 @@ impl KeyspaceState {
         }
     }
 
+    /// Checks the arguments of a put.
     pub(crate) fn check_put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         check_key(key)?;
         if value.len() > MAX_VALUE {
@@ -126,7 +136,7 @@ impl KeyspaceState {
         self.check_alive()
     }
 
-    /// Whether the merge operator accepts a value; one that is not registered is not asked.
+    /// Fails if the merge operator refuses a value. An operator that is not registered accepts all.
     pub(crate) fn check_value(&self, value: &[u8]) -> Result<()> {
         self.operator.as_ref().map_or(Ok(()), |operator| operator.validate_value(value))
     }
@@ -168,6 +178,7 @@ impl KeyspaceState {
         }
     }
 
+    /// Checks the arguments of a merge.
     pub(crate) fn check_merge(&self, key: &[u8], operand: &[u8]) -> Result<()> {
         check_key(key)?;
         if operand.len() > MAX_OPERAND {
@@ -198,6 +209,7 @@ impl KeyspaceState {
         Ok(range)
     }
 
+    /// The record of the keyspace in the catalogue.
     pub(crate) fn record(&self, root: RootRecord) -> KeyspaceRecord {
         let identity = Identity {
             id: self.id,
@@ -212,6 +224,7 @@ impl KeyspaceState {
     /// Applies one operation to the active memtable. Returns the leaf that it changed, where paper mode needs it.
     pub(crate) fn apply(&self, kind: Kind, key: &[u8], value: &[u8], seqno: Seqno) -> Option<Tag> {
         let memtable = &self.containers.load().active;
+        debug_assert!(seqno.0 > memtable.id(), "a memtable holds what was written after it began");
         if kind == Kind::RangeDelete {
             memtable.insert_range(&RangeTombstone { range: KeyRange::new(key, value), seqno });
             return None;

@@ -30,6 +30,7 @@ pub(super) fn start(engine: &Arc<Engine>) -> Result<()> {
             });
         }),
     )?;
+    assert!(engine.config.background_threads <= 64, "settings were checked");
     for i in 0..engine.config.background_threads {
         let device = engine.device.clone();
         spawn(

@@ -29,12 +29,12 @@ impl Engine {
         if !self.prepare_log() {
             return Turn::Stuck;
         }
-        let one = self.checkpointer.is_due().then(|| self.checkpointer.try_turn()).flatten();
-        one.map_or(Turn::Idle, |one| self.take_checkpoint(one))
+        let turn = self.checkpointer.is_due().then(|| self.checkpointer.try_turn()).flatten();
+        turn.map_or(Turn::Idle, |turn| self.take_checkpoint(turn))
     }
 
-    /// Takes a checkpoint if one is due.
-    fn take_checkpoint(&self, _one: MutexGuard<'_, ()>) -> Turn {
+    /// Takes a checkpoint if one is due. REQUIRES: the caller has the checkpointer's turn.
+    fn take_checkpoint(&self, _turn: MutexGuard<'_, ()>) -> Turn {
         if self.writer.poison.is_set() || self.access.is_closed() {
             return Turn::Stuck;
         }
@@ -47,7 +47,7 @@ impl Engine {
 
     /// Preallocates log segments. `false` if the store is poisoned or closed.
     fn prepare_log(&self) -> bool {
-        // Not in the space that freeing work needs.
+        // While the reserve is short, work that frees space needs what is left of the disk.
         if self.is_writable()
             && let Some(log) = self.writer.log.as_ref().filter(|_| !self.reserve.is_short())
             && let Err(e) = log.prepare(&|bytes| self.check_space(bytes))
@@ -59,8 +59,9 @@ impl Engine {
 
     /// One turn of background work: a step of the keyspace with the largest debt.
     pub(crate) fn turn(&self, budget: u64) -> Turn {
-        // The next checkpoint may free the space that a full disk lacks, and it must not get too much to cover. Log
-        // segments are needed also while a checkpoint waits for the disk.
+        // On a full disk, one thread at a time works in small pieces. Otherwise a checkpoint comes first if too much was
+        // packed since the last one: it may free space, and its work must stay bounded. Log segments are needed even
+        // while a checkpoint waits for the disk.
         if (self.pressure.pressed.load(Relaxed) || self.is_tight()) && self.is_writable() {
             return self.relieve();
         }
@@ -69,17 +70,17 @@ impl Engine {
             return Turn::Stuck;
         }
         self.core.rows.shrink();
-        // Memtables first, of any keyspace: they hold memory.
+        // Keyspaces with sealed memtables come first: these hold memory.
         let mut rank = None;
         while let Some(next) = self.core.share.owed.next(rank) {
             rank = Some(next);
-            // A keyspace that is being dropped has debt until it is cleared.
+            // A keyspace that is being dropped is owed until its index is cleared.
             let Some(keyspace) = self.keyspaces.get(next.2) else { continue };
             let _step = events::step(&keyspace.name);
             match keyspace.index.step(budget, &|| self.snapshots.stripes()) {
                 Ok(progress) if progress.idle => {}
                 Ok(progress) => return Turn::Worked(self.note_progress(&keyspace, progress).max(1)),
-                // The checkpoint in progress may free the missing space.
+                // The checkpoint in progress may free the space that is missing.
                 Err(Error::DiskFull { .. }) if self.checkpointer.try_turn().is_none() => {
                     drop(self.checkpointer.wait_for_turn());
                     return Turn::Worked(1);
@@ -104,8 +105,9 @@ impl Engine {
         Turn::Idle
     }
 
-    /// A step of a keyspace's index succeeded: returns the bytes that it worked through.
+    /// Accounts for a successful step of a keyspace's index; returns the bytes that it processed.
     pub(super) fn note_progress(&self, keyspace: &KeyspaceState, progress: Progress) -> u64 {
+        assert!(!progress.idle, "a step that did something is no idle step");
         if let Some(bytes) = progress.absorbed {
             keyspace.retire_sealed();
             let uncovered = self.checkpointer.note_packed(bytes);
@@ -128,9 +130,10 @@ impl Engine {
         self.config.background_threads > 0 && self.background.has_rested(self.device.now(), self.snapshots.visible())
     }
 
-    /// A turn of a store without background threads: all kinds of work, each with a step of at most `budget` bytes.
+    /// A turn of a store without background threads: all kinds of work, each with a step of at most `most` bytes.
     pub(crate) fn turn_alone(&self, most: u64) -> Turn {
         let budget = self.background.scheduler.step(most);
+        assert!(budget > 0, "a step of no bytes makes no progress");
         self.guarded(&|it| match it.checkpoint_turn() {
             Turn::Idle => it.turn(budget),
             other => other,
@@ -155,14 +158,14 @@ impl Engine {
         }
     }
 
-    /// A failure of background work: final if the device refused, else the work is tried again later.
+    /// Records a failure of background work. An error of the device poisons the store; other work is retried later.
     pub(super) fn note_trouble(&self, error: Error) -> Turn {
         match &error {
             Error::DiskFull { op } => self.press(op),
-            // A block that was just written could not be read back: it is written again.
+            // A block that was just written could not be read back: the work is repeated.
             damage if damage.is_damage() => {}
-            // This work did not fail: another failure came before, or the store was closed meanwhile. If the latter
-            // counted as a failure, the close would not make everything durable.
+            // The work itself did not fail: the store was poisoned or closed meanwhile. If a close poisoned the store, it
+            // would not make everything durable.
             Error::Poisoned { .. } | Error::Closed => {}
             _ => self.poison(&error),
         }

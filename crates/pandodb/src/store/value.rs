@@ -57,6 +57,10 @@ impl Value {
         Value(Repr::Owned(bytes.into()))
     }
 
+    pub(crate) fn shared(bytes: Arc<[u8]>) -> Value {
+        Value(Repr::Owned(bytes))
+    }
+
     pub(crate) fn in_block(pool: &Pool, block: Block, range: Range<usize>) -> Value {
         if range.len() <= COPIED || pool.should_copy() {
             return Value(Repr::Owned(block[range].into()));

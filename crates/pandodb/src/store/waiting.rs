@@ -14,7 +14,7 @@ use crate::sched::{BACKGROUND_STEP, Turn};
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl Engine {
-    /// Brings a range into its final place and waits for it.
+    /// Compacts a range completely and waits for it.
     pub(crate) fn compact(&self, keyspace: &KeyspaceState, range: &KeyRange) -> Result<()> {
         self.check_writable()?;
         keyspace.check_alive()?;
@@ -30,7 +30,7 @@ impl Engine {
         self.background.take_damage_of(keyspace.id).map_or(Ok(()), Err)
     }
 
-    /// Writes every memtable as a run, and waits for it. Does not wait for later writes.
+    /// Packs every memtable, and waits for it. Does not wait for memtables of later writes.
     pub(crate) fn pack(&self) -> Result<()> {
         self.check_writable()?;
         let waiting: Vec<(Arc<KeyspaceState>, Seqno)> = {
@@ -69,7 +69,7 @@ impl Engine {
         // Pages that the last compactions freed wait for two superblocks, and a checkpoint may seal a memtable.
         for _ in 0..4 {
             self.drain(&|| self.debt().total() == 0)?;
-            // A worker in the middle of a step for a keyspace that was dropped meanwhile holds its runs until the step ends.
+            // A worker whose step serves a keyspace that was dropped meanwhile holds its runs until the step ends.
             drop(self.gate.write());
             self.checkpoint()?;
             if !self.core.data.has_quarantine() && self.debt().total() == 0 {
@@ -79,7 +79,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits (or works, without workers) until `done`.
+    /// Waits until `done`; without background threads, works until then.
+    ///
+    /// # Errors
+    /// Why the work cannot go on.
     fn drain(&self, done: &dyn Fn() -> bool) -> Result<()> {
         let (mut seen, mut rounds) = (0, 0);
         while !done() {

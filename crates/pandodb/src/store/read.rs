@@ -149,8 +149,7 @@ impl<'w> World<'w> {
 /// The value that a finished lookup found: its base, with the operands above it applied. The only place that turns
 /// messages into a value, for lookups, scans and salvage.
 pub(crate) fn answer(engine: &Engine, keyspace: &KeyspaceState, lookup: Lookup<'_>) -> Result<Option<Value>> {
-    let Lookup { key, gather, base, base_seqno, at, .. } = lookup;
-    debug_assert!(base_seqno <= at, "a reader sees no message above its read point");
+    let Lookup { key, gather, base, .. } = lookup;
     if gather.is_empty() {
         return Ok(match base {
             Base::Absent => None,
@@ -276,6 +275,7 @@ fn look_up_all(
     let mut land = |flight: &mut Flight<'_>| {
         count(engine, &flight.lookup, flight.blocks);
         answered += 1;
+        debug_assert!(flight.lookup.base_seqno <= world.at, "a reader sees no message above its read point");
         let lookup = std::mem::replace(&mut flight.lookup, Lookup::new(KeyCodec::Plain, &[], world.at));
         answer(engine, keyspace, lookup).map(|value| values[flight.key] = value)
     };

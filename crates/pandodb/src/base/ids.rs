@@ -53,9 +53,13 @@ impl Seqno {
     /// The sequence number after this one.
     #[inline]
     pub fn next(self) -> Seqno {
+        debug_assert!(self <= Seqno::MAX, "no store reaches this seqno");
         Seqno(self.0 + 1)
     }
 }
+
+const _: () = assert!(Seqno::MAX.0 - Seqno::BELIEVED.0 > Seqno::BELIEVED.0, "seqnos stay free above a persisted one");
+const _: () = assert!(Seqno::MAX.0 < u64::MAX, "a seqno after the last one can be represented");
 
 impl PageNo {
     /// The byte offset of the page in the data file.

@@ -85,6 +85,7 @@ impl<T> Mutex<T> {
 impl<T> MutexGuard<'_, T> {
     /// Runs `work` with the lock released, then takes the lock again.
     pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
+        assert!(guard.held.is_some(), "the caller holds the lock");
         guard.held = None;
         let result = work();
         guard.held = Some(guard.of.acquire());

@@ -84,6 +84,13 @@ impl BlockAddr {
     pub fn bytes(self) -> usize {
         self.pages as usize * super::PAGE
     }
+
+    /// Whether all pages of `other` are pages of this block.
+    #[inline]
+    pub fn covers(self, other: BlockAddr) -> bool {
+        let end = |addr: BlockAddr| addr.page.0 + u64::from(addr.pages);
+        self.page <= other.page && end(other) <= end(self)
+    }
 }
 
 /// A contiguous range of pages that was allocated or freed as one unit.

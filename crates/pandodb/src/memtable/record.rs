@@ -49,6 +49,7 @@ pub(super) fn write(to: &[Word], entry: &Entry<'_>) {
     write_bytes(key, entry.key);
     write_bytes(value, entry.value);
     let written = Record::at(to);
+    debug_assert!(written.is_of(entry.key), "readers find the key");
     debug_assert_eq!(written.lens(), (entry.key.len(), entry.value.len()), "readers load what was written");
     debug_assert_eq!((written.seqno(), written.kind()), (entry.seqno, entry.kind), "readers load what was written");
 }

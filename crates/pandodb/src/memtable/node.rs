@@ -39,8 +39,8 @@ pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
 pub(super) const NONE: Ref = Ref::MAX;
 
 const _: () = assert!(SLOTS >= 4, "both halves of a split inner node have slots");
-const _: () =
-    assert!(SLOTS <= u16::MAX as usize && MAX_KEY <= u16::MAX as usize, "length and prefix have 16 bits each");
+const _: () = assert!(SLOTS <= u16::MAX as usize, "the length has 16 bits");
+const _: () = assert!(MAX_KEY <= u16::MAX as usize, "the prefix has 16 bits");
 
 /// Node header, packed into one u64 so that it is read and written atomically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -193,11 +193,6 @@ impl SimDevice {
     pub fn advance_clock(&self, time: Duration) {
         self.machine.lock().advance_clock(time);
     }
-
-    /// Releases every lock, for an engine that was killed and not dropped.
-    pub fn release_locks(&self) {
-        self.locks.release_all();
-    }
 }
 
 /// A small generator (splitmix64): the same numbers for the same seed, on every machine.

@@ -57,7 +57,7 @@ pub enum Error {
         offset: u64,
         /// The structure: `leaf block`, `superblock`, `log record`, …
         what: &'static str,
-        /// What was found.
+        /// The difference from the written bytes.
         detail: String,
     },
     /// An earlier write or sync failed: the store serves reads and refuses writes. Reopen it to recover.
@@ -121,7 +121,7 @@ pub enum Error {
     },
     /// An argument is out of bounds or makes no sense. Nothing was done.
     InvalidArgument {
-        /// Which argument, and what it must be.
+        /// The argument, and its valid values.
         detail: String,
     },
     /// This build has no index of that name.

@@ -306,7 +306,11 @@ impl FragmentSweep {
                 after += 1;
             }
         }
-        debug_assert_eq!(after.checked_sub(1), fragments.fragment_of(key), "a sweep finds what a search finds");
+        debug_assert_eq!(
+            after.checked_sub(1),
+            fragments.fragment_of(key),
+            "a sweep and a search find the same fragment"
+        );
         if after != self.after {
             self.after = after;
             self.seqnos.clear();

@@ -8,7 +8,7 @@ use super::error::Result;
 use super::ids::{BlockAddr, Extent, PageNo, Seqno};
 use super::range::KeyRange;
 
-/// What a message does to its key. The numbers are persisted (log records, run blocks) and never change.
+/// The effect of a message on its key. The numbers are persisted (log records, run blocks) and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
@@ -49,7 +49,7 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// The position in the order of all writes.
     pub seqno: Seqno,
-    /// What the message does; never [`Kind::RangeDelete`].
+    /// The effect of the message; never [`Kind::RangeDelete`].
     pub kind: Kind,
     /// The value of a put, the operand of a merge, the encoded [`BlobRef`] of a blob put, empty for a delete.
     pub value: &'a [u8],

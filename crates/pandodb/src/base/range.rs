@@ -120,7 +120,7 @@ impl KeyRange {
     }
 }
 
-/// What a method that takes a range of keys accepts: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
+/// The arguments that a method accepts as a range of keys: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
 /// [`Bound`]s, or a [`KeyRange`], where a bound is anything that is `AsRef<[u8]>`. The trait is sealed.
 ///
 /// With [`RangeBounds`] instead, `..` would not compile, since it names no key type.

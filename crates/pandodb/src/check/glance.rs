@@ -81,7 +81,7 @@ pub struct GlancedKeyspace {
 /// store.pack()?;
 /// store.checkpoint()?;
 ///
-/// let seen = pandodb::check::glance(&path)?; // the store is open for writing all the while
+/// let seen = pandodb::check::glance(&path)?; // the store is still open for writing
 /// assert_eq!((seen.keyspaces[0].info.name.as_str(), seen.keyspaces[0].records), ("events", 1000));
 /// assert!(seen.checkpointed_at.is_some_and(|at| at.elapsed().is_ok_and(|age| age.as_secs() < 3600)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

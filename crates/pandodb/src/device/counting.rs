@@ -84,7 +84,7 @@ impl Index<FileClass> for Counts {
 pub struct Access {
     /// The number of the opening (one file opened twice has two), from 0 in the order of [`Device::open`].
     pub file: u32,
-    /// What the file is for.
+    /// The purpose of the file.
     pub class: FileClass,
     /// Byte offset.
     pub offset: u64,

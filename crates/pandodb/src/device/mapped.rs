@@ -26,7 +26,7 @@
 //! - The pages need not be read from the disk. They are new (reserved space reads as zeros without I/O) or still in
 //!   memory: the window is locked in memory as far as the process may lock memory. Without the lock, the kernel could
 //!   evict a page between two writes and read it again. That needs a shortage of memory within the seconds in which a
-//!   page is written, and a disk that cannot read back what it has just accepted.
+//!   page is written, and a disk that cannot read back a page that it has just accepted.
 //!
 //! Three cases remain in which the process ends where `pwrite` would return an error: another process truncates a
 //! segment of a running store; on XFS, the directory was cloned (a plain `cp` clones there) and the disk is too full to

@@ -82,7 +82,8 @@ impl Reads {
             let read = self.waiting.pop_front()?;
             return Some(self.finish(Done { read, result: Err(io::ErrorKind::Interrupted.into()) }));
         }
-        let done = self.queue.as_mut().and_then(|queue| queue.wait()).expect("a queue keeps what it takes in");
+        let done =
+            self.queue.as_mut().and_then(|queue| queue.wait()).expect("a queue completes each read that it accepts");
         self.flying -= 1;
         if self.flying == 0 {
             // Other callers need the queue, and this one may do something else before its next reads.

@@ -223,7 +223,7 @@ impl Ring {
     /// Moves queued reads to the submission queue.
     fn fill_in(&mut self) {
         for (number, fd) in self.queued.drain(..) {
-            let slot = self.slots[usize::from(number)].as_mut().expect("what is queued has a slot");
+            let slot = self.slots[usize::from(number)].as_mut().expect("a queued read has a slot");
             let Read { offset, buf, .. } = &mut slot.read;
             let (bytes, len) = (buf.as_mut_ptr(), buf.len() as u32);
             let entry = opcode::Read::new(types::Fd(fd), bytes, len).offset(*offset).build();
@@ -303,7 +303,7 @@ impl Ring {
     fn retire(&mut self) {
         self.retired = true;
         for number in mem::take(&mut self.unsent) {
-            let slot = self.slots[usize::from(number)].take().expect("what is unsent has a slot");
+            let slot = self.slots[usize::from(number)].take().expect("an unsent read has a slot");
             self.vacant.push(number);
             self.given_up.push(slot);
         }

@@ -119,6 +119,7 @@ impl Slots {
         Meta::unpack(self.meta.load(Ordering::Acquire))
     }
 
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn set_meta(&self, meta: Meta) {
         self.meta.store(meta.pack(), Ordering::Release);
     }
@@ -269,6 +270,7 @@ impl Slots {
     }
 
     /// Sets the prefix to the common bytes of the fences, if there are two; at an edge it stays.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn refit(&self, arena: &Arena) {
         if !self.meta().edge {
             self.set_prefix(arena, arena.record(self.low()).common(arena.record(self.high())));

@@ -275,6 +275,7 @@ impl Tree {
     }
 
     /// The slot that becomes the separator.
+    /// REQUIRES: the caller has claimed the latch of `slots`, so that `meta` stays valid.
     fn place_of_split(&self, slots: &Slots, meta: Meta, target: Target<'_>) -> usize {
         let rank = slots.rank(&self.arena, meta, target, true);
         match () {

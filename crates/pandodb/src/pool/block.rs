@@ -121,7 +121,7 @@ impl Body {
         self.lines.as_bytes()
     }
 
-    /// What the pool charges for the block, in bytes.
+    /// The bytes that the pool charges for the block.
     pub(super) fn cost(&self) -> usize {
         size_of_val(&*self.lines) + OVERHEAD
     }

@@ -132,6 +132,7 @@ impl Hands {
     }
 
     /// Drops the block of a frame and adds the frame to the free ones.
+    /// REQUIRES: the frame is in no chain and not free, and no other thread uses it for a block.
     pub(super) fn give_back(&self, table: &Table, number: u32) {
         table.vacate(number);
         self.free.lock().push(number);

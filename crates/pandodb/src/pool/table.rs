@@ -110,6 +110,7 @@ impl Table {
     }
 
     /// Creates the frame of a number that is not published yet, with the rest of its segment.
+    /// REQUIRES: the caller holds the lock of the free frames.
     pub(super) fn prepare(&self, number: u32) {
         let (segment, _) = Table::place(number);
         self.segments[segment].get_or_init(|| {
@@ -248,6 +249,7 @@ impl Table {
     }
 
     /// Drops the block that a frame still holds after it was taken out of its chain.
+    /// REQUIRES: no other thread puts a block into this frame.
     pub(super) fn vacate(&self, number: u32) {
         self.frame(number).block.store(self.vacant.clone());
     }

@@ -97,13 +97,13 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.held.as_ref().expect("held outside of calls that let go")
+        self.held.as_ref().expect("the lock is released only inside a call")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.held.as_mut().expect("held outside of calls that let go")
+        self.held.as_mut().expect("the lock is released only inside a call")
     }
 }
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Both the running device and the cursor over a history hold a `Disk` and feed it the same operations, so they agree
-//! on what is durable.
+//! on the durable state.
 //!
 //! Invariants: for each scope (one file, or the directory), every operation before the first optional one of that scope
 //! has been applied. A file is kept as long as an entry, or a pending change of entries, names it.

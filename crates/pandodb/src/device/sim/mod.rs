@@ -48,7 +48,7 @@
 //!     for choice in CrashPlan::default().choices(&cursor.pending()) {
 //!         let image = cursor.image(&choice);
 //!         if cursor.last_mark() == Some(1) {
-//!             assert!(image.file("a").is_some(), "what was acknowledged is there");
+//!             assert!(image.file("a").is_some(), "an acknowledged file is there");
 //!         }
 //!     }
 //! }

@@ -48,6 +48,7 @@ impl EntryBlock {
         let key = self.bytes.len() as u32;
         self.bytes.extend_from_slice(entry.key);
         self.bytes.extend_from_slice(entry.value);
+        debug_assert!(u32::try_from(self.bytes.len()).is_ok(), "the offsets of a block are `u32`");
         self.slots.push(Slot {
             key,
             key_len: entry.key.len() as u32,
@@ -69,6 +70,7 @@ impl EntryBlock {
     ) {
         let (at, key_len, value_len) = (self.bytes.len() as u32, key.0 as u32, value.0 as u32);
         let (from, middle) = (self.bytes.len(), self.bytes.len() + key.0);
+        debug_assert!(u32::try_from(middle + value.0).is_ok(), "the offsets of a block are `u32`");
         self.bytes.resize(middle + value.0 + 7, 0);
         // The value is stored after the key, since it overwrites the excess bytes of the key's last word.
         store(&mut self.bytes[from..], key.1);
@@ -106,6 +108,11 @@ impl EntryBlock {
     pub fn get(&self, i: usize) -> Entry<'_> {
         let slot = self.slots[i];
         let value = (slot.key + slot.key_len) as usize;
+        debug_assert_eq!(
+            value + slot.value_len as usize,
+            self.slots.get(i + 1).map_or(self.bytes.len(), |next| next.key as usize),
+            "entries follow each other without gaps"
+        );
         Entry {
             key: &self.bytes[slot.key as usize..value],
             seqno: slot.seqno,

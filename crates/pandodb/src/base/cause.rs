@@ -28,6 +28,7 @@ impl IoCause {
             None if error.get_ref().is_none() => error.kind().into(),
             None => io::Error::new(error.kind(), error.to_string()),
         };
+        debug_assert_eq!(copy.kind(), error.kind(), "callers decide by the kind of the original error");
         IoCause(Arc::new(copy))
     }
 }

@@ -8,11 +8,13 @@ use super::error::{Error, Result};
 /// Appends `value` as LEB128: seven bits a byte, least significant first, at most ten bytes.
 #[inline]
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    let end = out.len() + varint_len(value);
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
     }
     out.push(value as u8);
+    debug_assert_eq!(out.len(), end, "callers size blocks by `varint_len`");
 }
 
 /// Appends the length of `bytes` as a varint, then `bytes`.
@@ -44,6 +46,7 @@ pub fn get_varint(bytes: &[u8]) -> Option<(u64, usize)> {
         }
         value |= part << (7 * i);
         if byte < 0x80 {
+            debug_assert!(varint_len(value) <= i + 1, "no encoding is shorter than that of `put_varint`");
             return Some((value, i + 1));
         }
     }
@@ -66,6 +69,7 @@ impl<'a> Reader<'a> {
 
     /// Bytes that have not been read yet.
     pub fn remaining(&self) -> usize {
+        debug_assert!(self.at <= self.bytes.len(), "a reader stays within its bytes");
         self.bytes.len() - self.at
     }
 

@@ -57,7 +57,7 @@ pub enum Error {
         offset: u64,
         /// The structure: `leaf block`, `superblock`, `log record`, …
         what: &'static str,
-        /// What was found.
+        /// The difference from the written bytes.
         detail: String,
     },
     /// An earlier write or sync failed: the store serves reads and refuses writes. Reopen it to recover.
@@ -121,7 +121,7 @@ pub enum Error {
     },
     /// An argument is out of bounds or makes no sense. Nothing was done.
     InvalidArgument {
-        /// Which argument, and what it must be.
+        /// The argument, and its valid values.
         detail: String,
     },
     /// This build has no index of that name.
@@ -213,6 +213,7 @@ impl Error {
     pub fn in_file(self, name: &str, base: u64) -> Error {
         match self {
             Error::Corruption { file, offset, what, detail } if file.is_empty() => {
+                debug_assert!(!name.is_empty(), "an empty name means that no layer has named the file yet");
                 Error::Corruption { file: name.to_owned(), offset: base + offset, what, detail }
             }
             other => other,
@@ -222,7 +223,9 @@ impl Error {
     /// Whether there was no space or file descriptor for something new. Nothing was written, and the store continues to
     /// work.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. })
+        let refused = matches!(self, Error::DiskFull { .. } | Error::TooManyFiles { .. });
+        debug_assert!(!refused || self.is_retryable(), "a refused write may be retried");
+        refused
     }
 
     /// Whether nothing was done and the same call may succeed later: after space or file descriptors were freed, or
@@ -239,7 +242,9 @@ impl Error {
 
     /// Whether stored bytes cannot be read: they are damaged, or the device refuses to read them.
     pub fn is_damage(&self) -> bool {
-        self.is_corruption() || matches!(self, Error::Io { op: "read", .. })
+        let damage = self.is_corruption() || matches!(self, Error::Io { op: "read", .. });
+        debug_assert!(!damage || !self.is_retryable() && !self.must_reopen(), "an error belongs to one group at most");
+        damage
     }
 
     /// Whether stored bytes are damaged.

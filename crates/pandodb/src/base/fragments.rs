@@ -99,7 +99,8 @@ impl Fragments {
                 to: if to.is_empty() { UNBOUNDED } else { number(to) },
                 seqno,
             })
-            .collect();
+            .collect::<Vec<_>>();
+        debug_assert!(spans.iter().all(|span: &Span| span.from < span.to), "empty ranges were removed");
         let ends = bounds
             .iter()
             .scan(0, |end, bound| {
@@ -107,7 +108,9 @@ impl Fragments {
                 Some(*end)
             })
             .collect();
+        let ends: Vec<usize> = ends;
         let mut fragments = Fragments { bytes: bounds.concat(), ends, spans, starts: Vec::new(), seqnos: Vec::new() };
+        assert_eq!(fragments.ends.last().copied().unwrap_or(0), fragments.bytes.len(), "the bounds fill the bytes");
         fragments.fill_tree();
         fragments
     }
@@ -132,7 +135,12 @@ impl Fragments {
                 next[node] += 1;
             });
         }
+        debug_assert!(next.iter().zip(&starts[1..]).all(|(next, end)| next == end), "both passes visit the same nodes");
         self.starts = starts;
+        debug_assert!(
+            (0..2 * leaves).all(|node| self.list(node).is_sorted_by(|a, b| a >= b)),
+            "lists are newest first"
+        );
     }
 
     /// Whether there are no tombstones.
@@ -154,22 +162,6 @@ impl Fragments {
             + self.seqnos.len() * size_of::<Seqno>()
     }
 
-    /// The newest seqno; 0 if there are no tombstones.
-    pub fn max_seqno(&self) -> Seqno {
-        self.spans.first().map_or(Seqno(0), |span| span.seqno)
-    }
-
-    /// The oldest seqno; 0 if there are no tombstones.
-    pub fn min_seqno(&self) -> Seqno {
-        self.spans.last().map_or(Seqno(0), |span| span.seqno)
-    }
-
-    /// The smallest range that covers all tombstones; `None` if there are none. O(n).
-    pub fn range(&self) -> Option<KeyRange> {
-        let to = self.spans.iter().map(|span| span.to).max()?;
-        Some(KeyRange::new(self.bound(0), self.bound(to)))
-    }
-
     /// The seqno of the newest tombstone at or below `at` that covers `key`; 0 if there is none.
     #[inline]
     pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
@@ -177,13 +169,6 @@ impl Fragments {
             return Seqno(0);
         }
         self.fragment_of(key).map_or(Seqno(0), |fragment| self.newest_at(fragment, at))
-    }
-
-    /// Appends the seqnos of all tombstones that cover `key`, newest first. O(log n) and the output.
-    pub fn seqnos(&self, key: &[u8], out: &mut Vec<Seqno>) {
-        if let Some(fragment) = self.fragment_of(key) {
-            self.gather(fragment, out);
-        }
     }
 
     /// The tombstones clipped to `range`, newest first; those that do not overlap it are left out. O(n).
@@ -205,6 +190,10 @@ impl Fragments {
             }
             let from = self.bound(fragment as u32);
             let to = if fragment + 1 == self.ends.len() { &[][..] } else { self.bound(fragment as u32 + 1) };
+            debug_assert!(
+                out.last().is_none_or(|last| !last.range.to.is_empty() && last.range.to[..] <= *from),
+                "fragments are disjoint and in key order"
+            );
             match out.last_mut() {
                 Some(last) if last.seqno == seqno && last.range.to == from => last.range.to = to.to_vec(),
                 _ => out.push(RangeTombstone { range: KeyRange::new(from, to), seqno }),
@@ -232,6 +221,8 @@ impl Fragments {
             let mid = (low + high) / 2;
             if self.bound(mid as u32) <= key { low = mid + 1 } else { high = mid }
         }
+        debug_assert!(low == 0 || self.bound(low as u32 - 1) <= key, "the fragment begins at or before the key");
+        debug_assert!(low == self.ends.len() || key < self.bound(low as u32), "the next fragment begins after the key");
         low.checked_sub(1)
     }
 
@@ -242,6 +233,7 @@ impl Fragments {
 
     #[inline]
     fn newest_at(&self, fragment: usize, at: Seqno) -> Seqno {
+        debug_assert!(fragment < self.ends.len(), "fragment {fragment} of {}", self.ends.len());
         let mut newest = Seqno(0);
         let mut node = self.ends.len() + fragment;
         while node > 0 {
@@ -254,6 +246,7 @@ impl Fragments {
     }
 
     fn gather(&self, fragment: usize, out: &mut Vec<Seqno>) {
+        debug_assert!(fragment < self.ends.len(), "fragment {fragment} of {}", self.ends.len());
         let start = out.len();
         let mut node = self.ends.len() + fragment;
         while node > 0 {
@@ -267,6 +260,7 @@ impl Fragments {
 /// Calls `visit` with the nodes whose spans add up to `span`, in a bottom-up segment tree over `leaves` fragments.
 #[inline]
 fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
+    debug_assert!((span.from as usize) < leaves, "each bound begins a fragment");
     let mut low = leaves + span.from as usize;
     let mut high = leaves + (span.to as usize).min(leaves);
     while low < high {
@@ -284,7 +278,7 @@ fn for_each_node(leaves: usize, span: Span, mut visit: impl FnMut(usize)) {
 }
 
 /// Looks up keys one after the other, fastest in ascending order: O(1) amortised while keys stay in one fragment, the
-/// cost of [`Fragments::seqnos`] when they leave it.
+/// cost of [`Fragments::covering`], and of the output, when they leave it.
 #[derive(Clone, Debug)]
 pub struct FragmentSweep {
     fragments: Arc<Fragments>,
@@ -312,6 +306,11 @@ impl FragmentSweep {
                 after += 1;
             }
         }
+        debug_assert_eq!(
+            after.checked_sub(1),
+            fragments.fragment_of(key),
+            "a sweep and a search find the same fragment"
+        );
         if after != self.after {
             self.after = after;
             self.seqnos.clear();
@@ -359,24 +358,21 @@ impl FragmentSet {
             len += self.parts[from].len();
         }
         self.merge_from(from);
+        debug_assert!(self.parts.windows(2).all(|pair| pair[0].len() >= 2 * pair[1].len()), "O(log n) parts");
     }
 
     fn merge_from(&mut self, from: usize) {
         if from + 1 < self.parts.len() {
             let union = Fragments::union(&self.parts[from..]);
+            let lens = || self.parts[from..].iter().map(|part| part.len());
+            // Several parts may hold the same tombstone.
+            debug_assert!(
+                lens().max() <= Some(union.len()) && union.len() <= lens().sum(),
+                "a union loses no tombstone"
+            );
             self.parts.truncate(from);
             self.parts.push(Arc::new(union));
         }
-    }
-
-    /// Whether there are no tombstones.
-    pub fn is_empty(&self) -> bool {
-        self.parts.is_empty()
-    }
-
-    /// The number of tombstones.
-    pub fn len(&self) -> usize {
-        self.parts.iter().map(|part| part.len()).sum()
     }
 
     /// Memory held, in bytes.
@@ -393,11 +389,6 @@ impl FragmentSet {
     pub fn unify(&mut self) -> Arc<Fragments> {
         self.merge_from(0);
         self.parts.first().cloned().unwrap_or_default()
-    }
-
-    /// The parts; together they hold all tombstones.
-    pub fn parts(&self) -> &[Arc<Fragments>] {
-        &self.parts
     }
 }
 
@@ -419,7 +410,9 @@ mod tests {
 
     fn list(fragments: &Fragments, key: &[u8]) -> Vec<Seqno> {
         let mut out = Vec::new();
-        fragments.seqnos(key, &mut out);
+        if let Some(fragment) = fragments.fragment_of(key) {
+            fragments.gather(fragment, &mut out);
+        }
         out
     }
 
@@ -453,7 +446,6 @@ mod tests {
                 prop_assert_eq!(list(&newest, key), expect.first().copied().into_iter().collect::<Vec<_>>());
                 let inside = if window.contains(key) { expect.clone() } else { Vec::new() };
                 prop_assert_eq!(list(&clipped, key), inside);
-                prop_assert!(expect.is_empty() || all.range().unwrap().contains(key));
                 for at in [0, 9, 10, 55, 100, 205] {
                     let best = expect.iter().copied().find(|&s| s <= Seqno(at)).unwrap_or_default();
                     prop_assert_eq!(all.covering(key, Seqno(at)), best);
@@ -461,9 +453,8 @@ mod tests {
                     prop_assert_eq!(sweep.covering(key, Seqno(at)), best);
                 }
             }
-            prop_assert_eq!(set.len(), all.len());
+            prop_assert_eq!(set.unify().len(), all.len());
             prop_assert_eq!(set.unify().clipped(&KeyRange::all()), all.clipped(&KeyRange::all()));
-            prop_assert_eq!(set.is_empty(), all.is_empty());
         }
     }
 
@@ -477,19 +468,9 @@ mod tests {
         assert_eq!(all.covering(&19_998u64.to_be_bytes(), Seqno::MAX), Seqno(20_000));
         assert_eq!(all.covering(&5u64.to_be_bytes(), Seqno(6)), Seqno(6));
         assert_eq!(all.covering(&5u64.to_be_bytes(), Seqno(5)), Seqno(0));
-        assert_eq!((all.min_seqno(), all.max_seqno()), (Seqno(1), Seqno(20_000)));
         let mut set = FragmentSet::new();
         tombstones.iter().for_each(|t| set.insert(t));
-        assert!(set.parts().len() <= 16);
+        assert!(set.parts.len() <= 16);
         assert_eq!(set.covering(&5u64.to_be_bytes(), Seqno(6)), Seqno(6));
-    }
-
-    #[test]
-    fn the_enclosing_range_is_unbounded_if_a_tombstone_is() {
-        assert_eq!(Fragments::default().range(), None);
-        let bounded = RangeTombstone { range: KeyRange::new(*b"c", *b"d"), seqno: Seqno(2) };
-        let open = RangeTombstone { range: KeyRange::new(*b"b", *b""), seqno: Seqno(1) };
-        assert_eq!(Fragments::build(std::slice::from_ref(&bounded)).range(), Some(KeyRange::new(*b"c", *b"d")));
-        assert_eq!(Fragments::build(&[bounded, open]).range(), Some(KeyRange::new(*b"b", *b"")));
     }
 }

@@ -16,6 +16,8 @@ use super::sync::{Counter, Ordering::Relaxed, Word};
 /// Epochs in a span.
 const EPOCHS: u64 = 8;
 
+const _: () = assert!(EPOCHS <= u16::MAX as u64 / 2, "a mark has 16 bits for its epoch, which wraps around");
+
 /// The entries that a cache evicted within the last `span` bytes of evictions.
 #[derive(Debug)]
 pub struct Ghosts {
@@ -51,6 +53,7 @@ impl Ghosts {
         // Callers pass different kinds of hashes, some with fewer significant bits than others.
         let hash = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let place = (hash >> 32) as usize & (self.marks.len() - 1);
+        debug_assert!(place < self.marks.len(), "the number of marks is a power of two");
         (hash >> 61 & (self.sample - 1) == 0).then_some((place, (hash | 1) << 16))
     }
 

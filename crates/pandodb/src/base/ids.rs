@@ -53,9 +53,13 @@ impl Seqno {
     /// The sequence number after this one.
     #[inline]
     pub fn next(self) -> Seqno {
+        debug_assert!(self <= Seqno::MAX, "no store reaches this seqno");
         Seqno(self.0 + 1)
     }
 }
+
+const _: () = assert!(Seqno::MAX.0 - Seqno::BELIEVED.0 > Seqno::BELIEVED.0, "seqnos stay free above a persisted one");
+const _: () = assert!(Seqno::MAX.0 < u64::MAX, "a seqno after the last one can be represented");
 
 impl PageNo {
     /// The byte offset of the page in the data file.
@@ -79,6 +83,13 @@ impl BlockAddr {
     #[inline]
     pub fn bytes(self) -> usize {
         self.pages as usize * super::PAGE
+    }
+
+    /// Whether all pages of `other` are pages of this block.
+    #[inline]
+    pub fn covers(self, other: BlockAddr) -> bool {
+        let end = |addr: BlockAddr| addr.page.0 + u64::from(addr.pages);
+        self.page <= other.page && end(other) <= end(self)
     }
 }
 

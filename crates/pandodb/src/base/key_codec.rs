@@ -34,6 +34,7 @@ impl KeyCodec {
                 buf.clear();
                 buf.extend_from_slice(&key_hash(key).to_be_bytes());
                 buf.extend_from_slice(key);
+                debug_assert_eq!(self.user(buf), key, "readers find the user's key behind the fingerprint");
                 buf
             }
         }

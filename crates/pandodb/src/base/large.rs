@@ -20,6 +20,8 @@ use super::{PAGE, Slab, Slot};
 /// Above this length in bytes, a mapping of its own is worth its page faults.
 pub const LARGE: usize = 128 << 10;
 
+const _: () = assert!(LARGE.is_multiple_of(PAGE), "values of any size change to a mapping at a page");
+
 /// A vector of plain values (any bytes are valid, no destructor).
 pub struct LargeVec<T> {
     /// All values, while there is no mapping.
@@ -68,10 +70,12 @@ impl<T: FromZeros + Copy> LargeVec<T> {
             _ => self.push_slowly(value),
         }
         self.len += 1;
+        debug_assert!(self.many.is_none() || self.few.is_empty(), "one of the two holds all values");
     }
 
     #[cold]
     fn push_slowly(&mut self, value: T) {
+        debug_assert!(self.many.is_none() || self.len == self.room(), "a mapping grows when it is full");
         let mut larger = mapped(self.len * 2 + 1);
         larger[..self.len].copy_from_slice(self);
         larger[self.len] = value;
@@ -88,6 +92,7 @@ impl<T: FromZeros + Copy> LargeVec<T> {
     pub fn stretch(&mut self, len: usize) -> bool {
         let fits = self.many.is_some() && len <= self.room();
         if fits {
+            debug_assert!(self.few.is_empty(), "a mapping holds all values");
             self.len = len;
         }
         fits
@@ -113,6 +118,7 @@ impl<T: FromZeros + Copy + PartialEq> LargeVec<T> {
             }
         }
         self.truncate(kept);
+        debug_assert!(self.windows(2).all(|pair| pair[0] != pair[1]), "no two adjacent values are equal");
     }
 }
 

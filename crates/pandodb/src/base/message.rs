@@ -8,7 +8,7 @@ use super::error::Result;
 use super::ids::{BlockAddr, Extent, PageNo, Seqno};
 use super::range::KeyRange;
 
-/// What a message does to its key. The numbers are persisted (log records, run blocks) and never change.
+/// The effect of a message on its key. The numbers are persisted (log records, run blocks) and never change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Kind {
@@ -29,14 +29,16 @@ impl Kind {
     /// Decodes a persisted kind; `None` if no kind has that number.
     #[inline]
     pub fn from_u8(byte: u8) -> Option<Kind> {
-        Some(match byte {
+        let kind = match byte {
             0 => Kind::Delete,
             1 => Kind::Put,
             2 => Kind::Merge,
             3 => Kind::BlobPut,
             4 => Kind::RangeDelete,
             _ => return None,
-        })
+        };
+        debug_assert_eq!(kind as u8, byte, "writers store the discriminant");
+        Some(kind)
     }
 }
 
@@ -47,7 +49,7 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// The position in the order of all writes.
     pub seqno: Seqno,
-    /// What the message does; never [`Kind::RangeDelete`].
+    /// The effect of the message; never [`Kind::RangeDelete`].
     pub kind: Kind,
     /// The value of a put, the operand of a merge, the encoded [`BlobRef`] of a blob put, empty for a delete.
     pub value: &'a [u8],
@@ -83,18 +85,26 @@ impl BlobRef {
         BlockAddr { page: self.page, pages: self.extent().pages }
     }
 
+    /// Whether a store can have written a value with these fields.
+    fn is_sound(&self) -> bool {
+        self.len > 0 && self.len <= super::MAX_VALUE as u64 && self.page.0 < 1 << 48
+    }
+
     /// Appends the persisted form: page (varint), length (varint), crc (4 bytes, little-endian).
     pub fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.is_sound(), "readers reject {self:?}");
+        let start = out.len();
         put_varint(out, self.page.0);
         put_varint(out, self.len);
         out.extend_from_slice(&self.crc.to_le_bytes());
+        debug_assert_eq!(BlobRef::decode(&out[start..]).ok(), Some(*self), "readers decode what was written");
     }
 
     /// Decodes what [`BlobRef::encode`] wrote; bounds the length by [`super::MAX_VALUE`].
     pub fn decode(bytes: &[u8]) -> Result<BlobRef> {
         let mut reader = Reader::new(bytes, "blob reference");
         let blob = BlobRef { page: PageNo(reader.varint()?), len: reader.varint()?, crc: reader.u32()? };
-        if blob.len > super::MAX_VALUE as u64 || blob.len == 0 || blob.page.0 >= 1 << 48 || !reader.is_empty() {
+        if !blob.is_sound() || !reader.is_empty() {
             return Err(reader.corrupt("blob reference out of bounds"));
         }
         Ok(blob)

@@ -53,6 +53,13 @@ pub const MAX_INLINE_VALUE: usize = 64 << 10;
 /// that it finds, so recovery fails above `MAX_EPOCH - 2`, and the log writes no epoch above `MAX_EPOCH`.
 pub const MAX_EPOCH: u32 = u32::MAX - 2;
 
+const _: () = assert!(PAGE.is_power_of_two() && EXTENT_PAGES.is_power_of_two(), "offsets are cut by masks");
+const _: () = assert!(EXTENT_PAGES as usize * PAGE == 128 << 10, "the size of an extent is persisted");
+const _: () = assert!(MAX_KEY <= u16::MAX as usize, "the length of a key fits into 16 bits");
+const _: () = assert!(MAX_INLINE_VALUE <= MAX_OPERAND && MAX_OPERAND <= MAX_VALUE, "an inline message fits anywhere");
+const _: () = assert!(MAX_VALUE.div_ceil(PAGE) <= u32::MAX as usize, "the pages of a large value are counted by `u32`");
+const _: () = assert!(MAX_EPOCH < u32::MAX - 1, "a writable opening may add two epochs");
+
 /// The 64-bit hash of a user key that every filter uses (xxh3, seed 0).
 #[inline]
 pub fn key_hash(key: &[u8]) -> u64 {

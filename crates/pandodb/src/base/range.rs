@@ -35,7 +35,9 @@ impl KeyRange {
 
     /// The range of one key.
     pub fn point(key: &[u8]) -> KeyRange {
-        KeyRange { from: key.to_vec(), to: successor(key) }
+        let range = KeyRange { from: key.to_vec(), to: successor(key) };
+        debug_assert!(range.contains(key) && !range.contains(&range.to), "the range holds one key");
+        range
     }
 
     /// The keys that start with `prefix`; an empty prefix is every key.
@@ -48,6 +50,7 @@ impl KeyRange {
             }
             to.pop();
         }
+        debug_assert!(to.is_empty() || prefix < to.as_slice(), "the range holds the prefix");
         KeyRange { from: prefix.to_vec(), to }
     }
 
@@ -98,7 +101,9 @@ impl KeyRange {
     pub fn intersect(&self, other: &KeyRange) -> KeyRange {
         let from = self.from.as_slice().max(other.from.as_slice());
         let to = if cmp_upper(&self.to, &other.to).is_le() { &self.to } else { &other.to };
-        KeyRange { from: from.to_vec(), to: to.clone() }
+        let both = KeyRange { from: from.to_vec(), to: to.clone() };
+        debug_assert!(self.covers(&both) && other.covers(&both), "a common key is in both ranges");
+        both
     }
 
     /// Whether some key can be in both ranges.
@@ -115,7 +120,7 @@ impl KeyRange {
     }
 }
 
-/// What a method that takes a range of keys accepts: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
+/// The arguments that a method accepts as a range of keys: `..`, `a..b`, `a..=b`, `a..`, `..b`, `..=b`, a pair of
 /// [`Bound`]s, or a [`KeyRange`], where a bound is anything that is `AsRef<[u8]>`. The trait is sealed.
 ///
 /// With [`RangeBounds`] instead, `..` would not compile, since it names no key type.

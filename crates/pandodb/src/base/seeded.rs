@@ -153,7 +153,7 @@ bugs! {
     /// had examined that stream.
     SyncClaimsPastGap,
 
-    // ---- what a compaction keeps ----
+    // ---- messages that a compaction keeps ----
     /// When an odd number of operands is combined, the last one is lost.
     OperandDropped,
     /// A compaction ignores snapshots: it drops versions that a snapshot still sees.

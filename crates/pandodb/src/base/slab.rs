@@ -75,6 +75,13 @@ struct Pieces {
     spare: usize,
 }
 
+impl Pieces {
+    /// The number of pieces that were used before and are not in use now.
+    fn unused(&self) -> usize {
+        self.free.len() + self.discarded.len()
+    }
+}
+
 /// Mapped addresses for `pieces` pieces. Only touched pages take memory. Unmapped when dropped.
 #[derive(Debug)]
 struct Reserved<T> {
@@ -113,7 +120,7 @@ impl<T: FromZeros> Slab<T> {
     /// # Panics
     /// If there is no memory left.
     pub fn take(self: &Arc<Self>) -> Slot<T> {
-        const { assert!(!std::mem::needs_drop::<T>(), "nobody drops the values") };
+        const { assert!(!std::mem::needs_drop::<T>(), "the values have no destructor") };
         let number = self.number();
         let values = match (number, &self.reserved) {
             (Some(number), Some(reserved)) => NonNull::slice_from_raw_parts(reserved.piece(number, self.len), self.len),
@@ -130,7 +137,7 @@ impl<T: FromZeros> Slab<T> {
     /// # Panics
     /// If there is no memory left.
     pub fn own(self: &Arc<Self>, len: usize) -> Slot<T> {
-        const { assert!(!std::mem::needs_drop::<T>(), "nobody drops the values") };
+        const { assert!(!std::mem::needs_drop::<T>(), "the values have no destructor") };
         let own = <[T]>::new_box_zeroed_with_elems(len).expect("memory for a piece of a slab");
         Slot { values: NonNull::from(Box::leak(own)), slab: self.clone(), number: None }
     }
@@ -138,6 +145,8 @@ impl<T: FromZeros> Slab<T> {
     fn number(&self) -> Option<u32> {
         let most = self.reserved.as_ref()?.pieces;
         let mut pieces = self.pieces.lock();
+        debug_assert!(pieces.fresh <= most, "fresh pieces lie within the reserved addresses");
+        debug_assert!(pieces.unused() <= pieces.fresh as usize, "a piece is in one list at most");
         let used = pieces.free.pop().or_else(|| pieces.discarded.pop());
         used.or_else(|| {
             let fresh = pieces.fresh;
@@ -154,6 +163,8 @@ impl<T> Slab<T> {
 
     fn take_back(&self, number: u32) {
         let mut pieces = self.pieces.lock();
+        debug_assert!(number < pieces.fresh, "the slab has given out this piece");
+        debug_assert!(pieces.unused() < pieces.fresh as usize, "a piece in use is in no list");
         if pieces.free.len() < pieces.spare {
             return pieces.free.push(number);
         }

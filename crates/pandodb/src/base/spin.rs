@@ -36,6 +36,12 @@ const MOST_LOST: Duration = Duration::from_secs(1);
 /// The upper bound of the saved time.
 const MOST_SAVED: Duration = Duration::from_millis(20);
 
+const _: () =
+    assert!(READ_SAVED.as_nanos() < LONGEST.as_nanos(), "a failed spin loses more than a successful one saves");
+const _: () = assert!(MOST_SAVED.as_nanos() < MOST_LOST.as_nanos(), "saved time never outweighs the greatest loss");
+const _: () =
+    assert!(2 * MOST_LOST.as_nanos() / READ_SAVED.as_nanos() <= u32::MAX as u128, "rests are counted by `u32`");
+
 /// The history of one kind of wait, shared by all threads that have such waits. Two threads that update a field at once
 /// may lose one of the updates, which does no harm.
 #[derive(Debug)]

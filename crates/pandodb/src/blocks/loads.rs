@@ -96,10 +96,17 @@ struct Flight<'r> {
 impl Flight<'_> {
     /// Whether this read includes the block at `addr`.
     fn brings(&self, source: &dyn BlockSource, addr: BlockAddr) -> bool {
-        let end = |addr: BlockAddr| addr.page.0 + u64::from(addr.pages);
-        let inside = self.read.page <= addr.page && end(addr) <= end(self.read);
-        !self.completed && inside && matches!(self.need, Need::Block(..)) && self.source.owner() == source.owner()
+        debug_assert!(!self.completed || self.others.is_empty(), "a completed read keeps no task waiting");
+        !self.completed
+            && self.read.covers(addr)
+            && matches!(self.need, Need::Block(..))
+            && self.source.owner() == source.owner()
     }
+}
+
+/// Whether all awaited blocks lie in the pages that are read.
+fn others_inside(others: &[(usize, BlockAddr, BlockKind)], read: BlockAddr) -> bool {
+    others.iter().all(|(_, addr, _)| read.covers(*addr))
 }
 
 impl<'r> BlockLoads<'r> {
@@ -109,6 +116,10 @@ impl<'r> BlockLoads<'r> {
     /// # Errors
     /// As [`BlockSource::load`].
     pub fn ask(&mut self, source: &'r dyn BlockSource, need: Need, task: usize) -> Result<Option<Loaded>> {
+        debug_assert!(
+            self.flights.iter().all(|flight| flight.completed || flight.first != task),
+            "a task waits for one read at a time"
+        );
         let read = match need {
             Need::Pages(addr) => addr,
             Need::Block(addr, kind) => {
@@ -141,6 +152,11 @@ impl<'r> BlockLoads<'r> {
                 self.flights.len() - 1
             }
         };
+        debug_assert_eq!(
+            self.vacant.len(),
+            self.flights.iter().filter(|flight| flight.completed).count(),
+            "entries of completed reads are vacant"
+        );
         let reads = self.reads.get_or_insert_with(|| source.data().reads());
         reads.submit(Read { tag, offset: read.page.offset(), buf });
         Ok(None)
@@ -163,6 +179,7 @@ impl<'r> BlockLoads<'r> {
             Need::Pages(_) => return Some((first, buf.map(Loaded::Pages))),
             Need::Block(addr, kind) => (addr, kind),
         };
+        debug_assert!(others_inside(&flight.others, read), "a task waits for a block that the read does not include");
         let block = source.admit(read, buf, addr, kind);
         // The read has brought its neighbours into the pool.
         let other = |(at, of): (BlockAddr, BlockKind)| match (at, of) == (addr, kind) {

@@ -30,6 +30,8 @@ use crate::store::roots::Roots;
 /// Maximum number of attempts. An attempt fails only if the writer completes two checkpoints while the trunk is read.
 const TRIES: u32 = 20;
 
+const _: () = assert!(TRIES > 1, "one attempt may meet a checkpoint");
+
 /// The result of [`glance`]: a store as of its last checkpoint. Later writes are in its log and are not included.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -79,7 +81,7 @@ pub struct GlancedKeyspace {
 /// store.pack()?;
 /// store.checkpoint()?;
 ///
-/// let seen = pandodb::check::glance(&path)?; // the store is open for writing all the while
+/// let seen = pandodb::check::glance(&path)?; // the store is still open for writing
 /// assert_eq!((seen.keyspaces[0].info.name.as_str(), seen.keyspaces[0].records), ("events", 1000));
 /// assert!(seen.checkpointed_at.is_some_and(|at| at.elapsed().is_ok_and(|age| age.as_secs() < 3600)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -106,6 +108,7 @@ pub fn glance_device(device: Arc<dyn Device>) -> Result<Glance> {
     if let Some(error) = roots.loss() {
         return Err(error);
     }
+    assert_eq!(roots.catalog.keyspaces.len(), roots.indexes.len(), "each keyspace has an index");
     let file = DataFile::open_raw(&*device, false)?;
     let seconds = roots.superblock.checkpointed_at;
     let mut seen = Glance {

@@ -73,6 +73,7 @@ pub fn inspect_device(device: Arc<dyn Device>, what: Inspect) -> Result<String> 
 
 fn superblocks(file: &dyn File, out: &mut String) {
     let slots = Superblock::read_slots(file, DATA_FILE);
+    assert_eq!(slots.len(), SLOTS.len(), "each slot has a place in the file");
     let newest = slots.iter().flatten().map(|superblock| superblock.generation).max();
     for (i, slot) in slots.iter().enumerate() {
         let at = SLOTS[i].offset();
@@ -133,12 +134,15 @@ fn civil(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    debug_assert!(rest < 86_400 && day_of_era < 146_097, "a day of an era of 400 years");
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    debug_assert!(year_of_era < 400 && day_of_year < 366, "day {day_of_year} of year {year_of_era}");
     // Years begin in March here, so that the leap day is the last day of a year.
     let month = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month + 2) / 5 + 1;
     let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    debug_assert!((1..=12).contains(&month) && (1..=31).contains(&day), "day {day} of month {month}");
     let year = era * 400 + year_of_era + next;
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
 }
@@ -158,6 +162,7 @@ fn catalog(roots: &Roots, out: &mut String) {
 }
 
 fn trunk(roots: &Roots, out: &mut String) {
+    assert_eq!(roots.catalog.keyspaces.len(), roots.indexes.len(), "each keyspace has an index");
     for (keyspace, index) in roots.catalog.keyspaces.iter().zip(&roots.indexes) {
         let _ = writeln!(out, "keyspace {} `{}`", keyspace.identity.id, keyspace.identity.name);
         index.inspect().describe(None, out);
@@ -177,6 +182,7 @@ fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
     let store_id = superblock.map(|superblock| superblock.store_id).unwrap_or_default();
     let data = DataFile::open(file.clone(), store_id)?;
     let head = data.read(BlockAddr { page: PageNo(page), pages: 1 })?;
+    assert_eq!(head.len(), PAGE, "a read that succeeds returns all pages");
     let Some(kind) = BlockKind::from_u8(head[4]) else {
         let _ = writeln!(out, "page {page}: kind {} is no block's (a large value, a superblock, or free)", head[4]);
         return Ok(());
@@ -188,6 +194,7 @@ fn block(file: &Arc<dyn File>, page: u64, out: &mut String) -> Result<()> {
         return Ok(());
     }
     let bytes = data.read(BlockAddr { page: PageNo(page), pages })?;
+    assert_eq!(bytes.len(), pages as usize * PAGE, "a read that succeeds returns all pages");
     if !IndexKind::all().any(|index| (index.index_type().describe_block)(kind, &bytes, out)) {
         let body = &bytes[BLOCK_HEADER..(BLOCK_HEADER + 64).min(bytes.len())];
         let _ = writeln!(out, "  body starts {}", body.escape_ascii());

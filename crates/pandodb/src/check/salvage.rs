@@ -126,6 +126,10 @@ pub fn salvage(from: StoreBuilder, out: &Store, include_stale: bool) -> Result<S
         }
         report.keyspaces.push(work.finish()?);
     }
+    debug_assert!(
+        report.log_cut.is_none() || report.keyspaces.iter().all(|keyspace| !keyspace.losses.is_empty()),
+        "a cut log is a loss of each keyspace"
+    );
     out.persist(Durability::Synced)?;
     Ok(report)
 }
@@ -148,6 +152,7 @@ struct Copy {
 
 impl Copy {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        debug_assert!(self.held < BATCH_BYTES, "a full batch was committed");
         self.batch.put(&self.into, key, value);
         self.held += key.len() + value.len();
         if self.held >= BATCH_BYTES { self.flush() } else { Ok(()) }
@@ -192,15 +197,19 @@ impl Source {
     /// Makes sure that there is a current entry, unless there are no more. Adds gaps on the way to `lost`.
     fn prepare(&mut self, lost: &mut Vec<(KeyRange, Error)>) {
         while self.at >= self.block.len() && !self.ended {
+            debug_assert_eq!(self.at, self.block.len(), "no entry of the block was skipped");
             self.block.clear();
             self.at = 0;
             match self.fill() {
-                SalvageStep::Entries => {}
+                SalvageStep::Entries => debug_assert!(!self.block.is_empty(), "a step with entries has one"),
                 SalvageStep::Lost(range, error) => {
                     self.gap = Some(range.clone());
                     lost.push((range, error));
                 }
-                SalvageStep::End => self.ended = true,
+                SalvageStep::End => {
+                    debug_assert!(self.block.is_empty(), "the last step has no entries");
+                    self.ended = true;
+                }
             }
         }
     }
@@ -257,6 +266,7 @@ impl Work<'_> {
                     self.salvaged.entries += 1;
                     self.salvaged.bytes += (key.len() + value.len()) as u64;
                     self.salvaged.stale += u64::from(!certain);
+                    debug_assert!(self.salvaged.stale <= self.salvaged.entries, "stale keys are copied, too");
                 }
                 Ok(_) => {}
                 Err(e) => self.lose(KeyRange::point(&key), e),
@@ -266,6 +276,7 @@ impl Work<'_> {
 
     /// Opens all sources that a lookup in this piece would ask, newest first.
     fn open(&mut self, memtables: &[Arc<Memtable>], piece: SalvagePiece) -> Vec<Source> {
+        debug_assert!(memtables.is_sorted_by(|a, b| a.id() > b.id()), "newest first");
         let mut sources = Vec::new();
         for memtable in memtables {
             let feed = Feed::Memtable(memtable::Cursor::new(memtable.clone(), piece.range.clone(), false));
@@ -328,6 +339,7 @@ impl Work<'_> {
     /// Reports a loss, joined with an earlier one if it continues that.
     fn lose(&mut self, range: KeyRange, reason: Error) {
         let text = reason.to_string();
+        let lost = range.clone();
         // Merges without their operator may be anywhere: report one loss for all of them.
         let anywhere = matches!(reason, Error::OperatorMissing { .. } | Error::Unsupported { .. });
         let earlier = self.salvaged.losses.iter_mut().rev().take(RECENT).find(|loss| {
@@ -343,10 +355,13 @@ impl Work<'_> {
             Some(_) => {}
             None => self.salvaged.losses.push(Loss { range, after: None, reason }),
         }
+        let is_reported = |loss: &Loss| loss.after.is_none() && loss.range.covers(&lost);
+        assert!(self.salvaged.losses.iter().rev().take(RECENT).any(is_reported), "a loss is missing in the report");
     }
 
     fn finish(mut self) -> Result<Salvaged> {
         self.copy.flush()?;
+        assert!(self.salvaged.stale == 0 || self.include_stale, "stale values are copied on request only");
         self.salvaged.losses.sort_by(|a, b| a.range.from.cmp(&b.range.from));
         Ok(self.salvaged)
     }

@@ -83,12 +83,14 @@ impl Visitor for Verifier<'_> {
             return;
         }
         self.owned.insert(start, len);
+        debug_assert!(self.owned.contains(start, len), "a second owner of these pages is found");
         if !self.data.is_taken(extent) {
             self.problem(self.data.corrupt(addr, "allocation", format!("{len} pages are in use but marked as free")));
         }
     }
 
     fn block(&mut self, kind: BlockKind, bytes: u64) {
+        debug_assert!(bytes > 0, "a block of kind {} has bytes", kind.name());
         self.report.blocks += 1;
         self.report.bytes += bytes;
         self.features |= kind.feature();
@@ -122,6 +124,7 @@ fn verify_memtables(engine: &Engine, keyspace: &KeyspaceState, verifier: &mut Ve
             if block.is_empty() {
                 break;
             }
+            debug_assert!(block.iter().is_sorted_by(|a, b| a.order(b).is_lt()), "messages of a memtable ascend");
             for entry in block.iter().filter(|entry| entry.kind == Kind::BlobPut) {
                 match engine.core.data.read_blob(&BlobRef::decode(entry.value)?) {
                     Ok(buf) => verifier.block(BlockKind::Blob, buf.len() as u64),
@@ -158,6 +161,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
                 Err(e) => verifier.problem(e),
             }
         }
+        assert_eq!(root.superblock.store_id, data.store_id(), "checksums cover the identity of the store");
         keyspaces = engine.keyspaces.all();
         let in_turn = SeededBug::VerifyPinsInTurn.is_on();
         pins = keyspaces.iter().map(|keyspace| (!in_turn).then(|| keyspace.index.inspect().pin())).collect();
@@ -173,5 +177,7 @@ pub(crate) fn verify(engine: &Engine) -> Result<VerifyReport> {
         let detail = format!("does not name the features {:#x} that blocks use", verifier.features & !named);
         verifier.problem(Error::corruption("superblock", 0, detail).in_file(DATA_FILE, 0));
     }
+    let VerifyReport { blocks, runs, nodes, blobs, .. } = verifier.report;
+    assert!(blocks >= runs + nodes + blobs, "{blocks} blocks for {runs} runs, {nodes} nodes, {blobs} large values");
     Ok(verifier.report)
 }

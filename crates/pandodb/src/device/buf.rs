@@ -22,6 +22,9 @@ use crate::base::{LargeVec, PAGE};
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
+const _: () =
+    assert!(std::mem::size_of::<Page>() == PAGE && align_of::<Page>() == PAGE, "direct I/O needs aligned pages");
+
 /// Bytes in whole, aligned pages. Always a multiple of 4,096 bytes long.
 #[derive(Default)]
 pub struct AlignedBuf {
@@ -76,6 +79,8 @@ const SPARES: [usize; SMALL] = [32, 4, 2];
 /// Buffers of each larger size that the process keeps for all of its threads together.
 const SHARED: usize = 6;
 
+const _: () = assert!(SMALL < SIZES, "some sizes are kept by threads, the larger ones by the process");
+
 thread_local! {
     static SPARE: RefCell<[Vec<Vec<Page>>; SMALL]> = const { RefCell::new([const { Vec::new() }; SMALL]) };
 }
@@ -109,6 +114,7 @@ fn keep(pages: Vec<Page>) {
         let spares = &mut spares.borrow_mut()[size];
         if spares.len() < SPARES[size] {
             spares.push(pages);
+            debug_assert!(spares.iter().all(|spare| spare.capacity() == 1 << size), "one size in a list");
         }
     });
 }
@@ -122,7 +128,8 @@ fn share(mut pages: LargeVec<Page>) {
         if let Some(mut place) = place.try_lock()
             && place.is_none()
         {
-            pages.stretch(room);
+            let is_whole = pages.stretch(room);
+            assert!(is_whole, "the next owner may need all {room} pages");
             *place = Some(pages);
             return;
         }
@@ -134,11 +141,13 @@ fn kept(pages: usize) -> Option<AlignedBuf> {
     let size = size_of(pages)?;
     if size < SMALL {
         let mut spare = SPARE.try_with(|spares| spares.borrow_mut()[size].pop()).ok()??;
+        debug_assert!(spare.capacity() >= pages, "a kept buffer of this size class has room for {pages} pages");
         spare.resize(pages, Page([0; PAGE]));
         return Some(AlignedBuf { pages: Pages::Few(spare) });
     }
     let mut spare = SHARED_SPARE[size - SMALL].iter().find_map(|place| place.try_lock()?.take())?;
     spare.truncate(pages);
+    assert_eq!(spare.len(), pages, "a kept buffer of this size class has room");
     Some(AlignedBuf { pages: Pages::Many(spare) })
 }
 
@@ -162,6 +171,7 @@ impl AlignedBuf {
     }
 
     fn new(pages: usize) -> AlignedBuf {
+        let wanted = pages;
         let pages = match size_of(pages) {
             Some(size) if size < SMALL => {
                 let mut new = Page::new_vec_zeroed(1 << size).expect("out of memory");
@@ -175,6 +185,7 @@ impl AlignedBuf {
             }
             None => Pages::Many(LargeVec::zeroed(pages)),
         };
+        assert_eq!(pages.len(), wanted, "callers read and write whole buffers");
         AlignedBuf { pages }
     }
 

@@ -106,6 +106,7 @@ impl Content {
             }
             rest = after;
         }
+        debug_assert!(rest.is_empty(), "{} bytes were not read", rest.len());
         n
     }
 
@@ -117,6 +118,7 @@ impl Content {
             self.page_mut(no)[within].copy_from_slice(piece);
             rest = after;
         }
+        debug_assert!(rest.is_empty(), "{} bytes were not written", rest.len());
         self.extend_to(offset, bytes.len() as u64);
     }
 
@@ -191,6 +193,8 @@ impl Content {
                 }
             }
         }
+        let sum = ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        debug_assert!(sum <= self.occupied(), "{sum} bytes in {} bytes of pages", self.occupied());
         ranges
     }
 
@@ -237,6 +241,7 @@ impl Content {
         let segment = self.segment_mut(index);
         if segment.pages[slot].replace(page).is_none() {
             segment.used += 1;
+            debug_assert!(segment.used <= SEGMENT_PAGES as u64, "a segment counts its pages");
             self.pages += 1;
         }
     }
@@ -248,6 +253,7 @@ impl Content {
         let (index, slot) = place(no);
         let segment = self.segment_mut(index);
         segment.pages[slot] = None;
+        debug_assert!(segment.used > 0, "a segment counts its pages");
         segment.used -= 1;
         self.pages -= 1;
     }
@@ -270,6 +276,7 @@ impl Content {
             let top = Arc::make_mut(&mut self.top);
             top.hash.take();
             let dropped: u64 = top.segments.drain(keep..).flatten().map(|segment| segment.used).sum();
+            debug_assert!(dropped <= self.pages, "{dropped} of {} pages are dropped", self.pages);
             self.pages -= dropped;
         }
         if slot > 0 {
@@ -277,6 +284,7 @@ impl Content {
                 self.take(whole / PAGE_BYTES + no);
             }
         }
+        debug_assert!(self.occupied() <= whole, "no page lies past the end");
     }
 }
 
@@ -315,6 +323,7 @@ impl Patch {
             }
         };
         let pieces = pieces(offset, bytes.len() as u64).map(lay_out).collect();
+        debug_assert!(rest.is_empty(), "{} bytes were not laid out", rest.len());
         Patch { offset, len: bytes.len() as u64, pieces }
     }
 
@@ -329,7 +338,9 @@ impl Patch {
             Piece::Whole(page) => page.bytes.to_vec(),
             Piece::Part { bytes, .. } => bytes.to_vec(),
         };
-        self.pieces.iter().flat_map(bytes).collect()
+        let bytes: Vec<u8> = self.pieces.iter().flat_map(bytes).collect();
+        debug_assert_eq!(bytes.len() as u64, self.len, "the pieces hold all bytes");
+        bytes
     }
 }
 
@@ -351,6 +362,7 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, Range<usize>)> {
     pages.map(move |no| {
         let start = no * PAGE_BYTES;
         let within = (offset.max(start) - start) as usize..(end.min(start + PAGE_BYTES) - start) as usize;
+        debug_assert!(!within.is_empty() && within.end <= PAGE, "the range touches page {no}");
         (no, within)
     })
 }

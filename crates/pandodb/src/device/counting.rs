@@ -33,6 +33,8 @@ pub enum FileClass {
 
 const CLASSES: usize = 3;
 
+const _: () = assert!(FileClass::Other as usize + 1 == CLASSES, "counters are indexed by class");
+
 /// Operations and bytes of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassCounts {
@@ -82,7 +84,7 @@ impl Index<FileClass> for Counts {
 pub struct Access {
     /// The number of the opening (one file opened twice has two), from 0 in the order of [`Device::open`].
     pub file: u32,
-    /// What the file is for.
+    /// The purpose of the file.
     pub class: FileClass,
     /// Byte offset.
     pub offset: u64,
@@ -247,12 +249,14 @@ impl Counter {
 impl File for CountingFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read_at(offset, buf)?;
+        debug_assert!(n <= buf.len(), "{n} bytes were read into {}", buf.len());
         self.counter.count(offset, n as u64, false);
         Ok(n)
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         let n = self.inner.write_at(offset, buf)?;
+        debug_assert!(n <= buf.len(), "{n} of {} bytes were written", buf.len());
         self.counter.count(offset, n as u64, true);
         Ok(n)
     }
@@ -326,9 +330,9 @@ impl Queue for CountingQueue {
     fn wait(&mut self) -> Option<Done> {
         let done = self.inner.wait()?;
         self.flying.append(&mut self.pushed);
-        if let Some(at) = self.flying.iter().position(|(offset, _)| *offset == done.read.offset) {
-            self.flying.swap_remove(at);
-        }
+        let place = (done.read.offset, done.read.buf.len() as u64);
+        let at = self.flying.iter().position(|flying| *flying == place).expect("a read ends once, with its buffer");
+        self.flying.swap_remove(at);
         if let Ok(n) = done.result {
             self.counter.count(done.read.offset, n as u64, false);
         }

@@ -46,6 +46,9 @@ const DIR_MODE: u32 = 0o700;
 /// Pages of zeros in one write, where space is allocated by writing.
 const ZERO_PAGES: usize = 64;
 
+const _: () = assert!(BTRFS_HOLE_UNIT.is_power_of_two() && BTRFS_HOLE_UNIT <= ALLOCATED_UNIT, "as `File` promises");
+const _: () = assert!((FILE_MODE | DIR_MODE) & 0o077 == 0, "only the owner reads a store");
+
 /// The read method for the data file of a store in a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Io {
@@ -109,6 +112,7 @@ impl FileDevice {
     }
 
     fn open_at(&self, name: &str, flags: OFlags) -> io::Result<fs::File> {
+        debug_assert!(name == LOCK_FILE || check_name(name).is_ok(), "the caller has checked `{name}`");
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::from_raw_mode(FILE_MODE);
         let fd = rustix::io::retry_on_intr(|| rustix::fs::openat(&self.dir, name, flags, mode))?;
@@ -274,6 +278,7 @@ impl File for OsFile {
             return Ok(buf.len());
         }
         let first = pieces(offset, buf.len() as u64, self.longest).next().map_or(0, |(_, len)| len);
+        debug_assert!(first <= buf.len() as u64 && (first > 0 || buf.is_empty()), "a write makes progress");
         self.file.write_at(&buf[..first as usize], offset)
     }
 
@@ -315,7 +320,9 @@ impl File for OsFile {
     }
 
     fn hole_unit(&self) -> u64 {
-        self.longest.unwrap_or(PAGE as u64)
+        let unit = self.longest.unwrap_or(PAGE as u64);
+        debug_assert!(unit.is_power_of_two() && unit <= ALLOCATED_UNIT, "as `File` promises");
+        unit
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -361,7 +368,9 @@ fn pieces(offset: u64, len: u64, unit: Option<u64>) -> impl Iterator<Item = (u64
     let cut = unit.zip(offset.checked_add(len));
     let piece = move |at: u64| {
         let (unit, end) = cut.filter(|&(_, end)| at < end)?;
-        Some((at, (unit - at % unit).min(end - at)))
+        let len = (unit - at % unit).min(end - at);
+        debug_assert!(len > 0 && at / unit == (at + len - 1) / unit, "no call writes across a unit");
+        Some((at, len))
     };
     let first = if cut.is_some() { piece(offset) } else { Some((offset, len)) };
     std::iter::successors(first, move |&(at, len)| piece(at.wrapping_add(len)))

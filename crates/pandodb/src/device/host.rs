@@ -109,14 +109,13 @@ pub struct Locks {
 struct Held {
     exclusive: bool,
     shared: u32,
-    /// The number of [`Locks::release_all`] calls: a guard of an earlier generation no longer holds anything.
-    generation: u64,
 }
 
 impl Locks {
     /// Takes the lock, or fails with `WouldBlock`.
     pub fn take(self: &Arc<Locks>, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
         let mut held = self.held.lock();
+        debug_assert!(!held.exclusive || held.shared == 0, "a writer excludes readers");
         let blocked = held.exclusive || (mode == LockMode::Exclusive && held.shared > 0);
         if blocked {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -125,13 +124,7 @@ impl Locks {
             LockMode::Exclusive => held.exclusive = true,
             LockMode::Shared => held.shared += 1,
         }
-        Ok(Box::new(HeldLock { locks: Arc::clone(self), mode, generation: held.generation }))
-    }
-
-    /// Releases every lock, as the system does for a killed process. Guards that still exist hold nothing.
-    pub fn release_all(&self) {
-        let mut held = self.held.lock();
-        *held = Held { generation: held.generation + 1, ..Held::default() };
+        Ok(Box::new(HeldLock { locks: Arc::clone(self), mode }))
     }
 }
 
@@ -139,7 +132,6 @@ impl Locks {
 struct HeldLock {
     locks: Arc<Locks>,
     mode: LockMode,
-    generation: u64,
 }
 
 impl LockGuard for HeldLock {}
@@ -147,9 +139,6 @@ impl LockGuard for HeldLock {}
 impl Drop for HeldLock {
     fn drop(&mut self) {
         let mut held = self.locks.held.lock();
-        if held.generation != self.generation {
-            return;
-        }
         match self.mode {
             LockMode::Exclusive => {
                 debug_assert!(held.exclusive, "an exclusive guard holds the lock");

@@ -26,7 +26,7 @@
 //! - The pages need not be read from the disk. They are new (reserved space reads as zeros without I/O) or still in
 //!   memory: the window is locked in memory as far as the process may lock memory. Without the lock, the kernel could
 //!   evict a page between two writes and read it again. That needs a shortage of memory within the seconds in which a
-//!   page is written, and a disk that cannot read back what it has just accepted.
+//!   page is written, and a disk that cannot read back a page that it has just accepted.
 //!
 //! Three cases remain in which the process ends where `pwrite` would return an error: another process truncates a
 //! segment of a running store; on XFS, the directory was cloned (a plain `cp` clones there) and the disk is too full to
@@ -60,6 +60,9 @@ const WINDOW: u64 = 2 << 20;
 const LONG: usize = 16 << 10;
 /// The magic numbers of `statfs` of ext2 to ext4, XFS and tmpfs, which overwrite reserved space in place.
 const IN_PLACE: [FsWord; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+
+const _: () = assert!(WINDOW.is_power_of_two() && WINDOW.is_multiple_of(PAGE as u64), "a window begins at a page");
+const _: () = assert!((LONG as u64) < WINDOW, "a small write touches at most two windows");
 
 /// The mapped writes of one file. One thread copies at a time; others wait for the lock.
 #[derive(Debug)]
@@ -137,6 +140,11 @@ impl State {
     /// The window that holds the byte at `at`.
     /// REQUIRES: `at` is below the limit.
     fn window_at(&mut self, file: &fs::File, at: u64) -> Option<&Window> {
+        assert!(at < self.limit, "no space is reserved at {at}");
+        debug_assert!(
+            self.window.as_ref().is_none_or(|window| window.start + window.len as u64 <= self.limit),
+            "no space is reserved for a part of the window"
+        );
         if self.window.as_ref().is_none_or(|window| !window.holds(at)) {
             // Unmap the old one first.
             self.window = None;
@@ -164,6 +172,7 @@ unsafe impl Send for Window {}
 
 impl Window {
     fn map(file: &fs::File, start: u64, len: usize) -> io::Result<Window> {
+        assert!(len > 0 && len.is_multiple_of(PAGE) && start.is_multiple_of(PAGE as u64), "a mapping of whole pages");
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing of ours.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, start)? };

@@ -120,8 +120,10 @@ impl File for MemFile {
         if self.direct {
             check_direct(offset, buf)?;
         }
-        check_range(offset, buf.len() as u64)?;
-        self.content.write().write(offset, buf);
+        let end = check_range(offset, buf.len() as u64)?;
+        let mut content = self.content.write();
+        content.write(offset, buf);
+        debug_assert!(buf.is_empty() || content.len() >= end, "a write extends the file");
         Ok(buf.len())
     }
 
@@ -139,14 +141,19 @@ impl File for MemFile {
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         self.writable()?;
         check_range(offset, len)?;
-        self.content.write().allocate(offset, len);
+        let mut content = self.content.write();
+        content.allocate(offset, len);
+        debug_assert_eq!(content.missing(offset, len), 0, "no hole is left in the range");
         Ok(())
     }
 
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         self.writable()?;
         check_range(offset, len)?;
-        self.content.write().punch(offset, len);
+        let mut content = self.content.write();
+        let before = (content.len(), content.occupied());
+        content.punch(offset, len);
+        debug_assert!(content.len() == before.0 && content.occupied() <= before.1, "punching only frees space");
         Ok(())
     }
 

@@ -184,6 +184,8 @@ pub trait Queue: Send + fmt::Debug {
 /// Cutting a file that [`File::allocate`] has extended frees space in units of at most this many bytes.
 pub const ALLOCATED_UNIT: u64 = 128 << 10;
 
+const _: () = assert!(ALLOCATED_UNIT.is_power_of_two() && ALLOCATED_UNIT >= PAGE as u64, "units are whole pages");
+
 /// An open file.
 pub trait File: Send + Sync + fmt::Debug {
     /// Reads up to `buf.len()` bytes; returns how many. 0 means the end of the file.
@@ -243,6 +245,7 @@ pub fn read_exact_at<F: File + ?Sized>(file: &F, offset: u64, buf: &mut [u8]) ->
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => {
                 done += n;
+                debug_assert!(done <= buf.len(), "{n} bytes were read past the buffer");
                 // A torn write may leave a length inside a page; a direct file cannot be read from there on.
                 if done < buf.len() && file.len()? <= offset + done as u64 {
                     return Err(io::ErrorKind::UnexpectedEof.into());
@@ -269,6 +272,7 @@ pub fn write_all_at<F: File + ?Sized>(file: &F, offset: u64, buf: &[u8]) -> io::
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
+        debug_assert!(done <= buf.len(), "more bytes were written than there are");
     }
     Ok(())
 }

@@ -45,6 +45,7 @@ impl Process {
                 Err(of_another_thread) => of_another_thread,
             };
         }
+        assert_ne!(number, 0, "in a forked child the word is 0");
         Process { word: Some(word), number }
     }
 

@@ -25,6 +25,8 @@ use crate::base::{PAGE, SeededBug};
 /// The number of submitted reads that starts the queue. Each start is a system call.
 const TOGETHER: usize = 4;
 
+const _: () = assert!(TOGETHER > 1, "a single read is cheapest as a pread");
+
 /// Several reads of a file, submitted and completed by one caller. Reads in flight are abandoned when it is dropped.
 #[derive(Debug)]
 pub struct Reads {
@@ -63,6 +65,7 @@ impl Reads {
     /// is in flight.
     pub fn start(&mut self) -> bool {
         self.hand_over();
+        debug_assert!(self.flying == 0 || self.queue.is_some(), "reads in flight are in the queue");
         if let Some(queue) = &mut self.queue {
             queue.start();
         }
@@ -79,7 +82,8 @@ impl Reads {
             let read = self.waiting.pop_front()?;
             return Some(self.finish(Done { read, result: Err(io::ErrorKind::Interrupted.into()) }));
         }
-        let done = self.queue.as_mut().and_then(|queue| queue.wait()).expect("a queue keeps what it takes in");
+        let done =
+            self.queue.as_mut().and_then(|queue| queue.wait()).expect("a queue completes each read that it accepts");
         self.flying -= 1;
         if self.flying == 0 {
             // Other callers need the queue, and this one may do something else before its next reads.
@@ -106,6 +110,7 @@ impl Reads {
         if self.flying == 0 {
             self.queue = None;
         }
+        debug_assert_eq!(self.queue.is_some(), self.flying > 0, "an idle queue is left to other callers");
     }
 
     /// Completes a short or undone read by pread.
@@ -118,6 +123,7 @@ impl Reads {
             Err(e) if is_undone(&e) => Some(0),
             Err(e) => return (tag, Err(e)),
         };
+        debug_assert!(missing.is_none_or(|from| from <= buf.len()), "a queue reads no more than the buffer");
         let read = missing.map_or(Ok(()), |from| read_exact_at(&*self.file, offset + from as u64, &mut buf[from..]));
         (tag, read.map(|()| buf))
     }

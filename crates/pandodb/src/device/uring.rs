@@ -58,6 +58,9 @@ const MOST_RINGS: usize = 64;
 /// The most bytes of a read for which a thread spins. A longer read takes longer than sleeping and waking.
 const MOST_WATCHED: usize = 16 * PAGE;
 
+const _: () = assert!(SLOTS.is_power_of_two() && SLOTS <= u16::MAX as u32, "a slot has a number of 16 bits");
+const _: () = assert!(MOST_WATCHED < u32::MAX as usize, "the kernel takes lengths of 32 bits");
+
 /// The rings of a device.
 pub(super) struct Rings {
     idle: Mutex<Vec<Ring>>,
@@ -131,13 +134,22 @@ impl Rings {
                 Err(_) => self.refused.store(true, Relaxed),
             }
         }
-        self.made.fetch_sub(1, Relaxed);
+        self.uncount();
         None
     }
 
+    /// A ring that was counted does not exist, or is about to be closed.
+    fn uncount(&self) {
+        let before = self.made.fetch_sub(1, Relaxed);
+        assert!(before > 0, "each ring is counted once");
+    }
+
+    /// REQUIRES: the caller has abandoned the ring's reads.
     fn take_back(&self, ring: Ring) {
+        debug_assert!(ring.queued.is_empty() && !ring.is_awaited(), "the next owner would get these reads");
+        debug_assert!(ring.are_slots_counted(), "a slot is vacant or has a read");
         if ring.retired {
-            self.made.fetch_sub(1, Relaxed);
+            self.uncount();
         } else {
             self.idle.lock().push(ring);
         }
@@ -202,6 +214,7 @@ impl Ring {
             return Err(read);
         }
         let Some(number) = self.vacant.pop() else { return Err(read) };
+        assert!(self.slots[usize::from(number)].is_none(), "a vacant slot has no read");
         self.queued.push((number, file.as_raw_fd()));
         self.slots[usize::from(number)] = Some(Slot { read, _file: Arc::clone(file), wanted: true });
         Ok(())
@@ -210,7 +223,7 @@ impl Ring {
     /// Moves queued reads to the submission queue.
     fn fill_in(&mut self) {
         for (number, fd) in self.queued.drain(..) {
-            let slot = self.slots[usize::from(number)].as_mut().expect("what is queued has a slot");
+            let slot = self.slots[usize::from(number)].as_mut().expect("a queued read has a slot");
             let Read { offset, buf, .. } = &mut slot.read;
             let (bytes, len) = (buf.as_mut_ptr(), buf.len() as u32);
             let entry = opcode::Read::new(types::Fd(fd), bytes, len).offset(*offset).build();
@@ -235,9 +248,11 @@ impl Ring {
         self.fill_in();
         let entered = self.uring.submit_and_wait(usize::from(wait));
         let left = self.uring.submission().len();
+        assert!(left <= self.unsent.len(), "{left} submissions, of which {} are known", self.unsent.len());
         let taken = self.unsent.len() - left;
         self.unsent.drain(..taken);
         self.flying += taken;
+        debug_assert!(self.flying <= SLOTS as usize, "each read in flight has a slot");
         match entered {
             Ok(_) if self.flying > 0 || left == 0 => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -288,7 +303,7 @@ impl Ring {
     fn retire(&mut self) {
         self.retired = true;
         for number in mem::take(&mut self.unsent) {
-            let slot = self.slots[usize::from(number)].take().expect("what is unsent has a slot");
+            let slot = self.slots[usize::from(number)].take().expect("an unsent read has a slot");
             self.vacant.push(number);
             self.given_up.push(slot);
         }
@@ -310,6 +325,7 @@ impl Ring {
             }
         }
         self.flying = 0;
+        debug_assert_eq!(self.vacant.len(), self.slots.len(), "all slots are vacant");
     }
 
     /// A completed read whose caller still waits for it.
@@ -337,9 +353,20 @@ impl Ring {
         None
     }
 
+    /// Whether a caller waits for one of the reads.
+    fn is_awaited(&self) -> bool {
+        self.slots.iter().flatten().chain(&self.given_up).any(|slot| slot.wanted)
+    }
+
+    /// Whether the list of vacant slots agrees with the slots.
+    fn are_slots_counted(&self) -> bool {
+        self.vacant.len() + self.slots.iter().flatten().count() == self.slots.len()
+    }
+
     /// Discards completed reads.
     /// REQUIRES: the ring is idle, so none of its reads is wanted.
     fn throw_away(&mut self) {
+        debug_assert!(!self.is_awaited(), "a caller waits for a read of an idle ring");
         while self.reap().is_some() {}
     }
 

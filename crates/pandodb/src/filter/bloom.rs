@@ -39,9 +39,11 @@ pub fn page_of(hash: u64, pages: u32) -> u32 {
 
 /// The page of a hash and the line in it: the high bits of the product determine the page, the low bits the line.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the low half of the product is wanted; page and line are small")]
 fn place(hash: u64, pages: u32) -> (u32, usize) {
     let wide = u128::from(hash) * u128::from(pages);
     let line = (u128::from(wide as u64) * u128::from(LINES)) >> 64;
+    debug_assert!(wide >> 64 < u128::from(pages.max(1)) && line < u128::from(LINES), "page and line are in the filter");
     ((wide >> 64) as u32, line as usize)
 }
 
@@ -82,16 +84,6 @@ impl BloomBuilder {
         self.hashes.push(hash);
     }
 
-    /// Keys added.
-    pub fn len(&self) -> usize {
-        self.hashes.len()
-    }
-
-    /// Whether no key was added.
-    pub fn is_empty(&self) -> bool {
-        self.hashes.is_empty()
-    }
-
     /// The blocks that the filter needs.
     pub fn pages(&self) -> u32 {
         let bits = self.hashes.len() as u64 * BITS_PER_KEY;
@@ -110,6 +102,8 @@ impl BloomBuilder {
             let line = &mut bytes[at..at + LINE];
             bits(hash).for_each(|bit| line[bit / 8] |= 1 << (bit % 8));
         }
+        let finds = |hash: u64| may_contain(&bytes[page_of(hash, pages) as usize * PAGE..][..PAGE], pages, hash);
+        debug_assert!(self.hashes.iter().all(|&hash| finds(hash)), "a probe finds each added key");
         buf
     }
 }

@@ -284,6 +284,7 @@ impl<I: Iterator<Item = Result<B>>, B: AsRef<[u8]>> Merge<I> {
         for source in &mut self.sources {
             source.drain(last, &mut self.prints)?;
         }
+        debug_assert!(self.prints.iter().all(|print| print.low <= last), "an entry of a later page");
         let (share, bits) = (self.meta.share(self.page), u32::from(self.meta.bits));
         self.entries += self.encoder.encode(page, share, bits, self.value_bits, &self.prints) as u64;
         self.page += 1;

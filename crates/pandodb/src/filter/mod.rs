@@ -16,6 +16,7 @@
 //! ([`FilterMeta::may_contain`]).
 //!
 //! Invariant of all kinds: a probe for an added key never answers "no".
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 pub mod bloom;
 pub mod maplet;
@@ -222,6 +223,7 @@ impl FilterMaker {
     pub fn fill(&mut self, page: &mut [u8]) -> usize {
         match self {
             FilterMaker::Bloom(left, buf) => {
+                assert!(*left > 0, "no page is left to fill");
                 let at = buf.len() - *left as usize * PAGE;
                 page.copy_from_slice(&buf[at..at + PAGE]);
                 *left -= 1;

@@ -93,14 +93,23 @@ impl Head {
         self.quotients.div_ceil(SAMPLES + 1)
     }
 
+    /// The value of an entry.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "a value has at most 8 bits")]
+    fn value_of(&self, entry: u64) -> u8 {
+        (entry & ((1 << self.value_bits) - 1)) as u8
+    }
+
     fn write(&self, page: &mut [u8]) {
         let head = &mut page[BLOCK_HEADER..SAMPLES_AT];
         head[..8].copy_from_slice(&self.first.to_le_bytes());
-        head[8..10].copy_from_slice(&(self.entries as u16).to_le_bytes());
-        head[10..12].copy_from_slice(&(self.quotients as u16).to_le_bytes());
+        let entries = u16::try_from(self.entries).expect("a page has fewer than 2^16 entries");
+        let quotients = u16::try_from(self.quotients).expect("a page has fewer than 2^16 quotients");
+        head[8..10].copy_from_slice(&entries.to_le_bytes());
+        head[10..12].copy_from_slice(&quotients.to_le_bytes());
         for (byte, field) in head[12..].iter_mut().zip([self.remainder_bits, self.value_bits, self.bits, self.dropped])
         {
-            *byte = field as u8;
+            *byte = u8::try_from(field).expect("a width of at most 64 bits");
         }
     }
 }
@@ -119,7 +128,7 @@ impl<'a> Page<'a> {
         let bytes = bytes.get(..PAGE)?;
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let (first, rest) = (word(BLOCK_HEADER), word(BLOCK_HEADER + 8));
-        let byte = |at: u32| (rest >> (8 * at)) as u32 & 0xff;
+        let byte = |at: usize| u32::from(rest.to_le_bytes()[at]);
         let head = Head {
             first,
             entries: (rest & 0xffff) as usize,
@@ -165,7 +174,7 @@ impl<'a> Page<'a> {
         for i in from..to {
             let entry = self.entry(i);
             let here = entry >> head.value_bits;
-            if here == remainder && !found((entry & ((1 << head.value_bits) - 1)) as u8) || here > remainder {
+            if here == remainder && !found(head.value_of(entry)) || here > remainder {
                 break;
             }
         }
@@ -188,7 +197,7 @@ impl<'a> Page<'a> {
         let stride = self.head.stride();
         let sample = quotient / stride;
         let before = self.sample(sample);
-        let start = self.after_ones(sample * stride + before, (quotient - sample * stride) as u32)?;
+        let start = self.after_ones(sample * stride + before, u32::try_from(quotient - sample * stride).ok()?)?;
         let (mut index, mut word) = self.word_from(start)?;
         while word == 0 {
             index += 1;
@@ -305,8 +314,7 @@ impl<'a> Page<'a> {
                 }
                 let low = prefix.checked_shl(64 - head.bits + head.dropped).unwrap_or(0);
                 let (high, low) = (low | beside, low.max(first));
-                let value = (entry & ((1 << head.value_bits) - 1)) as u8;
-                let print = Fingerprint { low, high: high.min(last), value };
+                let print = Fingerprint { low, high: high.min(last), value: head.value_of(entry) };
                 if print.low > print.high || all.last().is_some_and(|before| *before >= print) {
                     return None;
                 }
@@ -321,6 +329,7 @@ impl<'a> Page<'a> {
 /// The position of the `n`-th one of a word, counted from 0.
 /// REQUIRES: the word has more than `n` ones.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the position of a byte in a word is below 64")]
 fn select(word: u64, n: u32) -> u32 {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x8080_8080_8080_8080;
@@ -343,6 +352,7 @@ fn select(word: u64, n: u32) -> u32 {
 /// The number of remainder bits with which `entries` of `cells` cells take the least space in a page; `None` if they do
 /// not fit.
 pub(super) fn remainder_bits(entries: usize, cells: u64, value_bits: u32) -> Option<u32> {
+    debug_assert!(cells > 0, "a page represents at least one fingerprint");
     let used = |remainder_bits: u32| {
         let quotients = usize::try_from(((cells - 1) >> remainder_bits) + 1).ok()?;
         let head = Head { first: 0, entries, quotients, remainder_bits, value_bits, bits: 0, dropped: 0 };
@@ -376,9 +386,12 @@ impl PageEncoder {
             }
             let cells = (last >> dropped) - (first >> dropped) + 1;
             if let Some(remainder_bits) = remainder_bits(self.cells.len(), cells, value_bits) {
-                let quotients = ((cells - 1) >> remainder_bits) as usize + 1;
+                let quotients =
+                    usize::try_from((cells - 1) >> remainder_bits).expect("the quotients fit into a page") + 1;
                 let entries = self.cells.len();
                 self.write(page, Head { first, entries, quotients, remainder_bits, value_bits, bits, dropped });
+                let reader = Page::open(page).map(|page| (page.head.entries, page.head.first));
+                assert_eq!(reader, Some((entries, first)), "readers accept the page");
                 return entries;
             }
         }
@@ -427,12 +440,13 @@ impl PageEncoder {
             let place = *quotient + entries;
             *quotient += 1;
             if quotient.is_multiple_of(stride) && *quotient < head.quotients {
-                samples[*quotient / stride - 1] = entries as u16;
+                samples[*quotient / stride - 1] = u16::try_from(entries).expect("a page has fewer than 2^16 entries");
             }
             place
         };
         for (i, cell) in self.cells.iter().enumerate() {
-            let own = (cell >> head.width()) as usize;
+            let own = usize::try_from(cell >> head.width()).expect("a quotient of this page");
+            debug_assert!(own < head.quotients, "quotient {own} of {}", head.quotients);
             while quotient < own {
                 set(end_one(&mut quotient, i, &mut samples));
             }

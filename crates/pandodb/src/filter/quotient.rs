@@ -62,6 +62,7 @@ impl QuotientMeta {
     /// The page to probe for a key with this hash.
     /// REQUIRES: there are pages.
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "the result is below the number of pages")]
     pub fn page_of(&self, hash: u64) -> u32 {
         debug_assert!(self.pages > 0 && self.is_sound(), "an empty filter has no page to ask");
         // Masking the shift avoids a panic: a description that was read from disk may hold any number.
@@ -84,7 +85,11 @@ impl QuotientMeta {
 
     /// The first and the last fingerprint of a page.
     pub(super) fn share(&self, page: u32) -> (u64, u64) {
-        let first = |page: u64| (u128::from(page) << self.bits).div_ceil(u128::from(self.pages)) as u64;
+        debug_assert!(page < self.pages, "page {page} of {}", self.pages);
+        let first = |page: u64| {
+            let first = (u128::from(page) << self.bits).div_ceil(u128::from(self.pages));
+            u64::try_from(first).expect("a fingerprint has at most 56 bits")
+        };
         (first(u64::from(page)), first(u64::from(page) + 1) - 1)
     }
 
@@ -115,7 +120,7 @@ impl QuotientMeta {
             pages += (pages / 512).max(1);
         }
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-        QuotientMeta { pages, bits: bits as u8, entries }
+        QuotientMeta { pages, bits: u8::try_from(bits).expect("a fingerprint has at most 56 bits"), entries }
     }
 }
 
@@ -149,7 +154,12 @@ impl Cutter {
 
     /// Fills the next, zeroed page from `items`, which are sorted by their `print`. Returns how many items it took.
     fn fill<T>(&mut self, page: &mut [u8], items: &[T], print: impl Fn(&T) -> Fingerprint) -> usize {
-        let last = self.meta.hashes(self.page).1;
+        assert!(self.page < self.meta.pages, "no page is left to fill");
+        let (first, last) = self.meta.hashes(self.page);
+        debug_assert!(
+            items.get(self.item).is_none_or(|item| print(item).high >= first),
+            "an earlier page has this item"
+        );
         self.prints.clear();
         self.prints.extend(items[self.item..].iter().map(print).take_while(|print| print.low <= last));
         let (share, bits) = (self.meta.share(self.page), u32::from(self.meta.bits));
@@ -286,6 +296,8 @@ impl QuotientSort {
                 self.ends.push(self.sorted + middle);
             } else {
                 part.sort_unstable();
+                let least = part.first().copied();
+                debug_assert!(self.hashes[..self.sorted].last().copied() <= least.or(Some(u64::MAX)), "parts ascend");
                 self.sorted = end;
                 self.ends.pop();
             }
@@ -300,6 +312,7 @@ impl QuotientSort {
     pub fn pages(self) -> QuotientPages {
         let QuotientSort { mut hashes, room, ends, .. } = self;
         assert!(ends.is_empty(), "pages follow from sorted hashes");
+        debug_assert!(hashes.is_sorted(), "each part is sorted, and below the next one");
         hashes.dedup();
         let entries = hashes.len() as u64;
         let bits = fingerprint_bits(entries, RATE_BITS).max(super::maplet::bits_for_room(room));
@@ -330,7 +343,9 @@ impl QuotientPages {
     /// # Panics
     /// If no page is left.
     pub fn fill(&mut self, page: &mut [u8]) -> usize {
-        assert!(self.left() > 0, "a filter has so many pages");
-        self.cutter.fill(page, &self.hashes, |&hash| Fingerprint { low: hash, high: hash, value: 0 })
+        assert!(self.left() > 0, "no page is left to fill");
+        let keys = self.cutter.fill(page, &self.hashes, |&hash| Fingerprint { low: hash, high: hash, value: 0 });
+        assert!(self.left() > 0 || self.cutter.item == self.hashes.len(), "every hash has a page");
+        keys
     }
 }

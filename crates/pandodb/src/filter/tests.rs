@@ -34,7 +34,7 @@ fn added_keys_are_found_and_few_other_keys_are() {
 #[test]
 fn an_empty_filter_has_no_pages() {
     let builder = BloomBuilder::new();
-    assert!(builder.is_empty() && builder.pages() == 0);
+    assert_eq!(builder.pages(), 0);
     assert_eq!(builder.build().len(), 0);
 }
 

@@ -30,7 +30,7 @@ use super::record::{self, Record, WORD};
 use super::table::Table;
 use crate::base::slab::MemorySource;
 use crate::base::sync::{AtomicUsize, EXPLORED, Mutex, Once, Ordering, Word, thread_number};
-use crate::base::{Entry, MAX_KEY, MAX_OPERAND, Seqno, Slab, Slot};
+use crate::base::{Entry, MAX_KEY, MAX_OPERAND, PAGE, Seqno, Slab, Slot};
 
 /// The size of a chunk in bytes.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -55,6 +55,11 @@ const STRIP_SHARE: usize = 64;
 const STRIPS: usize = 8;
 
 const _: () = assert!((2 + 2) * WORD + MAX_KEY + MAX_OPERAND <= CHUNK_BYTES, "every record fits into a chunk");
+
+const _: () =
+    assert!(CHUNK_WORDS.is_power_of_two() && CHUNK_BYTES.is_multiple_of(PAGE), "a chunk is a piece of a slab");
+const _: () =
+    assert!(MOST_SMALL < CHUNK_WORDS && STRIP_WORDS < CHUNK_WORDS, "small chunks and strips are parts of chunks");
 
 type Chunk = Slot<Word>;
 
@@ -86,7 +91,8 @@ impl ChunkPool {
     }
 
     /// Bytes of the chunks that wait for reuse.
-    pub fn free_bytes(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn free_bytes(&self) -> usize {
         self.free.lock().len() * CHUNK_BYTES
     }
 
@@ -100,15 +106,18 @@ impl ChunkPool {
     /// blocks.
     /// REQUIRES: the caller holds no lock that a writer needs.
     fn take(&self, words: usize) -> Chunk {
+        assert!(words > 0 && words <= CHUNK_WORDS, "a chunk of {words} words");
         if words < CHUNK_WORDS {
             self.borrow(words * WORD);
             return self.slab.own(words);
         }
         let recycled = self.free.lock().pop();
-        recycled.unwrap_or_else(|| {
+        let chunk = recycled.unwrap_or_else(|| {
             self.borrow(self.cost(CHUNK_WORDS));
             self.slab.take()
-        })
+        });
+        assert_eq!(chunk.len(), CHUNK_WORDS, "only whole chunks wait for reuse");
+        chunk
     }
 
     /// The bytes that are borrowed for a chunk of `words` words.
@@ -142,6 +151,7 @@ impl ChunkPool {
             let mut free = self.free.lock();
             let room = self.max_free.saturating_sub(free.len());
             free.extend(whole.by_ref().take(room));
+            debug_assert!(free.len() <= self.max_free, "at most the configured chunks wait for reuse");
         }
         self.give_up(whole);
     }
@@ -188,6 +198,10 @@ impl Tally {
             (a, b) => a.or(b),
         };
         let logical_bytes = self.logical_bytes + other.logical_bytes;
+        debug_assert!(
+            [self, other].iter().all(|part| (part.count > 0) == part.seqnos.is_some()),
+            "messages have seqnos"
+        );
         Tally { count: self.count + other.count, logical_bytes, seqnos }
     }
 }
@@ -202,6 +216,7 @@ struct Room {
 impl Room {
     #[inline]
     fn left(&self) -> usize {
+        debug_assert!(self.at <= self.end, "more words were taken than there are");
         self.end - self.at
     }
 
@@ -299,6 +314,8 @@ impl Arena {
                 None => self.grow(words),
             }
         };
+        debug_assert!(at % CHUNK_WORDS + words <= CHUNK_WORDS, "a record spans no chunks");
+        debug_assert!(at < Ref::MAX as usize, "the greatest reference stands for a missing fence");
         record::write(&self.chunks.get((at / CHUNK_WORDS) as u32)[at % CHUNK_WORDS..][..words], entry);
         at as Ref
     }
@@ -339,6 +356,7 @@ impl Arena {
     /// REQUIRES: the caller holds the lock of the strip.
     #[cold]
     fn refill(&self, strip: &mut Room, words: usize) -> Option<usize> {
+        debug_assert!(strip.left() < words, "the strip has room for the record");
         let mut front = self.front.lock();
         let share = (self.bytes() / STRIP_SHARE / WORD).min(STRIP_WORDS);
         if share / 4 < words {
@@ -350,6 +368,7 @@ impl Arena {
         }
         let at = self.cut(&mut front.0, len)?;
         *strip = Room { at, end: at + len };
+        debug_assert_eq!(strip.end, front.0.at, "the front begins where the strip ends");
         Some(strip.take(words))
     }
 
@@ -367,8 +386,10 @@ impl Arena {
         borrowed.1 += 1;
         // A large record skips small chunks.
         let len = if words <= small { small } else { CHUNK_WORDS };
+        assert!(words <= len, "a record of {words} words in a chunk of {len}");
         let chunk = self.pool.take(len);
         let beside = self.beside.load(Ordering::Relaxed);
+        assert!(beside >= borrowed.0, "memory outside of chunks is never released before the arena");
         self.pool.borrow(beside - borrowed.0);
         borrowed.0 = beside;
         let mut front = self.front.lock();

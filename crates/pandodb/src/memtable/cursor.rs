@@ -44,6 +44,7 @@ impl Cursor {
             "a walk does not return a message twice"
         );
         let last = out.get(out.len() - 1);
+        debug_assert!(self.range.contains(last.key), "a walk stays in its range");
         let (key, seqno) = self.after.get_or_insert_default();
         key.clear();
         key.extend_from_slice(last.key);
@@ -57,6 +58,10 @@ impl Cursor {
 
     /// Continues at the first key that is not before `key`, in the cursor's direction; `key` is ahead of the position.
     pub fn seek(&mut self, key: &[u8]) {
+        debug_assert!(
+            self.last_key().is_none_or(|last| if self.reverse { key <= last } else { key >= last }),
+            "a walk does not turn back"
+        );
         self.after = None;
         if self.reverse {
             self.range.to = successor(key);

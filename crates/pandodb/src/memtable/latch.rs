@@ -26,6 +26,8 @@ const CLAIMED: u64 = 2;
 /// The difference between two successive versions.
 const STEP: u64 = 4;
 
+const _: () = assert!(STEP.is_power_of_two() && LOCKED | CLAIMED == STEP - 1, "versions lie above the state bits");
+
 /// The state of a node between two changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version(u64);
@@ -63,6 +65,7 @@ impl Latch {
     /// Takes the latch, if nothing has changed since `version` and no other thread holds or claims it.
     #[inline]
     pub(super) fn lock(&self, version: Version) -> Option<Locked<'_>> {
+        debug_assert!(version.0.is_multiple_of(STEP), "a version has no state bits");
         let taken = self.0.compare_exchange(version.0, version.0 | LOCKED, Ordering::Acquire, Ordering::Relaxed);
         // Create the guard only on success: dropping one would release another thread's latch.
         taken.is_ok().then(|| Locked { latch: self, version })
@@ -70,6 +73,7 @@ impl Latch {
 
     /// As [`Latch::lock`], but readers may continue.
     pub(super) fn claim(&self, version: Version) -> Option<Claimed<'_>> {
+        debug_assert!(version.0.is_multiple_of(STEP), "a version has no state bits");
         let taken = self.0.compare_exchange(version.0, version.0 | CLAIMED, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Claimed { latch: self, version })
     }

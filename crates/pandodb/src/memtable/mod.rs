@@ -151,6 +151,11 @@ impl Memtable {
         }
         let mut ranges = self.ranges.write();
         ranges.set.insert(tombstone);
+        debug_assert_eq!(
+            ranges.set.covering(&tombstone.range.from, tombstone.seqno),
+            tombstone.seqno,
+            "readers find the tombstone"
+        );
         let bytes = tombstone.range.from.len() + tombstone.range.to.len();
         ranges.tally = ranges.tally.and(Tally::of(tombstone.seqno, bytes));
         self.range_bytes.store(ranges.set.bytes(), Ordering::Relaxed);
@@ -173,6 +178,7 @@ impl Memtable {
         }
         // Most lookups end before this. A caller that wants more versions may want many.
         let seqno = tree.arena.record(newest).seqno();
+        debug_assert!(seqno <= at, "a message that the reader does not see");
         let mut batch = tree.ahead(Target { key, seqno }, true);
         while batch.refs().iter().all(|&at| show(at)) && batch.fence != NONE {
             batch = tree.beyond(batch.fence, false);
@@ -183,10 +189,12 @@ impl Memtable {
     /// tombstones, O(log³ n) with n of them.
     #[inline]
     pub fn covering(&self, key: &[u8], at: Seqno) -> Seqno {
-        match self.tombstones.load(Ordering::Acquire) {
-            0 => Seqno(0),
-            _ => self.ranges.read().set.covering(key, at),
+        if self.tombstones.load(Ordering::Acquire) == 0 {
+            return Seqno(0);
         }
+        let newest = self.ranges.read().set.covering(key, at);
+        debug_assert!(newest <= at, "a tombstone that the reader does not see");
+        newest
     }
 
     /// All range tombstones as one set, for packing and for scans. O(n log n) after insertions, free otherwise. Takes the
@@ -197,16 +205,10 @@ impl Memtable {
             _ => {
                 // The charged memory is updated by the next write only: a caller that sums it up must get the same sum
                 // again.
-                self.ranges.write().set.unify()
+                let all = self.ranges.write().set.unify();
+                debug_assert!(!all.is_empty(), "tombstones are counted after their insertion");
+                all
             }
-        }
-    }
-
-    /// A snapshot of the range tombstones, without merging them. O(log n).
-    pub fn tombstones(&self) -> FragmentSet {
-        match self.tombstones.load(Ordering::Acquire) {
-            0 => FragmentSet::new(),
-            _ => self.ranges.read().set.clone(),
         }
     }
 
@@ -238,6 +240,7 @@ impl Memtable {
             inside && out.len() < end.0 && out.bytes() < end.1
         };
         let mut batch = if reverse { last(tree, range, after) } else { first(tree, range, after) };
+        debug_assert!(after.is_none_or(|(key, _)| !key.is_empty()), "a position is that of a message");
         loop {
             let refs = batch.refs();
             let go_on = if reverse { refs.iter().rev().all(|&at| push(at)) } else { refs.iter().all(|&at| push(at)) };

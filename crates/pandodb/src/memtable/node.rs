@@ -30,13 +30,17 @@ use super::Target;
 use super::arena::{Arena, Ref};
 use super::latch::Latch;
 use super::record::head;
-use crate::base::SeededBug;
 use crate::base::sync::{AtomicU32, AtomicU64, EXPLORED, Ordering};
+use crate::base::{MAX_KEY, SeededBug};
 
 /// Slots of a node.
 pub(super) const SLOTS: usize = if EXPLORED { 4 } else { 64 };
 /// The reference in place of a missing fence.
 pub(super) const NONE: Ref = Ref::MAX;
+
+const _: () = assert!(SLOTS >= 4, "both halves of a split inner node have slots");
+const _: () = assert!(SLOTS <= u16::MAX as usize, "the length has 16 bits");
+const _: () = assert!(MAX_KEY <= u16::MAX as usize, "the prefix has 16 bits");
 
 /// Node header, packed into one u64 so that it is read and written atomically.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +55,7 @@ pub(super) struct Meta {
 impl Meta {
     #[inline]
     fn pack(self) -> u64 {
-        debug_assert!(self.len <= SLOTS && self.prefix <= crate::base::MAX_KEY);
+        debug_assert!(self.len <= SLOTS && self.prefix <= MAX_KEY);
         self.len as u64 | (self.prefix as u64) << 16 | u64::from(self.edge) << 32
     }
 
@@ -97,6 +101,7 @@ macro_rules! shift_in {
 impl Slots {
     /// An empty node between two fences. `prefix` must be valid for a node at an edge.
     pub(super) fn new(prefix: usize, low: Ref, high: Ref) -> Slots {
+        debug_assert!(low != high || low == NONE, "no key lies between equal fences");
         let meta = Meta { len: 0, prefix, edge: low == NONE || high == NONE };
         Slots {
             latch: Latch::new(),
@@ -114,6 +119,7 @@ impl Slots {
         Meta::unpack(self.meta.load(Ordering::Acquire))
     }
 
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn set_meta(&self, meta: Meta) {
         self.meta.store(meta.pack(), Ordering::Release);
     }
@@ -187,6 +193,7 @@ impl Slots {
     /// Inserts a record into slot `at`.
     /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     pub(super) fn insert(&self, arena: &Arena, at: usize, record: Ref) {
+        debug_assert_ne!(record, NONE, "this reference stands for a missing fence");
         let meta = self.admit(arena, record);
         assert!(meta.len < SLOTS && at <= meta.len);
         shift_in!(self.heads, at, meta.len, arena.record(record).head(meta.prefix));
@@ -237,6 +244,7 @@ impl Slots {
     /// REQUIRES: the caller has claimed the latch.
     pub(super) fn tail(&self, arena: &Arena, from: usize, low: Ref) -> Slots {
         let (meta, high) = (self.meta(), self.high());
+        assert!(0 < from && from < meta.len, "slot {from} of {} begins the right half", meta.len);
         let right = Slots::new(meta.prefix, low, high);
         if !SeededBug::GenerationNotInherited.is_on() {
             // No thread inserts concurrently, since the node is claimed.
@@ -254,13 +262,15 @@ impl Slots {
     /// Removes the slots from `len` on, which are in another node, right of the fence `high`.
     /// REQUIRES: the caller holds the latch locked.
     pub(super) fn truncate(&self, arena: &Arena, len: usize, high: Ref) {
-        let meta = Meta { len, edge: self.low() == NONE, ..self.meta() };
-        self.set_meta(meta);
+        let before = self.meta();
+        assert!(0 < len && len < before.len, "slot {len} of {} begins the right half", before.len);
+        self.set_meta(Meta { len, edge: self.low() == NONE, ..before });
         self.high.store(high, Ordering::Release);
         self.refit(arena);
     }
 
     /// Sets the prefix to the common bytes of the fences, if there are two; at an edge it stays.
+    /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     fn refit(&self, arena: &Arena) {
         if !self.meta().edge {
             self.set_prefix(arena, arena.record(self.low()).common(arena.record(self.high())));
@@ -285,6 +295,7 @@ impl Inner {
     /// REQUIRES: the caller holds the latch locked, or no other thread knows the node.
     pub(super) fn insert(&self, arena: &Arena, at: usize, separator: Ref, child: u32) {
         let len = self.slots.meta().len;
+        assert!(at <= len && len < SLOTS, "child {at} of {len} in a node that has room");
         shift_in!(self.children, at + 1, len + 1, child);
         self.slots.insert(arena, at, separator);
     }

@@ -20,7 +20,7 @@ use zerocopy::IntoBytes;
 
 use super::Target;
 use crate::base::sync::{Ordering, Word};
-use crate::base::{Entry, EntryBlock, Kind, Seqno};
+use crate::base::{Entry, EntryBlock, Kind, MAX_KEY, MAX_OPERAND, Seqno};
 
 /// Bytes of a word.
 pub(super) const WORD: usize = 8;
@@ -28,6 +28,8 @@ pub(super) const WORD: usize = 8;
 const HEADER: usize = 2;
 /// The most words of a message that a [`Scratch`] holds without an allocation.
 const NEAR: usize = 32;
+
+const _: () = assert!(MAX_KEY <= u16::MAX as usize && MAX_OPERAND <= u32::MAX as usize, "lengths have 16 and 32 bits");
 
 /// The number of words of a record of `entry`.
 #[inline]
@@ -46,10 +48,15 @@ pub(super) fn write(to: &[Word], entry: &Entry<'_>) {
     let (key, value) = to[HEADER..].split_at(entry.key.len().div_ceil(WORD));
     write_bytes(key, entry.key);
     write_bytes(value, entry.value);
+    let written = Record::at(to);
+    debug_assert!(written.is_of(entry.key), "readers find the key");
+    debug_assert_eq!(written.lens(), (entry.key.len(), entry.value.len()), "readers load what was written");
+    debug_assert_eq!((written.seqno(), written.kind()), (entry.seqno, entry.kind), "readers load what was written");
 }
 
 #[inline]
 fn write_bytes(to: &[Word], bytes: &[u8]) {
+    debug_assert_eq!(to.len(), bytes.len().div_ceil(WORD), "readers of the last word rely on its padding");
     let (whole, rest) = bytes.as_chunks::<WORD>();
     to.iter().zip(whole).for_each(|(word, bytes)| word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed));
     if !rest.is_empty() {

@@ -21,6 +21,8 @@ use crate::base::sync::{AtomicUsize, EXPLORED, Once, Ordering};
 /// Cells of the first segment, a power of two. Small, since with many keyspaces most hold little.
 const FIRST: usize = if EXPLORED { 2 } else { 4 };
 
+const _: () = assert!(FIRST.is_power_of_two(), "the segment of a number follows from its logarithm");
+
 type Segment<T> = Box<[Once<T>]>;
 
 /// See the module documentation. `SEGMENTS` bounds the number of values.
@@ -35,7 +37,9 @@ pub(super) struct Table<T, const SEGMENTS: usize> {
 fn place(number: u32) -> (usize, usize) {
     let shifted = number as usize + FIRST;
     let segment = (shifted.ilog2() - FIRST.ilog2()) as usize;
-    (segment, shifted - (FIRST << segment))
+    let at = shifted - (FIRST << segment);
+    debug_assert!(at < FIRST << segment, "a number lies in its segment");
+    (segment, at)
 }
 
 impl<T, const SEGMENTS: usize> Table<T, SEGMENTS> {

@@ -233,6 +233,7 @@ impl Tree {
     /// be wrong.
     #[inline]
     fn enter<'a>(&'a self, inner: &Inner, stop: Stop<'_>, rank: usize) -> Option<Stop<'a>> {
+        debug_assert!(stop.no.level > 0, "a leaf has no children");
         let no = NodeNo { level: stop.no.level - 1, number: inner.child(rank) };
         let node = self.node(no);
         let version = node.slots().latch.read();
@@ -246,6 +247,8 @@ impl Tree {
         let slots = stop.node.slots();
         let claimed = slots.latch.claim(stop.version)?;
         let meta = slots.meta();
+        // The claim succeeded, so the node is as it was when the caller found it full.
+        assert_eq!(meta.len, SLOTS, "a full node is split");
         let at = self.place_of_split(slots, meta, target);
         let separator = slots.record(at);
         let half = Half::build(&self.arena, stop.node, at, separator);
@@ -272,6 +275,7 @@ impl Tree {
     }
 
     /// The slot that becomes the separator.
+    /// REQUIRES: the caller has claimed the latch of `slots`, so that `meta` stays valid.
     fn place_of_split(&self, slots: &Slots, meta: Meta, target: Target<'_>) -> usize {
         let rank = slots.rank(&self.arena, meta, target, true);
         match () {
@@ -349,6 +353,7 @@ impl Tree {
     /// All records of the leaf on the other side of a fence. That leaf ends at the fence however often it was split, so
     /// no slot is searched.
     pub(super) fn beyond(&self, fence: Ref, reverse: bool) -> Batch {
+        debug_assert_ne!(fence, NONE, "no leaf lies beyond the edge of the tree");
         let mut place = Scratch::new();
         let target = self.arena.record(fence).place(&mut place);
         self.visit(
@@ -369,7 +374,9 @@ impl Batch {
 
 impl NodeNo {
     fn pack(self) -> u64 {
-        u64::from(self.level) << 32 | u64::from(self.number)
+        let word = u64::from(self.level) << 32 | u64::from(self.number);
+        debug_assert_eq!(NodeNo::unpack(word), self, "readers find the node");
+        word
     }
 
     #[inline]

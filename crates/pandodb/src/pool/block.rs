@@ -35,6 +35,9 @@ pub struct Block(Guard<Arc<Body>>);
 #[repr(C, align(64))]
 struct CacheLine([u8; 64]);
 
+const _: () = assert!(size_of::<CacheLine>() == 64 && PAGE.is_multiple_of(size_of::<CacheLine>()), "whole cache lines");
+const _: () = assert!(OVERHEAD < PAGE, "most of the capacity holds the bytes of blocks");
+
 /// Cache lines of a page.
 const LINES: usize = PAGE / size_of::<CacheLine>();
 /// Free page slots that the slab keeps in memory for the next blocks.
@@ -118,7 +121,7 @@ impl Body {
         self.lines.as_bytes()
     }
 
-    /// What the pool charges for the block, in bytes.
+    /// The bytes that the pool charges for the block.
     pub(super) fn cost(&self) -> usize {
         size_of_val(&*self.lines) + OVERHEAD
     }
@@ -140,10 +143,11 @@ impl Block {
 
     /// The number of pages in memory.
     pub fn pages(&self) -> u32 {
+        debug_assert!(self.len().is_multiple_of(PAGE), "a block of {} bytes", self.len());
         (self.len() / PAGE) as u32
     }
 
-    /// A guard for a user, who may hold it for long: counted in the pool's pinned bytes until it is dropped.
+    /// A guard for a user of the store, which may be held for long: counted in the pool's pinned bytes until it is dropped.
     pub fn pin(self) -> PinnedBlock {
         PinnedBlock::new(Guard::into_inner(self.0))
     }

@@ -33,6 +33,8 @@ const SPAN: u32 = if EXPLORED { 2 } else { 64 };
 /// Groups of threads; each group has one hand.
 const GROUPS: usize = if EXPLORED { 2 } else { 8 };
 
+const _: () = assert!(SPAN > 0 && GROUPS > 0, "an eviction makes progress");
+
 /// The range of frames that a group still has to inspect.
 #[derive(Debug, Default)]
 #[repr(align(64))]
@@ -80,6 +82,7 @@ impl Hands {
         loop {
             let begin = if at < used { at } else { 0 };
             let end = used.min(begin + SPAN);
+            debug_assert!(begin <= end && end - begin <= SPAN, "a hand passes existing frames only");
             match self.next.compare_exchange(at, end, Relaxed, Relaxed) {
                 Ok(_) => return Hand { at: begin, end },
                 Err(now) => at = now,
@@ -104,6 +107,7 @@ impl Hands {
             }
             let number = hand.at;
             hand.at += 1;
+            debug_assert!(hand.at <= hand.end, "a hand stays in its range");
             patience -= 1;
             if let Some((hash, cost)) = table.pass(number) {
                 if !wanted(number, hash, cost) {
@@ -120,6 +124,7 @@ impl Hands {
         let mut free = self.free.lock();
         free.pop().unwrap_or_else(|| {
             let number = self.used.load(Relaxed);
+            assert!(number < u32::MAX, "a link is the number of a frame plus one");
             table.prepare(number);
             self.used.store(number + 1, Release);
             number
@@ -127,6 +132,7 @@ impl Hands {
     }
 
     /// Drops the block of a frame and adds the frame to the free ones.
+    /// REQUIRES: the frame is in no chain and not free, and no other thread uses it for a block.
     pub(super) fn give_back(&self, table: &Table, number: u32) {
         table.vacate(number);
         self.free.lock().push(number);

@@ -113,13 +113,16 @@ pub enum Keep {
 
 impl Keep {
     /// The number of times that the hand passes a frame after a hit before it evicts the block.
-    fn ref_count(self) -> u8 {
+    const fn ref_count(self) -> u8 {
         match self {
             Keep::Short => 1,
             Keep::Long => 4,
         }
     }
 }
+
+const _: () = assert!(Keep::Short.ref_count() < Keep::Long.ref_count(), "blocks above the leaves stay longer");
+const _: () = assert!(Pool::LEAST_SHARE > 1 && Pool::GHOSTS > 1, "reservations and ghosts are parts of the capacity");
 
 /// Statistics of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,6 +213,7 @@ impl Pool {
         let mut keys = [(FrameKey::NONE, 0); Pool::TOGETHER];
         let mut guards = [const { None }; Pool::TOGETHER];
         let count = wanted.len().min(Pool::TOGETHER);
+        debug_assert!(found.len() >= count, "each wanted block has a place for its result");
         for (key, (owner, page)) in keys.iter_mut().zip(wanted) {
             let name = FrameKey::new(*owner, *page);
             *key = (name, name.hash());
@@ -244,7 +248,8 @@ impl Pool {
 
     /// Releases `bytes` that were reserved by [`Pool::hold`].
     pub fn let_go(&self, bytes: usize) {
-        self.held.fetch_sub(bytes, Relaxed);
+        let before = self.held.fetch_sub(bytes, Relaxed);
+        debug_assert!(before >= bytes, "{bytes} of {before} bytes that structures hold are released");
         self.release(bytes);
     }
 
@@ -314,7 +319,7 @@ impl Pool {
                 Block::counted(body)
             }
             Err(first) => {
-                self.bytes.0.fetch_sub(cost, Relaxed);
+                self.uncharge(cost);
                 self.hands.give_back(&self.table, number);
                 Block::guarded(first)
             }
@@ -327,29 +332,38 @@ impl Pool {
         self.bytes.0.fetch_add(cost, Relaxed);
         let mut frame = None;
         if !self.shrink_to(capacity, &mut frame) {
-            self.bytes.0.fetch_sub(cost, Relaxed);
+            self.uncharge(cost);
             frame.into_iter().for_each(|number| self.hands.give_back(&self.table, number));
             return None;
         }
         Some(frame.unwrap_or_else(|| self.hands.frame(&self.table)))
     }
 
+    /// Subtracts the cost of a block from the charged bytes; returns the rest.
+    /// REQUIRES: the cost was charged, and no other thread subtracts it.
+    fn uncharge(&self, cost: usize) -> usize {
+        let before = self.bytes.0.fetch_sub(cost, Relaxed);
+        assert!(before >= cost, "{cost} bytes of a block were charged, and {before} bytes are charged in all");
+        before - cost
+    }
+
     /// Evicts until the pool is within `capacity` bytes and puts one of the freed frames into `frame`. Returns `false`
     /// if nothing is left to evict.
     fn shrink_to(&self, capacity: usize, frame: &mut Option<u32>) -> bool {
+        debug_assert!(frame.is_none(), "the caller has no frame yet");
         if self.bytes.0.load(Relaxed) <= capacity {
             return true;
         }
         self.hands.evict(&self.table, |number, hash, cost| {
             self.ghosts.left(hash, cost);
-            let before = self.bytes.0.fetch_sub(cost, Relaxed);
+            let left = self.uncharge(cost);
             let tally = self.tally();
             tally.unlinked.fetch_add(1, Relaxed);
             tally.evictions.fetch_add(1, Relaxed);
             if let Some(number) = frame.replace(number) {
                 self.hands.give_back(&self.table, number);
             }
-            before - cost > capacity
+            left > capacity
         })
     }
 
@@ -370,7 +384,7 @@ impl Pool {
     pub fn forget(&self, owner: OwnerId, page: PageNo) {
         let key = FrameKey::new(owner, page);
         if let Some((number, cost)) = self.table.remove(key, key.hash()) {
-            self.bytes.0.fetch_sub(cost, Relaxed);
+            self.uncharge(cost);
             self.tally().unlinked.fetch_add(1, Relaxed);
             self.hands.give_back(&self.table, number);
         }

@@ -47,6 +47,11 @@ const NOWHERE: u64 = 0;
 /// A reader that has followed this many links is no longer in the chain it started in, and stops.
 const FAR: usize = 64;
 
+const _: () =
+    assert!(FIRST.is_power_of_two() && MOST_CHAINS.is_power_of_two(), "numbers are split by shifts and masks");
+const _: () = assert!(FIRST as u64 * ((1 << SEGMENTS) - 1) <= u32::MAX as u64, "a link is a frame's number plus one");
+const _: () = assert!(MOST_CHAINS <= u32::MAX as usize && LOCKS.is_power_of_two(), "each lock has equally many chains");
+
 /// The most blocks of [`Table::find_several`]. A thread has eight `arc_swap` slots, of which some are in use.
 pub(super) const MOST_TOGETHER: usize = 5;
 
@@ -99,10 +104,13 @@ impl Table {
     /// The segment of a frame, and its position in the segment.
     fn place(number: u32) -> (usize, usize) {
         let segment = (number as usize / FIRST + 1).ilog2() as usize;
-        (segment, number as usize - FIRST * ((1 << segment) - 1))
+        let at = number as usize - FIRST * ((1 << segment) - 1);
+        debug_assert!(segment < SEGMENTS && at < FIRST << segment, "frame {number} lies in its segment");
+        (segment, at)
     }
 
     /// Creates the frame of a number that is not published yet, with the rest of its segment.
+    /// REQUIRES: the caller holds the lock of the free frames.
     pub(super) fn prepare(&self, number: u32) {
         let (segment, _) = Table::place(number);
         self.segments[segment].get_or_init(|| {
@@ -146,6 +154,7 @@ impl Table {
     /// misses overlap. The guards are taken after all frames are known, because taking a guard waits for all memory
     /// accesses before it.
     pub(super) fn find_several(&self, wanted: &[(FrameKey, u64)], found: &mut [Option<Guard<Arc<Body>>>]) {
+        debug_assert!(wanted.len() <= MOST_TOGETHER && wanted.len() == found.len(), "{} blocks", wanted.len());
         let mut frames = [None; MOST_TOGETHER];
         for (frame, (_, hash)) in frames.iter_mut().zip(wanted) {
             *frame = Some(self.chains[self.chain(*hash)].load(Acquire));
@@ -175,6 +184,7 @@ impl Table {
     /// Looks up a block under the chain's lock. Misses only if the block is not cached.
     #[cold]
     pub(super) fn find_locked(&self, key: FrameKey, hash: u64) -> Option<Guard<Arc<Body>>> {
+        debug_assert_eq!(key.hash(), hash, "the hash leads to the chain of the key");
         let _chain = self.lock(hash);
         self.number_of(key, hash).map(|number| {
             let frame = self.frame(number);
@@ -201,6 +211,8 @@ impl Table {
     /// Puts a block into a frame that is in no chain, gives the frame `chances`, and links it. If the block is cached
     /// already, returns the cached one.
     pub(super) fn link(&self, number: u32, hash: u64, body: &Arc<Body>, chances: u8) -> Result<(), Guard<Arc<Body>>> {
+        debug_assert_eq!(body.key.hash(), hash, "a lookup of the key follows the same chain");
+        debug_assert!(chances <= body.keep.ref_count(), "a new block has no more chances than one that was hit");
         let frame = self.frame(number);
         let before = frame.block.swap(body.clone());
         let chain = self.lock(hash);
@@ -231,10 +243,13 @@ impl Table {
         // The frame keeps its own link for readers that are at it.
         link.store(frame.next.load(Relaxed), Release);
         frame.hash.store(NOWHERE, Relaxed);
-        frame.block.load().cost()
+        let body = frame.block.load();
+        debug_assert_eq!(body.key.hash(), hash, "a frame is in the chain of its block");
+        body.cost()
     }
 
     /// Drops the block that a frame still holds after it was taken out of its chain.
+    /// REQUIRES: no other thread puts a block into this frame.
     pub(super) fn vacate(&self, number: u32) {
         self.frame(number).block.store(self.vacant.clone());
     }

@@ -32,7 +32,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use super::operator::Operator;
-use crate::base::{BlobRef, Entry, Fragments, Kind, RangeTombstone, Result, SeededBug, Seqno};
+use crate::base::{BlobRef, Entry, Fragments, Kind, MAX_OPERAND, RangeTombstone, Result, SeededBug, Seqno};
 
 /// The most rounds of combining neighbours. Each round halves the number of operands if all combine.
 const COMBINE_ROUNDS: usize = 32;
@@ -79,21 +79,6 @@ pub struct FoldOutput {
 }
 
 impl FoldOutput {
-    /// An empty output.
-    pub fn new() -> FoldOutput {
-        FoldOutput::default()
-    }
-
-    /// The number of messages of the last key that are kept.
-    pub fn len(&self) -> usize {
-        self.kept.len()
-    }
-
-    /// Whether no message of the last key is kept.
-    pub fn is_empty(&self) -> bool {
-        self.kept.is_empty()
-    }
-
     /// The messages that are kept, newest first. `group` is the group that was folded; unchanged messages are taken
     /// from it.
     pub fn entries<'a>(&'a self, group: &'a [Entry<'a>]) -> impl Iterator<Item = Entry<'a>> {
@@ -142,6 +127,7 @@ pub fn fold_key(
     debug_assert!(group.windows(2).all(|w| w[0].key == w[1].key && w[0].seqno > w[1].seqno), "one key, newest first");
     debug_assert!(tombs.is_sorted_by(|a, b| a >= b), "newest first");
     debug_assert!(stripes.snapshots.is_sorted(), "oldest first");
+    debug_assert!(stripes.snapshots.last() <= Some(&stripes.horizon), "snapshots read at the horizon or before it");
     out.kept.clear();
     out.bytes.clear();
     if let ([entry], []) = (group, tombs)
@@ -154,6 +140,7 @@ pub fn fold_key(
     while start < group.len() {
         let stripe = stripes.stripe_of(group[start].seqno);
         let end = start + group[start..].partition_point(|entry| stripes.stripe_of(entry.seqno) == stripe);
+        debug_assert!(start < end, "a message is in its own stripe");
         let floor = tombs[tombs.partition_point(|&tomb| stripes.stripe_of(tomb) > stripe)..].first().copied();
         let floor = floor.filter(|&tomb| stripes.stripe_of(tomb) == stripe).unwrap_or_default();
         let ground = bottom && end == group.len();
@@ -165,6 +152,12 @@ pub fn fold_key(
             out.kept.pop();
         }
     }
+    debug_assert!(out.kept.len() <= group.len(), "a fold adds no messages");
+    debug_assert!(out.entries(group).is_sorted_by(|a, b| a.seqno > b.seqno), "newest first, as the group");
+    debug_assert!(
+        out.entries(group).all(|kept| group.binary_search_by(|entry| kept.seqno.cmp(&entry.seqno)).is_ok()),
+        "a folded message has the seqno of one of its messages"
+    );
 }
 
 fn kind_of(source: &Source, group: &[Entry<'_>]) -> Kind {
@@ -186,6 +179,7 @@ struct Stripe<'a> {
 
 impl Stripe<'_> {
     fn fold(&self, messages: Range<usize>, out: &mut FoldOutput) {
+        debug_assert!(!messages.is_empty(), "a stripe has messages");
         let all = &self.group[messages.clone()];
         let dead = messages.start + all.partition_point(|entry| entry.seqno >= self.floor);
         if !SeededBug::LargeValueLeaked.is_on() {
@@ -237,6 +231,7 @@ impl Stripe<'_> {
         };
         for Operand { newest, bytes } in operands {
             let newest = merges.start + newest;
+            debug_assert!(bytes.len() <= MAX_OPERAND, "memtables and runs accept no longer operand");
             match bytes {
                 Cow::Borrowed(_) => out.keep(newest..newest + 1),
                 Cow::Owned(bytes) => out.fold(Kind::Merge, self.group[newest].seqno, &bytes),
@@ -276,6 +271,7 @@ fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<
                 None => combined.push(newer),
             }
         }
+        debug_assert!(combined.is_sorted_by(|a, b| a.newest < b.newest), "operands stay in their order");
         operands = combined;
         if operands.len() == before {
             break;
@@ -289,11 +285,14 @@ fn combine<'a>(operator: &Operator, merges: &[Entry<'a>]) -> Result<Vec<Operand<
 /// messages that they cover. `bottom` means that nothing older than the inputs exists for any key that they cover. O(n
 /// log² n).
 pub fn prune_tombstones(tombs: &[RangeTombstone], stripes: &Stripes, bottom: bool) -> Vec<RangeTombstone> {
+    let most = 2 * tombs.len();
     let mut tombs: Vec<(u64, &RangeTombstone)> = tombs.iter().map(|t| (stripes.stripe_of(t.seqno), t)).collect();
     tombs.sort_by_key(|&(stripe, _)| std::cmp::Reverse(stripe));
-    tombs
+    let kept: Vec<RangeTombstone> = tombs
         .chunk_by(|a, b| a.0 == b.0)
         .filter(|chunk| !((bottom || SeededBug::RangeTombstoneDropped.is_on()) && chunk[0].0 == 0))
         .flat_map(|chunk| Fragments::build_from(chunk.iter().map(|&(_, tomb)| tomb)).newest())
-        .collect()
+        .collect();
+    debug_assert!(kept.len() <= most, "each bound of a tombstone begins one fragment at most");
+    kept
 }

@@ -54,7 +54,7 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 ///         Ok(())
 ///     }
 ///     fn full_merge(&self, _key: &[u8], base: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
-// Of equally long values the first wins, so that the grouping does not matter.
+///         // Of equally long values the first wins, so that the grouping does not matter.
 ///         let all = base.into_iter().chain(operands.iter().copied());
 ///         all.reduce(|best, next| if next.len() > best.len() { next } else { best }).map(<[u8]>::to_vec)
 ///     }
@@ -171,7 +171,7 @@ pub const BUILTIN_NAMES: [&str; 7] = ["add_u64", "add_i64", "min", "max", "appen
 
 /// The built-in operator of this name.
 pub fn builtin(name: &str) -> Option<Arc<dyn MergeOperator>> {
-    Some(match name {
+    let operator: Arc<dyn MergeOperator> = match name {
         "add_u64" => Arc::new(AddU64),
         "add_i64" => Arc::new(AddI64),
         "min" => Arc::new(Min),
@@ -180,7 +180,10 @@ pub fn builtin(name: &str) -> Option<Arc<dyn MergeOperator>> {
         "bit_or" => Arc::new(BitOr),
         "put_if_absent" => Arc::new(PutIfAbsent),
         _ => return None,
-    })
+    };
+    assert!(BUILTIN_NAMES.contains(&name), "`{name}` is missing in the list of names");
+    assert_eq!(operator.name(), name, "the catalogue finds an operator by the name that it stores");
+    Some(operator)
 }
 
 /// The number in `bytes`; 0 if they are not 8 bytes.
@@ -281,6 +284,7 @@ impl MergeOperator for Append {
         for part in all(base, operands) {
             value.extend_from_slice(&part[..part.len().min(MAX_VALUE - value.len())]);
         }
+        debug_assert_eq!(value.len(), total.min(MAX_VALUE), "only bytes over the limit are lost");
         Some(value)
     }
     fn partial_merge(&self, _key: &[u8], older: &[u8], newer: &[u8]) -> Option<Vec<u8>> {
@@ -345,11 +349,6 @@ impl Operator {
     /// The operator's name.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// The operator's version.
-    pub fn version(&self) -> u32 {
-        self.version
     }
 
     /// Checks that `operand` may be committed: it has at most [`MAX_OPERAND`] bytes and the operator accepts it. Fails
@@ -429,6 +428,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        debug_assert!(in_operator(), "calls begin and end in pairs, on one thread");
         RUNNING.set(RUNNING.get() - 1);
     }
 }

@@ -1,13 +1,15 @@
 //! [`Gather`]: the operands that a reader collects between a key's newest visible message and its base.
 //!
-//! Steps: the reader walks the containers from newest to oldest, calls [`Gather::push`] for each message of the key,
-//! and stops at the first base (put, large value, delete, covering range tombstone) or at the end. Without operands the
+//! Steps: the reader walks the containers from newest to oldest, calls [`Gather::push_merge`] for each operand of the
+//! key, and stops at the first base (put, large value, delete, covering range tombstone) or at the end. Without operands the
 //! base is the result, and nothing was copied. With operands, [`Gather::fold`] applies them.
 //!
 //! Invariant: operands are kept from newest to oldest; `ends` ascends. Source: the upserts of 000 Table 5.1.
 
 use super::operator::Operator;
-use crate::base::{Error, Kind, Result};
+#[cfg(test)]
+use crate::base::Kind;
+use crate::base::{Error, Result};
 
 /// Operands of one key, from newest to oldest. Allocates when the first operand is added.
 #[derive(Clone, Debug, Default)]
@@ -23,26 +25,14 @@ impl Gather {
         Gather::default()
     }
 
-    /// Removes the operands and keeps the memory.
-    pub fn clear(&mut self) {
-        self.bytes.clear();
-        self.ends.clear();
-    }
-
     /// Whether there are no operands. The base is then the result.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The number of operands.
-    pub fn len(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Adds the key's next older message. Returns `true` if it is a base, so that older messages do not matter. Copies
-    /// an operand.
-    #[inline]
+    /// Adds the key's next older message. Returns `true` if it is a base, so that older messages do not matter.
+    #[cfg(test)]
     pub fn push(&mut self, kind: Kind, value: &[u8]) -> bool {
         debug_assert_ne!(kind, Kind::RangeDelete, "range tombstones are kept apart");
         if kind == Kind::Merge {
@@ -53,6 +43,11 @@ impl Gather {
 
     /// Adds an operand that is older than all others.
     pub fn push_merge(&mut self, operand: &[u8]) {
+        debug_assert_eq!(
+            self.ends.last().copied().unwrap_or(0),
+            self.bytes.len(),
+            "operands follow each other without gaps"
+        );
         self.bytes.extend_from_slice(operand);
         self.ends.push(self.bytes.len());
     }

@@ -99,10 +99,9 @@ fn compact(history: &History, stripes: &Stripes, bottom: bool, operator: Option<
         .collect();
     let tombs: Vec<Seqno> =
         history.iter().filter(|(_, event)| matches!(event, Event::Range)).map(|&(seqno, _)| seqno).collect();
-    let mut out = FoldOutput::new();
+    let mut out = FoldOutput::default();
     fold_key(&group, &tombs, stripes, bottom, operator, &mut out);
     let kept: Vec<Entry<'_>> = out.entries(&group).collect();
-    assert_eq!(kept.len(), out.len());
     // Each large value is either kept or reported.
     let blobs = |entries: &[Entry<'_>]| entries.iter().filter(|e| e.kind == Kind::BlobPut).count();
     assert_eq!(blobs(&group), blobs(&kept) + out.dropped_blobs.len());
@@ -372,7 +371,7 @@ fn oversized_operands_and_results_are_refused_or_truncated() {
 fn the_built_in_operators_do_what_their_names_say() {
     let full = |name: &str, base: Option<&[u8]>, operands: &[&[u8]]| {
         let operator = Operator::new(builtin(name).unwrap());
-        assert_eq!((operator.name(), operator.version()), (name, 1));
+        assert_eq!((operator.name(), operator.inner().version()), (name, 1));
         operator.full(KEY, base, operands).unwrap().unwrap()
     };
     let number = |n: i64| n.to_le_bytes();
@@ -392,11 +391,9 @@ fn the_built_in_operators_do_what_their_names_say() {
 fn operands_without_an_operator_are_an_error() {
     let mut gather = Gather::new();
     assert!(gather.push(Kind::Delete, b"") && gather.is_empty());
-    assert!(!gather.push(Kind::Merge, b"x") && gather.len() == 1);
+    assert!(!gather.push(Kind::Merge, b"x") && !gather.is_empty());
     let missing = || Error::OperatorMissing { keyspace: "events".into(), operator: "mine v2".into() };
     assert!(matches!(gather.fold(KEY, None, None, missing), Err(Error::OperatorMissing { .. })));
-    gather.clear();
-    assert!(gather.is_empty());
 }
 
 #[test]

@@ -85,6 +85,7 @@ impl<T> Mutex<T> {
 impl<T> MutexGuard<'_, T> {
     /// Runs `work` with the lock released, then takes the lock again.
     pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
+        assert!(guard.held.is_some(), "the caller holds the lock");
         guard.held = None;
         let result = work();
         guard.held = Some(guard.of.acquire());
@@ -96,13 +97,13 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.held.as_ref().expect("held outside of calls that let go")
+        self.held.as_ref().expect("the lock is released only inside a call")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.held.as_mut().expect("held outside of calls that let go")
+        self.held.as_mut().expect("the lock is released only inside a call")
     }
 }
 

@@ -8,6 +8,8 @@ use super::{Rng, SimOp};
 /// file.
 const SECTOR: u64 = 512;
 
+const _: () = assert!((crate::base::PAGE as u64).is_multiple_of(SECTOR), "a page is written in whole sectors");
+
 /// The fate of one pending operation. An operation that is not a write is kept by every fate except `Drop`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
@@ -63,6 +65,7 @@ impl CrashChoice {
             Ok(at) => self.except[at].1 = fate,
             Err(at) => self.except.insert(at, (position, fate)),
         }
+        debug_assert!(self.except.is_sorted_by(|a, b| a.0 < b.0), "one fate for each position");
         self
     }
 

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Both the running device and the cursor over a history hold a `Disk` and feed it the same operations, so they agree
-//! on what is durable.
+//! on the durable state.
 //!
 //! Invariants: for each scope (one file, or the directory), every operation before the first optional one of that scope
 //! has been applied. A file is kept as long as an entry, or a pending change of entries, names it.
@@ -95,6 +95,7 @@ impl Disk {
                 }
             }
         }
+        debug_assert_eq!(position, self.pending().count(), "a choice decides about each pending operation");
         let contents = entries.into_iter().map(|(name, inode)| {
             let content = files.get(&inode).expect("a named file is kept");
             (name, content.clone())
@@ -143,6 +144,8 @@ impl Disk {
             }
             false
         });
+        let first = self.pending.iter().find(|pending| pending.scope == scope);
+        debug_assert!(first.is_none_or(|pending| pending.state == State::Forgotten), "durable operations are applied");
         if scope == Scope::Directory {
             self.forget_unnamed();
         }
@@ -160,6 +163,7 @@ impl Disk {
             Scope::File(inode) => self.files.contains_key(&inode),
             Scope::Directory => true,
         });
+        debug_assert!(self.entries.values().all(|inode| self.files.contains_key(inode)), "a named file is kept");
     }
 }
 
@@ -199,7 +203,9 @@ pub(super) fn change_content(content: &mut Content, op: &SimOp, fate: Fate) {
 fn pages_of(content: &Content, range: &Range<u64>) -> Range<u64> {
     let page = PAGE as u64;
     let end = range.end.next_multiple_of(page).min(content.len().max(range.end));
-    range.start / page * page..end
+    let pages = range.start / page * page..end;
+    debug_assert!(pages.start <= range.start && range.end <= pages.end, "the pages hold the write");
+    pages
 }
 
 fn write(content: &mut Content, patch: &Patch, fate: Fate) {

@@ -176,12 +176,15 @@ impl Injector {
         }
         self.pausing = true;
         self.struck += 1;
+        debug_assert!(self.struck <= self.seen, "a fault strikes matching operations only");
+        debug_assert!(fault.sticky || self.struck == 1, "a fault that is not sticky strikes once");
         Some(fault.kind)
     }
 }
 
 /// The error of a failed sync.
 pub(super) fn sync_error(kind: FaultKind) -> io::Error {
+    debug_assert!(matches!(kind, FaultKind::FailedSync | FaultKind::FullSync), "{kind:?} does not fail a sync");
     if kind == FaultKind::FullSync { io::ErrorKind::StorageFull.into() } else { io_error() }
 }
 

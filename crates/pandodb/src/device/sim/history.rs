@@ -38,16 +38,6 @@ impl SimHistory {
         }
         cursor
     }
-
-    /// The files after a power cut that follows the first `prefix` operations; see [`SimHistory::at`].
-    pub fn image_at(&self, prefix: usize, choice: &CrashChoice) -> SimImage {
-        self.at(prefix).image(choice)
-    }
-
-    /// The files after a kill of the process that follows the first `prefix` operations; see [`SimHistory::at`].
-    pub fn image_cached_at(&self, prefix: usize) -> SimImage {
-        self.at(prefix).cached_image()
-    }
 }
 
 /// A point of a history that moves forward.

@@ -75,6 +75,7 @@ impl Machine {
             files.insert(inode, Cached { content: content.clone(), handles: 0 });
             durable.insert(inode, content.clone());
         }
+        assert_eq!(files.len(), entries.len(), "each file has one name");
         Machine {
             disk: Disk::new(entries.clone(), durable),
             recording: None,
@@ -160,7 +161,8 @@ impl Machine {
     fn commit(&mut self, op: SimOp) {
         match &op {
             SimOp::Create { inode, .. } => {
-                self.files.insert(*inode, Cached::default());
+                let reused = self.files.insert(*inode, Cached::default());
+                assert!(reused.is_none(), "{inode:?} was given twice");
                 change_entries(&mut self.entries, &op);
             }
             SimOp::Rename { .. } | SimOp::Remove { .. } => change_entries(&mut self.entries, &op),
@@ -174,7 +176,12 @@ impl Machine {
                     SimOp::SetLen { len, .. } => self.stranded.leave(*inode, &file.content, *len, u64::MAX - len),
                     _ => {}
                 }
+                let len = file.content.len();
                 change_content(&mut file.content, &op, Fate::Keep);
+                debug_assert!(
+                    matches!(op, SimOp::SetLen { .. }) || file.content.len() >= len,
+                    "only setting the length cuts a file"
+                );
             }
             SimOp::Sync { .. } | SimOp::SyncFailed { .. } | SimOp::SyncDir | SimOp::SyncDirFailed | SimOp::Mark(_) => {}
         }
@@ -333,6 +340,7 @@ impl Machine {
         let fault = self.begin_file(OpKind::Read, inode, Some(range), buf.len() > unit)?;
         let asked = if fault == Some(FaultKind::ShortTransfer) { self.shorter(buf.len(), unit) } else { buf.len() };
         let n = content.read(offset, &mut buf[..asked]);
+        debug_assert!(n <= asked, "{n} of {asked} bytes were read");
         if fault == Some(FaultKind::BitFlip) && n > 0 {
             let bit = self.rng.below(n as u64 * 8);
             buf[(bit / 8) as usize] ^= 1 << (bit % 8);
@@ -374,7 +382,9 @@ impl Machine {
     fn shorter(&mut self, len: usize, unit: usize) -> usize {
         debug_assert!(len > unit, "there is no shorter transfer");
         let units = len.div_ceil(unit) as u64;
-        (1 + self.rng.below(units - 1) as usize) * unit
+        let shorter = (1 + self.rng.below(units - 1) as usize) * unit;
+        debug_assert!(0 < shorter && shorter < len, "a transfer of {shorter} instead of {len} bytes");
+        shorter
     }
 
     /// The target of a misdirected write: another page, at the same offset in the page, of any file that has a name. If
@@ -516,6 +526,7 @@ impl Drop for SimFile {
     fn drop(&mut self) {
         let mut machine = self.machine.lock();
         let file = machine.files.get_mut(&self.inode).expect("an open file is kept");
+        assert!(file.handles > 0, "each handle is counted once");
         file.handles -= 1;
         machine.reap(self.inode);
     }

@@ -48,7 +48,7 @@
 //!     for choice in CrashPlan::default().choices(&cursor.pending()) {
 //!         let image = cursor.image(&choice);
 //!         if cursor.last_mark() == Some(1) {
-//!             assert!(image.file("a").is_some(), "what was acknowledged is there");
+//!             assert!(image.file("a").is_some(), "an acknowledged file is there");
 //!         }
 //!     }
 //! }
@@ -192,11 +192,6 @@ impl SimDevice {
     /// Moves the clock forward.
     pub fn advance_clock(&self, time: Duration) {
         self.machine.lock().advance_clock(time);
-    }
-
-    /// Releases every lock, for an engine that was killed and not dropped.
-    pub fn release_locks(&self) {
-        self.locks.release_all();
     }
 }
 

@@ -55,6 +55,8 @@ impl OpKind {
     ];
 }
 
+const _: () = assert!(OpKind::ALL.len() == OpKind::Sync as usize + 1, "counters are indexed by kind");
+
 /// One change or sync, as a history records it.
 #[derive(Clone, Debug)]
 pub enum SimOp {

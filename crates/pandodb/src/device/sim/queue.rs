@@ -30,12 +30,14 @@ struct Flying {
 impl SimQueue {
     /// A queue for at most `depth` reads of a file.
     pub fn new(file: SimFile, depth: usize) -> Box<SimQueue> {
+        assert!(depth > 0, "a queue has at least one read in flight");
         Box::new(SimQueue { file, depth, pushed: Vec::new(), flying: Vec::new() })
     }
 }
 
 impl Queue for SimQueue {
     fn push(&mut self, read: Read) -> Result<(), Read> {
+        debug_assert!(self.pushed.len() + self.flying.len() <= self.depth, "over the depth of {}", self.depth);
         if self.pushed.len() + self.flying.len() == self.depth {
             return Err(read);
         }

@@ -52,6 +52,7 @@ impl Stranded {
         for piece in start / self.unit..end.div_ceil(self.unit) {
             let (from, to) = (piece * self.unit, (piece + 1) * self.unit);
             let going = occupied(start.max(from), end.min(to));
+            debug_assert!(going.is_multiple_of(page) && going <= occupied(from, to), "whole pages of the piece");
             if going == occupied(from, to) {
                 self.bytes.remove(&(inode, piece));
             } else if going > 0 {

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 
 use super::*;
 use crate::base::PAGE;
-use crate::device::{AlignedBuf, Device, File, LockMode, OpenHow, read_exact_at, write_all_at};
+use crate::device::{AlignedBuf, Device, File, OpenHow, read_exact_at, write_all_at};
 
 const CREATE: OpenHow = OpenHow { write: true, create_new: true, direct: false, small_writes: false };
 const PAGE_BYTES: u64 = PAGE as u64;
@@ -17,6 +17,13 @@ fn with_file(name: &str) -> (Arc<SimDevice>, Arc<dyn File>) {
     sim.sync_dir().unwrap();
     sim.record();
     (sim, file)
+}
+
+impl SimHistory {
+    /// The files after a power cut that follows the first `prefix` operations; see [`SimHistory::at`].
+    pub fn image_at(&self, prefix: usize, choice: &CrashChoice) -> SimImage {
+        self.at(prefix).image(choice)
+    }
 }
 
 fn kind<T>(result: std::io::Result<T>) -> ErrorKind {
@@ -46,7 +53,7 @@ fn a_power_cut_keeps_synced_bytes() {
     assert_eq!(history.image_at(1, &CrashChoice::none()).file("a").unwrap(), b"");
     assert_eq!(history.image_at(2, &CrashChoice::none()).file("a").unwrap(), b"durable");
     assert_eq!(history.image_at(3, &CrashChoice::all()).file("a").unwrap(), b"PENDING");
-    assert_eq!(history.image_cached_at(1).file("a").unwrap(), b"durable");
+    assert_eq!(history.at(1).cached_image().file("a").unwrap(), b"durable");
 }
 
 #[test]
@@ -406,19 +413,6 @@ fn a_device_can_start_from_an_image() {
     sim.open("a", OpenHow { write: true, ..OpenHow::default() }).unwrap().write_at(0, b"x").unwrap();
     assert_eq!(sim.durable_image().hash(), image.hash());
     assert_eq!(image.file("a").unwrap(), b"\0\0\0bytes");
-}
-
-#[test]
-fn locks_of_a_killed_engine_can_be_released() {
-    let sim = SimDevice::new(1);
-    let forgotten = sim.lock(LockMode::Exclusive).unwrap();
-    assert_eq!(kind(sim.lock(LockMode::Shared)), ErrorKind::WouldBlock);
-    sim.release_locks();
-    let held = sim.lock(LockMode::Exclusive).unwrap();
-    drop(forgotten);
-    assert_eq!(kind(sim.lock(LockMode::Shared)), ErrorKind::WouldBlock, "an old guard holds nothing");
-    drop(held);
-    sim.lock(LockMode::Shared).unwrap();
 }
 
 #[test]

@@ -25,9 +25,9 @@ use crate::base::slab::MemorySource;
 use crate::base::sync::{Mutex, MutexGuard};
 use crate::pool::Pool;
 
-/// Row misses between two decisions,
+/// Row misses between two decisions.
 const EACH: u64 = 4_096;
-/// and between two moves of a piece of memory.
+/// Row misses between two moves of a piece of memory.
 pub(super) const PIECES: u64 = 256;
 /// A decision moves the target by 1/`STEPS` of the memory that pool and rows share.
 const STEPS: usize = 32;
@@ -38,6 +38,10 @@ const PIECE: usize = 512 << 10;
 const MOST: usize = 2;
 /// The least number of saved reads for which a step moves. Fewer may be chance.
 const LEAST_GAIN: u64 = 16;
+
+const _: () = assert!(EACH.is_multiple_of(PIECES), "a decision is made together with a move");
+const _: () = assert!(PARTS >= STEPS, "a piece is at most a step");
+const _: () = assert!(MOST > 1 && Pool::LEAST_SHARE > 1, "blocks keep a share of the memory");
 
 /// Divides memory between rows and blocks.
 #[derive(Debug)]
@@ -73,6 +77,7 @@ pub(super) struct Seen {
 
 impl Balance {
     pub(super) fn new(pool: Arc<Pool>, least: usize, whole: usize) -> Balance {
+        assert!(least > 0, "a cache without capacity has nothing to balance");
         Balance { pool, least, whole, state: Mutex::default() }
     }
 
@@ -112,17 +117,24 @@ impl Balance {
     }
 
     /// The most that rows may reserve, if `loan` bytes are reserved for them now.
+    /// REQUIRES: the caller holds the lock of `state`, so that the loan does not change.
     fn most(&self, loan: usize) -> usize {
         // The rest of the reserved bytes belongs mainly to memtables. They grow until the next call, so an eighth is
         // added.
-        let others = self.pool.lent().saturating_sub(loan) + self.whole / 8;
+        let lent = self.pool.lent();
+        debug_assert!(lent >= loan, "the loan of {loan} bytes is reserved from the pool");
+        let others = lent.saturating_sub(loan) + self.whole / 8;
         let room = self.whole - self.whole / Pool::LEAST_SHARE;
         room.saturating_sub(others).min(self.whole / MOST)
     }
 
+    /// Changes the loan and the bytes of the rows.
+    /// REQUIRES: the caller holds the lock of `state`.
     fn change(&self, state: &mut MutexGuard<'_, State>, loan: usize, resize: impl Fn(usize)) {
+        assert!(loan <= self.whole / MOST, "rows reserve at most 1/{MOST} of the shared memory");
         let before = std::mem::replace(&mut state.loan, loan);
         if loan > before {
+            debug_assert!(loan - before <= self.whole / PARTS, "the loan grows by a piece at a time");
             self.pool.reserve(loan - before);
             resize(self.least + loan);
         } else if loan < before {
@@ -144,5 +156,6 @@ fn gains(before: &Seen, now: &Seen) -> (u64, u64) {
     // A missing row costs a read only if its leaf is not cached either.
     let read = now.pool_misses.saturating_sub(before.pool_misses).min(row_misses);
     let rows = u128::from(now.row_ghosts.saturating_sub(before.row_ghosts)) * u128::from(read) / u128::from(row_misses);
-    (rows as u64, now.pool_ghosts.saturating_sub(before.pool_ghosts))
+    let rows = u64::try_from(rows).expect("a share of a number of 64 bits");
+    (rows, now.pool_ghosts.saturating_sub(before.pool_ghosts))
 }

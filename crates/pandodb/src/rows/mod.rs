@@ -44,13 +44,15 @@ mod tests;
 use std::sync::Arc;
 
 use self::balance::{Balance, PIECES};
+pub use self::shard::Change;
 use self::shard::{Shard, segment_bytes};
 use crate::base::sync::{AtomicU64, Mutex, Ordering};
-use crate::base::{Ghosts, SeededBug, Seqno, Slab};
+use crate::base::{Ghosts, SeededBug, Seqno, Slab, key_hash};
 use crate::pool::Pool;
 
 /// The most shards.
 const SHARDS: usize = 16;
+const _: () = assert!(SHARDS.is_power_of_two(), "bits of the hash choose the shard");
 /// The least bytes of a shard. Smaller caches have fewer shards.
 const LEAST_SHARD: usize = 64 << 10;
 
@@ -89,15 +91,6 @@ pub struct IndexRows {
     absorbed: AtomicU64,
 }
 
-/// The new state of a key in a memtable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
-    /// The key has this value since this seqno.
-    Value(&'a [u8], Seqno),
-    /// The key has no value that can be cached.
-    Other,
-}
-
 /// Statistics of the row cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowStats {
@@ -133,6 +126,7 @@ impl RowCache {
         let ghosts = Arc::new(Ghosts::new(span, ROW, sample));
         let shards = (capacity_bytes / LEAST_SHARD).clamp(1, SHARDS);
         let shards = 1 << shards.ilog2();
+        assert!(shards == 1 || capacity_bytes / shards >= LEAST_SHARD, "no shard is smaller than the least");
         // Rows reserve at most half of the memory that they share with the pool.
         let segment = segment_bytes(capacity_bytes / shards);
         let slab = Slab::new(segment, (capacity_bytes + shared / 2) / segment + SHARDS, SPARE);
@@ -148,7 +142,8 @@ impl RowCache {
 
     /// Registers an index whose root holds everything up to `through`.
     pub fn of_index(self: &Arc<Self>, through: Seqno) -> IndexRows {
-        let index = self.indexes.fetch_add(1, Ordering::Relaxed) as u32;
+        let index = self.indexes.fetch_add(1, Ordering::Relaxed);
+        let index = u32::try_from(index).expect("a store opens fewer than 2^32 indexes");
         IndexRows { cache: self.clone(), index, absorbed: AtomicU64::new(through.0) }
     }
 
@@ -167,12 +162,15 @@ impl RowCache {
     }
 
     fn shard(&self, hash: u64) -> &Mutex<Shard> {
+        debug_assert!(self.shards.len().is_power_of_two(), "a mask selects one of the shards");
         // The low bits choose the position within the shard.
         &self.shards[(hash >> 48) as usize & (self.shards.len() - 1)].0
     }
 
     /// Divides `bytes` evenly among all shards.
+    /// REQUIRES: the caller holds the lock of the balance.
     fn resize(&self, bytes: usize) {
+        assert!(!self.off, "a cache without capacity reserves no memory");
         self.shards.iter().for_each(|shard| shard.0.lock().resize(bytes / self.shards.len()));
     }
 
@@ -192,7 +190,7 @@ impl RowCache {
         }
     }
 
-    /// Whether no row of an index is cached. Then absorbing a memtable is not needed.
+    /// Whether no row of an index is cached. If so, memtables of the index need not be absorbed.
     fn has_none_of(&self, index: u32) -> bool {
         self.shards.iter().all(|shard| shard.0.lock().rows_of(index) == 0)
     }
@@ -205,6 +203,7 @@ impl IndexRows {
         if self.cache.off {
             return None;
         }
+        debug_assert_eq!(hash, key_hash(key), "the hash of the key");
         let at = if SeededBug::RowOfNewerRoot.is_on() { at } else { at.min(through) };
         let (found, misses) = {
             let mut shard = self.cache.shard(hash).lock();
@@ -221,6 +220,8 @@ impl IndexRows {
         if self.cache.off {
             return;
         }
+        debug_assert_eq!(hash, key_hash(key), "the hash of the key");
+        debug_assert!(seqno <= through, "a root through {through} does not hold {seqno}");
         let mut shard = self.cache.shard(hash).lock();
         let stale = self.absorbed.load(Ordering::Acquire) != through.0;
         if !stale || SeededBug::LateRowTaken.is_on() {
@@ -230,6 +231,7 @@ impl IndexRows {
 
     /// Announces that the next root will hold everything up to `through`. Returns whether [`IndexRows::absorb`] must be
     /// called for each key that this root adds.
+    /// REQUIRES: one thread at a time prepares a root of the index.
     pub fn begin(&self, through: Seqno) -> bool {
         // Store this first: a reader that offers a row of an older root is refused from now on, or has inserted the row
         // before `absorb` inspects it.
@@ -238,15 +240,17 @@ impl IndexRows {
     }
 
     /// Updates or removes the cached row of a key in the memtable that the next root will hold.
+    /// REQUIRES: [`IndexRows::begin`] was called for this root.
     pub fn absorb(&self, key: &[u8], hash: u64, change: Change<'_>) {
+        debug_assert_eq!(hash, key_hash(key), "the hash of the key");
         if SeededBug::RowOutlivesOverwrite.is_on() {
             return;
         }
         self.cache.shard(hash).lock().change(self.index, key, hash, change);
     }
 
-    /// A write at `seqno` has gone into the index past the memtables: its row leaves, and no row that was read before is taken from now on.
-    /// Called before the index publishes the write.
+    /// Called before an index publishes a write at `seqno` that bypassed the memtables: removes the key's row, and refuses
+    /// rows that were read before the write.
     pub fn written(&self, key: &[u8], hash: u64, seqno: Seqno) {
         self.absorbed.fetch_max(seqno.0, Ordering::AcqRel);
         self.absorb(key, hash, Change::Other);
@@ -263,5 +267,6 @@ impl IndexRows {
 impl Drop for IndexRows {
     fn drop(&mut self) {
         self.remove_where(|_, _| true);
+        debug_assert!(self.cache.has_none_of(self.index), "no row outlives its index");
     }
 }

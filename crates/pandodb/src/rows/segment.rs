@@ -27,6 +27,7 @@ impl Segment {
     pub(super) fn append(&mut self, bytes: &[u8]) {
         self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
+        debug_assert!(self.len <= self.bytes.len(), "the bytes are inside the piece");
     }
 }
 

@@ -28,7 +28,6 @@ use std::sync::Arc;
 
 use zerocopy::FromZeros;
 
-use super::Change;
 use super::segment::Segment;
 use crate::base::{Ghosts, LargeVec, PAGE, Seqno, Slab};
 
@@ -37,9 +36,9 @@ use crate::base::{Ghosts, LargeVec, PAGE, Seqno, Slab};
 const HEAD: usize = 24;
 /// Rows begin at a multiple of this.
 const STEP: usize = 8;
-/// Bytes of a segment in a large shard,
+/// Bytes of a segment in a large shard.
 const SEGMENT: usize = 64 << 10;
-/// and in a small one.
+/// Bytes of a segment in a small shard.
 const LEAST_SEGMENT: usize = PAGE;
 /// Segments of a shard.
 const SEGMENTS: usize = 16;
@@ -49,6 +48,19 @@ const MAX_ROW: usize = 2 << 10;
 const MAPPED: usize = 4 * PAGE;
 /// The table's entry for no row.
 const NONE: u32 = 0;
+
+const _: () = assert!(HEAD.is_multiple_of(STEP) && LEAST_SEGMENT.is_multiple_of(STEP), "rows begin at whole steps");
+const _: () = assert!(HEAD < MAX_ROW && MAX_ROW <= u16::MAX as usize, "the lengths of a row have two bytes");
+const _: () = assert!(LEAST_SEGMENT <= SEGMENT && SEGMENT.is_multiple_of(PAGE), "segments are whole pages");
+
+/// The new state of a key in a memtable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// The key has this value since this seqno.
+    Value(&'a [u8], Seqno),
+    /// The key has no value that can be cached.
+    Other,
+}
 
 /// A part of the cache. A shard that is created for too few bytes stays empty.
 #[derive(Debug)]
@@ -93,7 +105,7 @@ pub(super) fn segment_bytes(capacity: usize) -> usize {
 }
 
 /// The head that precedes a row's key and value.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     hash: u32,
     key: usize,
@@ -118,12 +130,15 @@ impl Head {
     }
 
     fn write(&self, out: &mut Segment) {
+        let at = out.len();
+        debug_assert!(at.is_multiple_of(STEP) && self.len() <= MAX_ROW.next_multiple_of(STEP));
         out.append(&self.hash.to_le_bytes());
         out.append(&(self.key as u16).to_le_bytes());
         out.append(&(self.value as u16).to_le_bytes());
         out.append(&self.index.to_le_bytes());
         out.append(&[u8::from(self.asked), 0, 0, 0]);
         out.append(&self.seqno.0.to_le_bytes());
+        debug_assert_eq!(Head::read(&out[at..]), *self, "a lookup reads the head that was written");
     }
 
     /// Bytes of the row: head, key, value and padding.
@@ -221,6 +236,7 @@ impl Shard {
         // Another reader may have inserted the row meanwhile.
         if self.find(index, key, hash).is_none() {
             self.put(index, key, hash, value, seqno);
+            debug_assert!(self.find(index, key, hash).is_some(), "a lookup finds the row");
         }
     }
 
@@ -232,6 +248,7 @@ impl Shard {
         match change {
             // Most updates do not change the length.
             Change::Value(value, seqno) if value.len() == head.value => {
+                debug_assert!(seqno >= head.seqno, "{} replaces the older {seqno}", head.seqno);
                 row[16..24].copy_from_slice(&seqno.0.to_le_bytes());
                 row[HEAD + head.key..][..head.value].copy_from_slice(value);
             }
@@ -268,6 +285,7 @@ impl Shard {
         let modulus = u32::MAX / steps;
         let number = place / steps;
         let segment = (number + modulus - self.first % modulus) % modulus;
+        debug_assert!((segment as usize) < self.segments.len(), "the place is that of a row in a segment");
         (segment as usize, (place % steps) as usize * STEP)
     }
 
@@ -324,6 +342,7 @@ impl Shard {
         }
         self.table[slot] = NONE;
         self.rows -= 1;
+        self.check();
     }
 
     fn enter(&mut self, index: u32, hash: u32, place: u32) {
@@ -336,15 +355,25 @@ impl Shard {
             self.by_index.resize(index as usize + 1, 0);
         }
         self.by_index[index as usize] += 1;
+        self.check();
+    }
+
+    /// Checks the counters of rows, and that the table has an empty slot, at which searches end.
+    fn check(&self) {
+        debug_assert_eq!(self.by_index.iter().map(|&rows| rows as usize).sum::<usize>(), self.rows);
+        debug_assert!(self.rows < self.table.len(), "{} rows in {} slots", self.rows, self.table.len());
     }
 
     /// Moves all rows into a table of `slots` slots, a power of two.
     fn rebuild(&mut self, slots: usize) {
+        assert!(slots.is_power_of_two() && slots > self.rows, "{slots} slots for {} rows", self.rows);
         let old = std::mem::replace(&mut self.table, zeros(slots));
         for place in old.iter().copied().filter(|&place| place != NONE) {
             let hash = Head::read(self.row(place - 1)).hash;
             self.settle(hash, place);
         }
+        let taken = || self.table.iter().filter(|place| **place != NONE).count();
+        debug_assert_eq!(taken(), self.rows, "all rows were moved");
     }
 
     fn settle(&mut self, hash: u32, place: u32) {
@@ -365,21 +394,26 @@ impl Shard {
         self.enter(index, head.hash, place);
     }
 
-    /// Appends a row to the newest segment, which must have room for it. Returns its place.
+    /// Appends a row to the newest segment. Returns its place.
+    /// REQUIRES: [`Shard::make_room`] was called, so the segment has room.
     fn append(&mut self, head: &Head, key: &[u8], value: &[u8]) -> u32 {
         let modulus = u32::MAX / self.steps();
         let number = (self.first % modulus + self.segments.len() as u32 - 1) % modulus;
         let steps = self.steps();
         let segment = self.segments.back_mut().expect("room was made");
-        let place = number * steps + (segment.len() / STEP) as u32;
+        let begin = segment.len();
+        let place = number * steps + (begin / STEP) as u32;
         head.write(segment);
         segment.append(key);
         segment.append(value);
         segment.append(&[0; STEP][..segment.len().next_multiple_of(STEP) - segment.len()]);
+        debug_assert_eq!(segment.len(), begin + head.len(), "a row takes the announced number of bytes");
         place
     }
 
+    /// Makes room for a row of `bytes` bytes in the newest segment.
     fn make_room(&mut self, bytes: usize) {
+        debug_assert!(bytes <= self.segment_bytes / 2, "a segment that was turned has room for a row");
         let fits = |segment: &Segment| segment.len() + bytes <= self.segment_bytes;
         if self.segments.back().is_some_and(fits) {
             return;
@@ -391,6 +425,7 @@ impl Shard {
         } else {
             self.turn(self.segment_bytes / 2);
         }
+        debug_assert!(self.segments.back().is_some_and(|segment| segment.len() + bytes <= self.segment_bytes));
     }
 
     /// Empties the oldest segment and makes it the newest. Up to `most` bytes of rows that were requested are copied
@@ -407,6 +442,7 @@ impl Shard {
             rows.push((at, head));
             at += head.len();
         }
+        debug_assert_eq!(at, oldest.len(), "a segment consists of whole rows");
         for (at, head) in rows {
             let Some(slot) = self.slot_of(head.hash, begin + (at / STEP) as u32) else { continue };
             if head.asked && kept + head.len() <= most {
@@ -417,6 +453,7 @@ impl Shard {
             }
             self.vacate(slot);
         }
+        debug_assert!(kept <= most, "{kept} bytes are kept, at most {most}");
         let old = self.segments.pop_front().expect("there are segments");
         self.first = (self.first + 1) % modulus;
         self.segments.push_back(Segment::new(&self.slab));

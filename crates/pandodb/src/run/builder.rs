@@ -27,18 +27,19 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::compressed::{Compression, Compressor, MOST_PAGES};
-use super::inner::{Child, InnerBuilder, MIN_FANOUT, separator};
-use super::leaf::LeafBuilder;
+use super::inner::{Child, Inner, InnerBuilder, MAX_HEIGHT, MIN_FANOUT, separator};
+use super::leaf::{Leaf, LeafBuilder};
 use super::meta::{self, RunMeta};
 use super::pages::{PageWriter, Placed};
 use super::slots::{CONTINUED, CONTINUES};
 use super::tombstones;
+use crate::base::codec::Reader;
 use crate::base::{
     BlobRef, BlockAddr, Entry, Kind, MAX_KEY, OwnerId, PAGE, RangeTombstone, Result, SeededBug, Seqno, key_hash,
 };
 use crate::filter::{FilterBuilder, FilterMaker, FilterMeta, Filters};
 use crate::pool::Pool;
-use crate::space::{BlockKind, DataFile};
+use crate::space::{BlockKind, DataFile, MAX_BLOCK_PAGES};
 
 /// A leaf does not grow beyond this size to fill its last page.
 const GROWN_LEAF: usize = 8 * PAGE;
@@ -46,6 +47,10 @@ const GROWN_LEAF: usize = 8 * PAGE;
 const HASH_BYTES: u64 = 8;
 /// The messages of one key are spread over several leaves if they exceed this many bytes.
 const MAX_GROUP: usize = 4 << 20;
+
+const _: () =
+    assert!(GROWN_LEAF <= MAX_GROUP && MOST_PAGES * PAGE <= MAX_GROUP, "the messages of a key may fill a leaf");
+const _: () = assert!(MAX_GROUP <= MAX_BLOCK_PAGES as usize * PAGE, "a reader accepts such a leaf");
 
 /// One level of the tree: its blocks and the separator before each of them.
 #[derive(Default)]
@@ -56,7 +61,13 @@ struct Level {
 
 impl Level {
     fn push(&mut self, child: Child, separator: &[u8]) {
-        self.blocks.push((child, separator.len() as u32));
+        if let Some((last, len)) = self.blocks.last() {
+            assert_eq!(last.position + u64::from(last.pages), child.position, "positions have no gaps");
+            let before = &self.separators[self.separators.len() - *len as usize..];
+            assert!(before <= separator, "separators ascend");
+        }
+        let len = u32::try_from(separator.len()).expect("a separator is at most one byte longer than a key");
+        self.blocks.push((child, len));
         self.separators.extend_from_slice(separator);
     }
 
@@ -170,6 +181,7 @@ impl RunBuilder {
         };
         self.make_room(&entry, new_key)?;
         self.leaf.add(&entry);
+        debug_assert!(self.leaf.size() <= self.leaf_limit, "room was made for the entry");
         self.count(&entry);
         if new_key {
             let hash = key_hash(entry.key);
@@ -196,18 +208,8 @@ impl RunBuilder {
         self.tombstones.push(tombstone);
     }
 
-    /// Bytes of the blocks that are complete.
-    pub fn bytes_written(&self) -> u64 {
-        self.pages.placed_pages() * PAGE as u64
-    }
-
-    /// Bytes of the run's leaves, including the one being filled.
-    pub fn bytes(&self) -> u64 {
-        self.bytes_written() + if self.leaf.is_empty() { 0 } else { self.leaf.size() as u64 }
-    }
-
     fn span_seqno(&mut self, seqno: Seqno) {
-        assert!(seqno <= Seqno::MAX, "a seqno that was given out");
+        assert!(seqno <= Seqno::MAX, "a seqno that was assigned");
         self.meta.min_seqno = self.meta.min_seqno.min(seqno);
         self.meta.max_seqno = self.meta.max_seqno.max(seqno);
     }
@@ -327,12 +329,16 @@ impl RunBuilder {
     fn close_leaf(&mut self, continues: bool) -> Result<()> {
         let (pages, before, leaf) = (self.leaf.pages(), self.pages_before, &self.leaf);
         let flags = self.continued | if continues { CONTINUES } else { 0 };
-        let placed = self.pages.append(pages, BlockKind::RunLeaf, |block| leaf.encode(block, before, flags))?;
+        let placed = self.pages.append(pages, BlockKind::RunLeaf, |block| {
+            leaf.encode(block, before, flags);
+            debug_assert!(Leaf::check(block).is_ok(), "a reader accepts the leaf");
+        })?;
         self.leaf_is_placed(placed, continues);
         Ok(())
     }
 
     fn leaf_is_placed(&mut self, placed: Placed, continues: bool) {
+        assert!(!self.leaf.is_empty(), "a leaf has entries");
         let pages = placed.addr.pages;
         self.continued = if continues { CONTINUED } else { 0 };
         let child = Child { position: placed.position, pages, leaf: placed.position };
@@ -383,7 +389,10 @@ impl RunBuilder {
         }
         self.write_tombstones()?;
         self.write_footer()?;
+        let placed = self.pages.placed_pages();
         self.meta.extents = self.pages.finish()?;
+        assert_eq!(self.meta.pages(), placed, "the run has exactly the pages that were placed");
+        assert_eq!(self.meta.flaw(), None, "a reader accepts the description");
         Ok(Some(self.meta))
     }
 
@@ -394,7 +403,10 @@ impl RunBuilder {
         let mut root = None;
         while level.blocks.len() > 1 {
             height += 1;
+            assert!(height <= MAX_HEIGHT, "a reader accepts {height} levels");
+            let below = level.blocks.len();
             (level, root) = self.write_level(&level, height)?;
+            assert!(level.blocks.len() < below, "each level has fewer blocks than the one below");
         }
         let first = level.blocks[0].0;
         // A lone leaf is the root and the first block of the run.
@@ -435,7 +447,10 @@ impl RunBuilder {
     }
 
     fn write_block(&mut self, builder: &mut InnerBuilder) -> Result<Placed> {
-        let placed = self.pages.append(builder.pages(), BlockKind::RunInner, |block| builder.encode(block))?;
+        let placed = self.pages.append(builder.pages(), BlockKind::RunInner, |block| {
+            builder.encode(block);
+            debug_assert!(Inner::check(block).is_ok(), "a reader accepts the inner block");
+        })?;
         builder.clear();
         Ok(placed)
     }
@@ -456,6 +471,8 @@ impl RunBuilder {
             }
             self.pages.append(1, BlockKind::RunFilter, |block| keys += maker.fill(block))?;
         }
+        let end = self.meta.filter.first + u64::from(self.meta.filter.pages);
+        assert_eq!(self.pages.placed_pages(), end, "all pages of the filter are written");
         self.filter = Filter::Written;
         Ok(true)
     }
@@ -464,6 +481,7 @@ impl RunBuilder {
         self.tombstones.sort_unstable_by(|a, b| {
             a.range.from.cmp(&b.range.from).then(b.seqno.cmp(&a.seqno)).then(a.range.to.cmp(&b.range.to))
         });
+        assert_eq!(self.tombstones.len() as u64, self.meta.range_tombstones, "each range tombstone is counted");
         for (count, items) in tombstones::encode(&self.tombstones) {
             let pages = tombstones::pages(&items);
             let placed =
@@ -484,6 +502,9 @@ impl RunBuilder {
         self.meta.extents = self.pages.close().to_vec();
         body.clear();
         self.meta.encode(&mut body);
+        assert!(meta::footer_pages(body.len()) <= placed.addr.pages, "the footer has room for the final extents");
+        assert_eq!(self.meta.footer(), (placed.position, placed.addr.pages.into()), "a reader finds the footer");
+        debug_assert!(RunMeta::decode(&mut Reader::new(&body, "run footer")).is_ok_and(|again| again == self.meta));
         self.pages.write(placed, BlockKind::RunFooter, |block| meta::fill_footer(block, &body))
     }
 }

@@ -20,8 +20,7 @@
 //!
 //! Invariants: a compressed leaf takes fewer pages than it would uncompressed; its LZ4 bytes are at most three quarters
 //! of it; it has at most [`MOST_PAGES`] pages in memory, so that damaged bytes on disk cannot make a reader allocate
-//! more. Source: design §9; [decision 0033](../../../../docs/decisions/0033-lz4-on-bottom-runs.md). most [`MOST_PAGES`]
-//! in memory, so that nothing from disk makes a reader allocate more.
+//! more. Source: design §9; [decision 0033](../../../../docs/decisions/0033-lz4-on-bottom-runs.md).
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
@@ -52,6 +51,9 @@ const FULL: usize = 4 * PAGE;
 /// of the bytes is compressed without use, more where keys have many messages.
 const RESTS: u32 = 32;
 
+const _: () = assert!(FULL <= MOST_PAGES * PAGE, "a reader accepts a full leaf");
+const _: () = assert!(PACKED < PAGE && MOST_PAGES * PAGE <= u32::MAX as usize, "lengths have four bytes");
+
 /// The state of a builder of compressed leaves, besides the leaf.
 pub struct Compressor {
     /// The leaf uncompressed and as it is stored, in whole pages each.
@@ -77,6 +79,7 @@ impl Compressor {
             self.rests -= 1;
             return None;
         }
+        debug_assert!((PAGE..=FULL).contains(&self.limit), "a leaf is filled up to {} bytes", self.limit);
         Some(self.limit)
     }
 
@@ -98,16 +101,26 @@ impl Compressor {
             (self.limit, self.rests) = (FULL, RESTS);
             return None;
         }
-        self.stored[BLOCK_HEADER..BLOCK_HEADER + 4].copy_from_slice(&(length as u32).to_le_bytes());
-        self.stored[BLOCK_HEADER + 4..PACKED].copy_from_slice(&(packed as u32).to_le_bytes());
+        let bounded = |bytes: usize| u32::try_from(bytes).expect("a compressed leaf is bounded");
+        self.stored[BLOCK_HEADER..BLOCK_HEADER + 4].copy_from_slice(&bounded(length).to_le_bytes());
+        self.stored[BLOCK_HEADER + 4..PACKED].copy_from_slice(&bounded(packed).to_le_bytes());
         self.stored.truncate(PACKED + packed);
+        debug_assert!(self.unpacks(length), "a reader decompresses the leaf");
         self.limit = limit_after(length, packed);
-        Some(stored as u32)
+        Some(bounded(stored))
+    }
+
+    /// Whether the stored bytes decompress to the leaf of `length` bytes.
+    fn unpacks(&self, length: usize) -> bool {
+        let mut body = vec![0; length - BLOCK_HEADER];
+        let unpacked = decompress_into(&self.stored[PACKED..], &mut body);
+        unpacked.is_ok_and(|bytes| bytes == body.len()) && body == self.leaf[BLOCK_HEADER..length]
     }
 
     /// Writes the body of the block that was compressed last into `block`, which has the returned number of pages. Does
     /// not write the block's header.
     pub fn fill(&self, block: &mut [u8]) {
+        assert_eq!(block.len(), self.stored.len().next_multiple_of(PAGE), "the block has the announced pages");
         block[BLOCK_HEADER..self.stored.len()].copy_from_slice(&self.stored[BLOCK_HEADER..]);
         block[self.stored.len()..].fill(0);
     }
@@ -117,6 +130,7 @@ impl Compressor {
 /// result should fill whole pages. A thirty-second is left as a margin: a further page would be read and be nearly
 /// empty.
 fn limit_after(length: usize, packed: usize) -> usize {
+    debug_assert!(0 < packed && packed < length, "compression has saved bytes");
     let full = PACKED + FULL * packed / length;
     let pages = (full + full / 32) / PAGE;
     if pages == 0 {
@@ -136,7 +150,7 @@ pub(super) fn is_compressed(stored: &[u8]) -> bool {
 /// result.
 ///
 /// # Errors
-/// A description of what is wrong; `leaf` is empty then.
+/// A description of the flaw; `leaf` is then empty.
 pub fn unpack(stored: &[u8], leaf: &mut Vec<u8>) -> Result<(), &'static str> {
     leaf.clear();
     let unpacked = try_unpack(stored, leaf);

@@ -25,7 +25,6 @@ use super::inner::Child;
 use super::leaf::Slot;
 use super::leaves::{Leaves, ReadAhead, Want};
 use super::slice::RunSlice;
-use crate::base::range::successor;
 use crate::base::{Entry, Error, KeyRange, Kind, Result, SeededBug, Seqno};
 use crate::blocks::{BlockLoads, Loaded, Need};
 use crate::space::BlockKind;
@@ -203,11 +202,12 @@ impl RunCursor {
 
     /// Goes to the first entry at or after the bound in the current leaf, or to one of a later leaf.
     fn arrive(&mut self, bound: &[u8]) -> Result<()> {
+        debug_assert!(self.opening.is_none() && self.slot.is_none(), "a cursor arrives once");
         self.enter(Some(bound))?;
         self.settle()
     }
 
-    /// Ends a pending cursor after an error, or before a seek replaces its bound.
+    /// Ends a pending cursor after an error.
     fn give_up(&mut self) {
         self.opening = None;
     }
@@ -247,6 +247,7 @@ impl RunCursor {
         if self.slot.is_none() {
             return Ok(());
         }
+        debug_assert!(!self.window.is_empty(), "the current entry is in the window");
         if self.reverse {
             self.window.end -= 1;
         } else {
@@ -255,32 +256,9 @@ impl RunCursor {
         self.settle()
     }
 
-    /// Goes to the first entry whose key is at or above `key`; in reverse, to the last one whose key is at or below it.
-    /// Never leaves the range. Costs a search if the entry is in the current leaf, else a walk from the root.
-    ///
-    /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`]; the cursor is then past the end.
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.give_up();
-        if self.reverse {
-            let after = successor(key);
-            let bound = if self.range.is_above(&after) { after } else { self.range.to.clone() };
-            if key < self.range.from.as_slice() {
-                self.end();
-                return Ok(());
-            }
-            return self.seek_bound(bound);
-        }
-        if !self.range.is_above(key) {
-            self.end();
-            return Ok(());
-        }
-        self.seek_bound(key.max(&self.range.from).to_vec())
-    }
-
-    /// Bytes of the leaves that the cursor has visited: a measure of its work.
-    pub fn passed_bytes(&self) -> u64 {
-        self.leaves.passed_bytes()
+    /// Whether the cursor goes from the last entry to the first.
+    pub(super) fn is_reverse(&self) -> bool {
+        self.reverse
     }
 
     /// The cursor's slice.
@@ -292,33 +270,6 @@ impl RunCursor {
         self.slot = None;
         self.window = 0..0;
         self.leaves.let_go();
-    }
-
-    /// Goes to the first entry at or above `bound`; in reverse, to the last one below it.
-    fn seek_bound(&mut self, bound: Vec<u8>) -> Result<()> {
-        if !self.leaves.current().is_empty() && !bound.is_empty() {
-            let leaf = self.leaves.leaf();
-            let at = leaf.search(&bound);
-            // If this leaf has entries on both sides of the bound, the wanted entry is in this leaf.
-            if 0 < at && at < leaf.len() {
-                let inside = self.inside();
-                self.window =
-                    if self.reverse { inside.start..at.min(inside.end) } else { at.max(inside.start)..inside.end };
-                return self.settle();
-            }
-        }
-        self.leaves.restart();
-        self.start(&bound)
-    }
-
-    /// Walks to the leaf of a bound and goes to the first entry from there on.
-    fn start(&mut self, bound: &[u8]) -> Result<()> {
-        self.end();
-        if self.slice.span().is_empty() || self.range.is_empty() {
-            return Ok(());
-        }
-        self.opening = Some(Opening { bound: bound.to_vec(), stage: Stage::Start });
-        self.open()
     }
 
     /// The entries of the current leaf that are inside the range.
@@ -351,6 +302,7 @@ impl RunCursor {
                 window.start = window.start.max(at);
             }
         }
+        debug_assert!(window.end <= leaf.len(), "the window consists of entries of the leaf");
         self.window = window;
         self.prefix_len = leaf.prefix().len();
         self.key.clear();
@@ -359,8 +311,10 @@ impl RunCursor {
     }
 
     /// Makes the first entry of the window (the last, in reverse) the current one.
+    /// REQUIRES: the window is not empty.
     #[inline]
-    fn stand(&mut self) {
+    fn make_current(&mut self) {
+        debug_assert!(!self.window.is_empty() && self.key.len() >= self.prefix_len, "the key begins with the prefix");
         let i = if self.reverse { self.window.end - 1 } else { self.window.start };
         let leaf = self.leaves.leaf();
         let slot = leaf.slot(i);
@@ -369,13 +323,13 @@ impl RunCursor {
         self.slot = Some(slot);
     }
 
-    /// Like [`RunCursor::stand`], or goes to the next leaf if the window is empty.
+    /// Like [`RunCursor::make_current`], or goes to the next leaf if the window is empty.
     #[inline]
     fn settle(&mut self) -> Result<()> {
         if self.window.is_empty() {
             return self.next_leaf();
         }
-        self.stand();
+        self.make_current();
         Ok(())
     }
 
@@ -394,6 +348,7 @@ impl RunCursor {
         let span = self.slice.span();
         while self.more {
             let current = self.leaves.current();
+            debug_assert!(span.start <= current.start && current.end <= span.end, "a leaf of the slice");
             let want = if self.reverse {
                 if current.start <= span.start {
                     break;
@@ -408,7 +363,7 @@ impl RunCursor {
             self.leaves.fetch(self.slice.run(), want)?;
             self.enter(None)?;
             if !self.window.is_empty() {
-                self.stand();
+                self.make_current();
                 return match last {
                     Some(last) if !self.follows(&last) => {
                         self.end();

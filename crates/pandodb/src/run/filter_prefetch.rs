@@ -5,8 +5,8 @@
 //! is in memory, so the filters of a lookup are known before the first of them is asked. Their memory accesses are made
 //! concurrently. A filter that is not asked in the end, because the key was found above it, costs little.
 //!
-//! Steps: [`FilterPrefetch::note`] each filter block, [`FilterPrefetch::look`] once, [`FilterPrefetch::take`] each block when its filter
-//! is asked.
+//! Steps: [`FilterPrefetch::note`] each filter block, [`FilterPrefetch::look`] once, [`FilterPrefetch::take`] each block
+//! when its filter is asked.
 //!
 //! Invariant: prefetching does not change results. A filter that was not prefetched, or is not in the pool, is read
 //! when it is asked. Source: [decision 0028](../../../../docs/decisions/0028-lookups-side-by-side.md).
@@ -33,6 +33,7 @@ impl<'r> FilterPrefetch<'r> {
 
     /// Notes a filter block, unless [`FilterPrefetch::is_full`].
     pub fn note(&mut self, run: &'r Run, addr: BlockAddr) {
+        debug_assert_eq!(addr.pages, 1, "a filter block is one page");
         if !self.is_full() {
             self.runs[self.count] = Some((run, addr));
             self.count += 1;
@@ -44,6 +45,9 @@ impl<'r> FilterPrefetch<'r> {
     pub fn look(&mut self, hash: u64) {
         // A single filter is found just as fast when it is asked.
         let Some((first, _)) = self.runs[0].filter(|_| self.count > 1) else { return };
+        let same =
+            |noted: &Option<(&Run, BlockAddr)>| noted.is_some_and(|(run, _)| std::ptr::eq(run.pool(), first.pool()));
+        debug_assert!(self.runs[..self.count].iter().all(same), "all runs use one pool");
         let names =
             self.runs.map(|noted| noted.map_or((OwnerId(0), PageNo(0)), |(run, addr)| (run.meta().id, addr.page)));
         first.pool().peek_several(&names[..self.count], &mut self.blocks[..self.count]);

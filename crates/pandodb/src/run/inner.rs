@@ -25,11 +25,14 @@ use crate::space::MAX_BLOCK_PAGES;
 pub const MIN_FANOUT: usize = 4;
 /// The most levels. A run of 2^48 pages has fewer.
 pub const MAX_HEIGHT: u8 = 24;
+const _: () = assert!(MIN_FANOUT.pow(MAX_HEIGHT as u32) as u64 >= 1 << 48, "a run of 2^48 pages has few levels");
 
 /// The shortest key that is above `low` and at most `high`.
 pub fn separator<'a>(low: &[u8], high: &'a [u8]) -> &'a [u8] {
     debug_assert!(low < high, "a separator is between two keys");
-    &high[..common_prefix(low, high) + 1]
+    let separator = &high[..common_prefix(low, high) + 1];
+    debug_assert!(low < separator && separator <= high, "a search for either key finds its leaf");
+    separator
 }
 
 /// A reference to a block below.
@@ -65,7 +68,9 @@ fn parse_child(entry: &[u8], base: u64, level: u32) -> Result<(Child, usize), Fl
     if pages == 0 || pages > u64::from(MAX_BLOCK_PAGES) {
         return Err("page count out of bounds");
     }
-    Ok((Child { position, pages: pages as u32, leaf }, at))
+    #[expect(clippy::cast_possible_truncation, reason = "the number of pages was checked")]
+    let pages = pages as u32;
+    Ok((Child { position, pages, leaf }, at))
 }
 
 impl<'a> Inner<'a> {
@@ -78,7 +83,7 @@ impl<'a> Inner<'a> {
     /// Checks everything that the accessors rely on, and the order of separators and children.
     ///
     /// # Errors
-    /// A description of what is wrong.
+    /// A description of the flaw.
     pub fn check(bytes: &'a [u8]) -> Result<Inner<'a>, &'static str> {
         let inner = Inner { bytes, slots: Slots::check(bytes)? };
         if inner.level() == 0 || inner.level() > u32::from(MAX_HEIGHT) || inner.slots.flags & !super::slots::WIDE != 0 {
@@ -160,6 +165,7 @@ impl<'a> Inner<'a> {
                 high = middle;
             }
         }
+        debug_assert!((1..=self.len()).contains(&low), "the first child has no separator");
         low - 1
     }
 }
@@ -223,6 +229,9 @@ impl InnerBuilder {
 
     /// Adds a child, which must be after all others. The separator of the first child is not stored.
     pub fn add(&mut self, child: Child, separator: &[u8]) {
+        let ascends = |last: &Child| last.position < child.position && last.leaf < child.leaf;
+        assert!(self.children.last().is_none_or(|(last, _)| ascends(last)), "children ascend");
+        assert!((1..=MAX_BLOCK_PAGES).contains(&child.pages), "a reader accepts a child of {} pages", child.pages);
         self.prefix_len = self.prefix_with(separator);
         let kept = if self.is_empty() { &[][..] } else { separator };
         self.separators.extend_from_slice(kept);
@@ -256,6 +265,7 @@ impl InnerBuilder {
             }
             writer.entry(i, head(rest), [&fixed, rest, &[]]);
         }
+        assert_eq!(at, self.separators.len(), "all separators are encoded");
         writer.finish();
     }
 

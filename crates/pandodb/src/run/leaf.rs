@@ -57,6 +57,7 @@ impl Slot {
 
 /// Decodes the fixed parts of an entry whose bytes begin at `at` in the block.
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "a block has less than 2^32 bytes, see `MAX_BLOCK_PAGES`")]
 fn parse_slot(entry: &[u8], at: usize, base: u64) -> Result<Slot, Flaw> {
     let kind = Kind::from_u8(entry[0]).ok_or("unknown kind of message")?;
     let (delta, delta_len) = get_varint(&entry[1..]).ok_or("seqno cut off")?;
@@ -85,7 +86,7 @@ impl<'a> Leaf<'a> {
     /// Checks everything that the accessors rely on, and the order of entries. Costs about 15 ns an entry.
     ///
     /// # Errors
-    /// A description of what is wrong.
+    /// A description of the flaw.
     pub fn check(bytes: &'a [u8]) -> Result<Leaf<'a>, &'static str> {
         let leaf = Leaf { bytes, slots: Slots::check(bytes)? };
         let prefix_len = leaf.slots.prefix(bytes).len();
@@ -271,6 +272,8 @@ impl LeafBuilder {
     /// Adds an entry, which must be after all others.
     #[inline]
     pub fn add(&mut self, entry: &Entry<'_>) {
+        debug_assert!(self.last().is_none_or(|last| last.order(entry).is_lt()), "entries are added in order");
+        debug_assert!(entry.key.len() <= MAX_KEY && entry.value.len() <= MAX_VALUE, "a reader accepts the entry");
         if self.is_empty() {
             self.prefix_len = entry.key.len();
             (self.min_seqno, self.max_seqno) = (entry.seqno.0, entry.seqno.0);
@@ -282,12 +285,16 @@ impl LeafBuilder {
         self.fixed_bytes += 1 + varint_len(entry.key.len() as u64);
         self.bytes.extend_from_slice(entry.key);
         self.bytes.extend_from_slice(entry.value);
-        self.pending.push(Pending {
-            kind: entry.kind,
-            seqno: entry.seqno,
-            key_len: entry.key.len() as u32,
-            value_len: entry.value.len() as u32,
-        });
+        #[expect(clippy::cast_possible_truncation, reason = "keys and values are shorter than 2^32 bytes")]
+        let (key_len, value_len) = (entry.key.len() as u32, entry.value.len() as u32);
+        self.pending.push(Pending { kind: entry.kind, seqno: entry.seqno, key_len, value_len });
+    }
+
+    /// The entry that was added last.
+    fn last(&self) -> Option<Entry<'_>> {
+        let Pending { kind, seqno, key_len, value_len } = *self.pending.last()?;
+        let (rest, value) = self.bytes.split_at(self.bytes.len() - value_len as usize);
+        Some(Entry { key: &rest[rest.len() - key_len as usize..], seqno, kind, value })
     }
 
     /// The entries, in their order.
@@ -319,12 +326,15 @@ impl LeafBuilder {
 
     /// The pages that the block needs.
     pub fn pages(&self) -> u32 {
-        u32::try_from(self.exact_size().div_ceil(PAGE)).expect("a leaf is bounded by its builder")
+        let size = self.exact_size();
+        assert!(size <= self.size(), "{size} bytes, at most {}", self.size());
+        u32::try_from(size.div_ceil(PAGE)).expect("a leaf is bounded by its builder")
     }
 
     /// Writes the body into `block`, which has [`LeafBuilder::pages`] pages. Does not write the block's header. `flags`
     /// may contain [`CONTINUED`] and [`CONTINUES`].
     pub fn encode(&self, block: &mut [u8], pages_before: u32, flags: u16) {
+        assert!(flags & !(CONTINUED | CONTINUES) == 0, "flags {flags:#x} of a leaf");
         let prefix = &self.bytes[..self.prefix_len];
         let size = (self.pending.len(), self.entry_bytes());
         let mut writer = SlotsWriter::start(block, size, prefix, flags, (pages_before, self.min_seqno));
@@ -341,6 +351,7 @@ impl LeafBuilder {
             writer.entry(i, head(rest), [&fixed, rest, &self.bytes[value_at..end]]);
             at = end;
         }
+        assert_eq!(at, self.bytes.len(), "all entries are encoded");
         writer.finish();
     }
 

@@ -41,6 +41,7 @@ use crate::blocks::BlockSource;
 use crate::device::{AlignedBuf, Read, Reads};
 use crate::pool::Block;
 use crate::space::data::stored_pages as block_pages;
+use crate::space::to_usize;
 
 /// How a cursor reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,9 @@ const AHEAD_RESTS: u32 = 1_000;
 /// A cursor in a chunk of at least this many pages is likely to go on, so the next chunk is read ahead.
 const AHEAD_FROM_PAGES: u64 = 8;
 
+const _: () = assert!(0 < SCAN_PAGES && SCAN_PAGES < WIDE_PAGES && WIDE_PAGES < MOST_PAGES, "chunks grow");
+const _: () = assert!(WIDE_PAGES < AHEAD_FROM_PAGES && AHEAD_FROM_PAGES <= MOST_PAGES, "long scans read ahead");
+
 /// Pages in memory, by position.
 enum Held {
     Nothing,
@@ -110,51 +114,41 @@ pub(super) struct Leaves {
     held: Held,
     /// The positions of the current leaf; empty if there is none.
     current: PageRange,
-    /// The number of leaves fetched since the last restart.
+    /// The number of leaves fetched.
     streak: u32,
     next_chunk: u64,
     ahead: Option<Ahead>,
     /// Set for cursors that go down, which do not read ahead.
-    ahead_is_vain: bool,
+    never_reads_ahead: bool,
     /// The number of leaves to pass before reading ahead is tried again, after no queue was available.
     ahead_rests: u32,
     /// The buffer of the previous chunk, for reuse.
     spare: AlignedBuf,
     /// The current leaf decompressed, if it is one of the chunk and is compressed.
     unpacked: Vec<u8>,
-    passed_bytes: u64,
 }
 
 impl Leaves {
     pub(super) fn new(readahead: ReadAhead, reverse: bool, span: PageRange) -> Leaves {
-        let mut leaves = Leaves {
+        let next_chunk = match readahead {
+            ReadAhead::Scan => SCAN_PAGES,
+            ReadAhead::Wide => WIDE_PAGES,
+            ReadAhead::Streaming(bytes) | ReadAhead::Staggered(bytes, _) => pages_of(bytes),
+        };
+        Leaves {
             readahead,
             reverse,
             span,
             held: Held::Nothing,
             current: 0..0,
             streak: 0,
-            next_chunk: 0,
+            next_chunk,
             ahead: None,
-            ahead_is_vain: reverse,
+            never_reads_ahead: reverse,
             ahead_rests: 0,
             spare: AlignedBuf::default(),
             unpacked: Vec::new(),
-            passed_bytes: 0,
-        };
-        leaves.restart();
-        leaves
-    }
-
-    /// Prepares for a leaf that is not a neighbour of the current one.
-    pub(super) fn restart(&mut self) {
-        self.streak = 0;
-        self.ahead = None;
-        self.next_chunk = match self.readahead {
-            ReadAhead::Scan => SCAN_PAGES,
-            ReadAhead::Wide => WIDE_PAGES,
-            ReadAhead::Streaming(bytes) | ReadAhead::Staggered(bytes, _) => pages_of(bytes),
-        };
+        }
     }
 
     /// Drops the buffers of a cursor that does not scan. A compaction that has finished an input frees its memory while
@@ -176,11 +170,6 @@ impl Leaves {
         self.span.clone()
     }
 
-    /// Bytes of all leaves fetched so far.
-    pub(super) fn passed_bytes(&self) -> u64 {
-        self.passed_bytes
-    }
-
     /// The bytes of the current leaf, checked.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
@@ -189,8 +178,9 @@ impl Leaves {
             Held::Pooled(block) => block,
             Held::Chunk(..) if !self.unpacked.is_empty() => &self.unpacked,
             Held::Chunk(buf, range) => {
-                let from = (self.current.start - range.start) as usize * PAGE;
-                let to = (self.current.end - range.start) as usize * PAGE;
+                debug_assert!(range.start <= self.current.start && self.current.end <= range.end);
+                let from = to_usize(self.current.start - range.start) * PAGE;
+                let to = to_usize(self.current.end - range.start) * PAGE;
                 &buf[from..to]
             }
         }
@@ -234,9 +224,9 @@ impl Leaves {
     /// Accounts for the current leaf, which was just fetched: caches it if it is a scan's, and reads ahead.
     fn passed(&mut self, run: &Run) -> Result<()> {
         self.streak += 1;
-        self.passed_bytes += (self.current.end - self.current.start) * PAGE as u64;
+        debug_assert!(self.span.start <= self.current.start && self.current.end <= self.span.end);
         if self.readahead.is_scan() && matches!(self.held, Held::Chunk(..)) {
-            let pages = (self.current.end - self.current.start) as u32;
+            let pages = u32::try_from(self.current.end - self.current.start).expect("a leaf is inside an extent");
             if self.streak <= POOLED_LEAVES || run.pool().has_room(self.bytes().len()) {
                 run.cache_leaf(run.address(self.current.start, pages)?, self.bytes());
             }
@@ -303,7 +293,7 @@ impl Leaves {
                     return Err(run.corrupt("a leaf across the end of its extent or slice"));
                 }
                 if end <= range.end {
-                    let at = (start - range.start) as usize * PAGE;
+                    let at = to_usize(start - range.start) * PAGE;
                     let bytes = &buf[at..at + pages as usize * PAGE];
                     let page = PageNo(first_page.0 + start - extent.start);
                     run.check_leaf(bytes, BlockAddr { page, pages }, &mut self.unpacked)?;
@@ -329,7 +319,8 @@ impl Leaves {
             start..(start + self.next_chunk.max(least)).min(bounds.end)
         };
         let page = PageNo(first_page.0 + range.start - extent.start);
-        let pages = (range.end - range.start) as u32;
+        let pages = u32::try_from(range.end - range.start).expect("a chunk is inside an extent");
+        debug_assert!(range.start <= start && start + least <= range.end, "the chunk has the leaf");
         Ok((range, BlockAddr { page, pages }))
     }
 
@@ -352,6 +343,7 @@ impl Leaves {
 
     /// Makes a chunk the current one and increases the length of the next one.
     fn hold(&mut self, buf: AlignedBuf, range: PageRange) {
+        assert_eq!(buf.pages() as u64, range.end - range.start, "the buffer has the pages of the chunk");
         if let Held::Chunk(before, _) = std::mem::replace(&mut self.held, Held::Chunk(buf, range)) {
             self.spare = before;
         }
@@ -365,9 +357,10 @@ impl Leaves {
     /// Submits the read of the next chunk, if half of this one was passed. Errors are reported when the chunk is
     /// needed.
     fn read_ahead(&mut self, run: &Run) {
-        if self.ahead_is_vain || self.ahead.is_some() {
+        if self.never_reads_ahead || self.ahead.is_some() {
             return;
         }
+        debug_assert!(!self.reverse, "only cursors that go up read ahead");
         if self.ahead_rests > 0 {
             self.ahead_rests -= 1;
             return;
@@ -406,5 +399,6 @@ impl Leaves {
 /// The number of pages in the header of the leaf at `position`. Not checked yet; it only determines how many bytes are
 /// checked.
 fn stored_pages(buf: &[u8], range: &PageRange, position: u64) -> u32 {
-    block_pages(&buf[(position - range.start) as usize * PAGE..])
+    debug_assert!(range.contains(&position), "the leaf begins in the chunk");
+    block_pages(&buf[to_usize(position - range.start) * PAGE..])
 }

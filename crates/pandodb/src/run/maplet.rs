@@ -54,8 +54,11 @@ impl Pages {
         let position = filter.first + self.next;
         let (extent, _) = run.extent_at(position)?;
         let pages = (u64::from(filter.pages) - self.next).min(extent.end - position).min(CHUNK);
-        let addr = run.address(position, pages as u32)?;
+        let pages = u32::try_from(pages).expect("a chunk has few pages");
+        assert!(pages > 0, "a chunk is read only before the last page");
+        let addr = run.address(position, pages)?;
         let buf = run.read(addr)?;
+        assert_eq!(buf.len(), addr.bytes(), "a read returns the requested pages");
         let one = |(page, bytes): (u64, &[u8])| {
             let addr = BlockAddr { page: crate::base::PageNo(addr.page.0 + page), pages: 1 };
             run.data().check_block(bytes, addr, run.meta().id, BlockKind::RunFilter)?;
@@ -147,17 +150,13 @@ impl MapletWriter {
             return Ok(None);
         }
         let filter = FilterMeta { kind: FilterKind::Maplet { bits: meta.bits }, pages: meta.pages, first: 0 };
+        assert_eq!(self.pages.placed_pages(), u64::from(meta.pages), "all pages of the maplet are written");
         let extents = self.pages.finish()?;
         let (min_seqno, max_seqno) = (Seqno(0), Seqno(0));
-        Ok(Some(RunMeta {
-            id: self.id,
-            extents,
-            filter,
-            keys: meta.entries,
-            min_seqno,
-            max_seqno,
-            ..RunMeta::default()
-        }))
+        let keys = meta.entries;
+        let meta = RunMeta { id: self.id, extents, filter, keys, min_seqno, max_seqno, ..RunMeta::default() };
+        assert_eq!(meta.flaw(), None, "a reader accepts the description");
+        Ok(Some(meta))
     }
 }
 
@@ -186,6 +185,7 @@ pub fn pages(maplet: &Arc<Run>) -> Result<Vec<Vec<u8>>> {
 /// # Errors
 /// [`crate::Error::Corruption`] if the description is invalid.
 pub fn page_for(maplet: &Run, hash: u64) -> Result<BlockAddr> {
+    debug_assert!(maplet.meta().filter.pages > 0, "a page is chosen among those of the filter");
     let filter = &maplet.meta().filter;
     maplet.address(filter.first + u64::from(filter.page_of(hash)), 1)
 }

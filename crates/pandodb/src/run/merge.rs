@@ -58,6 +58,8 @@ impl MergeCursor {
     pub fn new(mut inputs: Vec<RunCursor>, reverse: bool) -> std::result::Result<MergeCursor, (OwnerId, Error)> {
         RunCursor::open_all(&mut inputs).map_err(|(input, e)| (inputs[input].slice().run().meta().id, e))?;
         let shared = shared_prefix(&inputs);
+        assert!(u32::try_from(inputs.len()).is_ok(), "inputs are numbered with 32 bits");
+        assert!(inputs.iter().all(|input| input.is_reverse() == reverse), "all inputs have the same direction");
         let heads = vec![0; inputs.len()];
         let mut merge = MergeCursor { heads, losers: Vec::new(), inputs, reverse, shared, failed: None };
         merge.rebuild();
@@ -71,12 +73,6 @@ impl MergeCursor {
     #[inline]
     pub fn entry(&self) -> Option<Entry<'_>> {
         self.inputs[*self.losers.first()? as usize].entry()
-    }
-
-    /// The number of the input that the current entry is from.
-    pub fn input(&self) -> Option<usize> {
-        let winner = *self.losers.first()? as usize;
-        self.inputs[winner].entry().map(|_| winner)
     }
 
     /// The run whose error the last failed [`MergeCursor::advance`] returned.
@@ -109,22 +105,8 @@ impl MergeCursor {
             self.replay(winner);
             opened.inspect_err(|_| self.failed = Some(winner))?;
         }
+        debug_assert!(self.is_won(), "no input precedes the winner");
         Ok(())
-    }
-
-    /// Seeks every input; see [`RunCursor::seek`].
-    ///
-    /// # Errors
-    /// I/O errors and [`crate::Error::Corruption`] of an input.
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        let sought = self.inputs.iter_mut().try_for_each(|input| input.seek(key));
-        self.rebuild();
-        sought
-    }
-
-    /// Bytes of the leaves that the inputs have visited: a measure of the work done.
-    pub fn passed_bytes(&self) -> u64 {
-        self.inputs.iter().map(RunCursor::passed_bytes).sum()
     }
 
     #[inline]
@@ -173,9 +155,16 @@ impl MergeCursor {
         }
     }
 
+    /// Whether no input precedes the winner.
+    fn is_won(&self) -> bool {
+        let inputs = || (0..).zip(&self.inputs).map(|(input, _)| input);
+        self.losers.first().is_none_or(|&winner| inputs().all(|input| !self.beats(input, winner)))
+    }
+
     /// Replays the matches from an input to the root, after its head has changed.
     #[inline]
     fn replay(&mut self, input: u32) {
+        debug_assert_eq!(self.losers.len(), self.inputs.len(), "a node for each match, and the winner");
         let mut winner = input;
         let mut node = (input as usize + self.inputs.len()) / 2;
         while node > 0 {
@@ -194,6 +183,7 @@ impl MergeCursor {
         self.losers = vec![0; count];
         // The winners of the nodes, from the last node up. The inputs are the nodes from `count` on.
         let mut winners: Vec<u32> = vec![0; count];
+        #[expect(clippy::cast_possible_truncation, reason = "inputs are numbered with 32 bits")]
         let at = |winners: &[u32], node: usize| if node >= count { (node - count) as u32 } else { winners[node] };
         for node in (1..count).rev() {
             let (a, b) = (at(&winners, 2 * node), at(&winners, 2 * node + 1));

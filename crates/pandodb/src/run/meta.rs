@@ -33,6 +33,7 @@ use super::inner::MAX_HEIGHT;
 
 /// All page numbers are below this.
 const PAGE_LIMIT: u64 = 1 << 48;
+const _: () = assert!(PAGE_LIMIT.checked_mul(PAGE as u64).is_some(), "a number of bytes has 64 bits");
 /// The offset of the description in a footer: after the block's header and the length.
 const FOOTER_BODY: usize = BLOCK_HEADER + 4;
 
@@ -204,7 +205,7 @@ impl RunMeta {
     }
 
     /// A description of fields that contradict one another.
-    fn flaw(&self) -> Option<&'static str> {
+    pub(super) fn flaw(&self) -> Option<&'static str> {
         let pages = self.pages();
         let has_entries = self.leaf_pages > 0;
         let in_extents = |addr: &BlockAddr| {
@@ -245,7 +246,9 @@ fn put_addr(out: &mut Vec<u8>, addr: BlockAddr) {
 
 fn get_addr(reader: &mut Reader<'_>) -> Result<BlockAddr> {
     let page = PageNo(reader.varint_max(PAGE_LIMIT)?);
-    Ok(BlockAddr { page, pages: reader.varint_max(u64::from(u32::MAX))? as u32 })
+    #[expect(clippy::cast_possible_truncation, reason = "the reader returns at most `u32::MAX`")]
+    let pages = reader.varint_max(u64::from(u32::MAX))? as u32;
+    Ok(BlockAddr { page, pages })
 }
 
 fn put_filter(out: &mut Vec<u8>, filter: FilterMeta) {
@@ -268,7 +271,9 @@ fn get_filter(reader: &mut Reader<'_>) -> Result<FilterMeta> {
         2 => FilterKind::Maplet { bits: reader.u8()? },
         kind => return Err(reader.corrupt(format!("a filter of the unknown kind {kind}"))),
     };
-    Ok(FilterMeta { kind, pages: pages as u32, first })
+    #[expect(clippy::cast_possible_truncation, reason = "the upper half is the kind")]
+    let pages = pages as u32;
+    Ok(FilterMeta { kind, pages, first })
 }
 
 fn get_key(reader: &mut Reader<'_>) -> Result<Vec<u8>> {
@@ -281,13 +286,15 @@ fn get_key(reader: &mut Reader<'_>) -> Result<Vec<u8>> {
 
 /// The number of pages of a footer whose description takes `len` bytes.
 pub(super) fn footer_pages(len: usize) -> u32 {
-    (FOOTER_BODY + len).div_ceil(PAGE) as u32
+    u32::try_from((FOOTER_BODY + len).div_ceil(PAGE)).expect("a description is shorter than 16 TiB")
 }
 
 /// Writes the body of a footer. Does not write the block's header.
 pub(super) fn fill_footer(block: &mut [u8], description: &[u8]) {
     let end = FOOTER_BODY + description.len();
-    block[BLOCK_HEADER..FOOTER_BODY].copy_from_slice(&(description.len() as u32).to_le_bytes());
+    assert!(end <= block.len(), "the footer has {} bytes, {end} are needed", block.len());
+    let len = u32::try_from(description.len()).expect("a description is shorter than 4 GiB");
+    block[BLOCK_HEADER..FOOTER_BODY].copy_from_slice(&len.to_le_bytes());
     block[FOOTER_BODY..end].copy_from_slice(description);
     block[end..].fill(0);
 }

@@ -17,7 +17,7 @@
 //! | `leaf`, `inner`, `tombstones`, `meta` | the blocks and their bytes |
 //! | `compressed` | leaves as LZ4, at the bottom of a tree, if the user enables it |
 //! | `pages`, `builder` | writing |
-//! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, consecutive leaves, a range, several runs
+//! | `reader`, `probe`, `leaves`, `cursor`, `merge` | reading: blocks, a key, consecutive leaves, a range, several runs |
 //! | `filter_prefetch` | prefetching of the filter blocks of a lookup |
 //! | `maplet` | the filters of several runs as one |
 //! | `verify` | reads every block that a run owns and compares it with its neighbours |
@@ -32,6 +32,8 @@
 //!   it is used; the pool holds checked blocks only;
 //! * a run owns its pages. Leaf pages that no slice spans any more are freed at once, the other pages when the run is
 //!   dropped (`spans`).
+
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
 
 mod builder;
 mod compressed;

@@ -30,6 +30,8 @@ const MOST_SHORT: usize = 64;
 /// writes in small steps too.
 const LEAST_WRITES: u64 = 8;
 
+const _: () = assert!(STEP_PAGES.is_multiple_of(EXTENT_PAGES), "whole extents are allocated and written");
+
 /// The place of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Placed {
@@ -65,7 +67,8 @@ pub(super) struct PageWriter {
 impl PageWriter {
     pub(super) fn new(data: Arc<DataFile>, owner: OwnerId, expected_bytes: u64) -> PageWriter {
         let expected_pages = expected_bytes.div_ceil(PAGE as u64);
-        let buffer_pages = (expected_pages / LEAST_WRITES).clamp(EXTENT_PAGES.into(), STEP_PAGES.into()) as u32;
+        let buffer_pages = u32::try_from(expected_pages / LEAST_WRITES).unwrap_or(STEP_PAGES);
+        let buffer_pages = buffer_pages.clamp(EXTENT_PAGES, STEP_PAGES);
         PageWriter {
             data,
             pool: None,
@@ -114,10 +117,11 @@ impl PageWriter {
     /// Allocates the next pages, enough for a block of `pages` pages.
     fn extend(&mut self, pages: u32) -> Result<()> {
         let left = self.expected_pages.saturating_sub(self.placed_pages + u64::from(self.free_pages));
-        let step = left.clamp(u64::from(EXTENT_PAGES), u64::from(STEP_PAGES)) as u32;
+        let step = u32::try_from(left).unwrap_or(STEP_PAGES).clamp(EXTENT_PAGES, STEP_PAGES);
         let step = step.max(pages).next_multiple_of(EXTENT_PAGES);
         let least = if self.extents.len() < MOST_SHORT { pages } else { step };
         let extent = self.data.alloc_some(least, step)?;
+        assert!((least..=step).contains(&extent.pages), "an extent of {} pages for {least} to {step}", extent.pages);
         match self.extents.last_mut() {
             Some(last) if last.end() == extent.start.0 => {
                 last.pages += extent.pages;
@@ -135,6 +139,7 @@ impl PageWriter {
     /// Frees the pages of the open extent that were not placed.
     fn trim(&mut self) {
         if let Some(last) = self.extents.last_mut() {
+            assert!(self.free_pages <= last.pages, "the free pages are those of the last extent");
             let rest = Extent { start: PageNo(last.end() - u64::from(self.free_pages)), pages: self.free_pages };
             last.pages -= rest.pages;
             self.data.give_back(rest);
@@ -149,6 +154,7 @@ impl PageWriter {
     /// were placed.
     pub(super) fn write(&mut self, placed: Placed, kind: BlockKind, fill: impl FnOnce(&mut [u8])) -> Result<()> {
         let addr = placed.addr;
+        assert!(placed.position + u64::from(addr.pages) <= self.placed_pages, "a block is placed before it is written");
         let next = self.buffer_start.0 + u64::from(self.filled);
         if next != addr.page.0 || self.filled + addr.pages > self.buffer_pages {
             self.flush()?;
@@ -173,6 +179,7 @@ impl PageWriter {
             self.offered.push(addr.page);
         }
         self.filled += addr.pages;
+        debug_assert!(self.filled <= self.buffer_pages && self.filled as usize <= self.buffer.pages());
         Ok(())
     }
 
@@ -196,6 +203,7 @@ impl PageWriter {
         if self.filled > 0 {
             let mut buffer = std::mem::take(&mut self.buffer);
             buffer.truncate(self.filled as usize);
+            assert_eq!(buffer.pages(), self.filled as usize, "exactly the collected pages are written");
             self.filled = 0;
             self.buffer = self.data.write(self.buffer_start, buffer)?;
         }
@@ -205,6 +213,8 @@ impl PageWriter {
     /// Frees the rest of the open extent and returns the final extents. No block may be placed afterwards.
     pub(super) fn close(&mut self) -> &[Extent] {
         self.trim();
+        let pages = self.extents.iter().map(|extent| u64::from(extent.pages)).sum::<u64>();
+        assert_eq!(pages, self.placed_pages, "the extents have exactly the placed pages");
         &self.extents
     }
 

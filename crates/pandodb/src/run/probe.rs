@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::Run;
 use super::leaf::Leaf;
 use super::slice::RunSlice;
-use crate::base::{BlockAddr, Entry, Result};
+use crate::base::{BlockAddr, Entry, Result, key_hash};
 use crate::pool::Block;
 use crate::space::BlockKind;
 use crate::space::data::stored_pages;
@@ -97,6 +97,7 @@ impl RunProbe {
     /// # Panics
     /// If a requested block other than a filter block is missing.
     pub fn step(&mut self, slice: &RunSlice, key: &[u8], block: Option<Block>) -> Result<ProbeStep> {
+        debug_assert_eq!(key_hash(key), self.hash, "all steps are for the key of the lookup");
         let meta = slice.run().meta();
         match self.state {
             State::Start => {
@@ -127,7 +128,7 @@ impl RunProbe {
                 self.state = State::Leaf(child.position);
                 Ok(ProbeStep::Need(addr, BlockKind::RunLeaf))
             }
-            State::Leaf(position) => Ok(self.look(slice, key, block.expect("a leaf was requested"), position)),
+            State::Leaf(position) => Ok(self.look(key, block.expect("a leaf was requested"), position)),
             State::After(position) if position < slice.span().end => {
                 // The length of the next leaf is in the inner block above it. This case is rare, so the probe walks
                 // down from the root again.
@@ -146,6 +147,7 @@ impl RunProbe {
 
     fn need_root(&mut self, slice: &RunSlice) -> ProbeStep {
         let meta = slice.run().meta();
+        debug_assert!(meta.leaf_pages > 0, "a slice without entries holds no key");
         if meta.height == 0 {
             self.state = State::Leaf(0);
             return ProbeStep::Need(meta.root, BlockKind::RunLeaf);
@@ -154,14 +156,11 @@ impl RunProbe {
         ProbeStep::Need(meta.root, BlockKind::RunInner)
     }
 
-    fn look(&mut self, slice: &RunSlice, key: &[u8], block: Block, position: u64) -> ProbeStep {
+    fn look(&mut self, key: &[u8], block: Block, position: u64) -> ProbeStep {
         let leaf = Leaf::of(&block);
         let entries = leaf.find(key);
         let goes_on = leaf.continues() && entries.end == leaf.len();
         if entries.is_empty() {
-            if self.after.is_none() && (self.after_maplet || slice.run().meta().filter.pages > 0) {
-                slice.run().count_false_positive();
-            }
             return self.end();
         }
         self.state = if goes_on { State::After(position + u64::from(stored_pages(&block))) } else { State::Done };

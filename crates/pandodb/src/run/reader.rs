@@ -21,13 +21,13 @@ use super::leaf::Leaf;
 use super::meta::RunMeta;
 use super::spans::{PageRange, Spans};
 use super::tombstones;
-use crate::base::sync::{AtomicBool, Counter, Mutex, Ordering::Relaxed};
+use crate::base::sync::{AtomicBool, Mutex, Ordering::Relaxed};
 use crate::base::{BlockAddr, Error, Extent, Fragments, KeyRange, OwnerId, PAGE, PageNo, Result};
 use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
 use crate::pool::{Block, Keep, Pool};
 use crate::space::data::stored_pages;
-use crate::space::{BlockKind, DataFile};
+use crate::space::{BlockKind, DataFile, to_usize};
 
 /// Blocks above the leaves are read in aligned groups of this many pages. Chosen, not measured.
 const AROUND: u64 = 32;
@@ -40,7 +40,6 @@ pub struct Run {
     /// The position of the first page of each extent.
     starts: Vec<u64>,
     fragments: Result<Arc<Fragments>>,
-    false_positives: Counter,
     /// Set if a group of blocks could not be read or failed its checks. Each block is then read alone.
     alone: AtomicBool,
     holdings: Mutex<Holdings>,
@@ -81,11 +80,11 @@ impl Run {
         });
         let starts = starts.collect();
         let fragments = tombstones::read(&data, &meta).map(|ranges| Arc::new(Fragments::build(&ranges)));
+        debug_assert!(meta.leaf_pages <= meta.pages(), "the decoder and the builder check this");
         let holdings = Holdings { settled: false, spans: Spans::new(meta.leaf_pages) };
-        let false_positives = Counter::new(0);
         let alone = AtomicBool::new(false);
         pool.hold(description_bytes(&meta));
-        Arc::new(Run { data, pool, starts, fragments, false_positives, alone, holdings: Mutex::new(holdings), meta })
+        Arc::new(Run { data, pool, starts, fragments, alone, holdings: Mutex::new(holdings), meta })
     }
 
     /// The run's description.
@@ -100,15 +99,6 @@ impl Run {
     /// older values.
     pub fn fragments(&self) -> Result<&Arc<Fragments>> {
         self.fragments.as_ref().map_err(Error::clone)
-    }
-
-    /// The number of lookups that passed the filter, or a maplet, and found nothing.
-    pub fn false_positives(&self) -> u64 {
-        self.false_positives.load(Relaxed)
-    }
-
-    pub(super) fn count_false_positive(&self) {
-        self.false_positives.fetch_add(1, Relaxed);
     }
 
     // ---- blocks ----
@@ -130,7 +120,9 @@ impl Run {
     }
 
     fn admit_group(&self, read: BlockAddr, buf: &[u8], addr: BlockAddr, kind: BlockKind) -> Option<Block> {
-        let asked = &buf[(addr.page.0 - read.page.0) as usize * PAGE..][..addr.bytes()];
+        assert_eq!(buf.len(), read.bytes(), "the buffer has the pages that were read");
+        assert!(read.page <= addr.page, "the requested block is one of those read");
+        let asked = &buf[to_usize(addr.page.0 - read.page.0) * PAGE..][..addr.bytes()];
         let block = self.check_in(addr, kind, asked).ok()?;
         let mut page = 0;
         while page < read.pages {
@@ -171,11 +163,15 @@ impl Run {
         if position < from || position + u64::from(addr.pages) > to || to - from <= u64::from(addr.pages) {
             return None;
         }
-        Some(BlockAddr { page: PageNo(extent.start.0 + from - start), pages: (to - from) as u32 })
+        let pages = u32::try_from(to - from).expect("the group is inside an extent");
+        let around = BlockAddr { page: PageNo(extent.start.0 + from - start), pages };
+        debug_assert!(around.page <= addr.page && end <= around.page.0 + u64::from(pages), "the group has the block");
+        Some(around)
     }
 
     /// Caches a leaf that was read bypassing the pool. `bytes` are checked and uncompressed.
     pub(super) fn cache_leaf(&self, addr: BlockAddr, bytes: &[u8]) {
+        debug_assert!(bytes.len() >= addr.bytes(), "a leaf in memory is at least as long as on disk");
         self.pool.insert(self.meta.id, addr, Keep::Short, bytes);
     }
 
@@ -306,7 +302,8 @@ impl Run {
         let mut keys: Vec<Vec<u8>> = Vec::new();
         let Range { start: from, end: to } = pages;
         for part in 1..parts as u64 {
-            let target = from + (u128::from(to.saturating_sub(from)) * u128::from(part) / parts as u128) as u64;
+            let share = u128::from(to.saturating_sub(from)) * u128::from(part) / parts as u128;
+            let target = from + u64::try_from(share).expect("a share of a number of 64 bits");
             if target <= from {
                 continue;
             }
@@ -343,6 +340,7 @@ impl Run {
             // Before the run has settled it owns nothing; `settle` considers the slices that exist then.
             if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
+        debug_assert!(gone.iter().all(|range| range.end <= self.meta.leaf_pages), "only leaves are freed early");
         self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
     }
 
@@ -352,6 +350,9 @@ impl Run {
     ///
     /// # Errors
     /// [`Error::Corruption`] if a page is beyond the file or belongs to another owner.
+    ///
+    /// # Panics
+    /// If the run owns its pages already.
     pub fn settle(&self) -> Result<()> {
         let mut holdings = self.holdings.lock();
         assert!(!holdings.settled, "a run settles once");
@@ -371,8 +372,11 @@ impl Run {
         self.owned_pages(&self.holdings.lock())
     }
 
+    /// See [`Run::owned`].
+    /// REQUIRES: the caller holds the lock of `holdings`.
     fn owned_pages(&self, holdings: &Holdings) -> Vec<Extent> {
         let mut ranges = holdings.spans.owned().to_vec();
+        debug_assert!(ranges.last().is_none_or(|last| last.end <= self.meta.leaf_pages), "slices span leaves");
         let rest = self.meta.leaf_pages..self.meta.pages();
         match ranges.last_mut() {
             Some(last) if last.end == rest.start => last.end = rest.end,
@@ -399,7 +403,8 @@ impl Run {
                 if from >= to {
                     break;
                 }
-                out.push(Extent { start: PageNo(extent.start.0 + from - start), pages: (to - from) as u32 });
+                let pages = u32::try_from(to - from).expect("the pages are inside an extent");
+                out.push(Extent { start: PageNo(extent.start.0 + from - start), pages });
             }
         }
         out
@@ -425,8 +430,8 @@ impl BlockSource for Run {
         block.map(|block| self.expect_kind(&block, addr, kind).map(|()| block)).transpose()
     }
 
-    /// A block above the leaves is read with its neighbours of the same sort, as long as the pool has room for them: so a store that was
-    /// just opened soon has what all searches need, with one read for each [`AROUND`] pages.
+    /// A block above the leaves is read with its neighbours of the same kind, as long as the pool has room for them. So a
+    /// store that was just opened soon caches the blocks that all searches need, with one read for each [`AROUND`] pages.
     fn read_with(&self, addr: BlockAddr, kind: BlockKind) -> BlockAddr {
         if kind == BlockKind::RunLeaf || self.alone.load(Relaxed) {
             return addr;

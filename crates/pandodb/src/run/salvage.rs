@@ -24,7 +24,7 @@ use crate::base::range::successor;
 use crate::base::{BlockAddr, Entry, EntryBlock, Error, KeyRange, PAGE, PageNo, Result, key_hash};
 use crate::blocks::BlockSource;
 use crate::device::AlignedBuf;
-use crate::space::BlockKind;
+use crate::space::{BlockKind, to_usize};
 
 /// Pages that are read at once.
 const CHUNK: u64 = 64;
@@ -89,6 +89,7 @@ impl Salvager {
                 Ok(leaf) => {
                     let before = out.len();
                     self.position = self.take(&leaf, out);
+                    assert!(self.position >= leaf.end, "the salvage advances");
                     if out.len() > before {
                         return Piece::Entries;
                     }
@@ -181,7 +182,9 @@ impl Salvager {
 
     fn read(&mut self, page: PageNo, at: PageRange) -> Result<()> {
         self.chunk = None;
-        let buf = self.slice.run().read(BlockAddr { page, pages: (at.end - at.start) as u32 })?;
+        let pages = u32::try_from(at.end - at.start).expect("the pages are inside an extent");
+        let buf = self.slice.run().read(BlockAddr { page, pages })?;
+        assert_eq!(buf.pages(), pages as usize, "a read returns the requested pages");
         self.chunk = Some((buf, at));
         Ok(())
     }
@@ -189,6 +192,7 @@ impl Salvager {
     /// The bytes of pages that were read.
     fn bytes(&self, at: &PageRange) -> &[u8] {
         let (buf, held) = self.chunk.as_ref().expect("the pages were read");
-        &buf[(at.start - held.start) as usize * PAGE..(at.end - held.start) as usize * PAGE]
+        debug_assert!(self.holds(at), "positions {at:?} are not among {held:?}");
+        &buf[to_usize(at.start - held.start) * PAGE..to_usize(at.end - held.start) * PAGE]
     }
 }

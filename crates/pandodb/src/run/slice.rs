@@ -65,6 +65,7 @@ impl RunSlice {
 
     /// Registers a slice with its run. `None` if the run has freed pages of the span.
     fn register(run: Arc<Run>, range: KeyRange, span: Span) -> Option<Arc<RunSlice>> {
+        assert!(span.is_sound(), "{span:?}");
         if !run.span(span.pages()) {
             return None;
         }
@@ -90,10 +91,16 @@ impl RunSlice {
         }
         let range = self.range.intersect(range);
         let Some(span) = self.measure(&range)? else { return Ok(None) };
+        assert!(span.pages().is_empty() || self.spans(&span), "a part needs no leaf that the whole does not");
         match Self::register(self.run.clone(), range, span) {
             Some(slice) => Ok(Some(slice)),
             None => Err(self.run.corrupt("separators that contradict one another")),
         }
+    }
+
+    /// Whether the slice needs all leaves of a span.
+    fn spans(&self, part: &Span) -> bool {
+        self.span.first <= part.first && part.end <= self.span.end
     }
 
     /// The span of the part of the slice in `range`; `None` if nothing can be there.
@@ -179,7 +186,7 @@ impl RunSlice {
     fn entries_in(&self, pages: u64) -> u64 {
         let meta = self.run.meta();
         let share = u128::from(meta.entries()) * u128::from(pages) / u128::from(meta.leaf_pages.max(1));
-        share as u64
+        u64::try_from(share).expect("a share of a number of 64 bits")
     }
 
     /// The keys that are visible through the slice.
@@ -251,6 +258,7 @@ impl RunSlice {
 
     /// Appends the persisted form, without the run.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(self.span.end <= self.run.meta().leaf_pages, "a reader accepts the span {:?}", self.span);
         put_bytes(out, &self.range.from);
         put_bytes(out, &self.range.to);
         for number in [self.span.first, self.span.end, self.span.live] {

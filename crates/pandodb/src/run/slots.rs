@@ -30,6 +30,7 @@ use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
 
 use crate::base::{MAX_KEY, PAGE};
+use crate::space::BLOCK_HEADER;
 
 /// The offset of the prefix.
 pub(super) const BODY: usize = 40;
@@ -41,6 +42,9 @@ pub(super) const CONTINUES: u16 = 2;
 pub(super) const CONTINUED: u16 = 4;
 /// Blocks of this many bytes or more need offsets of four bytes.
 const NARROW_LIMIT: usize = 1 << 16;
+
+const _: () = assert!(NARROW_LIMIT == u16::MAX as usize + 1, "a narrow offset has two bytes");
+const _: () = assert!(BODY > BLOCK_HEADER && MAX_KEY <= u16::MAX as usize, "the length of a prefix has two bytes");
 
 /// A description of damage, shown in an [`crate::Error::Corruption`].
 pub(super) type Flaw = &'static str;
@@ -210,6 +214,7 @@ impl Slots {
             Ordering::Equal if key.len() < prefix.len() => return from,
             Ordering::Equal => {}
         }
+        debug_assert!(from <= self.count, "a search begins at an entry or at the end");
         let rest = &key[prefix.len()..];
         let wanted = head(rest);
         let heads = self.heads(bytes);
@@ -247,27 +252,32 @@ impl<'a> SlotsWriter<'a> {
         flags: u16,
         (link, base): (u32, u64),
     ) -> SlotsWriter<'a> {
-        assert!(count > 0 && prefix.len() <= MAX_KEY, "a block has entries and a prefix of a key");
+        assert!(count > 0 && flags & WIDE == 0, "a block has entries, and its length determines the width");
         let (frame, wide) = frame_bytes(count, prefix.len(), entry_bytes);
         let end = frame + entry_bytes;
-        assert!(end <= bytes.len() && bytes.len() <= u32::MAX as usize, "{end} bytes fit the block");
+        assert!(end <= bytes.len(), "{end} bytes do not fit the block");
         let flags = flags | if wide { WIDE } else { 0 };
-        bytes[16..20].copy_from_slice(&(count as u32).to_le_bytes());
-        bytes[20..22].copy_from_slice(&(prefix.len() as u16).to_le_bytes());
+        let prefix_len = u16::try_from(prefix.len()).expect("a prefix is not longer than a key");
+        let stored_count = u32::try_from(count).expect("a block has fewer entries than bytes");
+        let stored_end = u32::try_from(end).expect("a block has less than 4 GiB");
+        bytes[16..20].copy_from_slice(&stored_count.to_le_bytes());
+        bytes[20..22].copy_from_slice(&prefix_len.to_le_bytes());
         bytes[22..24].copy_from_slice(&flags.to_le_bytes());
-        bytes[24..28].copy_from_slice(&(end as u32).to_le_bytes());
+        bytes[24..28].copy_from_slice(&stored_end.to_le_bytes());
         bytes[28..32].copy_from_slice(&link.to_le_bytes());
         bytes[32..40].copy_from_slice(&base.to_le_bytes());
         bytes[BODY..BODY + prefix.len()].copy_from_slice(prefix);
         bytes[end..].fill(0);
         let slots = Slots::of(bytes);
-        debug_assert_eq!(slots.entries_at(), frame);
+        assert_eq!((slots.entries_at(), slots.end), (frame, end), "a reader finds the entries");
         SlotsWriter { bytes, slots, next: frame }
     }
 
     /// Appends the `i`-th entry, given its head and the parts of its bytes.
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "offsets are below `end`, for which the width was chosen")]
     pub(super) fn entry(&mut self, i: usize, head: u32, parts: [&[u8]; 3]) {
+        debug_assert!(i < self.slots.count && self.next < self.slots.end, "no more entries than announced");
         let at = self.slots.heads_at() + i * 4;
         self.bytes[at..at + 4].copy_from_slice(&head.to_le_bytes());
         if self.slots.is_wide() {

@@ -52,6 +52,7 @@ impl Spans {
                 return false;
             }
             self.live.push(span);
+            debug_assert!(pages(&union(&self.live)) <= pages(&self.owned), "only owned pages are spanned");
         }
         true
     }
@@ -74,9 +75,15 @@ impl Spans {
         let forgotten = usize::from(SeededBug::FreedWhileSpanned.is_on() && self.live.len() > 1);
         let needed = union(&self.live[forgotten..]);
         let gone = subtract(&self.owned, &needed);
+        assert_eq!(pages(&needed) + pages(&gone), pages(&self.owned), "each owned page is either needed or given up");
         self.owned = needed;
         gone
     }
+}
+
+/// The number of pages in disjoint ranges.
+fn pages(ranges: &[PageRange]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 /// Sorted, disjoint ranges that cover the same pages.
@@ -90,13 +97,14 @@ fn union(ranges: &[PageRange]) -> Vec<PageRange> {
             _ => out.push(range),
         }
     }
+    debug_assert!(out.is_sorted_by(|a, b| a.end < b.start), "ranges are maximal");
     out
 }
 
-/// The pages that are in `from` and not in `what`. Both must be sorted and disjoint.
-fn subtract(from: &[PageRange], what: &[PageRange]) -> Vec<PageRange> {
+/// The pages that are in `from` and not in `removed`. Both must be sorted and disjoint.
+fn subtract(from: &[PageRange], removed: &[PageRange]) -> Vec<PageRange> {
     let mut out = Vec::new();
-    let mut cuts = what.iter().peekable();
+    let mut cuts = removed.iter().peekable();
     for range in from {
         let mut start = range.start;
         while let Some(cut) = cuts.next_if(|cut| cut.end <= range.end) {

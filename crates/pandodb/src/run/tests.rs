@@ -15,7 +15,7 @@ use super::*;
 use crate::base::{BlobRef, BlockAddr, Entry, KeyRange, Kind, OwnerId, PageNo, RangeTombstone, Seqno, StoreId};
 use crate::device::mem::MemDevice;
 use crate::pool::Pool;
-use crate::space::DataFile;
+use crate::space::{BlockKind, DataFile};
 
 /// A message of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,18 +205,27 @@ fn random_range(random: &mut Random, messages: &[Message]) -> KeyRange {
 
 /// Looks up a key through the pool and returns all its messages.
 fn probe(slice: &Arc<RunSlice>, key: &[u8]) -> crate::Result<Vec<Message>> {
+    probe_leaves(slice, key).map(|(messages, _)| messages)
+}
+
+/// Like [`probe`]. Also returns the number of leaves that the lookup searched.
+fn probe_leaves(slice: &Arc<RunSlice>, key: &[u8]) -> crate::Result<(Vec<Message>, u64)> {
+    let mut leaves = 0;
     let mut probe = RunProbe::new(crate::base::key_hash(key));
     let (mut out, mut block) = (Vec::new(), None);
     loop {
         match probe.step(slice, key, block.take())? {
-            ProbeStep::Need(addr, kind) => block = Some(slice.run().load(addr, kind)?),
+            ProbeStep::Need(addr, kind) => {
+                leaves += u64::from(kind == BlockKind::RunLeaf);
+                block = Some(slice.run().load(addr, kind)?);
+            }
             ProbeStep::Found(hit) => {
                 for (entry, value) in hit.entries(key) {
                     assert_eq!(&hit.block[value], entry.value);
                     out.push(owned(entry));
                 }
             }
-            ProbeStep::Done => return Ok(out),
+            ProbeStep::Done => return Ok((out, leaves)),
         }
     }
 }

@@ -14,12 +14,13 @@
 use super::meta::RunMeta;
 use crate::base::codec::{Reader, put_bytes, put_varint};
 use crate::base::{KeyRange, MAX_KEY, PAGE, RangeTombstone, Result, Seqno};
-use crate::space::{BlockKind, DataFile};
+use crate::space::{BlockKind, DataFile, MAX_BLOCK_PAGES};
 
 /// The offset of the items.
 const ITEMS: usize = 24;
 /// A block is closed once its items have this many bytes.
 const TARGET: usize = 256 << 10;
+const _: () = assert!(TARGET + 2 * (MAX_KEY + 1) + 16 + ITEMS <= MAX_BLOCK_PAGES as usize * PAGE, "the last item fits");
 
 /// Divides range tombstones into the items of blocks: (count, bytes) for each block.
 pub fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
@@ -34,18 +35,22 @@ pub fn encode(tombstones: &[RangeTombstone]) -> Vec<(u32, Vec<u8>)> {
         put_bytes(items, &tombstone.range.from);
         put_bytes(items, &tombstone.range.to);
     }
+    let counted = blocks.iter().map(|(count, _)| u64::from(*count)).sum::<u64>();
+    assert_eq!(counted, tombstones.len() as u64, "each range tombstone is in a block");
     blocks
 }
 
 /// The number of pages of a block with these items.
 pub fn pages(items: &[u8]) -> u32 {
-    (ITEMS + items.len()).div_ceil(PAGE) as u32
+    u32::try_from((ITEMS + items.len()).div_ceil(PAGE)).expect("a block is closed after a few hundred KiB")
 }
 
 /// Writes the body of a block. Does not write the block's header.
 pub fn fill(block: &mut [u8], count: u32, items: &[u8]) {
+    assert!(ITEMS + items.len() <= block.len() && count > 0, "the block has {} bytes", block.len());
+    let len = u32::try_from(items.len()).expect("a block is closed after a few hundred KiB");
     block[16..20].copy_from_slice(&count.to_le_bytes());
-    block[20..24].copy_from_slice(&(items.len() as u32).to_le_bytes());
+    block[20..24].copy_from_slice(&len.to_le_bytes());
     block[ITEMS..ITEMS + items.len()].copy_from_slice(items);
     block[ITEMS + items.len()..].fill(0);
 }

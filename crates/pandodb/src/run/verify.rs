@@ -253,7 +253,7 @@ impl Verifier<'_> {
     fn footer(&mut self) {
         let meta = self.run.meta();
         let (position, pages) = meta.footer();
-        let checked = self.run.address(position, pages.min(u64::from(u32::MAX)) as u32).and_then(|addr| {
+        let checked = self.run.address(position, u32::try_from(pages).unwrap_or(u32::MAX)).and_then(|addr| {
             if read_footer(self.run.data(), meta.id, addr)? != *meta {
                 return Err(self.run.corrupt("the footer differs from the description"));
             }

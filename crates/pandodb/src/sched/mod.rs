@@ -46,9 +46,9 @@ use crate::base::sync::{
 
 /// The unit of the longest wait of a write.
 const MOMENT: Duration = Duration::from_millis(1);
-/// A write may wait one moment for each piece of this many bytes that it begins,
+/// A write may wait one moment for each piece of this many bytes that it begins.
 const MOMENT_BYTES: u64 = 2 << 10;
-/// and at most this number of moments.
+/// The most moments of a wait, before it is doubled.
 const MAX_MOMENTS: u64 = 64;
 /// The longest wait doubles at most this many times.
 const MOST_CROWD: u64 = 8;
@@ -76,6 +76,11 @@ const USUAL: u64 = 16 * SPREAD;
 /// Beyond [`USUAL`], the longest wait doubles for each further compaction debt of this size, in memtables.
 const PILE: u64 = 8 * SPREAD;
 
+const _: () = assert!(FOREGROUND_STEP <= BACKGROUND_STEP, "a writer pauses for less than a worker");
+const _: () = assert!(FOREGROUND_STEP <= SLACK, "a writer that owes the slack has a whole step to do");
+const _: () = assert!(MAX_MOMENTS << MOST_CROWD <= u32::MAX as u64, "the longest wait is a number of moments");
+const _: () = assert!(ROUNDS > 0 && MOST_LOOKS > 0 && WORTH > 0, "a writer waits at least once");
+
 /// The debt and the free memory of a store, from which the price of a write follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
@@ -96,8 +101,8 @@ pub struct Load {
 impl Load {
     /// The price of `bytes` of writing: bytes of background work that the writer must wait for. A pure function.
     ///
-    /// Work is due within [`SPREAD`] memtables, or earlier if a deadline says so; memtables must be written before the active one is full,
-    /// since then there is no room.
+    /// Work is due within [`SPREAD`] memtables, or earlier if a deadline requires it. Memtables must be written before the
+    /// active one is full, since no room is left then.
     pub fn price(&self, bytes: u64) -> u64 {
         let memtable = u128::from(self.memtable.max(1));
         let spread = u128::from(bytes) * u128::from(self.work) / (memtable * u128::from(SPREAD));
@@ -106,6 +111,7 @@ impl Load {
         // A part of the room is kept back, so that the price rises before the room is gone.
         let room = u128::from(self.room.saturating_sub(self.memtable / 16).max(self.memtable / 64).max(1));
         let memory = u128::from(bytes) * u128::from(self.memory) / room;
+        debug_assert!(work + memory <= u128::MAX >> MOST_CROWD, "the doubled price does not overflow");
         u64::try_from((work + memory) << self.crowd.min(MOST_CROWD)).unwrap_or(u64::MAX)
     }
 
@@ -115,7 +121,7 @@ impl Load {
     pub fn patience(&self, bytes: u64) -> Duration {
         let piles = (self.work / self.memtable.max(1)).saturating_sub(USUAL) / PILE;
         let moments = (1 + bytes / MOMENT_BYTES).min(MAX_MOMENTS) << self.crowd.max(piles).min(MOST_CROWD);
-        MOMENT * moments as u32
+        MOMENT * u32::try_from(moments).expect("the moments and the doublings are bounded")
     }
 }
 
@@ -141,6 +147,7 @@ impl Account {
     pub fn charge(&self, price: u64) -> u64 {
         let earned = self.earned.load(Relaxed);
         let before = self.owed.fetch_add(price, AcqRel);
+        debug_assert!(before.checked_add(price).is_some(), "{before} bytes are owed, {price} more overflow");
         if before < earned {
             // Work was done in advance: its credit is void.
             let _ = self.owed.compare_exchange(before + price, earned + price, AcqRel, Relaxed);
@@ -150,7 +157,8 @@ impl Account {
 
     /// Records `bytes` of work that was done.
     pub fn earn(&self, bytes: u64) {
-        self.earned.fetch_add(bytes, Relaxed);
+        let before = self.earned.fetch_add(bytes, Relaxed);
+        debug_assert!(before.checked_add(bytes).is_some(), "{before} bytes are earned, {bytes} more overflow");
     }
 
     /// The bytes that are owed beyond the slack.
@@ -251,7 +259,8 @@ impl Scheduler {
                 }
                 Turn::Idle | Turn::Stuck => {
                     if std::mem::take(&mut is_busy) {
-                        self.busy.fetch_sub(1, Relaxed);
+                        let busy = self.busy.fetch_sub(1, Relaxed);
+                        debug_assert!(busy > 0, "this worker was counted as busy");
                     }
                     self.clear_debt();
                     self.done.notify_all();
@@ -329,6 +338,7 @@ impl Scheduler {
         let slack = if would_watch { pace::SLACK_WATCHING } else { pace::SLACK_ASLEEP };
         let forgiven = self.forgiven.load(Relaxed);
         let Some(until) = self.pace.charge(price, now, slack) else { return Duration::ZERO };
+        debug_assert!(until > now, "a writer that is ahead waits for a later time");
         let until = until.min(now + most);
         let is_over = || self.forgiven.load(Relaxed) != forgiven || self.stop.load(Relaxed);
         let ended = match watcher.filter(|watcher| watcher.should_spin() && until - now <= LONGEST) {
@@ -373,7 +383,7 @@ impl Scheduler {
     ) -> Duration {
         for _ in 0..ROUNDS {
             {
-                // `forgive` and `stop` hold the gate while they change what `is_over` reads, so no notification is
+                // `clear_debt` and `stop` hold the gate while they change the fields that `is_over` reads, so no notification is
                 // lost.
                 let mut gate = self.gate.lock();
                 if is_over() {

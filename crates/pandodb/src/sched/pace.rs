@@ -3,9 +3,8 @@
 //!
 //! ```text
 //!            now        paid_until
-//!   ──────────┼──────────────┼─────────▶ time      a charge moves paid_until by price ÷ pace; a writer that finds it
-//!   more than
-//!             │◀── slack ──▶ │                     its slack ahead waits until it is half the slack ahead
+//!   ──────────┼──────────────┼─────────▶ time      a charge moves paid_until by price ÷ pace; a writer for which it is
+//!             │◀── slack ──▶ │                     ahead by more than the slack waits until it is ahead by half the slack
 //! ```
 //!
 //! The pace is a mean over about two seconds, pauses included. So it hardly changes while a worker waits for the disk,
@@ -37,6 +36,11 @@ const LEAST: u64 = 1 << 20;
 const MOST_TOOK: Duration = Duration::from_secs(1);
 /// The most time that writers may owe, so that a high price while a disk hangs is not paid long afterwards.
 const MOST_AHEAD: Duration = Duration::from_secs(1);
+
+const _: () = assert!(LEAST > 0 && LEAST <= UNKNOWN, "the pace divides prices");
+const _: () = assert!(SLACK_WATCHING.as_nanos() <= SLACK_ASLEEP.as_nanos(), "short waits spin");
+const _: () = assert!(SLACK_ASLEEP.as_nanos() < MOST_AHEAD.as_nanos(), "a writer can be ahead by more than the slack");
+const _: () = assert!(WINDOW.as_nanos() <= MOST_TOOK.as_nanos() && MOST_TOOK.as_nanos() <= MEMORY.as_nanos());
 
 /// The pace of the workers and the payments of the writers.
 #[derive(Debug)]
@@ -74,7 +78,9 @@ impl Pace {
     /// ahead.
     pub fn charge(&self, price: u64, now: Duration, slack: Duration) -> Option<Duration> {
         let now = nanos(now);
-        let cost = u128::from(price) * 1_000_000_000 / u128::from(self.rate.load(Relaxed));
+        let rate = self.rate.load(Relaxed);
+        debug_assert!(rate >= LEAST, "a pace of {rate} bytes a second");
+        let cost = u128::from(price) * 1_000_000_000 / u128::from(rate);
         let cost = u64::try_from(cost).unwrap_or(u64::MAX);
         let mut before = self.paid_until.load(Relaxed);
         let paid = loop {
@@ -107,6 +113,7 @@ impl Pace {
         let (weight, memory) = (took.as_nanos(), measured.known.as_nanos());
         let before = u128::from(self.rate.load(Relaxed));
         let rate = (before * memory + rate_now * weight) / (memory + weight);
+        debug_assert!((before.min(rate_now)..=before.max(rate_now)).contains(&rate), "a mean lies between both");
         self.rate.store(u64::try_from(rate).unwrap_or(u64::MAX).max(LEAST), Relaxed);
         *measured =
             Measured { window: Some(Window { since: now, bytes: 0 }), known: MEMORY.min(measured.known + took) };
@@ -117,12 +124,6 @@ impl Pace {
         self.measured.lock().window.take();
         self.paid_until.store(0, Relaxed);
     }
-
-    /// Bytes of background work a second.
-    #[cfg(test)]
-    fn rate(&self) -> u64 {
-        self.rate.load(Relaxed)
-    }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -132,6 +133,13 @@ fn nanos(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Pace {
+        /// Bytes of background work a second.
+        fn rate(&self) -> u64 {
+            self.rate.load(Relaxed)
+        }
+    }
 
     const MIB: u64 = 1 << 20;
     const SECOND: Duration = Duration::from_secs(1);

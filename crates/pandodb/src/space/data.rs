@@ -26,6 +26,7 @@ use std::sync::Arc;
 use super::kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 use super::map::PageMap;
 use super::superblock::{SLOTS, Superblock};
+use super::to_usize;
 use crate::base::sync::{
     AtomicBool, AtomicU64, Counter, Mutex,
     Ordering::{Acquire, Relaxed, Release},
@@ -39,6 +40,7 @@ use crate::device::{AlignedBuf, Device, File, OpenHow, Read, Reads, write_all_at
 pub const DATA_FILE: &str = "data";
 /// The file grows by at least this many extents (1 MiB).
 const MIN_GROWTH: u64 = 8;
+const _: () = assert!(SLOTS[1].0 < MIN_GROWTH * EXTENT_PAGES as u64, "a new file has both superblock slots");
 
 /// The number of pages on disk, from the block's header.
 #[inline]
@@ -59,8 +61,8 @@ pub struct DataFile {
     written_bytes: Counter,
     /// The part of `written_bytes` that belongs to [`MirroredBlock`](super::MirroredBlock)s: blocks that roots consist of.
     pub(super) root_bytes: Counter,
-    /// Bytes of the twins that roots reach now.
-    pub(super) twin_bytes: Counter,
+    /// Bytes of the mirrored blocks that roots reach now, in both copies.
+    pub(super) mirrored_bytes: Counter,
     /// Whether a compressed leaf was written since the store was opened.
     compressed: AtomicBool,
     /// Whether large values were written since the last sync.
@@ -90,6 +92,22 @@ struct Space {
     closed: bool,
 }
 
+impl Space {
+    /// Pages that wait for superblocks, counted in the lists.
+    fn waiting_pages(&self) -> u64 {
+        self.quarantine.iter().flatten().chain(&self.dropped).map(|extent| u64::from(extent.pages)).sum()
+    }
+
+    /// Checks the counters of the map, and that quarantined pages count as used. In debug builds only.
+    fn check(&self) {
+        if cfg!(debug_assertions) {
+            self.map.check();
+        }
+        debug_assert!(self.waiting_pages() <= self.quarantined_pages, "each waiting page is counted");
+        debug_assert!(self.quarantined_pages <= self.map.taken_pages(), "quarantined pages count as used");
+    }
+}
+
 /// Statistics of the data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStats {
@@ -108,7 +126,7 @@ pub struct SpaceStats {
     /// The part of `written_bytes` that belongs to trunk nodes and catalogues.
     pub root_bytes: u64,
     /// Bytes that trunk nodes and catalogues occupy now, in both copies, without those that were freed.
-    pub twin_bytes: u64,
+    pub mirrored_bytes: u64,
 }
 
 impl DataFile {
@@ -144,7 +162,7 @@ impl DataFile {
         let fits = unit.is_power_of_two() && (PAGE as u64..=extent_bytes).contains(&unit);
         assert!(fits, "holes of {unit} bytes");
         Ok(Arc::new(DataFile {
-            hole_pages: (unit / PAGE as u64) as u32,
+            hole_pages: u32::try_from(unit / PAGE as u64).expect("a unit is at most an extent"),
             file,
             store_id,
             pages: AtomicU64::new(pages),
@@ -153,7 +171,7 @@ impl DataFile {
             reads: Counter::new(0),
             written_bytes: Counter::new(0),
             root_bytes: Counter::new(0),
-            twin_bytes: Counter::new(0),
+            mirrored_bytes: Counter::new(0),
             compressed: AtomicBool::new(false),
             blobs_unsynced: AtomicBool::new(false),
             failed_sync: Mutex::new(None),
@@ -193,6 +211,7 @@ impl DataFile {
     /// # Errors
     /// As [`DataFile::alloc`].
     pub fn alloc_some(&self, least: u32, pages: u32) -> Result<Extent> {
+        assert!(0 < least && least <= pages, "{least} to {pages} pages");
         if self.fills_gaps.load(Relaxed)
             && let Some(gap) = self.state.lock().map.alloc_gap(least, pages)
         {
@@ -252,6 +271,7 @@ impl DataFile {
         }
         state.quarantined_pages += u64::from(extent.pages);
         state.dropped.push(extent);
+        debug_assert!(state.quarantined_pages <= state.map.taken_pages(), "quarantined pages count as used");
     }
 
     /// Frees pages that no root reaches and that were not written: the unused rest of an allocation.
@@ -345,8 +365,11 @@ impl DataFile {
     /// Begins a replay of the log, after all pages that the opened superblock and the log refer to were marked. Until
     /// [`DataFile::end_replay`], a page that is allocated and freed is reusable at once, because nothing durable refers
     /// to it. Otherwise the replay of a long log would need several times its length of disk space.
+    /// REQUIRES: no checkpoint has begun, and no other replay is running.
     pub fn begin_replay(&self) {
         let mut state = self.state.lock();
+        assert!(state.before_replay.is_none(), "a store is replayed once");
+        assert!(state.quarantine.is_empty(), "no checkpoint begins before the replay");
         state.before_replay = Some(state.map.clone());
     }
 
@@ -360,17 +383,21 @@ impl DataFile {
         let mut state = self.state.lock();
         let dropped = std::mem::take(&mut state.dropped);
         state.quarantine.push_back(dropped);
+        state.check();
     }
 
     /// Abandons the checkpoint that began last, before it wrote its superblock.
+    /// REQUIRES: [`DataFile::begin_checkpoint`] was called, and one thread at a time runs a checkpoint.
     pub fn abandon_checkpoint(&self) {
         let mut state = self.state.lock();
         let mut dropped = state.quarantine.pop_back().expect("a checkpoint has begun");
         state.dropped.append(&mut dropped);
+        state.check();
     }
 
     /// Ends a checkpoint whose superblock is durable. Pages that neither superblock slot reaches any more are punched
     /// and become free, and a long free tail of the file is cut off.
+    /// REQUIRES: [`DataFile::begin_checkpoint`] was called, and one thread at a time runs a checkpoint.
     pub fn finish_checkpoint(&self) -> Result<()> {
         let mut released = Vec::new();
         let (pages, holes);
@@ -399,6 +426,8 @@ impl DataFile {
         }
         punched.into_iter().for_each(|hole| state.map.punched(hole));
         state.quarantined_pages -= pages;
+        debug_assert_eq!(state.waiting_pages(), state.quarantined_pages, "the counter agrees with the lists");
+        state.check();
         let tail = state.map.free_tail();
         let extents = state.map.extents();
         // A tail not longer than the growth step would soon be allocated again.
@@ -412,12 +441,14 @@ impl DataFile {
     /// Sets the length of the file and of the map.
     /// REQUIRES: the caller holds the lock of `state`.
     fn set_extents(&self, state: &mut Space, extents: u64) -> Result<()> {
+        assert!(extents >= MIN_GROWTH, "the file keeps its first extents, which hold the superblocks");
         let pages = extents * u64::from(EXTENT_PAGES);
         let bytes = PageNo(pages).offset();
         self.file.set_len(bytes).map_err(|e| Error::io("resize", DATA_FILE, Some(bytes), &e))?;
         let now = state.map.extents();
         state.map.shrink(now.saturating_sub(extents));
         state.map.grow(extents);
+        assert_eq!(state.map.extents(), extents, "the map covers the file");
         self.pages.store(pages, Relaxed);
         Ok(())
     }
@@ -443,7 +474,7 @@ impl DataFile {
             reads: self.reads.load(Relaxed),
             written_bytes: self.written_bytes.load(Relaxed),
             root_bytes: self.root_bytes.load(Relaxed),
-            twin_bytes: self.twin_bytes.load(Relaxed),
+            mirrored_bytes: self.mirrored_bytes.load(Relaxed),
         }
     }
 
@@ -456,6 +487,7 @@ impl DataFile {
 
     /// Writes the buffer at `page` and returns it for reuse. Not durable before [`DataFile::sync`].
     pub fn write(&self, page: PageNo, buf: AlignedBuf) -> Result<AlignedBuf> {
+        debug_assert!(!buf.is_empty() && buf.len().is_multiple_of(PAGE), "whole pages are written");
         self.written_bytes.fetch_add(buf.len() as u64, Relaxed);
         let written = write_all_at(&*self.file, page.offset(), &buf);
         written.map(|()| buf).map_err(|e| Error::io("write", DATA_FILE, Some(page.offset()), &e))
@@ -532,6 +564,7 @@ impl DataFile {
     /// Fills in the header of a block whose body begins at byte 16.
     pub fn seal_block(&self, bytes: &mut [u8], addr: BlockAddr, owner: OwnerId, kind: BlockKind) {
         assert_eq!(bytes.len(), addr.bytes(), "all bytes of a block are sealed");
+        assert!((1..=MAX_BLOCK_PAGES).contains(&addr.pages), "a reader accepts a block of {} pages", addr.pages);
         if kind == BlockKind::RunCompressedLeaf {
             self.compressed.store(true, Relaxed);
         }
@@ -540,6 +573,7 @@ impl DataFile {
         bytes[8..12].copy_from_slice(&addr.pages.to_le_bytes());
         let crc = self.block_crc(bytes, addr.page, owner);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        debug_assert_eq!(self.claimed(bytes), (Some(kind), addr.pages), "a reader finds the kind and length");
     }
 
     fn block_crc(&self, bytes: &[u8], page: PageNo, owner: OwnerId) -> u32 {
@@ -586,6 +620,8 @@ impl DataFile {
         self.sync_after(&mut self.failed_sync.lock())
     }
 
+    /// Syncs unless an earlier sync failed.
+    /// REQUIRES: the caller holds `failed_sync`, to which `failed` belongs.
     fn sync_after(&self, failed: &mut Option<String>) -> Result<()> {
         if let Some(first) = failed {
             return Err(Error::Poisoned { first: first.clone() });
@@ -600,7 +636,10 @@ impl DataFile {
     /// As [`DataFile::sync`]. After an error it is unknown whether the superblock is on the disk.
     pub fn write_superblock(&self, superblock: &Superblock) -> Result<()> {
         let at = superblock.slot().offset();
-        write_all_at(&*self.file, at, &superblock.encode()).map_err(|e| Error::io("write", DATA_FILE, Some(at), &e))?;
+        let page = superblock.encode();
+        let decoded = Superblock::decode(&page);
+        assert!(decoded.is_ok_and(|decoded| decoded == *superblock), "the next opening will read this superblock");
+        write_all_at(&*self.file, at, &page).map_err(|e| Error::io("write", DATA_FILE, Some(at), &e))?;
         self.sync()
     }
 
@@ -610,11 +649,15 @@ impl DataFile {
     /// [`DataFile::sync`].
     pub fn write_blob(&self, value: &[u8]) -> Result<BlobRef> {
         assert!(!value.is_empty() && value.len() <= MAX_VALUE, "large values have 1 byte to 64 MiB");
-        let extent = self.alloc(value.len().div_ceil(PAGE) as u32)?;
+        let pages = u32::try_from(value.len().div_ceil(PAGE)).expect("a large value has at most 64 MiB");
+        let extent = self.alloc(pages)?;
+        assert_eq!(extent.pages, pages, "a large value has one extent");
         match self.write(extent.start, AlignedBuf::from_bytes(value)) {
             Ok(_) => {
                 self.blobs_unsynced.store(true, Release);
-                Ok(BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) })
+                let blob = BlobRef { page: extent.start, len: value.len() as u64, crc: crc32c::crc32c(value) };
+                assert_eq!(blob.addr().pages, pages, "a reader reads the pages that were written");
+                Ok(blob)
             }
             Err(e) => {
                 self.discard(extent);
@@ -626,7 +669,7 @@ impl DataFile {
     /// Reads a large value; the first `blob.len` bytes of the buffer are the value.
     pub fn read_blob(&self, blob: &BlobRef) -> Result<AlignedBuf> {
         let buf = self.read(blob.addr())?;
-        if crc32c::crc32c(&buf[..blob.len as usize]) != blob.crc && !SeededBug::LargeValueUnchecked.is_on() {
+        if crc32c::crc32c(&buf[..to_usize(blob.len)]) != blob.crc && !SeededBug::LargeValueUnchecked.is_on() {
             return Err(self.corrupt(blob.addr(), BlockKind::Blob.name(), "checksum mismatch"));
         }
         Ok(buf)
@@ -642,6 +685,7 @@ fn joined(extents: impl Iterator<Item = Extent>) -> impl Iterator<Item = Range<P
         while let Some(next) = extents.next_if(|next| next.start.0 == end) {
             end = next.end();
         }
+        debug_assert!(extents.peek().is_none_or(|next| next.start.0 > end), "extents ascend");
         Some(first.start..PageNo(end))
     })
 }

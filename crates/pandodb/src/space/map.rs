@@ -2,8 +2,7 @@
 //! [decision 0003](../../../../docs/decisions/0003-allocation-map.md)).
 //!
 //! ```text
-//!   words     [1111 1111 … | 0011 0000 … | 0000 0000 … | 0000 …]     a u32 for each extent of 32 pages, a bit for each
-//!   page
+//!   words     [1111 1111 … | 0011 0000 … | 0000 0000 … | 0000 …]     32 bits for each extent, a bit for each page
 //!                full         partial (slab)   free ─────────▶
 //! ```
 //!
@@ -17,12 +16,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::ranges::RangeSet;
+use super::to_usize;
 use crate::base::{EXTENT_PAGES, Extent, PageNo};
 
 /// The most slabs that are inspected for a small request before a free extent is taken.
 const SLAB_TRIES: usize = 64;
 /// The most partly used extents that are searched for a gap.
 const GAP_TRIES: usize = 1024;
+const _: () = assert!(EXTENT_PAGES == u32::BITS, "the map has a word for each extent");
 
 /// The map of used pages. Invariant: `free` holds exactly the maximal ranges of extents whose word is 0; `partial`
 /// holds exactly the extents whose word is neither 0 nor full.
@@ -65,8 +66,8 @@ impl PageMap {
     pub fn grow(&mut self, extents: u64) {
         let old = self.extents();
         if extents > old {
-            self.words.resize(extents as usize, 0);
-            self.written.resize(extents as usize, 0);
+            self.words.resize(to_usize(extents), 0);
+            self.written.resize(to_usize(extents), 0);
             self.free.insert(old, extents - old);
         }
     }
@@ -89,7 +90,7 @@ impl PageMap {
         assert!(extents <= self.free_tail(), "only a free tail can be cut off");
         if extents > 0 {
             self.free.remove(self.extents() - extents, extents);
-            self.words.truncate(self.words.len() - extents as usize);
+            self.words.truncate(self.words.len() - to_usize(extents));
             self.written.truncate(self.words.len());
         }
     }
@@ -112,7 +113,7 @@ impl PageMap {
         if pages < EXTENT_PAGES {
             let slabs = self.partial.iter().filter(|extent| !avoid.contains(extent));
             let slab = slabs.take(SLAB_TRIES).find_map(|&extent| {
-                find_gap(self.words[extent as usize], pages)
+                find_gap(self.words[to_usize(extent)], pages)
                     .map(|bit| extent * u64::from(EXTENT_PAGES) + u64::from(bit))
             });
             if let Some(start) = slab {
@@ -158,13 +159,13 @@ impl PageMap {
 
     /// The bits of the gaps in extent `at`.
     fn gaps(&self, at: u64) -> u32 {
-        self.written[at as usize] & !self.words[at as usize]
+        self.written[to_usize(at)] & !self.words[to_usize(at)]
     }
 
     /// Records that these pages were punched out of the file and occupy no space.
     pub fn punched(&mut self, pages: Range<PageNo>) {
         pieces_between(pages.start.0, pages.end.0)
-            .for_each(|(at, from, count)| self.written[at as usize] &= !mask(from, count));
+            .for_each(|(at, from, count)| self.written[to_usize(at)] &= !mask(from, count));
     }
 
     /// Marks pages as used. Returns `false`, and changes nothing, if one of them is used already or beyond the map.
@@ -172,14 +173,15 @@ impl PageMap {
         if extent.pages == 0 || extent.end() > self.extents() * u64::from(EXTENT_PAGES) {
             return false;
         }
-        if pieces(extent).any(|(at, from, count)| self.words[at as usize] & mask(from, count) != 0) {
+        if pieces(extent).any(|(at, from, count)| self.words[to_usize(at)] & mask(from, count) != 0) {
             return false;
         }
         for (at, from, count) in pieces(extent) {
-            let before = self.words[at as usize];
+            let before = self.words[to_usize(at)];
             self.set_word(at, before, before | mask(from, count));
         }
         self.taken_pages += u64::from(extent.pages);
+        debug_assert!(self.is_taken(extent) && self.taken_pages <= self.extents() * u64::from(EXTENT_PAGES));
         true
     }
 
@@ -189,7 +191,7 @@ impl PageMap {
     /// If one of them is not used: a page freed twice could get two owners.
     pub fn release(&mut self, extent: Extent) {
         self.release_unwritten(extent);
-        pieces(extent).for_each(|(at, from, count)| self.written[at as usize] |= mask(from, count));
+        pieces(extent).for_each(|(at, from, count)| self.written[to_usize(at)] |= mask(from, count));
     }
 
     /// Marks pages as free that their owner did not write. Pages that were gaps before are gaps again.
@@ -198,11 +200,12 @@ impl PageMap {
     /// As [`PageMap::release`].
     pub fn release_unwritten(&mut self, extent: Extent) {
         for (at, from, count) in pieces(extent) {
-            let before = self.words[at as usize];
+            let before = self.words[to_usize(at)];
             let bits = mask(from, count);
             assert!(before & bits == bits, "pages {extent:?} are freed twice");
             self.set_word(at, before, before & !bits);
         }
+        debug_assert!(self.is_free(extent) && self.taken_pages >= u64::from(extent.pages));
         self.taken_pages -= u64::from(extent.pages);
     }
 
@@ -210,6 +213,7 @@ impl PageMap {
     /// free by the release. Marks the free pages of these units as used until then, and adds them to `released`.
     /// Returns the units, ascending.
     pub fn take_rest(&mut self, released: &mut Vec<Extent>, unit: u32) -> Vec<Extent> {
+        assert!(EXTENT_PAGES.is_multiple_of(unit), "an extent is whole units of {unit} pages");
         if unit == 1 {
             released.sort_unstable();
             return released.clone();
@@ -223,7 +227,7 @@ impl PageMap {
         for (at, bits) in going {
             for first in (0..EXTENT_PAGES).step_by(unit as usize) {
                 let going = bits & mask(first, unit);
-                if going == 0 || self.words[at as usize] & mask(first, unit) != going {
+                if going == 0 || self.words[to_usize(at)] & mask(first, unit) != going {
                     continue;
                 }
                 whole.push(Extent { start: page(at, first), pages: unit });
@@ -242,7 +246,7 @@ impl PageMap {
         let size = u64::from(unit);
         let units = extent.start.0 / size..extent.end().div_ceil(size);
         let units = units.map(move |at| Extent { start: PageNo(at * size), pages: unit });
-        units.filter(|&unit| pieces(unit).all(|(at, from, count)| self.words[at as usize] & mask(from, count) == 0))
+        units.filter(|&unit| pieces(unit).all(|(at, from, count)| self.words[to_usize(at)] & mask(from, count) == 0))
     }
 
     /// Whether every page of `extent` is used.
@@ -250,18 +254,30 @@ impl PageMap {
         extent.end() <= self.extents() * u64::from(EXTENT_PAGES)
             && pieces(extent).all(|(at, from, count)| {
                 let bits = mask(from, count);
-                self.words[at as usize] & bits == bits
+                self.words[to_usize(at)] & bits == bits
             })
     }
 
     /// Whether no page of `extent` is used. Pages beyond the end of the map count as free.
     pub fn is_free(&self, extent: Extent) -> bool {
         pieces(extent)
-            .all(|(at, from, count)| self.words.get(at as usize).is_none_or(|word| word & mask(from, count) == 0))
+            .all(|(at, from, count)| self.words.get(to_usize(at)).is_none_or(|word| word & mask(from, count) == 0))
+    }
+
+    /// Checks the counter of used pages and the two indexes against the words. O(extents), in debug builds only.
+    pub(super) fn check(&self) {
+        let ones = |word: &u32| u64::from(word.count_ones());
+        debug_assert_eq!(self.taken_pages, self.words.iter().map(ones).sum(), "the counter agrees with the words");
+        let free = self.words.iter().filter(|word| **word == 0).count();
+        debug_assert_eq!(self.free.iter().map(|(_, count)| count).sum::<u64>(), free as u64);
+        let partial = self.words.iter().filter(|word| **word != 0 && **word != u32::MAX).count();
+        debug_assert_eq!(self.partial.len(), partial, "each partly used extent is in the set");
+        debug_assert_eq!(self.words.len(), self.written.len(), "both maps cover the same extents");
     }
 
     fn set_word(&mut self, at: u64, before: u32, after: u32) {
-        self.words[at as usize] = after;
+        debug_assert_eq!(self.words[to_usize(at)], before, "the indexes follow the word that is replaced");
+        self.words[to_usize(at)] = after;
         if before == 0 && after != 0 {
             self.free.remove(at, 1);
         }
@@ -289,7 +305,9 @@ fn pieces_between(start: u64, end: u64) -> impl Iterator<Item = (u64, u32, u32)>
     (start / size..last).map(move |at| {
         let from = start.max(at * size);
         let to = end.min((at + 1) * size);
-        (at, (from - at * size) as u32, (to - from) as u32)
+        #[expect(clippy::cast_possible_truncation, reason = "both numbers are at most the 32 pages of an extent")]
+        let piece = (at, (from - at * size) as u32, (to - from) as u32);
+        piece
     })
 }
 

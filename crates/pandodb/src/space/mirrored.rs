@@ -5,7 +5,7 @@
 //!   read: the first copy that passes its checks              repair: reads both, rewrites a damaged one in place
 //! ```
 //!
-//! Every block between the superblock and the runs is a twin. These blocks are small compared with the data, and all
+//! Every block between the superblock and the runs is mirrored. These blocks are small compared with the data, and all
 //! data is reached through them. The copies are in extents that are not adjacent (if the disk has enough room), so that
 //! a bad region or a misdirected write does not damage both. They have the same body, but each has its own checksum,
 //! which covers the page number.
@@ -33,25 +33,25 @@ impl MirroredBlock {
     /// stays allocated in these cases.
     pub fn write(data: &DataFile, body: &[u8], owner: OwnerId, kind: BlockKind) -> Result<MirroredBlock> {
         let pages = MirroredBlock::pages_of(body.len());
-        if pages > MAX_BLOCK_PAGES as usize {
+        let Some(pages) = u32::try_from(pages).ok().filter(|pages| *pages <= MAX_BLOCK_PAGES) else {
             let (bytes, limit) = (body.len() as u64, u64::from(MAX_BLOCK_PAGES) * PAGE as u64 - BLOCK_HEADER as u64);
             return Err(Error::TooLarge { what: kind.name(), bytes, limit });
-        }
-        let pages = pages as u32;
+        };
         let first = data.alloc(pages)?;
         let second = data.alloc_apart(pages, first).inspect_err(|_| data.give_back(first))?;
-        let twin = MirroredBlock([first, second].map(|place| BlockAddr { page: place.start, pages }));
+        assert!(first.end() <= second.start.0 || second.end() <= first.start.0, "the copies share no page");
+        let mirrored = MirroredBlock([first, second].map(|extent| BlockAddr { page: extent.start, pages }));
         let mut buf = AlignedBuf::zeroed(pages as usize);
         buf[BLOCK_HEADER..BLOCK_HEADER + body.len()].copy_from_slice(body);
-        for addr in twin.0 {
+        for addr in mirrored.0 {
             data.seal_block(&mut buf, addr, owner, kind);
             buf = data
                 .write(addr.page, buf)
                 .inspect_err(|_| [first, second].into_iter().for_each(|e| data.discard(e)))?;
             data.root_bytes.fetch_add(addr.bytes() as u64, Relaxed);
         }
-        data.twin_bytes.fetch_add(twin.bytes(), Relaxed);
-        Ok(twin)
+        data.mirrored_bytes.fetch_add(mirrored.bytes(), Relaxed);
+        Ok(mirrored)
     }
 
     /// The number of pages of each copy of a block with a body of `body` bytes.
@@ -80,6 +80,7 @@ impl MirroredBlock {
             (Err(_), Ok(buf)) => (buf, self.0[0]),
             (Err(first), Err(_)) => return Err(first),
         };
+        assert_eq!(whole.len(), damaged.bytes(), "both copies have the same length");
         let mut copy = AlignedBuf::from_bytes(&whole);
         let data = blocks.data();
         data.seal_block(&mut copy, damaged, owner, kind);
@@ -99,7 +100,7 @@ impl MirroredBlock {
 
     /// Frees both copies; see [`DataFile::free`].
     pub fn free(&self, data: &DataFile) {
-        data.twin_bytes.fetch_sub(self.bytes(), Relaxed);
+        data.mirrored_bytes.fetch_sub(self.bytes(), Relaxed);
         self.extents().into_iter().for_each(|extent| data.free(extent));
     }
 
@@ -109,7 +110,7 @@ impl MirroredBlock {
     /// [`crate::Error::Corruption`] if the pages are beyond the file or are marked already.
     pub fn mark(&self, data: &DataFile) -> Result<()> {
         self.extents().into_iter().try_for_each(|extent| data.mark(extent))?;
-        data.twin_bytes.fetch_add(self.bytes(), Relaxed);
+        data.mirrored_bytes.fetch_add(self.bytes(), Relaxed);
         Ok(())
     }
 }
@@ -128,8 +129,8 @@ mod tests {
 
     fn sample(len: usize) -> (std::sync::Arc<DataFile>, MirroredBlock) {
         let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();
-        let twin = MirroredBlock::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
-        (data, twin)
+        let mirrored = MirroredBlock::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
+        (data, mirrored)
     }
 
     #[test]
@@ -137,10 +138,10 @@ mod tests {
         for len in [10, 5_000, 40 * PAGE, 100 * PAGE] {
             let (data, _) = sample(3);
             for _ in 0..20 {
-                let twin = MirroredBlock::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
+                let mirrored = MirroredBlock::write(&data, &vec![9; len], OWNER, BlockKind::TrunkNode).unwrap();
                 let size = u64::from(EXTENT_PAGES);
-                let [a, b] = twin.extents().map(|extent| (extent.start.0 / size, extent.end().div_ceil(size)));
-                assert!(a.1 < b.0 || b.1 < a.0, "{twin:?}: a whole extent is between the copies");
+                let [a, b] = mirrored.extents().map(|extent| (extent.start.0 / size, extent.end().div_ceil(size)));
+                assert!(a.1 < b.0 || b.1 < a.0, "{mirrored:?}: a whole extent is between the copies");
             }
         }
     }
@@ -159,30 +160,30 @@ mod tests {
     #[test]
     fn either_copy_can_be_read_and_a_damaged_one_is_repaired() {
         for hit in 0..2 {
-            let (data, twin) = sample(5_000);
-            damage(&data, twin.0[hit]);
+            let (data, mirrored) = sample(5_000);
+            damage(&data, mirrored.0[hit]);
             let blocks = &mut Prefetch::new(data.clone());
             let body = |buf: AlignedBuf| buf[BLOCK_HEADER..][..5_000].to_vec();
-            assert_eq!(twin.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
-            assert_eq!(twin.repair(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
-            damage(&data, twin.0[1 - hit]);
+            assert_eq!(mirrored.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
+            assert_eq!(mirrored.repair(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(), [9; 5_000]);
+            damage(&data, mirrored.0[1 - hit]);
             assert_eq!(
-                twin.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(),
+                mirrored.read(blocks, OWNER, BlockKind::TrunkNode).map(body).unwrap(),
                 [9; 5_000],
                 "the repaired copy can be read"
             );
-            damage(&data, twin.0[hit]);
-            assert!(twin.read(blocks, OWNER, BlockKind::TrunkNode).is_err());
-            assert!(twin.repair(blocks, OWNER, BlockKind::TrunkNode).is_err());
+            damage(&data, mirrored.0[hit]);
+            assert!(mirrored.read(blocks, OWNER, BlockKind::TrunkNode).is_err());
+            assert!(mirrored.repair(blocks, OWNER, BlockKind::TrunkNode).is_err());
         }
     }
 
     #[test]
     fn both_copies_are_freed() {
-        let (data, twin) = sample(100);
-        assert!(twin.extents().into_iter().all(|extent| data.is_taken(extent)));
+        let (data, mirrored) = sample(100);
+        assert!(mirrored.extents().into_iter().all(|extent| data.is_taken(extent)));
         let before = data.stats().quarantined_bytes;
-        twin.free(&data);
+        mirrored.free(&data);
         assert_eq!(data.stats().quarantined_bytes, before + 2 * PAGE as u64);
     }
 }

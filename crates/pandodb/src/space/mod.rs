@@ -24,6 +24,8 @@
 //! * The file grows by a factor of 1.25 (`000 §5.1.1`) and is sparse. Freed pages are punched out, and a free tail is
 //!   cut off.
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+
 pub mod data;
 mod kind;
 pub mod map;
@@ -37,3 +39,11 @@ pub use kind::{BLOCK_HEADER, BlockKind, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 pub use mirrored::MirroredBlock;
 pub use prefetch::Prefetch;
 pub use superblock::Superblock;
+
+/// Converts an offset or a length in a file, of which the part in question is in memory, for indexing.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the assertion refuses targets on which a `usize` is shorter")]
+pub(crate) const fn to_usize(number: u64) -> usize {
+    const { assert!(size_of::<usize>() >= size_of::<u64>(), "the engine needs pointers of 64 bits") };
+    number as usize
+}

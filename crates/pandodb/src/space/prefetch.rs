@@ -55,6 +55,7 @@ impl Prefetch {
         }
         while let Some((tag, read)) = reads.complete() {
             if let Ok(buf) = read {
+                assert_eq!(buf.len(), addresses[tag].bytes(), "a read returns the buffer that was submitted");
                 self.blocks.insert(addresses[tag].page, buf);
             }
         }

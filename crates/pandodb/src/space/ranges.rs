@@ -38,6 +38,7 @@ impl RangeSet {
             }
         }
         self.ranges.insert(start, len);
+        debug_assert!(self.contains(start, len) && !self.overlaps(start + len, 1), "ranges are maximal");
     }
 
     /// Removes `start..start + len`.
@@ -50,7 +51,7 @@ impl RangeSet {
         }
         let found = self.ranges.range(..=start).next_back().map(|(&at, &size)| (at, size));
         let (at, size) =
-            found.filter(|(at, size)| start + len <= at + size).expect("only what is in the set leaves it");
+            found.filter(|(at, size)| start + len <= at + size).expect("the removed numbers are in the set");
         self.ranges.remove(&at);
         if at < start {
             self.ranges.insert(at, start - at);
@@ -58,6 +59,7 @@ impl RangeSet {
         if start + len < at + size {
             self.ranges.insert(start + len, at + size - start - len);
         }
+        debug_assert!(!self.overlaps(start, len), "the removed numbers are not in the set");
     }
 
     /// Whether all of `start..start + len` is in the set.
@@ -105,8 +107,10 @@ impl RangeSet {
 /// A range of pages as extents of at most `u32::MAX` pages.
 pub fn extents((start, len): (u64, u64)) -> impl Iterator<Item = Extent> {
     let step = u64::from(u32::MAX);
-    (0..len.div_ceil(step))
-        .map(move |i| Extent { start: PageNo(start + i * step), pages: (len - i * step).min(step) as u32 })
+    (0..len.div_ceil(step)).map(move |i| {
+        let pages = u32::try_from(len - i * step).unwrap_or(u32::MAX);
+        Extent { start: PageNo(start + i * step), pages }
+    })
 }
 
 #[cfg(test)]

@@ -31,7 +31,9 @@
 use super::MirroredBlock;
 use super::kind::{BLOCK_HEADER, COMPRESSED_LEAVES, MAX_BLOCK_PAGES};
 use crate::base::codec::Reader;
-use crate::base::{BlockAddr, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId};
+use crate::base::{
+    BlockAddr, EXTENT_PAGES, Error, MAX_EPOCH, OwnerId, PAGE, PageNo, Result, SeededBug, Seqno, StoreId,
+};
 use crate::device::{AlignedBuf, File, read_exact_at};
 
 const MAGIC: &[u8; 8] = b"PandoDB\0";
@@ -51,6 +53,10 @@ pub const MAX_CATALOG_BYTES: u64 = MAX_BLOCK_PAGES as u64 * PAGE as u64 - BLOCK_
 const MAX_COUNT: u64 = 1 << 62;
 /// Page numbers are below this: a file of 2^60 bytes.
 const MAX_PAGE: u64 = 1 << 48;
+
+const _: () = assert!(SLOTS[0].0 / EXTENT_PAGES as u64 != SLOTS[1].0 / EXTENT_PAGES as u64, "slots lie in two extents");
+const _: () = assert!(CORE_FEATURES & INDEX_FEATURES == 0, "a feature bit has one meaning");
+const _: () = assert!(MAX_PAGE.checked_mul(PAGE as u64).is_some(), "an offset in the file has 64 bits");
 
 /// The root of everything durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,8 +120,9 @@ impl Superblock {
         out.extend_from_slice(&self.catalog_len.to_le_bytes());
         out.extend_from_slice(&self.catalog_generation.to_le_bytes());
         out.extend_from_slice(&self.checkpointed_at.to_le_bytes());
-        debug_assert_eq!(out.len(), 144);
+        assert_eq!(out.len(), 144, "the fields have the offsets that the format gives");
         let mut page = AlignedBuf::from_bytes(&out);
+        assert_eq!(page.len(), PAGE, "a slot is one page");
         let crc = crc32c::crc32c(&page[..PAGE - 4]);
         page[PAGE - 4..].copy_from_slice(&crc.to_le_bytes());
         page
@@ -179,14 +186,14 @@ impl Superblock {
 
     /// Whether all numbers and addresses are in their bounds. The engine increments them without overflow checks.
     fn is_bounded(&self) -> bool {
-        let place = |addr: &BlockAddr| {
+        let is_sound = |addr: &BlockAddr| {
             addr.page.0 < MAX_PAGE && self.catalog_len <= addr.bytes() as u64 && addr.pages <= MAX_BLOCK_PAGES
         };
         self.generation < MAX_COUNT
             && self.next_run_id < MAX_COUNT
             && self.epoch <= MAX_EPOCH
             && self.durable <= Seqno::BELIEVED
-            && self.catalog.0.iter().all(place)
+            && self.catalog.0.iter().all(is_sound)
     }
 
     /// Reads both slots of `file`. `name` is its name in errors.

@@ -176,7 +176,7 @@ impl Reserve {
 
     /// Tells how much nodes and catalogue take, and the whole store: the shares follow from both.
     pub(crate) fn note_store(&self, space: &SpaceStats) {
-        self.roots.store(space.twin_bytes, Relaxed);
+        self.roots.store(space.mirrored_bytes, Relaxed);
         self.store.store(space.allocated_bytes, Relaxed);
     }
 

@@ -40,6 +40,12 @@ const SEGMENT_MAGIC: [u8; 8] = *b"PandoWAL";
 const HEADER_CRC_AT: usize = HEADER_BYTES - 4;
 const RECORD_MAGIC: [u8; 3] = *b"REC";
 
+const _: () = assert!(HEADER_BYTES as u64 == BLOCK, "records begin in the block after the header");
+const _: () = assert!(RECORD_HEAD.is_multiple_of(8) && BLOCK.is_multiple_of(8), "records are aligned to 8 bytes");
+const _: () = assert!(MAX_PAYLOAD <= u32::MAX as usize, "the length of a payload has four bytes");
+const _: () = assert!(MAX_SEGMENT.is_multiple_of(BLOCK), "segments are whole blocks");
+const _: () = assert!(OLDEST_VERSION <= VERSION, "a build reads the logs that it writes");
+
 /// The kind of a record's payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -67,12 +73,16 @@ pub(super) const MAX_NUMBER: u64 = 999_999_999_999;
 /// The name of a segment file: `wal-SSSS-NNNNNNNNNNNN`, stream and segment number in decimal.
 pub fn segment_name(stream: u32, number: u64) -> String {
     assert!(stream <= MAX_STREAM && number <= MAX_NUMBER, "segment {stream}/{number} has no name");
-    format!("wal-{stream:04}-{number:012}")
+    let name = format!("wal-{stream:04}-{number:012}");
+    debug_assert_eq!(parse_name(&name), Some(FileName { stream, number, unfinished: false }), "replay finds the file");
+    name
 }
 
 /// The temporary name of a segment under construction, which is renamed when it is complete.
 pub(super) fn unfinished_name(stream: u32, number: u64) -> String {
-    segment_name(stream, number) + UNFINISHED
+    let name = segment_name(stream, number) + UNFINISHED;
+    debug_assert_eq!(parse_name(&name), Some(FileName { stream, number, unfinished: true }), "replay finds the file");
+    name
 }
 
 const UNFINISHED: &str = ".new";
@@ -214,6 +224,7 @@ pub(super) struct Head {
 impl Head {
     /// The record's last seqno.
     pub fn last(&self) -> Seqno {
+        debug_assert!(self.count > 0, "a record takes at least one seqno");
         Seqno(self.first.0 + u64::from(self.count) - 1)
     }
 
@@ -247,8 +258,14 @@ pub(super) fn has_magic(bytes: &[u8]) -> bool {
 
 /// Bytes of a record with `payload` payload bytes in the file.
 #[inline]
-pub(super) fn record_bytes(payload: usize) -> u64 {
-    (RECORD_HEAD + payload).next_multiple_of(8) as u64
+pub(super) const fn record_bytes(payload: usize) -> u64 {
+    record_len(payload) as u64
+}
+
+/// Bytes of a record with `payload` payload bytes in memory.
+#[inline]
+const fn record_len(payload: usize) -> usize {
+    (RECORD_HEAD + payload).next_multiple_of(8)
 }
 
 /// Appends a record for `offset` of the segment with the given seed.
@@ -280,6 +297,7 @@ pub(super) fn put_record_with(
     head: &Head,
     encode: impl FnOnce(&mut Vec<u8>),
 ) {
+    debug_assert!(head.length as usize <= MAX_PAYLOAD && head.last() <= Seqno::MAX, "replay accepts the head");
     debug_assert!(offset.is_multiple_of(8) && offset >= BLOCK);
     debug_assert!(head.count > 0 && head.durable < head.first);
     let at = out.len();
@@ -293,9 +311,11 @@ pub(super) fn put_record_with(
     out.extend_from_slice(&fixed);
     encode(out);
     assert_eq!(out.len(), at + RECORD_HEAD + head.length as usize, "the head announces the payload");
-    out.resize(at + head.record_bytes() as usize, 0);
+    out.resize(at + record_len(head.length as usize), 0);
     let crc = record_crc(seed, offset, &out[at..]);
     out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+    debug_assert_eq!(Head::decode(&out[at..]).as_ref(), Some(head), "replay decodes the head that was encoded");
+    debug_assert!(record_is_intact(seed, offset, &out[at..]), "replay verifies the checksum that was stored");
 }
 
 /// Whether the whole `record`, at `offset`, has the right checksum.
@@ -305,5 +325,7 @@ pub(super) fn record_is_intact(seed: u32, offset: u64, record: &[u8]) -> bool {
 
 /// The checksum of a record: everything after the checksum field.
 fn record_crc(seed: u32, offset: u64, record: &[u8]) -> u32 {
+    debug_assert!(record.len() >= RECORD_HEAD && record.len().is_multiple_of(8), "a whole record, with its padding");
+    debug_assert!(offset.is_multiple_of(8) && offset >= BLOCK, "a position of a record");
     crc32c::crc32c_append(crc32c::crc32c_append(seed, &offset.to_le_bytes()), &record[4..])
 }

@@ -19,17 +19,17 @@
 //! needs a sync. So they all go to stream 0. If nothing else is written, a sync affects one file, however many streams
 //! there are.
 //!
-//! **What may be claimed.** A caller of [`Log::sync`] guarantees that its seqno and all below are appended, in any
+//! **Claims of durability.** A caller of [`Log::sync`] guarantees that its seqno and all below are appended, in any
 //! stream: a commit calls it when the watermark has passed its seqno. So a sync may claim the requested seqno and no
 //! more, although some streams are durable beyond it: an earlier seqno may have been appended to a stream after the
-//! sync had examined that stream. Records state the seqno that such a sync claimed, for all streams, and never what
-//! their own stream alone would allow.
+//! sync had examined that stream. Records state the seqno that such a sync claimed for all streams, and never one that
+//! only their own stream has reached.
 //!
-//! **What survives a kill.** A buffered commit writes its own stream. Earlier buffered commits have written theirs
-//! before they finished, and the commit waits until all earlier commits have finished. Earlier *lazy* commits,
-//! acknowledged without any durability, may still be in the buffer of another stream. Without them the log would end
-//! before the commit. So after all earlier commits have finished, and are therefore appended, the commit writes the
-//! lazy records below its own seqno in every stream ([`Log::write_before`]).
+//! **Lazy records before a buffered one.** A buffered commit writes its own stream. Earlier buffered commits have
+//! written theirs before they finished, and the commit waits until all earlier commits have finished. Earlier *lazy*
+//! commits, acknowledged without any durability, may still be in the buffer of another stream. Without them the log
+//! would end before the commit. So after all earlier commits have finished, and are therefore appended, the commit
+//! writes the lazy records below its own seqno in every stream ([`Log::write_before`]).
 //!
 //! Source: ours; 002 §3.6.4 for one log per thread.
 
@@ -37,8 +37,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use super::SegmentInfo;
+use super::common::{Common, MayTake};
 use super::format::{BLOCK, segment_name};
-use super::stream::{AppendReservation, Common, Ready, Stream};
+use super::stream::{AppendReservation, Ready, Stream};
 use super::{MAX_STREAMS, SEGMENT_BYTES};
 use crate::base::sync::{
     AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, thread_number,
@@ -46,12 +47,6 @@ use crate::base::sync::{
 use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::Device;
 use crate::space::DataFile;
-
-/// A check that is called before space for a segment of that many bytes is allocated.
-pub type MayTake<'a> = &'a dyn Fn(u64) -> Result<()>;
-
-/// Permits every allocation.
-pub const UNLIMITED: MayTake<'static> = &|_| Ok(());
 
 /// The layout of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +122,7 @@ impl Log {
             return Err(Error::Unsupported { detail: format!("epoch {epoch}: the log has been opened too often") });
         }
         assert!(epoch > 0 && last <= Seqno::MAX);
+        assert!(next_segment > 0, "segments are numbered from 1");
         assert!(
             old.iter().all(|info| info.number < next_segment && info.last <= last.next()),
             "older segments are older"
@@ -150,7 +146,7 @@ impl Log {
         Ok(Log {
             data: None,
             common,
-            streams: (0..streams as u32).map(|number| Stream::new(number, last)).collect(),
+            streams: (0..).take(streams).map(|number| Stream::new(number, last)).collect(),
             group: Mutex::new(Group { wanted: last, syncing: false }),
             synced: Condvar::new(),
         })
@@ -259,9 +255,12 @@ impl Log {
 
     /// Syncs all streams for all waiting threads. Records a failure in `poison`; a panic of the device poisons the log
     /// and is resumed.
+    /// REQUIRES: the caller holds `group`, which is released during the sync, and no sync is running.
     fn lead(&self, group: &mut MutexGuard<'_, Group>) {
-        group.syncing = true;
         let mut target = group.wanted;
+        assert!(target > self.durable(), "a thread leads only a sync that it needs");
+        let others = std::mem::replace(&mut group.syncing, true);
+        assert!(!others, "only one thread leads a sync");
         let result = MutexGuard::unlocked(group, || {
             let synced = catch_unwind(AssertUnwindSafe(|| self.sync_streams(&mut target)));
             match &synced {
@@ -277,8 +276,9 @@ impl Log {
             synced
         });
         // Wake the waiting threads after a failure, too.
-        group.syncing = false;
+        let own = std::mem::replace(&mut group.syncing, false);
         self.synced.notify_all();
+        assert!(own, "the leader ends its own sync");
         if let Err(panic) = result {
             resume_unwind(panic);
         }
@@ -309,6 +309,7 @@ impl Log {
             // A concurrent append that failed is beyond the target; the synced records are durable anyway.
             synced?;
         }
+        debug_assert_eq!(streams.len(), ready.len(), "each stream was made ready");
         streams.iter().zip(&ready).for_each(|(stream, ready)| stream.note_sync(ready));
         Ok(())
     }
@@ -371,17 +372,19 @@ impl Log {
         older + self.streams.iter().map(Stream::current_bytes).sum::<u64>()
     }
 
-    /// Starts a new segment in each stream, so that a checkpoint can discard the previous one. Deferred to the next
+    /// Starts a new segment in each stream. Deferred to the next
     /// reservation if one is in use or the disk is full; does nothing if the current segment has no records.
     ///
     /// # Errors
     /// `Poisoned` after an earlier failure; `Io` poisons the log.
-    pub fn roll(&self) -> Result<()> {
+    #[cfg(test)]
+    pub(super) fn roll(&self) -> Result<()> {
         self.streams.iter().try_for_each(|stream| stream.roll(&self.common))
     }
 
     /// Makes the next segments of streams that will soon need one, so that no writer has to wait for the disk at that
     /// moment. Failing to make one is not an error: the writer creates the segment when it needs it.
+    ///
     /// # Errors
     /// `Poisoned` after an earlier failure, or if the sync of the directory failed here.
     pub fn prepare(&self, may_take: MayTake<'_>) -> Result<()> {

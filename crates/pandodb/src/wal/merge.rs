@@ -140,6 +140,7 @@ impl Merge {
         for name in files {
             merge.add(device, store, name)?;
         }
+        debug_assert!(merge.streams.iter().map(|stream| stream.rest.len()).sum::<usize>() == merge.segments.len());
         merge.set_limits();
         Ok(merge)
     }
@@ -153,6 +154,8 @@ impl Merge {
             }
         };
         let index = self.segments.len();
+        let before = self.segments.last().map(|source| (source.reader.header.stream, source.reader.header.number));
+        debug_assert!(before.is_none_or(|before| before <= (name.stream, name.number)), "segments are added in order");
         let mut headless: Vec<&mut Headless> =
             self.headless.iter_mut().filter(|headless| headless.lacks_next(name)).collect();
         if !headless.is_empty()
@@ -182,6 +185,7 @@ impl Merge {
         starts.sort_unstable();
         for source in &mut self.segments {
             let later = starts.partition_point(|&(epoch, _)| epoch <= source.reader.header.epoch);
+            debug_assert!(starts[later..].iter().all(|&(epoch, _)| epoch > source.reader.header.epoch));
             source.limit = starts[later..].iter().map(|&(_, start)| start).min().unwrap_or(Seqno::MAX);
         }
     }
@@ -193,6 +197,7 @@ impl Merge {
                 self.refill(stream)?;
             }
         }
+        debug_assert!(self.streams.iter().all(|stream| stream.head.is_some() || stream.rest.is_empty()));
         let next = self.streams.iter().filter_map(|stream| stream.head).min_by_key(|item| item.head().first);
         if let Some(item) = next {
             self.streams[item.stream].stale = true;
@@ -235,16 +240,25 @@ impl Merge {
 
     /// The payload of the record that [`Merge::next`] returned last.
     pub fn payload(&self, item: &Item) -> &[u8] {
+        debug_assert!(self.is_last_of_stream(item), "a later record has replaced the bytes of this one");
         self.segments[item.segment].reader.payload(&item.found)
+    }
+
+    /// Whether [`Merge::next`] returned `item` and no later record of its stream.
+    fn is_last_of_stream(&self, item: &Item) -> bool {
+        let stream = &self.streams[item.stream];
+        stream.stale && stream.head.is_some_and(|head| head.place() == item.place())
     }
 
     /// Reports that `item`, returned last, is part of the log, so that damage before it hid no record of its stream.
     pub fn accept(&mut self, item: &Item) {
+        debug_assert!(self.is_last_of_stream(item), "records are accepted in order");
         self.streams[item.stream].damage = None;
     }
 
     /// Reports that `item` is not part of the log.
     pub fn reject(&mut self, item: &Item) {
+        debug_assert!(self.is_last_of_stream(item), "records are rejected in order");
         self.streams[item.stream].rejected.get_or_insert(item.place());
     }
 

@@ -53,6 +53,9 @@
 //! Source: 002 §3.6.4 (logical logging in per-thread logs); design §5. The bytes are documented with
 //! their encoders, in `format.rs` and `ops.rs`.
 
+#![cfg_attr(not(test), warn(clippy::cast_possible_truncation))]
+
+mod common;
 mod format;
 mod inspect;
 mod log;
@@ -68,9 +71,10 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
+pub use common::MayTake;
 pub use format::{MAX_PAYLOAD, RecordKind, segment_name};
 pub use inspect::{RecordSummary, SegmentSummary, inspect};
-pub use log::{Log, LogOptions, MayTake, UNLIMITED};
+pub use log::{Log, LogOptions};
 pub use ops::{Op, Ops, op_bytes, put_op};
 pub use replay::{Claims, Mode, Record, ReplayReport, Visit, replay};
 pub use stream::AppendReservation;
@@ -80,6 +84,7 @@ use crate::base::Seqno;
 
 /// The most streams that are written. File names have digits for more, and replay reads those, too.
 pub const MAX_STREAMS: usize = 16;
+const _: () = assert!(MAX_STREAMS <= 10_000, "a file name has four digits for the stream");
 
 /// The permitted size of a segment in bytes; whole pages.
 pub const SEGMENT_BYTES: RangeInclusive<u64> = 2 * format::BLOCK..=format::MAX_SEGMENT;

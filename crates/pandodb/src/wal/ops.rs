@@ -17,6 +17,7 @@ use crate::base::{KeyspaceId, Kind, MAX_KEY, MAX_OPERAND, MAX_VALUE, Result};
 
 /// The longest encoding of a blob reference: two varints and a checksum.
 const MAX_BLOB_REF: usize = 24;
+const _: () = assert!(MAX_BLOB_REF == 2 * 10 + size_of::<u32>(), "two varints of at most 10 bytes and a CRC-32C");
 /// A bound of a range may be the successor of the longest key.
 const MAX_BOUND: usize = MAX_KEY + 1;
 
@@ -92,6 +93,7 @@ impl<'a> Ops<'a> {
     }
 
     fn read(&mut self) -> Result<Op<'a>> {
+        #[expect(clippy::cast_possible_truncation, reason = "the reader returns at most `u32::MAX`")]
         let keyspace = KeyspaceId(self.reader.varint_max(u64::from(u32::MAX))? as u32);
         let byte = self.reader.u8()?;
         let kind = Kind::from_u8(byte).ok_or_else(|| self.reader.corrupt(format!("no operation has kind {byte}")))?;

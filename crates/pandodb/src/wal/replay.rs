@@ -150,6 +150,7 @@ pub fn replay(
         Err(e) if mode == Mode::Salvage && e.is_damage() => Some(e),
         walked => walked.map(|()| None)?,
     };
+    assert!(walk.end >= claims.from, "replay does not end before the checkpoint");
     let torn = merge.damage().filter(|place| merge.epoch_of(place.segment) == merge.epoch());
     let mut report = ReplayReport {
         last: walk.end,
@@ -304,6 +305,7 @@ impl Walk {
             merge.reject(item);
             return Ok(());
         }
+        assert!(head.last() > self.end, "a visited record extends the prefix");
         self.end = head.last();
         self.records += 1;
         self.bytes += head.record_bytes();
@@ -316,6 +318,7 @@ impl Walk {
     fn count(&mut self, item: &Item) {
         let (first, last) = (item.head().first, item.head().last());
         let span = self.spans[item.segment].get_or_insert((first, last));
+        debug_assert!(span.0 <= first && span.1 <= last, "the records of a segment ascend");
         span.1 = span.1.max(last);
         self.next_place = Some(Place { segment: item.segment, offset: item.found.end() });
     }
@@ -366,6 +369,7 @@ impl Walk {
         let used =
             |span: &Option<(Seqno, Seqno)>| span.filter(|&(first, _)| first <= start).map(|(_, last)| last.min(start));
         let mut kept: Vec<Option<Seqno>> = self.spans.iter().map(used).collect();
+        assert_eq!(kept.len(), merge.segments.len(), "each segment with a header has a span");
         let mut todo: Vec<usize> = (0..kept.len()).filter(|&index| kept[index].is_some()).chain(witnesses).collect();
         while let Some(index) = todo.pop() {
             // Kept until something after its start is written; then a newer header makes the same claim.
@@ -386,8 +390,11 @@ impl Walk {
                 bytes: source.reader.len.max(HEADER_BYTES as u64),
             });
         }
+        let files = merge.segments.len() + merge.headless.len() + merge.unfinished.len();
+        assert_eq!(report.segments.len() + void.len(), files, "each file is either kept or removed");
         report.segments.sort_by_key(|info| (info.stream, info.number));
         if let Settled::Copied { info, .. } = settled {
+            assert_eq!(info.number, report.next_segment, "the copy has the next number");
             report.epoch += 1;
             report.next_segment = info.number + 1;
             report.segments.push(*info);

@@ -21,12 +21,14 @@ use super::format::{
 };
 use crate::base::{Error, Result, StoreId};
 use crate::device::{Device, File, OpenHow, read_exact_at};
+use crate::space::to_usize;
 
 /// Bytes read at a time.
 const WINDOW: usize = 256 << 10;
 /// The budget for failed checksums, as a multiple of the file's length. Payloads that hold a copy of a log cost about
 /// its length once.
 const FALSE_RECORDS: u64 = 16;
+const _: () = assert!(WINDOW >= RECORD_HEAD && WINDOW.is_multiple_of(8), "a window holds the head of a record");
 
 /// The result of opening a segment file.
 #[derive(Debug)]
@@ -56,7 +58,7 @@ pub(super) fn open_segment(device: &dyn Device, store: StoreId, name: FileName) 
         let error = Error::corruption("log segment", MAX_SEGMENT, format!("the file has {len} bytes"));
         return Ok(Opened::Damaged { error: error.in_file(&text, 0), blank: false, bytes: len });
     }
-    let mut block = vec![0; len.min(BLOCK) as usize];
+    let mut block = vec![0; to_usize(len.min(BLOCK))];
     read_exact_at(&*file, 0, &mut block).map_err(|e| Error::io("read", &text, Some(0), &e))?;
     let header = match Header::decode(&block, store, name) {
         Ok(header) => header,
@@ -85,7 +87,7 @@ fn is_blank(file: &dyn File, name: &str, len: u64) -> Result<bool> {
     let mut chunk = vec![0; WINDOW];
     let mut at = BLOCK;
     while at < len {
-        let part = &mut chunk[..(len - at).min(WINDOW as u64) as usize];
+        let part = &mut chunk[..to_usize((len - at).min(WINDOW as u64))];
         read_exact_at(file, at, part).map_err(|e| Error::io("read", name, Some(at), &e))?;
         if part.iter().any(|&byte| byte != 0) {
             return Ok(false);
@@ -139,6 +141,7 @@ impl SegmentReader {
         while self.seek_magic()? {
             if let Some(head) = self.intact_record()? {
                 let found = Found { offset: self.at, head, damage: self.damage.take() };
+                debug_assert!(found.end() <= self.len && found.damage.is_none_or(|damage| damage < found.offset));
                 self.at = found.end();
                 return Ok(Some(found));
             }
@@ -151,7 +154,8 @@ impl SegmentReader {
 
     /// The payload of the record that [`SegmentReader::next`] returned last.
     pub fn payload(&self, found: &Found) -> &[u8] {
-        let start = (found.offset - self.window_at) as usize + RECORD_HEAD;
+        debug_assert!(self.holds(found.offset, found.head.record_bytes()), "the record is still in memory");
+        let start = self.in_window(found.offset) + RECORD_HEAD;
         &self.window[start..start + found.head.length as usize]
     }
 
@@ -164,7 +168,8 @@ impl SegmentReader {
     fn seek_magic(&mut self) -> Result<bool> {
         while self.at + RECORD_HEAD as u64 <= self.len {
             self.load(self.at, RECORD_HEAD as u64)?;
-            let view = &self.window[(self.at - self.window_at) as usize..];
+            debug_assert!(self.at.is_multiple_of(8) && self.at >= BLOCK, "records are aligned, after the header");
+            let view = &self.window[self.in_window(self.at)..];
             let last = (view.len() - RECORD_HEAD) / 8 * 8;
             let mut damage = None;
             let mut found = None;
@@ -195,8 +200,8 @@ impl SegmentReader {
         let rest = self.len.saturating_sub(self.at);
         if rest > 0 {
             self.load(self.at, rest)?;
-            let start = (self.at - self.window_at) as usize;
-            if self.window[start..start + rest as usize].iter().any(|&byte| byte != 0) {
+            let start = self.in_window(self.at);
+            if self.window[start..start + to_usize(rest)].iter().any(|&byte| byte != 0) {
                 self.note_damage(self.at);
             }
             self.at = self.len;
@@ -206,15 +211,14 @@ impl SegmentReader {
 
     /// The head of the record at `self.at`, if an intact one is there.
     fn intact_record(&mut self) -> Result<Option<Head>> {
-        let start = (self.at - self.window_at) as usize;
-        let Some(head) = Head::decode(&self.window[start..]) else { return Ok(None) };
+        let Some(head) = Head::decode(&self.window[self.in_window(self.at)..]) else { return Ok(None) };
         let bytes = head.record_bytes();
         if bytes > self.len - self.at {
             return Ok(None);
         }
         self.load(self.at, bytes)?;
-        let start = (self.at - self.window_at) as usize;
-        if record_is_intact(self.seed, self.at, &self.window[start..start + bytes as usize]) {
+        let start = self.in_window(self.at);
+        if record_is_intact(self.seed, self.at, &self.window[start..start + to_usize(bytes)]) {
             return Ok(Some(head));
         }
         self.false_bytes += bytes;
@@ -225,18 +229,28 @@ impl SegmentReader {
         Ok(None)
     }
 
+    /// Whether the window holds these bytes of the file.
+    fn holds(&self, offset: u64, len: u64) -> bool {
+        self.window_at <= offset && offset + len <= self.window_at + self.window.len() as u64
+    }
+
+    /// The index in the window of an offset in the file.
+    fn in_window(&self, offset: u64) -> usize {
+        debug_assert!(self.holds(offset, 0), "offset {offset} is not in memory");
+        to_usize(offset - self.window_at)
+    }
+
     fn note_damage(&mut self, offset: u64) {
         self.damage.get_or_insert(offset);
     }
 
     /// Makes the window hold the `len` bytes at `offset`, which lie within the file.
     fn load(&mut self, offset: u64, len: u64) -> Result<()> {
-        debug_assert!(offset + len <= self.len);
-        let end = self.window_at + self.window.len() as u64;
-        if offset >= self.window_at && offset + len <= end {
+        debug_assert!(offset + len <= self.len, "bytes beyond the file");
+        if self.holds(offset, len) {
             return Ok(());
         }
-        let want = len.max((WINDOW as u64).min(self.len - offset)) as usize;
+        let want = to_usize(len.max((WINDOW as u64).min(self.len - offset)));
         self.window.clear();
         if self.window.capacity() > 4 * WINDOW && want <= WINDOW {
             self.window.shrink_to(WINDOW);
@@ -245,6 +259,7 @@ impl SegmentReader {
         self.window.try_reserve_exact(want).map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
         self.window.resize(want, 0);
         self.window_at = offset;
+        debug_assert!(self.holds(offset, len) && offset + want as u64 <= self.len);
         read_exact_at(&*self.file, offset, &mut self.window).map_err(failed)
     }
 }

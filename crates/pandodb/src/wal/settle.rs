@@ -24,11 +24,13 @@ use std::sync::Arc;
 use super::SegmentInfo;
 use super::format::{BLOCK, HEADER_BYTES, Head, Header, MAX_SEGMENT, put_record, segment_name, unfinished_name};
 use super::merge::{Item, Merge};
-use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
+use crate::base::{Error, MAX_EPOCH, Result, SeededBug, Seqno, StoreId};
 use crate::device::{Device, File, OpenHow, read_exact_at, write_all_at};
+use crate::space::to_usize;
 
 /// Bytes written at a time.
 const CHUNK: usize = 256 << 10;
+const _: () = assert!((CHUNK as u64).is_multiple_of(BLOCK), "blocks are written whole");
 
 /// The records to make durable: those that end after `durable` and at or before `end`.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,8 @@ pub(super) enum Settled {
 
 /// Makes the tail durable, as a segment with that epoch and number if there is space for it.
 pub(super) fn settle(device: &dyn Device, store: StoreId, tail: Tail, epoch: u32, number: u64) -> Result<Settled> {
+    assert!(tail.durable < tail.end, "a tail from {} to {} has records", tail.durable, tail.end);
+    assert!(epoch <= MAX_EPOCH, "the next opening accepts epoch {epoch}");
     let name = unfinished_name(0, number);
     match copy(device, store, tail, epoch, number, &name) {
         Ok(Some(settled)) => Ok(settled),
@@ -106,6 +110,7 @@ fn copy(
         if out.end() + head.record_bytes() > MAX_SEGMENT {
             return Ok(None);
         }
+        assert!(head.last() <= tail.end && head.first > start, "only records of the tail are copied");
         let offset = out.end();
         put_record(&mut out.buffer, seed, offset, &head, merge.payload(&found));
         if out.buffer.len() >= CHUNK {
@@ -117,6 +122,7 @@ fn copy(
     if !SeededBug::TailCopyNotSynced.is_on() {
         out.file.sync().map_err(|e| Error::final_io("sync", name, None, &e))?;
     }
+    assert!(out.buffer.is_empty() && out.at <= MAX_SEGMENT, "the copy is complete before it becomes valid");
     let target = segment_name(0, number);
     // From here on the copy may be valid, so a full disk no longer permits the fallback.
     device.rename(name, &target).map_err(|e| Error::final_io("rename", name, None, &e))?;
@@ -140,6 +146,7 @@ impl Output {
     }
 
     fn write(&mut self) -> Result<()> {
+        assert!(self.at.is_multiple_of(8), "whole records are written");
         write_all_at(&*self.file, self.at, &self.buffer)
             .map_err(|e| Error::io("write", &self.name, Some(self.at), &e))?;
         self.at = self.end();
@@ -159,7 +166,6 @@ fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
     }
     for (source, span) in merge.segments.iter().zip(spans) {
         let Some((from, to)) = span else { continue };
-        debug_assert!(from >= HEADER_BYTES as u64);
         rewrite_range(device, &source.reader.name, from, to.min(source.reader.len))?;
     }
     // The segments' directory entries may not be durable either, if a sync of the directory had failed.
@@ -167,12 +173,14 @@ fn rewrite(device: &dyn Device, store: StoreId, tail: Tail) -> Result<()> {
 }
 
 fn rewrite_range(device: &dyn Device, name: &str, from: u64, to: u64) -> Result<()> {
+    assert!(from.is_multiple_of(BLOCK) && from >= HEADER_BYTES as u64, "whole blocks after the header are rewritten");
+    assert!(from < to, "the rewritten range has a record");
     let how = OpenHow { write: true, ..OpenHow::default() };
     let file = device.open(name, how).map_err(|e| Error::io("open", name, None, &e))?;
-    let mut chunk = vec![0; CHUNK.min((to - from) as usize)];
+    let mut chunk = vec![0; to_usize((to - from).min(CHUNK as u64))];
     let mut at = from;
     while at < to {
-        let part = &mut chunk[..(to - at).min(CHUNK as u64) as usize];
+        let part = &mut chunk[..to_usize((to - at).min(CHUNK as u64))];
         read_exact_at(&*file, at, part).map_err(|e| Error::io("read", name, Some(at), &e))?;
         write_all_at(&*file, at, part).map_err(|e| Error::io("write", name, Some(at), &e))?;
         at += part.len() as u64;

@@ -30,21 +30,17 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use super::SegmentInfo;
-use super::format::{
-    BLOCK, Head, Header, MAX_NUMBER, MAX_PAYLOAD, RecordKind, put_record_with, record_bytes, segment_name,
-};
-use super::log::MayTake;
-use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Counter, Mutex, MutexGuard, OnceLock, Ordering, linger};
-use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
-use crate::device::{Device, File, OpenHow, write_all_at};
+use super::common::{Common, MayTake, Segment};
+use super::format::{BLOCK, Head, MAX_PAYLOAD, RecordKind, put_record_with, record_bytes};
+use super::{MAX_STREAMS, SegmentInfo};
+use crate::base::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, linger};
+use crate::base::{Error, Result, SeededBug, Seqno};
+use crate::device::{File, write_all_at};
 
 /// A buffer of lazy records is written when it holds this many bytes.
 const LAZY_BYTES: usize = 64 << 10;
 /// A buffer that one large record made longer than this is shrunk.
 const KEEP_BYTES: usize = 1 << 20;
-/// The next segment is made ahead when 1/WANTS_NEXT of the current one is used: early, since the disk may be busy.
-const WANTS_NEXT: u64 = 4;
 /// The most segments that are made ahead. At most as many as the stream has filled lately, so that a small log stays
 /// small.
 const MOST_AHEAD: u64 = 4;
@@ -52,115 +48,8 @@ const MOST_AHEAD: u64 = 4;
 const AHEAD_BYTES: u64 = 32 << 20;
 /// The value of `pending` if no record waits to be written.
 const NOTHING: u64 = u64::MAX;
-
-/// State that the streams of a log share.
-#[derive(Debug)]
-pub(super) struct Common {
-    pub device: Arc<dyn Device>,
-    pub store: StoreId,
-    pub epoch: u32,
-    /// The seqno after which the epoch begins.
-    pub start: Seqno,
-    pub segment_bytes: u64,
-    /// Whether records of operations are tagged.
-    pub tagged: bool,
-    /// Whether segments are opened for small writes.
-    pub mapped: bool,
-    /// The number of the next segment of any stream.
-    pub next_segment: AtomicU64,
-    /// Whether a segment header of this epoch is durable.
-    pub has_header: AtomicBool,
-    /// Everything through this seqno is durable, in every stream: records may claim it.
-    pub durable: AtomicU64,
-    /// Segments that are no longer written, of all streams and earlier epochs.
-    pub older: Mutex<Vec<SegmentInfo>>,
-    pub written_bytes: Counter,
-    /// A segment has been filled so far that the next one may be made ahead.
-    pub wants_segment: AtomicBool,
-    /// The text of the first failure.
-    pub poison: OnceLock<String>,
-}
-
-impl Common {
-    pub fn check(&self) -> Result<()> {
-        match self.poison.get() {
-            Some(first) => Err(Error::Poisoned { first: first.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Fails if an operation failed before: for a caller whose record was already appended.
-    pub fn check_appended(&self) -> Result<()> {
-        match self.poison.get() {
-            Some(first) => Err(Error::Indeterminate { first: first.clone() }),
-            None => Ok(()),
-        }
-    }
-
-    /// Records the first failure, and returns `error`.
-    pub fn poison(&self, error: Error) -> Error {
-        let _ = self.poison.set(error.to_string());
-        error
-    }
-
-    /// As [`Common::poison`], but lack of space or of file descriptors is no failure.
-    fn poison_unless_refused(&self, error: Error) -> Error {
-        if error.is_refusal() { error } else { self.poison(error) }
-    }
-
-    /// The size of a new segment that has to hold a record of `bytes` bytes.
-    fn capacity_for(&self, bytes: u64) -> u64 {
-        self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK))
-    }
-
-    /// Creates the next segment of a stream; `after` is the seqno before its records, if it is known yet. When this
-    /// returns, file, space and header are durable. Leaves nothing behind if it fails.
-    /// REQUIRES: the caller holds `making` of the stream.
-    fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
-        let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
-        if number > MAX_NUMBER {
-            let detail = "the log has run out of segment numbers".to_owned();
-            return Err(Error::Unsupported { detail });
-        }
-        let name = segment_name(stream, number);
-        let capacity = self.capacity_for(bytes);
-        let header = Header { stream, number, epoch: self.epoch, start: self.start, after };
-        match self.create_file(&name, capacity, &header) {
-            Ok(file) => {
-                self.has_header.store(true, Ordering::Release);
-                self.written_bytes.fetch_add(BLOCK, Ordering::Relaxed);
-                let seed = header.seed(self.store);
-                let last = after.unwrap_or(self.start);
-                Ok(Segment { file, name, number, seed, capacity, end: BLOCK, last })
-            }
-            Err(error) => {
-                self.remove_unused(&name);
-                Err(error)
-            }
-        }
-    }
-
-    /// Removes a segment without records. If this fails, the next replay removes it.
-    fn remove_unused(&self, name: &str) {
-        let _ = self.device.remove(name);
-    }
-
-    fn create_file(&self, name: &str, capacity: u64, header: &Header) -> Result<Arc<dyn File>> {
-        let how = OpenHow { write: true, create_new: true, small_writes: self.mapped, ..OpenHow::default() };
-        let file = self.device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
-        file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
-        write_all_at(&*file, 0, &header.encode(self.store)).map_err(|e| Error::io("write", name, Some(0), &e))?;
-        file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
-        if header.after.is_none() && SeededBug::SegmentAheadNotSynced.is_on() {
-            return Ok(file);
-        }
-        // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So
-        // the error is final, for a writer as well as for background work.
-        let synced = self.device.sync_dir();
-        synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
-        Ok(file)
-    }
-}
+const _: () = assert!(NOTHING > Seqno::MAX.0, "no seqno stands for an empty buffer");
+const _: () = assert!(2 * LAZY_BYTES <= KEEP_BYTES, "a buffer of lazy records is not shrunk");
 
 /// One stream. Aligned to cache lines of its own, since neighbouring streams are used by other threads.
 #[derive(Debug)]
@@ -211,6 +100,17 @@ struct State {
     closed: bool,
 }
 
+impl State {
+    /// Checks the invariants.
+    fn check(&self) {
+        debug_assert!(self.synced <= self.appended, "synced through {}, appended {}", self.synced, self.appended);
+        debug_assert!(self.buffer.is_empty() || self.first <= self.appended, "the buffer holds appended records");
+        let fits = |segment: &Segment| self.buffer.len() as u64 <= segment.end - BLOCK;
+        debug_assert!(self.current.as_ref().map_or(self.buffer.is_empty(), fits), "the buffer ends the segment");
+        debug_assert!(self.current.as_ref().is_none_or(|segment| segment.last == self.appended));
+    }
+}
+
 /// The state of making segments.
 #[derive(Debug, Default)]
 struct Making {
@@ -226,37 +126,6 @@ struct Making {
 /// A file to be synced, with its name.
 type SyncFile = (String, Arc<dyn File>);
 
-/// A segment for writing.
-#[derive(Debug)]
-struct Segment {
-    file: Arc<dyn File>,
-    name: String,
-    number: u64,
-    seed: u32,
-    /// Preallocated bytes.
-    capacity: u64,
-    /// The offset of the next record.
-    end: u64,
-    /// The highest seqno in it; before the first record, the last seqno before the segment.
-    last: Seqno,
-}
-
-impl Segment {
-    fn is_empty(&self) -> bool {
-        self.end == BLOCK
-    }
-
-    /// Whether enough of it is used that the next one may be made; a small store never allocates two.
-    fn wants_next(&self) -> bool {
-        self.end >= self.capacity / WANTS_NEXT
-    }
-
-    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before it is appended.
-    fn fits(&self, bytes: u64) -> bool {
-        self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
-    }
-}
-
 /// The files of a stream that a sync has to make durable.
 #[derive(Debug)]
 pub(super) struct Ready {
@@ -268,9 +137,10 @@ pub(super) struct Ready {
     pub through: Seqno,
 }
 
-/// AppendReservation for one record in a stream, and its append lock: until it is used or dropped, no other thread appends there.
+/// Room for one record in a stream, and the stream's append lock. Until the reservation is used or dropped, no other
+/// thread appends to the stream.
 #[derive(Debug)]
-#[must_use = "room is for a record"]
+#[must_use = "a reservation is for a record"]
 pub struct AppendReservation<'a> {
     common: &'a Common,
     stream: &'a Stream,
@@ -340,6 +210,7 @@ impl AppendReservation<'_> {
 
 impl Stream {
     pub fn new(number: u32, last: Seqno) -> Stream {
+        assert!((number as usize) < MAX_STREAMS && last <= Seqno::MAX);
         let state = State {
             current: None,
             unsynced: Vec::new(),
@@ -408,6 +279,7 @@ impl Stream {
                 result => result?,
             }
         }
+        debug_assert!(fits(state), "a reservation has room");
         state.reserved = true;
         Ok(())
     }
@@ -428,6 +300,8 @@ impl Stream {
         common.check()?;
         let state = &mut *state;
         assert!(count > 0 && first > state.appended, "record {first} after {}", state.appended);
+        debug_assert!(state.reserved, "an append follows a reservation");
+        let length = u32::try_from(payload_bytes).expect("a reservation is for at most `MAX_PAYLOAD` bytes");
         let bytes = record_bytes(payload_bytes);
         let segment = state.current.as_mut().expect("room was made");
         assert!(segment.end + bytes <= segment.capacity, "a reservation covers the append");
@@ -435,7 +309,7 @@ impl Stream {
         if SeededBug::OwnSyncClaimedForAll.is_on() && state.synced == state.appended {
             durable = Seqno(first.0 - 1);
         }
-        let head = Head { length: payload_bytes as u32, count, first, durable, kind };
+        let head = Head { length, count, first, durable, kind };
         assert!(head.last() <= Seqno::MAX && head.durable < first);
         if state.buffer.is_empty() {
             state.first = first;
@@ -452,6 +326,7 @@ impl Stream {
         segment.last = head.last();
         state.appended = head.last();
         state.reserved = false;
+        state.check();
         Ok(!lazy || state.buffer.len() >= LAZY_BYTES)
     }
 
@@ -497,12 +372,14 @@ impl Stream {
         self.wait_for_writer(common, &mut state)?;
         self.write_out(common, &mut state)?;
         let state = &mut *state;
+        assert!(state.buffer.is_empty(), "a sync follows the write of all records");
         let mut files = state.unsynced.clone();
         let closed = files.len();
         if let Some(segment) = state.current.as_mut().filter(|segment| segment.last > state.synced) {
             if !SeededBug::SyncedBlockShared.is_on() {
                 segment.end = segment.end.next_multiple_of(BLOCK);
             }
+            assert!(segment.end <= segment.capacity, "the block that a sync ends is inside the segment");
             files.push((segment.name.clone(), Arc::clone(&segment.file)));
         }
         Ok(Ready { files, closed, through: state.appended })
@@ -512,9 +389,11 @@ impl Stream {
     /// synced again.
     pub fn note_sync(&self, ready: &Ready) {
         let mut state = self.state.lock();
-        debug_assert!(ready.through >= state.synced);
+        assert!(state.synced <= ready.through && ready.through <= state.appended, "a sync covers appended records");
+        assert!(ready.closed <= state.unsynced.len(), "only a sync removes unsynced segments");
         state.synced = ready.through;
         state.unsynced.drain(..ready.closed);
+        state.check();
     }
 
     /// See [`super::Log::prepare`].
@@ -541,7 +420,13 @@ impl Stream {
             }
             let made = may_take(common.segment_bytes).and_then(|()| common.create_segment(self.number, None, 0));
             match made {
-                Ok(segment) => self.ahead.lock().push_back(segment),
+                Ok(segment) => {
+                    let mut ahead = self.ahead.lock();
+                    let before = ahead.back().map_or(current, |last| last.number);
+                    assert!(before < segment.number, "segment {} is made after {before}", segment.number);
+                    ahead.push_back(segment);
+                    assert!(ahead.len() as u64 <= MOST_AHEAD, "few segments are made ahead");
+                }
                 // Not an error: the writer will create its segment itself.
                 Err(_) => {
                     making.over = true;
@@ -591,6 +476,7 @@ impl Stream {
     }
 
     /// See [`super::Log::roll`].
+    #[cfg(test)]
     pub fn roll(&self, common: &Common) -> Result<()> {
         let mut state = self.state.lock();
         common.check()?;
@@ -645,7 +531,8 @@ impl Stream {
     fn place(state: &State) -> Option<(&Segment, u64)> {
         let segment = state.current.as_ref().filter(|_| !state.buffer.is_empty())?;
         let at = segment.end - state.buffer.len() as u64;
-        debug_assert!(at >= BLOCK && segment.end <= segment.capacity);
+        debug_assert!(at >= BLOCK && segment.end <= segment.capacity, "the buffer lies inside the segment");
+        debug_assert!(at.is_multiple_of(8) && state.first <= segment.last, "the buffer holds whole records");
         Some((segment, at))
     }
 
@@ -660,6 +547,7 @@ impl Stream {
         let written = done.map(|()| buffer.len());
         empty(&mut buffer);
         state.buffer = buffer;
+        debug_assert!(state.spare.is_empty(), "no write was interrupted");
         self.note_write(common, state, written)
     }
 
@@ -670,11 +558,12 @@ impl Stream {
         let Some((segment, at)) = Stream::place(state) else { return Ok(()) };
         let file = Arc::clone(&segment.file);
         let spare = std::mem::take(&mut state.spare);
+        assert!(spare.is_empty(), "the buffer for new records is empty");
+        assert!(!self.writing.load(Ordering::Relaxed), "at most one thread writes");
         let mut buffer = std::mem::replace(&mut state.buffer, spare);
         self.writing.store(true, Ordering::Release);
         let work = || catch_unwind(AssertUnwindSafe(|| write_all_at(&*file, at, &buffer)));
         let result = MutexGuard::unlocked(state, work);
-        // The segment is still the one that was written, since a thread that replaces it waits for the writer.
         let name = || state.current.as_ref().map_or_else(String::new, |segment| segment.name.clone());
         let written = match &result {
             Ok(Ok(())) => Ok(buffer.len()),
@@ -689,6 +578,9 @@ impl Stream {
         if state.waiting > 0 {
             self.idle.notify_all();
         }
+        // A thread that replaces the segment waits for the writer.
+        let is_same = |segment: &Segment| Arc::ptr_eq(&segment.file, &file);
+        assert!(state.current.as_ref().is_some_and(is_same), "the segment was replaced during a write");
         if let Err(panic) = result {
             resume_unwind(panic);
         }
@@ -700,6 +592,7 @@ impl Stream {
     fn note_write(&self, common: &Common, state: &mut State, written: Result<usize>) -> Result<()> {
         let bytes = written.map_err(|error| common.poison(error))?;
         common.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        debug_assert!(state.buffer.is_empty() || state.first <= state.appended);
         let pending = if state.buffer.is_empty() { NOTHING } else { state.first.0 };
         self.pending.store(pending, Ordering::Release);
         Ok(())
@@ -731,8 +624,12 @@ impl Stream {
     fn replace_segment(&self, common: &Common, state: &mut State, bytes: u64) -> Result<()> {
         self.write_out(common, state)?;
         let segment = self.take_segment(common, state.appended, bytes)?;
+        let number = segment.number;
+        assert!(segment.fits(bytes) && segment.last == state.appended, "the record follows those of the stream");
         if let Some(old) = state.current.replace(segment) {
+            assert!(old.number < number, "segments are used in the order of their numbers");
             let len = old.end.next_multiple_of(BLOCK);
+            assert!(len <= old.capacity, "a segment is cut, not extended");
             let info = SegmentInfo { stream: self.number, number: old.number, last: old.last, bytes: len };
             common.older.lock().push(info);
             // The next sync includes the old segment, whether the cut succeeds or not.
@@ -745,6 +642,7 @@ impl Stream {
             }
         }
         state.roll_wanted = false;
+        state.check();
         Ok(())
     }
 }

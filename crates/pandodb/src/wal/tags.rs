@@ -49,20 +49,25 @@ pub fn tagged_bytes(ops: usize, count: u32) -> usize {
 impl Tags {
     /// The tagged payload of a record that begins at `first`: `ops` with these tags.
     pub fn encode(&self, first: Seqno, ops: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(tagged_bytes(ops.len(), self.tags.len() as u32));
-        out.extend_from_slice(&(ops.len() as u32).to_le_bytes());
+        let length = u32::try_from(ops.len()).expect("a payload is shorter than 4 GiB");
+        let count = u32::try_from(self.tags.len()).expect("a record takes fewer than 2^32 seqnos");
+        let most = tagged_bytes(ops.len(), count);
+        let mut out = Vec::with_capacity(most);
+        out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(ops);
         put_varint(&mut out, u64::from(self.life));
         for tag in &self.tags {
             match tag {
                 None => put_varint(&mut out, 0),
                 Some(Tag { memtable, generation }) => {
-                    debug_assert!(*memtable < first);
+                    debug_assert!(*memtable < first, "a memtable begins before its records");
                     put_varint(&mut out, 1 + generation);
                     put_varint(&mut out, first.0 - memtable.0);
                 }
             }
         }
+        debug_assert!(out.len() <= most, "the reservation covers the payload");
+        debug_assert!(Tags::split(&out, first, count).is_ok_and(|(again, tags)| again == ops && tags == *self));
         out
     }
 
@@ -74,6 +79,7 @@ impl Tags {
         let mut reader = Reader::new(payload, "tagged log record");
         let length = reader.u32()? as usize;
         let ops = reader.take(length)?;
+        #[expect(clippy::cast_possible_truncation, reason = "the reader returns at most `u32::MAX`")]
         let life = reader.varint_max(u64::from(u32::MAX))? as u32;
         let mut tags = Vec::new();
         for _ in 0..count {

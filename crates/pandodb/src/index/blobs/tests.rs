@@ -260,7 +260,7 @@ fn a_stored_map_is_loaded_and_only_changed_nodes_are_rewritten() {
     loaded.mark(&again.data).unwrap();
     assert!(chosen.iter().all(is_taken) && !extents.iter().all(|extent| is_taken(&extent)));
     assert!(loaded.mark(&again.data).unwrap_err().is_corruption(), "the pages have an owner already");
-    assert_eq!(again.data.stats().twin_bytes, both * PAGE as u64);
+    assert_eq!(again.data.stats().mirrored_bytes, both * PAGE as u64);
     let written = again.data.stats().written_bytes;
     assert_eq!(loaded.store(&again).unwrap(), root);
     assert_eq!(again.data.stats().written_bytes, written, "no node is dirty");

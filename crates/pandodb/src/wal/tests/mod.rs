@@ -11,11 +11,13 @@ mod write;
 use std::sync::Arc;
 
 use super::format::{BLOCK, Head, Header, RecordKind, put_record};
-use super::{Claims, Log, LogOptions, Mode, Record, ReplayReport, UNLIMITED, Visit, inspect, replay, segment_name};
+use super::{Claims, Log, LogOptions, MayTake, Mode, Record, ReplayReport, Visit, inspect, replay, segment_name};
 use crate::base::{Error, Result, Seqno, StoreId};
 use crate::device::{Device, OpenHow, read_exact_at, write_all_at};
 
 const STORE: StoreId = StoreId(*b"the store of log");
+/// Permits every allocation.
+const UNLIMITED: MayTake<'static> = &|_| Ok(());
 
 /// The payload of the batch that begins at `first`: `len` bytes, determined by `first`.
 fn payload(first: u64, len: usize) -> Vec<u8> {

@@ -1,0 +1,177 @@
+//! [`Common`]: the state that all streams of a log share, and [`Segment`]: a segment file that a stream writes.
+//!
+//! Steps of a new segment ([`Common::create_segment`]): draw its number, allocate its space, write its header, sync the
+//! file, sync the directory. Only then does its stream append records.
+//!
+//! Invariants: the first failure poisons the log, and no later operation succeeds; a number is drawn once, so no two
+//! segments have the same name; a segment's `end` lies between the end of its header and its capacity.
+//!
+//! Source: ours; 002 §3.6.4 for one log per thread.
+
+use std::sync::Arc;
+
+use super::SegmentInfo;
+use super::format::{BLOCK, FileName, Header, MAX_NUMBER, MAX_PAYLOAD, MAX_SEGMENT, record_bytes, segment_name};
+use crate::base::sync::{AtomicBool, AtomicU64, Counter, Mutex, OnceLock, Ordering};
+use crate::base::{Error, Result, SeededBug, Seqno, StoreId};
+use crate::device::{Device, File, OpenHow, write_all_at};
+
+/// A check that is called before space for a segment of that many bytes is allocated.
+pub type MayTake<'a> = &'a dyn Fn(u64) -> Result<()>;
+
+/// The next segment is made ahead when 1/WANTS_NEXT of the current one is used: early, since the disk may be busy.
+const WANTS_NEXT: u64 = 4;
+const _: () = assert!(2 * BLOCK + record_bytes(MAX_PAYLOAD) <= MAX_SEGMENT, "a segment can hold the longest record");
+
+/// State that the streams of a log share.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub device: Arc<dyn Device>,
+    pub store: StoreId,
+    pub epoch: u32,
+    /// The seqno after which the epoch begins.
+    pub start: Seqno,
+    pub segment_bytes: u64,
+    /// Whether records of operations are tagged.
+    pub tagged: bool,
+    /// Whether segments are opened for small writes.
+    pub mapped: bool,
+    /// The number of the next segment of any stream.
+    pub next_segment: AtomicU64,
+    /// Whether a segment header of this epoch is durable.
+    pub has_header: AtomicBool,
+    /// Everything through this seqno is durable, in every stream: records may claim it.
+    pub durable: AtomicU64,
+    /// Segments that are no longer written, of all streams and earlier epochs.
+    pub older: Mutex<Vec<SegmentInfo>>,
+    pub written_bytes: Counter,
+    /// A segment has been filled so far that the next one may be made ahead.
+    pub wants_segment: AtomicBool,
+    /// The text of the first failure.
+    pub poison: OnceLock<String>,
+}
+
+impl Common {
+    pub fn check(&self) -> Result<()> {
+        match self.poison.get() {
+            Some(first) => Err(Error::Poisoned { first: first.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if an operation failed before: for a caller whose record was already appended.
+    pub fn check_appended(&self) -> Result<()> {
+        match self.poison.get() {
+            Some(first) => Err(Error::Indeterminate { first: first.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Records the first failure, and returns `error`.
+    pub fn poison(&self, error: Error) -> Error {
+        let _ = self.poison.set(error.to_string());
+        error
+    }
+
+    /// As [`Common::poison`], but lack of space or of file descriptors is no failure.
+    pub fn poison_unless_refused(&self, error: Error) -> Error {
+        if error.is_refusal() { error } else { self.poison(error) }
+    }
+
+    /// The size of a new segment that has to hold a record of `bytes` bytes.
+    pub fn capacity_for(&self, bytes: u64) -> u64 {
+        debug_assert!(self.segment_bytes.is_multiple_of(BLOCK), "segments are whole blocks");
+        self.segment_bytes.max(BLOCK + bytes.next_multiple_of(BLOCK))
+    }
+
+    /// Creates the next segment of a stream; `after` is the seqno before its records, if it is known yet. When this
+    /// returns, file, space and header are durable. Leaves nothing behind if it fails.
+    /// REQUIRES: the caller holds `making` of the stream.
+    pub fn create_segment(&self, stream: u32, after: Option<Seqno>, bytes: u64) -> Result<Segment> {
+        assert!(after.is_none_or(|after| after >= self.start), "records of an epoch come after its start");
+        let number = self.next_segment.fetch_add(1, Ordering::Relaxed);
+        if number > MAX_NUMBER {
+            let detail = "the log has run out of segment numbers".to_owned();
+            return Err(Error::Unsupported { detail });
+        }
+        let name = segment_name(stream, number);
+        let capacity = self.capacity_for(bytes);
+        assert!(capacity <= MAX_SEGMENT, "replay accepts a segment of {capacity} bytes");
+        let header = Header { stream, number, epoch: self.epoch, start: self.start, after };
+        match self.create_file(&name, capacity, &header) {
+            Ok(file) => {
+                self.has_header.store(true, Ordering::Release);
+                self.written_bytes.fetch_add(BLOCK, Ordering::Relaxed);
+                let seed = header.seed(self.store);
+                let last = after.unwrap_or(self.start);
+                let segment = Segment { file, name, number, seed, capacity, end: BLOCK, last };
+                assert!(segment.fits(bytes), "a new segment has room for the record that it is created for");
+                Ok(segment)
+            }
+            Err(error) => {
+                self.remove_unused(&name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes a segment without records. If this fails, the next replay removes it.
+    pub fn remove_unused(&self, name: &str) {
+        let _ = self.device.remove(name);
+    }
+
+    fn create_file(&self, name: &str, capacity: u64, header: &Header) -> Result<Arc<dyn File>> {
+        let block = header.encode(self.store);
+        let parsed = FileName { stream: header.stream, number: header.number, unfinished: false };
+        let decoded = Header::decode(&block, self.store, parsed);
+        assert!(decoded.is_ok_and(|decoded| decoded == *header), "replay will read the header that is written");
+        let how = OpenHow { write: true, create_new: true, small_writes: self.mapped, ..OpenHow::default() };
+        let file = self.device.open(name, how).map_err(|e| Error::io("create", name, None, &e))?;
+        file.allocate(0, capacity).map_err(|e| Error::io("allocate", name, Some(0), &e))?;
+        write_all_at(&*file, 0, &block).map_err(|e| Error::io("write", name, Some(0), &e))?;
+        file.sync().map_err(|e| Error::io("sync", name, None, &e))?;
+        if header.after.is_none() && SeededBug::SegmentAheadNotSynced.is_on() {
+            return Ok(file);
+        }
+        // A failed sync of the directory may lose other new names and removals, too, even if only space was missing. So
+        // the error is final, for a writer as well as for background work.
+        let synced = self.device.sync_dir();
+        synced.map_err(|e| self.poison(Error::final_io("sync", &self.device.path(), None, &e)))?;
+        Ok(file)
+    }
+}
+
+/// A segment for writing.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub file: Arc<dyn File>,
+    pub name: String,
+    pub number: u64,
+    /// The seed of the checksums of its records.
+    pub seed: u32,
+    /// Preallocated bytes.
+    pub capacity: u64,
+    /// The offset of the next record.
+    pub end: u64,
+    /// The highest seqno in it; before the first record, the last seqno before the segment.
+    pub last: Seqno,
+}
+
+impl Segment {
+    /// Whether it has no record.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.end == BLOCK
+    }
+
+    /// Whether enough of it is used that the next one may be made; a small store never allocates two.
+    pub fn wants_next(&self) -> bool {
+        debug_assert!(BLOCK <= self.end && self.end <= self.capacity, "the next record is inside the segment");
+        self.end >= self.capacity / WANTS_NEXT
+    }
+
+    /// Whether a record of `bytes` bytes fits, even if a sync ends the block before it is appended.
+    pub fn fits(&self, bytes: u64) -> bool {
+        self.end.next_multiple_of(BLOCK) + bytes <= self.capacity
+    }
+}

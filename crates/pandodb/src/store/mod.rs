@@ -25,6 +25,8 @@ mod commit;
 mod create;
 pub(crate) mod engine;
 mod generations;
+#[cfg(test)]
+mod hashed_tests;
 pub(crate) mod keyspace;
 mod keyspaces;
 mod open;

@@ -1,4 +1,4 @@
-//! [`Bytes`]: reads an input as a program. [`Rng`]: a random number generator.
+//! [`Bytes`]: reads an input as a program.
 
 /// Reads small values from the front of an input. After its end all values are zero, so every input is valid.
 #[derive(Clone, Debug)]
@@ -63,32 +63,5 @@ impl<'a> Bytes<'a> {
     pub fn string(&mut self) -> &'a [u8] {
         let len = usize::from(self.u8());
         self.take(len)
-    }
-}
-
-/// A small random number generator (splitmix64): the same numbers for the same seed on every machine.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    /// The next number.
-    #[expect(clippy::should_implement_trait, reason = "it has no end")]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: usize) -> usize {
-        assert!(bound > 0, "no number is below zero");
-        (self.next() % bound as u64) as usize
-    }
-
-    /// A random byte.
-    pub fn byte(&mut self) -> u8 {
-        self.next() as u8
     }
 }

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::bytes::Rng;
 use crate::{Target, execute, warm};
+use pandodb::base::random::Rng;
 
 /// The longest time that a run may take, on any machine.
 const MOST: Duration = Duration::from_secs(30);
@@ -96,13 +96,13 @@ pub fn drive(target: &'static Target, seed: u64, until: Until) -> Result<u64, Fi
         Until::Elapsed(limit) => started.elapsed() < limit,
     };
     while goes_on(runs) {
-        let mut input = corpus[rng.below(corpus.len())].clone();
-        if rng.below(8) == 0 {
-            let other = &corpus[rng.below(corpus.len())];
-            input.truncate(rng.below(input.len() + 1));
-            input.extend_from_slice(&other[rng.below(other.len() + 1)..]);
+        let mut input = corpus[rng.index(corpus.len())].clone();
+        if rng.index(8) == 0 {
+            let other = &corpus[rng.index(corpus.len())];
+            input.truncate(rng.index(input.len() + 1));
+            input.extend_from_slice(&other[rng.index(other.len() + 1)..]);
         }
-        for _ in 0..1 + rng.below(MOST_CHANGES) {
+        for _ in 0..1 + rng.index(MOST_CHANGES) {
             (target.mutate)(&mut input, &mut rng);
         }
         attempt(target, &input)?;
@@ -120,9 +120,9 @@ pub fn minimise(target: &'static Target, input: &[u8], tries: usize) -> Vec<u8> 
         if smaller.is_empty() {
             break;
         }
-        let at = rng.below(smaller.len());
-        match rng.below(3) {
-            0 => drop(smaller.drain(at..(at + 1 + rng.below(32)).min(smaller.len()))),
+        let at = rng.index(smaller.len());
+        match rng.index(3) {
+            0 => drop(smaller.drain(at..(at + 1 + rng.index(32)).min(smaller.len()))),
             1 => smaller.truncate(at),
             _ => smaller[at] = 0,
         }

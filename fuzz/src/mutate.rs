@@ -4,7 +4,7 @@
 //! compared with the input. The driver of `cargo test` uses only these.
 
 use crate::Target;
-use crate::bytes::Rng;
+use pandodb::base::random::Rng;
 
 /// Boundary values that code often compares with.
 const EDGES: [u64; 16] = [
@@ -28,44 +28,44 @@ const EDGES: [u64; 16] = [
 
 /// Makes one to four changes to `input`, regardless of its structure.
 pub fn plain(input: &mut Vec<u8>, rng: &mut Rng) {
-    for _ in 0..1 + rng.below(4) {
+    for _ in 0..1 + rng.index(4) {
         one(input, rng);
     }
 }
 
 fn one(input: &mut Vec<u8>, rng: &mut Rng) {
     if input.is_empty() {
-        input.extend((0..1 + rng.below(32)).map(|_| rng.byte()));
+        input.extend((0..1 + rng.index(32)).map(|_| rng.next_u64() as u8));
         return;
     }
-    let at = rng.below(input.len());
-    let span = at..(at + 1 + rng.below(16)).min(input.len());
-    match rng.below(12) {
-        0 | 1 => input[at] ^= 1 << rng.below(8),
-        2 => input[at] = rng.byte(),
-        3 => input[at] = input[at].wrapping_add(1 + 254 * rng.below(2) as u8),
-        4 => overwrite(input, at, &EDGES[rng.below(EDGES.len())].to_le_bytes()[..1 << rng.below(4)]),
+    let at = rng.index(input.len());
+    let span = at..(at + 1 + rng.index(16)).min(input.len());
+    match rng.index(12) {
+        0 | 1 => input[at] ^= 1 << rng.index(8),
+        2 => input[at] = rng.next_u64() as u8,
+        3 => input[at] = input[at].wrapping_add(1 + 254 * rng.index(2) as u8),
+        4 => overwrite(input, at, &EDGES[rng.index(EDGES.len())].to_le_bytes()[..1 << rng.index(4)]),
         5 => {
             let mut varint = Vec::new();
-            pandodb::base::codec::put_varint(&mut varint, EDGES[rng.below(EDGES.len())]);
+            pandodb::base::codec::put_varint(&mut varint, EDGES[rng.index(EDGES.len())]);
             input.splice(at..at + 1, varint);
         }
         6 => drop(input.drain(span)),
         7 => {
             let copy = input[span].to_vec();
-            let to = rng.below(input.len() + 1);
+            let to = rng.index(input.len() + 1);
             input.splice(to..to, copy);
         }
         8 => {
             let copy = input[span].to_vec();
-            let to = rng.below(input.len());
+            let to = rng.index(input.len());
             overwrite(input, to, &copy);
         }
         9 => {
-            let new: Vec<u8> = (0..1 + rng.below(8)).map(|_| rng.byte()).collect();
+            let new: Vec<u8> = (0..1 + rng.index(8)).map(|_| rng.next_u64() as u8).collect();
             input.splice(at..at, new);
         }
-        10 => input[span].fill([0, 0xff, b'a'][rng.below(3)]),
+        10 => input[span].fill([0, 0xff, b'a'][rng.index(3)]),
         _ => input.truncate(at),
     }
 }
@@ -85,7 +85,7 @@ pub fn for_driver(
     native: impl FnOnce(&mut [u8], usize, usize) -> usize,
 ) -> usize {
     let mut rng = Rng(u64::from(seed));
-    if rng.below(2) == 0 {
+    if rng.index(2) == 0 {
         return native(data, size, max_size);
     }
     let mut input = data[..size].to_vec();

@@ -306,11 +306,11 @@ fn record_len(bytes: &[u8]) -> usize {
 
 /// `count` inputs of one patch each, for any files.
 pub fn seeds(count: usize) -> Vec<Vec<u8>> {
-    let mut rng = crate::bytes::Rng(7);
+    let mut rng = pandodb::base::random::Rng(7);
     (0..count)
         .map(|i| {
             let mut input = vec![(i % 9) as u8, (i % 16) as u8 | 16];
-            input.extend((0..8).map(|_| rng.byte()));
+            input.extend((0..8).map(|_| rng.next_u64() as u8));
             input
         })
         .collect()

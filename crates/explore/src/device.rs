@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pandodb::device::sim::SimDevice;
+use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
 use pandodb::device::{Device, Done, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue, Read};
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -36,7 +37,11 @@ impl ExploredDevice {
     }
 }
 
-impl Device for ExploredDevice {
+impl DeviceWrapper for ExploredDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.sim
+    }
+
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
         self.point.pass();
         let file = self.sim.open(name, how)?;
@@ -68,17 +73,9 @@ impl Device for ExploredDevice {
         self.sim.lock(mode)
     }
 
-    fn now(&self) -> Duration {
-        self.sim.now()
-    }
-
     fn sleep(&self, time: Duration) {
         self.sim.sleep(time);
         shuttle::thread::yield_now();
-    }
-
-    fn random(&self) -> u64 {
-        self.sim.random()
     }
 
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
@@ -88,10 +85,6 @@ impl Device for ExploredDevice {
 
     fn path(&self) -> String {
         "(explored)".to_owned()
-    }
-
-    fn available(&self) -> Option<u64> {
-        self.sim.available()
     }
 }
 
@@ -110,7 +103,11 @@ struct ExploredFile {
     point: Arc<Point>,
 }
 
-impl File for ExploredFile {
+impl FileWrapper for ExploredFile {
+    fn inner(&self) -> &dyn File {
+        &*self.file
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.point.pass();
         self.file.read_at(offset, buf)
@@ -119,10 +116,6 @@ impl File for ExploredFile {
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         self.point.pass();
         self.file.write_at(offset, buf)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -140,10 +133,6 @@ impl File for ExploredFile {
         self.file.punch_hole(offset, len)
     }
 
-    fn hole_unit(&self) -> u64 {
-        self.file.hole_unit()
-    }
-
     /// Two points: writes of other threads between the end of the inner sync and the return of this call are not
     /// covered by it.
     fn sync(&self) -> io::Result<()> {
@@ -151,10 +140,6 @@ impl File for ExploredFile {
         let done = self.file.sync();
         self.point.pass();
         done
-    }
-
-    fn occupied(&self) -> io::Result<u64> {
-        self.file.occupied()
     }
 
     fn queue(&self) -> Option<Box<dyn Queue>> {

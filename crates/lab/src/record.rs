@@ -55,13 +55,8 @@ impl Space {
     }
 }
 
-/// A bijection of 64 bits that looks random (the finaliser of SplitMix64, by Steele, Lea and Flood).
-pub fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
-}
+/// A bijection of 64 bits that looks random.
+pub use pandodb::base::random::scatter as mix;
 
 /// The minimum bytes of a key.
 pub const MIN_KEY: usize = 8;

@@ -12,25 +12,15 @@
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
+use pandodb::base::random::Rng;
 use pandodb::base::{Entry, EntryBlock, KeyRange, Kind, Seqno};
 use pandodb::memtable::{ChunkPool, Memtable};
 
 const VALUE: [u8; 100] = [7; 100];
 
-/// Random keys, the same for the same seed.
-struct Keys(u64);
-
-impl Keys {
-    fn next(&mut self) -> [u8; 24] {
-        let mut key = [0; 24];
-        for word in key.chunks_exact_mut(8) {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            word.copy_from_slice(&(mixed ^ (mixed >> 31)).to_be_bytes());
-        }
-        key
-    }
+/// A random key.
+fn random_key(rng: &mut Rng) -> [u8; 24] {
+    rng.bytes(24).try_into().expect("24 bytes")
 }
 
 /// Nanoseconds that this thread was on a core; 0 where the system does not report them.
@@ -40,8 +30,8 @@ fn on_core() -> u64 {
 }
 
 /// The keys of one of `writers`.
-fn keys_of(writer: u64) -> Keys {
-    Keys(writer << 40 | 1)
+fn keys_of(writer: u64) -> Rng {
+    Rng(writer << 40 | 1)
 }
 
 /// Inserts `records` from `writers` threads; returns wall and CPU nanoseconds per insert.
@@ -58,7 +48,7 @@ fn insert(memtable: &Memtable, records: u64, writers: u64) -> (f64, f64) {
                     let before = on_core();
                     for i in 0..each {
                         let seqno = Seqno(i * writers + writer + 1);
-                        memtable.insert(Entry { key: &keys.next(), seqno, kind: Kind::Put, value: &VALUE });
+                        memtable.insert(Entry { key: &random_key(&mut keys), seqno, kind: Kind::Put, value: &VALUE });
                     }
                     on_core() - before
                 })
@@ -77,7 +67,7 @@ fn insert(memtable: &Memtable, records: u64, writers: u64) -> (f64, f64) {
 fn read(memtable: &Memtable, records: u64) -> (f64, f64) {
     let (mut keys, before, mut found) = (keys_of(0), on_core(), 0u64);
     for _ in 0..records {
-        memtable.get(&keys.next(), Seqno::MAX, &mut |entry| {
+        memtable.get(&random_key(&mut keys), Seqno::MAX, &mut |entry| {
             found += u64::from(entry.value.len() == VALUE.len());
             false
         });

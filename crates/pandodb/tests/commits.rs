@@ -1,13 +1,16 @@
 //! Concurrent commits: more threads than there may be concurrent commits, memtables sealed meanwhile, and a device that
 //! panics.
 
+mod common;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
-use std::time::Duration;
 
+use common::ends;
 use pandodb::device::mem::MemDevice;
-use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
+use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
+use pandodb::device::{Device, File, OpenHow};
 use pandodb::{AddI64, Durability, Error, KeyspaceOptions, Store};
 
 /// A device in memory whose writes to the log, or syncs of it, panic while `armed`.
@@ -18,55 +21,15 @@ struct Trap {
     at_sync: bool,
 }
 
-impl Device for Trap {
+impl DeviceWrapper for Trap {
+    fn inner(&self) -> &dyn Device {
+        &*self.device
+    }
+
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
         let file = self.device.open(name, how)?;
         let (armed, at_sync) = (self.armed.clone(), self.at_sync);
         Ok(if name.starts_with("wal-") { Arc::new(TrapFile { file, armed, at_sync }) } else { file })
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.device.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.device.remove(name)
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.device.list()
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.device.sync_dir()
-    }
-
-    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
-        self.device.lock(mode)
-    }
-
-    fn now(&self) -> Duration {
-        self.device.now()
-    }
-
-    fn sleep(&self, time: Duration) {
-        self.device.sleep(time);
-    }
-
-    fn random(&self) -> u64 {
-        self.device.random()
-    }
-
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
-        self.device.spawn(name, body)
-    }
-
-    fn path(&self) -> String {
-        self.device.path()
-    }
-
-    fn available(&self) -> Option<u64> {
-        self.device.available()
     }
 }
 
@@ -77,9 +40,9 @@ struct TrapFile {
     at_sync: bool,
 }
 
-impl File for TrapFile {
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(offset, buf)
+impl FileWrapper for TrapFile {
+    fn inner(&self) -> &dyn File {
+        &*self.file
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
@@ -87,34 +50,18 @@ impl File for TrapFile {
         self.file.write_at(offset, buf)
     }
 
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(offset, len)
-    }
-
-    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.punch_hole(offset, len)
-    }
-
     fn sync(&self) -> io::Result<()> {
         assert!(!self.at_sync || !self.armed.load(SeqCst), "the trap");
         self.file.sync()
-    }
-
-    fn occupied(&self) -> io::Result<u64> {
-        self.file.occupied()
     }
 }
 
 #[test]
 fn a_panic_in_a_sync_leaves_no_thread_waiting() {
+    ends("a commit after a panic in a sync", panic_in_a_sync);
+}
+
+fn panic_in_a_sync() {
     let armed = Arc::new(AtomicBool::new(false));
     let trap = Arc::new(Trap { device: MemDevice::new(), armed: armed.clone(), at_sync: true });
     let store = Store::builder("trap").device(trap).durability(Durability::Synced).open().unwrap();
@@ -145,7 +92,7 @@ fn a_panic_in_a_sync_leaves_no_thread_waiting() {
 
 #[test]
 fn a_panic_in_a_commit_leaves_no_thread_waiting() {
-    [1, 2, 4].into_iter().for_each(panic_in_a_commit);
+    ends("a commit after a panic in a commit", || [1, 2, 4].into_iter().for_each(panic_in_a_commit));
 }
 
 /// When the trap is armed, one thread of each stream may be writing.

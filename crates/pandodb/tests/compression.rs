@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use pandodb::base::random::mix;
 use pandodb::device::MemDevice;
 use pandodb::space::COMPRESSED_LEAVES;
 use pandodb::space::superblock::CORE_FEATURES;
@@ -135,10 +136,4 @@ fn compression_does_not_change_a_file_of_incompressible_data() -> Result<()> {
     assert_eq!(images[0], images[1]);
     assert_eq!(images[0].3, [0, 0]);
     Ok(())
-}
-
-fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -1,9 +1,13 @@
 //! Regression tests for findings of reviews and random histories. Each test failed before its fix and is reduced to the
 //! necessary steps. Simulated crashes and random histories are in `pandodb-proof`.
 
+mod common;
+
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use common::ends;
 
 use pandodb::device::sim::SimImage;
 use pandodb::device::{MemDevice, SimDevice};
@@ -11,20 +15,6 @@ use pandodb::{Append, Durability, KeyspaceOptions, StbeOptions, Store, StoreBuil
 
 fn small(path: &Path, threads: usize) -> Store {
     Store::builder(path).memory_budget(8 << 20).memtable_bytes(256 << 10).background_threads(threads).open().unwrap()
-}
-
-/// Runs `body` on a thread of its own and fails if it does not end.
-fn ends(what: &str, body: impl FnOnce() + Send + 'static) {
-    let (done, wait) = mpsc::channel();
-    std::thread::spawn(move || {
-        body();
-        let _ = done.send(());
-    });
-    match wait.recv_timeout(Duration::from_secs(30)) {
-        Ok(()) => {}
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{what} does not end"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => panic!("{what} panicked"),
-    }
 }
 
 /// Copies the files of an open store as a SIGKILL would leave them.
@@ -150,19 +140,19 @@ fn a_visible_keyspace_survives_an_immediate_kill() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let store = Store::builder(&path).memory_budget(8 << 20).open().unwrap();
+    let (create, wanted) = mpsc::channel::<String>();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for i in 0..8u32 {
-                store.keyspace(&format!("k{i}")).unwrap();
-                std::thread::sleep(Duration::from_millis(40));
-            }
-        });
+        let store = &store;
+        scope.spawn(move || wanted.into_iter().for_each(|name| drop(store.keyspace(&name).unwrap())));
         for i in 0..8u32 {
             let name = format!("k{i}");
+            create.send(name.clone()).unwrap();
+            let begun = Instant::now();
             let keyspace = loop {
                 if let Some(keyspace) = store.open_keyspace(&name).unwrap() {
                     break keyspace;
                 }
+                assert!(begun.elapsed() < Duration::from_secs(60), "{name} does not become visible");
             };
             keyspace.put("x", "y").unwrap();
             let copy = dir.path().join(format!("copy{i}"));
@@ -170,6 +160,7 @@ fn a_visible_keyspace_survives_an_immediate_kill() {
             let reopened = Store::builder(&copy).memory_budget(8 << 20).open().unwrap();
             assert_eq!(reopened.open_keyspace(&name).unwrap().unwrap().get("x").unwrap().unwrap(), "y");
         }
+        drop(create);
     });
 }
 
@@ -194,43 +185,45 @@ fn one_damaged_superblock_loses_nothing_even_after_a_keyspace_was_created() {
 
 #[test]
 fn damaged_inner_blocks_do_not_block_packing_for_ever() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("s");
-    let open = || Store::builder(&path).memory_budget(8 << 20).memtable_bytes(64 << 10).open().unwrap();
-    let key = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
-    {
+    ends("packing with damaged inner blocks", || {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let open = || Store::builder(&path).memory_budget(8 << 20).memtable_bytes(64 << 10).open().unwrap();
+        let key = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        {
+            let store = open();
+            let keyspace = store.keyspace("k").unwrap();
+            (0..30_000).for_each(|i| keyspace.put(key(i), [1u8; 60]).unwrap());
+            store.settle().unwrap();
+        }
+        let mut bytes = std::fs::read(path.join("data")).unwrap();
+        let mut damaged = 0;
+        for page in bytes.chunks_mut(4096).skip(1).filter(|page| page[4] == 2 && page[5..8] == [0; 3] && page[8] == 1) {
+            page[200] ^= 1;
+            damaged += 1;
+        }
+        assert!(damaged > 0);
+        std::fs::write(path.join("data"), bytes).unwrap();
         let store = open();
         let keyspace = store.keyspace("k").unwrap();
-        (0..30_000).for_each(|i| keyspace.put(key(i), [1u8; 60]).unwrap());
-        store.settle().unwrap();
-    }
-    let mut bytes = std::fs::read(path.join("data")).unwrap();
-    let mut damaged = 0;
-    for page in bytes.chunks_mut(4096).skip(1).filter(|page| page[4] == 2 && page[5..8] == [0; 3] && page[8] == 1) {
-        page[200] ^= 1;
-        damaged += 1;
-    }
-    assert!(damaged > 0);
-    std::fs::write(path.join("data"), bytes).unwrap();
-    let store = open();
-    let keyspace = store.keyspace("k").unwrap();
-    for i in 0..40_000 {
-        // The store may refuse writes, but it must not accept them without bound.
-        if keyspace.put(key(i + 1_000_000), [1u8; 60]).is_err() {
-            break;
+        for i in 0..40_000 {
+            // The store may refuse writes, but it must not accept them without bound.
+            if keyspace.put(key(i + 1_000_000), [1u8; 60]).is_err() {
+                break;
+            }
         }
-    }
-    let stats = store.stats().unwrap();
-    assert!(stats.memory.memtables < 8 << 20 && stats.disk_bytes < 64 << 20, "{stats:?}");
-    // Runs whose size cannot be determined must not make leaves look too large; the leaves would be split without end.
-    assert!(stats.keyspaces[0].index.figure("nodes") < 100, "{stats:?}");
-    assert!(!store.verify().unwrap().is_clean(), "the damage is reported");
+        let stats = store.stats().unwrap();
+        assert!(stats.memory.memtables < 8 << 20 && stats.disk_bytes < 64 << 20, "{stats:?}");
+        // Runs whose size cannot be determined must not make leaves look too large; the leaves would be split without end.
+        assert!(stats.keyspaces[0].index.figure("nodes") < 100, "{stats:?}");
+        assert!(!store.verify().unwrap().is_clean(), "the damage is reported");
+    });
 }
 
 #[test]
 fn a_scan_of_a_dropped_keyspace_ends_with_an_error() {
-    let dir = tempfile::tempdir().unwrap();
-    let store = small(&dir.path().join("s"), 1);
+    let device = SimDevice::new(1);
+    let store = tiny(&device, 256 << 10).memory_budget(8 << 20).open().unwrap();
     let keyspace = store.keyspace("k").unwrap();
     (0..5000u32).for_each(|i| keyspace.put(i.to_be_bytes(), [1u8; 60]).unwrap());
     store.settle().unwrap();
@@ -238,7 +231,7 @@ fn a_scan_of_a_dropped_keyspace_ends_with_an_error() {
     scan.by_ref().take(10).for_each(|entry| drop(entry.unwrap()));
     store.drop_keyspace("k").unwrap();
     // Longer than a scan keeps one view.
-    std::thread::sleep(Duration::from_millis(2100));
+    device.advance_clock(Duration::from_millis(2100));
     let rest: Vec<_> = scan.collect();
     assert!(rest.len() == 4990 || rest.last().is_some_and(|entry| entry.is_err()), "{} items, no error", rest.len());
 }
@@ -293,44 +286,57 @@ fn packing_during_replay_keeps_large_values_of_later_records() {
     assert!(store.verify().unwrap().is_clean());
 }
 
-/// A read changed the weight of a memtable with range tombstones, so the debt never became 0, and waiting for packing
-/// did not end.
+/// Two causes of a debt that nothing could pay, for which packing and recovery waited for ever: packing unified range
+/// tombstones, and a read changed the weight of a memtable with range tombstones.
 #[test]
 fn range_deletes_leave_no_debt_behind() {
-    let device = SimDevice::new(1);
-    let store = tiny(&device, 16 << 10).open().unwrap();
-    let keyspace = store.keyspace("plain").unwrap();
-    for round in 0..40u32 {
-        for i in 0..20u32 {
-            let from = (i * 37 + round) % 400;
-            keyspace.put(from.to_be_bytes(), [1; 30]).unwrap();
-            keyspace.delete_range(from.to_be_bytes()..(from + 15).to_be_bytes()).unwrap();
+    ends("compacting range deletes", || {
+        let store = tiny(&SimDevice::new(1), 4 << 10).open().unwrap();
+        let keyspace = store.keyspace("wide").unwrap();
+        for i in 0..200u32 {
+            keyspace.put(i.to_be_bytes(), [7; 40]).unwrap();
+            keyspace.delete_range((i * 31).to_be_bytes()..=(i * 31 + 40).to_be_bytes()).unwrap();
         }
-        assert!(keyspace.range(round.to_be_bytes()..).all(|entry| entry.is_ok()));
-    }
-    keyspace.compact(..).unwrap();
-    store.settle().unwrap();
-    assert_eq!(store.debt(), 0);
+        keyspace.compact(..).unwrap();
+        assert_eq!(store.debt(), 0);
+    });
+    ends("compacting range deletes that were read", || {
+        let store = tiny(&SimDevice::new(1), 16 << 10).open().unwrap();
+        let keyspace = store.keyspace("plain").unwrap();
+        for round in 0..40u32 {
+            for i in 0..20u32 {
+                let from = (i * 37 + round) % 400;
+                keyspace.put(from.to_be_bytes(), [1; 30]).unwrap();
+                keyspace.delete_range(from.to_be_bytes()..(from + 15).to_be_bytes()).unwrap();
+            }
+            assert!(keyspace.range(round.to_be_bytes()..).all(|entry| entry.is_ok()));
+        }
+        keyspace.compact(..).unwrap();
+        store.settle().unwrap();
+        assert_eq!(store.debt(), 0);
+    });
 }
 
 /// Debt was paid in bytes of messages and owed in bytes of pages. With keys that share a long prefix, a compaction that
 /// was paused between two steps counted as paid, and threads that waited for it went on too early.
 #[test]
 fn compact_waits_for_the_compaction_of_keys_with_a_long_common_prefix() {
-    let device = SimDevice::new(1);
-    let store = tiny(&device, 256 << 10).memory_budget(8 << 20).open().unwrap();
-    let alike = store.keyspace("alike").unwrap();
-    let key = |i: u32| [vec![b'x'; 900], i.to_be_bytes().to_vec()].concat();
-    for i in 0..3000 {
-        alike.put(key(i), [7]).unwrap();
-    }
-    alike.compact(..).unwrap();
-    for i in (0..3000).step_by(2) {
-        alike.delete(key(i)).unwrap();
-    }
-    alike.compact(..).unwrap();
-    let index = &store.stats().unwrap().keyspaces[0].index;
-    assert_eq!((index.entries, index.tombstones, index.debt.total()), (1500, 0, 0));
+    ends("compacting keys with a long common prefix", || {
+        let device = SimDevice::new(1);
+        let store = tiny(&device, 256 << 10).memory_budget(8 << 20).open().unwrap();
+        let alike = store.keyspace("alike").unwrap();
+        let key = |i: u32| [vec![b'x'; 900], i.to_be_bytes().to_vec()].concat();
+        for i in 0..3000 {
+            alike.put(key(i), [7]).unwrap();
+        }
+        alike.compact(..).unwrap();
+        for i in (0..3000).step_by(2) {
+            alike.delete(key(i)).unwrap();
+        }
+        alike.compact(..).unwrap();
+        let index = &store.stats().unwrap().keyspaces[0].index;
+        assert_eq!((index.entries, index.tombstones, index.debt.total()), (1500, 0, 0));
+    });
 }
 
 /// Found by `pando sim histories --seed 5`: a checkpoint that was running when the store was closed got the error of a
@@ -338,26 +344,28 @@ fn compact_waits_for_the_compaction_of_keys_with_a_long_common_prefix() {
 /// log in memory and returned success.
 #[test]
 fn a_running_checkpoint_does_not_prevent_a_close_from_writing_the_log() {
-    for round in 0..120u64 {
-        let device = MemDevice::new();
-        let small = || Store::builder("s").device(device.clone()).memory_budget(1 << 20).memtable_bytes(4 << 10);
-        let open = || small().background_threads(2).open().expect("a store");
-        let store = open();
-        let keyspace = store.keyspace("k").expect("a keyspace");
-        std::thread::scope(|scope| {
-            for _ in 0..2 {
-                let store = store.clone();
-                scope.spawn(move || while store.checkpoint().is_ok() {});
-            }
-            for i in 0..200 + round {
-                keyspace.put_with(i.to_be_bytes(), [b'x'; 40], Durability::None).expect("a put");
-            }
-            store.clone().close().expect("closed, and everything durable");
-        });
-        drop((store, keyspace));
-        let keyspace = open().open_keyspace("k").expect("open").expect("there");
-        assert_eq!(keyspace.iter().count() as u64, 200 + round, "in round {round}");
-    }
+    ends("closing during a checkpoint", || {
+        for round in 0..120u64 {
+            let device = MemDevice::new();
+            let small = || Store::builder("s").device(device.clone()).memory_budget(1 << 20).memtable_bytes(4 << 10);
+            let open = || small().background_threads(2).open().expect("a store");
+            let store = open();
+            let keyspace = store.keyspace("k").expect("a keyspace");
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    let store = store.clone();
+                    scope.spawn(move || while store.checkpoint().is_ok() {});
+                }
+                for i in 0..200 + round {
+                    keyspace.put_with(i.to_be_bytes(), [b'x'; 40], Durability::None).expect("a put");
+                }
+                store.clone().close().expect("closed, and everything durable");
+            });
+            drop((store, keyspace));
+            let keyspace = open().open_keyspace("k").expect("open").expect("there");
+            assert_eq!(keyspace.iter().count() as u64, 200 + round, "in round {round}");
+        }
+    });
 }
 
 #[test]

@@ -43,24 +43,3 @@ fn load_reopen_scan_verify() -> pandodb::Result<()> {
     assert!(store.verify()?.is_clean());
     Ok(())
 }
-
-/// Packing a memtable with range deletes pays its debt in full: unifying the tombstones must leave no debt that nothing
-/// can pay, for which `settle` and recovery would wait for ever.
-#[test]
-fn range_deletes_leave_no_debt() -> pandodb::Result<()> {
-    let device = pandodb::device::SimDevice::new(1);
-    let store = Store::builder("sim")
-        .device(device)
-        .background_threads(0)
-        .memory_budget(1 << 20)
-        .memtable_bytes(4096)
-        .open()?;
-    let ks = store.keyspace("k")?;
-    for i in 0..200u32 {
-        ks.put(i.to_be_bytes(), [7; 40])?;
-        ks.delete_range(i.wrapping_mul(31).to_be_bytes()..=(i.wrapping_mul(31) + 40).to_be_bytes())?;
-    }
-    ks.compact(..)?;
-    assert_eq!(store.debt(), 0);
-    Ok(())
-}

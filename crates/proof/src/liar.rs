@@ -7,10 +7,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
 
 use pandodb::device::sim::SimDevice;
-use pandodb::device::{Device, File, JoinHandle, LockGuard, LockMode, OpenHow};
+use pandodb::device::wrapper::{DeviceWrapper, FileWrapper};
+use pandodb::device::{Device, File, OpenHow};
 
 /// Which syncs are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,87 +49,27 @@ struct LyingFile {
 /// Offsets of the superblocks.
 const SUPERBLOCKS: [u64; 2] = [0, 32 * 4096];
 
-impl Device for Liar {
+impl DeviceWrapper for Liar {
+    fn inner(&self) -> &dyn Device {
+        &*self.sim
+    }
+
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
         let file = self.sim.open(name, how)?;
         let log = name.starts_with("wal-");
         Ok(Arc::new(LyingFile { file, lie: self.lie, log, at_head: AtomicBool::new(true) }))
     }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.sim.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.sim.remove(name)
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.sim.list()
-    }
-
-    fn sync_dir(&self) -> io::Result<()> {
-        self.sim.sync_dir()
-    }
-
-    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
-        self.sim.lock(mode)
-    }
-
-    fn now(&self) -> Duration {
-        self.sim.now()
-    }
-
-    fn sleep(&self, time: Duration) {
-        self.sim.sleep(time);
-    }
-
-    fn random(&self) -> u64 {
-        self.sim.random()
-    }
-
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
-        self.sim.spawn(name, body)
-    }
-
-    fn path(&self) -> String {
-        self.sim.path()
-    }
-
-    fn available(&self) -> Option<u64> {
-        self.sim.available()
-    }
 }
 
-impl File for LyingFile {
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.file.read_at(offset, buf)
+impl FileWrapper for LyingFile {
+    fn inner(&self) -> &dyn File {
+        &*self.file
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> io::Result<usize> {
         let head = if self.log { offset == 0 } else { SUPERBLOCKS.contains(&offset) };
         self.at_head.store(head, Relaxed);
         self.file.write_at(offset, buf)
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(offset, len)
-    }
-
-    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.file.punch_hole(offset, len)
-    }
-
-    fn hole_unit(&self) -> u64 {
-        self.file.hole_unit()
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -139,9 +79,5 @@ impl File for LyingFile {
             Lie::Data => !self.log,
         };
         if lying && !self.at_head.load(Relaxed) { Ok(()) } else { self.file.sync() }
-    }
-
-    fn occupied(&self) -> io::Result<u64> {
-        self.file.occupied()
     }
 }

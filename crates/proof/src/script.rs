@@ -11,60 +11,16 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 
 use pandodb::Durability;
+pub use pandodb::base::random::{Rng, mix};
 
-/// A small random number generator (splitmix64): the same numbers for the same seed on every machine.
-#[derive(Clone, Debug)]
-pub struct Rng(pub u64);
-
-impl Rng {
-    /// The next number.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+/// `len` bytes for a value. Three of four values repeat their first 8 bytes, so that a store has both compressible and
+/// incompressible values.
+pub fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = rng.bytes(len);
+    if len % 4 != 3 {
+        (8..len).for_each(|i| bytes[i] = bytes[i - 8]);
     }
-
-    /// A number below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "no number is below zero");
-        self.next_u64() % bound
-    }
-
-    /// An index below `bound`.
-    pub fn index(&mut self, bound: usize) -> usize {
-        self.below(bound as u64) as usize
-    }
-
-    /// True with a probability of `percent` in 100.
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-
-    /// `len` random bytes.
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(len + 8);
-        while bytes.len() < len {
-            bytes.extend_from_slice(&self.next_u64().to_le_bytes());
-        }
-        bytes.truncate(len);
-        bytes
-    }
-
-    /// `len` bytes for a value. Three of four values repeat their first 8 bytes, so that a store has both compressible
-    /// and incompressible values.
-    pub fn value(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes = self.bytes(len);
-        if len % 4 != 3 {
-            (8..len).for_each(|i| bytes[i] = bytes[i - 8]);
-        }
-        bytes
-    }
-}
-
-/// Hashes a number (the finaliser of splitmix64).
-pub fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    bytes
 }
 
 /// The keyspace of plain values.
@@ -325,7 +281,7 @@ fn commit(rng: &mut Rng, mix: Mix, temp: bool) -> Step {
             0..=8 => {
                 let large = rng.chance(mix.blobs);
                 let len = if large { BLOB_THRESHOLD as u64 + 1 + rng.below(9000) } else { rng.below(200) };
-                Op::Put(name, key(rng.below(mix.keys)), rng.value(len as usize))
+                Op::Put(name, key(rng.below(mix.keys)), value(rng, len as usize))
             }
             9..=15 => Op::Add(key(rng.below(mix.keys / 4 + 1)), rng.below(2001) as i64 - 1000),
             16..=18 => Op::Delete(if rng.chance(20) { SUMS } else { name }, key(rng.below(mix.keys))),

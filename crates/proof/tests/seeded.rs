@@ -1,7 +1,8 @@
 //! Tests the test harnesses: activates each seeded bug, which the harness of its `Hunt` must catch.
 //!
 //! The switch is global to the process, so this binary has no other test. A release build has no switch, and nothing to
-//! test. With `BUGS=Range` in the environment, only bugs with `Range` in their names are tried.
+//! test. With `BUGS=Range` in the environment, only bugs with `Range` in their names are tried; a word that is in no name
+//! fails and lists the names.
 #![cfg(debug_assertions)]
 
 use std::collections::HashSet;
@@ -9,21 +10,24 @@ use std::time::Instant;
 
 use pandodb::base::seeded::{SeededBug, activate};
 use pandodb_proof::Unit;
-use pandodb_proof::seeded::{BY_SCHEDULES, HUNTS};
+use pandodb_proof::seeded::{BY_SCHEDULES, HUNTS, Hunt};
 
 #[test]
 fn every_seeded_bug_is_caught() {
     let hunted: HashSet<SeededBug> = HUNTS.iter().map(|hunt| hunt.bug).chain(BY_SCHEDULES.iter().copied()).collect();
     assert!(SeededBug::ALL.iter().all(|bug| hunted.contains(bug)), "a bug has no hunt");
     assert_eq!(HUNTS.len() + BY_SCHEDULES.len(), SeededBug::ALL.len(), "a bug has two hunts");
+    let chosen = std::env::var("BUGS").unwrap_or_default();
+    let is_chosen = |hunt: &&Hunt| format!("{:?}", hunt.bug).contains(&chosen);
+    let names: Vec<SeededBug> = HUNTS.iter().map(|hunt| hunt.bug).collect();
+    assert!(HUNTS.iter().any(|hunt| is_chosen(&hunt)), "BUGS={chosen} is in no name of {names:?}");
     // Some bugs cause panics, whose messages would hide the table.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let started = Instant::now();
     let mut survivors = Vec::new();
     println!("| bug | caught by | seed | runs | seconds | first words |\n| --- | --- | --- | --- | --- | --- |");
-    let chosen = std::env::var("BUGS").unwrap_or_default();
-    for hunt in HUNTS.iter().filter(|hunt| format!("{:?}", hunt.bug).contains(&chosen)) {
+    for hunt in HUNTS.iter().filter(is_chosen) {
         let begun = Instant::now();
         activate(Some(hunt.bug));
         let caught = hunt.go();

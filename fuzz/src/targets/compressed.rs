@@ -9,9 +9,9 @@ use pandodb::base::{Entry, Kind, Seqno};
 use pandodb::run::{Compressor, Leaf, LeafBuilder, unpack};
 
 use super::{as_block, trimmed};
-use crate::bytes::Rng;
 use crate::repair::PAGE;
 use crate::{Target, mutate as change};
+use pandodb::base::random::Rng;
 
 /// The target.
 pub const TARGET: Target =
@@ -65,7 +65,7 @@ fn seeds() -> Vec<Vec<u8>> {
         let mut builder = LeafBuilder::default();
         for i in 0..count {
             let mut value = vec![0; len];
-            value[zeros..].iter_mut().for_each(|byte| *byte = rng.byte());
+            value[zeros..].iter_mut().for_each(|byte| *byte = rng.next_u64() as u8);
             let key = format!("key{i:06}");
             builder.add(&Entry { key: key.as_bytes(), seqno: Seqno(i + 1), kind: Kind::Put, value: &value });
         }

@@ -9,9 +9,9 @@ use pandodb::base::MAX_KEY;
 use pandodb::run::{Child, Inner, InnerBuilder};
 
 use super::{around, as_block, trimmed};
-use crate::bytes::Rng;
 use crate::repair::PAGE;
 use crate::{Target, mutate as change};
+use pandodb::base::random::Rng;
 
 /// The target.
 pub const TARGET: Target = Target { name: "inner", max_len: 3 * PAGE, memory: 4 << 20, run, mutate, seeds };
@@ -70,28 +70,28 @@ fn build(level: u32, children: &[Owned]) -> Vec<u8> {
 /// Changes one child of a sound block; the result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
-    if rng.below(2) == 0 || Inner::check(&block).is_err() {
+    if rng.index(2) == 0 || Inner::check(&block).is_err() {
         return change::plain(input, rng);
     }
     let inner = Inner::of(&block);
     let mut children = children(&inner);
-    let at = rng.below(children.len());
+    let at = rng.index(children.len());
     // The builder requires positions in order, so only plain changes put them out of order.
-    match rng.below(5) {
+    match rng.index(5) {
         0 if children.len() > 1 => drop(children.remove(at)),
         1 if at > 0 => change::plain(&mut children[at].1, rng),
-        2 => children[at].0.leaf = rng.next() >> rng.below(64),
+        2 => children[at].0.leaf = rng.next_u64() >> rng.index(64),
         3 if at > 0 => {
             let mut next = children[at].clone();
-            next.1.push(rng.byte());
+            next.1.push(rng.next_u64() as u8);
             next.0.position += 1;
             next.0.leaf = next.0.leaf.saturating_add(1);
             children.insert(at + 1, next);
         }
-        _ => children[at].0.pages = rng.below(1 << 16) as u32,
+        _ => children[at].0.pages = rng.index(1 << 16) as u32,
     }
     children.retain(|(_, separator)| separator.len() <= MAX_KEY);
-    *input = trimmed(build(1 + rng.below(3) as u32, &children));
+    *input = trimmed(build(1 + rng.index(3) as u32, &children));
 }
 
 fn seeds() -> Vec<Vec<u8>> {

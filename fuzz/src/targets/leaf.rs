@@ -9,9 +9,9 @@ use pandodb::base::{BlobRef, Entry, Kind, MAX_KEY, PageNo, Seqno};
 use pandodb::run::{Leaf, LeafBuilder};
 
 use super::{around, as_block, trimmed};
-use crate::bytes::Rng;
 use crate::repair::PAGE;
 use crate::{Target, mutate as change};
+use pandodb::base::random::Rng;
 
 /// The target.
 pub const TARGET: Target = Target { name: "leaf", max_len: 3 * PAGE, memory: 4 << 20, run, mutate, seeds };
@@ -88,32 +88,32 @@ fn round_trip(leaf: &Leaf<'_>, before: &[Owned]) {
 /// Changes one entry of a sound leaf; the result may be invalid.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let block = as_block(input);
-    if rng.below(2) == 0 || Leaf::check(&block).is_err() {
+    if rng.index(2) == 0 || Leaf::check(&block).is_err() {
         return change::plain(input, rng);
     }
     let leaf = Leaf::of(&block);
     let mut entries = entries(&leaf);
-    let at = rng.below(entries.len());
-    match rng.below(8) {
+    let at = rng.index(entries.len());
+    match rng.index(8) {
         0 => drop(entries.remove(at)),
         1 => entries.insert(at, entries[at].clone()),
         2 => {
-            let other = rng.below(entries.len());
+            let other = rng.index(entries.len());
             entries.swap(at, other);
         }
         3 => change::plain(&mut entries[at].0, rng),
         4 => change::plain(&mut entries[at].3, rng),
-        5 => entries[at].1 = Seqno(rng.next() >> (1 + rng.below(63))),
-        6 => entries[at].2 = Kind::from_u8(rng.below(5) as u8).expect("a kind"),
+        5 => entries[at].1 = Seqno(rng.next_u64() >> (1 + rng.index(63))),
+        6 => entries[at].2 = Kind::from_u8(rng.index(5) as u8).expect("a kind"),
         _ => {
             let mut next = entries[at].clone();
-            next.0.push(rng.byte());
+            next.0.push(rng.next_u64() as u8);
             entries.insert(at + 1, next);
         }
     }
     entries.retain(|entry| entry.0.len() <= MAX_KEY);
     if !entries.is_empty() {
-        *input = trimmed(build(&entries, rng.below(9) as u32, rng.below(4) as u16 * 2));
+        *input = trimmed(build(&entries, rng.index(9) as u32, rng.index(4) as u16 * 2));
     }
 }
 

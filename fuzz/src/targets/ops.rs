@@ -184,7 +184,9 @@ fn op(input: &mut Bytes<'_>) -> Op {
 }
 
 fn seeds() -> Vec<Vec<u8>> {
-    let mut rng = crate::bytes::Rng(5);
-    let steps = |rng: &mut crate::bytes::Rng, len: usize| -> Vec<u8> { (0..len).map(|_| rng.byte()).collect() };
+    let mut rng = pandodb::base::random::Rng(5);
+    let steps = |rng: &mut pandodb::base::random::Rng, len: usize| -> Vec<u8> {
+        (0..len).map(|_| rng.next_u64() as u8).collect()
+    };
     (0..12u8).map(|i| [vec![i], steps(&mut rng, 40 + 40 * usize::from(i))].concat()).collect()
 }

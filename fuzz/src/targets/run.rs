@@ -20,7 +20,9 @@ use pandodb::run::{
 use pandodb::space::data::DATA_FILE;
 use pandodb::space::{BlockKind, DataFile};
 
-use crate::bytes::{Bytes, Rng};
+use pandodb::base::random::Rng;
+
+use crate::bytes::Bytes;
 use crate::patches::{self, Sound};
 use crate::repair::PAGE;
 use crate::{Target, assert_named, mutate};
@@ -78,13 +80,13 @@ fn deep() -> Base {
     let mut entries: Vec<Owned> = Vec::new();
     for i in 0..90u64 {
         let mut key = format!("{:03}", i * 3).into_bytes();
-        key.extend((0..850).map(|_| b'a' + rng.below(26) as u8));
+        key.extend((0..850).map(|_| b'a' + rng.index(26) as u8));
         for version in 0..1 + i % 3 {
             let (kind, len) = match (i + version) % 11 {
                 0 => (Kind::Delete, 0),
                 1 | 2 => (Kind::Merge, 8),
                 3 => (Kind::Put, 9000),
-                _ => (Kind::Put, rng.below(60)),
+                _ => (Kind::Put, rng.index(60)),
             };
             entries.push((key.clone(), Seqno(1000 - i * 4 - version), kind, vec![i as u8; len]));
         }
@@ -107,7 +109,7 @@ fn compressed() -> Base {
     let mut rng = Rng(12);
     let mut put = |i: u64| {
         let noise = if i < 900 { 20 } else { 90 };
-        let value = (0..100).map(|at| if at < noise { rng.byte() } else { 0 }).collect();
+        let value = (0..100).map(|at| if at < noise { rng.next_u64() as u8 } else { 0 }).collect();
         (format!("key{i:05}").into_bytes(), Seqno(i + 1), Kind::Put, value)
     };
     let mut entries: Vec<Owned> = (0..1_100).map(&mut put).collect();

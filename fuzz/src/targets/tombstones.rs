@@ -12,9 +12,9 @@ use pandodb::base::{FragmentSet, FragmentSweep, Fragments, RangeTombstone, Seqno
 use pandodb::run::tombstones::{decode, encode, fill, pages};
 
 use super::{around, as_block, trimmed};
-use crate::bytes::Rng;
 use crate::repair::PAGE;
 use crate::{Target, assert_corruption, mutate as change};
+use pandodb::base::random::Rng;
 
 /// The target.
 pub const TARGET: Target = Target { name: "tombstones", max_len: 2 * PAGE, memory: 4 << 20, run, mutate, seeds };
@@ -83,15 +83,15 @@ fn compare(tombstones: &[RangeTombstone]) {
 
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
     let mut found = Vec::new();
-    if rng.below(2) == 0 || decode(&as_block(input), &mut found).is_err() || found.is_empty() {
+    if rng.index(2) == 0 || decode(&as_block(input), &mut found).is_err() || found.is_empty() {
         return change::plain(input, rng);
     }
-    let at = rng.below(found.len());
-    match rng.below(5) {
+    let at = rng.index(found.len());
+    match rng.index(5) {
         0 => change::plain(&mut found[at].range.from, rng),
         1 => change::plain(&mut found[at].range.to, rng),
-        2 => found[at].seqno = Seqno(rng.next() >> (1 + rng.below(63))),
-        3 => found[at].range.to = found[rng.below(at + 1)].range.to.clone(),
+        2 => found[at].seqno = Seqno(rng.next_u64() >> (1 + rng.index(63))),
+        3 => found[at].range.to = found[rng.index(at + 1)].range.to.clone(),
         _ => found.push(found[at].clone()),
     }
     if let Some(block) = blocks(&found).into_iter().next() {

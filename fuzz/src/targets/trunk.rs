@@ -30,7 +30,9 @@ use pandodb::space::data::DATA_FILE;
 use pandodb::space::ranges::extents;
 use pandodb::space::{BlockKind, DataFile, Prefetch};
 
-use crate::bytes::{Bytes, Rng};
+use pandodb::base::random::Rng;
+
+use crate::bytes::Bytes;
 use crate::repair::{self, PAGE};
 use crate::{Target, assert_named, mutate as change};
 
@@ -350,16 +352,16 @@ fn scan(view: Arc<dyn IndexView>, reverse: bool) -> Result<()> {
 
 /// Mutates one part and corrects its length field.
 fn mutate(input: &mut Vec<u8>, rng: &mut Rng) {
-    if rng.below(8) == 0 {
+    if rng.index(8) == 0 {
         return change::plain(input, rng);
     }
     let mut parts: Vec<Vec<u8>> = parts(input).into_iter().map(<[u8]>::to_vec).collect();
     if parts.is_empty() {
         return input.extend_from_slice(&BASE.1);
     }
-    let at = rng.below(parts.len());
-    if rng.below(10) == 0 {
-        let other = rng.below(parts.len());
+    let at = rng.index(parts.len());
+    if rng.index(10) == 0 {
+        let other = rng.index(parts.len());
         parts.swap(at, other);
     } else {
         change::plain(&mut parts[at], rng);

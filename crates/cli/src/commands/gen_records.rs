@@ -6,6 +6,8 @@
 
 use std::io::{self, Write};
 
+use pandodb::base::random::scatter as mix;
+
 use crate::{
     args::{GenArgs, Order},
     failure::Outcome,
@@ -43,14 +45,6 @@ fn write_records(args: &GenArgs, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&line)?;
     }
     Ok(())
-}
-
-/// A bijection of 64-bit numbers that removes patterns: multiplications by odd numbers, and xor with shifted values.
-fn mix(mut n: u64) -> u64 {
-    n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    n ^ (n >> 31)
 }
 
 /// Writes the lowest digits of `n` into `out`, with leading zeros.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use pandodb::base::random::Rng;
 use pandodb::device::sim::{CrashChoice, SimDevice, SimHistory, SimImage};
 use pandodb::{Durability, Keyspace, Mode, Result, Store};
 
@@ -36,19 +37,6 @@ const OFTEN: [&str; 3] = ["x", "y", "z"];
 const CUTS: u64 = 2;
 /// Number of images tried at each point.
 const IMAGES: u64 = 2;
-
-/// A small random number generator (splitmix64).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
 
 /// A mark in the history: batch `id` begins, or is acknowledged as synced.
 fn mark(id: u8, acknowledged: bool) -> u64 {

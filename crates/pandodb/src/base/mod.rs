@@ -17,6 +17,7 @@ pub mod ids;
 pub mod key_codec;
 pub mod large;
 pub mod message;
+pub mod random;
 pub mod range;
 pub mod seeded;
 pub mod slab;

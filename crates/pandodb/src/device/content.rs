@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use crate::base::PAGE;
+use crate::base::random::mix;
 
 /// Slots in a segment.
 const SEGMENT_PAGES: usize = 64;
@@ -375,11 +376,4 @@ fn segment_hash(segment: &Segment) -> u64 {
 fn combine(hashes: impl Iterator<Item = u64>) -> u64 {
     let weigh = |(index, hash): (usize, u64)| mix(hash.wrapping_add(mix(index as u64 + 1)));
     hashes.enumerate().filter(|(_, hash)| *hash != 0).map(weigh).fold(0, u64::wrapping_add)
-}
-
-/// Spreads every input bit over all output bits (the finaliser of splitmix64).
-pub fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

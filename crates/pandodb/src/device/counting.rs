@@ -14,11 +14,11 @@ use std::io;
 use std::ops::Index;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Device, Done, File, JoinHandle, LockGuard, LockMode, OpenHow, Queue, Read};
+use super::wrapper::{DeviceWrapper, FileWrapper};
+use super::{Device, Done, File, OpenHow, Queue, Read};
 
 /// The purpose of a file, for counting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,7 +159,11 @@ impl ClassTally {
     }
 }
 
-impl Device for CountingDevice {
+impl DeviceWrapper for CountingDevice {
+    fn inner(&self) -> &dyn Device {
+        &*self.inner
+    }
+
     fn open(&self, name: &str, how: OpenHow) -> io::Result<Arc<dyn File>> {
         let inner = self.inner.open(name, how)?;
         let number = self.tally.opened.fetch_add(1, Ordering::Relaxed);
@@ -167,54 +171,10 @@ impl Device for CountingDevice {
         Ok(Arc::new(CountingFile { inner, counter }))
     }
 
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.inner.remove(name)
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        self.inner.list()
-    }
-
     fn sync_dir(&self) -> io::Result<()> {
         self.inner.sync_dir()?;
         self.tally.dir_syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
-    }
-
-    fn lock(&self, mode: LockMode) -> io::Result<Box<dyn LockGuard>> {
-        self.inner.lock(mode)
-    }
-
-    fn now(&self) -> Duration {
-        self.inner.now()
-    }
-
-    fn wall_clock(&self) -> Option<Duration> {
-        self.inner.wall_clock()
-    }
-
-    fn sleep(&self, time: Duration) {
-        self.inner.sleep(time);
-    }
-
-    fn random(&self) -> u64 {
-        self.inner.random()
-    }
-
-    fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {
-        self.inner.spawn(name, body)
-    }
-
-    fn path(&self) -> String {
-        self.inner.path()
-    }
-
-    fn available(&self) -> Option<u64> {
-        self.inner.available()
     }
 }
 
@@ -246,7 +206,11 @@ impl Counter {
     }
 }
 
-impl File for CountingFile {
+impl FileWrapper for CountingFile {
+    fn inner(&self) -> &dyn File {
+        &*self.inner
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read_at(offset, buf)?;
         debug_assert!(n <= buf.len(), "{n} bytes were read into {}", buf.len());
@@ -261,44 +225,16 @@ impl File for CountingFile {
         Ok(n)
     }
 
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.allocate(offset, len)
-    }
-
-    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.inner.punch_hole(offset, len)
-    }
-
-    fn hole_unit(&self) -> u64 {
-        self.inner.hole_unit()
-    }
-
     fn sync(&self) -> io::Result<()> {
         self.inner.sync()?;
         self.counter.tally.by_class[self.counter.class as usize].syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn occupied(&self) -> io::Result<u64> {
-        self.inner.occupied()
-    }
-
     fn queue(&self) -> Option<Box<dyn Queue>> {
         let inner = self.inner.queue()?;
         let (pushed, flying) = Default::default();
         Some(Box::new(CountingQueue { inner, counter: self.counter.clone(), pushed, flying }))
-    }
-
-    fn queue_serves_one(&self, bytes: usize) -> bool {
-        self.inner.queue_serves_one(bytes)
     }
 }
 

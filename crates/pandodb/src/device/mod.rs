@@ -65,6 +65,9 @@ mod uring {
     }
 }
 
+#[doc(hidden)]
+pub mod wrapper;
+
 use std::{fmt, io, sync::Arc, time::Duration};
 
 use crate::base::PAGE;

@@ -1,28 +1,35 @@
 //! A test index with the features that no registered index has yet, so that the core supports them: keys in hash order,
-//! writes that bypass the memtable, a bulk load, pages that change in place behind a latch. In memory only.
+//! writes that bypass the memtable, a bulk load, pages that change in place behind a latch. Each checkpoint writes all
+//! messages into one extent.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::inspect::{SalvagePiece, Verification};
+use super::inspect::{SalvagePiece, SalvageSource, SalvageStep, Verification};
+use super::owed::{Owing, Share};
 use super::{
-    Base, Checkpoint, Cut, Debt, DirectWriter, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Lookup,
-    Mode, Order, Prepared, Probe, Progress, RawCursor, Room, RootRecord, SealedBatch, SortedLoad, SortedLoader, Step,
+    Base, Checkpoint, Core, Cut, Debt, DirectWriter, Estimate, Index, IndexStats, IndexType, IndexView, Inspect,
+    Lookup, Mode, Order, Prepared, Probe, Progress, RawCursor, Room, RootRecord, SealedBatch, SortedLoad, SortedLoader,
+    Step,
 };
+use crate::base::codec::{Reader, put_varint};
 use crate::base::sync::Mutex;
-use crate::base::{Entry, EntryBlock, Error, KeyCodec, KeyRange, Kind, OwnerId, RangeTombstone, Result, Seqno};
+use crate::base::{
+    BlobRef, Entry, EntryBlock, Error, Fragments, KeyCodec, KeyRange, Kind, OwnerId, RangeTombstone, Result, Seqno,
+};
 use crate::pool::Block;
 use crate::resolve::Stripes;
+use crate::space::DataFile;
 
-static TYPE: IndexType = IndexType {
+pub static TYPE: IndexType = IndexType {
     name: "stub",
-    about: "A hash table in memory, for a test.",
+    about: "A hash table, for tests.",
     order: Order::Hashed,
     modes: &[Mode::Product],
     feature: 0,
     options: &[],
-    create: |_, _, _| Ok(Arc::new(Stub::default())),
-    open: |_, _, _, _| Err(Error::Unsupported { detail: "a stub is in memory only".into() }),
+    create: |core, _, through| Ok(Arc::new(Stub::new(core, through))),
+    open: |core, _, record, _| Ok(Arc::new(Stub::load(core, record)?)),
     first_blocks: |_, _| Vec::new(),
     describe_block: |_, _, _| false,
 };
@@ -34,11 +41,67 @@ type Place = (Vec<u8>, std::cmp::Reverse<Seqno>);
 #[derive(Default)]
 struct Page(Mutex<BTreeMap<Place, (Kind, Vec<u8>)>>);
 
-#[derive(Default)]
 struct Stub {
     page: Arc<Page>,
     through: Mutex<Seqno>,
     queue: Mutex<Vec<SealedBatch>>,
+    owing: Owing,
+    /// `None`: not part of a store.
+    data: Option<Arc<DataFile>>,
+    /// The messages that the last checkpoint wrote.
+    stored: Mutex<Option<BlobRef>>,
+}
+
+impl Default for Stub {
+    fn default() -> Stub {
+        Stub {
+            page: Arc::default(),
+            through: Mutex::default(),
+            queue: Mutex::default(),
+            owing: Owing::new(Share::default()),
+            data: None,
+            stored: Mutex::default(),
+        }
+    }
+}
+
+impl Stub {
+    fn new(core: &Core, through: Seqno) -> Stub {
+        let owing = Owing::new(core.share.clone());
+        Stub { through: Mutex::new(through), owing, data: Some(core.data.clone()), ..Stub::default() }
+    }
+
+    fn load(core: &Core, record: &RootRecord) -> Result<Stub> {
+        let stub = Stub::new(core, record.through);
+        let blob = BlobRef::decode(&record.bytes)?;
+        core.data.mark(blob.extent())?;
+        let bytes = core.data.read_blob(&blob)?;
+        let mut reader = Reader::new(&bytes[..blob.len as usize], "stub");
+        while !reader.is_empty() {
+            let [key, value] = [reader.varint()?, reader.varint()?].map(|len| len as usize);
+            let (seqno, kind) = (Seqno(reader.varint()?), Kind::from_u8(reader.varint()? as u8).expect("a kind"));
+            let (key, value) = (reader.take(key)?, reader.take(value)?);
+            stub.page.write(&Entry { key, seqno, kind, value });
+        }
+        *stub.stored.lock() = Some(blob);
+        Ok(stub)
+    }
+
+    /// Writes the messages up to `through`, and frees those that the last checkpoint wrote.
+    fn store(&self, through: Seqno) -> Result<Vec<u8>> {
+        let (Some(data), mut bytes) = (&self.data, Vec::new()) else { return Ok(Vec::new()) };
+        for ((key, seqno), (kind, value)) in self.page.0.lock().iter().filter(|((_, seqno), _)| seqno.0 <= through) {
+            let numbers = [key.len() as u64, value.len() as u64, seqno.0.0, *kind as u64];
+            numbers.into_iter().for_each(|number| put_varint(&mut bytes, number));
+            bytes.extend_from_slice(key);
+            bytes.extend_from_slice(value);
+        }
+        let (blob, mut root) = (if bytes.is_empty() { None } else { Some(data.write_blob(&bytes)?) }, Vec::new());
+        let before = std::mem::replace(&mut *self.stored.lock(), blob);
+        before.into_iter().for_each(|blob| data.free(blob.extent()));
+        self.stored.lock().iter().for_each(|blob| blob.encode(&mut root));
+        Ok(root)
+    }
 }
 
 impl Page {
@@ -71,7 +134,7 @@ impl<'v> Probe<'v> for StubProbe<'v> {
 }
 
 /// Copies all messages at once, which is sufficient for a test.
-struct StubCursor(Vec<(Place, (Kind, Vec<u8>))>);
+struct StubCursor(Vec<(Place, (Kind, Vec<u8>))>, bool);
 
 impl RawCursor for StubCursor {
     fn fill(&mut self, _: usize, out: &mut EntryBlock) -> Result<()> {
@@ -82,7 +145,8 @@ impl RawCursor for StubCursor {
     }
 
     fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.0.retain(|((own, _), _)| own.as_slice() >= key);
+        let reverse = self.1;
+        self.0.retain(|((own, _), _)| if reverse { own.as_slice() <= key } else { own.as_slice() >= key });
         Ok(())
     }
 }
@@ -100,10 +164,14 @@ impl IndexView for StubView {
         Box::new(StubProbe(self))
     }
 
-    fn cursor(self: Arc<Self>, range: &KeyRange, _: bool) -> Result<Box<dyn RawCursor>> {
+    fn cursor(self: Arc<Self>, range: &KeyRange, reverse: bool) -> Result<Box<dyn RawCursor>> {
         let page = self.page.0.lock();
         let seen = page.iter().filter(|((key, seqno), _)| range.contains(key) && seqno.0 <= self.through);
-        Ok(Box::new(StubCursor(seen.map(|(place, message)| (place.clone(), message.clone())).collect())))
+        let mut messages: Vec<_> = seen.map(|(place, message)| (place.clone(), message.clone())).collect();
+        if reverse {
+            messages.reverse();
+        }
+        Ok(Box::new(StubCursor(messages, reverse)))
     }
 
     fn tombstones(&self, _: &KeyRange, _: &mut Vec<RangeTombstone>) -> Result<()> {
@@ -117,6 +185,7 @@ impl Index for Stub {
     }
 
     fn ingest(&self, batch: SealedBatch) {
+        self.owing.change(|debt| debt.memory_bytes += batch.bytes);
         self.queue.lock().push(batch);
     }
 
@@ -137,7 +206,7 @@ impl Index for Stub {
     }
 
     fn debt(&self) -> Debt {
-        Debt { memory_bytes: self.queue.lock().iter().map(|batch| batch.bytes).sum(), ..Debt::default() }
+        self.owing.debt()
     }
 
     fn step(&self, _: u64, _: &dyn Fn() -> Stripes) -> Result<Progress> {
@@ -150,6 +219,7 @@ impl Index for Stub {
         batch.memtable.fill(&KeyRange::all(), None, false, usize::MAX, usize::MAX, &mut block);
         block.iter().for_each(|entry| self.page.write(&entry));
         *self.through.lock() = batch.through;
+        self.owing.change(|debt| debt.memory_bytes -= batch.bytes);
         Ok(Progress { bytes: batch.bytes, absorbed: Some(batch.bytes), ..Progress::default() })
     }
 
@@ -164,11 +234,15 @@ impl Index for Stub {
     }
 
     fn begin_checkpoint(&self) -> Box<dyn Checkpoint + '_> {
-        Box::new(StubCheckpoint(self.view()))
+        Box::new(StubCheckpoint(self, self.view()))
     }
 
     fn clear(&self) {
+        self.owing.end();
         self.page.0.lock().clear();
+        if let (Some(data), Some(blob)) = (&self.data, self.stored.lock().take()) {
+            data.free(blob.extent());
+        }
     }
 
     fn estimate(&self, _: &KeyRange) -> Result<Estimate> {
@@ -190,21 +264,29 @@ impl Index for Stub {
     }
 }
 
-struct StubCheckpoint(Arc<dyn IndexView>);
+struct StubCheckpoint<'a>(&'a Stub, Arc<dyn IndexView>);
 
-impl Checkpoint for StubCheckpoint {
+impl Checkpoint for StubCheckpoint<'_> {
     fn through(&self) -> Seqno {
-        self.0.through()
+        self.1.through()
     }
 
     fn write(self: Box<Self>) -> Result<Cut> {
-        Ok(Cut { root: RootRecord { through: self.0.through(), bytes: Vec::new() }, pin: self.0 })
+        let through = self.1.through();
+        Ok(Cut { root: RootRecord { through, bytes: self.0.store(through)? }, pin: self.1 })
     }
 }
 
 impl Inspect for Stub {
     fn pin(&self) -> Verification<'_> {
-        Box::new(|_| Ok(()))
+        let (view, stored) = (self.view(), *self.stored.lock());
+        Box::new(move |visitor| {
+            stored.iter().for_each(|blob| visitor.extent(blob.extent()));
+            let (mut cursor, mut block) = (view.drain()?, EntryBlock::new());
+            cursor.fill(usize::MAX, &mut block)?;
+            block.iter().for_each(|entry| visitor.entry(&entry));
+            Ok(())
+        })
     }
 
     fn describe(&self, object: Option<OwnerId>, _: &mut String) -> bool {
@@ -212,7 +294,30 @@ impl Inspect for Stub {
     }
 
     fn salvage(&self) -> Vec<SalvagePiece> {
-        Vec::new()
+        let source = StubSource(KeyRange::all(), self.view().drain().expect("copied from memory"));
+        vec![SalvagePiece { range: KeyRange::all(), sources: vec![Box::new(source)], lost: None }]
+    }
+}
+
+struct StubSource(KeyRange, Box<dyn RawCursor>);
+
+impl SalvageSource for StubSource {
+    fn range(&self) -> &KeyRange {
+        &self.0
+    }
+
+    fn tombstones(&self) -> Result<Arc<Fragments>> {
+        Ok(Arc::default())
+    }
+
+    fn next(&mut self, out: &mut EntryBlock) -> SalvageStep {
+        let before = out.len();
+        self.1.fill(usize::MAX, out).expect("copied from memory");
+        if out.len() == before { SalvageStep::End } else { SalvageStep::Entries }
+    }
+
+    fn may_hold(&self, _: &[u8]) -> bool {
+        true
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Base, Core, IdSource, Index, Lookup, Progress, SealedBatch, Step};
+pub use crate::base::random::Rng as Random;
 use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Seqno, StoreId};
 use crate::device::MemDevice;
 use crate::memtable::{ChunkPool, Memtable};
@@ -11,16 +12,6 @@ use crate::pool::Pool;
 use crate::resolve::{AddI64, Operator, Stripes};
 use crate::rows::RowCache;
 use crate::space::DataFile;
-
-/// A small deterministic generator.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
 
 /// An index, the expected contents, and helpers to feed it.
 pub struct Bench<I> {

@@ -23,7 +23,11 @@ use crate::base::{BlockAddr, Error, KeyCodec, Result, Seqno};
 use crate::space::{BlockKind, Prefetch};
 
 /// Every type of index; the first is the default.
+#[cfg(not(test))]
 pub static TYPES: [&IndexType; 2] = [&super::stbe::TYPE, &super::cola::TYPE];
+/// As above, and an index in hash order for the unit tests of the store.
+#[cfg(test)]
+pub static TYPES: [&IndexType; 3] = [&super::stbe::TYPE, &super::cola::TYPE, &super::stub::TYPE];
 
 /// The order of the keys in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

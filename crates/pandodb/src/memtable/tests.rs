@@ -2,6 +2,7 @@
 
 mod writers;
 
+use crate::base::random::Rng;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -306,11 +307,10 @@ fn readers_see_a_prefix_of_the_writes_while_they_happen() {
 fn generations_follow_a_key_through_splits() {
     let memtable = Memtable::new(0, Arc::new(ChunkPool::new(1)));
     let mut newest = std::collections::HashMap::new();
-    let mut random = 1u64;
+    let mut rng = Rng(1);
     for seqno in 1..=20_000u64 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // A few keys with thousands of versions, many with a few.
-        let key = if random >> 63 == 0 { (random >> 40) % 3 } else { (random >> 40) % 1000 }.to_be_bytes();
+        let key = if rng.chance(50) { rng.below(3) } else { rng.below(1000) }.to_be_bytes();
         let generation = memtable.insert(Entry { key: &key, seqno: Seqno(2 * seqno), kind: Kind::Put, value: b"v" });
         let before = newest.insert(key, generation.expect("nothing newer is there"));
         assert!(before < generation, "{before:?} before {generation:?} of {key:?}");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::*;
+use crate::base::random::Rng;
 use crate::base::slab::MemorySource;
 use crate::base::{BlockAddr, OwnerId, PAGE, PageNo, key_hash};
 use crate::pool::{Keep, Pool};
@@ -128,11 +129,8 @@ fn cached_rows_equal_those_of_a_map() {
     for (seed, capacity) in [(1u64, 40 << 10), (2, 300 << 10), (3, 4 << 20)] {
         let rows = RowCache::new(capacity).of_index(Seqno(0));
         let mut model: BTreeMap<u64, (u64, Vec<u8>)> = BTreeMap::new();
-        let (mut state, mut seqno, mut found) = (seed, 0, 0);
-        let mut random = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let (mut rng, mut seqno, mut found) = (Rng(seed), 0, 0);
+        let mut random = |below: u64| rng.below(below);
         for _ in 0..60_000 {
             let i = random(3_000);
             match random(10) {
@@ -177,7 +175,7 @@ fn cached_rows_equal_those_of_a_map() {
 struct Reader {
     pool: Arc<Pool>,
     rows: IndexRows,
-    state: u64,
+    rng: Rng,
     reads: u64,
 }
 
@@ -187,12 +185,7 @@ impl Reader {
     fn new() -> Reader {
         let pool = Arc::new(Pool::new(SHARED).with_one_hand());
         let rows = RowCache::sharing(SHARED / 16, &pool, SHARED).of_index(Seqno(1));
-        Reader { pool, rows, state: 1, reads: 0 }
-    }
-
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.state >> 33
+        Reader { pool, rows, rng: Rng(1), reads: 0 }
     }
 
     fn look_up(&mut self, i: u64) {
@@ -212,7 +205,7 @@ impl Reader {
     fn scattered(&mut self, lookups: u64) -> u64 {
         let before = self.reads;
         for _ in 0..lookups {
-            let i = self.random() % 25_000 * 20;
+            let i = self.rng.below(25_000) * 20;
             self.look_up(i);
         }
         self.reads - before
@@ -222,7 +215,7 @@ impl Reader {
     fn together(&mut self, lookups: u64) -> u64 {
         let before = self.reads;
         for _ in 0..lookups {
-            let i = self.random() % 54_000;
+            let i = self.rng.below(54_000);
             self.look_up(i);
         }
         self.reads - before
@@ -283,7 +276,7 @@ fn concurrent_lookups_keep_rows_within_the_reserved_memory() {
         for thread in 0..4u64 {
             let (pool, rows) = (pool.clone(), cache.of_index(Seqno(1)));
             scope.spawn(move || {
-                let mut reader = Reader { pool, rows, state: thread + 1, reads: 0 };
+                let mut reader = Reader { pool, rows, rng: Rng(thread + 1), reads: 0 };
                 for _ in 0..6 {
                     reader.scattered(30_000);
                     reader.together(10_000);

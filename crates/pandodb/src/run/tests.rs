@@ -12,6 +12,7 @@ use crate::blocks::BlockSource;
 use std::sync::Arc;
 
 use super::*;
+use crate::base::random::Rng as Random;
 use crate::base::{BlobRef, BlockAddr, Entry, KeyRange, Kind, OwnerId, PageNo, RangeTombstone, Seqno, StoreId};
 use crate::device::mem::MemDevice;
 use crate::pool::Pool;
@@ -34,26 +35,6 @@ impl Message {
 
 fn owned(entry: Entry<'_>) -> Message {
     Message { key: entry.key.to_vec(), seqno: entry.seqno, kind: entry.kind, value: entry.value.to_vec() }
-}
-
-/// SplitMix64: a small generator with the same numbers on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-
-    fn bytes(&mut self, len: u64) -> Vec<u8> {
-        (0..len).map(|_| self.next() as u8).collect()
-    }
 }
 
 /// A data file in memory with a pool.
@@ -110,13 +91,13 @@ fn random_messages(seed: u64, count: u64, versions: u64, value_len: u64) -> Vec<
             0 => format!("user{:012}", random.below(count * 4)).into_bytes(),
             1 => [b"\xff".repeat(random.below(4) as usize + 1), random.bytes(1)].concat(),
             _ => {
-                let len = random.below(40) + 1;
+                let len = random.index(40) + 1;
                 random.bytes(len)
             }
         };
         for _ in 0..=random.below(versions) {
             seqno += 1 + random.below(3);
-            let len = random.below(value_len + 1);
+            let len = random.below(value_len + 1) as usize;
             let (kind, value) = match random.below(8) {
                 0 => (Kind::Delete, Vec::new()),
                 1 => (Kind::Merge, random.bytes(len)),

@@ -358,10 +358,9 @@ mod tests {
     fn derived_indexes_stay_right_in_random_use() {
         let mut map = PageMap::default();
         let mut held: Vec<Extent> = Vec::new();
-        let mut state = 7u64;
+        let mut rng = crate::base::random::Rng(7);
         for _ in 0..4000 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let pick = (state >> 33) as usize;
+            let pick = rng.index(1 << 31);
             if pick % 3 < 2 || held.is_empty() {
                 let pages = [1, 2, 7, 31, 32, 33, 100][pick / 3 % 7];
                 let got = map.alloc(pages).unwrap_or_else(|| {

@@ -38,6 +38,8 @@ pub(crate) mod engine;
 mod found;
 mod generations;
 mod handle;
+#[cfg(test)]
+mod hashed_tests;
 mod initial;
 mod keyspace;
 mod keyspaces;

@@ -3,19 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use pandodb::base::random::Rng;
 use pandodb::{Keyspace, Range};
 
 use crate::{each, keys};
-
-/// Pseudorandom numbers, the same in each run.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-}
 
 fn key(number: u64) -> [u8; 4] {
     u32::try_from(number).expect("small").to_be_bytes()
@@ -76,7 +67,7 @@ fn seeks_move_either_end_of_an_iterator() {
     each(|case| {
         let (_device, _store, ks) = case.fresh();
         let model = fill(&ks);
-        let mut numbers = Numbers(7);
+        let mut numbers = Rng(7);
         for round in 0..60 {
             let (low, high) = (numbers.below(500), 300 + numbers.below(600));
             let bounds = match round % 4 {

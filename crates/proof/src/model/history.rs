@@ -9,7 +9,7 @@ use super::config::Config;
 use super::tables::{Bounds, Rule, SLOTS, Write};
 use super::world::{Sabotage, World, Wrong, check};
 use crate::drive::calmly;
-use crate::script::{Rng, mix};
+use crate::script::{Rng, mix, value};
 
 /// Number of actions between two full comparisons with the model.
 const COMPARE_EVERY: usize = 50;
@@ -230,7 +230,7 @@ impl World {
                     _ => rng.index(self.config.value_bytes + 1),
                 };
                 let len = if rule == Rule::Counter { 8 } else { len };
-                Write::Put(slot, key, rng.value(len))
+                Write::Put(slot, key, value(rng, len))
             }
         }
     }

@@ -226,7 +226,7 @@ fn write(content: &mut Content, patch: &Patch, fate: Fate) {
             let mut rng = Rng(seed ^ range.start);
             let mut garbage = vec![0; (pages.end - pages.start) as usize];
             for word in garbage.chunks_mut(8) {
-                word.copy_from_slice(&rng.next().to_le_bytes()[..word.len()]);
+                word.copy_from_slice(&rng.next_u64().to_le_bytes()[..word.len()]);
             }
             content.write(pages.start, &garbage);
         }

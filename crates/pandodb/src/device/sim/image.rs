@@ -5,7 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::device::content::{Content, mix};
+use crate::base::random::mix;
+use crate::device::content::Content;
 
 /// A directory at rest. Cheap to clone (a pointer per file); changing a clone does not change the original.
 ///

@@ -475,7 +475,7 @@ impl Device for SimDevice {
     }
 
     fn random(&self) -> u64 {
-        self.machine.lock().rng.next()
+        self.machine.lock().rng.next_u64()
     }
 
     fn spawn(&self, name: &str, _body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn JoinHandle>> {

@@ -76,8 +76,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub use super::content::Patch;
-use super::content::mix;
 use super::host::Locks;
+use crate::base::random::Rng;
 pub use crash::{CrashChoice, CrashPlan, Fate};
 pub use fault::{Fault, FaultKind, OpClass};
 pub use history::{Cursor, SimHistory};
@@ -192,22 +192,5 @@ impl SimDevice {
     /// Moves the clock forward.
     pub fn advance_clock(&self, time: Duration) {
         self.machine.lock().advance_clock(time);
-    }
-}
-
-/// A small generator (splitmix64): the same numbers for the same seed, on every machine.
-#[derive(Clone, Debug)]
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// A number below `bound`, close to uniform for the small bounds of a simulation.
-    fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "nothing is below zero");
-        self.next() % bound
     }
 }

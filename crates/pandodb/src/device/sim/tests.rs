@@ -523,7 +523,7 @@ fn random_runs_agree_with_plain_bytes() {
         while let Some(op) = cursor.advance() {
             passed.push(op);
             // Each pending operation survives or not, by a random bit.
-            let bits = choices.next();
+            let bits = choices.next_u64();
             let pending = cursor.pending();
             let choice = CrashChoice::only((0..pending.len()).filter(|position| bits >> (position % 64) & 1 == 1));
             let image = cursor.image(&choice);

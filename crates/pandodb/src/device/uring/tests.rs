@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::base::PAGE;
+use crate::base::random::Rng;
 use crate::device::{FileDevice, Io, OpenHow, Reads};
 
 const PAGES: usize = 300;
@@ -40,12 +41,6 @@ fn is_right(done: &Done) -> bool {
         && pages.into_iter().all(|(i, bytes)| bytes[..8] == mark(tag + i) && bytes[PAGE - 1] == (tag + i) as u8)
 }
 
-/// A small generator, so that each run of the tests is the same.
-fn next(seed: &mut u64) -> usize {
-    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*seed >> 33) as usize
-}
-
 #[test]
 fn threads_submit_and_complete_in_any_order() {
     let Some((rings, file)) = marked() else { return };
@@ -53,14 +48,14 @@ fn threads_submit_and_complete_in_any_order() {
         for thread in 0..4u64 {
             let (rings, file) = (&rings, &file);
             scope.spawn(move || {
-                let mut seed = thread + 1;
+                let mut rng = Rng(thread + 1);
                 for _ in 0..40 {
                     let mut queue = rings.queue(file).unwrap();
                     let mut waits = 0;
                     for _ in 0..200 {
-                        match next(&mut seed) % 5 {
+                        match rng.index(1 << 30) % 5 {
                             0 | 1 if waits < SLOTS as usize => {
-                                queue.push(read(next(&mut seed) % (PAGES - 8), 1 + next(&mut seed) % 8)).unwrap();
+                                queue.push(read(rng.index(1 << 30) % (PAGES - 8), 1 + rng.index(1 << 30) % 8)).unwrap();
                                 waits += 1;
                             }
                             2 => queue.start(),
@@ -73,7 +68,7 @@ fn threads_submit_and_complete_in_any_order() {
                         }
                     }
                     // Half of the queues are dropped with reads in flight.
-                    while next(&mut seed).is_multiple_of(2) && waits > 0 {
+                    while rng.index(1 << 30).is_multiple_of(2) && waits > 0 {
                         assert!(is_right(&queue.wait().unwrap()));
                         waits -= 1;
                     }

@@ -43,7 +43,7 @@ fn crowded() -> Vec<Message> {
     let (mut seqno, mut random) = (1 << 20, Random(9));
     let mut add = |key: &str, len: usize| {
         seqno += 1;
-        let half = random.bytes(len as u64 / 2);
+        let half = random.bytes(len / 2);
         messages.push(put(key.as_bytes(), seqno, [half, vec![0; len - len / 2]].concat()));
     };
     (0..1_000).for_each(|_| add("a", 40));
@@ -108,7 +108,7 @@ fn compressed_runs_return_the_same_messages_from_fewer_pages() {
         rows(3_000, |_| 50),
         halved(random_messages(2, 3_000, 4, 120)),
         halved(random_messages(3, 400, 3, 3_000)),
-        halved(random_messages(4, 60, 2, 40_000)),
+        halved(random_messages(10, 60, 2, 40_000)),
         crowded(),
     ];
     for (id, messages) in (1..).zip(cases) {

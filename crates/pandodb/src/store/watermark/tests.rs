@@ -67,12 +67,14 @@ fn a_full_ring_makes_the_next_one_wait() {
     watermark.wait_for_slot(0);
     watermark.wait_for_slot(1);
     watermark.finish(1);
-    let drawn = Plain::new(0);
+    let (drawn, started) = (Plain::new(0), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            started.wait();
             watermark.wait_for_slot(2);
             drawn.store(1, SeqCst);
         });
+        started.wait();
         std::thread::sleep(std::time::Duration::from_millis(20));
         assert_eq!(drawn.load(SeqCst), 0);
         watermark.finish(0);

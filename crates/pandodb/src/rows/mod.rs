@@ -33,7 +33,7 @@
 //! Locks: the lock of a shard, for one row, with no lock under it. The balance's lock, taken before those of shards and
 //! of the pool.
 //!
-//! Source: design §4 (hot-record cache). The queue with a second chance is equivalent to CLOCK (002 §3.6.1).
+//! The queue with a second chance is equivalent to CLOCK (002 §3.6.1).
 
 mod balance;
 mod segment;

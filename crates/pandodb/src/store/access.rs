@@ -26,14 +26,14 @@
 //! A child has a copy of the store's memory and the same open files, but none of its threads. Locks in this memory may
 //! be held forever, by threads that exist only in the parent. So every operation in a child fails before it takes a
 //! lock ([`Process`]). Dropping objects there takes no lock either. Dropping the last handle leaks the engine and
-//! closes only the child's copy of the lock file, so that the store can be opened when the parent has exited ([decision
-//! 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
+//! closes only the child's copy of the lock file, so that the store can be opened when the parent has exited
+//! ([decision 0042](../../../../docs/decisions/0042-forks-are-detected.md)).
 //!
 //! # A merge operator
 //!
-//! An operator runs inside a read, or inside a step of background work for which a close or `settle` waits. An
-//! operation on a store that the operator calls could wait for the operator itself. So it fails, whichever store it
-//! uses ([`in_operator`]).
+//! An operator runs inside a read, or inside a step of background work for which a close or `settle` waits. If
+//! the operator called a store, the call could wait for the operator itself. So such calls fail, for every store
+//! ([`in_operator`]).
 //!
 //! Invariant: `closed` changes from `false` to `true` once, and never back.
 

@@ -108,6 +108,7 @@ impl Batch {
         (self.count, self.bytes, self.only_deletes, self.error) = (0, 0, true, None);
     }
 
+    /// Runs `operation` and keeps its error, unless an earlier operation was rejected.
     fn attempt(&mut self, keyspace: &Keyspace, operation: impl FnOnce(&mut Batch) -> Result<()>) {
         if self.error.is_some() {
             return;
@@ -123,6 +124,7 @@ impl Batch {
         self.error = result.err();
     }
 
+    /// Appends a checked operation, of which the key and the value have `bytes` bytes.
     fn add(&mut self, keyspace: &Keyspace, kind: Kind, key: &[u8], value: &[u8], bytes: usize) -> Result<()> {
         let before = self.payload.len();
         put_op(&mut self.payload, keyspace.state.id, kind, key, value);

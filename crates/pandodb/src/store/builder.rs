@@ -88,7 +88,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Sets the mode of new keyspaces, which is a variant of the index, and the form of the log and the row cache. Keep
+    /// Sets the mode: the variant of the index that new keyspaces use, and the form of the log and the row cache. Keep
     /// the default [`Mode::Product`] unless you reproduce published figures. In [`Mode::Paper`] the log carries
     /// generations of the memtable's leaves, and there is no row cache. A keyspace keeps the mode with which it was
     /// created.

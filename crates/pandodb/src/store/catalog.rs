@@ -299,7 +299,7 @@ pub(super) mod tests {
         pub(in super::super) static LIMIT: Cell<u64> = const { Cell::new(MAX_CATALOG_BYTES) };
     }
 
-    /// It was written whatever its size, and then neither superblock opened the store.
+    /// Regression: such a catalogue was written, and then the store could not be opened from either superblock.
     #[test]
     fn a_catalogue_that_no_opening_accepts_is_not_written() {
         let data = DataFile::create(&*MemDevice::new(), "data", StoreId([1; 16])).unwrap();

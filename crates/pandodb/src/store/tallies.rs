@@ -67,6 +67,7 @@ impl Default for Histogram {
     }
 }
 
+/// The bucket of a duration in nanoseconds. REQUIRES: at most [`LONGEST`].
 fn bucket(nanos: u64) -> usize {
     if nanos < SUB {
         return nanos as usize;

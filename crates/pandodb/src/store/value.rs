@@ -55,6 +55,7 @@ enum Repr {
 const COPIED: usize = 1024;
 
 impl Value {
+    /// A value that owns `bytes`.
     pub(crate) fn owned(bytes: Vec<u8>) -> Value {
         Value(Repr::Owned(bytes.into()))
     }

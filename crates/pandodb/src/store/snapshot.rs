@@ -62,7 +62,7 @@ impl Snapshots {
     fn again(self: &Arc<Self>, seqno: Seqno) -> Registered {
         if self.made_in.is_current() {
             let mut live = self.live.lock();
-            let count = live.get_mut(&seqno).expect("REQUIRES: the read point is registered");
+            let count = live.get_mut(&seqno).expect("a read point that is cloned is registered");
             *count += 1;
         }
         Registered { seqno, of: self.clone() }

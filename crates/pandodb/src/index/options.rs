@@ -196,6 +196,25 @@ impl IndexOptions {
         Ok(self)
     }
 
+    /// Sets an option of the type, for its builder. The value is checked when the keyspace is created.
+    #[must_use]
+    pub(crate) fn set(mut self, spec: &OptionSpec, value: u64) -> IndexOptions {
+        self.put(spec.name, value);
+        self
+    }
+
+    /// Sets the filters of new runs, for a builder of a type with the option [`FILTERS`].
+    #[must_use]
+    pub(crate) fn set_filters(self, filters: Filters) -> IndexOptions {
+        self.set(&FILTERS, filters_value(filters))
+    }
+
+    /// Sets the compression, for a builder of a type with the option [`COMPRESSION`].
+    #[must_use]
+    pub(crate) fn set_compression(self, compression: Compression) -> IndexOptions {
+        self.set(&COMPRESSION, compression_value(compression))
+    }
+
     /// The options that were set: names and values as text, without the mode.
     pub fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> + '_ {
         let spec = |name| self.kind.options().iter().find(|spec| spec.name == name).expect("set by its spec");

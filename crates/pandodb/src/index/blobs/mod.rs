@@ -41,8 +41,9 @@ use std::sync::Arc;
 
 use self::node::{Child, Entries, Node, PageRange, change, end_of};
 use super::runs::Stored;
-use crate::base::Error;
+use crate::base::{BlockAddr, Error, Extent, Result};
 use crate::pool::Pool;
+use crate::space::DataFile;
 
 pub use self::persist::MapRoot;
 
@@ -165,6 +166,32 @@ impl BlobMap {
             (false, false) => &[],
         };
         self.change(Some(first), left);
+    }
+
+    /// Adds the pages of large values that a root swap makes reachable.
+    ///
+    /// # Panics
+    /// As [`BlobMap::insert`].
+    pub fn insert_all(&mut self, kept: &[Extent]) {
+        kept.iter().for_each(|extent| self.insert(extent.start.0, extent.pages.into()));
+    }
+
+    /// Removes the pages of large values whose last message a compaction has dropped.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`] if the map lacks some of them: the map and the messages on disk both name the pages of a
+    /// value, and damage can make them disagree.
+    pub fn remove_all(&mut self, dropped: &[Extent], data: &DataFile) -> Result<()> {
+        for extent in dropped {
+            let (start, len) = (extent.start.0, u64::from(extent.pages));
+            if !self.contains(start, len) {
+                let addr = BlockAddr { page: extent.start, pages: extent.pages };
+                let detail = "a message names pages that the map of large values does not contain";
+                return Err(data.corrupt(addr, "large values", detail));
+            }
+            self.remove(start, len);
+        }
+        Ok(())
     }
 
     /// Whether all of `start..start + len` is in the map.

@@ -45,13 +45,13 @@ use self::task::{Begun, Merge, Slot, Stuck, Task};
 use super::blobs::{BlobMap, Fanout};
 use super::deferred_frees::DeferredBlobFrees;
 use super::owed::Owing;
-use super::runs::{Output, PackJob, PackQueue, blobs_of, describe_run};
+use super::runs::{Output, PackJob, PackQueue, Packs, blobs_of, describe_run};
 use super::{
     Checkpoint, Core, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room,
     RootRecord, SalvagePiece, SealedBatch, Verification,
 };
 use crate::base::sync::{ArcSwap, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{Error, Extent, KeyRange, OwnerId, Result, SeededBug, Seqno, events};
+use crate::base::{Error, Extent, KeyRange, OwnerId, Result, SeededBug, Seqno};
 use crate::filter::{FilterBuilder, Filters};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
@@ -102,7 +102,7 @@ struct Counters {
 }
 
 /// The state that `inner` guards.
-struct Inner {
+pub struct Inner {
     world: World,
     tasks: Vec<Task>,
     /// Slices that a compaction could not read. Compactions exclude them until the store is reopened or a caller asks
@@ -218,17 +218,6 @@ impl Cola {
         }
     }
 
-    /// Claims the memtable whose packing was parked, or the oldest one. REQUIRES: the caller holds `inner`.
-    fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
-        self.queue.claim(|batch| {
-            let bottom = inner.world.table.layers.is_empty();
-            let filter = self.filter();
-            inner.keep = keep();
-            let (keep, operator) = (inner.keep.clone(), self.sizes.operator.clone());
-            Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, operator, bottom))
-        })
-    }
-
     fn filter(&self) -> FilterBuilder {
         FilterBuilder::new(self.sizes.filters, 1)
     }
@@ -258,86 +247,6 @@ impl Cola {
         let busy: Vec<LayerId> = inner.tasks.iter().flat_map(|task| task.layers.iter().copied()).collect();
         let below = inner.tasks.iter().map(|task| task.level).min();
         choose(&inner.world.table, self.sizes.growth, &busy, below, !inner.is_stuck())
-    }
-
-    fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
-        let (bytes, done) = match job.step(budget) {
-            Ok(stepped) => stepped,
-            Err(e) => {
-                // Free the pages that the job has written before another worker retries it.
-                let batch = job.batch.clone();
-                drop(job);
-                return Err(self.give_up_pack(batch, e));
-            }
-        };
-        if !done {
-            let mut inner = self.inner.lock();
-            if inner.cleared {
-                self.queue.done();
-                self.forget_batch(&mut inner, &job.batch);
-            } else {
-                self.queue.park(job);
-            }
-            return Ok(Progress { bytes, ..Progress::default() });
-        }
-        let batch = job.batch.clone();
-        let attached = job.finish().and_then(|output| self.attach(&batch, &output));
-        if let Err(e) = attached {
-            return Err(self.give_up_pack(batch, e));
-        }
-        self.owing.change(|own| own.memory_bytes = own.memory_bytes.saturating_sub(batch.bytes));
-        Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
-    }
-
-    /// Frees the large values that only this memtable of a dropped keyspace refers to. REQUIRES: the caller holds
-    /// `inner`.
-    fn forget_batch(&self, inner: &mut Inner, batch: &SealedBatch) {
-        let world = inner.world.clone();
-        self.publish(inner, world, &blobs_of(&batch.memtable));
-    }
-
-    /// Returns a memtable that could not be packed to the front of the queue.
-    fn give_up_pack(&self, batch: SealedBatch, error: Error) -> Error {
-        let mut inner = self.inner.lock();
-        if inner.cleared {
-            self.queue.done();
-            self.forget_batch(&mut inner, &batch);
-        } else {
-            self.queue.give_up(batch);
-        }
-        error
-    }
-
-    /// Makes the run of a packed memtable the newest layer, drops the data that its range tombstones cover, and swaps
-    /// the table.
-    fn attach(&self, batch: &SealedBatch, output: &Output) -> Result<()> {
-        let slice = output.open(&self.core)?;
-        let mut inner = self.inner.lock();
-        if inner.cleared {
-            self.queue.done();
-            self.forget_batch(&mut inner, batch);
-            return Ok(());
-        }
-        let mut world = inner.world.clone();
-        if let Some(slice) = slice {
-            let part = Part { deletes: output.deletes.count(), ..Part::new(slice) };
-            let id = inner.layer_id();
-            let table = world.table.with_newest(Layer { id, level: 0, parts: Arc::new(vec![part]) });
-            world.table = Arc::new(self.wipe(&inner, table)?.with_covers_of_newest());
-        }
-        assert!(batch.through >= world.through, "memtables are attached in order");
-        world.through = batch.through;
-        world.horizon = world.horizon.max(output.horizon).max(inner.keep.horizon);
-        for blob in &output.kept_blobs {
-            world.blobs.insert(blob.start.0, blob.pages.into());
-        }
-        self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
-        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
-        self.queue.done();
-        self.publish(&mut inner, world, &output.dropped_blobs);
-        drop(inner);
-        events::packed(batch.bytes, output.bytes());
-        Ok(())
     }
 
     /// Drops the data that range tombstones of the newest layer cover, if every reader sees these: it frees space
@@ -377,6 +286,68 @@ impl Cola {
         inner.world.forced.retain(|_| !met.next().unwrap_or(false));
         self.published.store(Arc::new(ColaView::of(&inner.world, &self.rows)));
         self.recount(inner);
+    }
+}
+
+impl Packs for Cola {
+    type Inner = Inner;
+
+    fn inner(&self) -> &Mutex<Inner> {
+        &self.inner
+    }
+
+    fn queue(&self) -> &PackQueue {
+        &self.queue
+    }
+
+    fn owing(&self) -> &Owing {
+        &self.owing
+    }
+
+    fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn is_cleared(inner: &Inner) -> bool {
+        inner.cleared
+    }
+
+    fn begin_pack(&self, inner: &mut Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob> {
+        let bottom = inner.world.table.layers.is_empty();
+        inner.keep.clone_from(&keep);
+        let operator = self.sizes.operator.clone();
+        Box::new(PackJob::new(&self.core, &self.rows, batch, self.filter(), keep, operator, bottom))
+    }
+
+    /// Makes the run of a packed memtable the newest layer, drops the data that its range tombstones cover, and swaps
+    /// the table.
+    fn attach(
+        &self,
+        inner: &mut Inner,
+        batch: &SealedBatch,
+        run: Option<Arc<RunSlice>>,
+        output: &Output,
+    ) -> Result<()> {
+        let mut world = inner.world.clone();
+        if let Some(slice) = run {
+            let part = Part { deletes: output.deletes.count(), ..Part::new(slice) };
+            let id = inner.layer_id();
+            let table = world.table.with_newest(Layer { id, level: 0, parts: Arc::new(vec![part]) });
+            world.table = Arc::new(self.wipe(inner, table)?.with_covers_of_newest());
+        }
+        assert!(batch.through >= world.through, "memtables are attached in order");
+        world.through = batch.through;
+        world.horizon = world.horizon.max(output.horizon).max(inner.keep.horizon);
+        world.blobs.insert_all(&output.kept_blobs);
+        self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
+        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
+        self.publish(inner, world, &output.dropped_blobs);
+        Ok(())
+    }
+
+    fn free_values(&self, inner: &mut Inner, dropped: &[Extent]) {
+        let world = inner.world.clone();
+        self.publish(inner, world, dropped);
     }
 }
 

@@ -26,7 +26,7 @@ use super::table::{Layer, LayerId, Part, Table};
 use super::{Claim, Cola, Inner, World, run_of};
 use crate::Error;
 use crate::base::sync::Ordering::Relaxed;
-use crate::base::{BlockAddr, KeyRange, OwnerId, PAGE, Result, SeededBug, events};
+use crate::base::{KeyRange, OwnerId, PAGE, Result, SeededBug, events};
 use crate::index::Progress;
 use crate::index::runs::{Inputs, MergeJob, Output};
 use crate::resolve::Stripes;
@@ -325,16 +325,7 @@ impl Cola {
         let kept = usize::from(SeededBug::LevelInputKept.is_on() && layers.len() > 1);
         let level = inner.tasks[at].level;
         world.table = Arc::new(world.table.replaced(&layers[kept..], range, slice.as_ref(), level)?);
-        for blob in &output.dropped_blobs {
-            // The map of large values and the messages on disk both name the pages of a value. Damage can make them
-            // disagree.
-            if !world.blobs.contains(blob.start.0, blob.pages.into()) {
-                let addr = BlockAddr { page: blob.start, pages: blob.pages };
-                let detail = "a message names pages that the map of large values does not contain";
-                return Err(self.core.data.corrupt(addr, "large values", detail));
-            }
-            world.blobs.remove(blob.start.0, blob.pages.into());
-        }
+        world.blobs.remove_all(&output.dropped_blobs, &self.core.data)?;
         world.horizon = world.horizon.max(output.horizon);
         let task = &mut inner.tasks[at];
         task.slot = Slot::Idle;

@@ -223,7 +223,6 @@ impl PackJob {
         let mut done = 0;
         while done < budget {
             self.block.clear();
-            let before = self.rows.as_ref().and_then(|_| self.cursor.last_key().map(<[u8]>::to_vec));
             self.cursor.fill(PACK_BLOCK, &mut self.block);
             if self.block.is_empty() {
                 return Ok((done, self.folding.prepare(budget - done)?));
@@ -232,7 +231,7 @@ impl PackJob {
                 self.folding.push(entry)?;
             }
             if let Some(rows) = &self.rows {
-                absorb(rows, before.as_deref(), &self.block);
+                absorb(rows, self.cursor.continues_key(), &self.block);
             }
             done += self.block.bytes() as u64;
         }
@@ -245,10 +244,11 @@ impl PackJob {
     }
 }
 
-/// Updates the row cache with the newest message of each key in a block. `before` is the key that precedes the block.
-fn absorb<'a>(rows: &IndexRows, mut before: Option<&'a [u8]>, block: &'a EntryBlock) {
-    for i in 0..block.len() {
-        let entry = block.get(i);
+/// Updates the row cache with the newest message of each key in a block. With `continued`, the first key of the block is
+/// that of the message before it.
+fn absorb(rows: &IndexRows, continued: bool, block: &EntryBlock) {
+    let mut before = block.iter().next().filter(|_| continued).map(|entry| entry.key);
+    for entry in block.iter() {
         // The newest message of a key comes first.
         if before != Some(entry.key) {
             let change = match entry.kind {

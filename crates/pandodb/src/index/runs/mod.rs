@@ -20,6 +20,7 @@ mod describe;
 mod job;
 mod probe;
 mod queue;
+pub mod relief;
 
 pub use self::codec::Stored;
 pub use self::cursor::{Piece, Pieces, PiecewiseCursor};
@@ -27,4 +28,4 @@ pub use self::deletes::Deletes;
 pub use self::describe::{describe_block, describe_run};
 pub use self::job::{Inputs, MergeJob, Output, PackJob, blobs_of};
 pub use self::probe::{MapletRef, Path, PathProbe, Stop};
-pub use self::queue::PackQueue;
+pub use self::queue::{PackQueue, Packs};

@@ -50,16 +50,16 @@ use self::route::{RouteJob, Routes};
 use super::blobs::{BlobMap, Fanout};
 use super::deferred_frees::DeferredBlobFrees;
 use super::owed::Owing;
-use super::runs::{MergeJob, Output, PackJob, PackQueue, blobs_of, describe_run};
+use super::runs::{MergeJob, Output, PackJob, PackQueue, Packs, blobs_of, describe_run};
 use super::{
     Checkpoint, Core, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room,
     RootRecord, SalvagePiece, SealedBatch, Verification,
 };
 use crate::base::sync::{ArcSwap, AtomicU64, Counter, Mutex, Ordering::Relaxed};
-use crate::base::{BlockAddr, Extent, KeyRange, OwnerId, Result, Seqno, events};
+use crate::base::{Extent, KeyRange, OwnerId, Result, Seqno, events};
 use crate::resolve::{Operator, Stripes};
 use crate::rows::IndexRows;
-use crate::run::RunMeta;
+use crate::run::{RunMeta, RunSlice};
 use crate::space::Prefetch;
 use crate::space::ranges::extents;
 
@@ -116,7 +116,7 @@ struct Counters {
 }
 
 /// The state that `inner` guards.
-struct Inner {
+pub struct Inner {
     trunk: Trunk,
     /// Compactions in progress. `parked` holds the job between steps and is `None` while a thread works on it.
     merging: Vec<Merging>,
@@ -290,89 +290,6 @@ impl Stbe {
         });
     }
 
-    fn step_pack(&self, mut job: Box<PackJob>, budget: u64) -> Result<Progress> {
-        let (bytes, done) = match job.step(budget) {
-            Ok(stepped) => stepped,
-            Err(e) => {
-                // Free the pages that the job has written before another worker retries it.
-                let batch = job.batch.clone();
-                drop(job);
-                return Err(self.give_up_pack(batch, e));
-            }
-        };
-        if !done {
-            let mut inner = self.inner.lock();
-            if inner.cleared {
-                self.queue.done();
-                self.forget_batch(&mut inner, &job.batch);
-            } else {
-                self.queue.park(job);
-            }
-            return Ok(Progress { bytes, ..Progress::default() });
-        }
-        let batch = job.batch.clone();
-        let attached = job.finish().and_then(|output| self.attach(&batch, output));
-        if let Err(e) = attached {
-            return Err(self.give_up_pack(batch, e));
-        }
-        self.owing.change(|own| own.memory_bytes = own.memory_bytes.saturating_sub(batch.bytes));
-        Ok(Progress { bytes, absorbed: Some(batch.bytes), ..Progress::default() })
-    }
-
-    /// Frees the large values that only this memtable of a dropped keyspace refers to. REQUIRES: the caller holds
-    /// `inner`.
-    fn forget_batch(&self, inner: &mut Inner, batch: &SealedBatch) {
-        let trunk = inner.trunk.clone();
-        self.publish(inner, trunk, &blobs_of(&batch.memtable));
-    }
-
-    /// Returns a memtable that could not be packed to the front of the queue.
-    fn give_up_pack(&self, batch: SealedBatch, error: crate::Error) -> crate::Error {
-        let mut inner = self.inner.lock();
-        // Requeue it before another thread can claim the next one: memtables are attached in order.
-        if inner.cleared {
-            self.queue.done();
-            self.forget_batch(&mut inner, &batch);
-        } else {
-            self.queue.give_up(batch);
-        }
-        error
-    }
-
-    /// Attaches the run of a packed memtable to the root, rebalances the trunk and swaps the root.
-    fn attach(&self, batch: &SealedBatch, output: Output) -> Result<()> {
-        let slice = output.open(&self.core)?;
-        let mut inner = self.inner.lock();
-        if inner.cleared {
-            self.queue.done();
-            self.forget_batch(&mut inner, batch);
-            return Ok(());
-        }
-        let mut trunk = inner.trunk.clone();
-        if let Some(slice) = slice {
-            let mut root = trunk.root.edit();
-            let bytes = slice.bytes();
-            let branch = root.branch(self.branch_id(), true, slice, bytes)?;
-            root.branches.push(Branch { deletes: output.deletes.clone(), ..branch });
-            trunk.root = Arc::new(root);
-        }
-        assert!(batch.through >= trunk.through, "memtables are attached in order");
-        trunk.through = batch.through;
-        trunk.horizon = trunk.horizon.max(output.horizon);
-        for blob in &output.kept_blobs {
-            trunk.blobs.insert(blob.start.0, blob.pages.into());
-        }
-        self.rebalance(&inner, &mut trunk)?;
-        self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
-        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
-        self.queue.done();
-        inner.routes.rest(false);
-        self.publish(&mut inner, trunk, &output.dropped_blobs);
-        drop(inner);
-        events::packed(batch.bytes, output.bytes());
-        Ok(())
-    }
-
     fn step_merge(&self, ticket: u64, mut merge: Box<Merge>, budget: u64) -> Result<Progress> {
         let (bytes, done) = match merge.job.step(budget) {
             Ok(stepped) => stepped,
@@ -430,19 +347,7 @@ impl Stbe {
         let done = install::Install { candidate, output: slice, deletes: output.deletes.clone(), id: self.branch_id() };
         let placed = done.replace(&mut trunk.root)?;
         assert!(placed || output.dropped_blobs.is_empty(), "inputs under compaction stay in the trunk");
-        for blob in &output.dropped_blobs {
-            // The map of large values and the messages on disk both name the pages of a value. Damage can make them
-            // disagree.
-            if !trunk.blobs.contains(blob.start.0, blob.pages.into()) {
-                let addr = BlockAddr { page: blob.start, pages: blob.pages };
-                return Err(self.core.data.corrupt(
-                    addr,
-                    "large values",
-                    "a message names pages that the map of large values does not contain",
-                ));
-            }
-            trunk.blobs.remove(blob.start.0, blob.pages.into());
-        }
+        trunk.blobs.remove_all(&output.dropped_blobs, &self.core.data)?;
         trunk.horizon = trunk.horizon.max(output.horizon);
         let at = inner.merging.iter().position(|merging| merging.ticket == ticket).expect("claimed");
         let merging = inner.merging.swap_remove(at);
@@ -515,6 +420,72 @@ impl Stbe {
         self.published.store(Arc::new(StbeView::of(&inner.trunk, &self.rows)));
         inner.routes.resume();
         self.recount(inner);
+    }
+}
+
+impl Packs for Stbe {
+    type Inner = Inner;
+
+    fn inner(&self) -> &Mutex<Inner> {
+        &self.inner
+    }
+
+    fn queue(&self) -> &PackQueue {
+        &self.queue
+    }
+
+    fn owing(&self) -> &Owing {
+        &self.owing
+    }
+
+    fn core(&self) -> &Core {
+        &self.core
+    }
+
+    fn is_cleared(inner: &Inner) -> bool {
+        inner.cleared
+    }
+
+    fn begin_pack(&self, inner: &mut Inner, batch: SealedBatch, keep: Stripes) -> Box<PackJob> {
+        let root = &inner.trunk.root;
+        let bottom = root.is_leaf() && root.branches.is_empty();
+        // In the root, maplets are merged into larger maplets: two rounds.
+        let filter = self.filter(2);
+        inner.keep.clone_from(&keep);
+        Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, self.operator.clone(), bottom))
+    }
+
+    /// Attaches the run of a packed memtable to the root, rebalances the trunk and swaps the root.
+    fn attach(
+        &self,
+        inner: &mut Inner,
+        batch: &SealedBatch,
+        run: Option<Arc<RunSlice>>,
+        output: &Output,
+    ) -> Result<()> {
+        let mut trunk = inner.trunk.clone();
+        if let Some(slice) = run {
+            let mut root = trunk.root.edit();
+            let bytes = slice.bytes();
+            let branch = root.branch(self.branch_id(), true, slice, bytes)?;
+            root.branches.push(Branch { deletes: output.deletes.clone(), ..branch });
+            trunk.root = Arc::new(root);
+        }
+        assert!(batch.through >= trunk.through, "memtables are attached in order");
+        trunk.through = batch.through;
+        trunk.horizon = trunk.horizon.max(output.horizon);
+        trunk.blobs.insert_all(&output.kept_blobs);
+        self.rebalance(inner, &mut trunk)?;
+        self.counters.packed_bytes.fetch_add(output.bytes(), Relaxed);
+        self.counters.filter_bytes.fetch_add(output.filter_bytes(), Relaxed);
+        inner.routes.rest(false);
+        self.publish(inner, trunk, &output.dropped_blobs);
+        Ok(())
+    }
+
+    fn free_values(&self, inner: &mut Inner, dropped: &[Extent]) {
+        let trunk = inner.trunk.clone();
+        self.publish(inner, trunk, dropped);
     }
 }
 

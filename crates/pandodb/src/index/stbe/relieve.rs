@@ -35,17 +35,13 @@ use super::deletes::{Shares, entries};
 use super::node::{Branch, Node, Trim};
 use super::rebalance::Pieces;
 use super::{Claim, Inner, Merge, Stbe};
-use crate::base::{Error, KeyRange, PAGE, Result};
+use crate::base::{Error, KeyRange, Result};
 use crate::index::runs::deletes::Stretch;
-use crate::index::runs::{MergeJob, PackJob};
+use crate::index::runs::relief::{WORTH, fits, in_shrinking_room};
+use crate::index::runs::{MergeJob, Packs};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 use crate::run::Compression;
-
-/// A compaction needs up to 1/16 more space than its inputs, for filters, inner blocks and partly filled pages.
-const OVERHEAD: u64 = 16;
-/// Without urgency, a leaf is compacted for its garbage if that is at least 1/WORTH of it.
-const WORTH: u64 = 16;
 
 /// Once compactions have priority over packing, they continue while at least 1/SWEPT of some leaf is garbage.
 const SWEPT: u64 = 8;
@@ -95,8 +91,9 @@ impl Stbe {
     /// See [`crate::index::Index::relieve`].
     pub(super) fn relieve_in(&self, room: Room, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
         self.give_up_parked();
+        let merge = |aim| in_shrinking_room(room, |room| self.merge_one(room, aim, keep), || {});
         if let Some(aim) = self.sweeps(room) {
-            match self.merge_within(room, aim, keep) {
+            match merge(aim) {
                 Ok(progress) if progress.idle => {}
                 Err(Error::DiskFull { .. }) => {}
                 result => return result,
@@ -104,10 +101,13 @@ impl Stbe {
             self.inner.lock().sweeping = false;
         }
         match self.pack_one(keep) {
-            Ok(None) => self.merge_within(room, Aim::of(room), keep),
-            Ok(Some(progress)) => Ok(progress),
+            Ok(None) => merge(Aim::of(room)),
+            Ok(Some(progress)) => {
+                self.inner.lock().swept = 0;
+                Ok(progress)
+            }
             Err(full @ Error::DiskFull { .. }) if self.inner.lock().is_swept() => Err(full),
-            Err(full @ Error::DiskFull { .. }) => match self.merge_within(room, Aim::Anything, keep)? {
+            Err(full @ Error::DiskFull { .. }) => match merge(Aim::Anything)? {
                 progress if progress.idle => Err(full),
                 progress => Ok(progress),
             },
@@ -133,34 +133,6 @@ impl Stbe {
             (true, _) => Some(Aim::Anything),
             (false, true) => Some(Aim::Sweep),
             (false, false) => None,
-        }
-    }
-
-    /// One compaction within `room`; if the disk has less space than that, retries with half the room.
-    fn merge_within(&self, mut room: Room, aim: Aim, keep: &dyn Fn() -> Stripes) -> Result<Progress> {
-        loop {
-            match self.merge_one(room, aim, keep) {
-                Err(Error::DiskFull { .. }) if room.bytes > room.spare => {
-                    room.bytes = (room.bytes / 2).max(room.spare);
-                }
-                result => return result,
-            }
-        }
-    }
-
-    /// Packs the oldest waiting memtable completely; `None` if there is none, or another thread is packing.
-    fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
-        let mut done = 0;
-        loop {
-            let Some(job) = self.claim_pack(&mut self.inner.lock(), keep) else { return Ok(None) };
-            let progress = self.step_pack(job, u64::MAX)?;
-            done += progress.bytes;
-            // Packing a memtable of a dropped keyspace absorbs nothing.
-            let mut inner = self.inner.lock();
-            if progress.absorbed.is_some() || inner.cleared {
-                inner.swept = 0;
-                return Ok(Some(Progress { bytes: done, ..progress }));
-            }
         }
     }
 
@@ -282,19 +254,6 @@ impl Stbe {
         Ok(())
     }
 
-    /// Claims the memtable whose packing was parked, or the oldest one. REQUIRES: the caller holds `inner`.
-    pub(super) fn claim_pack(&self, inner: &mut Inner, keep: &dyn Fn() -> Stripes) -> Option<Box<PackJob>> {
-        self.queue.claim(|batch| {
-            let root = &inner.trunk.root;
-            let bottom = root.is_leaf() && root.branches.is_empty();
-            // In the root, maplets are merged into larger maplets: two rounds.
-            let filter = self.filter(2);
-            inner.keep = keep();
-            let (keep, operator) = (inner.keep.clone(), self.operator.clone());
-            Box::new(PackJob::new(&self.core, &self.rows, batch, filter, keep, operator, bottom))
-        })
-    }
-
     /// Begins a compaction. REQUIRES: the caller holds `inner`.
     pub(super) fn begin_merge(&self, inner: &mut Inner, candidate: Candidate, keep: &dyn Fn() -> Stripes) -> Claim {
         let (ids, live, bytes) = (candidate.ids(), candidate.live.clone(), candidate.bytes);
@@ -340,11 +299,6 @@ impl Inner {
     fn is_busy(&self, range: &KeyRange) -> bool {
         self.merging.iter().any(|merging| merging.live.iter().any(|live| live.overlaps(range)))
     }
-}
-
-/// Whether a compaction of `bytes` fits in `room`.
-fn fits(bytes: u64, room: u64) -> bool {
-    bytes + bytes / OVERHEAD + 4 * PAGE as u64 <= room
 }
 
 /// The leaf whose range contains a key.

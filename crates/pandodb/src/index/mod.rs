@@ -40,6 +40,7 @@ pub mod owed;
 pub mod runs;
 mod stats;
 pub mod stbe;
+pub mod stored;
 #[cfg(test)]
 mod stub;
 #[cfg(test)]
@@ -57,7 +58,7 @@ pub use self::types::{IndexKind, IndexType, Mode, Order};
 
 use std::sync::Arc;
 
-use crate::base::{Entry, EntryBlock, KeyRange, RangeTombstone, Result, Seqno};
+use crate::base::{Entry, EntryBlock, Extent, KeyRange, RangeTombstone, Result, Seqno};
 use crate::resolve::Stripes;
 
 /// The durable root of an index: its own encoding, opaque to the catalogue.
@@ -206,6 +207,14 @@ pub trait Index: Send + Sync {
 
     /// Removes all data: the keyspace was dropped. Pages are freed when the last reader is gone.
     fn clear(&self);
+
+    /// Lists every page that the current root owns, each once: both copies of its nodes, its runs, its large values.
+    ///
+    /// Opening calls it when all indexes are built, and marks the pages, before the first page of the store is
+    /// allocated. So building an index from its root record must neither allocate nor write.
+    fn for_each_extent(&self, visit: &mut dyn FnMut(Extent)) {
+        self.inspect().pin().for_each_extent(visit);
+    }
 
     // ---- looking at it ----
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Base, Core, IdSource, Index, Lookup, Progress, SealedBatch, Step};
-use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Seqno, StoreId};
+use crate::base::{Entry, EntryBlock, KeyCodec, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::MemDevice;
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
@@ -45,8 +45,23 @@ pub fn core(device: &MemDevice) -> Core {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1)),
         repair: true,
+        repairs: Arc::default(),
         share: Default::default(),
     }
+}
+
+/// Marks the pages of a reopened index, as an opening of a store does.
+pub fn mark(core: &Core, index: &dyn Index) -> Result<()> {
+    let mut result = Ok(());
+    index.for_each_extent(&mut |extent| {
+        if result.is_ok() {
+            result = core.data.mark(extent);
+        }
+    });
+    result?;
+    core.data.end_marking();
+    core.repairs.write(&core.data);
+    Ok(())
 }
 
 impl<I: Index> Bench<I> {

@@ -346,19 +346,14 @@ impl Run {
         self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
     }
 
-    /// Marks the pages of the run as used in the allocation map, after all slices were restored: the pages that slices
-    /// span, and all pages that are not leaves. The run owns these from now on. Other leaf pages are free or belong to
-    /// other owners.
-    ///
-    /// # Errors
-    /// [`Error::Corruption`] if a page is beyond the file or belongs to another owner.
-    pub fn settle(&self) -> Result<()> {
+    /// Called after all slices were restored: from now on the run owns the pages that slices span, and all pages that
+    /// are not leaves ([`Run::owned`]). Other leaf pages are free or belong to other owners. The opening marks what the
+    /// run owns.
+    pub fn settle(&self) {
         let mut holdings = self.holdings.lock();
         assert!(!holdings.settled, "a run settles once");
         holdings.spans.settle();
-        self.owned_pages(&holdings).into_iter().try_for_each(|extent| self.data.mark(extent))?;
         holdings.settled = true;
-        Ok(())
     }
 
     /// The leaf pages that slices span.

@@ -24,6 +24,7 @@ mod checkpoint;
 mod commit;
 mod create;
 pub(crate) mod engine;
+mod extents;
 mod generations;
 pub(crate) mod keyspace;
 mod keyspaces;

@@ -5,7 +5,7 @@
 //!    no store or a whole one.
 //! 3. Read the superblocks and the catalogue; if the newest of both is damaged, the older pair serves: its log is still
 //!    there.
-//! 4. Open the indexes, which mark the pages that they reach.
+//! 4. Open the indexes, then mark the pages that they reach.
 //! 5. Survey the log: where it ends, which pages its large values take; then replay it into memtables, each record only
 //!    above its keyspace's `through`. Make it durable: records and large values are copied, never written over.
 //! 6. Write a superblock of a new epoch, start the log; if large values were copied, pack and take a checkpoint that names
@@ -23,6 +23,7 @@ use super::checkpoint::IDS_AHEAD;
 use super::commit::{Sequencer, UNDER_WAY};
 use super::create::{build, registered};
 use super::engine::{DurableRoot, Engine, Figures, Shared};
+use super::extents;
 use super::generations::Generations;
 use super::keyspace::KeyspaceState;
 use super::keyspaces::Keyspaces;
@@ -146,6 +147,7 @@ pub(super) fn core(config: &Config, found: &Found) -> Core {
         pool,
         ids: Arc::new(IdSource::new(found.superblock.next_run_id)),
         repair: !config.read_only,
+        repairs: Arc::default(),
         share: Share::default(),
     }
 }
@@ -197,8 +199,14 @@ fn keyspaces(
     // A store without threads of its own is to do the same each time.
     let helpers = if config.background_threads == 0 { 0 } else { groups.len().saturating_sub(1).min(MOST_HELPERS) };
     with_helpers(helpers, read_groups);
-    let first_error = failed.lock().take();
-    first_error.map_or(Ok(keyspaces), |(_, error)| Err(error))
+    if let Some((_, error)) = failed.lock().take() {
+        return Err(error);
+    }
+    match extents::mark(core, keyspaces.all().iter().map(|keyspace| &*keyspace.index)) {
+        // A salvage allocates nothing: it copies what it can read.
+        Err(e) if !config.salvage => Err(e),
+        _ => Ok(keyspaces),
+    }
 }
 
 /// The memory of a store's memtables.

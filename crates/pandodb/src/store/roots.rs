@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::StoreBuilder;
 use super::catalog::Catalog;
+use super::extents;
 use super::open::{Found, core};
 use crate::base::{Error, Result};
 use crate::device::Device;
@@ -44,6 +45,7 @@ impl Roots {
             let index = options.kind().index_type().build(&core, &settings, &record.root, &mut prefetch);
             indexes.push(index.map_err(|e| e.in_file(DATA_FILE, at))?);
         }
+        extents::mark(&core, indexes.iter().map(|index| &**index))?;
         Ok(Roots { superblock: found.superblock, catalog: found.catalog, indexes })
     }
 

@@ -40,10 +40,11 @@ use std::slice;
 use std::sync::Arc;
 
 use self::node::{Child, Entries, Node, PageRange, change, end_of};
-use super::runs::Stored;
-use crate::base::{BlockAddr, Error, Extent, Result};
+use super::stored::Stored;
+use crate::base::{BlockAddr, Error, Extent, Result, SeededBug};
 use crate::pool::Pool;
 use crate::space::DataFile;
+use crate::space::ranges::extents;
 
 pub use self::persist::MapRoot;
 
@@ -308,6 +309,14 @@ pub struct PinnedMap {
     pub stored: Vec<Stored>,
     /// The error of a node that could not be read, if any.
     pub lost: Option<Error>,
+}
+
+impl PinnedMap {
+    /// The pages of the large values.
+    pub fn values(&self) -> impl Iterator<Item = Extent> {
+        let seen = if SeededBug::LargeValuesNotMarked.is_on() { 1 } else { usize::MAX };
+        self.map.iter().take(seen).flat_map(extents)
+    }
 }
 
 /// The ranges of a map in order.

@@ -6,7 +6,7 @@ use super::persist::{MAX_RANGE_BYTES, range_bytes};
 use super::{Fanout, Totals};
 use crate::base::sync::OnceLock;
 use crate::base::{Error, SeededBug};
-use crate::index::runs::Stored;
+use crate::index::stored::Stored;
 use crate::pool::Pool;
 use crate::space::DataFile;
 
@@ -422,7 +422,7 @@ impl Drop for Node {
         if let Some((stored, data)) = self.stored.take()
             && !SeededBug::LargeValueMapLeaked.is_on()
         {
-            stored.twin.free(&data);
+            stored.copies.free(&data);
         }
     }
 }

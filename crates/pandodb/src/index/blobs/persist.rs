@@ -11,7 +11,7 @@
 //!    leaf:   height (0) | count | for each range:  gap | length
 //!    inner:  height     | count | for each child:  gap | ranges | pages | address
 //!
-//!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::runs::codec)
+//!  address:  owner id | pages (1) | page of copy 0 | page of copy 1       (crate::index::stored)
 //! ```
 //!
 //! A gap in a leaf is the distance from the end of the previous range; for the first range, from page 0. A gap in an
@@ -25,23 +25,19 @@
 //! ```
 //!
 //! Decoding trusts nothing: height, order, sums and bounds are checked before a node is used. No node is reached twice,
-//! since its pages are marked first.
+//! since the first pages of children ascend.
 
 use std::sync::Arc;
 
 use super::node::{Child, Entries, Node, PageRange, end_of};
 use super::{BlobMap, Fanout, MAX_CHILDREN, MAX_RANGES, Totals};
 use crate::base::codec::{Reader, put_varint, varint_len};
-use crate::base::{BlockAddr, Error, PAGE, Result, SeededBug};
+use crate::base::{BlockAddr, PAGE, Result, SeededBug};
 use crate::index::Core;
-use crate::index::runs::Stored;
-use crate::space::data::DATA_FILE;
-use crate::space::ranges::extents;
-use crate::space::{BLOCK_HEADER, BlockKind, DataFile, MirroredBlock, Prefetch};
+use crate::index::stored::{LENGTH, Stored};
+use crate::space::{BLOCK_HEADER, BlockKind, Prefetch};
 
 const KIND: BlockKind = BlockKind::LargeValueMap;
-/// Bytes of the length that precedes the body.
-const LENGTH: usize = 4;
 /// The longest body.
 const MAX_BODY: usize = PAGE - BLOCK_HEADER - LENGTH;
 /// Upper limit of page numbers and counts of pages.
@@ -108,7 +104,7 @@ impl MapRoot {
 
     /// The blocks that loading the map reads first.
     pub fn first_blocks(self, core: &Core) -> impl Iterator<Item = BlockAddr> {
-        self.0.into_iter().flat_map(|top| top.stored.copies(core))
+        self.0.into_iter().flat_map(|top| top.stored.first_reads(core))
     }
 }
 
@@ -131,8 +127,7 @@ impl BlobMap {
         Ok(MapRoot(Some(Top { height: root.height, totals: root.totals, stored })))
     }
 
-    /// Reads the map of a root record and marks the pages of its nodes as used. For the pages of the values, see
-    /// [`BlobMap::mark`].
+    /// Reads the map of a root record.
     ///
     /// # Errors
     /// [`Error::Corruption`] if both copies of a node are damaged, or a node contradicts its parent. In a store that is
@@ -143,15 +138,6 @@ impl BlobMap {
         let expected = Expected { height, totals, first: None, below: MAX_PAGE + 1 };
         let root = Some(Loader { core, prefetch }.node_or_loss(stored, expected)?);
         Ok(BlobMap { root, ..empty })
-    }
-
-    /// Marks the pages of the large values as used.
-    ///
-    /// # Errors
-    /// [`Error::Corruption`] if some lie outside the file or have another owner.
-    pub fn mark(&self, data: &DataFile) -> Result<()> {
-        let seen = if SeededBug::LargeValuesNotMarked.is_on() { 1 } else { usize::MAX };
-        self.iter().take(seen).try_for_each(|range| extents(range).try_for_each(|extent| data.mark(extent)))
     }
 }
 
@@ -166,13 +152,10 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
         }
         _ => Vec::new(),
     };
-    let mut body = vec![0; LENGTH];
-    encode(node, &children, &mut body);
-    let len = body.len() - LENGTH;
-    assert!(len <= MAX_BODY, "a node of {len} bytes does not fit one page");
-    body[..LENGTH].copy_from_slice(&(len as u32).to_le_bytes());
-    let id = core.ids.next();
-    let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, KIND)? };
+    let stored = Stored::write(core, KIND, |body| {
+        encode(node, &children, body);
+        assert!(body.len() <= LENGTH + MAX_BODY, "a node of {} bytes does not fit one page", body.len());
+    })?;
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
@@ -237,23 +220,16 @@ impl Loader<'_> {
     /// Reads a subtree. A child is one level below its parent, so the recursion ends.
     fn node(&mut self, stored: Stored, expected: Expected) -> Result<Arc<Node>> {
         let data = self.core.data.clone();
-        let addr = stored.twin.0[0];
-        let bad = |detail: &str| data.corrupt(addr, KIND.name(), detail);
-        if addr.pages != 1 {
+        let bad = |detail: &str| stored.corrupt(&data, KIND, detail);
+        if stored.copies.0[0].pages != 1 {
             return Err(bad("a node of the map must have one page"));
         }
-        // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
-        stored.twin.mark(&data)?;
-        let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
-        let buf = read(&stored.twin, self.prefetch, stored.id, KIND)?;
-        let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
-        let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
-        let mut reader = Reader::new(body, KIND.name());
-        let base = addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64;
-        let node = self.decode(&mut reader, expected).map_err(|e: Error| e.in_file(DATA_FILE, base))?;
+        let buf = stored.read(self.core, self.prefetch, KIND)?;
+        let node = stored.decode_body(&buf, &data, KIND, |reader| self.decode(reader, expected))?;
         if node.totals != expected.totals || expected.first.is_some_and(|first| node.first() != Some(first)) {
             return Err(bad("a node and its parent disagree about its first page or its sums"));
         }
+        stored.copies.adopt(&data);
         node.set_stored(stored, &data);
         Ok(Arc::new(node))
     }
@@ -281,7 +257,7 @@ impl Loader<'_> {
         if places.is_empty() || !reader.is_empty() {
             return Err(reader.corrupt("no children, or trailing bytes"));
         }
-        let blocks: Vec<BlockAddr> = places.iter().flat_map(|(.., stored)| stored.copies(self.core)).collect();
+        let blocks: Vec<BlockAddr> = places.iter().flat_map(|(.., stored)| stored.first_reads(self.core)).collect();
         self.prefetch.ask(&blocks);
         let mut children = Vec::with_capacity(places.len());
         for (i, &(first, totals, stored)) in places.iter().enumerate() {

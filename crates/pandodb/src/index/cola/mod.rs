@@ -35,13 +35,16 @@ pub mod table;
 mod task;
 #[cfg(test)]
 mod tests;
+mod world;
 
 use std::sync::Arc;
 
+use self::check::PinnedTable;
 use self::choose::{Growth, choose};
 use self::read::ColaView;
 use self::table::{Layer, LayerId, MOST_TOMBSTONES, Part, Table};
 use self::task::{Begun, Merge, Slot, Stuck, Task};
+use self::world::{Forced, World};
 use super::blobs::{BlobMap, Fanout};
 use super::deferred_frees::DeferredBlobFrees;
 use super::owed::Owing;
@@ -119,29 +122,6 @@ pub struct Inner {
     cleared: bool,
 }
 
-/// The state that a swap of the table replaces.
-#[derive(Clone)]
-struct World {
-    table: Arc<Table>,
-    through: Seqno,
-    horizon: Seqno,
-    /// Pages of large values that runs of the table name.
-    blobs: BlobMap,
-    /// Ranges that callers asked to compact fully.
-    forced: Vec<Forced>,
-    /// Receives the large values that the next swap drops; they are freed when older views are gone.
-    deferred_frees: Arc<DeferredBlobFrees>,
-}
-
-/// A caller's request to compact a range fully.
-#[derive(Clone, Debug)]
-struct Forced {
-    range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
-    /// again, even if they still hold garbage for snapshots.
-    before: OwnerId,
-}
-
 /// A claimed piece of work.
 enum Claim {
     Pack(Box<PackJob>),
@@ -159,7 +139,7 @@ impl Cola {
         Cola::around(core, sizes, Table::default(), blobs, through)
     }
 
-    /// Opens the array that a checkpoint wrote, and marks the pages that it reaches.
+    /// Opens the array that a checkpoint wrote.
     ///
     /// # Errors
     /// [`Error::Corruption`] if the table or the record itself is damaged.
@@ -477,15 +457,9 @@ impl Index for Cola {
 }
 
 impl Inspect for Cola {
-    fn pin(&self) -> Verification<'_> {
+    fn pin(&self) -> Box<dyn Verification + '_> {
         let world = self.inner.lock().world.clone();
-        let (stored, blobs) = (world.table.stored(), world.blobs.pin());
-        Box::new(move |visit| {
-            // Keep the whole world: its deferred frees hold the large values that compactions drop meanwhile.
-            let world = &world;
-            check::verify(&self.core, &world.table, stored, &blobs, visit);
-            Ok(())
-        })
+        Box::new(PinnedTable::new(&self.core, world))
     }
 
     fn describe(&self, object: Option<OwnerId>, out: &mut String) -> bool {

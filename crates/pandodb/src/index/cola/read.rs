@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::World;
 use super::table::{Layer, Table};
+use super::world::World;
 use crate::base::sync::Once;
 use crate::base::{KeyRange, PAGE, RangeTombstone, Result, Seqno};
 use crate::index::deferred_frees::DeferredBlobFrees;

@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use crate::base::sync::OnceLock;
 use crate::base::{KeyRange, OwnerId, RangeTombstone, Result, SeededBug};
-use crate::index::runs::Stored;
 use crate::index::runs::deletes::Deletes;
+use crate::index::stored::Stored;
 use crate::run::RunSlice;
 use crate::space::DataFile;
 
@@ -309,7 +309,7 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         if let Some((stored, data)) = self.stored.take() {
-            stored.twin.free(&data);
+            stored.copies.free(&data);
         }
     }
 }

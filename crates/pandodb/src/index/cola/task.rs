@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use super::choose::{self, MAX_LEVEL};
 use super::table::{Layer, LayerId, Part, Table};
-use super::{Claim, Cola, Inner, World, run_of};
+use super::world::World;
+use super::{Claim, Cola, Inner, run_of};
 use crate::Error;
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, OwnerId, PAGE, Result, SeededBug, events};

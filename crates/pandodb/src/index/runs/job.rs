@@ -447,6 +447,7 @@ mod tests {
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1)),
             repair: true,
+            repairs: Arc::default(),
             share: Default::default(),
         };
         let mut folding =

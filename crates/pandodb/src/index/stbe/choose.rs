@@ -19,14 +19,13 @@
 //!   ([`super::Stbe`] keeps the requests as `forced`).
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::Merging;
 use super::deletes::entries;
-use super::node::{Branch, BranchId, Node, Trim};
-use crate::base::{KeyRange, OwnerId, SeededBug, Seqno};
-use crate::index::runs::Inputs;
+use super::jobs::{Candidate, Merging, Stuck};
+use super::node::{Branch, Node, Trim, Waits};
+use super::trunk::Forced;
+use crate::base::{KeyRange, SeededBug, Seqno};
 use crate::index::runs::deletes::WASTE;
 use crate::run::RunSlice;
 
@@ -48,96 +47,6 @@ pub enum Policy {
     Paper,
 }
 
-/// One compaction to do.
-#[derive(Clone)]
-pub struct Candidate {
-    /// The inputs, oldest first; neighbours in their node's list.
-    pub branches: Vec<Branch>,
-    /// The keys for which they are live in the node: disjoint ranges, in order.
-    pub live: Vec<KeyRange>,
-    /// The node's height.
-    pub height: u32,
-    /// Nothing older than the inputs exists for these keys, so tombstones can be dropped.
-    pub bottom: bool,
-    /// Estimated bytes of the inputs.
-    pub bytes: u64,
-    /// Only the request of a caller triggers it.
-    pub forced: bool,
-    /// What the nodes above remove when it is done.
-    pub trim: Trim,
-}
-
-impl Candidate {
-    /// The identities of the inputs, oldest first.
-    pub fn ids(&self) -> Vec<BranchId> {
-        self.branches.iter().map(|branch| branch.id).collect()
-    }
-
-    /// The inputs for the merge.
-    pub fn inputs(&self) -> Inputs {
-        let slices = self.branches.iter().map(|branch| branch.slice.clone()).collect();
-        Inputs { slices, live: self.live.clone(), bottom: self.bottom, bytes: self.bytes }
-    }
-
-    fn urgency(&self) -> Urgency {
-        (self.branches.len(), Reverse(self.height))
-    }
-
-    /// Bytes for the accounting of debt: a run with only range tombstones has 0 bytes, but counts as 1.
-    fn weight(&self) -> u64 {
-        self.bytes.max(1)
-    }
-
-    /// Whether two compactions would read the same message.
-    pub fn conflicts(&self, ids: &[BranchId], live: &[KeyRange]) -> bool {
-        self.branches.iter().any(|branch| ids.contains(&branch.id))
-            && self.live.iter().any(|a| live.iter().any(|b| a.overlaps(b)))
-    }
-}
-
-/// A caller's request to compact a range fully.
-#[derive(Clone, Debug)]
-pub struct Forced {
-    /// The keys.
-    pub range: KeyRange,
-    /// Runs with a smaller identity are to be rewritten. The outputs have larger identities and are not rewritten
-    /// again, even if they still hold garbage for snapshots.
-    pub before: OwnerId,
-}
-
-impl Forced {
-    fn concerns(&self, leaf: &Node, branches: &[Branch]) -> bool {
-        self.range.overlaps(&leaf.range) && branches.iter().any(|branch| branch.slice.run().meta().id < self.before)
-    }
-}
-
-/// Branches that a compaction could not read, with the key range that each then had. Once a branch is clipped to
-/// another range, it is tried again, since the damage may be outside.
-#[derive(Default)]
-pub struct Stuck(HashSet<(BranchId, KeyRange)>);
-
-impl Stuck {
-    /// Adds the inputs of a compaction that found damage.
-    pub fn add<'a>(&mut self, branches: impl Iterator<Item = &'a Branch>) {
-        self.0.extend(branches.map(|branch| (branch.id, branch.slice.range().clone())));
-    }
-
-    /// Whether no damaged input is recorded.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether the branch, or another piece of it in the same node, is excluded: an output replaces all pieces.
-    fn holds_part_of(&self, branch: &Branch, node: &Node) -> bool {
-        !self.is_empty() && node.branches.iter().any(|piece| piece.id == branch.id && self.holds(piece))
-    }
-
-    /// Whether the branch is excluded.
-    pub fn holds(&self, branch: &Branch) -> bool {
-        !self.is_empty() && self.0.contains(&(branch.id, branch.slice.range().clone()))
-    }
-}
-
 /// The compactions to choose from.
 ///
 /// Every root swap asks for the number of waiting bytes, and every worker for the most urgent compaction. Both answers
@@ -155,19 +64,6 @@ pub struct Choice<'a> {
     /// Compactions in progress: candidates that conflict with them are excluded.
     pub merging: &'a [Merging],
 }
-
-/// The compactions waiting in a subtree, without requests and damage. Nodes are immutable, so the cached value stays
-/// valid.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Waits {
-    /// Bytes of all candidates, each at least one.
-    bytes: u64,
-    /// The most urgent one.
-    first: Option<Urgency>,
-}
-
-/// More branches first, since they cost readers the most. Among equals the lower node first.
-type Urgency = (usize, Reverse<u32>);
 
 impl Choice<'_> {
     /// All candidates, the most urgent first.

@@ -14,7 +14,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::choose::Candidate;
+use super::jobs::Candidate;
 use super::node::{Branch, BranchId, Node, Trim};
 use crate::base::{Result, SeededBug};
 use crate::index::runs::Deletes;

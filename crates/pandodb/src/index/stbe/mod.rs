@@ -29,6 +29,7 @@ mod deletes;
 #[cfg(test)]
 mod golden;
 mod install;
+mod jobs;
 pub mod node;
 mod options;
 pub mod persist;
@@ -38,19 +39,23 @@ mod relieve;
 mod route;
 #[cfg(test)]
 mod tests;
+mod trunk;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use self::choose::{Candidate, Choice, Forced, Stuck};
+use self::check::PinnedTrunk;
+use self::choose::Choice;
+use self::jobs::{Candidate, Merge, Merging, Stuck};
 use self::node::{Branch, BranchId, Node};
 use self::read::StbeView;
 use self::rebalance::{Pieces, RebalanceCounters, Rebalancer};
 use self::route::{RouteJob, Routes};
+use self::trunk::{Forced, Trunk};
 use super::blobs::{BlobMap, Fanout};
 use super::deferred_frees::DeferredBlobFrees;
 use super::owed::Owing;
-use super::runs::{MergeJob, Output, PackJob, PackQueue, Packs, blobs_of, describe_run};
+use super::runs::{Output, PackJob, PackQueue, Packs, blobs_of, describe_run};
 use super::{
     Checkpoint, Core, Cut, Debt, Estimate, Index, IndexStats, IndexType, IndexView, Inspect, Progress, Room,
     RootRecord, SalvagePiece, SealedBatch, Verification,
@@ -140,35 +145,6 @@ pub struct Inner {
     cleared: bool,
 }
 
-/// The state that a root swap replaces.
-#[derive(Clone)]
-struct Trunk {
-    root: Arc<Node>,
-    through: Seqno,
-    horizon: Seqno,
-    /// Pages of large values that runs of this root name.
-    blobs: BlobMap,
-    /// Ranges that callers asked to compact fully.
-    forced: Vec<Forced>,
-    /// Receives the large values that the next root swap drops; they are freed when older views are gone.
-    deferred_frees: Arc<DeferredBlobFrees>,
-}
-
-struct Merging {
-    ticket: u64,
-    ids: Vec<BranchId>,
-    live: Vec<KeyRange>,
-    /// Estimated bytes of its inputs.
-    bytes: u64,
-    parked: Option<Box<Merge>>,
-}
-
-/// A compaction, and the branches that it will replace.
-struct Merge {
-    candidate: Candidate,
-    job: MergeJob,
-}
-
 /// A claimed piece of work.
 enum Claim {
     Pack(Box<PackJob>),
@@ -192,7 +168,7 @@ impl Stbe {
         Stbe::around(core, shape, operator, trunk, FIRST_BRANCH)
     }
 
-    /// Opens the tree that a checkpoint wrote, and marks the pages that it reaches.
+    /// Opens the tree that a checkpoint wrote.
     ///
     /// # Errors
     /// [`crate::Error::Corruption`] if a node or the record itself is damaged.
@@ -639,15 +615,9 @@ impl Index for Stbe {
 }
 
 impl Inspect for Stbe {
-    fn pin(&self) -> Verification<'_> {
+    fn pin(&self) -> Box<dyn Verification + '_> {
         let trunk = self.inner.lock().trunk.clone();
-        let (nodes, blobs) = (check::nodes(&trunk.root), trunk.blobs.pin());
-        Box::new(move |visit| {
-            // Keep the whole trunk: its deferred frees hold the large values that compactions drop meanwhile.
-            let _trunk = &trunk;
-            check::verify(&self.core, &nodes, &blobs, visit);
-            Ok(())
-        })
+        Box::new(PinnedTrunk::new(&self.core, trunk))
     }
 
     fn describe(&self, object: Option<OwnerId>, out: &mut String) -> bool {

@@ -16,13 +16,14 @@
 //! exceeds the number of branches; a leaf has no children; the clip of every branch lies inside the node's range and
 //! covers each child that the branch is live for and holds data for.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::choose::Waits;
 use crate::base::sync::OnceLock;
 use crate::base::{Error, KeyRange, Result, SeededBug};
-use crate::index::runs::{Deletes, MapletRef, Stored};
+use crate::index::runs::{Deletes, MapletRef};
+use crate::index::stored::Stored;
 use crate::run::{Run, RunSlice};
 use crate::space::DataFile;
 
@@ -87,6 +88,19 @@ pub struct Node {
     pub(super) waits: OnceLock<Waits>,
     stored: OnceLock<(Stored, Arc<DataFile>)>,
 }
+
+/// The compactions waiting in a subtree, without requests and damage. Nodes are immutable, so the cached value stays
+/// valid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Waits {
+    /// Bytes of all candidates, each at least one.
+    pub(super) bytes: u64,
+    /// The most urgent one.
+    pub(super) first: Option<Urgency>,
+}
+
+/// More branches first, since they cost readers the most. Among equals the lower node first.
+pub(super) type Urgency = (usize, Reverse<u32>);
 
 impl Node {
     /// A node that is not on disk.
@@ -371,7 +385,7 @@ pub fn share(bytes: u64, parts: &[u64]) -> Vec<u64> {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some((stored, data)) = self.stored.take() {
-            stored.twin.free(&data);
+            stored.copies.free(&data);
         }
     }
 }

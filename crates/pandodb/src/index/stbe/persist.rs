@@ -6,7 +6,7 @@
 //! Root record (integers varint): `version (3) | node | next branch id | map of large values`, the last as defined in
 //! [`crate::index::blobs`]. A node reference is `node id | pages | page of copy 0 | page of copy 1`.
 //!
-//! Node block, after the 16-byte header: body length u32, then the body:
+//! Body of a node block ([`crate::index::stored`]):
 //!
 //! ```text
 //!  from | to | height | branch count | child count
@@ -27,11 +27,11 @@ use crate::base::{BlockAddr, Error, KeyRange, OwnerId, Result};
 use crate::index::blobs::{BlobMap, MapRoot};
 use crate::index::runs::Deletes;
 use crate::index::runs::MapletRef;
-use crate::index::runs::codec::{Runs, Stored};
+use crate::index::runs::codec::Runs;
+use crate::index::stored::Stored;
 use crate::index::{Core, RootRecord};
 use crate::run::{Run, RunMeta, RunSlice};
-use crate::space::data::DATA_FILE;
-use crate::space::{BLOCK_HEADER, BlockKind, MirroredBlock, Prefetch};
+use crate::space::{BlockKind, Prefetch};
 
 const VERSION: u64 = 3;
 /// The branch has newly arrived.
@@ -40,8 +40,6 @@ const FRESH: u64 = 1;
 const ROUTED: u64 = 2;
 /// The maplet is that of the nearest earlier branch with a maplet reference.
 const AGAIN: u64 = 4;
-/// Bytes of the length that precedes a node's body.
-const LENGTH: usize = 4;
 /// Upper limit of the bytes that a branch holds for a child.
 const MAX_WEIGHT: u64 = 1 << 48;
 /// Upper limit of the next branch identity; it leaves as many identities again for new branches.
@@ -70,12 +68,7 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
         return Ok(stored);
     }
     let children = node.children.iter().map(|child| store_node(core, &child.node)).collect::<Result<Vec<_>>>()?;
-    let mut body = vec![0; LENGTH];
-    encode(node, &children, &mut body);
-    let len = (body.len() - LENGTH) as u32;
-    body[..LENGTH].copy_from_slice(&len.to_le_bytes());
-    let id = core.ids.next();
-    let stored = Stored { id, twin: MirroredBlock::write(&core.data, &body, id, BlockKind::TrunkNode)? };
+    let stored = Stored::write(core, BlockKind::TrunkNode, |body| encode(node, &children, body))?;
     node.set_stored(stored, &core.data);
     Ok(stored)
 }
@@ -146,10 +139,10 @@ fn decode_root(record: &RootRecord) -> Result<Root> {
 /// The blocks that loading a trunk reads first; none if the record is damaged.
 pub fn first_blocks(core: &Core, record: &RootRecord) -> Vec<BlockAddr> {
     decode_root(record)
-        .map_or(Vec::new(), |root| root.stored.copies(core).chain(root.blobs.first_blocks(core)).collect())
+        .map_or(Vec::new(), |root| root.stored.first_reads(core).chain(root.blobs.first_blocks(core)).collect())
 }
 
-/// Reads the trunk of a root record and marks every page that it reaches.
+/// Reads the trunk of a root record.
 pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result<Loaded> {
     let Root { stored, next_branch, blobs } = decode_root(record)?;
     let mut loader = Loader { core, prefetch, next_branch, runs: Runs::new(core), routes: HashMap::new() };
@@ -157,9 +150,8 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
     };
-    loader.runs.settle()?;
+    loader.runs.settle();
     let blobs = BlobMap::load(core, blobs, prefetch)?;
-    blobs.mark(&core.data)?;
     Ok(Loaded { root, blobs, next_branch })
 }
 
@@ -175,23 +167,14 @@ struct Loader<'a> {
 impl Loader<'_> {
     /// Reads a subtree. A child is one level below its parent, so the recursion ends.
     fn node(&mut self, stored: Stored, height: Option<u32>, within: &KeyRange) -> Result<Arc<Node>> {
-        let data = &self.core.data;
-        let addr = stored.twin.0[0];
-        let bad = |detail: &str| data.corrupt(addr, BlockKind::TrunkNode.name(), detail);
-        let read = if self.core.repair { MirroredBlock::repair } else { MirroredBlock::read };
-        // Mark before repairing: the copy that is rewritten must lie in the file and overlap nothing else.
-        stored.twin.mark(data)?;
-        let buf = read(&stored.twin, self.prefetch, stored.id, BlockKind::TrunkNode)?;
-        let (len, rest) = buf[BLOCK_HEADER..].split_first_chunk::<LENGTH>().expect("a block is a page at least");
-        let body = rest.get(..u32::from_le_bytes(*len) as usize).ok_or_else(|| bad("the body exceeds the block"))?;
-        let mut reader = Reader::new(body, BlockKind::TrunkNode.name());
-        let node = self
-            .decode(&mut reader, height, within)
-            .map_err(|e: Error| e.in_file(DATA_FILE, addr.page.offset() + (BLOCK_HEADER + LENGTH) as u64))?;
+        let (core, kind) = (self.core, BlockKind::TrunkNode);
+        let buf = stored.read(core, self.prefetch, kind)?;
+        let node = stored.decode_body(&buf, &core.data, kind, |reader| self.decode(reader, height, within))?;
         if let Some(problem) = node.problem() {
-            return Err(bad(problem));
+            return Err(stored.corrupt(&core.data, kind, problem));
         }
-        node.set_stored(stored, data);
+        stored.copies.adopt(&core.data);
+        node.set_stored(stored, &core.data);
         Ok(Arc::new(node))
     }
 
@@ -240,7 +223,7 @@ impl Loader<'_> {
         if !reader.is_empty() {
             return Err(reader.corrupt("trailing bytes"));
         }
-        let blocks: Vec<BlockAddr> = below.iter().flat_map(|(_, stored)| stored.copies(self.core)).collect();
+        let blocks: Vec<BlockAddr> = below.iter().flat_map(|(_, stored)| stored.first_reads(self.core)).collect();
         self.prefetch.ask(&blocks);
         for (next, stored) in below {
             match self.node(stored, Some(own - 1), &node.range) {
@@ -317,11 +300,12 @@ mod tests {
     use super::*;
     use crate::base::PageNo;
     use crate::index::stbe::node::Child;
+    use crate::space::MirroredBlock;
 
     fn stored(id: u64, page: u64) -> Stored {
         Stored {
             id: OwnerId(id),
-            twin: MirroredBlock([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })),
+            copies: MirroredBlock([page, page + 64].map(|page| BlockAddr { page: PageNo(page), pages: 1 })),
         }
     }
 

@@ -8,9 +8,10 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::node::{Branch, Child, Node};
-use super::{DeferredBlobFrees, Trunk};
+use super::trunk::Trunk;
 use crate::base::sync::Once;
 use crate::base::{KeyRange, RangeTombstone, Result, Seqno};
+use crate::index::deferred_frees::DeferredBlobFrees;
 use crate::index::runs::{Path, PathProbe, Piece, Pieces, PiecewiseCursor, Stop};
 use crate::index::{Estimate, IndexStats, IndexView, Lookup, Probe, RawCursor};
 use crate::rows::IndexRows;

@@ -30,11 +30,12 @@
 
 use std::sync::Arc;
 
-use super::choose::{Candidate, Stuck, is_covered_by_range_delete, wiped_bytes};
+use super::choose::{is_covered_by_range_delete, wiped_bytes};
 use super::deletes::{Shares, entries};
+use super::jobs::{Candidate, Merge, Merging, Stuck};
 use super::node::{Branch, Node, Trim};
 use super::rebalance::Pieces;
-use super::{Claim, Inner, Merge, Stbe};
+use super::{Claim, Inner, Stbe};
 use crate::base::{Error, KeyRange, Result};
 use crate::index::runs::deletes::Stretch;
 use crate::index::runs::relief::{WORTH, fits, in_shrinking_room};
@@ -269,7 +270,7 @@ impl Stbe {
             Ok(job) => {
                 let ticket = inner.next_ticket;
                 inner.next_ticket += 1;
-                inner.merging.push(super::Merging { ticket, ids, live, bytes, parked: None });
+                inner.merging.push(Merging { ticket, ids, live, bytes, parked: None });
                 Claim::Merge(ticket, Box::new(Merge { candidate, job }))
             }
             Err((run, e)) => {

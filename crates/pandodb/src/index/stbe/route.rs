@@ -31,7 +31,8 @@ use std::sync::Arc;
 
 use super::choose::have_no_common_key;
 use super::node::{Branch, Node};
-use super::{Claim, Inner, Stbe, Trunk};
+use super::trunk::Trunk;
+use super::{Claim, Inner, Stbe};
 use crate::base::sync::Ordering::Relaxed;
 use crate::base::{KeyRange, OwnerId, PAGE, Result, SeededBug};
 use crate::filter::{FilterBuilder, Filters};

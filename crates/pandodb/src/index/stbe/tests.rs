@@ -11,7 +11,7 @@ use crate::base::{Entry, EntryBlock, Kind, RangeTombstone, StoreId};
 use crate::device::Device;
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
-use crate::index::testing::{get, operator, scan, suspend_jobs};
+use crate::index::testing::{get, mark, operator, scan, suspend_jobs};
 use crate::index::{IdSource, Lookup, Step};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
@@ -182,6 +182,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
         rows: RowCache::new(1 << 20),
         ids: Arc::new(IdSource::new(1 << 20)),
         repair: true,
+        repairs: Arc::default(),
         share: Default::default(),
     };
     let reopened = open_again(core, Some(operator()), &cut.root).unwrap();
@@ -200,6 +201,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
             rows: RowCache::new(1 << 20),
             ids: Arc::new(IdSource::new(1 << 20)),
             repair: true,
+            repairs: Arc::default(),
             share: Default::default(),
         };
         if let Err(e) = open_again(core, None, &record) {

@@ -13,7 +13,7 @@
 //!    lookup does no I/O: it requests blocks ([`Step::Need`]).
 //! 3. A checkpoint fixes the contents of the next root while commits are quiesced ([`Index::begin_checkpoint`]) and
 //!    writes it afterwards ([`Checkpoint::write`]).
-//! 4. The store uses an index through its entry in the registry ([`types`]) and this trait only.
+//! 4. The store uses an index through its entry in the registry ([`registry`]) and this trait only.
 //!
 //! Invariants of every index, asserted where that is cheap:
 //! * on any search path a message is visible in exactly one place (a violation is hidden by puts, but visible with
@@ -37,7 +37,9 @@ pub mod inspect;
 mod lookup;
 pub mod options;
 pub mod owed;
+pub mod registry;
 pub mod runs;
+pub mod spec;
 mod stats;
 pub mod stbe;
 pub mod stored;
@@ -51,10 +53,11 @@ pub use self::cola::ColaOptions;
 pub use self::core::{Core, IdSource, SealedBatch};
 pub use self::inspect::{Inspect, SalvagePiece, SalvageSource, SalvageStep, Verification, Visitor};
 pub use self::lookup::{Base, Lookup, Probe, ProbeTally, Step};
-pub use self::options::{IndexOptions, OptionSpec, Settings, Values};
+pub use self::options::IndexOptions;
+pub use self::spec::{Mode, OptionSpec, Settings, Values};
 pub use self::stats::{Deadline, Debt, Estimate, Figure, FigureKind, IndexStats, Progress, Room};
 pub use self::stbe::StbeOptions;
-pub use self::types::{IndexKind, IndexType, Mode, Order};
+pub use self::types::{IndexKind, IndexType, Order};
 
 use std::sync::Arc;
 

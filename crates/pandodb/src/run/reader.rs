@@ -4,7 +4,7 @@
 //! cannot be read, the run opens all the same, and every reader that needs them gets the error ([`Run::fragments`]).
 //!
 //! [`Run::open`] opens a run that was just built; it owns all its pages. [`Run::reopen`] opens a run that a root on
-//! disk refers to. Its slices are then restored, and [`Run::settle`] marks the pages that they span in the allocation
+//! disk refers to. Its slices are then restored, and [`Run::take_ownership`] marks the pages that they span in the allocation
 //! map. Before that the run owns nothing, so that a failed opening frees nothing.
 //!
 //! Invariants: the pool gets checked blocks of the run only; a page is freed once: when no slice spans it, or with the
@@ -72,7 +72,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Opens a run of an existing store. It owns nothing before [`Run::settle`].
+    /// Opens a run of an existing store. It owns nothing before [`Run::take_ownership`].
     pub fn reopen(data: Arc<DataFile>, pool: Arc<Pool>, meta: RunMeta) -> Arc<Run> {
         let starts = meta.extents.iter().scan(0, |next, extent| {
             let start = *next;
@@ -340,7 +340,7 @@ impl Run {
         let gone = {
             let mut holdings = self.holdings.lock();
             let unneeded = holdings.spans.release(span);
-            // Before the run has settled it owns nothing; `settle` considers the slices that exist then.
+            // Before the run has settled it owns nothing; `take_ownership` considers the slices that exist then.
             if unneeded && holdings.settled { holdings.spans.settle() } else { Vec::new() }
         };
         self.extents_of(&gone).into_iter().for_each(|extent| self.data.free(extent));
@@ -349,7 +349,7 @@ impl Run {
     /// Called after all slices were restored: from now on the run owns the pages that slices span, and all pages that
     /// are not leaves ([`Run::owned`]). Other leaf pages are free or belong to other owners. The opening marks what the
     /// run owns.
-    pub fn settle(&self) {
+    pub fn take_ownership(&self) {
         let mut holdings = self.holdings.lock();
         assert!(!holdings.settled, "a run settles once");
         holdings.spans.settle();

@@ -35,7 +35,7 @@ use crate::base::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, OnceLock, Ord
 use crate::base::{BlobRef, BlockAddr, Error, Extent, Kind, MAX_EPOCH, Result, SeededBug, Seqno, StoreId, events};
 use crate::device::{Device, Io, LockMode};
 use crate::index::owed::Share;
-use crate::index::types::features as index_features;
+use crate::index::registry::features as index_features;
 use crate::index::{Core, IdSource, Mode as Form};
 use crate::memtable::{CHUNK_BYTES, ChunkPool};
 use crate::pool::Pool;

@@ -29,44 +29,16 @@
 
 use std::sync::Arc;
 
-use super::node::{Child, Entries, Node, PageRange, end_of};
-use super::{BlobMap, Fanout, MAX_CHILDREN, MAX_RANGES, Totals};
-use crate::base::codec::{Reader, put_varint, varint_len};
-use crate::base::{BlockAddr, PAGE, Result, SeededBug};
+use super::BlobMap;
+use super::layout::{Fanout, MAX_BODY, MAX_CHILDREN, MAX_HEIGHT, MAX_PAGE, MAX_RANGES, PAGE_VARINT, PageRange, Totals};
+use super::node::{Child, Entries, Node, end_of};
+use crate::base::codec::{Reader, put_varint};
+use crate::base::{BlockAddr, Result, SeededBug};
 use crate::index::Core;
 use crate::index::stored::{LENGTH, Stored};
-use crate::space::{BLOCK_HEADER, BlockKind, Prefetch};
+use crate::space::{BlockKind, Prefetch};
 
 const KIND: BlockKind = BlockKind::LargeValueMap;
-/// The longest body.
-const MAX_BODY: usize = PAGE - BLOCK_HEADER - LENGTH;
-/// Upper limit of page numbers and counts of pages.
-const MAX_PAGE: u64 = 1 << 48;
-/// Upper limit of the height: with the smallest fan-out such a map could hold any number of ranges.
-const MAX_HEIGHT: u64 = 40;
-/// Bytes of a height and a count.
-const HEAD: usize = 1 + 2;
-/// Bytes of a page number, or of a count of pages.
-const PAGE_VARINT: usize = 7;
-/// Bytes of a child: gap, sums, and the address with its owner, length and two pages.
-const CHILD_BYTES: usize = 3 * PAGE_VARINT + (10 + 1 + 2 * PAGE_VARINT);
-/// Bytes of the ranges of a leaf.
-pub const MAX_RANGE_BYTES: usize = MAX_BODY - HEAD;
-
-const _: () = assert!(MAX_PAGE < 1 << (7 * PAGE_VARINT));
-const _: () = assert!(MAX_HEIGHT < 1 << 7 && MAX_RANGES < 1 << 14 && MAX_CHILDREN < 1 << 14, "they fit HEAD");
-const _: () = assert!(HEAD + MAX_CHILDREN * CHILD_BYTES <= MAX_BODY, "the largest inner node fits one page");
-
-/// Bytes of ranges in a leaf's encoded form; the first range follows page `end`.
-pub fn range_bytes(mut end: u64, ranges: impl Iterator<Item = PageRange>) -> usize {
-    let mut bytes = 0;
-    for (start, len) in ranges {
-        bytes += varint_len(start - end) + varint_len(len);
-        end = start + len;
-    }
-    bytes
-}
-
 /// The map in a root record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapRoot(Option<Top>);

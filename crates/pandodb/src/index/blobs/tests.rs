@@ -4,8 +4,9 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::layout::MAX_RANGES;
 use super::node::Node;
-use super::{BlobMap, Fanout, MAX_RANGES, MapRoot};
+use super::{BlobMap, Fanout, MapRoot};
 use crate::base::codec::Reader;
 use crate::base::{Entry, Extent, KeyRange, Kind, PAGE, PageNo, Result, Seqno};
 use crate::device::{AlignedBuf, MemDevice};

@@ -105,7 +105,7 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
         Err(e) if !core.repair && e.is_damage() => Table::lost(e),
         table => table?,
     };
-    runs.settle();
+    runs.take_ownership();
     let blobs = BlobMap::load(core, blobs, prefetch)?;
     Ok(Loaded { table, blobs })
 }

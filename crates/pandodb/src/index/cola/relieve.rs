@@ -13,10 +13,11 @@
 //! Unfinished outputs are discarded, because their space is more useful elsewhere. While another thread works on a
 //! piece, relief begins none.
 
+use super::array::{Claim, Cola, Inner};
 use super::choose::entry_bytes;
 use super::table::{Layer, LayerId, Table};
 use super::task::{Begun, Slot, Task};
-use super::{Claim, Cola, Inner};
+
 use crate::base::{Error, KeyRange, PAGE, Result};
 use crate::index::runs::Packs;
 use crate::index::runs::relief::{WORTH, fitting, in_shrinking_room};

@@ -3,13 +3,18 @@
 
 use std::sync::Arc;
 
-use super::choose::{BATCH, MAX_LEVEL};
-use super::*;
-use crate::base::{Entry, Kind, RangeTombstone};
+use super::choose::{BATCH, Growth, MAX_LEVEL};
+use super::table::{Part, Table};
+use super::{Cola, Sizes};
+use crate::base::{Entry, KeyRange, Kind, OwnerId, RangeTombstone, Seqno};
 use crate::device::{Device, OpenHow};
+use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
 use crate::index::testing::{Bench, operator, suspend_jobs};
+use crate::index::{Core, Index, SealedBatch};
 use crate::memtable::{ChunkPool, Memtable};
+use crate::run::Compression;
+use crate::space::Prefetch;
 
 fn sizes(factor: u64) -> Sizes {
     Sizes {

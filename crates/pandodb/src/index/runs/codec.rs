@@ -41,7 +41,7 @@ impl<'a> Runs<'a> {
     }
 
     /// Call after restoring all slices: from now on each run owns the pages that its slices need.
-    pub fn settle(&self) {
-        self.met.values().for_each(|run| run.settle());
+    pub fn take_ownership(&self) {
+        self.met.values().for_each(|run| run.take_ownership());
     }
 }

@@ -223,7 +223,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
         // Ask the maplet before touching the slice: if it excludes the run, neither bounds nor run are loaded into the
         // CPU cache. A maplet that was not asked yet is asked only for a slice that may hold the key.
         let may = |route: &&MapletRef| self.maplet.knows(route) || stop.slice.may_hold(lookup.key);
-        let told = match stop.route.filter(may) {
+        let answer = match stop.route.filter(may) {
             None => None,
             Some(route) => match self.maplet.ask(route, block.take(), &mut self.ahead, lookup)? {
                 MapletAnswer::Need(step) => return Ok(Some(step)),
@@ -241,7 +241,7 @@ impl<'v, P: Path<'v>> PathProbe<'v, P> {
             return Ok(None);
         }
         lookup.enter(stop.slice.covering(lookup.key, lookup.at)?);
-        match told {
+        match answer {
             None => self.run = Some((stop.slice, RunProbe::new(lookup.hash))),
             Some(true) => self.run = Some((stop.slice, RunProbe::after_maplet(lookup.hash))),
             Some(false) => {

@@ -195,14 +195,14 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
     match branches.len() {
         0 => None,
         1 => {
-            let grave = begin == 0 && policy == Policy::Product && is_mostly_tombstones(leaf);
-            (grave || forced && needs_rewrite(&branches[0])).then(|| candidate(0, total))
+            let obsolete = begin == 0 && policy == Policy::Product && is_mostly_tombstones(leaf);
+            (obsolete || forced && needs_rewrite(&branches[0])).then(|| candidate(0, total))
         }
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
             let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
-            let buried = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
-            let heavy = weighs || buried || old > LEAF_RUNS;
+            let shadowed = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
+            let heavy = weighs || shadowed || old > LEAF_RUNS;
             let useless = begin == 0 && is_wasteful(branches);
             let wiped = wiped_bytes(branches);
             let wiped = wiped > 0 && wiped * WASTE >= total;

@@ -12,13 +12,13 @@ pub(super) fn entries(leaf: &Node) -> u64 {
 }
 
 /// The first child with a leaf of which the deletes in `node` hide much.
-pub(super) fn buried_child(node: &Node) -> Option<usize> {
+pub(super) fn shadowed_child(node: &Node) -> Option<usize> {
     let mut waiting = Shares::new(node);
     for (place, branch) in (0..).zip(&node.branches) {
         let lives = |i: usize| node.children[i].next <= place && branch.weights[i] > 0;
         branch.deletes.stretches().for_each(|stretch| waiting.add(stretch, stretch.count(), lives));
     }
-    waiting.buried()
+    waiting.shadowed()
 }
 
 /// Deletes of a node, divided among its children.
@@ -45,7 +45,7 @@ impl<'a> Shares<'a> {
     }
 
     /// The first child with a leaf that its share shadows to a large part.
-    fn buried(&self) -> Option<usize> {
+    fn shadowed(&self) -> Option<usize> {
         (0..self.parts.len()).find(|&i| {
             let (child, part) = (&*self.node.children[i].node, &self.parts[i]);
             if part.is_empty() {
@@ -56,7 +56,7 @@ impl<'a> Shares<'a> {
             }
             let mut below = Shares::new(child);
             part.iter().for_each(|&(stretch, count)| below.add(stretch, count, |_| true));
-            below.buried().is_some()
+            below.shadowed().is_some()
         })
     }
 }

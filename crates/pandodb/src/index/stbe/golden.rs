@@ -13,7 +13,7 @@ use crate::index::blobs::{BlobMap, Fanout};
 use crate::index::runs::Deletes;
 use crate::index::runs::MapletRef;
 use crate::index::testing::mark;
-use crate::index::{Core, IdSource, Index, IndexKind, RootRecord, Settings};
+use crate::index::{Core, IdSource, Index, IndexKind, IndexOptions, RootRecord};
 use crate::pool::Pool;
 use crate::rows::RowCache;
 use crate::run::maplet::{MapletWriter, Member, ask, page_for};
@@ -250,7 +250,7 @@ fn an_invalid_trunk_is_refused() {
 
 /// Opens a tree and marks its pages.
 fn open(core: &Core, bytes: Vec<u8>) -> Result<Arc<dyn Index>> {
-    let settings = Settings::of(IndexKind::of(&TYPE), 1 << 20, None);
+    let settings = IndexOptions::from(IndexKind::of(&TYPE)).settings(1 << 20, None);
     let record = RootRecord { through: Seqno(4), bytes };
     let index = (TYPE.open)(core, &settings, &record, &mut Prefetch::new(core.data.clone()))?;
     mark(core, &*index).map(|()| index)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{Policy, Shape, Stbe, persist};
 use crate::filter::Filters;
-use crate::index::options::{COMPRESSION, FILTERS, OptionSpec, Settings, Values};
 use crate::index::runs;
+use crate::index::spec::{COMPRESSION, FILTERS, OptionSpec, Settings, Values};
 use crate::index::types::{IndexKind, IndexType, Mode, Order};
 use crate::index::{Index, IndexOptions};
 use crate::run::Compression;

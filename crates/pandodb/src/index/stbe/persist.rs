@@ -150,7 +150,7 @@ pub fn load(core: &Core, record: &RootRecord, prefetch: &mut Prefetch) -> Result
         Err(e) if loader.may_lose(&e) => Arc::new(Node::lost(KeyRange::all(), 0, e)),
         root => root?,
     };
-    loader.runs.settle();
+    loader.runs.take_ownership();
     let blobs = BlobMap::load(core, blobs, prefetch)?;
     Ok(Loaded { root, blobs, next_branch })
 }

@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use super::choose::{Policy, is_covered_by_range_delete, is_wasteful, may_stay_apart, wiped_by};
-use super::deletes::buried_child;
+use super::deletes::shadowed_child;
 use super::node::{Branch, BranchId, Child, Node, Trim, share};
 use crate::base::sync::{AtomicU64, Counter, Ordering::Relaxed};
 use crate::base::{KeyRange, Result, SeededBug};
@@ -110,7 +110,7 @@ pub struct Rebalancer<'a> {
 
 impl Rebalancer<'_> {
     /// Rebalances the tree under `root` until a pass changes nothing. Returns `root` itself if nothing was changed.
-    pub fn tend_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
+    pub fn rebalance_root(&self, root: &Arc<Node>) -> Result<Arc<Node>> {
         let mut root = root.clone();
         // Merging nodes may make their parent mergeable, and so on upwards: at most one pass per level, and all but the
         // first change few nodes.
@@ -151,17 +151,17 @@ impl Rebalancer<'_> {
             self.flush(draft.get_or_insert_with(|| node.edit()), i)?;
         }
         let children = draft.as_ref().unwrap_or(node).children.clone();
-        let mut tended = Vec::with_capacity(children.len());
+        let mut rebalanced = Vec::with_capacity(children.len());
         for child in &children {
             let nodes = self.rebalance(&child.node)?;
-            tended.extend(nodes.into_iter().map(|node| Child { node, next: child.next }));
+            rebalanced.extend(nodes.into_iter().map(|node| Child { node, next: child.next }));
         }
-        let same = tended.len() == children.len()
-            && tended.iter().zip(&children).all(|(new, old)| Arc::ptr_eq(&new.node, &old.node));
+        let same = rebalanced.len() == children.len()
+            && rebalanced.iter().zip(&children).all(|(new, old)| Arc::ptr_eq(&new.node, &old.node));
         if !same {
             let draft = draft.get_or_insert_with(|| node.edit());
-            let reshaped = tended.len() != children.len();
-            draft.children = tended;
+            let reshaped = rebalanced.len() != children.len();
+            draft.children = rebalanced;
             if reshaped {
                 draft.weigh_all()?;
             }
@@ -188,7 +188,7 @@ impl Rebalancer<'_> {
             live[i] > 0 && (many || self.forced.iter().any(|range| range.overlaps(&child.node.range)))
         });
         let product = self.shape.policy == Policy::Product;
-        crowded.or_else(|| product.then(|| wiped_child(node).or_else(|| buried_child(node))).flatten())
+        crowded.or_else(|| product.then(|| wiped_child(node).or_else(|| shadowed_child(node))).flatten())
     }
 
     /// Flushes all branches that are live for the `i`-th child.
@@ -239,9 +239,9 @@ impl Rebalancer<'_> {
         let bytes = leaf.own_bytes();
         let pieces = self.pieces.filter(|pieces| pieces.range.covers(&leaf.range));
         let target = pieces.map_or(self.shape.leaf_bytes, |pieces| pieces.bytes.min(self.shape.leaf_bytes));
-        let settled = || may_stay_apart(&leaf.branches, self.shape.policy) && !is_wasteful(&leaf.branches);
+        let is_compact = || may_stay_apart(&leaf.branches, self.shape.policy) && !is_wasteful(&leaf.branches);
         let may_wait = pieces.is_none() && bytes <= 3 * target;
-        if bytes <= target + target / 2 || may_wait && !settled() {
+        if bytes <= target + target / 2 || may_wait && !is_compact() {
             return Ok(vec![leaf]);
         }
         let keys = quantiles(&leaf, bytes.div_ceil(target))?;

@@ -35,7 +35,7 @@ use super::deletes::{Shares, entries};
 use super::jobs::{Candidate, Merge, Merging, Stuck};
 use super::node::{Branch, Node, Trim};
 use super::rebalance::Pieces;
-use super::{Claim, Inner, Stbe};
+use super::tree::{Claim, Inner, Stbe};
 use crate::base::{Error, KeyRange, Result};
 use crate::index::runs::deletes::Stretch;
 use crate::index::runs::relief::{WORTH, fits, in_shrinking_room};
@@ -250,7 +250,7 @@ impl Stbe {
     fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
         let mut trunk = inner.trunk.clone();
         inner.relieved_to.clone_from(&range.to);
-        self.tend_with(inner, &mut trunk, Some(&Pieces { range, bytes }))?;
+        self.rebalance_with(inner, &mut trunk, Some(&Pieces { range, bytes }))?;
         self.publish(inner, trunk, &[]);
         Ok(())
     }

@@ -6,18 +6,23 @@ mod routes;
 
 use std::sync::Arc;
 
-use super::*;
-use crate::base::{Entry, EntryBlock, Kind, RangeTombstone, StoreId};
+use super::choose::Choice;
+use super::jobs::Stuck;
+use super::node::{Branch, Node};
+use super::{Policy, Shape, Stbe};
+use crate::base::{Entry, EntryBlock, KeyRange, Kind, RangeTombstone, Result, Seqno, StoreId};
 use crate::device::Device;
 use crate::filter::Filters;
 use crate::index::blobs::tests::an_index_never_walks_its_map;
+use crate::index::runs::Packs;
 use crate::index::testing::{get, mark, operator, scan, suspend_jobs};
-use crate::index::{IdSource, Lookup, Step};
+use crate::index::{Core, IdSource, Index, Inspect, Lookup, Room, RootRecord, SealedBatch, Step};
 use crate::memtable::{ChunkPool, Memtable};
 use crate::pool::Pool;
+use crate::resolve::{Operator, Stripes};
 use crate::rows::RowCache;
 use crate::run::Compression;
-use crate::space::DataFile;
+use crate::space::{DataFile, Prefetch};
 
 const SHAPE: Shape = Shape {
     fanout: 3,

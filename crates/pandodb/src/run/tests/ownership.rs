@@ -97,7 +97,7 @@ fn reopening_restores_slices_and_marks_only_their_pages() {
     let mut reader = crate::base::codec::Reader::new(&slices, "test");
     let restored: Vec<_> = (0..2).map(|_| RunSlice::restore(run.clone(), &mut reader).unwrap()).collect();
     assert!(reader.is_empty());
-    run.settle();
+    run.take_ownership();
     assert_eq!(run.owned(), owned);
     run.owned().into_iter().for_each(|extent| again.data.mark(extent).unwrap());
     again.data.end_marking();

@@ -136,6 +136,7 @@ impl IndexOptions {
         self.values.retain(|(other, _)| *other != name);
         let at = self.values.partition_point(|(other, _)| place(other) < place(name));
         self.values.insert(at, (specs[place(name)].name, value));
+        debug_assert!(self.values.is_sorted_by_key(|(name, _)| place(name)), "values are in the order of the specs");
     }
 
     /// The value that was set for an option.
@@ -207,6 +208,7 @@ impl IndexOptions {
     /// Appends the persisted form: the name of the type, then, preceded by its length: mode, number of values, name and
     /// value of each.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        assert!(self.values.len() <= MOST_OPTIONS, "an opening accepts as many options");
         put_bytes(out, self.kind.name().as_bytes());
         let mut body = Vec::new();
         put_varint(&mut body, self.mode.unwrap_or_default() as u64);

@@ -115,10 +115,13 @@ impl IndexType {
         record: &RootRecord,
         prefetch: &mut Prefetch,
     ) -> Result<Arc<dyn Index>> {
-        match record.bytes.is_empty() {
+        let index = match record.bytes.is_empty() {
             true => (self.create)(core, settings, record.through),
             false => (self.open)(core, settings, record, prefetch),
-        }
+        }?;
+        assert_eq!(index.index_type().name, self.name, "a type builds its own indexes");
+        assert_eq!(index.view().through(), record.through, "an index holds what its root record says");
+        Ok(index)
     }
 }
 

@@ -131,7 +131,10 @@ impl BlobMap {
     /// # Panics
     /// As [`BlobMap::insert`].
     pub fn insert_all(&mut self, kept: &[Extent]) {
+        let before = self.pages();
         kept.iter().for_each(|extent| self.insert(extent.start.0, extent.pages.into()));
+        let added: u64 = kept.iter().map(|extent| u64::from(extent.pages)).sum();
+        assert_eq!(self.pages(), before + added, "the map has grown by the pages of the values");
     }
 
     /// Removes the pages of large values whose last message a compaction has dropped.
@@ -140,6 +143,7 @@ impl BlobMap {
     /// [`Error::Corruption`] if the map lacks some of them: the map and the messages on disk both name the pages of a
     /// value, and damage can make them disagree.
     pub fn remove_all(&mut self, dropped: &[Extent], data: &DataFile) -> Result<()> {
+        let before = self.pages();
         for extent in dropped {
             let (start, len) = (extent.start.0, u64::from(extent.pages));
             if !self.contains(start, len) {
@@ -149,6 +153,8 @@ impl BlobMap {
             }
             self.remove(start, len);
         }
+        let removed: u64 = dropped.iter().map(|extent| u64::from(extent.pages)).sum();
+        assert_eq!(self.pages() + removed, before, "the map has shrunk by the pages of the values");
         Ok(())
     }
 

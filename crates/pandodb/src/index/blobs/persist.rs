@@ -58,6 +58,7 @@ impl MapRoot {
     /// Appends the persisted form.
     pub fn encode(self, out: &mut Vec<u8>) {
         let Some(Top { height, totals, stored }) = self.0 else { return out.push(0) };
+        assert!(u64::from(height) <= MAX_HEIGHT && totals.pages >= totals.ranges, "as an opening requires");
         put_varint(out, u64::from(height) + 1);
         put_varint(out, totals.ranges);
         put_varint(out, totals.pages);
@@ -124,6 +125,7 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
         }
         _ => Vec::new(),
     };
+    assert!(!node.is_empty() && node.totals.ranges > 0, "a node on disk holds ranges");
     let stored = Stored::write(core, KIND, |body| {
         encode(node, &children, body);
         assert!(body.len() <= LENGTH + MAX_BODY, "a node of {} bytes does not fit one page", body.len());
@@ -140,6 +142,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
             let stale = usize::from(SeededBug::LargeValueMapStale.is_on() && ranges.len() > 1);
             let ranges = &ranges[..ranges.len() - stale];
             put_varint(out, ranges.len() as u64);
+            debug_assert!(ranges.windows(2).all(|pair| end_of(pair[0]) < pair[1].0), "ranges in order, apart");
             for range in ranges {
                 put_varint(out, range.0 - before);
                 put_varint(out, range.1);
@@ -148,6 +151,8 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
         }
         Entries::Children(entries) => {
             put_varint(out, entries.len() as u64);
+            assert_eq!(entries.len(), children.len(), "an address for every child");
+            debug_assert!(entries.windows(2).all(|pair| pair[0].first < pair[1].first), "children in order");
             for (child, stored) in entries.iter().zip(children) {
                 put_varint(out, child.first - before);
                 put_varint(out, child.totals.ranges);

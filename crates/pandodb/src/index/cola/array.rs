@@ -112,6 +112,7 @@ impl Cola {
     pub(super) fn around(core: Core, sizes: Sizes, table: Table, blobs: BlobMap, through: Seqno) -> Cola {
         let rows = Arc::new(core.rows.of_index(through));
         let next_layer = table.layers.len() as u64;
+        debug_assert!(table.layers.iter().all(|layer| layer.id.0 < next_layer), "an opening numbers the layers");
         let deferred_frees = DeferredBlobFrees::new(core.data.clone());
         let blobs = blobs.with_fanout(Fanout::of_memtable(sizes.growth.memtable_bytes));
         let world =
@@ -192,6 +193,7 @@ impl Cola {
     /// without a compaction. Does nothing where large values would have to be freed, which only a compaction finds, or
     /// while a task is in progress. REQUIRES: the caller holds `inner`.
     pub(super) fn wipe(&self, inner: &Inner, mut table: Table) -> Result<Table> {
+        assert_eq!(table.layers[0].parts.len(), 1, "the newest layer is one packed memtable");
         let newest = table.layers[0].parts[0].slice.clone();
         let count = newest.run().meta().range_tombstones;
         if count == 0 || count > MOST_TOMBSTONES || !inner.tasks.is_empty() {
@@ -218,6 +220,9 @@ impl Cola {
     /// Publishes a new table. This is the only function that changes the view that readers pin. The large values in
     /// `dropped` are freed when the last older view is gone. REQUIRES: the caller holds `inner`.
     pub(super) fn publish(&self, inner: &mut Inner, mut world: World, dropped: &[Extent]) {
+        assert!(world.through >= inner.world.through, "a swap never loses messages");
+        assert!(world.horizon >= inner.world.horizon, "a horizon never decreases");
+        assert!(world.table.lost.is_none(), "a table that cannot be read is never changed");
         world.deferred_frees = inner.world.deferred_frees.succeed(dropped);
         inner.world = world;
         let met: Vec<bool> = inner.world.forced.iter().map(|request| inner.requested(request) == 0).collect();
@@ -267,6 +272,8 @@ impl Packs for Cola {
         run: Option<Arc<RunSlice>>,
         output: &Output,
     ) -> Result<()> {
+        assert_eq!(run.is_some(), output.meta.is_some(), "the run of the output, and no other");
+        assert!(run.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
         let mut world = inner.world.clone();
         if let Some(slice) = run {
             let part = Part { deletes: output.deletes.count(), ..Part::new(slice) };
@@ -299,7 +306,9 @@ impl Drop for Cola {
 impl Inner {
     pub(super) fn layer_id(&mut self) -> LayerId {
         self.next_layer += 1;
-        LayerId(self.next_layer)
+        let id = LayerId(self.next_layer);
+        debug_assert!(self.world.table.layers.iter().all(|layer| layer.id < id), "identities ascend");
+        id
     }
 
     /// Bytes that a request still has to rewrite: old runs in its range that can be read.

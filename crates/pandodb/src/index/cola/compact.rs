@@ -41,6 +41,8 @@ impl Cola {
                 None => return Ok(Begun::Nothing),
             },
         };
+        assert!(!layers.is_empty() && level <= MAX_LEVEL, "a task has inputs, and a level for its output");
+        debug_assert!(!rest.is_empty(), "a task has keys");
         if rest == KeyRange::all() {
             self.raise(inner, &layers, level);
         }
@@ -80,6 +82,7 @@ impl Cola {
         let mut layers = table.layers.clone();
         let first = layers.iter().position(|layer| choice.layers.contains(&layer.id)).expect("chosen from this table");
         layers.retain(|layer| !choice.layers.contains(&layer.id));
+        assert!(first <= layers.len(), "the inputs were neighbours");
         layers.insert(first, Layer { id: inner.layer_id(), level: choice.level, parts: Arc::new(moved) });
         let mut world = inner.world.clone();
         world.table = Arc::new(Table::new(layers));
@@ -113,6 +116,8 @@ impl Cola {
                 }
                 Some(piece) => {
                     // Skip the keys for which nothing can be compacted.
+                    debug_assert!(!piece.range.is_empty() && !piece.layers.is_empty(), "a piece has keys and inputs");
+                    debug_assert!(piece.range.from >= inner.tasks[at].rest.from, "a task goes upwards");
                     inner.tasks[at].rest.from.clone_from(&piece.range.from);
                     return Ok(Some(self.begin_piece(inner, at, piece, keep)));
                 }
@@ -125,6 +130,7 @@ impl Cola {
     /// the caller holds `inner`.
     fn finish_task(&self, inner: &mut Inner, at: usize) {
         let task = inner.tasks.swap_remove(at);
+        assert!(matches!(task.slot, Slot::Idle), "a task ends between two pieces");
         let mut world = inner.world.clone();
         task.end(&mut world);
         self.publish(inner, world, &[]);
@@ -144,6 +150,7 @@ impl Cola {
         let bytes = inputs.iter().map(|part| bytes_in(part, &range)).sum();
         let from = Inputs { slices: slices.clone(), live: vec![range.clone()], bottom, bytes };
         inner.keep = keep();
+        assert!(matches!(inner.tasks[at].slot, Slot::Idle), "a task has at most one piece in progress");
         let task = inner.tasks[at].id;
         let job = MergeJob::new(&self.core, from, self.filter(), inner.keep.clone(), self.sizes.operator.clone());
         // The last level holds most of the data, for the longest time: only there compression pays.
@@ -174,6 +181,7 @@ impl Cola {
             if inner.cleared {
                 inner.tasks.retain(|task| task.id != id);
             } else if let Some(task) = inner.tasks.iter_mut().find(|task| task.id == id) {
+                debug_assert!(matches!(task.slot, Slot::Working), "only the thread that claimed a piece parks it");
                 task.slot = Slot::Parked(merge);
                 // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
                 // job poll the debt.
@@ -211,6 +219,9 @@ impl Cola {
         };
         let mut world = inner.world.clone();
         let kept = usize::from(SeededBug::LevelInputKept.is_on() && layers.len() > 1);
+        assert!(matches!(inner.tasks[at].slot, Slot::Working), "a claimed piece is installed");
+        assert!(kept < layers.len(), "a piece has inputs");
+        assert!(output.meta.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
         let level = inner.tasks[at].level;
         world.table = Arc::new(world.table.replaced(&layers[kept..], range, slice.as_ref(), level)?);
         world.blobs.remove_all(&output.dropped_blobs, &self.core.data)?;
@@ -303,6 +314,8 @@ impl Cola {
 impl Inner {
     /// Adds a task. REQUIRES: the caller holds `inner`.
     pub(super) fn add_task(&mut self, mut task: Task) {
+        assert!(!task.layers.is_empty() && task.level <= MAX_LEVEL, "a task has inputs, and a level for its output");
+        debug_assert!(self.tasks.iter().all(|other| other.id < self.next_task), "identities ascend");
         task.id = self.next_task;
         self.next_task += 1;
         // The newest task comes first: it is urgent, or the only one that can begin.

@@ -27,6 +27,7 @@ impl Index for Cola {
     }
 
     fn ingest(&self, batch: SealedBatch) {
+        debug_assert!(batch.through >= self.view().through(), "memtables arrive in the order of seqnos");
         self.owing.change(|own| own.memory_bytes += batch.bytes);
         self.queue.push(batch);
     }
@@ -161,6 +162,7 @@ impl Checkpoint for TableCheckpoint<'_> {
             true => Vec::new(),
             false => persist::store(core, &world.table, &world.blobs, sizes.growth.factor)?,
         };
+        assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
         let pin = Arc::new(ColaView::of(world, rows));
         Ok(Cut { root: RootRecord { through: world.through, bytes }, pin })
     }

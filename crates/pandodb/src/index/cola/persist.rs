@@ -31,6 +31,8 @@ const VERSION: u64 = 1;
 /// Upper limit of the growth factor in a record.
 const MAX_GROWTH: u64 = 1 << 16;
 
+const _: () = assert!(MAX_LEVEL < 1 << 7, "a level is one byte");
+
 /// Writes the table, and the nodes of the map of large values, that are not on disk yet. Returns the root record.
 pub fn store(core: &Core, table: &Table, blobs: &BlobMap, growth: u64) -> Result<Vec<u8>> {
     let stored = match table.stored() {
@@ -54,6 +56,8 @@ fn encode_root(stored: Stored, blobs: MapRoot, growth: u64) -> Vec<u8> {
 }
 
 fn encode(table: &Table, out: &mut Vec<u8>) {
+    assert!(table.lost.is_none(), "a lost table is never written");
+    debug_assert_eq!(table.problem(), None, "a table is checked before it is written");
     let missed = usize::from(SeededBug::LevelNotWritten.is_on() && table.layers.len() > 1);
     let layers = &table.layers[missed..];
     put_varint(out, layers.len() as u64);

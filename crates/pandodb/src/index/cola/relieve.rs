@@ -157,6 +157,7 @@ impl Cola {
 fn piece_at(table: &Table, rest: &KeyRange, target: u64) -> KeyRange {
     let mut ends: Vec<Vec<u8>> =
         table.layers.iter().flat_map(|layer| layer.parts_in(rest)).map(|part| part.slice.range().to.clone()).collect();
+    debug_assert!(!rest.is_empty(), "a piece begins at a key");
     ends.retain(|end| !end.is_empty() && *end > rest.from);
     ends.sort_unstable();
     ends.dedup();

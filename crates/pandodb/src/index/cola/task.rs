@@ -29,6 +29,8 @@ use crate::run::RunSlice;
 /// A rest of at most this number of quarters of a piece is not split.
 const LAST_PIECE_QUARTERS: u64 = 6;
 
+const _: () = assert!(LAST_PIECE_QUARTERS >= 4, "a rest of one piece is not split");
+
 /// Layers to join into one.
 #[derive(Default)]
 pub struct Task {
@@ -133,6 +135,8 @@ impl Task {
         if piece.to.is_empty() || piece.to == self.rest.to {
             return false;
         }
+        debug_assert!(piece.to > self.rest.from, "each piece advances the task");
+        debug_assert!(self.rest.to.is_empty() || piece.to <= self.rest.to, "a piece lies in the rest");
         self.rest.from.clone_from(&piece.to);
         !self.rest.is_empty()
     }
@@ -159,6 +163,7 @@ pub(super) fn next_piece(table: &Table, task: &Task, stuck: &Stuck, target: u64)
         let bounds = bounds.flat_map(|part| [part.slice.range().from.clone(), part.slice.range().to.clone()]);
         let end = bounds.filter(|key| *key > rest.from && !key.is_empty()).min();
         let until = end.map_or(rest.clone(), |end| KeyRange::new(rest.from.clone(), end).intersect(&rest));
+        debug_assert!(!until.is_empty(), "the keys up to the next bound");
         let is_stuck = |layer: &&Layer| layer.parts_in(&until).iter().any(|part| stuck.holds(&part.slice));
         let usable: Vec<&Layer> = layers.iter().copied().take_while(|layer| !is_stuck(layer)).collect();
         let with_data = usable.iter().filter(|layer| !layer.parts_in(&until).is_empty()).count();
@@ -197,6 +202,7 @@ fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> 
     if total * 4 <= target * LAST_PIECE_QUARTERS {
         return Ok(range.clone());
     }
+    assert!(total > 0, "an empty piece is not cut");
     let largest = (0..layers.len()).max_by_key(|&at| bytes[at]).expect("a task has layers");
     // Cut where the largest layer has its share of the piece.
     let share = (u128::from(target) * u128::from(bytes[largest]) / u128::from(total)) as u64;
@@ -207,6 +213,7 @@ fn cut_to(layers: &[&Layer], range: &KeyRange, target: u64) -> Result<KeyRange> 
             before += own;
             continue;
         }
+        debug_assert!(before <= share, "the cut lies in this part");
         let pieces = (part.bytes / (share - before).max(PAGE as u64)).max(1) as usize;
         let keys = match part.slice.split_keys(pieces) {
             Err(e) if e.is_damage() => Vec::new(),

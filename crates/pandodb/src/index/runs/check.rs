@@ -106,6 +106,7 @@ impl<'a> Checker<'a> {
             self.visit.problem(problem);
             return Ok(());
         }
+        debug_assert!(extent.pages > 0, "a decoded reference has pages");
         self.named.insert(extent.start.0, extent.pages.into());
         if SeededBug::VerifySkipsLargeValues.is_on() {
             return Ok(());

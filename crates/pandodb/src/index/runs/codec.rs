@@ -36,7 +36,8 @@ impl<'a> Runs<'a> {
             return Ok(run.clone());
         }
         let run = Run::reopen(self.core.data.clone(), self.core.pool.clone(), meta);
-        self.met.insert(run.meta().id, run.clone());
+        let before = self.met.insert(run.meta().id, run.clone());
+        assert!(before.is_none(), "a run is opened once");
         Ok(run)
     }
 

@@ -28,6 +28,7 @@ impl<'v> Extents<'v> {
     /// The pages that a run or maplet owns.
     pub fn run(&mut self, run: &Run) {
         if self.runs.insert(run.meta().id) {
+            debug_assert!(run.owned().iter().all(|extent| extent.pages > 0), "an extent has pages");
             run.owned().into_iter().for_each(&mut *self.visit);
         }
     }

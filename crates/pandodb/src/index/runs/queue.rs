@@ -53,6 +53,10 @@ enum Packing {
 impl PackQueue {
     /// Adds the newest memtable.
     pub fn push(&self, batch: SealedBatch) {
+        debug_assert!(
+            self.0.lock().batches.back().is_none_or(|last| last.through <= batch.through),
+            "memtables arrive in the order of seqnos"
+        );
         self.0.lock().batches.push_back(batch);
     }
 
@@ -215,6 +219,7 @@ pub trait Packs {
             self.end_dropped(&mut inner, batch);
             return Ok(());
         }
+        debug_assert_eq!(run.is_some(), output.meta.is_some(), "the run of the output is open");
         self.attach(&mut inner, batch, run, output)?;
         self.queue().done();
         drop(inner);

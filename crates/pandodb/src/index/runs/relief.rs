@@ -18,6 +18,8 @@ const LEAST_BYTES: u64 = 4 * PAGE as u64;
 /// Without urgency, a part of the key space is compacted for its garbage if that is at least 1/WORTH of it.
 pub const WORTH: u64 = 16;
 
+const _: () = assert!(OVERHEAD > 1 && WORTH > 1);
+
 /// Whether a compaction of `bytes` fits in `room`.
 pub fn fits(bytes: u64, room: u64) -> bool {
     bytes + bytes / OVERHEAD + LEAST_BYTES <= room
@@ -26,7 +28,9 @@ pub fn fits(bytes: u64, room: u64) -> bool {
 /// Bytes of inputs whose compaction fits into `room`.
 pub fn fitting(room: u64) -> u64 {
     let room = room.saturating_sub(LEAST_BYTES);
-    room - room / OVERHEAD
+    let bytes = room - room / OVERHEAD;
+    debug_assert!(bytes == 0 || fits(bytes, room + LEAST_BYTES), "the compaction of {bytes} bytes fits");
+    bytes
 }
 
 /// One compaction within `room`. If the disk has less space than that, calls `before_retry` and retries with half the
@@ -43,7 +47,9 @@ pub fn in_shrinking_room(
         match attempt(room) {
             Err(Error::DiskFull { .. }) if room.bytes > room.spare => {
                 before_retry();
+                let before = room.bytes;
                 room.bytes = (room.bytes / 2).max(room.spare);
+                assert!(room.bytes < before, "each attempt has less room");
             }
             result => return result,
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::node::{Branch, Node};
 use super::read::StbeView;
 use super::trunk::Trunk;
-use crate::base::{Extent, Result};
+use crate::base::{Extent, KeyRange, Result};
 use crate::index::blobs::PinnedMap;
 use crate::index::runs::check::{Checker, short, sources};
 use crate::index::runs::{Extents, Stop};
@@ -34,6 +34,7 @@ impl PinnedTrunk<'_> {
     pub fn new(core: &Core, trunk: Trunk) -> PinnedTrunk<'_> {
         let mut nodes = Vec::new();
         trunk.root.walk(&mut |node| nodes.push((node.clone(), node.stored())));
+        assert!(nodes[0].0.range == KeyRange::all(), "the walk begins with the root");
         let blobs = trunk.blobs.pin();
         PinnedTrunk { core, _trunk: trunk, nodes, blobs }
     }
@@ -71,6 +72,7 @@ fn check_node(checker: &mut Checker<'_>, (node, stored): &Placed) {
     }
     node.branches.iter().for_each(|branch| checker.run(branch.slice.run()));
     node.maplets().for_each(|maplet| checker.run(maplet));
+    debug_assert!(node.children.iter().all(|child| child.next <= node.end()), "checked when the node was read");
     // The branches that are live for each child.
     let of_children = node.children.iter().map(|child| (&child.node.range, child.next as usize));
     let of_leaf = node.is_leaf().then_some((&node.range, 0));

@@ -94,7 +94,9 @@ impl Choice<'_> {
     pub fn bytes(&self) -> (u64, u64) {
         if self.is_plain() {
             let all = self.waits(self.root).bytes;
-            let waiting = all - self.taken(self.root);
+            let taken = self.taken(self.root);
+            assert!(taken <= all, "compactions in progress of {taken} bytes among all {all}");
+            let waiting = all - taken;
             debug_assert_eq!(waiting, self.sums().0, "cached sums equal the sums of a full walk");
             return (waiting, 0);
         }
@@ -179,6 +181,7 @@ impl Choice<'_> {
 
 fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Option<Candidate> {
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
+    debug_assert!(leaf.is_leaf() && begin <= leaf.branches.len());
     let branches = &leaf.branches[begin..];
     let forced = forced.iter().any(|request| request.concerns(leaf, branches));
     let bytes: Vec<u64> = branches.iter().map(|branch| branch.bytes).collect();
@@ -200,6 +203,7 @@ fn in_leaf(leaf: &Node, policy: Policy, forced: &[Forced], stuck: &Stuck) -> Opt
         }
         _ => {
             let old = branches.iter().rposition(|branch| !branch.fresh).map_or(0, |i| i + 1);
+            debug_assert!(bytes[0] <= total, "the whole is at least as large as a part");
             let weighs = policy == Policy::Product && (total - bytes[0]) * 3 >= bytes[0];
             let shadowed = begin == 0 && policy == Policy::Product && is_shadowed_by_deletes(leaf);
             let heavy = weighs || shadowed || old > LEAF_RUNS;
@@ -266,6 +270,7 @@ pub(super) fn wiped_by(branch: &Branch, range: &KeyRange) -> Option<(Seqno, Seqn
         }
         (least, largest) = (least.min(tombstone.seqno), largest.max(tombstone.seqno));
         if tombstone.range.covers(&rest) {
+            debug_assert!(least <= largest, "seqnos of the tombstones in order");
             return Some((least, largest));
         }
         rest.from = rest.from.max(tombstone.range.to);
@@ -308,6 +313,7 @@ pub(super) fn have_no_common_key<'a>(slices: impl Iterator<Item = &'a RunSlice>)
 }
 
 fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidate>) {
+    debug_assert!(!node.is_leaf());
     let mut from = 0;
     while from < node.branches.len() {
         let mut to = from;
@@ -329,6 +335,8 @@ fn in_inner(node: &Node, policy: Policy, stuck: &Stuck, found: &mut Vec<Candidat
                     _ => live.push(range.clone()),
                 }
             }
+            debug_assert!(to >= from + 2, "one run is not compacted above the leaves");
+            debug_assert!(live.windows(2).all(|pair| pair[0].to < pair[1].from), "ranges apart, in order");
             let branches = node.branches[from..to].to_vec();
             let bytes: u64 =
                 branches.iter().map(|branch| live_children.iter().map(|&i| branch.weights[i]).sum::<u64>()).sum();

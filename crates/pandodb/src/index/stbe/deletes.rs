@@ -29,12 +29,14 @@ pub(super) struct Shares<'a> {
 
 impl<'a> Shares<'a> {
     pub(super) fn new(node: &'a Node) -> Shares<'a> {
+        debug_assert!(!node.is_leaf(), "deletes are divided among children");
         Shares { node, parts: vec![Vec::new(); node.children.len()] }
     }
 
     /// Adds a stretch of deletes to the children for which it is live.
     pub(super) fn add(&mut self, stretch: &'a Stretch, count: u64, lives: impl Fn(usize) -> bool) {
         let (first, last) = (self.node.child_for(&stretch.from), self.node.child_for(&stretch.to));
+        debug_assert!(first <= last && last < self.parts.len(), "a stretch goes from left to right");
         let count = count / (last - first + 1) as u64;
         (first..=last).filter(|&i| count > 0 && lives(i)).for_each(|i| self.parts[i].push((stretch, count)));
     }

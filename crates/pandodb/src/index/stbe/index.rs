@@ -40,6 +40,7 @@ impl Index for Stbe {
     }
 
     fn ingest(&self, batch: SealedBatch) {
+        debug_assert!(batch.through >= self.view().through(), "memtables arrive in the order of seqnos");
         self.owing.change(|own| own.memory_bytes += batch.bytes);
         self.queue.push(batch);
     }
@@ -223,6 +224,7 @@ impl Checkpoint for TrunkCheckpoint<'_> {
             true => Vec::new(),
             false => persist::store(core, &trunk.root, &trunk.blobs, *next_branch)?,
         };
+        assert!(bytes.len() <= RootRecord::MAX_BYTES, "the catalogue holds root records of limited size");
         let pin = Arc::new(StbeView::of(trunk, rows));
         Ok(Cut { root: RootRecord { through: trunk.through, bytes }, pin })
     }

@@ -35,11 +35,13 @@ impl Candidate {
 
     /// The inputs for the merge.
     pub fn inputs(&self) -> Inputs {
+        assert!(!self.branches.is_empty() && !self.live.is_empty(), "a compaction has inputs and keys");
         let slices = self.branches.iter().map(|branch| branch.slice.clone()).collect();
         Inputs { slices, live: self.live.clone(), bottom: self.bottom, bytes: self.bytes }
     }
 
     pub(super) fn urgency(&self) -> Urgency {
+        debug_assert!(!self.branches.is_empty(), "a compaction has inputs");
         (self.branches.len(), Reverse(self.height))
     }
 

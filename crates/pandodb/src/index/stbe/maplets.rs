@@ -58,6 +58,7 @@ impl Stbe {
                 }
             }
         };
+        assert!(matches!(inner.routes.routing, Routing::Nothing), "one maplet is made at a time");
         inner.routes.routing = Routing::Working(job.bytes);
         Some(Claim::MapletRef(job))
     }
@@ -72,10 +73,12 @@ impl Stbe {
         let progress = Progress { bytes, ..Progress::default() };
         if !done {
             let mut inner = self.inner.lock();
+            debug_assert!(matches!(inner.routes.routing, Routing::Working(_)), "only a claimed job is parked");
             inner.routes.routing = if inner.cleared { Routing::Nothing } else { Routing::Parked(job) };
             return Ok(progress);
         }
         let RouteJob { runs, height, range, writer, .. } = *job;
+        assert!(runs.len() >= 2 || filters.len() >= 2, "a maplet replaces several filters");
         let opened = writer.finish().and_then(|meta| {
             let open = |meta| Run::open(self.core.data.clone(), self.core.pool.clone(), meta);
             meta.map(open).transpose()
@@ -85,6 +88,7 @@ impl Stbe {
             Err(e) => return self.give_up_route(&filters, e),
         };
         let mut inner = self.inner.lock();
+        debug_assert!(matches!(inner.routes.routing, Routing::Working(_)), "only a claimed job is done");
         inner.routes.routing = Routing::Nothing;
         if maplet.is_none() {
             // Exclude filters without entries, which would be merged again and again.
@@ -107,6 +111,7 @@ impl Stbe {
     /// Discards a maplet that failed. It is optional: a full disk only postpones it.
     fn give_up_route(&self, filters: &[OwnerId], error: crate::Error) -> Result<Progress> {
         let mut inner = self.inner.lock();
+        debug_assert!(matches!(inner.routes.routing, Routing::Working(_)), "only a claimed job is given up");
         inner.routes.routing = Routing::Nothing;
         let full = matches!(error, crate::Error::DiskFull { .. });
         inner.routes.suspended |= full;

@@ -118,6 +118,7 @@ impl Node {
 
     /// A copy to change: a new node, not on disk.
     pub fn edit(&self) -> Node {
+        assert!(self.lost.is_none(), "a lost node is never changed");
         Node {
             range: self.range.clone(),
             height: self.height,
@@ -141,6 +142,7 @@ impl Node {
 
     /// The branches that are live for a child, oldest first.
     pub fn live(&self, child: &Child) -> &[Branch] {
+        debug_assert!(child.next <= self.end(), "a child's next branch is in the list or at its end");
         &self.branches[child.next as usize..]
     }
 
@@ -152,6 +154,7 @@ impl Node {
 
     /// Estimated live bytes for the `i`-th child.
     pub fn live_bytes(&self, i: usize) -> u64 {
+        debug_assert!(self.branches.iter().all(|branch| branch.weights.len() == self.children.len()));
         self.live(&self.children[i]).iter().map(|branch| branch.weights[i]).sum()
     }
 
@@ -173,6 +176,7 @@ impl Node {
     pub fn branch(&self, id: BranchId, fresh: bool, slice: Arc<RunSlice>, bytes: u64) -> Result<Branch> {
         let bytes = bytes.min(slice.bytes());
         let weights = self.weigh(&slice, bytes)?;
+        debug_assert_eq!(weights.len(), self.children.len(), "a weight for every child");
         let deletes = Deletes::guess(&slice, bytes);
         Ok(Branch { id, fresh, slice, bytes, weights, deletes, route: None })
     }
@@ -209,6 +213,7 @@ impl Node {
             }
         }
         let branches = std::mem::take(&mut self.branches);
+        let count = branches.len();
         let mut kept_before = Vec::with_capacity(branches.len() + 1);
         for (place, branch) in branches.into_iter().enumerate() {
             kept_before.push(self.end());
@@ -219,8 +224,11 @@ impl Node {
             self.branches.extend(kept);
         }
         kept_before.push(self.end());
+        assert_eq!(kept_before.len(), count + 1, "a position for every branch, and the end");
+        debug_assert!(how == Trim::Holes || self.branches.len() <= count, "a branch is narrowed or removed");
         for child in &mut self.children {
             child.next = kept_before[child.next as usize];
+            debug_assert!(child.next <= self.branches.len() as u64, "`next` moves down with the branches");
         }
         Ok(())
     }
@@ -248,6 +256,7 @@ impl Node {
                 goes_on = false;
             }
         }
+        debug_assert!(stretches.iter().all(|row| !row.is_empty()) && stretches.is_sorted_by_key(|row| row.start));
         let Some(hull) = self.narrowed(branch, place)? else { return Ok(Vec::new()) };
         if stretches.len() < 2 {
             return Ok(vec![hull]);
@@ -278,6 +287,7 @@ impl Node {
         let mut waiting = (0..self.children.len()).filter(|&i| self.waits(i, &branch, place));
         let Some(first) = waiting.next() else { return Ok(None) };
         let last = waiting.last().filter(|_| !SeededBug::ClippedToFirst.is_on()).unwrap_or(first);
+        debug_assert!(first <= last && last < self.children.len());
         let hull =
             KeyRange::new(self.children[first].node.range.from.clone(), self.children[last].node.range.to.clone());
         // If blocks above the leaves are damaged, the clip cannot be computed: keep the branch unchanged.
@@ -310,6 +320,7 @@ impl Node {
 
     /// Records that the node was written (or read). From now on dropping it frees its pages.
     pub fn set_stored(&self, stored: Stored, data: &Arc<DataFile>) {
+        assert!(self.lost.is_none(), "a lost node has no block");
         let fresh = self.stored.set((stored, data.clone())).is_ok();
         assert!(fresh, "a node is written once");
     }
@@ -379,7 +390,12 @@ pub fn share(bytes: u64, parts: &[u64]) -> Vec<u64> {
         0 => 0,
         part => ((u128::from(bytes) * u128::from(part) / u128::from(sum)) as u64).max(1),
     };
-    parts.iter().map(part).collect()
+    let shares: Vec<u64> = parts.iter().map(part).collect();
+    debug_assert!(
+        shares.iter().sum::<u64>() <= bytes.saturating_add(parts.len() as u64),
+        "the shares add up to the whole, but for rounding"
+    );
+    shares
 }
 
 impl Drop for Node {

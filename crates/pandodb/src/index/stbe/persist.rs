@@ -47,6 +47,10 @@ const MAX_BRANCH: u64 = 1 << 62;
 /// Upper limit of the height of a tree: with a fan-out of 2 such a tree could hold any amount of data.
 const MAX_HEIGHT: u64 = 64;
 
+const _: () = assert!(FRESH.count_ones() == 1 && ROUTED.count_ones() == 1 && AGAIN.count_ones() == 1);
+const _: () = assert!((FRESH ^ ROUTED ^ AGAIN).count_ones() == 3, "each flag has a bit of its own");
+const _: () = assert!(MAX_BRANCH <= u64::MAX / 2, "new branches get as many identities again");
+
 /// Writes the nodes under `root`, and of the map of large values, that are not on disk yet. Returns the root record.
 pub fn store(core: &Core, root: &Arc<Node>, blobs: &BlobMap, next_branch: u64) -> Result<Vec<u8>> {
     let stored = store_node(core, root)?;
@@ -67,6 +71,7 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
     if let Some(stored) = node.stored() {
         return Ok(stored);
     }
+    assert!(node.lost.is_none(), "a lost node is never written");
     let children = node.children.iter().map(|child| store_node(core, &child.node)).collect::<Result<Vec<_>>>()?;
     let stored = Stored::write(core, BlockKind::TrunkNode, |body| encode(node, &children, body))?;
     node.set_stored(stored, &core.data);
@@ -74,6 +79,8 @@ fn store_node(core: &Core, node: &Arc<Node>) -> Result<Stored> {
 }
 
 fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
+    assert_eq!(node.children.len(), children.len(), "an address for every child");
+    debug_assert_eq!(node.problem(), None, "a node is checked before it is written");
     put_bytes(out, &node.range.from);
     put_bytes(out, &node.range.to);
     put_varint(out, node.height.into());
@@ -90,6 +97,7 @@ fn encode(node: &Node, children: &[Stored], out: &mut Vec<u8>) {
         put_varint(out, (u64::from(branch.fresh) * FRESH) | routed);
         branch.slice.run().meta().encode(out);
         branch.slice.encode(out);
+        debug_assert_eq!(branch.weights.len(), children.len(), "a weight for every child");
         branch.weights.iter().for_each(|weight| put_varint(out, *weight));
         if let Some(route) = &branch.route {
             if routed & AGAIN == 0 {
@@ -290,6 +298,7 @@ fn adopt(node: &mut Node, children: Vec<(u64, Result<Arc<Node>>)>) {
             }
         }
     }
+    assert_eq!(kept.len(), node.children.len(), "a weight for every child that is left");
     for branch in &mut node.branches {
         branch.weights = kept.iter().map(|&i| branch.weights[i]).collect();
     }

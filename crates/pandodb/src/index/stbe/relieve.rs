@@ -54,6 +54,9 @@ pub(super) const MOST_SWEPT: u64 = 4;
 /// Maximum number of leaves that are split in one search for a compaction.
 const MOST_CUTS: u32 = 64;
 
+const _: () = assert!(SWEPT <= WORTH, "a sweep ends no later than compactions without urgency");
+const _: () = assert!(MOST_SWEPT > 1, "each leaf is compacted at least once");
+
 /// Which compactions to do.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Aim {
@@ -163,6 +166,7 @@ impl Stbe {
                     if inner.swept == 0 {
                         inner.most_swept = MOST_SWEPT * (done + inner.bytes());
                     }
+                    debug_assert!(inner.most_swept > 0 || done == 0, "the limit is set by the first compaction");
                     inner.swept += done;
                     return Ok(Progress { bytes: done, ..progress });
                 }
@@ -248,6 +252,7 @@ impl Stbe {
     /// Flushes all branches for a leaf to it, and splits it into pieces of about `bytes`. REQUIRES: the caller holds
     /// `inner`.
     fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
+        assert!(bytes > 0 && !range.is_empty(), "a leaf is cut into pieces with data");
         let mut trunk = inner.trunk.clone();
         inner.relieved_to.clone_from(&range.to);
         self.rebalance_with(inner, &mut trunk, Some(&Pieces { range, bytes }))?;
@@ -270,6 +275,7 @@ impl Stbe {
             Ok(job) => {
                 let ticket = inner.next_ticket;
                 inner.next_ticket += 1;
+                debug_assert!(inner.merging.iter().all(|other| other.ticket < ticket), "tickets ascend");
                 inner.merging.push(Merging { ticket, ids, live, bytes, parked: None });
                 Claim::Merge(ticket, Box::new(Merge { candidate, job }))
             }
@@ -308,11 +314,13 @@ fn leaf_of(root: &Arc<Node>, key: &[u8]) -> Arc<Node> {
     while !node.is_leaf() {
         node = &node.children[node.child_for(key)].node;
     }
+    debug_assert!(node.range.contains(key), "the children of a node partition its range");
     node.clone()
 }
 
 /// All readable branches of a leaf, as one compaction.
 fn leaf_candidate(leaf: &Node, stuck: &Stuck) -> Option<Candidate> {
+    debug_assert!(leaf.is_leaf(), "only leaves are compacted for their garbage");
     let begin = leaf.branches.iter().rposition(|branch| stuck.holds(branch)).map_or(0, |i| i + 1);
     let branches = leaf.branches[begin..].to_vec();
     let bytes = branches.iter().map(|branch| branch.bytes).sum();

@@ -39,6 +39,7 @@ use crate::run::maplet::{MapletWriter, Member};
 
 /// Maximum number of runs in one maplet.
 const MOST_RUNS: usize = 64;
+const _: () = assert!(MOST_RUNS <= u8::MAX as usize, "the value of a run is a byte");
 
 /// Two filters whose sizes differ by more than this factor are not merged in idle time.
 const FAR: u64 = 8;
@@ -117,6 +118,7 @@ pub(super) struct Rule<'a> {
 
 impl Rule<'_> {
     fn wants(&self, units: &[Unit]) -> bool {
+        debug_assert_eq!(units.len(), self.width, "as many neighbours as are merged");
         let alike = |unit: &Unit| match self.idle {
             true => unit.is_near(&units[0]) && unit.has_room_for(units),
             false => unit.tier(self.width) == units[0].tier(self.width),
@@ -136,6 +138,7 @@ pub(super) fn waiting(node: &Arc<Node>, is_root: bool, rule: &Rule<'_>) -> Optio
 }
 
 fn in_node(node: &Node, is_root: bool, rule: &Rule<'_>) -> Option<Group> {
+    debug_assert!(!node.is_leaf() && rule.width >= 2, "maplets of several filters, above the leaves");
     let width = rule.width;
     let stays = |branch: &&Branch| {
         let meta = branch.slice.run().meta();
@@ -170,6 +173,7 @@ fn are_whole(node: &Node, chunks: &[&[&Branch]]) -> bool {
 
 fn unit_of(chunk: &[&Branch]) -> Unit {
     let run = |branch: &Branch| branch.slice.run().meta().id;
+    debug_assert!(!chunk.is_empty());
     match (chunk, &chunk[0].route) {
         // A run whose maplet has no other branch left is a unit of its own again.
         ([only], _) => Unit { filter: only.slice.run().clone(), runs: vec![(run(only), 0)] },
@@ -201,9 +205,11 @@ pub(super) struct RouteJob {
 impl RouteJob {
     pub(super) fn new(core: &Core, group: Group, width: usize) -> Result<RouteJob> {
         let (bytes, filters) = (group.bytes(), group.filters());
+        assert!(filters.len() >= 2, "a maplet replaces several filters");
         let entries: u64 = group.units.iter().map(|unit| unit.filter.meta().keys).sum();
         let mut runs = Vec::new();
         let members = group.units.into_iter().map(|unit| unit.member(&mut runs)).collect();
+        assert!(runs.len() <= MOST_RUNS, "{} runs in one maplet", runs.len());
         let writer = MapletWriter::new(core.data.clone(), core.ids.next(), members, entries * width as u64)?;
         let writer = writer.cached_in(core.pool.clone());
         Ok(RouteJob { bytes, runs, height: group.height, range: group.range, filters, writer })
@@ -297,6 +303,7 @@ pub(super) fn routed(
             value = value.or(Some(runs.len()));
         }
         if let Some(value) = value {
+            debug_assert!(value <= MOST_RUNS, "the value of a run is a byte");
             let route = MapletRef::new(maplet.clone(), value as u8, branch.slice.run());
             draft.get_or_insert_with(|| node.edit()).branches[i].route = Some(route);
         }

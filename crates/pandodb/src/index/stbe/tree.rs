@@ -138,6 +138,7 @@ impl Stbe {
     }
 
     pub(super) fn around(core: Core, shape: Shape, operator: Option<Operator>, trunk: Trunk, next_branch: u64) -> Stbe {
+        debug_assert!(trunk.forced.is_empty(), "a request does not survive closing the store");
         let rows = Arc::new(core.rows.of_index(trunk.through));
         let view = StbeView::of(&trunk, &rows);
         core.pool.hold(EMPTY_BYTES);
@@ -223,6 +224,7 @@ impl Stbe {
             if inner.cleared {
                 inner.merging.retain(|merging| merging.ticket != ticket);
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
+                debug_assert!(merging.parked.is_none(), "only the thread that claimed a job parks it");
                 merging.parked = Some(merge);
                 // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
                 // job poll the debt.
@@ -246,6 +248,7 @@ impl Stbe {
         error: crate::Error,
     ) -> crate::Error {
         let mut inner = self.inner.lock();
+        debug_assert!(inner.merging.iter().any(|merging| merging.ticket == ticket), "a claimed job is in the list");
         inner.merging.retain(|merging| merging.ticket != ticket);
         inner.leave(candidate, run, &error);
         self.recount(&mut inner);
@@ -260,6 +263,7 @@ impl Stbe {
             inner.merging.retain(|merging| merging.ticket != ticket);
             return Ok(());
         }
+        assert!(output.meta.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
         let mut trunk = inner.trunk.clone();
         let done = Install { candidate, output: slice, deletes: output.deletes.clone(), id: self.branch_id() };
         let placed = done.replace(&mut trunk.root)?;
@@ -332,6 +336,9 @@ impl Stbe {
         if !forced.is_empty() && all.bytes().1 == 0 {
             trunk.forced.clear();
         }
+        assert!(trunk.through >= inner.trunk.through, "a root swap never loses messages");
+        assert!(trunk.horizon >= inner.trunk.horizon, "a horizon never decreases");
+        assert_eq!(trunk.root.range, KeyRange::all(), "the root holds all keys");
         trunk.deferred_frees = inner.trunk.deferred_frees.succeed(dropped);
         inner.trunk = trunk;
         self.published.store(Arc::new(StbeView::of(&inner.trunk, &self.rows)));
@@ -380,6 +387,8 @@ impl Packs for Stbe {
         run: Option<Arc<RunSlice>>,
         output: &Output,
     ) -> Result<()> {
+        assert_eq!(run.is_some(), output.meta.is_some(), "the run of the output, and no other");
+        assert!(run.is_some() || output.kept_blobs.is_empty(), "only messages of a run name large values");
         let mut trunk = inner.trunk.clone();
         if let Some(slice) = run {
             let mut root = trunk.root.edit();

@@ -1,12 +1,11 @@
 //! `verify`: reads and checks everything that a store reaches, and accounts for every page.
 //!
 //! Steps: check both superblock slots and both copies of the catalogue; then, for each index, the large values that its
-//! memtables name, and its nodes, runs, live messages and large values; that the superblock names all features that
+//! memtables name, and its nodes, runs, live messages and large values; then that the superblock names all features that
 //! blocks use. The allocation is checked once for all indexes, from the extents that they list: no page has two owners,
-//! and every owned page is marked as used. (Pages that nothing owns are no problem: unfinished runs, old views and
-//! freed pages that wait for superblocks have such.) Problems are
-//! collected: verification continues after each of them. The log is not read again: opening has replayed it, and
-//! refuses a store whose log is damaged.
+//! and every owned page is marked as used. Pages that nothing owns are not reported: they belong to unfinished runs, to
+//! old views, or wait for superblocks. Problems are collected: verification continues after each of them. The log is
+//! not read again: opening has replayed it, and refuses a store whose log is damaged.
 //!
 //! **A consistent set of pages.** The store may be written during the verification: a page that one index frees is
 //! reused two checkpoints later, perhaps by another index. So the verification accounts for the pages in use at one

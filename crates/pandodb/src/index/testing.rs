@@ -171,7 +171,7 @@ impl<I: Index> Bench<I> {
 /// against the model. `observe` sees the index after each memtable. In the end there is no debt.
 pub fn suspend_jobs<I: Index>(bench: &mut Bench<I>, seed: u64, rounds: u64, mut observe: impl FnMut(&I)) {
     for round in 0..rounds {
-        let keys = if seed % 2 == 0 { 30_000 } else { 30_000 >> (round % 4) };
+        let keys = if seed.is_multiple_of(2) { 30_000 } else { 30_000 >> (round % 4) };
         bench.feed(700, keys, if round > 40 { 30 } else { 3 });
         // A few small steps: compactions stay unfinished while the next memtables arrive and change the structure.
         for _ in 0..bench.random.below(12) {

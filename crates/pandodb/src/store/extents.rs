@@ -82,7 +82,7 @@ mod tests {
             rewrite(&device, |_| {});
             open(&device).expect("the catalogue is valid").close().expect("closed");
             rewrite(&device, |catalog| catalog.keyspaces[1].root.bytes = catalog.keyspaces[0].root.bytes.clone());
-            let error = open(&device).err().expect("their pages are the same");
+            let error = open(&device).expect_err("their pages are the same");
             assert!(error.is_corruption() && error.to_string().contains("claimed twice"), "{kind}: {error}");
         }
     }

@@ -35,6 +35,7 @@ mod commit;
 mod config;
 mod create;
 pub(crate) mod engine;
+mod extents;
 mod found;
 mod generations;
 mod handle;

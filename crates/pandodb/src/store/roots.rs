@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::builder::StoreBuilder;
 use super::catalog::Catalog;
+use super::extents;
 use super::found::{Found, core};
 use crate::base::{Error, Result};
 use crate::device::Device;
@@ -50,6 +51,7 @@ impl Roots {
             indexes.push(index.map_err(|e| e.in_file(DATA_FILE, at))?);
         }
         assert_eq!(indexes.len(), found.catalog.keyspaces.len(), "each keyspace has its index");
+        extents::mark(&core, indexes.iter().map(|index| &**index))?;
         Ok(Roots { superblock: found.superblock, catalog: found.catalog, indexes })
     }
 

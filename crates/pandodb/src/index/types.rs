@@ -17,7 +17,8 @@ pub use super::spec::Mode;
 pub enum Order {
     /// Bytewise: supports ranges and scans.
     Sorted,
-    /// By a hash: supports lookups, and a walk over all entries in an order that is useless to callers.
+    /// By a hash: supports lookups, and a walk over all entries in an order that is useless to callers. The store refuses
+    /// ranges of such a keyspace, except the range of all keys: the index must apply a range tombstone over all keys.
     Hashed,
 }
 

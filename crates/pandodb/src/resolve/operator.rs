@@ -72,7 +72,7 @@ use crate::base::{Error, MAX_OPERAND, MAX_VALUE, Result};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait MergeOperator: Send + Sync + 'static {
-    /// The name that the catalogue stores with the keyspace.
+    /// The name that the catalogue stores with the keyspace. Not empty.
     fn name(&self) -> &str;
 
     /// The version of the operator. Increase it when the meaning of operands changes.

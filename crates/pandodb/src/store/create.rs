@@ -52,6 +52,10 @@ impl Engine {
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(Error::invalid(format!("a keyspace's name has 1 to {MAX_NAME} bytes")));
         }
+        if options.operator.as_ref().is_some_and(|operator| operator.name().is_empty()) {
+            // The catalogue stores an empty name for a keyspace without an operator.
+            return Err(Error::invalid("the merge operator has an empty name; give it one that stays the same"));
+        }
         let mut root = self.checkpointer.root.lock();
         if let Some(state) = self.keyspaces.named(name) {
             return Ok(state);
@@ -239,10 +243,34 @@ pub(super) fn build(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Store;
     use super::super::catalog::tests::LIMIT;
+    use super::super::{KeyspaceOptions, Store};
     use crate::base::Error;
     use crate::device::MemDevice;
+    use crate::resolve::MergeOperator;
+
+    /// The keyspace was created, and a reopening found it without an operator.
+    #[test]
+    fn an_operator_without_a_name_is_refused() {
+        struct Nameless;
+        impl MergeOperator for Nameless {
+            fn name(&self) -> &str {
+                ""
+            }
+
+            fn validate(&self, _: &[u8]) -> Result<(), String> {
+                Ok(())
+            }
+
+            fn full_merge(&self, _: &[u8], _: Option<&[u8]>, _: &[&[u8]]) -> Option<Vec<u8>> {
+                None
+            }
+        }
+        let store = Store::builder("nameless").device(MemDevice::new()).background_threads(0).open().expect("opens");
+        let refused = store.keyspace_with("k", KeyspaceOptions::new().merge(Nameless)).expect_err("no name to store");
+        assert!(matches!(&refused, Error::InvalidArgument { .. }), "{refused}");
+        assert!(store.keyspaces().is_empty(), "nothing was created");
+    }
 
     #[test]
     fn a_keyspace_whose_record_would_not_fit_the_catalogue_is_refused_and_leaves_nothing() {

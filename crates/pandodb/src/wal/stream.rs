@@ -203,7 +203,9 @@ impl AppendReservation<'_> {
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> Result<Option<u32>> {
         assert!(bytes <= self.bytes, "{bytes} bytes where {} are reserved", self.bytes);
-        let due = self.stream.append(self.common, kind, first, count, bytes, lazy, encode)?;
+        let length = u32::try_from(bytes).expect("a reservation is for at most `MAX_PAYLOAD` bytes");
+        let head = Head { length, count, first, durable: Seqno(0), kind };
+        let due = self.stream.append(self.common, head, lazy, encode)?;
         Ok(due.then_some(self.stream.number))
     }
 }
@@ -284,32 +286,22 @@ impl Stream {
         Ok(())
     }
 
-    /// Encodes the record into the buffer. Returns whether the caller must write it.
-    /// REQUIRES: the caller holds `turn`.
-    fn append(
-        &self,
-        common: &Common,
-        kind: RecordKind,
-        first: Seqno,
-        count: u32,
-        payload_bytes: usize,
-        lazy: bool,
-        encode: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<bool> {
+    /// Encodes a record into the buffer; sets the seqno through which the log is durable in its head. Returns whether
+    /// the caller must write the record. REQUIRES: the caller holds `turn`.
+    fn append(&self, common: &Common, mut head: Head, lazy: bool, encode: impl FnOnce(&mut Vec<u8>)) -> Result<bool> {
+        let first = head.first;
         let mut state = self.state.lock();
         common.check()?;
         let state = &mut *state;
-        assert!(count > 0 && first > state.appended, "record {first} after {}", state.appended);
+        assert!(head.count > 0 && first > state.appended, "record {first} after {}", state.appended);
         debug_assert!(state.reserved, "an append follows a reservation");
-        let length = u32::try_from(payload_bytes).expect("a reservation is for at most `MAX_PAYLOAD` bytes");
-        let bytes = record_bytes(payload_bytes);
+        let bytes = head.record_bytes();
         let segment = state.current.as_mut().expect("room was made");
         assert!(segment.end + bytes <= segment.capacity, "a reservation covers the append");
-        let mut durable = Seqno(common.durable.load(Ordering::Acquire));
+        head.durable = Seqno(common.durable.load(Ordering::Acquire));
         if SeededBug::OwnSyncClaimedForAll.is_on() && state.synced == state.appended {
-            durable = Seqno(first.0 - 1);
+            head.durable = Seqno(first.0 - 1);
         }
-        let head = Head { length, count, first, durable, kind };
         assert!(head.last() <= Seqno::MAX && head.durable < first);
         if state.buffer.is_empty() {
             state.first = first;

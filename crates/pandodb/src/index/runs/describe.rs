@@ -1,4 +1,4 @@
-//! Describes runs and their blocks as text, for the inspector.
+//! Descriptions of runs and their blocks as text, for the inspector.
 
 use std::fmt::Write;
 

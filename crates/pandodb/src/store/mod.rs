@@ -1,9 +1,10 @@
-//! The store: what users hold. A store is a directory with keyspaces; all layers below meet here.
+//! The store: the types that users hold. A store is a directory with keyspaces. This folder combines all layers below
+//! it.
 //!
 //! | files | content |
 //! | --- | --- |
 //! | `handle`, `keyspace`, `at`, `batch`, `range`, `value`, `snapshot` | the handles through which users read and write |
-//! | `builder`, `options`, `config`, `bounds` | settings: how they are given, what follows from them, their limits |
+//! | `builder`, `options`, `config`, `bounds` | settings: how a caller passes them, the sizes that are derived from them, their limits |
 //! | `engine`, `shared` | an open store, made of the parts below; its close |
 //! | `writer`, `watermark`, `poison` | the order of writes: seqnos, which commits are complete, failures |
 //! | `keyspaces`, `state` | the table of keyspaces and the memory of their memtables; one keyspace |
@@ -15,10 +16,11 @@
 //! | `open`, `initial`, `found`, `recover`, `replay`, `generations` | from a directory to an open store |
 //! | `backup`, `stats`, `tallies`, `roots` | tools |
 //!
-//! Each module imports only modules that are below it: parts know nothing of each other, and procedures over several
-//! parts are methods of `Engine` in a module of their own.
+//! Each module imports only modules that are below it in the layers that `engine` shows. Parts do not depend on each
+//! other, and procedures over several parts are methods of `Engine` in a module of their own.
 //!
-//! Handles ([`Store`], [`Keyspace`], [`Snapshot`]) are cheap clones of an `Arc`; the drop of the last one closes the store.
+//! Handles ([`Store`], [`Keyspace`], [`Snapshot`]) are cheap clones of an `Arc`. Dropping the last handle closes the
+//! store.
 
 mod access;
 mod admission;

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Answers requests, one at a time, without end.
+/// Answers requests without end, one request at a time.
 fn serve(store: &Store, listener: &TcpListener) {
     for client in listener.incoming().flatten() {
         // A client that disconnects must not stop the server.

@@ -1,5 +1,5 @@
-//! A setting out of bounds is refused with an error that names it, before any file is created. The process does not
-//! abort, and the store does not silently replace the setting.
+//! A setting out of bounds is refused with an error that names the setting, before any file is created. The process
+//! does not abort, and the store does not silently replace the setting.
 
 use std::path::Path;
 use std::{env, fs, process};

@@ -158,7 +158,7 @@ fn an_operator_may_drop_the_last_handle() {
         go.send(()).unwrap();
         dropped.recv_timeout(Duration::from_secs(20)).expect("the operator goes on");
         caller.set(|| ());
-        // The store can be opened as soon as it is closed.
+        // The store can be opened as soon as the close is complete.
         let again = loop {
             match open() {
                 Ok(store) => break store,

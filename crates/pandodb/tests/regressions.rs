@@ -23,7 +23,7 @@ fn killed_copy(from: &Path, to: &Path) {
     let mut names: Vec<_> = std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     for name in names {
-        // A log segment may be deleted while it is copied. In that case a checkpoint no longer needs it.
+        // A log segment may be deleted during the copy. In that case a checkpoint no longer needs it.
         let _ = std::fs::copy(from.join(&name), to.join(&name));
     }
 }
@@ -380,7 +380,7 @@ fn a_damaged_large_value_that_only_the_log_refers_to_is_found() {
     keyspace.put_with("large", vec![0x5A; 6_000], Durability::Synced).unwrap();
     // Take an image of the running store, because after a close the log would be empty.
     let unconfirmed = device.image();
-    // A later synced record confirms that everything before it is durable.
+    // A later synced record confirms that everything before this record is durable.
     keyspace.put_with("later", "small", Durability::Synced).unwrap();
     let image = device.image();
     let whole = open(&image).unwrap();

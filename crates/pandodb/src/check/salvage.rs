@@ -241,7 +241,7 @@ impl Source {
     }
 }
 
-/// The salvage of one keyspace.
+/// The state of salvaging one keyspace.
 struct Work<'a> {
     engine: &'a Engine,
     keyspace: &'a KeyspaceState,

@@ -57,9 +57,9 @@ impl Base {
     }
 }
 
-/// A point lookup in progress: its key, and the messages collected so far.
+/// A point lookup in progress: its key, and the messages that were collected up to now.
 pub struct Lookup<'a> {
-    /// The key, in its stored form.
+    /// The key in its stored form.
     pub key: &'a [u8],
     /// The hash of the key.
     pub hash: u64,
@@ -69,7 +69,7 @@ pub struct Lookup<'a> {
     pub gather: Gather,
     /// The base that was found.
     pub base: Base,
-    /// The seqno of the message with the base, if one was found.
+    /// The seqno of the message with the base, if a base was found.
     pub base_seqno: Seqno,
     /// The counts for the statistics.
     pub tally: ProbeTally,

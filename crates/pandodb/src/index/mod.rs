@@ -248,7 +248,7 @@ pub trait Index: Send + Sync {
 
 /// The state that the next root describes ([`Index::begin_checkpoint`]).
 pub trait Checkpoint {
-    /// The state contains every message of the keyspace up to this seqno.
+    /// The last seqno in the state: it contains every message of the keyspace up to this seqno.
     fn through(&self) -> Seqno;
 
     /// Writes the parts of the state that are not on disk yet, and describes the state. The caller first syncs the data
@@ -280,7 +280,7 @@ pub trait DirectWriter: Send + Sync {
     fn prepare<'a>(&'a self, operations: &mut dyn Iterator<Item = Entry<'a>>) -> Result<Box<dyn Prepared + 'a>>;
 }
 
-/// Operations that are ready to be applied. Dropping them without [`Prepared::apply`] has no effect.
+/// Operations that are ready to be applied. Dropping such operations without [`Prepared::apply`] has no effect.
 pub trait Prepared {
     /// Applies the operations. The first operation gets seqno `first`, and the others get the following seqnos. This
     /// call cannot fail.
@@ -296,7 +296,7 @@ pub trait SortedLoader: Send + Sync {
     fn begin<'a>(&'a self, at: Seqno, expected_bytes: u64) -> Result<Box<dyn SortedLoad + 'a>>;
 }
 
-/// A bulk load in progress. Dropping it without [`SortedLoad::finish`] has no effect.
+/// A bulk load in progress. Dropping a load without [`SortedLoad::finish`] has no effect.
 pub trait SortedLoad {
     /// Adds the next message. Keys must ascend.
     ///
@@ -307,6 +307,6 @@ pub trait SortedLoad {
     /// Publishes all messages at once.
     ///
     /// # Errors
-    /// As for [`SortedLoad::push`].
+    /// The errors of [`SortedLoad::push`].
     fn finish(self: Box<Self>) -> Result<()>;
 }

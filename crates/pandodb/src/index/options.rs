@@ -70,7 +70,7 @@ impl IndexOptions {
         self.kind
     }
 
-    /// The mode, if one was chosen.
+    /// The mode, if the caller chose one.
     pub fn mode(&self) -> Option<Mode> {
         self.mode
     }

@@ -79,7 +79,7 @@ impl Owed {
     }
 }
 
-/// The account of an index: the store's sums and the keyspace. A [`super::Core`] passes it to its index.
+/// The account of an index: the store's sums and the keyspace. A [`super::Core`] passes this account to its index.
 #[derive(Clone, Debug, Default)]
 pub struct Share {
     /// The sums of the store.

@@ -6,7 +6,7 @@
 //!   IndexType::open ◀── Settings { mode, every value } ◀── IndexOptions::decode  ◀─┘   opening, backup, salvage
 //! ```
 //!
-//! 1. An index type has one line in [`TYPES`]: its [`IndexType`], a `static` next to its code.
+//! 1. An index type has one line in [`TYPES`] with its [`IndexType`], which is a `static` next to the code of the type.
 //! 2. The store refers to index types by [`IndexKind`] only. A name that is not in [`TYPES`] causes
 //!    [`Error::UnknownIndex`] before anything is written.
 //! 3. Once a catalogue holds a keyspace of a type, the superblock has the type's feature bit. A PandoDB version without
@@ -37,7 +37,7 @@ impl IndexKind {
     /// The type with the name `name`.
     ///
     /// # Errors
-    /// [`Error::UnknownIndex`] if this build has no type with that name.
+    /// [`Error::UnknownIndex`] if this build has no type with this name.
     pub fn named(name: &str) -> Result<IndexKind> {
         let found = IndexKind::all().find(|kind| kind.name() == name);
         found.ok_or_else(|| Error::UnknownIndex {

@@ -75,7 +75,7 @@ impl OptionSpec {
     /// Parses a value.
     ///
     /// # Errors
-    /// As for [`OptionSpec::check`].
+    /// The errors of [`OptionSpec::check`].
     pub fn parse(&self, text: &str) -> Result<u64> {
         let value = match self.values {
             Values::Range(..) => text.parse().ok(),

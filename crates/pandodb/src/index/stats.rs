@@ -65,7 +65,7 @@ pub struct Progress {
     /// Set if the index has packed a memtable: the bytes that this memtable counted in [`Debt::memory_bytes`]. The
     /// `through` of the view has advanced.
     pub absorbed: Option<u64>,
-    /// There was no work, or other threads are doing it.
+    /// Whether there was no work, or other threads are already doing the work.
     pub idle: bool,
     /// The damage, if an input could not be read. The damaged input is excluded and no longer counts as debt; other
     /// work continues.
@@ -77,7 +77,7 @@ impl Progress {
     /// they are.
     ///
     /// # Errors
-    /// Any error other than damage.
+    /// Any error that is not damage.
     pub fn unless_damage(error: crate::base::Error) -> crate::base::Result<Progress> {
         match error.is_damage() {
             true => Ok(Progress { damage: Some(error), ..Progress::default() }),
@@ -89,7 +89,7 @@ impl Progress {
 /// Estimated contents of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// Messages, superseded ones included.
+    /// Messages, including superseded messages.
     pub entries: u64,
     /// Bytes on disk.
     pub bytes: u64,
@@ -155,7 +155,7 @@ pub struct IndexStats {
     pub damaged: u64,
     /// The pending work.
     pub debt: Debt,
-    /// Figures of this type of index, in the order in which it lists them.
+    /// Figures of this type of index, in the order in which the index lists them.
     pub named: Vec<Figure>,
 }
 

@@ -46,7 +46,7 @@ impl Stored {
     /// Writes a block of the kind `kind`; `encode` appends the body of the block.
     ///
     /// # Errors
-    /// As for [`MirroredBlock::write`].
+    /// The errors of [`MirroredBlock::write`].
     pub fn write(core: &Core, kind: BlockKind, encode: impl FnOnce(&mut Vec<u8>)) -> Result<Stored> {
         let mut body = vec![0; LENGTH];
         encode(&mut body);
@@ -79,7 +79,8 @@ impl Stored {
     /// Decodes the body of a block that [`Stored::read`] returned.
     ///
     /// # Errors
-    /// [`Error::Corruption`] if the block is too short for its body; the errors of `decode`, with the position.
+    /// [`Error::Corruption`] if the block is too short for its body. Also the errors of `decode`, with the position of
+    /// the block.
     pub fn decode_body<T>(
         self,
         block: &[u8],
@@ -125,7 +126,7 @@ impl Stored {
     }
 }
 
-/// The blocks of which an opening found one copy damaged.
+/// The blocks that have one damaged copy, as an opening found.
 #[derive(Debug, Default)]
 pub struct Repairs(Mutex<Vec<(Stored, BlockKind)>>);
 

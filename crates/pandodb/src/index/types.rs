@@ -43,7 +43,7 @@ pub type Open = fn(&Core, &Settings, &RootRecord, &mut Prefetch) -> Result<Arc<d
 pub struct IndexType {
     /// The name of the type in the catalogue, on the command line and in messages.
     pub name: &'static str,
-    /// One sentence that helps to choose an index.
+    /// One sentence that helps to choose an index type.
     pub about: &'static str,
     /// The order of the keys in the index.
     pub order: Order,

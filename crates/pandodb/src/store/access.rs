@@ -15,8 +15,8 @@
 //! ```
 //!
 //! 1. Every operation begins with [`Access::check`]. An operation that begins after the close fails here.
-//! 2. Every read ends with [`Access::confirm`]. If the store is open at this point, it was open when the last page was
-//!    read. Therefore the lock was still held at that time, and no other opening had modified a page.
+//! 2. Every read ends with [`Access::confirm`]. If the store is open at this point, the store was also open when the
+//!    last page was read. Therefore the lock was still held at that time, and no other opening had modified a page.
 //!
 //! Readers are not counted, and the close waits for no reader. A read costs two loads of a cache line that is written
 //! only once in the life of an open store ([decision 0040](../../../../docs/decisions/0040-closed-stores.md)).
@@ -46,8 +46,8 @@ use crate::base::{Error, Result, SeededBug};
 use crate::device::Process;
 use crate::resolve::in_operator;
 
-/// The state that every operation checks first. It has its own cache line, which is not written while the store is
-/// open.
+/// The state that every operation checks first. This state has its own cache line, which is not written while the store
+/// is open.
 #[repr(align(64))]
 #[derive(Debug)]
 pub(crate) struct Access {

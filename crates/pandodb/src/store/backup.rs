@@ -7,9 +7,9 @@
 //! The copy is logical: every keyspace is iterated at one snapshot and written into a new store. Therefore the copy is
 //! compacted, every block of the source that holds live data is read and checked, and merges arrive folded.
 //!
-//! A keyspace whose index stores keys in the order of a hash ([`KeyCodec::Hashed`]) is copied in the same way, because
-//! [`Keyspace::iter`] works for every index: it returns all keys in the order in which they are stored. Therefore a
-//! backup does not use [`IndexView::drain`], which returns unresolved messages.
+//! A keyspace whose index stores keys in the order of a hash ([`KeyCodec::Hashed`]) is copied in the same way.
+//! [`Keyspace::iter`] works for every index and returns all keys in the order in which the index stores them. Therefore
+//! a backup does not use [`IndexView::drain`], which returns unresolved messages.
 //!
 //! [`KeyCodec::Hashed`]: crate::base::KeyCodec::Hashed
 //! [`IndexView::drain`]: crate::index::IndexView::drain

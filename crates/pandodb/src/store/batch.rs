@@ -157,7 +157,8 @@ impl Batch {
         assert!(self.blobs.is_empty() || !self.only_deletes, "a large value belongs to a put");
     }
 
-    /// Sets the value of a key. A large value is written to disk at once; its space is freed if the batch is dropped.
+    /// Sets the value of a key. A large value is written to disk at once. The space of this value is freed if the batch
+    /// is dropped.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
         self.attempt(keyspace, |batch| {

@@ -195,7 +195,8 @@ impl Catalog {
         Ok((copies, body.len() as u64))
     }
 
-    /// Whether `body` decodes to this catalogue. An operator without a name is not stored, so it is ignored here.
+    /// Whether `body` decodes to this catalogue. An operator without a name is not stored, so this function ignores
+    /// such an operator.
     fn is_encoded_as(&self, body: &[u8]) -> bool {
         let mut stored = self.clone();
         for keyspace in &mut stored.keyspaces {

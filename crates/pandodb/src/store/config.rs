@@ -3,8 +3,8 @@
 //! A size that the user did not set is derived from the memory budget. On a small disk it is also derived from the size
 //! of the disk. The module `bounds` checks the settings.
 //!
-//! Invariants, for settings within their bounds: a memtable is no larger than the budget, the pool and the row cache
-//! fit into the budget together, and no size is 0 (except that of a disabled row cache).
+//! Invariants, for settings within their bounds: a memtable is no larger than the budget. The pool and the row cache
+//! fit into the budget together. No size is 0, except the size of a disabled row cache.
 
 use super::options::Durability;
 use super::reserve::{LEAST_IN_UNITS, Shares};

@@ -82,7 +82,7 @@ impl Found {
     }
 }
 
-/// Refuses a store that needs a newer version. If only an index type is missing, the error names it.
+/// Refuses a store that needs a newer version. If only an index type is missing, the error names this type.
 fn check_features(device: &dyn Device, config: &Config, superblock: &Superblock, data: &Arc<DataFile>) -> Result<()> {
     let incompatible = superblock.incompatible & !(CORE_FEATURES | index_features());
     if incompatible != 0

@@ -6,11 +6,11 @@
 //!           seqno 51, no generation: it reached the memtable after seqno 52, so only its seqno gives its position
 //! ```
 //!
-//! The paper orders the messages of a key by generations, because it has no seqnos. PandoDB orders them by seqno. The
-//! generations in the log must agree with this order. If they do not, the log has records of different histories, and
-//! recovery returns an error instead of serving them.
+//! The paper orders the messages of a key by generations, because it has no seqnos. PandoDB orders these messages by
+//! seqno. The generations in the log must agree with this order. If the generations disagree, the log has records of
+//! different histories. Recovery then returns an error instead of using these records.
 //!
-//! Memory: one entry for each distinct key in records that carry generations; none for other records.
+//! Memory: one entry for each distinct key in records that carry generations; no entry for other records.
 //!
 //! Invariant: a key's entry is its insertion with the highest seqno, because records are checked in the order of
 //! seqnos.

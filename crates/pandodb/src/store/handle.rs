@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Opens the keyspace with this name, or creates it with these options if it does not exist. A creation is logged,
-    /// and the log is synced before this returns.
+    /// and the log is synced before this call returns.
     ///
     /// An existing keyspace must agree with `options` in two ways. Its merge operator must have the same name and
     /// version, or be absent in both: `KeyspaceOptions::new()` does not open a keyspace of counters
@@ -155,8 +155,8 @@ impl Store {
         Keyspace { engine: self.engine.clone(), state }
     }
 
-    /// Opens the keyspace with this name as it was created. Returns `None` if the keyspace does not exist, and creates
-    /// nothing.
+    /// Opens the keyspace with this name, with the options with which it was created. Returns `None` if the keyspace
+    /// does not exist, and creates nothing.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -261,7 +261,7 @@ impl Store {
         self.engine.checkpoint_all()
     }
 
-    /// Writes all memtables as runs and waits until this is done, without a checkpoint. This function is for
+    /// Writes all memtables as runs and waits until the runs are written, without a checkpoint. This function is for
     /// benchmarks; applications call [`Store::checkpoint`].
     ///
     /// # Errors

@@ -117,7 +117,8 @@ impl Keyspace {
         self.one(Kind::Delete, key, &[], key.len() as u64, durability)
     }
 
-    /// Adds an operand to a key. Reads and compactions fold it into the value with the keyspace's merge operator.
+    /// Adds an operand to a key. Reads and compactions fold the operand into the value with the keyspace's merge
+    /// operator.
     ///
     /// # Errors
     /// The errors of [`Keyspace::put`]; [`Error::Unsupported`] if the keyspace has no merge operator,
@@ -148,8 +149,8 @@ impl Keyspace {
         self.one(Kind::Merge, key, operand, bytes, durability)
     }
 
-    /// Removes every key of a range. The cost of the write does not depend on the number of keys: it is a single
-    /// message. An empty or inverted range removes nothing.
+    /// Removes every key of a range. The cost of the write does not depend on the number of keys, because the write is
+    /// a single message. An empty or inverted range removes nothing.
     ///
     /// ```
     /// let dir = tempfile::tempdir()?;
@@ -306,9 +307,10 @@ impl Keyspace {
         self.state.operator_name.as_ref().map(|(name, _)| name.as_str())
     }
 
-    /// Returns the approximate number of keys. It counts messages in runs and memtables, so an overwritten key counts
-    /// several times until it is compacted. The call does no I/O and does not wait for background work. The first call
-    /// after a change of the index walks its runs; later calls use the stored result. Returns 0 in a forked child.
+    /// Returns the approximate number of keys. The count includes every message in runs and memtables, so an
+    /// overwritten key counts several times until it is compacted. The call does no I/O and does not wait for
+    /// background work. The first call after a change of the index walks its runs; later calls use the stored result.
+    /// Returns 0 in a forked child.
     pub fn approximate_len(&self) -> u64 {
         if self.engine.access.is_inherited() {
             return 0;
@@ -335,8 +337,8 @@ impl Keyspace {
         access.confirm(self.state.index.estimate(&range))
     }
 
-    /// Compacts a range completely, and waits until this is done. When the call returns, each leaf of the tree has one
-    /// run. The range then has no tombstones and no superseded versions, except those that snapshots need.
+    /// Compacts a range completely, and waits until the compaction is done. When the call returns, each leaf of the
+    /// tree has one run. The range then has no tombstones and no superseded versions, except those that snapshots need.
     ///
     /// # Errors
     /// [`Error::DiskFull`], [`Error::Corruption`], [`Error::Poisoned`].

@@ -4,14 +4,14 @@
 //! | files | content |
 //! | --- | --- |
 //! | `handle`, `keyspace`, `at`, `batch`, `range`, `value`, `snapshot` | the handles through which users read and write |
-//! | `builder`, `options`, `config`, `bounds` | settings: how a caller passes them, the sizes that are derived from them, their limits |
-//! | `engine`, `shared` | an open store, made of the parts below; its close |
+//! | `builder`, `options`, `config`, `bounds` | settings, the sizes that follow from them, and their limits |
+//! | `engine`, `shared` | an open store, made of the parts below; the close of a store |
 //! | `writer`, `watermark`, `poison` | the order of writes: seqnos, which commits are complete, failures |
 //! | `keyspaces`, `state` | the table of keyspaces and the memory of their memtables; one keyspace |
 //! | `checkpointer`, `background`, `pressure`, `reserve`, `access` | further parts: durable root, threads and their failures, full disk, closed and forked stores |
 //! | `commit`, `admission`, `large_values`, `sealing` | the life of a write |
 //! | `read`, `scan` | the life of a read |
-//! | `turns`, `relief`, `threads`, `waiting` | background work, on a full disk too; calls that wait for it |
+//! | `turns`, `relief`, `threads`, `waiting` | background work, including work on a full disk; calls that wait for background work |
 //! | `create`, `catalog`, `checkpoint` | creation and drop of keyspaces; checkpoints |
 //! | `open`, `initial`, `found`, `recover`, `replay`, `generations` | from a directory to an open store |
 //! | `backup`, `stats`, `tallies`, `roots` | tools |

@@ -98,8 +98,8 @@ impl KeyspaceOptions {
 
     /// Sets the size in bytes above which values are stored outside the index. Compactions do not copy such values, but
     /// reading one takes an additional read. The default is 2 KiB; values above 64 KiB are always stored outside. A
-    /// keyspace keeps the threshold with which it was created: opening it with another one fails, and opening it
-    /// without one uses the stored one.
+    /// keyspace keeps the threshold with which it was created. Opening it with another threshold fails, and opening it
+    /// without a threshold uses the stored one.
     pub fn blob_threshold(mut self, bytes: usize) -> Self {
         self.blob_threshold = Some(bytes.min(MAX_INLINE_VALUE));
         self

@@ -36,7 +36,7 @@ use crate::base::{Error, KeyRange, Result, SeededBug, events};
 /// It can be sent to another thread.
 ///
 /// **Errors.** If a block is damaged, the item is an error, and the iterator ends. To continue after the damage,
-/// [`Range::seek`] to a key above it, or [`crate::check::salvage`] the store.
+/// [`Range::seek`] to a key above the damage, or [`crate::check::salvage`] the store.
 ///
 /// **Cost.** The first item of each end costs about one block read for each run on the path, and so does each
 /// [`Range::seek`] to a key that is not in memory. Later blocks are read ahead. The iterator also steps over each
@@ -101,9 +101,9 @@ impl Range {
     /// Moves the front end: [`Iterator::next`] continues at the first key that is not before `key`. The front end may
     /// move forwards or backwards, within the range for which the iterator was made.
     ///
-    /// The back end does not move. The remaining keys are always those between the two ends: if an end moves back over
-    /// keys that were returned, they are returned again; if it moves beyond the other end, no key remains. The iterator
-    /// keeps its view of the keyspace. A seek also revives an iterator that had ended.
+    /// The back end does not move. The remaining keys are always the keys between the two ends. If an end moves back
+    /// over keys that were returned, these keys are returned again. If an end moves beyond the other end, no key
+    /// remains. The iterator keeps its view of the keyspace. A seek also revives an iterator that had ended.
     ///
     /// The call itself reads nothing. The next item costs a search in blocks that are in memory, or as much as the
     /// first item of an iterator.

@@ -190,7 +190,7 @@ fn count(engine: &Engine, lookup: &Lookup<'_>, blocks: u64) {
     }
 }
 
-/// Runs a lookup of a stored key to its end, one block at a time.
+/// Runs a lookup of a stored key until it is done, one block at a time.
 fn run<'a>(engine: &Engine, world: &World<'_>, codec: KeyCodec, key: &'a [u8]) -> Result<Lookup<'a>> {
     let mut lookup = Lookup::new(codec, key, world.at);
     world.look_up_in_memory(&mut lookup)?;

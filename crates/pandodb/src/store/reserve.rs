@@ -34,7 +34,7 @@ pub(crate) const RESERVE_FILE: &str = "reserve";
 const MIN_RESERVE: u64 = 1 << 20;
 /// The minimum number of bytes that is freed at a time for a checkpoint. It is also the minimum step of an extension.
 const LEAST_STEP: u64 = 32 << 10;
-/// With a limit below this, in bytes, the shares are not rounded to units of the file system.
+/// If the limit is below this number of bytes, the shares are not rounded to units of the file system.
 pub(crate) const LEAST_IN_UNITS: u64 = 16 * ALLOCATED_UNIT;
 /// The share of checkpoints grows with the size of the roots, up to this number of bytes of roots.
 const MAX_ROOTS: u64 = 64 << 20;
@@ -122,8 +122,8 @@ impl Reserve {
         self.held.load(Relaxed)
     }
 
-    /// The unit of the shares in bytes: [`ALLOCATED_UNIT`], or 1 if the limit is so low that whole units would leave a
-    /// purpose without a share.
+    /// The unit of the shares in bytes. It is [`ALLOCATED_UNIT`], or 1 if the limit is so low that whole units would
+    /// leave a purpose without a share.
     fn unit(&self) -> u64 {
         if self.limit < LEAST_IN_UNITS { 1 } else { ALLOCATED_UNIT }
     }
@@ -222,8 +222,8 @@ impl Reserve {
             if file.allocate(held, step_now).is_ok() {
                 self.held.store(held + step_now, Relaxed);
             } else {
-                // A failed allocation may have extended the file, so truncate the file to its old length. If this fails
-                // too, the next `draw` truncates the file.
+                // A failed allocation may have extended the file, so truncate the file to its old length. If the
+                // truncation fails too, the next `draw` truncates the file.
                 let _ = file.set_len(held);
                 step /= 2;
             }

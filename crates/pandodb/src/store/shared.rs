@@ -93,7 +93,7 @@ impl Drop for Shared {
                 std::mem::forget(engine);
             }
         } else {
-            // A caller that needs the result calls `Store::close`; a drop cannot return one.
+            // A caller that needs the result calls `Store::close`, because a drop cannot return a result.
             let _ = engine.close();
         }
     }

@@ -57,15 +57,15 @@ pub struct KeyspaceStats {
     pub memtable_bytes: u64,
 }
 
-/// Statistics of a store, returned by one call of [`Store::stats`](crate::Store::stats). They are read one after the
-/// other while the store is in use, so sums may not match exactly.
+/// Statistics of a store, returned by one call of [`Store::stats`](crate::Store::stats). The fields are read one after
+/// the other while the store is in use, so sums may not match exactly.
 ///
 /// Each field is of one of three kinds:
 ///
 /// * **gauge**: the state at the time of the call, which rises and falls.
 /// * **counter**: the total since this opening of the store, which starts at 0 and never falls.
-/// * **lifetime counter**: the total since the store was created. It is saved by checkpoints, so a crash may set it
-///   back to the value of the last checkpoint.
+/// * **lifetime counter**: the total since the store was created. Checkpoints save it, so a crash may set it back to
+///   the value of the last checkpoint.
 ///
 /// Sizes are in bytes. A call walks the index nodes in memory and does one `stat` of the data file. It takes from some
 /// microseconds to some milliseconds, and never blocks writers for a long time. Therefore one call per second is no
@@ -90,7 +90,7 @@ pub struct StoreStats {
     pub logical_bytes: u64,
     /// Gauge: bytes that the data file occupies on the device. The file may be longer, because it has holes.
     pub disk_bytes: u64,
-    /// Gauge: bytes of log segments, both those that the next opening may need and preallocated ones.
+    /// Gauge: bytes of log segments. These are segments that the next opening may need, and preallocated segments.
     pub log_bytes: u64,
     /// Gauge: bytes of disk reserved for work on a full disk.
     pub reserve_bytes: u64,
@@ -130,7 +130,7 @@ pub struct StoreStats {
     pub replayed_operations: u64,
     /// Duration of this opening in microseconds. It does not change after the opening.
     pub opening_us: u64,
-    /// Gauge: live snapshots and open iterators. Versions that they see stay on disk.
+    /// Gauge: live snapshots and open iterators. Versions that these snapshots and iterators see stay on disk.
     pub snapshots: u64,
     /// Gauges: memory by use.
     pub memory: MemoryStats,

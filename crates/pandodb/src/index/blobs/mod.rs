@@ -130,7 +130,7 @@ impl BlobMap {
     /// Adds the pages of large values that a root swap makes reachable.
     ///
     /// # Panics
-    /// As for [`BlobMap::insert`].
+    /// In the same case as [`BlobMap::insert`].
     pub fn insert_all(&mut self, kept: &[Extent]) {
         let before = self.pages();
         kept.iter().for_each(|extent| self.insert(extent.start.0, extent.pages.into()));

@@ -25,7 +25,7 @@ pub enum Entries {
     Lost(Error),
 }
 
-/// A child of an inner node, with the parent's description of it.
+/// A child of an inner node, with the description that the parent has of the child.
 #[derive(Clone)]
 pub struct Child {
     /// The first page of the child's first range.
@@ -401,7 +401,7 @@ pub fn change(slot: &mut Arc<Node>, at: u64, old: Option<u64>, new: &[PageRange]
     node.split(fanout)
 }
 
-/// Merges the `i`-th child with a neighbour if it is sparse.
+/// Merges the `i`-th child with a neighbour if the child is sparse.
 fn combine(children: &mut Vec<Child>, i: usize, fanout: Fanout) {
     if children.len() < 2 || !children[i].node.is_sparse(fanout) {
         return;

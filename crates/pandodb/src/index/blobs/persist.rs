@@ -93,7 +93,7 @@ impl BlobMap {
     /// Writes the nodes that are not on disk yet. Returns the part of the root record that describes the map.
     ///
     /// # Errors
-    /// As for [`MirroredBlock::write`]. Nodes that were written before the error stay written and are not written
+    /// The errors of [`MirroredBlock::write`]. Nodes that were written before the error stay written and are not written
     /// again.
     pub fn store(&self, core: &Core) -> Result<MapRoot> {
         let Some(root) = &self.root else { return Ok(MapRoot(None)) };

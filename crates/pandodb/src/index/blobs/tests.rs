@@ -21,7 +21,7 @@ use crate::space::ranges::RangeSet;
 use crate::space::{BLOCK_HEADER, BlockKind, DataFile, Prefetch};
 
 thread_local! {
-    /// Number of ranges that iterations on this thread have visited.
+    /// The number of ranges that iterations on this thread have visited.
     pub(in crate::index) static WALKED: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -1,4 +1,4 @@
-//! [`Cola`]: one lookahead array. Claims work, attaches memtables, and swaps the table.
+//! [`Cola`] is one lookahead array. Claims work, attaches memtables, and swaps the table.
 //!
 //! Locks: `inner` is held while a table is built, but never while data is merged. The lock of the pack queue is a leaf
 //! lock.

@@ -128,8 +128,8 @@ pub fn is_mostly_deletes(table: &Table) -> bool {
     deletes > 0 && only.level == 0 && deletes * WASTE >= entries
 }
 
-/// Whether these parts can become one layer without moving data: their key ranges are disjoint, none is small, and none
-/// holds garbage. No I/O.
+/// Whether these parts can become one layer without moving data: their key ranges are disjoint, no part is small, and
+/// no part holds garbage. No I/O.
 pub fn may_move(parts: &[&Part], growth: Growth) -> bool {
     let mut slices: Vec<&RunSlice> = parts.iter().map(|part| &*part.slice).collect();
     slices.sort_unstable_by_key(|slice| slice.low());

@@ -183,8 +183,8 @@ impl Cola {
             } else if let Some(task) = inner.tasks.iter_mut().find(|task| task.id == id) {
                 debug_assert!(matches!(task.slot, Slot::Working), "only the thread that claimed a piece parks it");
                 task.slot = Slot::Parked(merge);
-                // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
-                // job poll the debt.
+                // The debt is an estimate. The estimate stays above 0 until the job is done, because threads that wait
+                // for the job poll the debt.
                 self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(progress);
@@ -302,7 +302,7 @@ impl Cola {
                 inner.stuck.add(&part.slice);
             }
         }
-        // Also record the original slices, in case they could not be cut.
+        // Also record the original slices, in case the slices could not be cut.
         slices.iter().filter(|slice| is_damaged(run_of(slice))).for_each(|slice| inner.stuck.add(slice));
         if !Arc::ptr_eq(&table, &inner.world.table) {
             let mut world = inner.world.clone();

@@ -24,7 +24,7 @@ use crate::index::runs::relief::{WORTH, fitting, in_shrinking_room};
 use crate::index::{Progress, Room};
 use crate::resolve::Stripes;
 
-/// Maximum number of pieces of the key space examined in one search.
+/// Maximum number of pieces of the key space that one search examines.
 const MOST_PIECES: u32 = 256;
 
 impl Cola {

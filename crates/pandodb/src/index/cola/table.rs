@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A layer is a sorted sequence of disjoint slices. In each layer, a lookup searches the one part that may hold the
-//! key. A table is immutable: a change makes a new one, which shares the unchanged layers.
+//! key. A table is immutable: a change makes a new table, which shares the unchanged layers.
 //!
 //! Invariants ([`Table::problem`] checks the first two): levels do not decrease from newer to older layers. The parts
 //! of a layer are disjoint and in key order. Each message is in one layer only, and newer messages of a key are in

@@ -18,7 +18,7 @@ pub(super) struct World {
     pub(super) blobs: BlobMap,
     /// Ranges that callers asked to compact fully.
     pub(super) forced: Vec<Forced>,
-    /// Receives the large values that the next swap drops; they are freed when older views are gone.
+    /// Receives the large values that the next swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
 }
 

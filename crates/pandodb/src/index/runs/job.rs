@@ -434,7 +434,7 @@ impl MergeJob {
             bytes += (self.chunk * self.opened / count) as u64;
         }
         let some = &mut self.inputs[start..self.opened];
-        // Inputs that begin later are opened when the merge reaches them.
+        // Inputs that begin at a larger key are opened when the merge reaches this key.
         if !some.iter().any(|cursor| cursor.lower_bound().is_some_and(|key| key <= first.as_slice())) {
             return Ok(0);
         }

@@ -11,8 +11,8 @@
 //!    tombstones. The run's own filter is probed next, unless a maplet answered. The run itself is searched last.
 //! 3. A plain value without operands above it is offered to the row cache.
 //!
-//! The probe does no I/O: it returns a request for the block that it needs ([`Step::Need`]), and continues when it gets
-//! the block.
+//! The probe does no I/O. It returns a request for the block that it needs ([`Step::Need`]), and continues when it gets
+//! this block.
 //!
 //! Invariant: stops arrive newest first, and each message of the key is in one stop only.
 

@@ -45,7 +45,7 @@ struct Waiting {
 enum Packing {
     #[default]
     Nothing,
-    /// The job waits for its next step.
+    /// The parked job waits for its next step.
     Parked(Box<PackJob>),
     /// A thread works on the job.
     Working,
@@ -195,7 +195,7 @@ pub trait Packs {
     /// Packs the oldest waiting memtable completely. Returns `None` if there is none, or another thread is packing.
     ///
     /// # Errors
-    /// As for [`Packs::step_pack`].
+    /// The errors of [`Packs::step_pack`].
     fn pack_one(&self, keep: &dyn Fn() -> Stripes) -> Result<Option<Progress>> {
         let mut done = 0;
         loop {

@@ -96,7 +96,7 @@ pub(super) struct Merging {
     pub(super) parked: Option<Box<Merge>>,
 }
 
-/// A compaction, and the branches that it will replace.
+/// A compaction in progress, and the branches that its output will replace.
 pub(super) struct Merge {
     pub(super) candidate: Candidate,
     pub(super) job: MergeJob,

@@ -213,7 +213,8 @@ impl Node {
             return Ok(());
         }
         for i in 0..self.children.len() {
-            // `next` advances to the end or not at all: a compaction must not find a child's `next` between its inputs.
+            // `next` advances to the end or not at all, because a compaction must not find a child's `next` between its
+            // inputs.
             if self.live_branches(i) <= usize::from(SeededBug::ForgottenForChild.is_on()) {
                 self.children[i].next = self.end();
             }

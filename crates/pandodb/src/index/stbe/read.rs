@@ -191,7 +191,7 @@ impl IndexView for StbeView {
                 let part = range.intersect(branch.slice.range());
                 // Children for which the branch is dead have already received its tombstones.
                 let live = |child: &Child| child.next <= i as u64 && child.node.range.overlaps(&part);
-                // Do not read a run outside the requested range: its tombstones may be unreadable.
+                // Do not read a run outside the requested range, because the tombstones of this run may be unreadable.
                 let here = node.is_leaf() && !part.is_empty();
                 if result.is_ok() && (here || node.children.iter().any(live)) {
                     result = branch.slice.tombstones(&part).map(|found| out.extend(found));

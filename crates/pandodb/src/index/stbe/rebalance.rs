@@ -225,9 +225,9 @@ impl Rebalancer<'_> {
         Ok(())
     }
 
-    /// The index, among the branches to flush to the `i`-th child, of one whose range tombstones cover the child's
-    /// whole range. The branches before that index, and the child's own branches, can be dropped. `None` if large
-    /// values would have to be freed, because only a compaction finds large values.
+    /// Looks for a branch whose range tombstones cover the whole range of the `i`-th child. Returns its index among the
+    /// branches that would be flushed to this child. The branches before that index, and the child's own branches, can
+    /// be dropped. `None` if large values would have to be freed, because only a compaction finds large values.
     fn wiped(&self, node: &Node, i: usize) -> Option<usize> {
         let child = &node.children[i];
         let range = &child.node.range;
@@ -313,7 +313,7 @@ impl Rebalancer<'_> {
     }
 
     /// Merges the `i`-th child and its right neighbour, after flushing to both. If the result has too many children, it
-    /// is split into two nodes with equally many.
+    /// is split into two nodes with equal numbers of children.
     fn merge_children(&self, node: &mut Node, i: usize) -> Result<()> {
         assert!(i + 1 < node.children.len(), "a child is merged with its right neighbour");
         for j in [i, i + 1] {

@@ -78,11 +78,11 @@ impl Aim {
 enum Relief {
     /// Compact this candidate, which fits.
     Merge(Box<Candidate>),
-    /// Flush every branch for this leaf to it, and split the leaf into pieces.
+    /// Flush every branch for this leaf to the leaf, and split the leaf into pieces.
     Cut(Arc<Node>),
 }
 
-/// A leaf and its garbage.
+/// A leaf and the amount of its garbage.
 struct Leaf {
     node: Arc<Node>,
     dead: u64,
@@ -251,8 +251,8 @@ impl Stbe {
         ranges.map(|range| leaf_of(root, &range.from)).find(|leaf| !inner.is_busy(&leaf.range)).map(Relief::Cut)
     }
 
-    /// Flushes all branches for a leaf to it, and splits it into pieces of about `bytes`. REQUIRES: the caller holds
-    /// `inner`.
+    /// Flushes all branches for a leaf to this leaf, and splits the leaf into pieces of about `bytes`. REQUIRES: the
+    /// caller holds `inner`.
     fn cut_leaf(&self, inner: &mut Inner, range: KeyRange, bytes: u64) -> Result<()> {
         assert!(bytes > 0 && !range.is_empty(), "a leaf is cut into pieces with data");
         let mut trunk = inner.trunk.clone();

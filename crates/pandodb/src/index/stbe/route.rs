@@ -14,8 +14,8 @@
 //! 2. *Make* ([`RouteJob`]): merge the filters of the group in steps, concurrently with readers. No keys are read.
 //! 3. *Install* ([`routed`]): the branches of these runs get a reference to the maplet and their value in it. The
 //!    branches are in the node, or in the halves if the node was split during the job. A flush, a split or a merge
-//!    passes the reference on with the branch. A compacted run leaves the trunk; its entries in the maplet remain,
-//!    unused. Dropping the last branch that refers to a maplet frees the maplet.
+//!    passes the reference on with the branch. A compacted run leaves the trunk. The entries of this run in the maplet
+//!    remain, but are unused. Dropping the last branch that refers to a maplet frees the maplet.
 //! 4. *Idle*: once no other work has been pending for some time, two neighbours of about equal size are merged,
 //!    regardless of their tier. This continues until each node has one maplet, so that lookups probe fewer filters.
 //!
@@ -247,7 +247,7 @@ pub(super) struct Routes {
     pub(super) routing: Routing,
     /// Bytes of the next maplet job, as of the last root swap; 0 if there is none.
     pub(super) waiting: u64,
-    /// Filters that could not be read; they are excluded until a caller asks for a compaction.
+    /// Filters that could not be read. They are excluded until a caller asks for a compaction.
     pub(super) unreadable: HashSet<OwnerId>,
     /// Whether the disk was full: no maplet is written before the next root swap.
     pub(super) suspended: bool,

@@ -195,7 +195,7 @@ fn a_reopened_trunk_equals_the_stored_one() {
     reopened.describe(None, &mut after);
     assert_eq!(before, after);
     assert_eq!(scan(&reopened, Seqno(bench.seqno), false), bench.model.clone().into_iter().collect::<Vec<_>>());
-    // Changing any byte of the record is harmless or reported as corruption; it never panics.
+    // Changing any byte of the record is harmless or is reported as corruption; the decoder never panics.
     let expected: Vec<_> = bench.model.clone().into_iter().collect();
     for i in 0..cut.root.bytes.len() {
         let mut record = cut.root.clone();

@@ -78,7 +78,7 @@ pub struct Inner {
     pub(super) sweeping: bool,
     /// Bytes compacted on a full disk since the last memtable was packed or since the last call of `compact`.
     pub(super) swept: u64,
-    /// The limit of `swept`: above it, a waiting memtable is packed before any further compaction.
+    /// The limit of `swept`. Above this limit, a waiting memtable is packed before any further compaction.
     pub(super) most_swept: u64,
     /// The snapshots and the newest read point at the time when the last pack or compaction began. Readers that start
     /// later have that read point or a newer one.
@@ -228,8 +228,8 @@ impl Stbe {
             } else if let Some(merging) = inner.merging.iter_mut().find(|merging| merging.ticket == ticket) {
                 debug_assert!(merging.parked.is_none(), "only the thread that claimed a job parks it");
                 merging.parked = Some(merge);
-                // The debt is an estimate. It stays above 0 until the job is done, because threads that wait for the
-                // job poll the debt.
+                // The debt is an estimate. The estimate stays above 0 until the job is done, because threads that wait
+                // for the job poll the debt.
                 self.owing.change(|own| own.work_bytes = own.work_bytes.saturating_sub(bytes).max(1));
             }
             return Ok(Progress { bytes, ..Progress::default() });

@@ -18,7 +18,7 @@ pub(super) struct Trunk {
     pub(super) blobs: BlobMap,
     /// Ranges that callers asked to compact fully.
     pub(super) forced: Vec<Forced>,
-    /// Receives the large values that the next root swap drops; they are freed when older views are gone.
+    /// Receives the large values that the next root swap drops. These values are freed when older views are gone.
     pub(super) deferred_frees: Arc<DeferredBlobFrees>,
 }
 

@@ -140,7 +140,7 @@ fn a_tally_records_the_positions_of_deletes() {
     }
 }
 
-/// A range delete that covers whole subtrees drops them when its memtable is packed, without a compaction.
+/// A range delete that covers whole subtrees drops these subtrees when its memtable is packed, without a compaction.
 #[test]
 fn data_under_a_range_delete_is_dropped_without_a_compaction() {
     for with_snapshot in [false, true] {

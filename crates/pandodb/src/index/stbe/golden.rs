@@ -96,7 +96,7 @@ fn body(core: &Core, page: u64) -> String {
 /// The description of the run, as defined in `run::meta`.
 const RUN: &str = concat!(
     "05",                 // id
-    "014002",             // One extent
+    "014002",             // one extent
     "01",                 // leaf pages
     "4001",               // root
     "00",                 // height

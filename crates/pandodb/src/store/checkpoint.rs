@@ -69,8 +69,7 @@ impl Engine {
         self.core.data.finish_checkpoint().inspect_err(|e| self.poison(e))?;
         let through = root.catalog.through();
         assert!(root.older_through <= through && through <= root.catalog.cut, "the log is needed from ever later on");
-        // The checkpoint is complete even if old log cannot be removed, because the next checkpoint retries the
-        // removal.
+        // The checkpoint is complete even if old log cannot be removed; the next checkpoint tries again.
         let needed_above = if SeededBug::LogDiscardedEarly.is_on() { through } else { through.min(root.older_through) };
         if let Err(e) = log.discard_through(needed_above) {
             self.background.set_trouble(e);
@@ -133,7 +132,7 @@ impl Engine {
         let (twin, catalog_len) = catalog.write(&self.core.data, generation)?;
         let mut superblock = root.superblock.clone();
         superblock.generation = generation;
-        // Read the features after the indexes were written, so that the features of all written blocks are included.
+        // Read after the indexes were written, so that the features of all written blocks are included.
         if !SeededBug::FeatureNotNamed.is_on() {
             superblock.incompatible |= self.core.data.features();
         }

@@ -147,7 +147,7 @@ impl Engine {
         root.dropped.push(name.to_owned());
         state.index.clear();
         events::dropped(name);
-        // Write two more superblocks. The pages of the keyspace can then be used again.
+        // Two more superblocks, after which its pages can be used again.
         self.freeing_checkpoint(&mut root)?;
         self.freeing_checkpoint(&mut root)
     }

@@ -42,7 +42,7 @@ impl Poison {
             return;
         }
         self.set_text(match error {
-            // The log failed before the store noticed the failure, so keep the log's message.
+            // The log failed before the store noticed it.
             Error::Poisoned { first } | Error::Indeterminate { first } => first.clone(),
             other => other.to_string(),
         });

@@ -6,9 +6,9 @@
 //! 3. *Leftovers*: no code has `todo!`, `dbg!`, `unimplemented!` or an ignored test, and the engine does not print.
 //! 4. *Purpose*: every source file begins with `//!`.
 //! 5. *Dead modules*: a `mod` reaches every source file.
-//! 6. *Primitives*: the engine uses threads and locks only through `base::sync`, so that the explorer can replace them.
-//! 7. *Seeded bugs*: each seeded bug has one site, in the engine or in the lab. Only the tests of the proof crate
-//!    enable the switch of seeded bugs.
+//! 6. *Primitives*: the engine uses threads and locks through `base::sync` only, so that the explorer can replace them.
+//! 7. *Seeded bugs*: each has one site, in the engine or in the lab. Only the tests of the proof crate enable the
+//!    switch.
 //! 8. *Links*: every relative link of the documents leads to a file.
 //! 9. *Unsafe*: in the engine, only the files of [`UNSAFE_IN`] have `unsafe` blocks. Each block is below a line that
 //!    says why the block is sound.
@@ -466,7 +466,7 @@ fn every_source_file_has_a_header_and_is_reached_by_a_mod() {
 #[test]
 fn every_seeded_bug_has_one_site_and_no_release_has_the_switch() {
     let mut files = read(CODE[0], "rs");
-    // The lab's pools for comparison contain seeded bugs, too.
+    // The lab's pools for comparison contain seeded bugs too.
     files.extend(read("crates/lab/src/pool", "rs"));
     let seeded = Path::new("base/seeded.rs");
     let list =

@@ -103,7 +103,7 @@ impl Watermark {
         if self.done.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed).is_err() {
             debug_assert!(self.slot(ticket).load(Relaxed) < ticket + 1, "finished twice, or the ring is too small");
             self.slot(ticket).store(ticket + 1, Release);
-            // The call adds 0. Its purpose is to order this thread among the threads that change `done`.
+            // It adds nothing: it orders this thread among those that change `done`.
             if self.done.fetch_add(0, AcqRel) != ticket {
                 return;
             }
